@@ -1,0 +1,2 @@
+//! The `runnel` command.
+fn main() {}

@@ -1,0 +1,19 @@
+//! Time as pure crates see it: a number handed in by the caller.
+
+use std::time::Duration;
+
+/// Microseconds since a start that only the caller knows. Pure crates take moments as parameters and own no clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// This moment plus `duration`, saturating.
+    pub fn after(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_add(duration.as_micros().min(u64::MAX as u128) as u64))
+    }
+
+    /// Time from `earlier` to this moment; zero if `earlier` is later.
+    pub fn since(self, earlier: Moment) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}

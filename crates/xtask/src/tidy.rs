@@ -1,0 +1,184 @@
+//! The structural rules, as checks. Each prints every place that breaks it, so that one run shows all the work.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+
+/// Longest source file, in lines: about what one idea needs. Goes down, never up.
+const FILE_LINES_MAX: usize = 600;
+
+/// Crates that open no file, socket or clock: time and bytes are parameters.
+const PURE: &[&str] = &["units", "codec", "elf", "trace", "profile", "predict", "image", "wire"];
+
+/// What a pure crate may not name outside its tests.
+const IMPURE: &[&str] =
+    &["std::fs", "std::net", "std::process", "std::thread", "Instant::now", "SystemTime::now", "std::env::"];
+
+/// Files that may hold `unsafe`, each block with its SAFETY note.
+const UNSAFE_FILES: &[&str] = &[];
+
+/// Which of our crates each crate may use; `units` is open to all. ARCHITECTURE.md draws the same table.
+const EDGES: &[(&str, &[&str])] = &[
+    ("units", &[]),
+    ("codec", &[]),
+    ("elf", &[]),
+    ("trace", &[]),
+    ("wire", &[]),
+    ("store", &[]),
+    ("profile", &["trace"]),
+    ("predict", &["profile"]),
+    ("image", &["codec"]),
+    ("pack", &["profile", "image", "codec", "elf"]),
+    ("server", &["store", "image", "wire", "predict", "profile", "trace", "codec"]),
+    ("client", &["wire", "image", "codec", "predict", "trace"]),
+    ("mount", &["client", "image"]),
+    ("bench", &["image", "pack", "client", "mount", "server", "predict", "profile", "trace", "elf"]),
+    (
+        "cli",
+        &[
+            "bench", "client", "codec", "elf", "image", "mount", "pack", "predict", "profile", "server", "store",
+            "trace", "wire",
+        ],
+    ),
+    ("xtask", &[]),
+];
+
+/// Runs every rule; fails with the list of what they found.
+pub fn run(root: &Path) -> anyhow::Result<()> {
+    let mut found = Vec::new();
+    let files = sources(&root.join("crates"))?;
+    for path in &files {
+        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let name = path.strip_prefix(root).unwrap_or(path).display().to_string();
+        file_rules(&name, &text, &mut found);
+    }
+    edges(root, &mut found)?;
+    formats(root, &mut found)?;
+    for line in &found {
+        eprintln!("tidy: {line}");
+    }
+    ensure!(found.is_empty(), "{} rule(s) broken", found.len());
+    Ok(())
+}
+
+fn file_rules(name: &str, text: &str, found: &mut Vec<String>) {
+    let lines = text.lines().count();
+    if lines > FILE_LINES_MAX {
+        found.push(format!("{name}: {lines} lines, at most {FILE_LINES_MAX}: split it by noun"));
+    }
+    let is_test = name.contains("/tests") || name.ends_with("tests.rs");
+    if !is_test && !text.trim_start().starts_with("//!") {
+        found.push(format!("{name}: has no module documentation at its top"));
+    }
+    let crate_name = name.split('/').nth(1).unwrap_or_default();
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    if PURE.contains(&crate_name) && !is_test {
+        for word in IMPURE.iter().filter(|word| code.contains(**word)) {
+            found.push(format!("{name}: a pure crate names {word}"));
+        }
+    }
+    let unsafe_blocks = text.lines().filter(|line| line.contains("unsafe {") || line.contains("unsafe fn")).count();
+    if unsafe_blocks > 0 && crate_name != "xtask" {
+        if !UNSAFE_FILES.contains(&name) {
+            found.push(format!("{name}: holds unsafe code and is not on the list"));
+        }
+        if text.matches("// SAFETY:").count() < unsafe_blocks {
+            found.push(format!("{name}: {unsafe_blocks} unsafe blocks, fewer SAFETY notes"));
+        }
+    }
+}
+
+/// Holds [`EDGES`] against what cargo says.
+fn edges(root: &Path, found: &mut Vec<String>) -> anyhow::Result<()> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        manifest_path: PathBuf,
+        dependencies: Vec<Dependency>,
+    }
+    #[derive(Deserialize)]
+    struct Dependency {
+        path: Option<PathBuf>,
+        kind: Option<String>,
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root)
+        .output()?;
+    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Metadata = serde_json::from_slice(&output.stdout)?;
+    let table: BTreeMap<&str, &[&str]> = EDGES.iter().copied().collect();
+    for package in &metadata.packages {
+        let name = folder(package.manifest_path.parent().unwrap_or(root));
+        let Some(allowed) = table.get(name.as_str()) else {
+            found.push(format!("crates/{name}: not in the table of allowed edges"));
+            continue;
+        };
+        let ours = package.dependencies.iter().filter(|dependency| dependency.kind.is_none());
+        for used in ours.filter_map(|dependency| dependency.path.as_deref()).map(folder) {
+            if used != "units" && !allowed.contains(&used.as_str()) {
+                found.push(format!("crates/{name}: uses {used}, which the table of allowed edges does not list"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn folder(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Each document in docs/formats says which `format.rs` it describes and carries the start of its hash:
+/// `format.rs: HASH` for crates/STEM/src/format.rs, or `format.rs: HASH (crates/NAME/src/format.rs)`.
+fn formats(root: &Path, found: &mut Vec<String>) -> anyhow::Result<()> {
+    for entry in fs::read_dir(root.join("docs/formats"))? {
+        let path = entry?.path();
+        let name = folder(&path);
+        let text = fs::read_to_string(&path)?;
+        let Some(line) = text.lines().find_map(|line| line.trim_matches(['`', '*', ' ']).strip_prefix("format.rs: "))
+        else {
+            found.push(format!("docs/formats/{name}: has no 'format.rs: HASH' line"));
+            continue;
+        };
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let (hash, source) = match line.split_once(" (") {
+            Some((hash, source)) => (hash, source.trim_end_matches(')').to_string()),
+            None => (line, format!("crates/{stem}/src/format.rs")),
+        };
+        let code = fs::read(root.join(&source)).with_context(|| format!("docs/formats/{name} speaks of {source}"))?;
+        let actual = blake3::hash(&code).to_hex();
+        if hash.trim() != &actual[..16] {
+            found.push(format!(
+                "docs/formats/{name}: describes {source} {hash}, the source is {}: bring the page up to date",
+                &actual[..16]
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// All Rust sources under `folder`, sorted.
+fn sources(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut open = vec![folder.to_path_buf()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(&next)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                open.push(entry.path());
+            } else if entry.path().extension().is_some_and(|extension| extension == "rs") {
+                found.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
