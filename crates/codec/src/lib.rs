@@ -1,1 +1,141 @@
-//! (being written)
+//! The codecs a block, a section or a push stream may be stored in, behind one enum.
+//!
+//! Idea: the reader knows from a hashed table how many bytes must come out, so decoding is a function of
+//! (codec, stored bytes, expected size) that either yields exactly that many bytes or fails. Nothing in the stored
+//! bytes can make it allocate more: the output is sized by the caller and the dictionaries and windows are capped.
+//! Checksums inside the formats are switched off, since every stored unit is covered by a BLAKE3 hash already.
+//!
+//! Units: bytes. Called by `image` (sections and blocks), `pack` (encoding), `client` and `server` (streams).
+//! Compression is behind the feature `encode`; a device that only mounts does not need it.
+
+mod error;
+mod lz4;
+mod stream;
+mod xz;
+mod zstandard;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::CodecError;
+pub use stream::StreamDecoder;
+#[cfg(feature = "encode")]
+pub use stream::StreamEncoder;
+
+/// How a stored unit is compressed. The discriminant is what stands on disk and on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Codec {
+    /// The bytes as they are.
+    Stored = 0,
+    /// One zstd frame (RFC 8878).
+    Zstd = 1,
+    /// One LZ4 block, without a frame.
+    Lz4 = 2,
+    /// One .xz stream holding LZMA2, without an integrity check of its own.
+    Xz = 3,
+}
+
+impl Codec {
+    /// Every codec, in the order of their numbers.
+    pub const ALL: [Codec; 4] = [Codec::Stored, Codec::Zstd, Codec::Lz4, Codec::Xz];
+
+    /// The codec with this number on disk, or `None` if this version knows none.
+    pub const fn from_u8(number: u8) -> Option<Codec> {
+        match number {
+            0 => Some(Codec::Stored),
+            1 => Some(Codec::Zstd),
+            2 => Some(Codec::Lz4),
+            3 => Some(Codec::Xz),
+            _ => None,
+        }
+    }
+
+    /// The number on disk.
+    pub const fn to_u8(self) -> u8 {
+        self as u8
+    }
+
+    /// The name users type and dumps print.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Codec::Stored => "stored",
+            Codec::Zstd => "zstd",
+            Codec::Lz4 => "lz4",
+            Codec::Xz => "xz",
+        }
+    }
+
+    /// The codec of this name, as printed by [`Codec::name`].
+    pub fn from_name(name: &str) -> Option<Codec> {
+        Codec::ALL.into_iter().find(|codec| codec.name() == name)
+    }
+
+    /// The level used when the user names none: the point where more time stops buying much size.
+    pub const fn default_level(self) -> i32 {
+        match self {
+            Codec::Stored | Codec::Lz4 => 0,
+            Codec::Zstd => 9,
+            Codec::Xz => 6,
+        }
+    }
+}
+
+impl std::fmt::Display for Codec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Decodes `stored` into `out`, which is cleared first and holds exactly `raw_bytes` bytes afterwards.
+///
+/// Allocates at most `raw_bytes` plus a constant (about 160 KiB for zstd, and for xz a dictionary of at most
+/// 1.5 times `raw_bytes` with 96 KiB of state). The caller bounds `raw_bytes`.
+///
+/// # Errors
+/// Fewer or more bytes than `raw_bytes`, bytes after the end of the compressed data, or data that is not of this
+/// codec. `out` is empty after an error.
+pub fn decode(codec: Codec, stored: &[u8], raw_bytes: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    out.clear();
+    let decoded = match codec {
+        Codec::Stored => copy(stored, raw_bytes, out),
+        Codec::Zstd => zstandard::decode(stored, raw_bytes, out),
+        Codec::Lz4 => lz4::decode(stored, raw_bytes, out),
+        Codec::Xz => xz::decode(stored, raw_bytes, out),
+    };
+    if decoded.is_err() {
+        out.clear();
+    }
+    debug_assert!(decoded.is_err() || out.len() == raw_bytes);
+    decoded
+}
+
+/// Compresses `raw` into `out`, which is cleared first. The result may be larger than `raw`; the caller then stores.
+///
+/// Deterministic for a given version of the libraries. Levels: zstd 1..=22, xz 0..=9 (10..=19 mean "extreme" 0..=9),
+/// values outside are clamped; `Stored` and `Lz4` have no levels.
+///
+/// # Errors
+/// The library refuses, which happens only when memory runs out.
+#[cfg(feature = "encode")]
+pub fn encode(codec: Codec, level: i32, raw: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
+    out.clear();
+    match codec {
+        Codec::Stored => {
+            out.extend_from_slice(raw);
+            Ok(())
+        }
+        Codec::Zstd => zstandard::encode(level, raw, out),
+        Codec::Lz4 => lz4::encode(raw, out),
+        Codec::Xz => xz::encode(level, raw, out),
+    }
+}
+
+fn copy(stored: &[u8], raw_bytes: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    if stored.len() != raw_bytes {
+        let (expected, found) = (raw_bytes as u64, stored.len() as u64);
+        return Err(CodecError::Length { codec: Codec::Stored, expected, found });
+    }
+    out.extend_from_slice(stored);
+    Ok(())
+}

@@ -1,1 +1,153 @@
-//! (being written)
+//! Objects by key: where a server keeps images, tags, learned actions and bundles. Knows nothing of their contents.
+//!
+//! An object is immutable bytes under a key such as `images/3f…9a.rnl`. The two ways to write one, [`Store::put_atomic`]
+//! and [`Upload::commit`], are all-or-nothing: after a crash at any point the key holds the old object or the new one,
+//! whole and durable. There is no append and no lock; who needs to change an object puts it anew.
+//!
+//! Three implementations with one behaviour (the shared conformance tests hold them to it): [`Memory`] for tests and
+//! simulation, [`Local`] for a folder on disk, and [`Fault`], which wraps another store and fails on purpose.
+//! All calls block; `server` makes them from blocking threads.
+
+mod error;
+mod fault;
+mod key;
+mod local;
+mod memory;
+
+use std::sync::Arc;
+
+pub use error::StoreError;
+pub use fault::{Fault, FaultKind, FaultPlan};
+pub use key::{KEY_BYTES_MAX, KEY_DEPTH_MAX, KEY_PART_BYTES_MAX, check_key};
+pub use local::Local;
+pub use memory::Memory;
+
+/// Entries one folder listing may return. A store with a million tags in one folder is broken or hostile.
+pub const LIST_ENTRIES_MAX: usize = 1_000_000;
+
+/// An object opened for reading. It stays readable, with the same bytes, even if its key is replaced or deleted.
+pub trait Object: Send + Sync {
+    /// Length in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether the object is empty.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// [`StoreError::Truncated`] if the object ends before `offset + buf.len()`, [`StoreError::Io`] if the read fails.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
+}
+
+/// An object being written, invisible until [`Upload::commit`]. Dropping it has the effect of [`Upload::abort`].
+pub trait Upload: Send + Sync {
+    /// Writes `bytes` at `offset`; gaps read as zeros. Writes may come in any order.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] if there is no room, [`StoreError::Io`] otherwise.
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), StoreError>;
+
+    /// Reads back what was written, so that an upload can be checked before it is committed.
+    ///
+    /// # Errors
+    /// As [`Object::read_at`].
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
+
+    /// Makes the object durable and visible under `key`, replacing what was there.
+    ///
+    /// # Errors
+    /// Any [`StoreError`]; on error the key still holds what it held, and nothing is left behind.
+    fn commit(self: Box<Self>, key: &str) -> Result<(), StoreError>;
+
+    /// Forgets what was written.
+    fn abort(self: Box<Self>) {}
+}
+
+/// One entry of a folder listing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Listed {
+    /// An object, by its full key.
+    Object(String),
+    /// A folder, by the prefix its keys share, without the closing slash. On disk it may be empty.
+    Folder(String),
+}
+
+/// A set of objects by key. Keys are checked by [`check_key`]; a key may not lie below another key.
+pub trait Store: Send + Sync {
+    /// Opens an object.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`], [`StoreError::InvalidKey`] or [`StoreError::Io`].
+    fn open(&self, key: &str) -> Result<Arc<dyn Object>, StoreError>;
+
+    /// Puts a whole object under `key`, replacing what was there; durable when it returns.
+    ///
+    /// # Errors
+    /// Any [`StoreError`]; on error the key still holds what it held, and nothing is left behind.
+    fn put_atomic(&self, key: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        check_key(key)?;
+        let mut upload = self.create()?;
+        match upload.write_at(0, bytes) {
+            Ok(()) => upload.commit(key),
+            Err(error) => {
+                upload.abort();
+                Err(error.about(key))
+            }
+        }
+    }
+
+    /// Begins an object that is too big to hold in memory.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`], [`StoreError::Full`] or [`StoreError::Io`].
+    fn create(&self) -> Result<Box<dyn Upload>, StoreError>;
+
+    /// What lies directly in `folder` (empty: the top), in key order. A missing folder is an empty one.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidKey`], [`StoreError::TooMany`] or [`StoreError::Io`].
+    fn list(&self, folder: &str) -> Result<Vec<Listed>, StoreError>;
+
+    /// Deletes an object; deleting what is not there is not an error.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidKey`], [`StoreError::ReadOnly`] or [`StoreError::Io`].
+    fn delete(&self, key: &str) -> Result<(), StoreError>;
+
+    /// Length of an object in bytes.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    fn len(&self, key: &str) -> Result<u64, StoreError> {
+        Ok(self.open(key)?.len())
+    }
+
+    /// Fills `buf` from `offset` of an object.
+    ///
+    /// # Errors
+    /// As [`Store::open`] and [`Object::read_at`].
+    fn read_at(&self, key: &str, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.open(key)?.read_at(offset, buf)
+    }
+
+    /// Reads a whole object of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`] if it is longer; otherwise as [`Store::read_at`].
+    fn get(&self, key: &str, limit: u64) -> Result<Vec<u8>, StoreError> {
+        let object = self.open(key)?;
+        let bytes = object.len();
+        if bytes > limit {
+            return Err(StoreError::TooLarge { key: key.to_owned(), bytes, limit });
+        }
+        let mut buf = vec![0; bytes as usize];
+        object.read_at(0, &mut buf)?;
+        Ok(buf)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,315 @@
+//! SYSFLOW's Predictor: the table of tokens around the steps of construct, match and generate.
+//!
+//! The steps themselves are in `streaming` and `paper`; here is what both share: the action set with its index, the
+//! tokens with their timers and bounds, and what happens when a run ends.
+
+mod paper;
+mod run;
+mod streaming;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use profile::{Action, ActionSet, Change, Outcome};
+use units::{ActionId, ImageId, Moment, PageId, Token};
+
+use self::run::{Run, State};
+use crate::follow::{Follow, Span};
+use crate::index::Index;
+use crate::plan::Plan;
+use crate::{Config, Ended, Mode, Phase, Predictor, PushOrder, Verdict};
+
+/// What the predictor did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Touches taken in.
+    pub touches: u64,
+    /// Runs that were recorded as unknown, from their start or after a mismatch.
+    pub constructs: u64,
+    /// Actions made.
+    pub created: u64,
+    /// Exact runs merged into an action.
+    pub refined: u64,
+    /// Pages added to actions by runs that were not exact.
+    pub extended_pages: u64,
+    /// Touches that confirmed an action at a match point (paper) or moved a run forward (streaming).
+    pub matches: u64,
+    /// Touches outside the followed action.
+    pub mismatches: u64,
+    /// Times that a run was found in an action other than by its first page.
+    pub rescans: u64,
+    /// Pages ordered to be pushed.
+    pub generated_pages: u64,
+    /// Runs begun as audits.
+    pub audits: u64,
+    /// Runs closed because their token was idle.
+    pub expired: u64,
+    /// Runs closed to make room for others.
+    pub crowded_out: u64,
+}
+
+/// Learns actions from touches and predicts by them. See the crate's introduction.
+///
+/// Memory: the set and its index (about 40 MB at the bound of a million pages in all actions), at most
+/// `tokens_max` tokens of about 300 bytes, and at most `recorded_pages_max` recorded pages of about 32 bytes.
+#[derive(Debug)]
+pub struct ActionPredictor {
+    config: Config,
+    set: ActionSet,
+    index: Index,
+    runs: HashMap<Token, Run>,
+    /// Tokens by their last touch, the one idle longest first; the number tells equal moments apart.
+    idle: BTreeMap<(Moment, u64), Token>,
+    touches_seen: u64,
+    /// Sum of the recorded pages of all runs.
+    recorded_pages: usize,
+    changed: BTreeSet<ActionId>,
+    counters: Counters,
+}
+
+impl ActionPredictor {
+    /// A predictor that knows nothing of `image` yet.
+    pub fn new(image: ImageId, config: Config) -> ActionPredictor {
+        ActionPredictor::with_actions(ActionSet::new(image), config)
+    }
+
+    /// A predictor that goes on from a saved set.
+    pub fn with_actions(set: ActionSet, config: Config) -> ActionPredictor {
+        let config = Config { segment_pages: config.segment_pages.max(2), ..config };
+        ActionPredictor {
+            index: Index::new(&set),
+            config,
+            set,
+            runs: HashMap::new(),
+            idle: BTreeMap::new(),
+            touches_seen: 0,
+            recorded_pages: 0,
+            changed: BTreeSet::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The constants in use.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// All actions: encode them to save them.
+    pub fn actions(&self) -> &ActionSet {
+        &self.set
+    }
+
+    /// One action.
+    pub fn action(&self, id: ActionId) -> Option<&Action> {
+        self.set.get(id)
+    }
+
+    /// What `token` is doing; `None` if it is unknown.
+    pub fn phase(&self, token: Token) -> Option<Phase> {
+        self.runs.get(&token).map(Run::phase)
+    }
+
+    /// The action that `token` follows.
+    pub fn followed(&self, token: Token) -> Option<ActionId> {
+        self.runs.get(&token).and_then(Run::follow).map(|follow| follow.plan.action)
+    }
+
+    /// Tokens that are tracked.
+    pub fn tokens(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// What it did so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Actions changed or removed since the last call: their bundles are out of date. Runs can end within a touch (a token moves
+    /// on to another action, or makes room), so this tells more than [`Ended::changed`].
+    pub fn take_changed(&mut self) -> Vec<ActionId> {
+        std::mem::take(&mut self.changed).into_iter().collect()
+    }
+
+    /// Of the actions given, the one with the best rank.
+    fn best(&self, candidates: impl IntoIterator<Item = ActionId>) -> Option<&Arc<Plan>> {
+        let actions = candidates.into_iter().filter_map(|id| self.set.get(id));
+        actions.max_by(|one, other| one.rank(other)).and_then(|action| self.index.plan(action.id))
+    }
+
+    /// The best variant that starts with `page`.
+    fn best_start(&self, page: PageId) -> Option<Arc<Plan>> {
+        self.best(self.index.starters(page).iter().copied()).cloned()
+    }
+
+    /// Turns positions into an order and counts it.
+    fn push(&mut self, run: &mut Run, span: Option<Span>) -> Option<PushOrder> {
+        let (from, through) = span?;
+        let State::Follow(follow) = &mut run.state else { return None };
+        assert!(from < through && through <= follow.plan.len(), "an order lies within its action");
+        let (action, revision, audit) = (follow.plan.action, follow.plan.revision, follow.audit);
+        let begins = !std::mem::replace(&mut follow.begun, true);
+        let order = PushOrder { action, revision, from, through, begins, audit };
+        self.counters.generated_pages += u64::from(through - from);
+        run.pushed |= !audit;
+        Some(order)
+    }
+
+    /// Puts what a run taught into the index and the counters. Returns whether actions changed.
+    fn apply(&mut self, change: &Change) -> bool {
+        for id in &change.removed {
+            self.index.remove(*id);
+            self.changed.insert(*id);
+        }
+        match change.outcome {
+            Outcome::Created => self.counters.created += 1,
+            Outcome::Refined(_) => self.counters.refined += 1,
+            Outcome::Extended(pages) => self.counters.extended_pages += pages as u64,
+            Outcome::Nothing => return false,
+        }
+        if let Some(action) = change.action.and_then(|id| self.set.get(id)) {
+            self.index.update(action);
+            self.changed.insert(action.id);
+        }
+        true
+    }
+
+    /// Learns what a followed run taught beyond its action. `recorded` is the whole order if it was an audit.
+    fn close_follow(&mut self, follow: Follow, recorded: &[PageId]) -> (Option<ActionId>, bool) {
+        let action = follow.plan.action;
+        if follow.audit && recorded.len() >= self.config.construct_pages_min as usize {
+            let change = self.set.learn(recorded, &self.config.merge);
+            if let (Outcome::Refined(_), Some(id)) = (change.outcome, change.action) {
+                self.set.credit(id);
+            }
+            return (change.action, self.apply(&change));
+        }
+        if !follow.confirmed {
+            return (Some(action), false);
+        }
+        self.set.credit(action);
+        let change = self.set.extend(action, &follow.extras, &self.config.merge);
+        (Some(action), self.apply(&change))
+    }
+
+    /// Makes an action of pages recorded while constructing, if they are enough.
+    fn close_construct(&mut self, pages: &[PageId], exact: bool) -> (Option<ActionId>, bool) {
+        if pages.len() < self.config.construct_pages_min as usize {
+            return (None, false);
+        }
+        let change = if exact {
+            self.set.learn(pages, &self.config.merge)
+        } else {
+            self.set.learn_partial(pages, &self.config.merge)
+        };
+        if let (Outcome::Refined(_) | Outcome::Extended(_), Some(id)) = (change.outcome, change.action) {
+            self.set.credit(id);
+        }
+        (change.action, self.apply(&change))
+    }
+
+    fn close(&mut self, token: Token, run: Run) -> Ended {
+        self.idle.remove(&run.last_touch);
+        self.recorded_pages -= run.counted_pages;
+        let (action, changed) = match run.state {
+            State::New => (None, false),
+            State::Follow(follow) => self.close_follow(follow, &run.recorded),
+            State::Construct { left: Some(left), .. } if left.audit => self.close_follow(*left, &run.recorded),
+            State::Construct { left, .. } => {
+                let left = left.map_or((None, false), |left| self.close_follow(*left, &[]));
+                let made = self.close_construct(&run.recorded, !run.pushed);
+                (made.0.or(left.0), made.1 | left.1)
+            }
+        };
+        Ended { token, action, changed }
+    }
+
+    /// Ends a token's run if it is tracked.
+    fn close_token(&mut self, token: Token) -> Ended {
+        match self.runs.remove(&token) {
+            Some(run) => self.close(token, run),
+            None => Ended { token, action: None, changed: false },
+        }
+    }
+
+    /// Closes the token idle longest until there is room for another.
+    fn make_room_for_token(&mut self) {
+        while self.runs.len() >= self.config.tokens_max.max(1) && self.close_idlest() {}
+    }
+
+    /// Closes the tokens idle longest until the recorded pages are few enough. The one touched just now stays: alone it is
+    /// bounded by the pages of an action.
+    fn make_room_for_pages(&mut self) {
+        while self.recorded_pages > self.config.recorded_pages_max && self.runs.len() > 1 && self.close_idlest() {}
+    }
+
+    fn close_idlest(&mut self) -> bool {
+        let Some((_, token)) = self.idle.first_key_value() else { return false };
+        self.close_token(*token);
+        self.counters.crowded_out += 1;
+        true
+    }
+
+    /// Whether a run has been idle for so long that it is over.
+    fn is_over(&self, run: &Run, now: Moment) -> bool {
+        let idle = now.since(run.last_touch.0);
+        let patience = match &run.state {
+            State::Follow(follow) if !follow.at_end(&self.config) => self.config.linger,
+            _ => self.config.construction_timer,
+        };
+        idle >= patience
+    }
+}
+
+impl Predictor for ActionPredictor {
+    fn touch(&mut self, token: Token, page: PageId, now: Moment) -> Verdict {
+        self.counters.touches += 1;
+        self.touches_seen += 1;
+        let late = self.runs.get(&token).is_some_and(|run| self.is_over(run, now));
+        if late {
+            // Nobody called `expire` in time: the run is over all the same, and this touch begins another.
+            self.close_token(token);
+            self.counters.expired += 1;
+        }
+        let mut run = match self.runs.remove(&token) {
+            Some(run) => run,
+            None => {
+                self.make_room_for_token();
+                Run::default()
+            }
+        };
+        self.idle.remove(&run.last_touch);
+        run.last_touch = (now, self.touches_seen);
+        let (cancel, span) = match self.config.mode {
+            Mode::Streaming => self.step_streaming(&mut run, page),
+            Mode::Paper => self.step_paper(&mut run, page),
+        };
+        let push = self.push(&mut run, span);
+        let verdict = Verdict { phase: run.phase(), push, cancel };
+        let counted = run.pages_held();
+        self.recorded_pages = self.recorded_pages - run.counted_pages + counted;
+        run.counted_pages = counted;
+        self.idle.insert(run.last_touch, token);
+        self.runs.insert(token, run);
+        self.make_room_for_pages();
+        verdict
+    }
+
+    fn end(&mut self, token: Token, _now: Moment) -> Ended {
+        self.close_token(token)
+    }
+
+    fn expire(&mut self, now: Moment) -> Vec<Ended> {
+        let over: Vec<Token> =
+            self.idle.values().filter(|token| self.is_over(&self.runs[token], now)).copied().collect();
+        self.counters.expired += over.len() as u64;
+        over.into_iter().map(|token| self.close_token(token)).collect()
+    }
+
+    fn pages(&self, token: Token, order: &PushOrder) -> &[PageId] {
+        let follow = self.runs.get(&token).and_then(Run::follow);
+        follow
+            .filter(|follow| follow.plan.action == order.action && follow.plan.revision == order.revision)
+            .and_then(|follow| follow.plan.pages.get(order.from as usize..order.through as usize))
+            .unwrap_or(&[])
+    }
+}

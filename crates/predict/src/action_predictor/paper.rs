@@ -1,0 +1,121 @@
+//! SYSFLOW's own steps. Positions below count from 1 as in the paper; segments have SEG_MAX pages.
+//!
+//! - The first page of a known action: match, position 1. Nothing is pushed yet.
+//! - The second page: match, position 2; the rest of the segment is pushed. Among actions with the same first page the
+//!   second one decides.
+//! - Position SEG_MAX-2 and the first page of each later segment: match; the next segment is pushed. So each segment costs
+//!   one round trip, and the program waits for none of it as long as it touches a segment for longer than that.
+//! - Anything else is a mismatch: the page is looked for in all segments of all actions. If one has it, the rest of that
+//!   segment is pushed; else a new action is constructed, one page per request, until the token is idle for 3 s or ends.
+
+use std::sync::Arc;
+
+use units::PageId;
+
+use super::run::{Run, State};
+use super::{ActionPredictor, Follow};
+use crate::follow::Span;
+use crate::plan::Plan;
+
+impl ActionPredictor {
+    /// One touch in paper mode. Returns whether to cancel, and what to push.
+    pub(super) fn step_paper(&mut self, run: &mut Run, page: PageId) -> (bool, Option<Span>) {
+        match std::mem::take(&mut run.state) {
+            State::New => (false, self.paper_first(run, page)),
+            State::Construct { left, left_hits, hint } => {
+                run.record(page, self.config.merge.action_pages_max);
+                run.state = State::Construct { left, left_hits, hint };
+                (false, None)
+            }
+            State::Follow(follow) => self.paper_follow(run, follow, page),
+        }
+    }
+
+    fn paper_first(&mut self, run: &mut Run, page: PageId) -> Option<Span> {
+        match self.best_start(page) {
+            Some(plan) => {
+                run.record_anew(vec![page]);
+                run.state = State::Follow(Follow::new(plan, 0, 0));
+                None
+            }
+            None => self.paper_search(run, None, vec![page]),
+        }
+    }
+
+    fn paper_follow(&mut self, run: &mut Run, mut follow: Follow, page: PageId) -> (bool, Option<Span>) {
+        let position = follow.plan.position(page);
+        if position.is_some_and(|position| position <= follow.progress) {
+            run.state = State::Follow(follow);
+            return (false, None);
+        }
+        if !follow.confirmed {
+            return self.paper_second(run, follow, page);
+        }
+        match position {
+            Some(position) if position < follow.through => {
+                let span = follow.pace(position, &self.config);
+                self.counters.matches += u64::from(span.is_some());
+                run.state = State::Follow(follow);
+                (false, span)
+            }
+            // The next page after what was pushed: the first of a segment.
+            Some(position) if position == follow.through => {
+                self.counters.matches += 1;
+                follow.progress = position;
+                follow.through = position + 1;
+                let span = follow.order(0, &self.config);
+                run.state = State::Follow(follow);
+                (false, span)
+            }
+            _ => {
+                self.counters.mismatches += 1;
+                let current = Arc::clone(&follow.plan);
+                self.close_follow(follow, &[]);
+                (true, self.paper_search(run, Some(current), vec![page]))
+            }
+        }
+    }
+
+    /// The touch after a match at position 1.
+    fn paper_second(&mut self, run: &mut Run, follow: Follow, page: PageId) -> (bool, Option<Span>) {
+        let first = follow.plan.pages[0];
+        let mut variants = self.index.starters(first).to_vec();
+        variants.retain(|id| self.index.plan(*id).is_some_and(|plan| plan.pages.get(1) == Some(&page)));
+        // The plan at hand may be of a revision that the index has no more.
+        let own = (follow.plan.pages.get(1) == Some(&page)).then(|| Arc::clone(&follow.plan));
+        match own.or_else(|| self.best(variants).cloned()) {
+            Some(plan) => {
+                self.counters.matches += 1;
+                let mut follow = Follow::new(plan, 1, 0);
+                follow.confirmed = true;
+                let span = follow.order(0, &self.config);
+                run.state = State::Follow(follow);
+                (false, span)
+            }
+            None => {
+                self.counters.mismatches += 1;
+                (false, self.paper_search(run, Some(follow.plan), vec![first, page]))
+            }
+        }
+    }
+
+    /// Looks for the last of `pages` in all actions, `current` first; else constructs an action that begins with `pages`.
+    fn paper_search(&mut self, run: &mut Run, current: Option<Arc<Plan>>, pages: Vec<PageId>) -> Option<Span> {
+        let page = *pages.last().expect("a search is for a page");
+        let current = current.filter(|plan| plan.position(page).is_some());
+        let found = current.or_else(|| self.best(self.index.holders(page).iter().copied()).cloned());
+        let Some(plan) = found else {
+            self.counters.constructs += 1;
+            run.record_anew(pages);
+            run.state = State::construct();
+            return None;
+        };
+        self.counters.rescans += 1;
+        let position = plan.position(page).expect("the index holds what its plans do");
+        let mut follow = Follow::new(plan, position, 0);
+        follow.confirmed = true;
+        let span = follow.order(0, &self.config);
+        run.state = State::Follow(follow);
+        span
+    }
+}

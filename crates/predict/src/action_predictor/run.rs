@@ -1,0 +1,84 @@
+//! What is kept of one token between its touches.
+
+use std::collections::HashSet;
+
+use units::{Moment, PageId};
+
+use crate::Phase;
+use crate::follow::Follow;
+
+#[derive(Debug, Default)]
+pub(super) struct Run {
+    pub state: State,
+    /// Key in the table of idle tokens.
+    pub last_touch: (Moment, u64),
+    /// First touches in order: of a construct, or of an audit from its start.
+    pub recorded: Vec<PageId>,
+    /// Pages in `recorded`, and those that were missed.
+    pub seen: HashSet<PageId>,
+    /// Pages were pushed to this run, so that its touches are not all visible any more.
+    pub pushed: bool,
+    /// The run was begun as an audit.
+    pub audited: bool,
+    /// What the predictor counts for this run in its sum of recorded pages.
+    pub counted_pages: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) enum State {
+    /// Before the first touch.
+    #[default]
+    New,
+    Follow(Follow),
+    Construct {
+        /// The action that was given up, in case the run comes back to it.
+        left: Option<Box<Follow>>,
+        /// Touches that lay ahead in that action since then.
+        left_hits: u32,
+        /// The touch before this one was the first page of a known action.
+        hint: Option<PageId>,
+    },
+}
+
+impl State {
+    pub fn construct() -> State {
+        State::Construct { left: None, left_hits: 0, hint: None }
+    }
+}
+
+impl Run {
+    pub fn phase(&self) -> Phase {
+        match &self.state {
+            State::New | State::Construct { .. } => Phase::Construct,
+            State::Follow(follow) if follow.confirmed => Phase::Generate,
+            State::Follow(_) => Phase::Match,
+        }
+    }
+
+    pub fn follow(&self) -> Option<&Follow> {
+        match &self.state {
+            State::Follow(follow) => Some(follow),
+            _ => None,
+        }
+    }
+
+    /// Records a touch; false if the page was recorded before, or `pages_max` are.
+    pub fn record(&mut self, page: PageId, pages_max: usize) -> bool {
+        let new = self.seen.len() < pages_max && self.seen.insert(page);
+        if new {
+            self.recorded.push(page);
+        }
+        new
+    }
+
+    /// Starts the record afresh with `pages`.
+    pub fn record_anew(&mut self, pages: Vec<PageId>) {
+        self.seen = pages.iter().copied().collect();
+        self.recorded = pages;
+    }
+
+    /// Pages held in memory for this run.
+    pub fn pages_held(&self) -> usize {
+        self.seen.len()
+    }
+}

@@ -1,0 +1,283 @@
+//! Our own steps: a window of segments ahead of the program.
+//!
+//! Once pages are pushed, the program touches them unseen. What remains visible are misses, and the first page of each
+//! pushed segment, which the client holds back for that purpose. So:
+//!
+//! - The first page of a known action starts the push at once, with the variant that ranks best.
+//! - A visible touch further on in the action is progress, wherever it lies. Each confirmed segment doubles the lookahead.
+//! - A touch outside the action is a miss, remembered as an extra. If misses come in a row, then the program does something
+//!   else: another variant that has them, another action that explains most of them, or something new to construct.
+//! - A run that comes back to the action it left takes it up again.
+//!
+//! In an audit every touch is visible, so the whole order is recorded, whatever happens to the push.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use units::{ActionId, PageId};
+
+use super::run::{Run, State};
+use super::{ActionPredictor, Follow};
+use crate::follow::Span;
+use crate::plan::Plan;
+
+/// Touches of an action that was left which bring the run back to it. One can be a page that both share.
+const RETURN_HITS: u32 = 2;
+
+impl ActionPredictor {
+    /// One touch in streaming mode. Returns whether to cancel, and what to push.
+    pub(super) fn step_streaming(&mut self, run: &mut Run, page: PageId) -> (bool, Option<Span>) {
+        match std::mem::take(&mut run.state) {
+            State::New => (false, self.stream_first(run, page)),
+            State::Follow(follow) => self.stream_follow(run, follow, page),
+            State::Construct { left, left_hits, hint } => self.stream_construct(run, left, left_hits, hint, page),
+        }
+    }
+
+    fn stream_first(&mut self, run: &mut Run, page: PageId) -> Option<Span> {
+        if let Some(plan) = self.best_start(page) {
+            return self.start(run, plan, vec![page]);
+        }
+        match self.best(self.index.holders(page).iter().copied()).cloned() {
+            Some(plan) => {
+                self.counters.rescans += 1;
+                let position = plan.position(page).expect("the index holds what its plans do");
+                let ahead = self.config.lookahead_found;
+                self.follow_from(run, plan, position, ahead)
+            }
+            None => {
+                self.counters.constructs += 1;
+                run.record_anew(vec![page]);
+                run.state = State::construct();
+                None
+            }
+        }
+    }
+
+    /// Begins `plan` at its first page. `touched` are the touches since then, the first page included.
+    fn start(&mut self, run: &mut Run, plan: Arc<Plan>, touched: Vec<PageId>) -> Option<Span> {
+        let last = *touched.last().expect("a start has a touch");
+        let position = plan.position(last).unwrap_or(0);
+        let mut follow = Follow::new(plan, position, self.config.lookahead_first);
+        follow.confirmed = position > 0;
+        // Between the first page and the last touch there may be pages that were not touched yet.
+        follow.through = if position == 1 { 2 } else { 1 };
+        // A run that had pages pushed cannot be exact any more, so it does not count towards the next audit. One that was
+        // audited so far stays so to its end.
+        if !run.pushed {
+            let push = self.set.count_push(follow.plan.action);
+            follow.audit = run.audited || self.config.audits(push);
+        }
+        run.audited |= follow.audit;
+        self.counters.audits += u64::from(follow.audit);
+        if follow.audit {
+            run.record_anew(touched);
+        } else {
+            run.record_anew(Vec::new());
+        }
+        let span = follow.order(follow.lookahead, &self.config);
+        run.state = State::Follow(follow);
+        span
+    }
+
+    /// Follows `plan` from the page after `position`, which was touched.
+    fn follow_from(&mut self, run: &mut Run, plan: Arc<Plan>, position: u32, lookahead: u32) -> Option<Span> {
+        let mut follow = Follow::new(plan, position, lookahead);
+        follow.confirmed = true;
+        run.record_anew(Vec::new());
+        let span = follow.order(lookahead, &self.config);
+        run.state = State::Follow(follow);
+        span
+    }
+
+    fn stream_follow(&mut self, run: &mut Run, mut follow: Follow, page: PageId) -> (bool, Option<Span>) {
+        let pages_max = self.config.merge.action_pages_max;
+        let new = if follow.audit { run.record(page, pages_max) } else { !run.seen.contains(&page) };
+        if let Some(position) = follow.plan.position(page) {
+            self.counters.matches += u64::from(position > follow.progress);
+            let span = follow.stream(position, &self.config);
+            run.state = State::Follow(follow);
+            return (false, span);
+        }
+        if !new || run.seen.len() >= pages_max {
+            run.state = State::Follow(follow);
+            return (false, None);
+        }
+        run.seen.insert(page);
+        self.counters.mismatches += 1;
+        follow.miss(page);
+        self.missed(run, follow, page)
+    }
+
+    /// Decides what a miss means.
+    fn missed(&mut self, run: &mut Run, mut follow: Follow, page: PageId) -> (bool, Option<Span>) {
+        if let Some(next) = self.next_action(&follow, page) {
+            follow.take_misses();
+            if follow.audit {
+                run.recorded.pop();
+            }
+            let recorded = std::mem::take(&mut run.recorded);
+            self.close_follow(follow, &recorded);
+            return (true, self.start(run, next, vec![page]));
+        }
+        if let Some((plan, position)) = self.told_apart(&follow) {
+            return (true, self.switch(run, follow, plan, position));
+        }
+        let misses = follow.misses.len() as u32;
+        if misses < self.config.miss_limit || !misses.is_multiple_of(self.config.miss_limit.max(1)) {
+            run.state = State::Follow(follow);
+            return (false, None);
+        }
+        if let Some((plan, position)) = self.explain(&follow) {
+            return (true, self.switch(run, follow, plan, position));
+        }
+        if follow.at_end(&self.config) && misses <= self.config.segment_pages {
+            // A few pages past the end extend the action.
+            run.state = State::Follow(follow);
+            return (false, None);
+        }
+        self.counters.constructs += 1;
+        let cancel = true;
+        follow.lookahead = (follow.lookahead / 2).max(1);
+        let misses = follow.take_misses();
+        if !follow.audit {
+            run.record_anew(misses);
+        }
+        run.state = State::Construct { left: Some(Box::new(follow)), left_hits: 0, hint: None };
+        (cancel, None)
+    }
+
+    /// The action that begins with a missed page, if it should take over at once: the current one is at its end, or more runs
+    /// followed the other. Otherwise a second touch has to confirm it, see `told_apart`.
+    fn next_action(&self, follow: &Follow, page: PageId) -> Option<Arc<Plan>> {
+        let next = self.best_start(page)?;
+        let uses = |id| self.set.get(id).map_or(0, |action| action.uses);
+        (uses(next.action) > uses(follow.plan.action) || follow.at_end(&self.config)).then_some(next)
+    }
+
+    /// The action that a few misses point to: a variant of the same first page that has them all, or an action that begins
+    /// with one of them and has those after it.
+    fn told_apart(&self, follow: &Follow) -> Option<(Arc<Plan>, u32)> {
+        let misses = &follow.misses[..];
+        if misses.len() < self.config.narrow_misses.max(1) as usize {
+            return None;
+        }
+        let variants = self.having(follow.plan.pages[0], misses, follow.plan.action);
+        let begun = |start: usize| self.having(misses[start], &misses[start..], follow.plan.action);
+        let plan = variants.or_else(|| (0..misses.len().saturating_sub(1)).find_map(begun))?;
+        let last = misses.last().and_then(|page| plan.position(*page))?;
+        Some((plan, last))
+    }
+
+    /// The best action other than `not` that starts with `first` and has all of `pages`.
+    fn having(&self, first: PageId, pages: &[PageId], not: ActionId) -> Option<Arc<Plan>> {
+        let has_all = |id: &ActionId| {
+            let plan = self.index.plan(*id);
+            plan.is_some_and(|plan| pages.iter().all(|page| plan.position(*page).is_some()))
+        };
+        self.best(self.index.starters(first).iter().copied().filter(|id| *id != not).filter(has_all)).cloned()
+    }
+
+    /// The action that holds most of the misses since the last hit, at least half of them, and where the last of them lies.
+    fn explain(&self, follow: &Follow) -> Option<(Arc<Plan>, u32)> {
+        let mut held: BTreeMap<ActionId, usize> = BTreeMap::new();
+        for page in &follow.misses {
+            for id in self.index.holders(*page) {
+                *held.entry(*id).or_default() += 1;
+            }
+        }
+        let most = held.values().copied().max()?;
+        if most * 2 < follow.misses.len() {
+            return None;
+        }
+        let plan = self.best(held.into_iter().filter(|(_, count)| *count == most).map(|(id, _)| id))?;
+        let last = follow.misses.iter().rev().find_map(|page| plan.position(*page))?;
+        Some((Arc::clone(plan), last))
+    }
+
+    /// Leaves one action for another that explains the misses.
+    fn switch(&mut self, run: &mut Run, mut follow: Follow, plan: Arc<Plan>, position: u32) -> Option<Span> {
+        self.counters.rescans += 1;
+        let lookahead = (follow.lookahead / 2).max(1);
+        follow.take_misses();
+        if follow.audit {
+            // The audit goes on: the record is what counts, and it will find its action by overlap.
+            let mut next = Follow::new(plan, position, lookahead);
+            next.audit = true;
+            next.confirmed = true;
+            let span = next.order(lookahead, &self.config);
+            run.state = State::Follow(next);
+            return span;
+        }
+        self.close_follow(follow, &[]);
+        self.follow_from(run, plan, position, lookahead)
+    }
+
+    fn stream_construct(
+        &mut self,
+        run: &mut Run,
+        mut left: Option<Box<Follow>>,
+        left_hits: u32,
+        hint: Option<PageId>,
+        page: PageId,
+    ) -> (bool, Option<Span>) {
+        let ahead = left.as_ref().and_then(|left| left.plan.position(page).filter(|at| *at > left.progress));
+        let left_hits = left_hits + u32::from(ahead.is_some());
+        if let (Some(position), true) = (ahead, left_hits >= RETURN_HITS) {
+            let follow = *left.take().expect("a touch ahead lies in the action left");
+            return (false, self.come_back(run, follow, position, page));
+        }
+        let new = run.record(page, self.config.merge.action_pages_max);
+        let auditing = left.as_ref().is_some_and(|left| left.audit);
+        if let Some(plan) = hint.filter(|_| new && !auditing).and_then(|first| self.second_page(first, page)) {
+            let recorded = std::mem::take(&mut run.recorded);
+            let (before, since) = recorded.split_at(recorded.len() - 2);
+            if let Some(left) = left {
+                self.close_follow(*left, &[]);
+            }
+            self.close_construct(before, !run.pushed);
+            return (false, self.start(run, plan, since.to_vec()));
+        }
+        let hint = (new && !self.index.starters(page).is_empty()).then_some(page);
+        run.state = State::Construct { left, left_hits, hint };
+        (false, None)
+    }
+
+    /// The action that starts with `first` and has `page` within its first segment, its second page for preference.
+    fn second_page(&self, first: PageId, page: PageId) -> Option<Arc<Plan>> {
+        let within = |limit: u32| {
+            let starters = self.index.starters(first).iter().copied();
+            let fits = |id: &ActionId| {
+                let position = self.index.plan(*id).and_then(|plan| plan.position(page));
+                position.is_some_and(|position| position > 0 && position < limit)
+            };
+            self.best(starters.filter(fits)).cloned()
+        };
+        within(2).or_else(|| within(self.config.segment_pages))
+    }
+
+    /// Takes up the action that the run had left.
+    fn come_back(&mut self, run: &mut Run, mut follow: Follow, position: u32, page: PageId) -> Option<Span> {
+        if follow.audit {
+            run.record(page, self.config.merge.action_pages_max);
+        } else {
+            let recorded = std::mem::take(&mut run.recorded);
+            let own: Vec<PageId> = recorded.into_iter().filter(|page| follow.plan.position(*page).is_none()).collect();
+            if own.len() as u32 > self.config.segment_pages {
+                self.close_construct(&own, false);
+            } else {
+                own.into_iter().for_each(|page| follow.miss(page));
+            }
+        }
+        // What was ordered was cancelled: the new sequence begins behind the touch.
+        self.counters.rescans += 1;
+        follow.progress = position;
+        follow.through = position + 1;
+        follow.begun = false;
+        follow.misses.clear();
+        follow.confirmed = true;
+        let span = follow.order(follow.lookahead, &self.config);
+        run.state = State::Follow(follow);
+        span
+    }
+}

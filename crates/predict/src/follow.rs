@@ -1,0 +1,122 @@
+//! One token following one action: where it is, what was ordered, what it missed.
+
+use std::sync::Arc;
+
+use profile::Extra;
+use units::PageId;
+
+use crate::Config;
+use crate::plan::Plan;
+
+/// Positions to push: from, through.
+pub(crate) type Span = (u32, u32);
+
+#[derive(Debug)]
+pub(crate) struct Follow {
+    pub plan: Arc<Plan>,
+    /// Furthest position known to be touched.
+    pub progress: u32,
+    /// Position up to which pages were ordered.
+    pub through: u32,
+    /// Segments to stay ahead by (streaming).
+    pub lookahead: u32,
+    pub audit: bool,
+    /// The current sequence has begun: pages were ordered.
+    pub begun: bool,
+    /// A touch after the one that matched lay in the action.
+    pub confirmed: bool,
+    /// Pages outside the action since the last hit, the newest last.
+    pub misses: Vec<PageId>,
+    /// All pages outside the action, each with the page reached before it; ends with `misses`.
+    pub extras: Vec<Extra>,
+}
+
+impl Follow {
+    pub fn new(plan: Arc<Plan>, progress: u32, lookahead: u32) -> Follow {
+        assert!(progress < plan.len(), "progress is a position of the action");
+        Follow {
+            plan,
+            progress,
+            through: progress + 1,
+            lookahead,
+            audit: false,
+            begun: false,
+            confirmed: false,
+            misses: Vec::new(),
+            extras: Vec::new(),
+        }
+    }
+
+    /// Orders up to the end of the segment that lies `ahead` segments after the one of `progress`.
+    pub fn order(&mut self, ahead: u32, config: &Config) -> Option<Span> {
+        let segment = self.progress / config.segment_pages;
+        let target = (segment.saturating_add(1).saturating_add(ahead)).saturating_mul(config.segment_pages);
+        let target = target.min(self.plan.len());
+        if target <= self.through {
+            return None;
+        }
+        let from = std::mem::replace(&mut self.through, target);
+        Some((from, target))
+    }
+
+    /// A touch at `position` in streaming mode. Touches behind the progress say nothing new.
+    pub fn stream(&mut self, position: u32, config: &Config) -> Option<Span> {
+        if position <= self.progress {
+            return None;
+        }
+        let segments_before = self.progress / config.segment_pages;
+        self.progress = position;
+        self.confirmed = true;
+        self.misses.clear();
+        if position / config.segment_pages > segments_before {
+            self.lookahead = self.lookahead.saturating_mul(2).min(config.lookahead_max);
+        }
+        self.order(self.lookahead, config)
+    }
+
+    /// A touch at `position` in paper mode, at or before the end of what was pushed: the next segment is due when the
+    /// touch passes a match point. Match points are SEG_MAX-2 in the first segment and the first page of each later one.
+    pub fn pace(&mut self, position: u32, config: &Config) -> Option<Span> {
+        if position <= self.progress {
+            return None;
+        }
+        let before = std::mem::replace(&mut self.progress, position);
+        let segment = position / config.segment_pages;
+        let point = if segment == 0 { third_match(config) } else { Some(segment * config.segment_pages) };
+        match point {
+            // Segments too short for a third match are pushed when their own first page is asked for.
+            Some(point) if before < point && position >= point && third_match(config).is_some() => {
+                self.order(1, config)
+            }
+            _ => None,
+        }
+    }
+
+    /// Records a page outside the action.
+    pub fn miss(&mut self, page: PageId) {
+        self.misses.push(page);
+        self.extras.push(Extra { after: self.plan.pages[self.progress as usize], page });
+    }
+
+    /// Takes the misses since the last hit out of the extras: they belong to something else.
+    pub fn take_misses(&mut self) -> Vec<PageId> {
+        self.extras.truncate(self.extras.len() - self.misses.len());
+        std::mem::take(&mut self.misses)
+    }
+
+    /// Everything was ordered.
+    pub fn all_ordered(&self) -> bool {
+        self.through == self.plan.len()
+    }
+
+    /// The program has come to the last segment, and everything was ordered.
+    pub fn at_end(&self, config: &Config) -> bool {
+        self.all_ordered() && self.progress / config.segment_pages == (self.plan.len() - 1) / config.segment_pages
+    }
+}
+
+/// Index of the third match in the first segment, SEG_MAX-2 counted from 1, if the segment is long enough that it differs from
+/// the second.
+pub(crate) fn third_match(config: &Config) -> Option<u32> {
+    config.segment_pages.checked_sub(3).filter(|index| *index > 1)
+}

@@ -1,0 +1,71 @@
+//! From a page to the actions that hold it: what makes "scan all segments of all actions" one lookup.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use profile::{Action, ActionSet};
+use units::{ActionId, PageId};
+
+use crate::plan::Plan;
+
+/// Plans of all actions, and which hold a page. Memory: the plans, and 8 bytes per page and action that holds it, plus
+/// about 48 for each different page.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    plans: BTreeMap<ActionId, Arc<Plan>>,
+    holders: HashMap<PageId, Vec<ActionId>>,
+    starters: HashMap<PageId, Vec<ActionId>>,
+}
+
+impl Index {
+    pub fn new(set: &ActionSet) -> Index {
+        let mut index = Index::default();
+        set.iter().for_each(|action| index.update(action));
+        index
+    }
+
+    /// Takes in an action that is new or has another revision.
+    pub fn update(&mut self, action: &Action) {
+        if self.plans.get(&action.id).is_some_and(|plan| plan.revision == action.revision) {
+            return;
+        }
+        self.remove(action.id);
+        let plan = Arc::new(Plan::new(action));
+        for page in &plan.pages {
+            self.holders.entry(*page).or_default().push(action.id);
+        }
+        self.starters.entry(plan.pages[0]).or_default().push(action.id);
+        self.plans.insert(action.id, plan);
+    }
+
+    pub fn remove(&mut self, id: ActionId) {
+        let Some(plan) = self.plans.remove(&id) else { return };
+        for page in &plan.pages {
+            take_out(&mut self.holders, *page, id);
+        }
+        take_out(&mut self.starters, plan.pages[0], id);
+    }
+
+    pub fn plan(&self, id: ActionId) -> Option<&Arc<Plan>> {
+        self.plans.get(&id)
+    }
+
+    /// Actions that hold `page`, in no stated order.
+    pub fn holders(&self, page: PageId) -> &[ActionId] {
+        self.holders.get(&page).map_or(&[], Vec::as_slice)
+    }
+
+    /// Actions that start with `page`, in no stated order.
+    pub fn starters(&self, page: PageId) -> &[ActionId] {
+        self.starters.get(&page).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn take_out(map: &mut HashMap<PageId, Vec<ActionId>>, page: PageId, id: ActionId) {
+    if let Some(ids) = map.get_mut(&page) {
+        ids.retain(|other| *other != id);
+        if ids.is_empty() {
+            map.remove(&page);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! The window ahead: growth, misses, other variants, leaving and coming back, the end, audits, bounds.
+
+use super::*;
+
+/// Segments of four, no audits, little lookahead: short scripts.
+fn config() -> Config {
+    Config {
+        segment_pages: 4,
+        lookahead_first: 1,
+        lookahead_max: 4,
+        miss_limit: 4,
+        audit_first: 0,
+        ..Config::default()
+    }
+}
+
+fn run(numbers: std::ops::Range<u32>) -> Vec<u32> {
+    numbers.collect()
+}
+
+#[test]
+fn the_push_starts_with_the_first_page_and_the_window_doubles() {
+    let mut predictor = knowing(config(), &[&run(0..60)]);
+    check(
+        &mut predictor,
+        "a 0  -> match push 1..7
+         a 1  -> generate
+         a 4  -> generate push 8..15
+         a 8  -> generate push 16..27
+         a 12 -> generate push 28..31
+         a 9  -> generate
+         a 16 -> generate push 32..35
+         a 50 -> generate push 36..59
+         a 56 -> generate
+         a end -> action 1",
+    );
+    assert_eq!(predictor.counters().generated_pages, 59);
+}
+
+#[test]
+fn a_miss_becomes_an_extra_where_it_happened() {
+    let mut predictor = knowing(config(), &[&run(0..12)]);
+    check(
+        &mut predictor,
+        "a 0  -> match push 1..7
+         a 4  -> generate push 8..11
+         a 90 -> generate
+         a 91 -> generate
+         a 90 -> generate
+         a 8  -> generate
+         a end -> action 1 changed
+         b 0  -> match push 1..4 90..91 5
+         b 4  -> generate push 6..11",
+    );
+    assert_eq!(predictor.counters().extended_pages, 2);
+}
+
+#[test]
+fn many_misses_in_a_row_leave_the_action_and_make_another() {
+    let mut predictor = knowing(config(), &[&run(0..40)]);
+    check(
+        &mut predictor,
+        "a 0  -> match push 1..7
+         a 4  -> generate push 8..15
+         a 70 -> generate
+         a 71 -> generate
+         a 72 -> generate
+         a 73 -> construct cancel
+         a 74 -> construct
+         a end -> action 2 changed
+         b 0  -> match push 1..7
+         b 4  -> generate push 8..15
+         b 70 -> generate
+         b 71 -> generate cancel push 72..74
+         b 74 -> generate",
+    );
+    assert_eq!(predictor.action(units::ActionId(1)).unwrap().pages.len(), 40, "the first action stays clean");
+}
+
+#[test]
+fn a_run_that_comes_back_goes_on_where_it_is() {
+    let mut predictor = knowing(config(), &[&run(0..40)]);
+    check(
+        &mut predictor,
+        "a 0  -> match push 1..7
+         a 4  -> generate push 8..15
+         a 70 -> generate
+         a 71 -> generate
+         a 72 -> generate
+         a 73 -> construct cancel
+         a 16 -> construct
+         a 17 -> generate push 18..23
+         a end -> action 1 changed",
+    );
+    let pages = &predictor.action(units::ActionId(1)).unwrap().pages;
+    assert_eq!(ranges(pages), " 0..4 70..73 5..39");
+}
+
+#[test]
+fn misses_are_explained_by_the_action_that_has_most_of_them() {
+    let mut predictor = knowing(config(), &[&run(0..40), &[100, 101, 102, 103, 104, 105, 106, 107]]);
+    check(
+        &mut predictor,
+        "a 0   -> match push 1..7
+         a 4   -> generate push 8..15
+         a 101 -> generate
+         a 200 -> generate
+         a 102 -> generate
+         a 103 -> generate cancel push 104..107",
+    );
+    assert_eq!(predictor.counters().rescans, 1);
+}
+
+#[test]
+fn the_first_page_of_another_action_takes_over_at_once() {
+    let mut predictor = knowing(config(), &[&run(0..8), &[100, 101, 102, 103, 104, 105]]);
+    check(
+        &mut predictor,
+        "a 0   -> match push 1..7
+         a 4   -> generate
+         a 100 -> match cancel push 101..105
+         a 101 -> generate
+         a end -> action 2",
+    );
+    let uses: Vec<u64> = predictor.actions().iter().map(|action| action.uses).collect();
+    assert_eq!(uses, [2, 2], "both actions were followed");
+}
+
+#[test]
+fn a_lesser_action_does_not_take_over_in_mid_run() {
+    let mut predictor = knowing(config(), &[&[100, 101, 102, 103, 104, 105], &run(0..80)]);
+    check(
+        &mut predictor,
+        "a 0   -> match push 1..7
+         a 100 -> match
+         a 4   -> generate push 8..15",
+    );
+}
+
+#[test]
+fn following_touches_tell_variants_apart() {
+    let one = [run(0..10), run(50..90)].concat();
+    let two = [run(0..10), run(100..140)].concat();
+    let mut predictor = knowing(config(), &[&one, &two]);
+    // The variant learned last ranks first.
+    check(
+        &mut predictor,
+        "a 0  -> match push 1..7
+         a 1  -> generate
+         a 50 -> generate
+         a 51 -> generate cancel push 52..55
+         a end -> action 1
+         b 0  -> match push 1..7
+         b 4  -> generate push 8..9 50..55",
+    );
+}
+
+#[test]
+fn a_few_pages_past_the_end_extend_the_action() {
+    let mut predictor = knowing(Config { segment_pages: 8, ..config() }, &[&run(0..8)]);
+    check(
+        &mut predictor,
+        "a 0  -> match push 1..7
+         a 1  -> generate
+         a 20 -> generate
+         a 21 -> generate
+         a 22 -> generate
+         a 23 -> generate
+         a 24 -> generate
+         wait 2 ->
+         wait 1 -> a action 1 changed",
+    );
+    assert_eq!(ranges(&predictor.action(units::ActionId(1)).unwrap().pages), " 0..1 20..24 2..7");
+}
+
+#[test]
+fn many_pages_past_the_end_are_another_action() {
+    let mut predictor = knowing(config(), &[&run(0..8)]);
+    let mut script = "a 0 -> match push 1..7\n a 4 -> generate\n".to_string();
+    (20..27).for_each(|number| script.push_str(&format!("a {number} -> generate\n")));
+    script.push_str("a 27 -> construct cancel\n a 28 -> construct\n a end -> action 2 changed\n");
+    script.push_str("b 0 -> match push 1..7\n b 4 -> generate\n b 20 -> match cancel push 21..27\n");
+    check(&mut predictor, &script);
+}
+
+#[test]
+fn a_silent_run_in_mid_action_lingers() {
+    let mut predictor = knowing(config(), &[&run(0..40)]);
+    check(
+        &mut predictor,
+        "a 0  -> match push 1..7
+         a 4  -> generate push 8..15
+         wait 30 ->
+         a 8  -> generate push 16..27
+         wait 60 -> a action 1",
+    );
+}
+
+#[test]
+fn a_script_in_front_of_a_known_program_finds_it_by_its_first_two_pages() {
+    let mut predictor = knowing(config(), &[&run(0..40)]);
+    check(
+        &mut predictor,
+        "a 500 -> construct
+         a 0   -> construct
+         a 1   -> generate push 2..7
+         a 4   -> generate push 8..15
+         b 501 -> construct
+         b 0   -> construct
+         b 502 -> construct
+         b 4   -> construct",
+    );
+}
+
+#[test]
+fn a_warm_device_is_found_in_mid_action_with_little_trust() {
+    let mut predictor = knowing(Config { lookahead_first: 8, ..config() }, &[&run(0..80)]);
+    check(
+        &mut predictor,
+        "a 21 -> generate push 22..27
+         a 22 -> generate
+         a 24 -> generate push 28..35",
+    );
+}
+
+#[test]
+fn an_audit_sees_the_exact_order_and_refines() {
+    let config = Config { audit_first: 1, ..config() };
+    let mut predictor = knowing(config, &[&run(0..20)]);
+    let mut script = "a 0 -> match audit 1..7\n".to_string();
+    // Page 3 is not needed any more, 30 is new, 6 comes before 5.
+    for (number, verdict) in [
+        (1, "generate"),
+        (2, "generate"),
+        (4, "generate audit 8..15"),
+        (6, "generate"),
+        (5, "generate"),
+        (30, "generate"),
+        (7, "generate"),
+        (8, "generate audit 16..19"),
+    ] {
+        script.push_str(&format!("a {number} -> {verdict}\n"));
+    }
+    (9..20).for_each(|number| script.push_str(&format!("a {number} -> generate\n")));
+    script.push_str("a end -> action 1 changed\n");
+    check(&mut predictor, &script);
+    let action = predictor.actions().iter().next().unwrap();
+    assert_eq!(ranges(&action.pages), " 0..2 4 6 5 30 7..19");
+    assert_eq!((action.runs, action.revision, action.uses), (2, 1, 2));
+    assert_eq!(predictor.counters().audits, 1);
+}
+
+#[test]
+fn audits_come_second_and_then_every_eighth() {
+    let config = Config::default();
+    let audits: Vec<u64> = (1..30).filter(|push| config.audits(*push)).collect();
+    assert_eq!(audits, [2, 10, 18, 26]);
+    assert_eq!((1..30).filter(|push| Config { audit_first: 0, ..Config::default() }.audits(*push)).count(), 0);
+    assert_eq!((1..30).filter(|push| Config { audit_every: 0, ..Config::default() }.audits(*push)).count(), 1);
+}
+
+#[test]
+fn an_audit_of_another_behaviour_keeps_the_whole_order() {
+    let config = Config { audit_first: 1, ..config() };
+    let mut predictor = knowing(config, &[&run(0..40)]);
+    let mut script = "a 0 -> match audit 1..7\n a 1 -> generate\n a 4 -> generate audit 8..15\n".to_string();
+    script.push_str("a 70 -> generate\n a 71 -> generate\n a 72 -> generate\n a 73 -> construct cancel\n");
+    (74..100).for_each(|number| script.push_str(&format!("a {number} -> construct\n")));
+    script.push_str("a end -> action 2 changed\n");
+    check(&mut predictor, &script);
+    let action = predictor.action(units::ActionId(2)).unwrap();
+    assert_eq!(ranges(&action.pages), " 0..1 4 70..99");
+}
+
+#[test]
+fn a_run_with_pushed_pages_is_never_an_audit() {
+    // Both actions would be audited at their second push; the first of the two runs out of step by one.
+    let config = Config { audit_first: 2, audit_every: 0, ..config() };
+    let mut predictor = knowing(config, &[&run(0..8), &[100, 101, 102, 103, 104]]);
+    check(
+        &mut predictor,
+        "b 100 -> match push 101..104
+         b end -> action 2
+         a 0   -> match push 1..7
+         a 4   -> generate
+         a 100 -> match cancel push 101..104",
+    );
+}
+
+#[test]
+fn positions_stay_what_they_were_while_the_action_changes() {
+    let mut predictor = knowing(config(), &[&run(0..20)]);
+    check(
+        &mut predictor,
+        "a 0  -> match push 1..7
+         b 0  -> match push 1..7
+         b 4  -> generate push 8..15
+         b 90 -> generate
+         b 8  -> generate push 16..19
+         b end -> action 1 changed
+         a 4  -> generate push 8..15
+         a 8  -> generate push 16..19",
+    );
+}
+
+#[test]
+fn tokens_are_bounded_and_the_one_idle_longest_goes_first() {
+    let mut predictor = ActionPredictor::new(IMAGE, Config { tokens_max: 3, ..config() });
+    for (time, token) in [(0, 1), (1, 2), (2, 3), (3, 1), (4, 4)] {
+        predictor.touch(Token(token), page(1), Moment(time));
+    }
+    assert_eq!(predictor.tokens(), 3);
+    assert_eq!(predictor.phase(Token(2)), None);
+    assert!(predictor.phase(Token(1)).is_some() && predictor.phase(Token(4)).is_some());
+    assert_eq!(predictor.counters().crowded_out, 1);
+}
+
+#[test]
+fn recorded_pages_are_bounded() {
+    let mut predictor = ActionPredictor::new(IMAGE, Config { recorded_pages_max: 50, ..config() });
+    for number in 0..40 {
+        predictor.touch(Token(1), page(number), Moment(number.into()));
+    }
+    for number in 1000..1020 {
+        predictor.touch(Token(2), page(number), Moment(number.into()));
+    }
+    assert_eq!((predictor.tokens(), predictor.phase(Token(1))), (1, None));
+    assert_eq!(predictor.actions().len(), 1, "what was recorded is not lost");
+}
+
+#[test]
+fn a_run_too_short_is_no_action() {
+    let mut predictor = ActionPredictor::new(IMAGE, config());
+    check(
+        &mut predictor,
+        "a 1 -> construct
+         a 2 -> construct
+         a 3 -> construct
+         a end -> none
+         a end -> none",
+    );
+}

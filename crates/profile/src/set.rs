@@ -1,0 +1,222 @@
+//! All actions of one image.
+
+use std::collections::{BTreeMap, HashSet};
+
+use units::{ActionId, ImageId, PageId};
+
+use crate::merge::{self, Extra, MergeConfig};
+use crate::{Action, PageMark, first_touches, overlap_percent};
+
+/// The actions of one image, bounded by a [`MergeConfig`] whenever they change. Deterministic: equal calls give equal sets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActionSet {
+    pub(crate) image: ImageId,
+    pub(crate) next_id: u64,
+    /// Uses so far: the time by which recency is measured.
+    pub(crate) clock: u64,
+    pub(crate) actions: BTreeMap<ActionId, Action>,
+}
+
+/// What a run did to a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It became a new action.
+    Created,
+    /// It refined an action, and this many pages came or went (the order may have changed even if none did).
+    Refined(usize),
+    /// It added this many pages to an action.
+    Extended(usize),
+    /// Nothing: an empty run, an unknown action, nothing new.
+    Nothing,
+}
+
+/// What changed in a set, for those who keep something derived from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What happened to `action`.
+    pub outcome: Outcome,
+    /// The action that the run went to.
+    pub action: Option<ActionId>,
+    /// Actions that had to make room.
+    pub removed: Vec<ActionId>,
+}
+
+impl Change {
+    const NOTHING: Change = Change { outcome: Outcome::Nothing, action: None, removed: Vec::new() };
+}
+
+impl ActionSet {
+    /// An empty set.
+    pub fn new(image: ImageId) -> ActionSet {
+        ActionSet { image, next_id: 1, clock: 0, actions: BTreeMap::new() }
+    }
+
+    /// The image it belongs to.
+    pub fn image(&self) -> ImageId {
+        self.image
+    }
+
+    /// How many actions.
+    pub fn len(&self) -> usize {
+        self.actions.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.actions.is_empty()
+    }
+
+    /// Pages in all actions.
+    pub fn pages_total(&self) -> usize {
+        self.actions.values().map(|action| action.pages.len()).sum()
+    }
+
+    /// One action.
+    pub fn get(&self, id: ActionId) -> Option<&Action> {
+        self.actions.get(&id)
+    }
+
+    /// All actions by id.
+    pub fn iter(&self) -> impl Iterator<Item = &Action> {
+        self.actions.values()
+    }
+
+    /// All actions, the most recently used first.
+    pub fn ranked(&self) -> Vec<&Action> {
+        let mut all: Vec<&Action> = self.iter().collect();
+        all.sort_by(|one, other| other.last_used.cmp(&one.last_used).then(one.id.cmp(&other.id)));
+        all
+    }
+
+    /// Variants that start with `page`, the best guess first.
+    pub fn variants(&self, page: PageId) -> Vec<&Action> {
+        let mut found: Vec<&Action> = self.iter().filter(|action| action.first_page() == page).collect();
+        found.sort_by(|one, other| other.rank(one));
+        found
+    }
+
+    /// Counts a run that followed `id`.
+    pub fn credit(&mut self, id: ActionId) {
+        let Some(first) = self.actions.get(&id).map(Action::first_page) else { return };
+        self.clock += 1;
+        for action in self.actions.values_mut().filter(|action| action.first_page() == first) {
+            action.score -= action.score / 4;
+            if action.id == id {
+                action.score += Action::SCORE_USE;
+                action.uses = action.uses.saturating_add(1);
+                action.last_used = self.clock;
+            }
+        }
+    }
+
+    /// Counts a cold start for which `id` is pushed; returns its number, from 1, or 0 if there is no such action.
+    pub fn count_push(&mut self, id: ActionId) -> u64 {
+        self.actions.get_mut(&id).map_or(0, |action| {
+            action.pushes = action.pushes.saturating_add(1);
+            action.pushes
+        })
+    }
+
+    /// Learns an exact run: refines the action that starts with the same page and overlaps it enough (the one that
+    /// overlaps most), or adds a variant. A refined action is not credited: see [`ActionSet::credit`].
+    pub fn learn(&mut self, run: &[PageId], config: &MergeConfig) -> Change {
+        let run = first_touches(run, config.action_pages_max);
+        match self.nearest(&run) {
+            Some((overlap, id)) if overlap >= config.overlap_percent => {
+                let action = self.actions.get_mut(&id).expect("a variant is in the set");
+                let outcome = Outcome::Refined(merge::refine(action, &run, config));
+                Change { outcome, action: Some(id), removed: self.make_room(config, id) }
+            }
+            _ if run.is_empty() => Change::NOTHING,
+            _ => self.create(run, config),
+        }
+    }
+
+    /// Learns a run of which pushes may have hidden touches: adds its pages to the action that starts with the same page and
+    /// overlaps it enough, or adds a variant. Never removes a page.
+    pub fn learn_partial(&mut self, run: &[PageId], config: &MergeConfig) -> Change {
+        let run = first_touches(run, config.action_pages_max);
+        match self.nearest(&run) {
+            Some((overlap, id)) if overlap >= config.overlap_percent => {
+                let known: HashSet<PageId> = self.actions[&id].pages.iter().copied().collect();
+                let mut after = run[0];
+                let mut extras = Vec::new();
+                for page in run {
+                    if known.contains(&page) {
+                        after = page;
+                    } else {
+                        extras.push(Extra { after, page });
+                    }
+                }
+                self.extend(id, &extras, config)
+            }
+            _ if run.is_empty() => Change::NOTHING,
+            _ => self.create(run, config),
+        }
+    }
+
+    /// Adds pages that a run of `id` missed while pushes hid other touches. Never removes a page.
+    pub fn extend(&mut self, id: ActionId, extras: &[Extra], config: &MergeConfig) -> Change {
+        let Some(action) = self.actions.get_mut(&id) else { return Change::NOTHING };
+        match merge::extend(action, extras, config) {
+            0 => Change { action: Some(id), ..Change::NOTHING },
+            added => {
+                let removed = self.make_room(config, id);
+                Change { outcome: Outcome::Extended(added), action: Some(id), removed }
+            }
+        }
+    }
+
+    /// The variant of the run's first page that overlaps it most, and by how much. Of equal ones, the best ranked.
+    fn nearest(&self, run: &[PageId]) -> Option<(u32, ActionId)> {
+        let variants = self.variants(*run.first()?);
+        let overlaps = variants.into_iter().map(|action| (overlap_percent(&action.pages, run), action.id));
+        overlaps.reduce(|best, next| if next.0 > best.0 { next } else { best })
+    }
+
+    fn create(&mut self, pages: Vec<PageId>, config: &MergeConfig) -> Change {
+        let mut removed = Vec::new();
+        let variants = self.variants(pages[0]);
+        // The worst guesses of this first page make room.
+        for action in variants.iter().skip(config.variants_max.max(1) - 1) {
+            removed.push(action.id);
+        }
+        for id in &removed {
+            self.actions.remove(id);
+        }
+        let id = ActionId(self.next_id);
+        self.next_id += 1;
+        let marks = vec![PageMark { runs: 1, misses: 0, extra: false }; pages.len()];
+        let action = Action {
+            id,
+            revision: 0,
+            uses: 0,
+            pushes: 0,
+            score: 0,
+            last_used: 0,
+            runs: 1,
+            stable: false,
+            pages,
+            marks,
+        };
+        self.actions.insert(id, action);
+        self.credit(id);
+        removed.extend(self.make_room(config, id));
+        Change { outcome: Outcome::Created, action: Some(id), removed }
+    }
+
+    /// Removes the least recently used actions, never `keep`, until all bounds hold.
+    fn make_room(&mut self, config: &MergeConfig, keep: ActionId) -> Vec<ActionId> {
+        let mut pages_total = self.pages_total();
+        let mut removed = Vec::new();
+        while self.actions.len() > config.actions_max || pages_total > config.pages_total_max {
+            let oldest =
+                self.iter().filter(|action| action.id != keep).min_by_key(|action| (action.last_used, action.id));
+            let Some((id, pages)) = oldest.map(|action| (action.id, action.pages.len())) else { break };
+            self.actions.remove(&id);
+            pages_total -= pages;
+            removed.push(id);
+        }
+        removed
+    }
+}

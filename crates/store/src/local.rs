@@ -1,0 +1,341 @@
+//! A store in a folder of the local disk: one file per object, its path the key.
+//!
+//! Writing: the bytes go to a temporary file, which is synced, renamed to its place, and the folder of that place is
+//! synced. Folders made on the way are synced into their parents first. So a power cut at any point leaves the old
+//! object or the new one.
+//!
+//! Temporaries lie in `.tmp/<n>/`, a folder per open store, held by an advisory lock on the folder itself. Opening
+//! removes every such folder whose owner is gone, so `kill -9` leaves nothing that outlives the next start, and
+//! several processes may still share one store.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::error::UPLOAD;
+use crate::key::check_folder;
+use crate::{LIST_ENTRIES_MAX, Listed, Object, Store, StoreError, Upload, check_key};
+
+/// The folder of temporaries; hidden, so that no key can name it.
+const STAGING: &str = ".tmp";
+
+/// Stores that may have one folder open at once; only a bound on the search for a free number.
+const OPEN_STORES_MAX: u32 = 4096;
+
+/// Objects as files below a root folder.
+pub struct Local {
+    root: Arc<PathBuf>,
+    /// `None` if the folder is on a read-only medium.
+    staging: Option<Arc<Staging>>,
+}
+
+/// This store's own folder of temporaries, removed on drop.
+struct Staging {
+    folder: PathBuf,
+    /// Holds the advisory lock for as long as the store is open.
+    _lock: File,
+    next: AtomicU64,
+    #[cfg(test)]
+    steps: tests::Steps,
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // The next open removes it if this fails.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Local {
+    /// Opens the store in `root`, making the folder if it is missing, and removes what crashed writers left.
+    ///
+    /// A folder that cannot be written is opened for reading only.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if `root` cannot be made or is no folder.
+    pub fn open(root: impl AsRef<Path>) -> Result<Local, StoreError> {
+        let root = root.as_ref();
+        let failed = |what: &'static str, source| StoreError::Io { what, key: root.display().to_string(), source };
+        fs::create_dir_all(root).map_err(|error| failed("make the folder of the store", error))?;
+        let root = root.canonicalize().map_err(|error| failed("find the folder of the store", error))?;
+        let staging = match Staging::open(&root.join(STAGING)) {
+            Ok(staging) => Some(Arc::new(staging)),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
+            {
+                None
+            }
+            Err(error) => return Err(failed("make temporary files in the store", error)),
+        };
+        Ok(Local { root: Arc::new(root), staging })
+    }
+
+    /// The folder of the store, absolute.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Whether the folder could only be opened for reading.
+    pub fn is_read_only(&self) -> bool {
+        self.staging.is_none()
+    }
+}
+
+impl Staging {
+    fn open(parent: &Path) -> io::Result<Staging> {
+        fs::create_dir_all(parent)?;
+        // Held while opening only: otherwise another opener could remove our folder before we lock it.
+        let gate = File::open(parent)?;
+        flock(&gate, FlockOperation::LockExclusive)?;
+        for entry in fs::read_dir(parent)? {
+            let path = entry?.path();
+            let owner_lives = match File::open(&path) {
+                Ok(folder) => flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err(),
+                Err(_) => false,
+            };
+            if !owner_lives {
+                if path.is_dir() { fs::remove_dir_all(&path)? } else { fs::remove_file(&path)? }
+            }
+        }
+        for number in 0..OPEN_STORES_MAX {
+            let folder = parent.join(number.to_string());
+            match fs::create_dir(&folder) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error),
+            }
+            let lock = File::open(&folder)?;
+            flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+            return Ok(Staging {
+                folder,
+                _lock: lock,
+                next: AtomicU64::new(0),
+                #[cfg(test)]
+                steps: tests::Steps::default(),
+            });
+        }
+        Err(io::Error::other("too many processes have this store open"))
+    }
+
+    /// A crash test stops the world here; otherwise nothing happens.
+    #[cfg(test)]
+    fn step(&self, name: &'static str) -> io::Result<()> {
+        self.steps.take(name)
+    }
+
+    #[cfg(not(test))]
+    #[inline]
+    fn step(&self, _name: &'static str) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether clean-up may run: a crashed process cleans nothing.
+    #[cfg(test)]
+    fn alive(&self) -> bool {
+        self.steps.alive()
+    }
+
+    #[cfg(not(test))]
+    fn alive(&self) -> bool {
+        true
+    }
+}
+
+impl Store for Local {
+    fn open(&self, key: &str) -> Result<Arc<dyn Object>, StoreError> {
+        check_key(key)?;
+        let path = self.root.join(key);
+        let failed = |error: io::Error| match error.kind() {
+            // A folder of that name, or a file where the key has a folder: no such object either way.
+            io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => StoreError::NotFound { key: key.to_owned() },
+            _ => StoreError::from_io("read", key, error),
+        };
+        // Opening a fifo dropped into the folder would block for ever, so look first.
+        if !fs::metadata(&path).map_err(failed)?.is_file() {
+            return Err(StoreError::NotFound { key: key.to_owned() });
+        }
+        let file = File::open(&path).map_err(failed)?;
+        let bytes = file.metadata().map_err(failed)?.len();
+        Ok(Arc::new(LocalObject { key: key.to_owned(), file, bytes }))
+    }
+
+    fn create(&self) -> Result<Box<dyn Upload>, StoreError> {
+        let Some(staging) = self.staging.clone() else { return Err(StoreError::ReadOnly { key: UPLOAD.to_owned() }) };
+        let path = staging.folder.join(staging.next.fetch_add(1, Ordering::Relaxed).to_string());
+        // Reading back is part of an upload, so the file is opened for both.
+        let file = staging
+            .step("create")
+            .and_then(|()| fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path))
+            .map_err(|error| StoreError::from_io("write", UPLOAD, error))?;
+        Ok(Box::new(LocalUpload { root: self.root.clone(), staging, path, file, bytes: 0, done: false }))
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<Listed>, StoreError> {
+        check_folder(folder)?;
+        let failed = |error| StoreError::from_io("list", folder, error);
+        let entries = match fs::read_dir(self.root.join(folder)) {
+            Ok(entries) => entries,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+            let key = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+            // What has no valid key cannot be asked for: temporaries, editors' backups, odd names.
+            if check_key(&key).is_err() {
+                continue;
+            }
+            let kind = entry.file_type().map_err(failed)?;
+            if kind.is_dir() {
+                found.push(Listed::Folder(key));
+            } else if kind.is_file() || fs::metadata(entry.path()).is_ok_and(|target| target.is_file()) {
+                found.push(Listed::Object(key));
+            }
+            if found.len() > LIST_ENTRIES_MAX {
+                return Err(StoreError::TooMany { folder: folder.to_owned() });
+            }
+        }
+        found.sort_by(|a, b| listed_key(a).cmp(listed_key(b)));
+        Ok(found)
+    }
+
+    fn delete(&self, key: &str) -> Result<(), StoreError> {
+        check_key(key)?;
+        if self.staging.is_none() {
+            return Err(StoreError::ReadOnly { key: key.to_owned() });
+        }
+        match fs::remove_file(self.root.join(key)) {
+            Ok(()) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(());
+            }
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Ok(()),
+            Err(error) => return Err(StoreError::from_io("delete", key, error)),
+        }
+        let parent = self.root.join(key).parent().map(Path::to_path_buf).unwrap_or_default();
+        sync_folder(&parent).map_err(|error| StoreError::from_io("delete", key, error))
+    }
+}
+
+fn listed_key(entry: &Listed) -> &str {
+    match entry {
+        Listed::Object(key) | Listed::Folder(key) => key,
+    }
+}
+
+struct LocalObject {
+    key: String,
+    file: File,
+    bytes: u64,
+}
+
+impl Object for LocalObject {
+    fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.file
+            .read_exact_at(buf, offset)
+            .map_err(|error| read_failed(&self.key, offset, buf.len(), self.bytes, error))
+    }
+}
+
+fn read_failed(key: &str, offset: u64, wanted: usize, found: u64, error: io::Error) -> StoreError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            StoreError::Truncated { key: key.to_owned(), expected: offset.saturating_add(wanted as u64), found }
+        }
+        _ => StoreError::Io { what: "read", key: key.to_owned(), source: error },
+    }
+}
+
+struct LocalUpload {
+    root: Arc<PathBuf>,
+    staging: Arc<Staging>,
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    /// The temporary was renamed away, so there is nothing to remove.
+    done: bool,
+}
+
+impl Upload for LocalUpload {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        self.staging
+            .step("write")
+            .and_then(|()| self.file.write_all_at(bytes, offset))
+            .map_err(|error| StoreError::from_io("write", UPLOAD, error))?;
+        self.bytes = self.bytes.max(offset.saturating_add(bytes.len() as u64));
+        Ok(())
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.file.read_exact_at(buf, offset).map_err(|error| read_failed(UPLOAD, offset, buf.len(), self.bytes, error))
+    }
+
+    fn commit(mut self: Box<Self>, key: &str) -> Result<(), StoreError> {
+        check_key(key)?;
+        self.publish(key).map_err(|error| match error.kind() {
+            io::ErrorKind::NotADirectory
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::DirectoryNotEmpty
+            | io::ErrorKind::AlreadyExists => StoreError::Conflict { key: key.to_owned() },
+            _ => StoreError::from_io("write", key, error),
+        })
+    }
+}
+
+impl LocalUpload {
+    fn publish(&mut self, key: &str) -> io::Result<()> {
+        let place = self.root.join(key);
+        self.staging.step("sync file")?;
+        self.file.sync_all()?;
+        let parts: Vec<&str> = key.split('/').collect();
+        let mut folder = self.root.to_path_buf();
+        for part in &parts[..parts.len() - 1] {
+            let above = folder.clone();
+            folder.push(part);
+            self.staging.step("make folder")?;
+            match fs::create_dir(&folder) {
+                Ok(()) => {
+                    self.staging.step("sync folder above")?;
+                    sync_folder(&above)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.staging.step("rename")?;
+        fs::rename(&self.path, &place)?;
+        self.done = true;
+        self.staging.step("sync folder")?;
+        sync_folder(&folder)
+    }
+}
+
+impl Drop for LocalUpload {
+    fn drop(&mut self) {
+        if !self.done && self.staging.alive() {
+            // The next open removes it if this fails.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes renames and removals in a folder durable.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests;

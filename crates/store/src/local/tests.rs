@@ -1,0 +1,163 @@
+//! Crash tests of the write path: the process dies before each of its system calls in turn.
+
+use std::sync::Mutex;
+
+use super::*;
+
+/// Counts the system calls of the write path and stops the world before a chosen one.
+#[derive(Default)]
+pub(super) struct Steps {
+    left: Mutex<Option<usize>>,
+    taken: Mutex<Vec<&'static str>>,
+}
+
+impl Steps {
+    pub(super) fn take(&self, name: &'static str) -> io::Result<()> {
+        let mut left = self.left.lock().unwrap();
+        match left.as_mut() {
+            Some(0) => return Err(io::Error::other("the process was killed")),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        self.taken.lock().unwrap().push(name);
+        Ok(())
+    }
+
+    pub(super) fn alive(&self) -> bool {
+        *self.left.lock().unwrap() != Some(0)
+    }
+}
+
+/// A store whose process dies before system call number `calls`; `None`: it lives.
+fn doomed(root: &Path, calls: Option<usize>) -> Local {
+    let store = Local::open(root).unwrap();
+    *store.staging.as_ref().unwrap().steps.left.lock().unwrap() = calls;
+    store
+}
+
+fn steps_taken(store: &Local) -> Vec<&'static str> {
+    store.staging.as_ref().unwrap().steps.taken.lock().unwrap().clone()
+}
+
+/// What `kill -9` does: nothing is cleaned, but the kernel lets go of the locks.
+fn kill(store: Local) {
+    let staging = Arc::into_inner(store.staging.unwrap()).expect("uploads are gone");
+    drop(staging._lock.try_clone());
+    rustix::fs::flock(&staging._lock, FlockOperation::Unlock).unwrap();
+    std::mem::forget(staging);
+}
+
+fn staged(root: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for folder in fs::read_dir(root.join(STAGING)).unwrap() {
+        files.extend(fs::read_dir(folder.unwrap().path()).unwrap().map(|entry| entry.unwrap().path()));
+    }
+    files
+}
+
+#[test]
+fn a_put_syncs_the_file_before_the_rename_and_the_folder_after() {
+    let root = tempfile::tempdir().unwrap();
+    let store = doomed(root.path(), None);
+    store.put_atomic("tags/python/latest", b"one").unwrap();
+    assert_eq!(
+        steps_taken(&store),
+        [
+            "create",
+            "write",
+            "sync file",
+            "make folder",
+            "sync folder above",
+            "make folder",
+            "sync folder above",
+            "rename",
+            "sync folder"
+        ]
+    );
+}
+
+#[test]
+fn a_kill_before_any_system_call_of_a_put_leaves_the_old_or_the_new_object_and_no_temporary() {
+    let mut outcomes = Vec::new();
+    for calls in 0.. {
+        let root = tempfile::tempdir().unwrap();
+        Local::open(root.path()).unwrap().put_atomic("tags/python/latest", b"old").unwrap();
+        let store = doomed(root.path(), Some(calls));
+        let result = store.put_atomic("tags/python/latest", b"newer");
+        if result.is_ok() {
+            break;
+        }
+        kill(store);
+        let after = Local::open(root.path()).unwrap();
+        assert_eq!(staged(root.path()), Vec::<PathBuf>::new(), "temporary left after a kill before call {calls}");
+        outcomes.push(after.get("tags/python/latest", 100).unwrap());
+        // The store is usable at once.
+        after.put_atomic("tags/python/latest", b"third").unwrap();
+        assert_eq!(after.get("tags/python/latest", 100).unwrap(), b"third");
+    }
+    // create, write, sync file, 2 x make folder (there already), rename | sync folder
+    assert_eq!(outcomes.len(), 7);
+    assert!(outcomes[..6].iter().all(|bytes| bytes == b"old"));
+    assert_eq!(outcomes[6], b"newer");
+}
+
+#[test]
+fn opening_removes_what_the_dead_left_and_keeps_what_the_living_write() {
+    let root = tempfile::tempdir().unwrap();
+    let living = Local::open(root.path()).unwrap();
+    let mut upload = living.create().unwrap();
+    upload.write_at(0, b"in progress").unwrap();
+
+    let dead = doomed(root.path(), Some(2));
+    dead.put_atomic("a", b"lost").unwrap_err();
+    kill(dead);
+    assert_eq!(staged(root.path()).len(), 2, "the dead left one, the living writes one");
+
+    let third = Local::open(root.path()).unwrap();
+    assert_eq!(staged(root.path()).len(), 1);
+    upload.commit("b").unwrap();
+    assert_eq!(third.get("b", 100).unwrap(), b"in progress");
+    assert!(third.open("a").is_err_and(|error| error.is_not_found()));
+}
+
+#[test]
+fn closing_the_store_removes_its_folder_of_temporaries() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Local::open(root.path()).unwrap();
+    drop(store.create().unwrap());
+    drop(store);
+    assert_eq!(fs::read_dir(root.path().join(STAGING)).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_no_regular_file_is_no_object() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Local::open(root.path()).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        root.path().join("fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    fs::create_dir(root.path().join("folder")).unwrap();
+    fs::write(root.path().join("hand made.rnl"), b"x").unwrap();
+    fs::write(root.path().join("dropped.rnl"), b"y").unwrap();
+    std::os::unix::fs::symlink(root.path().join("dropped.rnl"), root.path().join("linked.rnl")).unwrap();
+    for key in ["fifo", "folder", "dropped.rnl/below"] {
+        assert!(store.open(key).is_err_and(|error| error.is_not_found()), "{key}");
+    }
+    let listed = store.list("").unwrap();
+    let objects = ["dropped.rnl", "linked.rnl"].map(|key| Listed::Object(key.to_owned()));
+    assert_eq!(listed, [&objects[..1], &[Listed::Folder("folder".to_owned())], &objects[1..]].concat());
+}
+
+#[test]
+fn a_root_that_is_a_file_is_an_error_naming_it() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("file");
+    fs::write(&file, b"").unwrap();
+    let Err(error) = Local::open(&file) else { panic!("a file was opened as a store") };
+    assert!(error.to_string().contains("file"), "{error}");
+}

@@ -1,0 +1,145 @@
+//! What a trace says.
+
+use std::fmt;
+
+use units::{ImageId, Moment, PageId, Token};
+
+use crate::format;
+
+/// Who recorded a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The FUSE mount of a client: what its daemon was asked to read.
+    Mount,
+    /// A server: what its clients asked for and reported.
+    Server,
+    /// A tracer beside the program.
+    Ptrace,
+}
+
+impl Source {
+    pub(crate) const fn to_u8(self) -> u8 {
+        match self {
+            Source::Mount => format::SOURCE_MOUNT,
+            Source::Server => format::SOURCE_SERVER,
+            Source::Ptrace => format::SOURCE_PTRACE,
+        }
+    }
+
+    pub(crate) const fn from_u8(code: u8) -> Option<Source> {
+        match code {
+            format::SOURCE_MOUNT => Some(Source::Mount),
+            format::SOURCE_SERVER => Some(Source::Server),
+            format::SOURCE_PTRACE => Some(Source::Ptrace),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Source::Mount => "mount",
+            Source::Server => "server",
+            Source::Ptrace => "ptrace",
+        })
+    }
+}
+
+/// What all events of a trace have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The image whose inodes the pages belong to.
+    pub image: ImageId,
+    /// Who recorded.
+    pub source: Source,
+}
+
+/// How a touched page came to the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// It was missing and had to be asked for: one round trip.
+    Demand,
+    /// It was read, and the daemon had it: from an earlier block, or held back during an audit run.
+    Local,
+    /// It had been pushed ahead into the page cache, and this is the one touch of its segment that can be seen. Touches of
+    /// its neighbours are hidden, so a run with such touches is not exact.
+    Pushed,
+}
+
+impl How {
+    pub(crate) const fn to_u8(self) -> u8 {
+        match self {
+            How::Demand => 0,
+            How::Local => 1,
+            How::Pushed => 2,
+        }
+    }
+
+    pub(crate) const fn from_u8(code: u8) -> Option<How> {
+        match code {
+            0 => Some(How::Demand),
+            1 => Some(How::Local),
+            2 => Some(How::Pushed),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            How::Demand => "demand",
+            How::Local => "local",
+            How::Pushed => "pushed",
+        })
+    }
+}
+
+/// One record. A token starts, touches pages and ends, in this order; after its end it may start again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A program starts.
+    Start {
+        /// Its token.
+        token: Token,
+        /// When.
+        at: Moment,
+        /// Path of the executable, as bytes; empty if the recorder does not know it (a server).
+        name: Vec<u8>,
+    },
+    /// A program touches a page.
+    Touch {
+        /// Its token.
+        token: Token,
+        /// When.
+        at: Moment,
+        /// The page.
+        page: PageId,
+        /// How the page was got.
+        how: How,
+    },
+    /// A program ends.
+    End {
+        /// Its token.
+        token: Token,
+        /// When.
+        at: Moment,
+    },
+}
+
+impl Event {
+    /// The token it speaks of.
+    pub const fn token(&self) -> Token {
+        match self {
+            Event::Start { token, .. } | Event::Touch { token, .. } | Event::End { token, .. } => *token,
+        }
+    }
+
+    /// When it happened. Moments of a trace may go backwards a little where several threads record.
+    pub const fn at(&self) -> Moment {
+        match self {
+            Event::Start { at, .. } | Event::Touch { at, .. } | Event::End { at, .. } => *at,
+        }
+    }
+}
