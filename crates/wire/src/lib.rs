@@ -1,1 +1,32 @@
-//! (being written)
+//! The protocol between devices and servers: frames, and one state machine for each side of a connection.
+//!
+//! Nothing here opens a socket or reads a clock. Bytes and the present moment go in; events and bytes come out. The
+//! server's tasks and the client's network threads drive the two machines over TCP, the tests over a simulated link.
+//! The bytes are described in docs/formats/wire.md.
+//!
+//! Images are opaque: a handle, block numbers, page numbers and stored bytes pass through uninterpreted.
+
+mod client;
+mod coding;
+mod decode;
+mod encode;
+mod error;
+pub mod format;
+mod inbox;
+mod message;
+mod outbox;
+mod server;
+mod traffic;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+pub use client::{ClientConfig, ClientConnection, ClientEvent, Unanswered};
+pub use error::{Refused, WireError};
+pub use message::{
+    BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply,
+    Request,
+};
+pub use server::{PushPosition, ServerConfig, ServerConnection, ServerEvent};
+pub use traffic::Traffic;

@@ -1,0 +1,479 @@
+//! The client's half of one connection: bytes and `now` in, events and bytes out.
+//!
+//! A network thread drives it: bytes from the socket to [`ClientConnection::receive`], then
+//! [`ClientConnection::poll_event`] until it is empty, then [`ClientConnection::transmit`] to the socket;
+//! [`ClientConnection::tick`] at [`ClientConnection::deadline`]. Requests may be made from the start: they follow the
+//! Hello without waiting for its answer, which saves a round trip.
+//!
+//! Each request ends in exactly one of three ways: [`ClientEvent::Reply`], [`ClientEvent::Expired`], or it is among
+//! [`ClientConnection::unanswered`] after [`ClientEvent::Closed`], to be asked again on another connection. Image handles
+//! belong to a connection; see [`Request::with_image`]. An upload is not replayed but started anew with another
+//! `PutOpen`: the server then asks only for blocks it has not got.
+//!
+//! Frames leave in this order: control (hello, pings, credits, cancels), then requests and touches in the order they
+//! were made (the server learns from it), then the data of uploads.
+
+mod event;
+mod intake;
+mod requests;
+mod streams;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use units::{BlockId, Moment, PageId, RequestId, StreamId, Token};
+
+pub use event::ClientEvent;
+
+use crate::encode;
+use crate::error::{Refused, WireError};
+use crate::format::{
+    FEATURES, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN, HELLO_DEADLINE, KEEPALIVE, PUT_DEADLINE,
+    PUT_QUEUE_BYTES_MAX, REQUEST_DEADLINE, REQUEST_QUEUE_BYTES_MAX, SILENCE_MAX, TOUCH_PAGES_MAX, VERSION,
+    WINDOW_BYTES_MAX, WINDOW_LOG_MAX,
+};
+use crate::inbox::Inbox;
+use crate::message::{ClientMessage, Hello, HelloReply, ImageHandle, Request};
+use crate::outbox::{Lane, Spout};
+use crate::traffic::Traffic;
+use requests::{Pending, Requests};
+use streams::Streams;
+
+/// Identity and limits of a client's connection; the defaults are those of `format`.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The device.
+    pub device: u128,
+    /// Largest payload to accept, `FRAME_BYTES_MAX_LEAST` to `FRAME_BYTES_MAX`.
+    pub frame_bytes_max: u32,
+    /// Largest zstd window for push streams, as a power of two.
+    pub window_log_max: u8,
+    /// Push bytes that may stand uncredited; a piece more may come. 0: no push.
+    pub push_bytes_max: u32,
+    /// Time for the server's hello.
+    pub hello_deadline: Duration,
+    /// Time for an answer to a request made without a deadline of its own.
+    pub request_deadline: Duration,
+    /// Time an upload may make no progress.
+    pub put_deadline: Duration,
+    /// Silence after which a Ping is sent while nothing is outstanding.
+    pub keepalive: Duration,
+    /// Silence, while something is outstanding, after which the connection is dead; a Ping is sent after half of it.
+    pub silence_max: Duration,
+}
+
+impl Default for ClientConfig {
+    fn default() -> ClientConfig {
+        ClientConfig {
+            device: 0,
+            frame_bytes_max: FRAME_BYTES_MAX as u32,
+            window_log_max: 21,
+            push_bytes_max: WINDOW_BYTES_MAX as u32,
+            hello_deadline: HELLO_DEADLINE,
+            request_deadline: REQUEST_DEADLINE,
+            put_deadline: PUT_DEADLINE,
+            keepalive: KEEPALIVE,
+            silence_max: SILENCE_MAX,
+        }
+    }
+}
+
+/// A request that must be asked again on another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered<'a> {
+    /// Its number on this connection.
+    pub request: RequestId,
+    /// What was asked.
+    pub ask: &'a Request,
+    /// When its answer is due, to be kept on the other connection.
+    pub deadline: Moment,
+}
+
+#[derive(Debug)]
+enum State {
+    Hello,
+    Ready(HelloReply),
+    Closed(WireError),
+}
+
+/// The client's half of one connection.
+#[derive(Debug)]
+pub struct ClientConnection {
+    config: ClientConfig,
+    state: State,
+    inbox: Inbox,
+    events: VecDeque<ClientEvent>,
+    requests: Requests,
+    streams: Streams,
+    control: Lane,
+    ordered: Lane,
+    puts: Lane,
+    spout: Spout,
+    /// The put whose data the current frame holds.
+    sending: Option<RequestId>,
+    opened: Moment,
+    /// Something came, or data of an upload left.
+    alive: Moment,
+    /// Since when an answer has been outstanding without a break.
+    outstanding: Option<Moment>,
+    /// The Ping that has no Pong yet.
+    ping: Option<(u64, Moment)>,
+    nonce: u64,
+    round_trip: Option<Duration>,
+    traffic: Traffic,
+}
+
+impl ClientConnection {
+    /// A connection whose transport was just opened. The Hello is queued. Values outside their limits are
+    /// brought within.
+    pub fn new(mut config: ClientConfig, now: Moment) -> ClientConnection {
+        config.frame_bytes_max = config.frame_bytes_max.clamp(FRAME_BYTES_MAX_LEAST as u32, FRAME_BYTES_MAX as u32);
+        config.window_log_max = config.window_log_max.min(WINDOW_LOG_MAX);
+        let hello = Hello {
+            version: VERSION,
+            device: config.device,
+            features: FEATURES,
+            frame_bytes_max: config.frame_bytes_max,
+            window_log_max: config.window_log_max,
+            push_bytes_max: config.push_bytes_max,
+        };
+        let mut control = Lane::default();
+        control.push(None, encode::client(&ClientMessage::Hello(hello)));
+        ClientConnection {
+            streams: Streams::new(config.push_bytes_max),
+            config,
+            state: State::Hello,
+            inbox: Inbox::default(),
+            events: VecDeque::new(),
+            requests: Requests::default(),
+            control,
+            ordered: Lane::default(),
+            puts: Lane::default(),
+            spout: Spout::default(),
+            sending: None,
+            opened: now,
+            alive: now,
+            outstanding: Some(now),
+            ping: None,
+            nonce: 0,
+            round_trip: None,
+            traffic: Traffic::default(),
+        }
+    }
+
+    /// Takes bytes from the server. An error closes the connection; the same error comes as [`ClientEvent::Closed`].
+    pub fn receive(&mut self, now: Moment, bytes: &[u8]) -> Result<(), WireError> {
+        self.check_open()?;
+        if !bytes.is_empty() {
+            self.alive = now;
+        }
+        self.traffic.bytes_received += bytes.len() as u64;
+        let result = self.take_frames(now, bytes);
+        self.note_outstanding(now);
+        result.map_err(|error| self.close(error))
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<ClientEvent> {
+        self.events.pop_front()
+    }
+
+    /// Appends up to `max` bytes for the server to `out`; returns their number. 0 means that there is nothing to send.
+    pub fn transmit(&mut self, now: Moment, out: &mut Vec<u8>, max: usize) -> usize {
+        if matches!(self.state, State::Closed(_)) {
+            return 0;
+        }
+        let (control, ordered, puts) = (&mut self.control, &mut self.ordered, &mut self.puts);
+        let (streams, requests, traffic) = (&mut self.streams, &mut self.requests, &mut self.traffic);
+        let mut sending = self.sending.take();
+        let was_sending = sending.filter(|_| !self.spout.is_empty());
+        let written = self.spout.drain(out, max, || {
+            sending = None;
+            if let Some((_, frame)) = control.pop() {
+                return Some(frame);
+            }
+            if let Some((stream, bytes)) = streams.take_credit() {
+                traffic.push_bytes_credited += u64::from(bytes);
+                return Some(encode::client(&ClientMessage::Credit { stream, bytes }));
+            }
+            if let Some((_, frame)) = ordered.pop() {
+                return Some(frame);
+            }
+            let (request, frame) = puts.pop()?;
+            sending = request;
+            Some(frame)
+        });
+        if let Some(request) = sending.or(was_sending).filter(|_| written > 0) {
+            // a transport that takes data is alive, even if the link is so thin that no answer can come yet
+            self.alive = now;
+            if let Some(pending) = requests.get_mut(request) {
+                pending.put_off(now, self.config.put_deadline);
+            }
+        }
+        self.sending = sending.filter(|_| !self.spout.is_empty());
+        self.traffic.bytes_sent += written as u64;
+        written
+    }
+
+    /// Whether [`ClientConnection::transmit`] has something to send.
+    pub fn has_output(&self) -> bool {
+        let queued = self.spout.bytes() + self.control.bytes() + self.ordered.bytes() + self.puts.bytes();
+        !matches!(self.state, State::Closed(_)) && (queued > 0 || self.streams.has_credit())
+    }
+
+    /// When [`ClientConnection::tick`] is due; `None` once the connection is closed.
+    pub fn deadline(&self) -> Option<Moment> {
+        let hello = match self.state {
+            State::Closed(_) => return None,
+            State::Hello => Some(self.opened.after(self.config.hello_deadline)),
+            State::Ready(_) => None,
+        };
+        let silence = self.silence_began().map(|since| since.after(self.config.silence_max));
+        [hello, self.requests.deadline(), silence, self.ping_due(), self.inbox.deadline()].into_iter().flatten().min()
+    }
+
+    /// Looks at the time: expires requests, sends a Ping. An error closes the connection, as in
+    /// [`ClientConnection::receive`].
+    pub fn tick(&mut self, now: Moment) -> Result<(), WireError> {
+        self.check_open()?;
+        self.check_time(now).map_err(|error| self.close(error))?;
+        for request in self.requests.overdue(now) {
+            self.abandon(request);
+            self.events.push_back(ClientEvent::Expired { request });
+        }
+        if self.ping_due().is_some_and(|due| now >= due) {
+            self.nonce += 1;
+            self.ping = Some((self.nonce, now));
+            self.control.push(None, encode::client(&ClientMessage::Ping { nonce: self.nonce }));
+        }
+        self.note_outstanding(now);
+        Ok(())
+    }
+
+    /// Tells the connection that its transport is gone.
+    pub fn lost(&mut self) {
+        if self.check_open().is_ok() {
+            self.close(WireError::Lost);
+        }
+    }
+
+    /// Whether the connection is closed.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed(_))
+    }
+
+    /// The server's hello, once it came and while the connection lives.
+    pub fn hello(&self) -> Option<&HelloReply> {
+        if let State::Ready(hello) = &self.state { Some(hello) } else { None }
+    }
+
+    /// Asks, with the configured deadline.
+    pub fn request(&mut self, now: Moment, ask: Request) -> Result<RequestId, Refused> {
+        let is_put = matches!(ask, Request::PutOpen { .. });
+        let time = if is_put { self.config.put_deadline } else { self.config.request_deadline };
+        self.request_until(now, ask, now.after(time))
+    }
+
+    /// Asks, with a deadline of its own. That of a put is put off whenever the put makes progress.
+    pub fn request_until(&mut self, now: Moment, ask: Request, deadline: Moment) -> Result<RequestId, Refused> {
+        self.check_room()?;
+        let request = self.requests.add(&ask, deadline)?;
+        self.ordered.push(Some(request), encode::client(&ClientMessage::Request { request, ask }));
+        self.note_outstanding(now);
+        Ok(request)
+    }
+
+    /// The answer is no longer wanted: none comes as an event. A request that was not sent yet is not sent at all.
+    pub fn cancel(&mut self, now: Moment, request: RequestId) -> Result<(), Refused> {
+        self.check_open().map_err(|_| Refused::Closed)?;
+        match self.requests.get_mut(request) {
+            Some(pending) if !pending.abandoned => self.abandon(request),
+            _ => return Err(Refused::UnknownRequest(request)),
+        }
+        self.note_outstanding(now);
+        Ok(())
+    }
+
+    /// Reports first touches that needed no network, in order: 1 to 1024 pages.
+    pub fn touch(&mut self, image: ImageHandle, token: Token, pages: Vec<PageId>) -> Result<(), Refused> {
+        self.check_room()?;
+        let (found, max) = (pages.len() as u64, TOUCH_PAGES_MAX as u64);
+        if found == 0 || found > max {
+            return Err(Refused::Limit { what: "pages of a touch", found, min: 1, max });
+        }
+        self.ordered.push(None, encode::client(&ClientMessage::Touch { image, token, pages }));
+        Ok(())
+    }
+
+    /// Reports the end of a running action.
+    pub fn token_end(&mut self, image: ImageHandle, token: Token) -> Result<(), Refused> {
+        self.check_room()?;
+        self.ordered.push(None, encode::client(&ClientMessage::TokenEnd { image, token }));
+        Ok(())
+    }
+
+    /// Gives credit for pushed bytes that were taken care of. Also due for streams that ended or were stopped: their
+    /// pieces came as events before.
+    pub fn credit(&mut self, stream: StreamId, bytes: u32) -> Result<(), Refused> {
+        self.check_open().map_err(|_| Refused::Closed)?;
+        self.streams.credit(stream, bytes)
+    }
+
+    /// The stream is not wanted. No further piece of it comes as an event; its end does. Nothing happens if it has ended.
+    pub fn stop_push(&mut self, stream: StreamId) -> Result<(), Refused> {
+        self.check_open().map_err(|_| Refused::Closed)?;
+        if self.streams.stop(stream) {
+            self.control.push(None, encode::client(&ClientMessage::StopPush { stream }));
+        }
+        Ok(())
+    }
+
+    /// Sends part of the superblock or metadata region of an upload, before the server asks for blocks.
+    pub fn put_meta(&mut self, request: RequestId, offset: u64, bytes: Bytes) -> Result<(), Refused> {
+        self.put_data(request, bytes.len(), ClientMessage::PutMeta { request, offset, bytes })
+    }
+
+    /// Sends a block the server asked for. A transport that takes bytes counts as alive; keep its send buffer small
+    /// (what the link carries in half of `silence_max`), or the answers that queue behind it look like silence.
+    pub fn put_block(&mut self, request: RequestId, block: BlockId, bytes: Bytes) -> Result<(), Refused> {
+        self.put_data(request, bytes.len(), ClientMessage::PutBlock { request, block, bytes })
+    }
+
+    /// Ends an upload; every block that was asked for was sent.
+    pub fn put_commit(&mut self, request: RequestId) -> Result<(), Refused> {
+        self.check_open().map_err(|_| Refused::Closed)?;
+        if let Some(put) = &mut self.requests.put_mut(request)?.put {
+            put.committed = true;
+        }
+        self.puts.push(Some(request), encode::client(&ClientMessage::PutCommit { request }));
+        Ok(())
+    }
+
+    /// Whether [`ClientConnection::put_meta`] and [`ClientConnection::put_block`] would take data now.
+    pub fn put_room(&self) -> bool {
+        matches!(self.state, State::Ready(_)) && self.puts.bytes() < PUT_QUEUE_BYTES_MAX
+    }
+
+    /// Requests somebody waits for, in the order of asking; after a loss, those to ask again on another connection.
+    pub fn unanswered(&self) -> impl Iterator<Item = Unanswered<'_>> {
+        let waiting = self.requests.waiting().into_iter();
+        waiting.map(|(request, Pending { ask, deadline, .. })| Unanswered { request, ask, deadline: *deadline })
+    }
+
+    /// Requests without an answer, those nobody waits for included; at most 1024.
+    pub fn requests_in_flight(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Least round trip of hello and pings so far.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.round_trip
+    }
+
+    /// What the connection carried so far.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+}
+
+// state and time
+impl ClientConnection {
+    fn check_open(&self) -> Result<(), WireError> {
+        if let State::Closed(error) = &self.state { Err(error.clone()) } else { Ok(()) }
+    }
+
+    /// Whether requests and touches are taken.
+    fn check_room(&self) -> Result<(), Refused> {
+        self.check_open().map_err(|_| Refused::Closed)?;
+        if self.ordered.bytes() >= REQUEST_QUEUE_BYTES_MAX {
+            return Err(Refused::Full { what: "queued request bytes", max: REQUEST_QUEUE_BYTES_MAX });
+        }
+        Ok(())
+    }
+
+    fn check_time(&self, now: Moment) -> Result<(), WireError> {
+        let late = |since: Moment, limit: Duration, what| {
+            if now >= since.after(limit) { Err(WireError::Deadline { what, limit }) } else { Ok(()) }
+        };
+        if matches!(self.state, State::Hello) {
+            late(self.opened, self.config.hello_deadline, "the server sent no HelloReply")?;
+        }
+        if let Some(since) = self.silence_began() {
+            late(since, self.config.silence_max, "the server sent nothing")?;
+        }
+        self.inbox.check(now)
+    }
+
+    /// Start of the silence that counts: something was outstanding all the time since, and nothing came.
+    fn silence_began(&self) -> Option<Moment> {
+        self.outstanding.map(|since| since.max(self.alive))
+    }
+
+    /// When to send a Ping: early if something is outstanding, so that a slow answer is not taken for a dead server.
+    fn ping_due(&self) -> Option<Moment> {
+        if self.ping.is_some() || !matches!(self.state, State::Ready(_)) {
+            return None;
+        }
+        match self.silence_began() {
+            Some(since) => Some(since.after(self.config.silence_max / 2)),
+            None => Some(self.alive.after(self.config.keepalive)),
+        }
+    }
+
+    fn note_outstanding(&mut self, now: Moment) {
+        let waits = matches!(self.state, State::Hello) || !self.requests.is_empty() || self.ping.is_some();
+        match (waits, self.outstanding) {
+            (true, None) => self.outstanding = Some(now),
+            (false, _) => self.outstanding = None,
+            (true, Some(_)) => {}
+        }
+    }
+
+    fn add_round_trip(&mut self, sample: Duration) {
+        self.round_trip = Some(self.round_trip.map_or(sample, |least| least.min(sample)));
+    }
+
+    fn put_data(&mut self, request: RequestId, bytes: usize, message: ClientMessage) -> Result<(), Refused> {
+        let hello = match &self.state {
+            State::Closed(_) => return Err(Refused::Closed),
+            State::Hello => return Err(Refused::NotReady),
+            State::Ready(hello) => hello,
+        };
+        self.requests.put_mut(request)?;
+        // twelve bytes of fields at most stand before the data
+        let max = (hello.frame_bytes_max as usize).min(FRAME_BYTES_MAX_WRITTEN) - 12;
+        if bytes == 0 || bytes > max {
+            return Err(Refused::Limit { what: "bytes of a put frame", found: bytes as u64, min: 1, max: max as u64 });
+        }
+        if self.puts.bytes() >= PUT_QUEUE_BYTES_MAX {
+            return Err(Refused::Full { what: "queued put bytes", max: PUT_QUEUE_BYTES_MAX });
+        }
+        self.puts.push(Some(request), encode::client(&message));
+        Ok(())
+    }
+
+    /// Nobody waits for the request any more.
+    fn abandon(&mut self, request: RequestId) {
+        self.puts.remove(request);
+        if self.ordered.remove(request) {
+            self.requests.remove(request);
+            return;
+        }
+        if let Some(pending) = self.requests.get_mut(request) {
+            pending.abandoned = true;
+            self.control.push(None, encode::client(&ClientMessage::Cancel { request }));
+        }
+    }
+
+    fn close(&mut self, error: WireError) -> WireError {
+        self.state = State::Closed(error.clone());
+        self.inbox = Inbox::default();
+        self.spout = Spout::default();
+        for lane in [&mut self.control, &mut self.ordered, &mut self.puts] {
+            lane.clear();
+        }
+        self.events.push_back(ClientEvent::Closed(error.clone()));
+        error
+    }
+}

@@ -1,0 +1,64 @@
+//! What a client's connection tells its caller.
+
+use units::{RequestId, StreamId};
+
+use crate::error::WireError;
+use crate::message::{BlockRange, HelloReply, PushEndReason, PushHeader, PushPiece, Reply};
+
+/// What the client learns from the connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientEvent {
+    /// The handshake is over.
+    Ready(HelloReply),
+    /// The answer to a request, which may be an error.
+    Reply {
+        /// Number of the request.
+        request: RequestId,
+        /// The answer.
+        reply: Reply,
+    },
+    /// No answer came by the deadline. The server was told that none is wanted any more.
+    Expired {
+        /// Number of the request.
+        request: RequestId,
+    },
+    /// Blocks an upload must send.
+    PutNeed {
+        /// Number of the put.
+        request: RequestId,
+        /// Ascending ranges.
+        ranges: Vec<BlockRange>,
+        /// No further PutNeed follows.
+        last: bool,
+    },
+    /// Bytes of an upload that are stored.
+    PutProgress {
+        /// Number of the put.
+        request: RequestId,
+        /// Bytes in all.
+        bytes: u64,
+    },
+    /// A push stream begins.
+    PushStart {
+        /// The stream.
+        stream: StreamId,
+        /// What it carries.
+        push: PushHeader,
+    },
+    /// A piece of a push stream. Give `credit` back with [`crate::ClientConnection::credit`] when the piece is taken care of.
+    Push {
+        /// The piece.
+        piece: PushPiece,
+        /// Bytes to credit.
+        credit: u32,
+    },
+    /// A push stream ended. Pieces may still be uncredited.
+    PushEnd {
+        /// The stream.
+        stream: StreamId,
+        /// Why.
+        reason: PushEndReason,
+    },
+    /// The connection is over.
+    Closed(WireError),
+}

@@ -1,0 +1,120 @@
+//! What comes in from the server: frames into messages, messages into events, each checked against what was asked.
+
+use units::{Moment, RequestId, StreamId};
+
+use super::{ClientConnection, ClientEvent, State};
+use crate::decode;
+use crate::error::WireError;
+use crate::format::{FEATURES, FRAME_HEADER_BYTES, ServerKind, VERSION, VERSION_MIN};
+use crate::inbox::Arrived;
+use crate::message::{HelloReply, PushHeader, Reply, ServerMessage};
+
+impl ClientConnection {
+    pub(super) fn take_frames(&mut self, now: Moment, mut bytes: &[u8]) -> Result<(), WireError> {
+        loop {
+            let before_hello = matches!(self.state, State::Hello);
+            let accepted = self.config.frame_bytes_max as usize;
+            let arrived = self.inbox.next(now, &mut bytes, |number| {
+                let kind = ServerKind::from_u8(number).ok_or(WireError::UnknownKind { kind: number })?;
+                // an error may come at any time
+                if before_hello != (kind == ServerKind::HelloReply) && kind != ServerKind::Error {
+                    let when = if before_hello { "before HelloReply" } else { "twice" };
+                    return Err(WireError::WrongOrder { kind: kind.name(), when });
+                }
+                Ok((kind.name(), kind.payload_bytes_max().min(accepted)))
+            })?;
+            let Some(Arrived { kind, payload }) = arrived else { return Ok(()) };
+            self.traffic.frames_received += 1;
+            let frame_bytes = FRAME_HEADER_BYTES + payload.len();
+            let kind = ServerKind::from_u8(kind).ok_or(WireError::UnknownKind { kind })?;
+            let message = decode::server(kind, payload)?;
+            self.take_message(now, message, frame_bytes)?;
+        }
+    }
+
+    fn take_message(&mut self, now: Moment, message: ServerMessage, frame_bytes: usize) -> Result<(), WireError> {
+        match message {
+            ServerMessage::Hello(hello) => self.take_hello(now, hello)?,
+            ServerMessage::Reply { request: RequestId(0), reply: Reply::Error { code, text } } => {
+                return Err(WireError::Peer { code, text });
+            }
+            ServerMessage::Reply { request, reply } => {
+                self.traffic.reply_bytes += frame_bytes as u64;
+                self.take_reply(request, reply)?;
+            }
+            ServerMessage::Pong { nonce } => match self.ping.take() {
+                Some((sent_nonce, sent)) if sent_nonce == nonce => self.add_round_trip(now.since(sent)),
+                _ => return Err(WireError::WrongOrder { kind: "Pong", when: "without its Ping" }),
+            },
+            ServerMessage::PushStart { stream, push } => self.take_push_start(stream, push)?,
+            ServerMessage::Push(piece) => {
+                self.traffic.push_bytes += frame_bytes as u64;
+                if self.streams.piece(piece.stream, frame_bytes as u64)? {
+                    self.events.push_back(ClientEvent::Push { piece, credit: frame_bytes as u32 });
+                } else {
+                    self.traffic.push_bytes_dropped += frame_bytes as u64;
+                }
+            }
+            ServerMessage::PushEnd { stream, reason } => {
+                self.streams.end(stream)?;
+                self.events.push_back(ClientEvent::PushEnd { stream, reason });
+            }
+            ServerMessage::PutNeed { request, ranges, last } => {
+                let time = self.config.put_deadline;
+                if let Some(pending) = self.requests.need(request, &ranges, last)? {
+                    pending.put_off(now, time);
+                    self.events.push_back(ClientEvent::PutNeed { request, ranges, last });
+                }
+            }
+            ServerMessage::PutProgress { request, bytes } => {
+                let time = self.config.put_deadline;
+                if let Some(pending) = self.requests.progress(request, bytes)? {
+                    pending.put_off(now, time);
+                    self.events.push_back(ClientEvent::PutProgress { request, bytes });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_hello(&mut self, now: Moment, hello: HelloReply) -> Result<(), WireError> {
+        if !(VERSION_MIN..=VERSION).contains(&hello.version) {
+            return Err(WireError::Version { theirs: hello.version, min: VERSION_MIN, max: VERSION });
+        }
+        self.add_round_trip(now.since(self.opened));
+        let hello = HelloReply { features: hello.features & FEATURES, ..hello };
+        self.state = State::Ready(hello);
+        self.events.push_back(ClientEvent::Ready(hello));
+        Ok(())
+    }
+
+    fn take_reply(&mut self, request: RequestId, reply: Reply) -> Result<(), WireError> {
+        if matches!(self.state, State::Hello) {
+            return Err(WireError::WrongOrder { kind: reply.name(), when: "before HelloReply" });
+        }
+        if let Reply::OnTheWay { stream } = &reply
+            && !self.streams.was_started(*stream)
+        {
+            return Err(WireError::UnknownStream { kind: reply.name(), stream: *stream });
+        }
+        let pending = self.requests.answer(request, &reply)?;
+        if pending.put.is_some() {
+            // the upload is over, also if the server gave up on it early
+            self.puts.remove(request);
+        }
+        if !pending.abandoned {
+            self.events.push_back(ClientEvent::Reply { request, reply });
+        }
+        Ok(())
+    }
+
+    fn take_push_start(&mut self, stream: StreamId, push: PushHeader) -> Result<(), WireError> {
+        if push.window_log > self.config.window_log_max {
+            let max = u64::from(self.config.window_log_max);
+            return Err(WireError::TooMany { what: "bits of window for a push stream", max });
+        }
+        self.streams.start(stream)?;
+        self.events.push_back(ClientEvent::PushStart { stream, push });
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! Frames into messages. Every field is checked against its limits; what is accepted is exactly what `encode` writes.
+
+use bytes::Bytes;
+use units::{ActionId, BlockId, ImageId, PageId, RequestId, SegmentIndex, StreamId, Token};
+
+use crate::coding::Reader;
+use crate::error::WireError;
+use crate::format::{
+    ClientKind, ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, META_READ_BYTES_MAX, NEED_RANGES_MAX,
+    PUSH_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TOUCH_PAGES_MAX, WINDOW_LOG_MAX,
+};
+use crate::message::{
+    ClientMessage, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece,
+    Reply, Request, ServerMessage,
+};
+
+/// The message in a client's frame.
+pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, WireError> {
+    let mut reader = Reader::new(kind.name(), payload);
+    let message = match kind {
+        ClientKind::Hello => ClientMessage::Hello(client_hello(&mut reader)?),
+        ClientKind::Ping => ClientMessage::Ping { nonce: reader.u64("nonce")? },
+        ClientKind::Cancel => ClientMessage::Cancel { request: request(&mut reader)? },
+        ClientKind::Touch => ClientMessage::Touch {
+            image: image(&mut reader)?,
+            token: token(&mut reader)?,
+            pages: reader.pages(TOUCH_PAGES_MAX)?,
+        },
+        ClientKind::TokenEnd => ClientMessage::TokenEnd { image: image(&mut reader)?, token: token(&mut reader)? },
+        ClientKind::Credit => {
+            let stream = stream(&mut reader)?;
+            let bytes = reader.u32("bytes")?;
+            reader.check(bytes > 0, "bytes", 0, "at least 1")?;
+            ClientMessage::Credit { stream, bytes }
+        }
+        ClientKind::StopPush => ClientMessage::StopPush { stream: stream(&mut reader)? },
+        ClientKind::PutMeta => ClientMessage::PutMeta {
+            request: request(&mut reader)?,
+            offset: reader.u64("offset")?,
+            bytes: reader.bulk("bytes", 1, FRAME_BYTES_MAX)?,
+        },
+        ClientKind::PutBlock => ClientMessage::PutBlock {
+            request: request(&mut reader)?,
+            block: BlockId(reader.u32("block")?),
+            bytes: reader.bulk("bytes", 1, FRAME_BYTES_MAX)?,
+        },
+        ClientKind::PutCommit => ClientMessage::PutCommit { request: request(&mut reader)? },
+        ClientKind::Open
+        | ClientKind::MetaRead
+        | ClientKind::PullBlock
+        | ClientKind::PullPages
+        | ClientKind::List
+        | ClientKind::Status
+        | ClientKind::PutOpen => {
+            ClientMessage::Request { request: request(&mut reader)?, ask: client_request(kind, &mut reader)? }
+        }
+    };
+    reader.end(message)
+}
+
+fn client_hello(reader: &mut Reader) -> Result<Hello, WireError> {
+    reader.magic()?;
+    let hello = Hello {
+        version: reader.u16("version")?,
+        device: reader.u128("device")?,
+        features: reader.u64("features")?,
+        frame_bytes_max: frame_bytes_max(reader)?,
+        window_log_max: reader.u8("window log")?,
+        push_bytes_max: reader.u32("push bytes")?,
+    };
+    let log = hello.window_log_max;
+    reader.check(log <= WINDOW_LOG_MAX, "window log", log as u64, "at most 27")?;
+    Ok(hello)
+}
+
+fn client_request(kind: ClientKind, reader: &mut Reader) -> Result<Request, WireError> {
+    Ok(match kind {
+        ClientKind::Open => Request::Open { name: reader.name()? },
+        ClientKind::MetaRead => {
+            let (image, offset, bytes) = (image(reader)?, reader.u64("offset")?, reader.u32("bytes")?);
+            let allowed = bytes > 0 && bytes as usize <= META_READ_BYTES_MAX;
+            reader.check(allowed, "bytes", bytes as u64, "1 to 1048576")?;
+            reader.check(offset.checked_add(bytes as u64).is_some(), "offset", offset, "a range of 64-bit offsets")?;
+            Request::MetaRead { image, offset, bytes }
+        }
+        ClientKind::PullBlock => Request::PullBlock {
+            image: image(reader)?,
+            token: token(reader)?,
+            page: PageId::from_u64(reader.u64("page")?),
+            block: BlockId(reader.u32("block")?),
+            force: reader.flag("flags")?,
+        },
+        ClientKind::PullPages => {
+            let (image, token, force) = (image(reader)?, token(reader)?, reader.flag("flags")?);
+            Request::PullPages { image, token, force, pages: reader.pages(PUSH_PAGES_MAX)? }
+        }
+        ClientKind::Status => Request::Status,
+        ClientKind::PutOpen => {
+            let file_bytes = reader.u64("file bytes")?;
+            let metadata_offset = reader.u64("metadata offset")?;
+            let metadata_bytes = reader.u64("metadata bytes")?;
+            let end = metadata_offset.checked_add(metadata_bytes);
+            let fits = end.is_some_and(|end| end <= file_bytes);
+            reader.check(fits, "metadata bytes", metadata_bytes, "a region within the file")?;
+            Request::PutOpen { name: reader.name()?, file_bytes, metadata_offset, metadata_bytes }
+        }
+        // the caller hands in kinds of requests only
+        _ => Request::List,
+    })
+}
+
+/// The message in a server's frame.
+pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, WireError> {
+    let mut reader = Reader::new(kind.name(), payload);
+    let message = match kind {
+        ServerKind::HelloReply => {
+            reader.magic()?;
+            ServerMessage::Hello(HelloReply {
+                version: reader.u16("version")?,
+                features: reader.u64("features")?,
+                frame_bytes_max: frame_bytes_max(&mut reader)?,
+            })
+        }
+        ServerKind::Pong => ServerMessage::Pong { nonce: reader.u64("nonce")? },
+        ServerKind::PushStart => {
+            let stream = stream(&mut reader)?;
+            ServerMessage::PushStart { stream, push: push_header(&mut reader)? }
+        }
+        ServerKind::Push => ServerMessage::Push(PushPiece {
+            stream: stream(&mut reader)?,
+            segment: SegmentIndex(reader.u32("segment")?),
+            pages: reader.pages(PUSH_PAGES_MAX)?,
+            bytes: reader.bulk("bytes", 1, PUSH_BYTES_MAX)?,
+        }),
+        ServerKind::PushEnd => {
+            let (stream, number) = (stream(&mut reader)?, reader.u8("reason")?);
+            let reason = PushEndReason::from_u8(number);
+            let reason = reason.ok_or_else(|| reader.bad("reason", number as u64, "a reason of this version"))?;
+            ServerMessage::PushEnd { stream, reason }
+        }
+        ServerKind::PutNeed => ServerMessage::PutNeed {
+            request: request(&mut reader)?,
+            last: reader.flag("flags")?,
+            ranges: reader.ranges(NEED_RANGES_MAX)?,
+        },
+        ServerKind::PutProgress => {
+            ServerMessage::PutProgress { request: request(&mut reader)?, bytes: reader.u64("bytes")? }
+        }
+        ServerKind::Error
+        | ServerKind::Opened
+        | ServerKind::MetaData
+        | ServerKind::Block
+        | ServerKind::Pages
+        | ServerKind::OnTheWay
+        | ServerKind::Listing
+        | ServerKind::StatusReply
+        | ServerKind::PutDone => {
+            let request = RequestId(reader.u32("request")?);
+            let numbered = request.0 != 0 || kind == ServerKind::Error;
+            reader.check(numbered, "request", 0, "at least 1")?;
+            ServerMessage::Reply { request, reply: server_reply(kind, &mut reader)? }
+        }
+    };
+    reader.end(message)
+}
+
+fn server_reply(kind: ServerKind, reader: &mut Reader) -> Result<Reply, WireError> {
+    Ok(match kind {
+        ServerKind::Opened => Reply::Opened {
+            image: image(reader)?,
+            id: ImageId(reader.id("id")?),
+            file_bytes: reader.u64("file bytes")?,
+            metadata_offset: reader.u64("metadata offset")?,
+            metadata_bytes: reader.u64("metadata bytes")?,
+        },
+        ServerKind::MetaData => {
+            Reply::MetaData { offset: reader.u64("offset")?, bytes: reader.bulk("bytes", 1, META_READ_BYTES_MAX)? }
+        }
+        ServerKind::Block => {
+            Reply::Block { block: BlockId(reader.u32("block")?), bytes: reader.bulk("bytes", 1, FRAME_BYTES_MAX)? }
+        }
+        ServerKind::Pages => {
+            Reply::Pages { codec: reader.u8("codec")?, bytes: reader.bulk("bytes", 1, PUSH_BYTES_MAX)? }
+        }
+        ServerKind::OnTheWay => Reply::OnTheWay { stream: stream(reader)? },
+        ServerKind::Listing => Reply::Listing { json: reader.bulk("json", 0, FRAME_BYTES_MAX)? },
+        ServerKind::StatusReply => Reply::Status { json: reader.bulk("json", 0, FRAME_BYTES_MAX)? },
+        ServerKind::PutDone => Reply::PutDone { id: ImageId(reader.id("id")?) },
+        // the caller hands in kinds of replies only
+        _ => {
+            let code = ErrorCode::from_u16(reader.u16("code")?);
+            let bytes = reader.u16("text length")? as usize;
+            reader.check(bytes <= ERROR_TEXT_BYTES_MAX, "text length", bytes as u64, "at most 512")?;
+            Reply::Error { code, text: reader.text("text", bytes)? }
+        }
+    })
+}
+
+fn push_header(reader: &mut Reader) -> Result<PushHeader, WireError> {
+    let (image, token) = (image(reader)?, token(reader)?);
+    let action = ActionId(reader.u64("action")?);
+    let number = reader.u8("encoding")?;
+    let encoding = PushEncoding::from_u8(number);
+    let encoding = encoding.ok_or_else(|| reader.bad("encoding", number as u64, "0 or 1"))?;
+    let window_log = reader.u8("window log")?;
+    let needs_window = encoding == PushEncoding::ZstdStream;
+    let allowed = window_log <= WINDOW_LOG_MAX && (window_log > 0) == needs_window;
+    reader.check(allowed, "window log", window_log as u64, "0 for stored pieces, else 1 to 27")?;
+    Ok(PushHeader { image, token, action, encoding, window_log, audit: reader.flag("flags")? })
+}
+
+fn request(reader: &mut Reader) -> Result<RequestId, WireError> {
+    let number = reader.u32("request")?;
+    reader.check(number != 0, "request", 0, "at least 1")?;
+    Ok(RequestId(number))
+}
+
+fn stream(reader: &mut Reader) -> Result<StreamId, WireError> {
+    let number = reader.u32("stream")?;
+    reader.check(number != 0, "stream", 0, "at least 1")?;
+    Ok(StreamId(number))
+}
+
+fn image(reader: &mut Reader) -> Result<ImageHandle, WireError> {
+    Ok(ImageHandle(reader.u32("image")?))
+}
+
+fn token(reader: &mut Reader) -> Result<Token, WireError> {
+    Ok(Token(reader.u128("token")?))
+}
+
+fn frame_bytes_max(reader: &mut Reader) -> Result<u32, WireError> {
+    let bytes = reader.u32("frame bytes")?;
+    reader.check(bytes as usize >= FRAME_BYTES_MAX_LEAST, "frame bytes", bytes as u64, "at least 163840")?;
+    Ok(bytes)
+}

@@ -1,0 +1,152 @@
+//! Messages into frames. Field order here is the definition that docs/formats/wire.md describes.
+
+use crate::coding::{Frame, Writer};
+use crate::format::{ClientKind, ERROR_TEXT_BYTES_MAX_WRITTEN, MAGIC, ServerKind};
+use crate::message::{ClientMessage, Hello, HelloReply, PushHeader, PushPiece, Reply, Request, ServerMessage};
+
+/// The kind of frame that carries a request.
+pub(crate) fn request_kind(request: &Request) -> ClientKind {
+    match request {
+        Request::Open { .. } => ClientKind::Open,
+        Request::MetaRead { .. } => ClientKind::MetaRead,
+        Request::PullBlock { .. } => ClientKind::PullBlock,
+        Request::PullPages { .. } => ClientKind::PullPages,
+        Request::List => ClientKind::List,
+        Request::Status => ClientKind::Status,
+        Request::PutOpen { .. } => ClientKind::PutOpen,
+    }
+}
+
+/// The kind of frame that carries a reply.
+pub(crate) fn reply_kind(reply: &Reply) -> ServerKind {
+    match reply {
+        Reply::Opened { .. } => ServerKind::Opened,
+        Reply::MetaData { .. } => ServerKind::MetaData,
+        Reply::Block { .. } => ServerKind::Block,
+        Reply::Pages { .. } => ServerKind::Pages,
+        Reply::OnTheWay { .. } => ServerKind::OnTheWay,
+        Reply::Listing { .. } => ServerKind::Listing,
+        Reply::Status { .. } => ServerKind::StatusReply,
+        Reply::PutDone { .. } => ServerKind::PutDone,
+        Reply::Error { .. } => ServerKind::Error,
+    }
+}
+
+/// The frame of a client's message.
+pub(crate) fn client(message: &ClientMessage) -> Frame {
+    let writer = |kind: ClientKind| Writer::new(kind as u8);
+    match message {
+        ClientMessage::Hello(hello) => client_hello(hello),
+        ClientMessage::Request { request, ask } => client_request(writer(request_kind(ask)).u32(request.0), ask),
+        ClientMessage::Cancel { request } => writer(ClientKind::Cancel).u32(request.0).finish(),
+        ClientMessage::Ping { nonce } => writer(ClientKind::Ping).u64(*nonce).finish(),
+        ClientMessage::Touch { image, token, pages } => {
+            writer(ClientKind::Touch).u32(image.0).u128(token.0).pages(pages).finish()
+        }
+        ClientMessage::TokenEnd { image, token } => writer(ClientKind::TokenEnd).u32(image.0).u128(token.0).finish(),
+        ClientMessage::Credit { stream, bytes } => writer(ClientKind::Credit).u32(stream.0).u32(*bytes).finish(),
+        ClientMessage::StopPush { stream } => writer(ClientKind::StopPush).u32(stream.0).finish(),
+        ClientMessage::PutMeta { request, offset, bytes } => {
+            writer(ClientKind::PutMeta).u32(request.0).u64(*offset).finish_with(bytes.clone())
+        }
+        ClientMessage::PutBlock { request, block, bytes } => {
+            writer(ClientKind::PutBlock).u32(request.0).u32(block.0).finish_with(bytes.clone())
+        }
+        ClientMessage::PutCommit { request } => writer(ClientKind::PutCommit).u32(request.0).finish(),
+    }
+}
+
+fn client_hello(hello: &Hello) -> Frame {
+    Writer::new(ClientKind::Hello as u8)
+        .raw(&MAGIC)
+        .u16(hello.version)
+        .u128(hello.device)
+        .u64(hello.features)
+        .u32(hello.frame_bytes_max)
+        .u8(hello.window_log_max)
+        .u32(hello.push_bytes_max)
+        .finish()
+}
+
+fn client_request(writer: Writer, ask: &Request) -> Frame {
+    match ask {
+        Request::Open { name } => writer.u8(name.len() as u8).raw(name.as_bytes()),
+        Request::MetaRead { image, offset, bytes } => writer.u32(image.0).u64(*offset).u32(*bytes),
+        Request::PullBlock { image, token, page, block, force } => {
+            writer.u32(image.0).u128(token.0).u64(page.to_u64()).u32(block.0).u8(u8::from(*force))
+        }
+        Request::PullPages { image, token, pages, force } => {
+            writer.u32(image.0).u128(token.0).u8(u8::from(*force)).pages(pages)
+        }
+        Request::List | Request::Status => writer,
+        Request::PutOpen { name, file_bytes, metadata_offset, metadata_bytes } => {
+            writer.u64(*file_bytes).u64(*metadata_offset).u64(*metadata_bytes).u8(name.len() as u8).raw(name.as_bytes())
+        }
+    }
+    .finish()
+}
+
+/// The frame of a server's message.
+pub(crate) fn server(message: &ServerMessage) -> Frame {
+    let writer = |kind: ServerKind| Writer::new(kind as u8);
+    match message {
+        ServerMessage::Hello(HelloReply { version, features, frame_bytes_max }) => {
+            writer(ServerKind::HelloReply).raw(&MAGIC).u16(*version).u64(*features).u32(*frame_bytes_max).finish()
+        }
+        ServerMessage::Reply { request, reply } => server_reply(writer(reply_kind(reply)).u32(request.0), reply),
+        ServerMessage::Pong { nonce } => writer(ServerKind::Pong).u64(*nonce).finish(),
+        ServerMessage::PushStart { stream, push } => push_start(writer(ServerKind::PushStart).u32(stream.0), push),
+        ServerMessage::Push(piece) => push(piece),
+        ServerMessage::PushEnd { stream, reason } => {
+            writer(ServerKind::PushEnd).u32(stream.0).u8(*reason as u8).finish()
+        }
+        ServerMessage::PutNeed { request, ranges, last } => {
+            writer(ServerKind::PutNeed).u32(request.0).u8(u8::from(*last)).ranges(ranges).finish()
+        }
+        ServerMessage::PutProgress { request, bytes } => {
+            writer(ServerKind::PutProgress).u32(request.0).u64(*bytes).finish()
+        }
+    }
+}
+
+fn server_reply(writer: Writer, reply: &Reply) -> Frame {
+    match reply {
+        Reply::Opened { image, id, file_bytes, metadata_offset, metadata_bytes } => {
+            let writer = writer.u32(image.0).raw(&id.0).u64(*file_bytes);
+            writer.u64(*metadata_offset).u64(*metadata_bytes).finish()
+        }
+        Reply::MetaData { offset, bytes } => writer.u64(*offset).finish_with(bytes.clone()),
+        Reply::Block { block, bytes } => writer.u32(block.0).finish_with(bytes.clone()),
+        Reply::Pages { codec, bytes } => writer.u8(*codec).finish_with(bytes.clone()),
+        Reply::OnTheWay { stream } => writer.u32(stream.0).finish(),
+        Reply::Listing { json } | Reply::Status { json } => writer.finish_with(json.clone()),
+        Reply::PutDone { id } => writer.raw(&id.0).finish(),
+        Reply::Error { code, text } => {
+            let text = cut(text, ERROR_TEXT_BYTES_MAX_WRITTEN);
+            writer.u16(code.to_u16()).u16(text.len() as u16).raw(text.as_bytes()).finish()
+        }
+    }
+}
+
+/// The frame of one piece of a push stream.
+pub(crate) fn push(piece: &PushPiece) -> Frame {
+    let writer = Writer::new(ServerKind::Push as u8).u32(piece.stream.0).u32(piece.segment.0);
+    writer.pages(&piece.pages).finish_with(piece.bytes.clone())
+}
+
+fn push_start(writer: Writer, push: &PushHeader) -> Frame {
+    writer
+        .u32(push.image.0)
+        .u128(push.token.0)
+        .u64(push.action.0)
+        .u8(push.encoding as u8)
+        .u8(push.window_log)
+        .u8(u8::from(push.audit))
+        .finish()
+}
+
+/// The longest prefix of at most `bytes_max` bytes that ends between two characters.
+pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
+    let end = (0..=bytes_max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
+}

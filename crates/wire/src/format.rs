@@ -1,0 +1,244 @@
+//! Frame kinds, limits and other constants of the wire protocol; nothing else. Documented in docs/formats/wire.md,
+//! which stores the hash of this file.
+//!
+//! Each limit that matters twice has two constants: what we write and what we accept.
+
+use std::time::Duration;
+
+/// First four bytes of both hellos: a stranger (a browser, a port scanner) is recognised by its first frame.
+pub const MAGIC: [u8; 4] = *b"RNLW";
+
+/// Newest protocol version this crate speaks.
+pub const VERSION: u16 = 1;
+/// Oldest protocol version this crate speaks.
+pub const VERSION_MIN: u16 = 1;
+/// Optional features this crate knows. None in version 1; both sides use the intersection.
+pub const FEATURES: u64 = 0;
+
+/// Port a server listens on unless told otherwise.
+pub const PORT: u16 = 7327;
+
+/// Before each payload: its length (`u32`, little-endian) and its kind (`u8`).
+pub const FRAME_HEADER_BYTES: usize = 5;
+/// Largest payload we write: one block of 1 MiB, the largest an image has, and its fields.
+pub const FRAME_BYTES_MAX_WRITTEN: usize = (1 << 20) + 4096;
+/// Largest payload we accept: twice a block, so that a later version may grow blocks without a format break.
+pub const FRAME_BYTES_MAX: usize = 2 << 20;
+/// Smallest `frame_bytes_max` a peer may state: a whole segment that does not compress must fit.
+pub const FRAME_BYTES_MAX_LEAST: usize = 160 << 10;
+/// Largest payload of every kind without bulk data. A Touch of 1024 pages costs at most 10 bytes a page.
+pub const SMALL_FRAME_BYTES_MAX: usize = 16 << 10;
+/// Largest payload of a hello, the only frame a server takes from a stranger. It takes 39 bytes and never changes.
+pub const HELLO_BYTES_MAX: usize = 64;
+
+/// Longest name of an image, tag included. One byte holds the length.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest text of an error we write; longer texts are cut.
+pub const ERROR_TEXT_BYTES_MAX_WRITTEN: usize = 256;
+/// Longest text of an error we accept.
+pub const ERROR_TEXT_BYTES_MAX: usize = 512;
+/// Largest range one MetaRead may ask for; larger regions take several requests, which may be in flight together.
+pub const META_READ_BYTES_MAX: usize = 1 << 20;
+/// Pages in one PullPages, Pages or Push: one segment, also what one page-cache store carries.
+pub const PUSH_PAGES_MAX: usize = 32;
+/// Bulk bytes in one Pages or Push: 32 raw pages, and what a codec may add to data that does not compress.
+pub const PUSH_BYTES_MAX: usize = PUSH_PAGES_MAX * 4096 + 4096;
+/// Pages in one Touch.
+pub const TOUCH_PAGES_MAX: usize = 1024;
+/// Block ranges in one PutNeed; longer lists take several frames.
+pub const NEED_RANGES_MAX: usize = 1024;
+/// Block ranges one put may name in all: one for each of the most blocks an image of 1 TiB can sensibly have.
+pub const NEED_RANGES_TOTAL_MAX: usize = 1 << 20;
+/// Bytes an upload sends before the metadata region: the superblock of an image.
+pub const PUT_HEAD_BYTES: u64 = 4096;
+/// Ended puts a server remembers, to drop what was still on its way for them: the puts in flight, four times over.
+pub const PUTS_ENDED_MAX: usize = 16;
+/// Requests of one connection that have no answer yet.
+pub const REQUESTS_MAX: usize = 1024;
+/// Puts of one connection in flight together; each holds an upload open in the store.
+pub const PUTS_MAX: usize = 4;
+/// Push streams of one connection that have no PushEnd yet.
+pub const STREAMS_MAX: usize = 64;
+/// Push frames of one connection that are queued or not credited yet; bounds the page lists kept for them.
+pub const PUSH_FRAMES_MAX: usize = 1024;
+/// Push bytes queued and not handed out yet: the largest in-flight window once more.
+pub const PUSH_QUEUE_BYTES_MAX: usize = 4 << 20;
+/// Events that wait for the server's task, beyond which it takes no further bytes from the socket.
+pub const EVENTS_MAX: usize = 1024;
+/// Data of uploads in such events, beyond which likewise: four of the largest blocks.
+pub const EVENT_BYTES_MAX: usize = 4 << 20;
+/// Reply bytes queued beyond which a server takes up no further request of the connection.
+pub const REPLY_QUEUE_BYTES_MAX: usize = 4 << 20;
+/// Bytes of requests and touches a client queues before it refuses more.
+pub const REQUEST_QUEUE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of PutMeta and PutBlock a client queues before it refuses more: two of the largest blocks.
+pub const PUT_QUEUE_BYTES_MAX: usize = 2 << 20;
+/// Control frames (hello, pings, credits, cancels, stream starts and ends) queued for one connection. A peer that sends
+/// what must be answered and never reads is cut off here.
+pub const CONTROL_FRAMES_MAX: usize = 4096;
+/// Largest zstd window a device may state (2^27 = 128 MiB, the largest a stock decoder takes).
+pub const WINDOW_LOG_MAX: u8 = 27;
+
+/// In-flight push window at the start of a connection: one raw segment.
+pub const WINDOW_BYTES_START: u64 = 128 << 10;
+/// Smallest in-flight push window: one segment compressed to a third, so that a push can always go on.
+pub const WINDOW_BYTES_MIN: u64 = 48 << 10;
+/// Largest in-flight push window: 1 Gbit/s at 33 ms.
+pub const WINDOW_BYTES_MAX: u64 = 4 << 20;
+/// Push bytes that may stand ready behind a full window: one raw segment, so that a credit finds work.
+pub const PUSH_READY_BYTES: u64 = 128 << 10;
+
+/// Time a peer has for its half of the handshake.
+pub const HELLO_DEADLINE: Duration = Duration::from_secs(10);
+/// Time for an answer to a request, unless the caller says otherwise.
+pub const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
+/// Time a put may make no progress.
+pub const PUT_DEADLINE: Duration = Duration::from_secs(60);
+/// Idle time after which a client sends a Ping.
+pub const KEEPALIVE: Duration = Duration::from_secs(15);
+/// Time without a byte received, while an answer is outstanding, after which a client takes the connection for dead.
+pub const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Time without a byte received after which a server drops the connection: four missed pings.
+pub const IDLE_MAX: Duration = Duration::from_secs(60);
+/// Time a peer may take no byte while something is queued for it.
+pub const STALL_MAX: Duration = Duration::from_secs(60);
+/// Time to complete a frame that has begun, whatever its length ...
+pub const FRAME_DEADLINE: Duration = Duration::from_secs(30);
+/// ... and one second more for each so many bytes of it: the slowest link we serve, 64 kbit/s.
+pub const FRAME_BYTES_PER_SECOND_MIN: u64 = 8 << 10;
+
+macro_rules! kinds {
+    ($(#[$doc:meta])* $name:ident { $($(#[$kind_doc:meta])* $kind:ident = $value:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$kind_doc])* $kind = $value,)* }
+
+        impl $name {
+            /// Every kind, in order of its number.
+            pub const ALL: &'static [$name] = &[$($name::$kind,)*];
+
+            /// The kind with this number.
+            pub const fn from_u8(value: u8) -> Option<$name> {
+                match value { $($value => Some($name::$kind),)* _ => None }
+            }
+
+            /// The name as it stands in docs/formats/wire.md.
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$kind => stringify!($kind),)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Kinds of frame a client sends.
+    ClientKind {
+        /// First frame of a client.
+        Hello = 0x01,
+        /// Asks for a Pong.
+        Ping = 0x02,
+        /// The answer to a request is no longer wanted.
+        Cancel = 0x03,
+        /// Opens an image by name.
+        Open = 0x10,
+        /// Reads a range of superblock or metadata.
+        MetaRead = 0x11,
+        /// Asks for the stored block that holds a touched page.
+        PullBlock = 0x12,
+        /// Asks for up to 32 pages.
+        PullPages = 0x13,
+        /// Lists the published images.
+        List = 0x14,
+        /// Asks for the server's counters.
+        Status = 0x15,
+        /// First touches that needed no network.
+        Touch = 0x20,
+        /// An action has ended.
+        TokenEnd = 0x21,
+        /// Pushed bytes were taken.
+        Credit = 0x22,
+        /// A push stream is not wanted.
+        StopPush = 0x23,
+        /// Begins an upload.
+        PutOpen = 0x30,
+        /// Part of the superblock or metadata of an upload.
+        PutMeta = 0x31,
+        /// One stored block of an upload.
+        PutBlock = 0x32,
+        /// Everything was sent; publish it.
+        PutCommit = 0x33,
+    }
+}
+
+kinds! {
+    /// Kinds of frame a server sends.
+    ServerKind {
+        /// Answers Hello.
+        HelloReply = 0x81,
+        /// Answers Ping.
+        Pong = 0x82,
+        /// A request, or the connection, failed.
+        Error = 0x83,
+        /// Answers Open.
+        Opened = 0x90,
+        /// Answers MetaRead.
+        MetaData = 0x91,
+        /// Answers PullBlock.
+        Block = 0x92,
+        /// Answers PullPages.
+        Pages = 0x93,
+        /// Answers PullBlock or PullPages: wait for a push stream.
+        OnTheWay = 0x94,
+        /// Answers List.
+        Listing = 0x95,
+        /// Answers Status.
+        StatusReply = 0x96,
+        /// Begins a push stream.
+        PushStart = 0xa0,
+        /// Pages of a push stream.
+        Push = 0xa1,
+        /// Ends a push stream.
+        PushEnd = 0xa2,
+        /// Blocks an upload must send.
+        PutNeed = 0xb0,
+        /// Bytes of an upload that are stored.
+        PutProgress = 0xb1,
+        /// An upload is published.
+        PutDone = 0xb2,
+    }
+}
+
+impl ClientKind {
+    /// Largest payload of this kind; known before a byte of the payload is kept.
+    pub const fn payload_bytes_max(self) -> usize {
+        match self {
+            ClientKind::Hello => HELLO_BYTES_MAX,
+            ClientKind::PutMeta | ClientKind::PutBlock => FRAME_BYTES_MAX,
+            _ => SMALL_FRAME_BYTES_MAX,
+        }
+    }
+}
+
+impl ServerKind {
+    /// Largest payload of this kind; known before a byte of the payload is kept.
+    pub const fn payload_bytes_max(self) -> usize {
+        match self {
+            ServerKind::HelloReply => HELLO_BYTES_MAX,
+            ServerKind::MetaData
+            | ServerKind::Block
+            | ServerKind::Pages
+            | ServerKind::Push
+            | ServerKind::Listing
+            | ServerKind::StatusReply => FRAME_BYTES_MAX,
+            _ => SMALL_FRAME_BYTES_MAX,
+        }
+    }
+}
+
+const _: () = assert!(TOUCH_PAGES_MAX * 10 + 64 <= SMALL_FRAME_BYTES_MAX);
+const _: () = assert!(NEED_RANGES_MAX * 10 + 64 <= SMALL_FRAME_BYTES_MAX);
+const _: () = assert!(ERROR_TEXT_BYTES_MAX + 64 <= SMALL_FRAME_BYTES_MAX);
+const _: () = assert!(PUSH_BYTES_MAX + 1024 <= FRAME_BYTES_MAX_LEAST);
+const _: () = assert!(PUSH_PAGES_MAX == units::SEGMENT_PAGES_MAX);
+const _: () = assert!(FRAME_BYTES_MAX_LEAST <= FRAME_BYTES_MAX_WRITTEN && FRAME_BYTES_MAX_WRITTEN <= FRAME_BYTES_MAX);

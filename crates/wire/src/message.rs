@@ -1,0 +1,511 @@
+//! What the two sides say to each other, as types. `encode` and `decode` turn them into frames and back.
+//!
+//! Requests and replies are enums of their own, because both state machines, the replay after a lost connection and the
+//! check that a reply fits its request work on them as a whole.
+
+use bytes::Bytes;
+use units::{ActionId, BlockId, ImageId, PageId, RequestId, SegmentIndex, StreamId, Token};
+
+/// An image as one connection calls it, given by the server in `Opened`. Means nothing on another connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ImageHandle(pub u32);
+
+/// First frame of a client: who it is and what it can afford.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Newest protocol version the client speaks.
+    pub version: u16,
+    /// The device, a random number it chose once; the same on all its connections.
+    pub device: u128,
+    /// Optional features the client knows, one bit each.
+    pub features: u64,
+    /// Largest payload the client accepts, in bytes.
+    pub frame_bytes_max: u32,
+    /// Largest zstd window the device can afford for push streams, as a power of two.
+    pub window_log_max: u8,
+    /// Push bytes the client lets stand uncredited, in bytes of whole frames; 0 means that it wants no push at all.
+    pub push_bytes_max: u32,
+}
+
+/// First frame of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HelloReply {
+    /// The version both sides speak from now on.
+    pub version: u16,
+    /// Features both sides know.
+    pub features: u64,
+    /// Largest payload the server accepts, in bytes.
+    pub frame_bytes_max: u32,
+}
+
+/// What a client asks; each request gets exactly one reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Opens an image: `name`, `name:tag`, or `@` and the 64 hexadecimal digits of its id. At most 255 bytes.
+    Open {
+        /// The name.
+        name: String,
+    },
+    /// Reads a range of the image file that lies within its superblock or its metadata region.
+    MetaRead {
+        /// The image.
+        image: ImageHandle,
+        /// First byte, in the image file.
+        offset: u64,
+        /// Bytes wanted, 1 to [`crate::format::META_READ_BYTES_MAX`]; the reply has exactly so many.
+        bytes: u32,
+    },
+    /// Asks for the stored block that holds a page which was touched and missed.
+    PullBlock {
+        /// The image.
+        image: ImageHandle,
+        /// The running action that touched the page.
+        token: Token,
+        /// The page.
+        page: PageId,
+        /// The block.
+        block: BlockId,
+        /// The server must send the block even if a push carries it (flag bit 0).
+        force: bool,
+    },
+    /// Asks for just these pages, 1 to 32 of them.
+    PullPages {
+        /// The image.
+        image: ImageHandle,
+        /// The running action that touched the first page.
+        token: Token,
+        /// The pages; the first one is what was touched.
+        pages: Vec<PageId>,
+        /// The server must send the pages even if a push carries them (flag bit 0).
+        force: bool,
+    },
+    /// Lists the published images.
+    List,
+    /// Asks for the server's counters.
+    Status,
+    /// Begins an upload. What follows are `PutMeta`, `PutBlock` and `PutCommit` with the same request id.
+    PutOpen {
+        /// Name and tag to publish under. At most 255 bytes.
+        name: String,
+        /// Length of the image file.
+        file_bytes: u64,
+        /// Where the metadata region begins in it.
+        metadata_offset: u64,
+        /// Length of the metadata region.
+        metadata_bytes: u64,
+    },
+}
+
+impl Request {
+    /// Whether the request may be sent again on another connection without harm. All may but `PutOpen`, whose data
+    /// must be sent again too: the uploader starts its put anew, and `PutNeed` then leaves out what already arrived.
+    pub fn is_idempotent(&self) -> bool {
+        !matches!(self, Request::PutOpen { .. })
+    }
+
+    /// The image the request speaks of, if any.
+    pub fn image(&self) -> Option<ImageHandle> {
+        match self {
+            Request::MetaRead { image, .. } | Request::PullBlock { image, .. } | Request::PullPages { image, .. } => {
+                Some(*image)
+            }
+            _ => None,
+        }
+    }
+
+    /// The same request with the handle that another connection gave to the image.
+    #[must_use]
+    pub fn with_image(mut self, handle: ImageHandle) -> Request {
+        match &mut self {
+            Request::MetaRead { image, .. } | Request::PullBlock { image, .. } | Request::PullPages { image, .. } => {
+                *image = handle;
+            }
+            _ => {}
+        }
+        self
+    }
+
+    /// Whether `reply` is an answer to this request. Errors answer every request.
+    pub fn accepts(&self, reply: &Reply) -> bool {
+        match (self, reply) {
+            (_, Reply::Error { .. }) => true,
+            (Request::Open { .. }, Reply::Opened { .. }) => true,
+            (Request::MetaRead { offset, bytes, .. }, Reply::MetaData { offset: at, bytes: data }) => {
+                offset == at && data.len() == *bytes as usize
+            }
+            (Request::PullBlock { block, .. }, Reply::Block { block: found, .. }) => block == found,
+            (Request::PullPages { .. }, Reply::Pages { .. }) => true,
+            (Request::PullBlock { force, .. } | Request::PullPages { force, .. }, Reply::OnTheWay { .. }) => !force,
+            (Request::List, Reply::Listing { .. }) => true,
+            (Request::Status, Reply::Status { .. }) => true,
+            (Request::PutOpen { .. }, Reply::PutDone { .. }) => true,
+            _ => false,
+        }
+    }
+
+    /// The name of the frame that carries the request.
+    pub fn name(&self) -> &'static str {
+        crate::encode::request_kind(self).name()
+    }
+}
+
+/// The one answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Answers `Open`.
+    Opened {
+        /// How this connection calls the image from now on.
+        image: ImageHandle,
+        /// The image's identity.
+        id: ImageId,
+        /// Length of the image file.
+        file_bytes: u64,
+        /// Where its metadata region begins.
+        metadata_offset: u64,
+        /// Length of its metadata region.
+        metadata_bytes: u64,
+    },
+    /// Answers `MetaRead`.
+    MetaData {
+        /// First byte, in the image file.
+        offset: u64,
+        /// Exactly as many bytes as were asked for.
+        bytes: Bytes,
+    },
+    /// Answers `PullBlock`.
+    Block {
+        /// The block.
+        block: BlockId,
+        /// Its bytes as they are stored.
+        bytes: Bytes,
+    },
+    /// Answers `PullPages`.
+    Pages {
+        /// How `bytes` is encoded; the number of the codec, which this crate does not interpret.
+        codec: u8,
+        /// The valid bytes of all pages in the order of the request, encoded as one piece.
+        bytes: Bytes,
+    },
+    /// Answers `PullBlock` and `PullPages` unless forced: the page was pushed and not credited yet, or is next in line.
+    /// It comes with the stream; should the stream end without it, the client asks again with `force`.
+    OnTheWay {
+        /// The stream that carries the page; it may have ended already.
+        stream: StreamId,
+    },
+    /// Answers `List`.
+    Listing {
+        /// A JSON document.
+        json: Bytes,
+    },
+    /// Answers `Status`.
+    Status {
+        /// A JSON document.
+        json: Bytes,
+    },
+    /// Answers `PutOpen` after its `PutCommit`.
+    PutDone {
+        /// The image that is published now.
+        id: ImageId,
+    },
+    /// The request failed.
+    Error {
+        /// What went wrong, for programs.
+        code: ErrorCode,
+        /// What went wrong, for people. At most 256 bytes are written.
+        text: String,
+    },
+}
+
+impl Reply {
+    /// An error reply.
+    pub fn error(code: ErrorCode, text: impl Into<String>) -> Reply {
+        Reply::Error { code, text: text.into() }
+    }
+
+    /// The name of the frame that carries the reply.
+    pub fn name(&self) -> &'static str {
+        crate::encode::reply_kind(self).name()
+    }
+}
+
+/// Why a request or a connection failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    /// No image of this name, no block of this number.
+    NotFound,
+    /// The request makes no sense: an unknown handle, a range outside the metadata.
+    BadRequest,
+    /// Too much is going on; try again later.
+    Busy,
+    /// More than the server is willing to take.
+    TooLarge,
+    /// What is stored, or what was uploaded, does not match its hashes.
+    Corrupt,
+    /// No common protocol version.
+    UnsupportedVersion,
+    /// The store failed.
+    Storage,
+    /// The server is going down; another connection may succeed later.
+    Shutdown,
+    /// The client cancelled the request.
+    Cancelled,
+    /// This server does not allow it, for example an upload to a read-only store.
+    Forbidden,
+    /// The peer broke the protocol; the connection closes.
+    Protocol,
+    /// The store is full.
+    NoSpace,
+    /// A fault of the server.
+    Internal,
+    /// A code of a later version.
+    Unknown(u16),
+}
+
+impl ErrorCode {
+    const CODES: [(u16, ErrorCode); 13] = [
+        (1, ErrorCode::NotFound),
+        (2, ErrorCode::BadRequest),
+        (3, ErrorCode::Busy),
+        (4, ErrorCode::TooLarge),
+        (5, ErrorCode::Corrupt),
+        (6, ErrorCode::UnsupportedVersion),
+        (7, ErrorCode::Storage),
+        (8, ErrorCode::Shutdown),
+        (9, ErrorCode::Cancelled),
+        (10, ErrorCode::Forbidden),
+        (11, ErrorCode::Protocol),
+        (12, ErrorCode::NoSpace),
+        (13, ErrorCode::Internal),
+    ];
+
+    /// The code with this number; every number has one.
+    pub fn from_u16(number: u16) -> ErrorCode {
+        let known = ErrorCode::CODES.iter().find(|(code, _)| *code == number);
+        known.map_or(ErrorCode::Unknown(number), |(_, code)| *code)
+    }
+
+    /// The number of the code.
+    pub fn to_u16(self) -> u16 {
+        match self {
+            ErrorCode::Unknown(number) => number,
+            known => ErrorCode::CODES.iter().find(|(_, code)| *code == known).map_or(0, |(number, _)| *number),
+        }
+    }
+}
+
+/// What a push stream carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PushHeader {
+    /// The image.
+    pub image: ImageHandle,
+    /// The running action it is meant for.
+    pub token: Token,
+    /// The learned action it follows.
+    pub action: ActionId,
+    /// How the bytes of its pieces are encoded.
+    pub encoding: PushEncoding,
+    /// Base-two logarithm of the zstd window the decoder needs; 0 if `encoding` needs none.
+    pub window_log: u8,
+    /// The client keeps the pages in the daemon and reports every first touch (flag bit 0).
+    pub audit: bool,
+}
+
+/// Encoding of the pieces of a push stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PushEncoding {
+    /// Each piece holds its pages' bytes as they are.
+    Stored = 0,
+    /// One zstd stream over all pieces, flushed after each.
+    ZstdStream = 1,
+}
+
+impl PushEncoding {
+    /// The encoding with this number.
+    pub fn from_u8(number: u8) -> Option<PushEncoding> {
+        [PushEncoding::Stored, PushEncoding::ZstdStream].into_iter().find(|encoding| *encoding as u8 == number)
+    }
+}
+
+/// One piece of a push stream: up to 32 pages of one segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PushPiece {
+    /// The stream.
+    pub stream: StreamId,
+    /// The segment of the action.
+    pub segment: SegmentIndex,
+    /// The pages, 1 to 32.
+    pub pages: Vec<PageId>,
+    /// The valid bytes of the pages in this order, encoded as the stream's header says.
+    pub bytes: Bytes,
+}
+
+/// Why a push stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PushEndReason {
+    /// All of the action was sent.
+    Complete = 0,
+    /// The client asked for it.
+    Stopped = 1,
+    /// The action turned out to be another one.
+    Mismatch = 2,
+    /// The running action ended, or is not heard of any more.
+    TokenEnded = 3,
+    /// The server could not read what it wanted to send.
+    Failed = 4,
+    /// Too many pushed bytes were of no use.
+    Wasteful = 5,
+}
+
+impl PushEndReason {
+    /// Every reason, in order of its number.
+    pub const ALL: [PushEndReason; 6] = [
+        PushEndReason::Complete,
+        PushEndReason::Stopped,
+        PushEndReason::Mismatch,
+        PushEndReason::TokenEnded,
+        PushEndReason::Failed,
+        PushEndReason::Wasteful,
+    ];
+
+    /// The reason with this number.
+    pub fn from_u8(number: u8) -> Option<PushEndReason> {
+        PushEndReason::ALL.into_iter().find(|reason| *reason as u8 == number)
+    }
+}
+
+/// A run of blocks. `first + count` does not overflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRange {
+    /// First block.
+    pub first: BlockId,
+    /// Number of blocks, at least 1.
+    pub count: u32,
+}
+
+/// A frame from client to server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientMessage {
+    /// The first frame.
+    Hello(Hello),
+    /// A request; `request` is not 0 and not in flight.
+    Request {
+        /// Number of the request.
+        request: RequestId,
+        /// What is asked.
+        ask: Request,
+    },
+    /// The answer is no longer wanted; it still comes, as itself or as an error `Cancelled`.
+    Cancel {
+        /// Number of the request.
+        request: RequestId,
+    },
+    /// Asks for a Pong.
+    Ping {
+        /// Comes back in the Pong.
+        nonce: u64,
+    },
+    /// First touches that needed no network, in order.
+    Touch {
+        /// The image.
+        image: ImageHandle,
+        /// The running action.
+        token: Token,
+        /// 1 to 1024 pages.
+        pages: Vec<PageId>,
+    },
+    /// The running action has ended.
+    TokenEnd {
+        /// The image.
+        image: ImageHandle,
+        /// The running action.
+        token: Token,
+    },
+    /// Pushed bytes were taken: opens the server's in-flight window.
+    Credit {
+        /// The stream.
+        stream: StreamId,
+        /// Bytes of whole Push frames, headers included; at least 1.
+        bytes: u32,
+    },
+    /// The stream is not wanted.
+    StopPush {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// Part of the superblock or metadata region of an upload.
+    PutMeta {
+        /// Number of the put.
+        request: RequestId,
+        /// First byte, in the image file.
+        offset: u64,
+        /// The bytes, at least one.
+        bytes: Bytes,
+    },
+    /// One stored block of an upload.
+    PutBlock {
+        /// Number of the put.
+        request: RequestId,
+        /// The block.
+        block: BlockId,
+        /// Its stored bytes, at least one.
+        bytes: Bytes,
+    },
+    /// Everything was sent.
+    PutCommit {
+        /// Number of the put.
+        request: RequestId,
+    },
+}
+
+/// A frame from server to client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerMessage {
+    /// The first frame.
+    Hello(HelloReply),
+    /// The answer to a request; an error with request 0 concerns the connection, which closes.
+    Reply {
+        /// Number of the request.
+        request: RequestId,
+        /// The answer.
+        reply: Reply,
+    },
+    /// Answers Ping.
+    Pong {
+        /// Of the Ping.
+        nonce: u64,
+    },
+    /// Begins a push stream. Streams are numbered 1, 2, 3 ... on each connection.
+    PushStart {
+        /// The stream.
+        stream: StreamId,
+        /// What it carries.
+        push: PushHeader,
+    },
+    /// Pages of a push stream.
+    Push(PushPiece),
+    /// Ends a push stream.
+    PushEnd {
+        /// The stream.
+        stream: StreamId,
+        /// Why.
+        reason: PushEndReason,
+    },
+    /// Blocks an upload must send, ascending; one or several frames.
+    PutNeed {
+        /// Number of the put.
+        request: RequestId,
+        /// At most 1024 ranges.
+        ranges: Vec<BlockRange>,
+        /// No further PutNeed follows.
+        last: bool,
+    },
+    /// Bytes of an upload that are stored by now; grows with each frame.
+    PutProgress {
+        /// Number of the put.
+        request: RequestId,
+        /// Bytes stored so far.
+        bytes: u64,
+    },
+}

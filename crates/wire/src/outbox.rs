@@ -1,0 +1,88 @@
+//! Frames that wait to be handed to the transport.
+
+use std::collections::VecDeque;
+
+use units::RequestId;
+
+use crate::coding::Frame;
+
+/// Frames of one priority, first in, first out. Each may belong to a request, so that a cancel can take it back.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    frames: VecDeque<(Option<RequestId>, Frame)>,
+    bytes: usize,
+}
+
+impl Lane {
+    pub fn push(&mut self, request: Option<RequestId>, frame: Frame) {
+        self.bytes += frame.bytes();
+        self.frames.push_back((request, frame));
+    }
+
+    pub fn pop(&mut self) -> Option<(Option<RequestId>, Frame)> {
+        let (request, frame) = self.frames.pop_front()?;
+        self.bytes -= frame.bytes();
+        Some((request, frame))
+    }
+
+    /// Drops every frame of `request`; whether there was one.
+    pub fn remove(&mut self, request: RequestId) -> bool {
+        let before = self.frames.len();
+        self.frames.retain(|(owner, _)| *owner != Some(request));
+        self.bytes = self.frames.iter().map(|(_, frame)| frame.bytes()).sum();
+        self.frames.len() < before
+    }
+
+    pub fn clear(&mut self) {
+        *self = Lane::default();
+    }
+
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// The frame that was handed out in part; the rest of it goes before anything else.
+#[derive(Debug, Default)]
+pub(crate) struct Spout {
+    frame: Frame,
+    done: usize,
+}
+
+impl Spout {
+    /// Hands out up to `max` bytes: the rest of the current frame, then frames from `next` until it has none.
+    pub fn drain(&mut self, out: &mut Vec<u8>, max: usize, mut next: impl FnMut() -> Option<Frame>) -> usize {
+        let mut written = 0;
+        while written < max {
+            if self.is_empty() {
+                let Some(frame) = next() else { break };
+                *self = Spout { frame, done: 0 };
+            }
+            let step = self.frame.copy_from(self.done, max - written, out);
+            self.done += step;
+            written += step;
+        }
+        if self.is_empty() {
+            // lets go of the bulk bytes at once, not with the next frame
+            *self = Spout::default();
+        }
+        written
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.done == self.frame.bytes()
+    }
+
+    /// Bytes not handed out yet.
+    pub fn bytes(&self) -> usize {
+        self.frame.bytes() - self.done
+    }
+}

@@ -1,0 +1,72 @@
+//! What a server's connection tells its task.
+
+use bytes::Bytes;
+use units::{BlockId, PageId, RequestId, StreamId, Token};
+
+use crate::error::WireError;
+use crate::message::{Hello, ImageHandle, Request};
+
+/// What the server's task learns from the connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerEvent {
+    /// The handshake is over; the client's side of it, with the version and features both speak.
+    Ready(Hello),
+    /// A request; it wants one [`crate::ServerConnection::reply`].
+    Request {
+        /// Its number.
+        request: RequestId,
+        /// What is asked.
+        ask: Request,
+    },
+    /// The client cancelled a request. It is answered already; work on it may stop.
+    Cancelled {
+        /// Its number.
+        request: RequestId,
+    },
+    /// First touches that needed no network, in order.
+    Touch {
+        /// The image.
+        image: ImageHandle,
+        /// The running action.
+        token: Token,
+        /// The pages.
+        pages: Vec<PageId>,
+    },
+    /// A running action has ended.
+    TokenEnd {
+        /// The image.
+        image: ImageHandle,
+        /// The running action.
+        token: Token,
+    },
+    /// The client does not want the stream. What was queued is dropped and the stream has ended already.
+    PushStopped {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// Part of the superblock or metadata of an upload. The range lies within the stated file.
+    PutMeta {
+        /// Number of the put.
+        request: RequestId,
+        /// First byte, in the image file.
+        offset: u64,
+        /// The bytes.
+        bytes: Bytes,
+    },
+    /// A block of an upload. Not more of them come than were asked for; whether it was asked for is not checked here.
+    PutBlock {
+        /// Number of the put.
+        request: RequestId,
+        /// The block.
+        block: BlockId,
+        /// Its stored bytes.
+        bytes: Bytes,
+    },
+    /// Everything that was asked for was sent.
+    PutCommit {
+        /// Number of the put.
+        request: RequestId,
+    },
+    /// The connection is over. What is left to transmit tells the client why.
+    Closed(WireError),
+}

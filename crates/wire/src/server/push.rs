@@ -1,0 +1,239 @@
+//! The push streams of one connection: what is queued, what is under way, and the window between them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use units::{Moment, PageId, StreamId};
+
+use crate::coding::Frame;
+use crate::encode;
+use crate::error::{Refused, WireError};
+use crate::format::{
+    PUSH_BYTES_MAX, PUSH_FRAMES_MAX, PUSH_PAGES_MAX, PUSH_QUEUE_BYTES_MAX, PUSH_READY_BYTES, STREAMS_MAX,
+};
+use crate::message::{PushEndReason, PushPiece, ServerMessage};
+use crate::window::{Stamp, Window};
+
+/// Where a page of a stream is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PushPosition {
+    /// Handed out and not credited yet: the client has it or will soon.
+    Sent,
+    /// Queued; it is complete after so many further push bytes, those of its own frame included.
+    Queued {
+        /// Push bytes to be handed out until then.
+        bytes_ahead: usize,
+    },
+    /// Not in the stream, or credited already.
+    Absent,
+}
+
+/// Push streams of one connection.
+#[derive(Debug)]
+pub(crate) struct PushQueue {
+    pub window: Window,
+    last: u32,
+    streams: BTreeMap<u32, Stream>,
+    live: usize,
+    queue: VecDeque<Queued>,
+    queued_bytes: usize,
+    in_flight_bytes: u64,
+    in_flight_frames: usize,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    /// Set when no further frame is accepted; the end follows the last queued frame.
+    ending: Option<PushEndReason>,
+    queued: usize,
+    sent: VecDeque<Sent>,
+    /// Credited bytes of the oldest sent frame.
+    credited: u64,
+}
+
+#[derive(Debug)]
+struct Queued {
+    stream: StreamId,
+    pages: Vec<PageId>,
+    frame: Frame,
+}
+
+#[derive(Debug)]
+struct Sent {
+    pages: Vec<PageId>,
+    bytes: u64,
+    stamp: Stamp,
+}
+
+/// What `PushQueue::take` hands out.
+pub(crate) struct Taken {
+    pub frame: Frame,
+    /// The frame was the last of its stream.
+    pub end: Option<ServerMessage>,
+}
+
+impl PushQueue {
+    pub fn new(window_bytes_max: u64) -> PushQueue {
+        PushQueue {
+            window: Window::new(window_bytes_max),
+            last: 0,
+            streams: BTreeMap::new(),
+            live: 0,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            in_flight_bytes: 0,
+            in_flight_frames: 0,
+        }
+    }
+
+    pub fn start(&mut self) -> Result<StreamId, Refused> {
+        if self.live >= STREAMS_MAX {
+            return Err(Refused::Full { what: "push streams", max: STREAMS_MAX });
+        }
+        let number = self.last.checked_add(1).ok_or(Refused::Full { what: "streams", max: u32::MAX as usize })?;
+        self.last = number;
+        self.live += 1;
+        self.streams.insert(number, Stream::default());
+        Ok(StreamId(number))
+    }
+
+    pub fn push(&mut self, piece: PushPiece) -> Result<(), Refused> {
+        let limit = |what, found: usize, max: usize| {
+            let (found, max) = (found as u64, max as u64);
+            if found < 1 || found > max { Err(Refused::Limit { what, found, min: 1, max }) } else { Ok(()) }
+        };
+        limit("pages of a push", piece.pages.len(), PUSH_PAGES_MAX)?;
+        limit("bytes of a push", piece.bytes.len(), PUSH_BYTES_MAX)?;
+        if self.queued_bytes >= PUSH_QUEUE_BYTES_MAX {
+            return Err(Refused::Full { what: "queued push bytes", max: PUSH_QUEUE_BYTES_MAX });
+        }
+        if self.queue.len() + self.in_flight_frames >= PUSH_FRAMES_MAX {
+            return Err(Refused::Full { what: "push frames", max: PUSH_FRAMES_MAX });
+        }
+        let state = self.streams.get_mut(&piece.stream.0).filter(|state| state.ending.is_none());
+        state.ok_or(Refused::UnknownStream(piece.stream))?.queued += 1;
+        let frame = encode::push(&piece);
+        self.queued_bytes += frame.bytes();
+        self.queue.push_back(Queued { stream: piece.stream, pages: piece.pages, frame });
+        Ok(())
+    }
+
+    /// Ends the stream behind its queued frames; the end itself, if nothing is queued.
+    pub fn end(&mut self, stream: StreamId, reason: PushEndReason) -> Result<Option<ServerMessage>, Refused> {
+        let state = self.streams.get_mut(&stream.0).filter(|state| state.ending.is_none());
+        let state = state.ok_or(Refused::UnknownStream(stream))?;
+        state.ending = Some(reason);
+        Ok(if state.queued == 0 { Some(self.close(stream, reason)) } else { None })
+    }
+
+    /// Drops what is queued of the stream and ends it; `None` if it has ended already.
+    pub fn cancel(&mut self, stream: StreamId, reason: PushEndReason) -> Option<(ServerMessage, usize)> {
+        let state = self.streams.get_mut(&stream.0)?;
+        if state.ending.is_some() && state.queued == 0 {
+            return None;
+        }
+        state.queued = 0;
+        state.ending = Some(reason);
+        let before = self.queued_bytes;
+        self.queue.retain(|queued| queued.stream != stream);
+        self.queued_bytes = self.queue.iter().map(|queued| queued.frame.bytes()).sum();
+        let dropped = before - self.queued_bytes;
+        Some((self.close(stream, reason), dropped))
+    }
+
+    /// The next frame, if the window lets one go.
+    pub fn take(&mut self, now: Moment) -> Option<Taken> {
+        if self.in_flight_bytes >= self.window.bytes() {
+            return None;
+        }
+        let Some(Queued { stream, pages, frame }) = self.queue.pop_front() else {
+            self.window.idle(self.in_flight_bytes);
+            return None;
+        };
+        let bytes = frame.bytes() as u64;
+        self.queued_bytes -= frame.bytes();
+        let stamp = self.window.sent(now, self.in_flight_bytes);
+        self.in_flight_bytes += bytes;
+        self.in_flight_frames += 1;
+        let mut end = None;
+        if let Some(state) = self.streams.get_mut(&stream.0) {
+            state.sent.push_back(Sent { pages, bytes, stamp });
+            state.queued -= 1;
+            if let Some(reason) = state.ending.filter(|_| state.queued == 0) {
+                end = Some(self.close(stream, reason));
+            }
+        }
+        Some(Taken { frame, end })
+    }
+
+    /// The client took `bytes` of the stream.
+    pub fn credit(&mut self, now: Moment, stream: StreamId, bytes: u32) -> Result<(), WireError> {
+        if stream.0 > self.last {
+            return Err(WireError::UnknownStream { kind: "Credit", stream });
+        }
+        let found = u64::from(bytes);
+        let overrun = |expected| WireError::CreditOverrun { stream, found, expected };
+        let state = self.streams.get_mut(&stream.0).ok_or_else(|| overrun(0))?;
+        let in_flight = state.sent.iter().map(|sent| sent.bytes).sum::<u64>() - state.credited;
+        if found > in_flight {
+            return Err(overrun(in_flight));
+        }
+        self.in_flight_bytes -= found;
+        state.credited += found;
+        while let Some(front) = state.sent.front().filter(|front| front.bytes <= state.credited) {
+            self.window.credited(now, front.stamp, front.bytes, self.in_flight_bytes);
+            state.credited -= front.bytes;
+            state.sent.pop_front();
+            self.in_flight_frames -= 1;
+        }
+        if state.sent.is_empty() && state.queued == 0 && state.ending.is_some() {
+            self.streams.remove(&stream.0);
+        }
+        Ok(())
+    }
+
+    /// Whether the number was given to a stream, open or not.
+    pub fn was_started(&self, stream: StreamId) -> bool {
+        (1..=self.last).contains(&stream.0)
+    }
+
+    pub fn position(&self, stream: StreamId, page: PageId) -> PushPosition {
+        let Some(state) = self.streams.get(&stream.0) else { return PushPosition::Absent };
+        if state.sent.iter().any(|sent| sent.pages.contains(&page)) {
+            return PushPosition::Sent;
+        }
+        let mut bytes_ahead = 0;
+        for queued in &self.queue {
+            bytes_ahead += queued.frame.bytes();
+            if queued.stream == stream && queued.pages.contains(&page) {
+                return PushPosition::Queued { bytes_ahead };
+            }
+        }
+        PushPosition::Absent
+    }
+
+    /// Bytes a caller should queue now: what the window lets go and a little more that stands ready.
+    pub fn room(&self) -> usize {
+        if self.queue.len() + self.in_flight_frames >= PUSH_FRAMES_MAX {
+            return 0;
+        }
+        let wanted = self.window.bytes() + PUSH_READY_BYTES;
+        wanted.saturating_sub(self.in_flight_bytes + self.queued_bytes as u64) as usize
+    }
+
+    pub fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.in_flight_bytes
+    }
+
+    /// The frame that ends the stream. Its record stays until everything sent is credited.
+    fn close(&mut self, stream: StreamId, reason: PushEndReason) -> ServerMessage {
+        self.live -= 1;
+        if self.streams.get(&stream.0).is_some_and(|state| state.sent.is_empty()) {
+            self.streams.remove(&stream.0);
+        }
+        ServerMessage::PushEnd { stream, reason }
+    }
+}

@@ -1,0 +1,12 @@
+//! Tests of the protocol as a whole. `rig` is the simulated link, `samples` makes messages at random.
+
+mod deadlines;
+mod frames;
+mod fuzz;
+mod hostile;
+mod push;
+mod rig;
+mod samples;
+mod session;
+mod sim;
+mod upload;
