@@ -2,34 +2,15 @@
 
 use super::*;
 use proptest::prelude::*;
-use units_free_rng::Rng;
-
-/// The codec crate depends on no other crate of ours, so its tests carry their own few lines of randomness.
-mod units_free_rng {
-    /// Xorshift64* (Vigna 2016).
-    pub struct Rng(pub u64);
-
-    impl Rng {
-        pub fn next(&mut self) -> u64 {
-            self.0 ^= self.0 >> 12;
-            self.0 ^= self.0 << 25;
-            self.0 ^= self.0 >> 27;
-            self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-        }
-
-        pub fn below(&mut self, bound: usize) -> usize {
-            (self.next() % bound.max(1) as u64) as usize
-        }
-    }
-}
+use units::{Rng, SplitMix64};
 
 /// Bytes between text and noise: runs from a small alphabet with random breaks.
 fn sample(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut rng = Rng(seed | 1);
+    let mut rng = SplitMix64(seed);
     let mut out = Vec::with_capacity(bytes);
     while out.len() < bytes {
         if rng.below(3) == 0 && out.len() > 64 {
-            let start = rng.below(out.len() - 32);
+            let start = rng.below(out.len() as u64 - 32) as usize;
             out.extend_from_within(start..start + 32);
         } else {
             out.push(b'a' + rng.below(20) as u8);
@@ -225,20 +206,20 @@ fn a_stream_refuses_short_long_and_ended_pieces() {
 
 /// Decodes mutated and random bytes with every codec and as streams; returns how many were refused and accepted.
 fn fuzz(seed: u64, rounds: usize) -> (usize, usize) {
-    let mut rng = Rng(seed | 1);
+    let mut rng = SplitMix64(seed);
     let (mut refused, mut accepted) = (0, 0);
     let mut out = Vec::new();
     for round in 0..rounds {
-        let raw = sample(rng.next(), rng.below(3000));
+        let raw = sample(rng.next_u64(), rng.below(3000) as usize);
         let codec = Codec::ALL[round % 4];
         let mut stored = encoded(codec, &raw);
         match rng.below(4) {
-            0 => stored = (0..rng.below(200)).map(|_| rng.next() as u8).collect(),
-            1 => stored.truncate(rng.below(stored.len() + 1)),
+            0 => stored = (0..rng.below(200)).map(|_| rng.next_u64() as u8).collect(),
+            1 => stored.truncate(rng.below(stored.len() as u64 + 1) as usize),
             // The codecs carry no checksums, so a flipped literal may pass: the hash above them is what notices.
             _ => {
                 for _ in 0..rng.below(4) {
-                    let at = rng.below(stored.len());
+                    let at = rng.below(stored.len() as u64) as usize;
                     if let Some(byte) = stored.get_mut(at) {
                         *byte ^= 1 << rng.below(8);
                     }

@@ -1,0 +1,132 @@
+//! From tables to the bytes of the metadata region and the superblock.
+
+use super::layout::Layout;
+use super::{BuilderParams, Built};
+use crate::section::{record_bytes, to_columns};
+use crate::superblock::check_hash;
+use crate::{Codec, ImageError, Metadata, ReadAt, format};
+use std::io;
+use zerocopy::{FromZeros, IntoBytes};
+
+pub(super) fn assemble(
+    params: &BuilderParams,
+    layout: &Layout,
+    optional: &[(u32, Vec<u8>)],
+) -> Result<Built, ImageError> {
+    let raw: [(u32, &[u8]); format::SECTIONS_REQUIRED.len()] = [
+        (format::SECTION_INODES, layout.inodes.as_bytes()),
+        (format::SECTION_ENTRIES, layout.entries.as_bytes()),
+        (format::SECTION_NAMES, &layout.names),
+        (format::SECTION_TARGETS, &layout.targets),
+        (format::SECTION_XATTR_SETS, layout.xattr_sets.as_bytes()),
+        (format::SECTION_XATTRS, layout.xattrs.as_bytes()),
+        (format::SECTION_XATTR_BYTES, &layout.xattr_bytes),
+        (format::SECTION_EXTENTS, layout.extents.as_bytes()),
+        (format::SECTION_CHUNKS, layout.chunks.as_bytes()),
+        (format::SECTION_BLOCKS, layout.blocks.as_bytes()),
+        (format::SECTION_CHUNK_HASHES, layout.chunk_hashes.as_bytes()),
+    ];
+    let mut region = Region { start: layout.metadata_offset, metadata: Vec::new(), table: Vec::new() };
+    // Kinds ascend in the file, and optional kinds may lie between the required ones' numbers in later versions.
+    let mut sections: Vec<(u32, &[u8], u8)> = raw.iter().map(|&(kind, bytes)| (kind, bytes, 0)).collect();
+    sections.extend(optional.iter().map(|(kind, bytes)| (*kind, bytes.as_slice(), format::SECTION_OPTIONAL)));
+    sections.sort_by_key(|&(kind, _, _)| kind);
+    for (kind, bytes, flags) in sections {
+        region.push(params, kind, flags, bytes)?;
+    }
+    let superblock = superblock(params, layout, &region)?;
+    let mut built = Built {
+        superblock: superblock.as_bytes().to_vec(),
+        metadata_offset: layout.metadata_offset,
+        file_bytes: layout.metadata_offset + region.metadata.len() as u64,
+        metadata: region.metadata,
+        id: units::ImageId::default(),
+    };
+    // The reader's rules are the writer's: what cannot be opened is not handed out.
+    let opened = Metadata::open(&Unwritten { built: &built }, &params.limits)?;
+    built.id = opened.id();
+    Ok(built)
+}
+
+/// The metadata region while it grows.
+struct Region {
+    start: u64,
+    metadata: Vec<u8>,
+    table: Vec<format::Section>,
+}
+
+impl Region {
+    fn push(&mut self, params: &BuilderParams, kind: u32, flags: u8, raw: &[u8]) -> Result<(), ImageError> {
+        let offset = self.start + self.metadata.len() as u64;
+        // Hashes are noise in any order; all other records have columns of like bytes.
+        let width = record_bytes(kind).filter(|_| kind != format::SECTION_CHUNK_HASHES);
+        let columns = width.map(|width| to_columns(raw, width));
+        let mut packed = Vec::new();
+        let unpacked = columns.as_deref().unwrap_or(raw);
+        codec::encode(params.metadata_codec, params.metadata_level, unpacked, &mut packed)
+            .map_err(|source| ImageError::SectionCodec { section: crate::section_name(kind), offset, source })?;
+        let filter = if columns.is_some() { format::FILTER_COLUMNS } else { format::FILTER_NONE };
+        let (codec, filter, stored) = if packed.len() < raw.len() {
+            (params.metadata_codec, filter, packed.as_slice())
+        } else {
+            (Codec::Stored, format::FILTER_NONE, raw)
+        };
+        self.table.push(format::Section {
+            kind: kind.into(),
+            codec: codec.to_u8(),
+            flags,
+            filter,
+            reserved: 0,
+            offset: offset.into(),
+            stored_bytes: (stored.len() as u64).into(),
+            raw_bytes: (raw.len() as u64).into(),
+            hash: *blake3::hash(stored).as_bytes(),
+        });
+        self.metadata.extend_from_slice(stored);
+        Ok(())
+    }
+}
+
+fn superblock(params: &BuilderParams, layout: &Layout, region: &Region) -> Result<format::Superblock, ImageError> {
+    let (limit, found) = (format::SECTIONS_MAX as u64, region.table.len() as u64);
+    if found > limit {
+        return Err(ImageError::Limit { what: "the number of sections", limit, found });
+    }
+    let mut superblock = format::Superblock::new_zeroed();
+    superblock.magic = format::MAGIC;
+    superblock.version.set(format::VERSION);
+    superblock.chunk_shift = params.chunk_shift;
+    superblock.file_bytes.set(layout.metadata_offset + region.metadata.len() as u64);
+    superblock.metadata_offset.set(layout.metadata_offset);
+    superblock.metadata_bytes.set(region.metadata.len() as u64);
+    superblock.block_bytes.set(layout.block_bytes);
+    superblock.inode_count.set(layout.inodes.len() as u32);
+    superblock.entry_count.set(layout.entries.len() as u32);
+    superblock.extent_count.set(layout.extents.len() as u32);
+    superblock.chunk_count.set(layout.chunks.len() as u32);
+    superblock.block_count.set(layout.blocks.len() as u32);
+    superblock.section_count.set(region.table.len() as u32);
+    superblock.sections[..region.table.len()].copy_from_slice(&region.table);
+    superblock.check = check_hash(&superblock);
+    Ok(superblock)
+}
+
+/// The image about to be written, without its blocks, which opening does not read.
+struct Unwritten<'a> {
+    built: &'a Built,
+}
+
+impl ReadAt for Unwritten<'_> {
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let start = self.built.metadata_offset;
+        if offset >= start {
+            self.built.metadata.as_slice().read_exact_at(offset - start, buf)
+        } else {
+            self.built.superblock.as_slice().read_exact_at(offset, buf)
+        }
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.built.file_bytes)
+    }
+}

@@ -1,0 +1,190 @@
+//! All metadata of one image, verified and validated, in the encoding of the image.
+
+use crate::chunk::ChunkIndex;
+use crate::section::{decode, read_stored};
+use crate::table::Table;
+use crate::{ImageError, Limits, ReadAt, SectionReport, Superblock, data, format, tree};
+use std::ops::Range;
+use std::sync::OnceLock;
+use units::ImageId;
+
+/// Metadata of an image. Opening checks every rule of the format once; afterwards no accessor fails on content,
+/// panics or loops, and none allocates except where it returns a `Vec`.
+///
+/// Memory: the decoded sections, plus 1/128 of the extents, plus 4 bytes a chunk if chunks were sorted
+/// ([`Metadata::memory_bytes`]).
+pub struct Metadata {
+    pub(crate) superblock: Superblock,
+    pub(crate) tables: Tables,
+    pub(crate) chunk_index: ChunkIndex,
+}
+
+/// Sections that are read when an image is opened early: all required ones but the last, the chunk hashes.
+const SECTIONS_EARLY: usize = format::SECTIONS_REQUIRED.len() - 1;
+
+/// The decoded sections.
+pub(crate) struct Tables {
+    pub(crate) inodes: Table<format::Inode>,
+    pub(crate) entries: Table<format::Entry>,
+    pub(crate) names: Box<[u8]>,
+    pub(crate) targets: Box<[u8]>,
+    pub(crate) xattr_sets: Table<zerocopy::little_endian::U32>,
+    pub(crate) xattrs: Table<format::Xattr>,
+    pub(crate) xattr_bytes: Box<[u8]>,
+    pub(crate) extents: Table<format::Extent>,
+    pub(crate) chunks: Table<format::Chunk>,
+    pub(crate) blocks: Table<format::Block>,
+    /// Empty until loaded.
+    pub(crate) chunk_hashes: OnceLock<Table<format::ChunkHash>>,
+}
+
+impl Metadata {
+    /// Reads the superblock and the metadata region of `source`, and checks them entirely: hashes, sizes, the tree,
+    /// the extents, the places of chunks and blocks. Reads no block.
+    ///
+    /// # Errors
+    /// See [`ImageError`]; the first thing wrong, with its place.
+    pub fn open(source: &dyn ReadAt, limits: &Limits) -> Result<Metadata, ImageError> {
+        let metadata = Metadata::open_early(source, limits)?;
+        metadata.load_chunk_hashes(source)?;
+        let mut stored = Vec::new();
+        for section in metadata.superblock.sections.iter().filter(|section| section.optional) {
+            read_stored(source, section, &mut stored)?;
+        }
+        Ok(metadata)
+    }
+
+    /// As [`Metadata::open`], but leaves out what a mount can start without: the chunk hashes, which are two thirds of
+    /// the metadata of a typical image, and optional sections. Blocks can be verified at once;
+    /// [`Metadata::verify_page`] and [`Metadata::chunk_hash`] work after [`Metadata::load_chunk_hashes`].
+    ///
+    /// # Errors
+    /// As [`Metadata::open`], for what is read.
+    pub fn open_early(source: &dyn ReadAt, limits: &Limits) -> Result<Metadata, ImageError> {
+        let superblock = Superblock::read(source, limits)?;
+        let mut stored = Vec::new();
+        let mut raw: [Box<[u8]>; SECTIONS_EARLY] = Default::default();
+        for (slot, kind) in raw.iter_mut().zip(format::SECTIONS_REQUIRED) {
+            // The superblock was checked to have them all.
+            if let Some(section) = superblock.section(kind) {
+                read_stored(source, section, &mut stored)?;
+                *slot = decode(section, &stored)?;
+            }
+        }
+        drop(stored);
+        let [inodes, entries, names, targets, xattr_sets, xattrs, xattr_bytes, extents, chunks, blocks] = raw;
+        let tables = Tables {
+            inodes: Table::new(inodes),
+            entries: Table::new(entries),
+            names,
+            targets,
+            xattr_sets: Table::new(xattr_sets),
+            xattrs: Table::new(xattrs),
+            xattr_bytes,
+            extents: Table::new(extents),
+            chunks: Table::new(chunks),
+            blocks: Table::new(blocks),
+            chunk_hashes: OnceLock::new(),
+        };
+        tree::validate(&tables, limits)?;
+        let chunk_index = data::validate(&superblock, &tables)?;
+        Ok(Metadata { superblock, tables, chunk_index })
+    }
+
+    /// Reads and verifies the chunk hashes, if they are not loaded yet. Several threads may try at once.
+    ///
+    /// # Errors
+    /// The source fails, or the section is damaged; it can be tried again.
+    pub fn load_chunk_hashes(&self, source: &dyn ReadAt) -> Result<(), ImageError> {
+        if self.has_chunk_hashes() {
+            return Ok(());
+        }
+        let Some(section) = self.superblock.section(format::SECTION_CHUNK_HASHES) else { return Ok(()) };
+        let mut stored = Vec::new();
+        read_stored(source, section, &mut stored)?;
+        let table = Table::new(decode(section, &stored)?);
+        // Whoever was first has set the same bytes: their hash is in the superblock.
+        self.tables.chunk_hashes.get_or_init(|| table);
+        Ok(())
+    }
+
+    /// Whether pages can be verified: always after [`Metadata::open`].
+    pub fn has_chunk_hashes(&self) -> bool {
+        self.tables.chunk_hashes.get().is_some()
+    }
+
+    /// Identity of the image: BLAKE3 of its superblock, which covers every byte of the file.
+    pub fn id(&self) -> ImageId {
+        self.superblock.id
+    }
+
+    /// The superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Bytes of the image file.
+    pub fn file_bytes(&self) -> u64 {
+        self.superblock.file_bytes
+    }
+
+    /// Where the metadata region lies in the file.
+    pub fn metadata_region(&self) -> Range<u64> {
+        self.superblock.metadata_region()
+    }
+
+    /// Number of inodes; valid ids are 1 to this.
+    pub fn inode_count(&self) -> u32 {
+        self.tables.inodes.len()
+    }
+
+    /// Number of blocks; valid ids are 0 to one less.
+    pub fn block_count(&self) -> u32 {
+        self.tables.blocks.len()
+    }
+
+    /// Number of chunks; valid ids are 0 to one less.
+    pub fn chunk_count(&self) -> u32 {
+        self.tables.chunks.len()
+    }
+
+    /// Bytes of a full chunk: a power of two, at most a page.
+    pub fn chunk_bytes(&self) -> usize {
+        self.superblock.chunk_bytes()
+    }
+
+    /// The section table, in file order.
+    pub fn section_report(&self) -> &[SectionReport] {
+        &self.superblock.sections
+    }
+
+    /// Bytes of memory this value holds.
+    pub fn memory_bytes(&self) -> usize {
+        let t = &self.tables;
+        let pools = t.names.len() + t.targets.len() + t.xattr_bytes.len();
+        let tree = t.inodes.byte_len() + t.entries.byte_len() + t.xattr_sets.byte_len() + t.xattrs.byte_len();
+        let data = t.extents.byte_len() + t.chunks.byte_len() + t.blocks.byte_len();
+        let hashes = t.chunk_hashes.get().map_or(0, Table::byte_len);
+        size_of::<Metadata>() + pools + tree + data + hashes + self.chunk_index.memory_bytes()
+    }
+
+    /// Reads, verifies and decodes an optional section (profile, signature) from the image this was opened from;
+    /// `None` if it has none of this kind. Opening does not keep them in memory.
+    ///
+    /// # Errors
+    /// The source fails or changed, the section is damaged, or its codec is unknown.
+    pub fn optional_section(&self, source: &dyn ReadAt, kind: u32) -> Result<Option<Box<[u8]>>, ImageError> {
+        let Some(section) = self.superblock.section(kind).filter(|section| section.optional) else {
+            return Ok(None);
+        };
+        let mut stored = Vec::new();
+        read_stored(source, section, &mut stored)?;
+        decode(section, &stored).map(Some)
+    }
+}
+
+impl std::fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metadata").field("id", &self.id()).field("inodes", &self.inode_count()).finish_non_exhaustive()
+    }
+}

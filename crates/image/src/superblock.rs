@@ -1,0 +1,290 @@
+//! The superblock: parsing it and checking everything about it that can be checked without the sections.
+
+use crate::section::{record_bytes, unknown_codec, unknown_filter};
+use crate::{Codec, ImageError, Limits, ReadAt, SectionReport, format, limits, section_name};
+use std::ops::Range;
+use units::ImageId;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The superblock in native integers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// BLAKE3 of the 4096 bytes: the identity of the image.
+    pub id: ImageId,
+    /// Format version.
+    pub version: u16,
+    /// Base-2 logarithm of the chunk size.
+    pub chunk_shift: u8,
+    /// Bytes of the whole file.
+    pub file_bytes: u64,
+    /// Where the metadata region starts.
+    pub metadata_offset: u64,
+    /// Bytes of the metadata region.
+    pub metadata_bytes: u64,
+    /// Largest raw size of a block, 0 if there is none.
+    pub block_bytes: u32,
+    /// Inodes.
+    pub inode_count: u32,
+    /// Directory entries.
+    pub entry_count: u32,
+    /// Extents.
+    pub extent_count: u32,
+    /// Chunks.
+    pub chunk_count: u32,
+    /// Blocks.
+    pub block_count: u32,
+    /// The section table, in file order.
+    pub sections: Vec<SectionReport>,
+}
+
+fn corrupt(offset: usize, what: &'static str, expected: u64, found: u64) -> ImageError {
+    ImageError::Corrupt { section: "superblock", offset: offset as u64, what, expected, found }
+}
+
+fn require_zero(bytes: &[u8], at: usize) -> Result<(), ImageError> {
+    match bytes.iter().position(|&byte| byte != 0) {
+        Some(i) => Err(corrupt(at + i, "a reserved byte", 0, bytes[i].into())),
+        None => Ok(()),
+    }
+}
+
+fn require_limit(what: &'static str, limit: impl Into<u64>, found: impl Into<u64>) -> Result<(), ImageError> {
+    let (limit, found) = (limit.into(), found.into());
+    if found > limit { Err(ImageError::Limit { what, limit, found }) } else { Ok(()) }
+}
+
+impl Superblock {
+    /// Reads and checks the superblock of `source`, whose length must be the one it announces.
+    ///
+    /// # Errors
+    /// Not an image, another version, truncated or followed by other data, damaged, or over `limits`.
+    pub fn read(source: &dyn ReadAt, limits: &Limits) -> Result<Superblock, ImageError> {
+        let read = |source| ImageError::Read { what: "superblock", offset: 0, source };
+        let found = source.len().map_err(read)?;
+        let mut bytes = [0; format::SUPERBLOCK_BYTES];
+        if found < bytes.len() as u64 {
+            // A short file of another kind should be called that, not a truncated image.
+            let start = &mut bytes[..found.min(format::MAGIC.len() as u64) as usize];
+            source.read_exact_at(0, start).map_err(read)?;
+            if !format::MAGIC.starts_with(start) {
+                return Err(wrong_magic(&bytes));
+            }
+            return Err(ImageError::FileLength { expected: format::SUPERBLOCK_BYTES as u64, found });
+        }
+        source.read_exact_at(0, &mut bytes).map_err(read)?;
+        let superblock = Superblock::parse(&bytes, limits)?;
+        if superblock.file_bytes != found {
+            return Err(ImageError::FileLength { expected: superblock.file_bytes, found });
+        }
+        Ok(superblock)
+    }
+
+    /// Parses and checks the first 4096 bytes of an image by themselves.
+    ///
+    /// # Errors
+    /// As [`Superblock::read`], except that the length of the file is not known.
+    pub fn parse(bytes: &[u8; format::SUPERBLOCK_BYTES], limits: &Limits) -> Result<Superblock, ImageError> {
+        let raw = format::Superblock::ref_from_bytes(bytes.as_slice())
+            .map_err(|_| corrupt(0, "its size", format::SUPERBLOCK_BYTES as u64, bytes.len() as u64))?;
+        if raw.magic != format::MAGIC {
+            return Err(wrong_magic(bytes));
+        }
+        let newer = |what, found, known| Err(ImageError::NeedsNewer { what, found, known });
+        if raw.version.get() > format::VERSION {
+            return newer("format version", raw.version.get().into(), format::VERSION.into());
+        }
+        if raw.version.get() != format::VERSION {
+            return Err(corrupt(8, "the format version", format::VERSION.into(), raw.version.get().into()));
+        }
+        let found = check_hash(raw);
+        if found != raw.check {
+            return Err(ImageError::SectionHash { section: "superblock", offset: 0, expected: raw.check, found });
+        }
+        if raw.features.get() & !format::FEATURES_KNOWN != 0 {
+            return newer("feature bits", raw.features.get().into(), format::FEATURES_KNOWN.into());
+        }
+        if !limits::CHUNK_SHIFT_ACCEPTED.contains(&raw.chunk_shift) {
+            let nearest = limits::CHUNK_SHIFT_WRITTEN.into();
+            return Err(corrupt(10, "the chunk size's logarithm", nearest, raw.chunk_shift.into()));
+        }
+        require_zero(&[raw.reserved_a], 11)?;
+        require_zero(raw.reserved_b.as_bytes(), 68)?;
+        require_zero(&raw.reserved_c, 72)?;
+        let superblock = Superblock::from_raw(raw, bytes);
+        superblock.check_region(limits)?;
+        superblock.check_sections(raw)?;
+        superblock.check_counts(limits)?;
+        Ok(superblock)
+    }
+
+    /// Bytes of a full chunk.
+    pub fn chunk_bytes(&self) -> usize {
+        1 << self.chunk_shift
+    }
+
+    /// Where the metadata region lies in the file.
+    pub fn metadata_region(&self) -> Range<u64> {
+        self.metadata_offset..self.metadata_offset + self.metadata_bytes
+    }
+
+    pub(crate) fn section(&self, kind: u32) -> Option<&SectionReport> {
+        self.sections.iter().find(|section| section.kind == kind)
+    }
+
+    fn from_raw(raw: &format::Superblock, bytes: &[u8]) -> Superblock {
+        let used = (raw.section_count.get() as usize).min(format::SECTIONS_MAX);
+        Superblock {
+            id: ImageId(*blake3::hash(bytes).as_bytes()),
+            version: raw.version.get(),
+            chunk_shift: raw.chunk_shift,
+            file_bytes: raw.file_bytes.get(),
+            metadata_offset: raw.metadata_offset.get(),
+            metadata_bytes: raw.metadata_bytes.get(),
+            block_bytes: raw.block_bytes.get(),
+            inode_count: raw.inode_count.get(),
+            entry_count: raw.entry_count.get(),
+            extent_count: raw.extent_count.get(),
+            chunk_count: raw.chunk_count.get(),
+            block_count: raw.block_count.get(),
+            sections: raw.sections[..used].iter().map(section_report).collect(),
+        }
+    }
+
+    fn check_region(&self, limits: &Limits) -> Result<(), ImageError> {
+        let start = format::SUPERBLOCK_BYTES as u64;
+        if self.metadata_offset < start {
+            return Err(corrupt(24, "the start of the metadata region", start, self.metadata_offset));
+        }
+        let end = self.metadata_offset.checked_add(self.metadata_bytes);
+        if end != Some(self.file_bytes) {
+            let end = end.unwrap_or(u64::MAX);
+            return Err(corrupt(32, "the end of the metadata region", self.file_bytes, end));
+        }
+        require_limit("the stored metadata in bytes", limits.metadata_bytes_max, self.metadata_bytes)?;
+        let raw = self.sections.iter().fold(0u64, |sum, section| sum.saturating_add(section.raw_bytes));
+        require_limit("the decoded metadata in bytes", limits.metadata_bytes_max, raw)
+    }
+
+    fn check_sections(&self, raw: &format::Superblock) -> Result<(), ImageError> {
+        let count = raw.section_count.get();
+        if count as usize > format::SECTIONS_MAX {
+            return Err(corrupt(64, "the number of sections", format::SECTIONS_MAX as u64, count.into()));
+        }
+        let mut end = self.metadata_offset;
+        let mut kind_before = 0;
+        for (i, section) in self.sections.iter().enumerate() {
+            let at = 128 + 64 * i;
+            if section.kind <= kind_before {
+                let least = u64::from(kind_before) + 1;
+                return Err(corrupt(at, "the section kind, which must ascend,", least, section.kind.into()));
+            }
+            kind_before = section.kind;
+            check_section_flags(at, section, &raw.sections[i])?;
+            if section.offset != end {
+                return Err(corrupt(at + 8, "the start of a section", end, section.offset));
+            }
+            end = end.saturating_add(section.stored_bytes);
+        }
+        if end != self.file_bytes {
+            return Err(corrupt(128, "the end of the last section", self.file_bytes, end));
+        }
+        require_zero(raw.sections[count as usize..].as_bytes(), 128 + 64 * count as usize)
+    }
+
+    fn check_counts(&self, limits: &Limits) -> Result<(), ImageError> {
+        require_limit("the number of inodes", limits.inodes_max, self.inode_count)?;
+        require_limit("the number of directory entries", limits.entries_max, self.entry_count)?;
+        require_limit("the number of chunks", limits.chunks_max, self.chunk_count)?;
+        require_limit("the number of blocks", limits.blocks_max, self.block_count)?;
+        require_limit("the size of a block", limits.block_bytes_max, self.block_bytes)?;
+        let fixed = [
+            (format::SECTION_INODES, self.inode_count, size_of::<format::Inode>()),
+            (format::SECTION_ENTRIES, self.entry_count, size_of::<format::Entry>()),
+            (format::SECTION_EXTENTS, self.extent_count, size_of::<format::Extent>()),
+            (format::SECTION_CHUNKS, self.chunk_count, size_of::<format::Chunk>()),
+            (format::SECTION_CHUNK_HASHES, self.chunk_count, format::CHUNK_HASH_BYTES),
+            (format::SECTION_BLOCKS, self.block_count, size_of::<format::Block>()),
+        ];
+        for kind in format::SECTIONS_REQUIRED {
+            let Some(section) = self.section(kind) else {
+                let (section, what) = (section_name(kind), "the number of sections of this kind");
+                return Err(ImageError::Corrupt { section, offset: 0, what, expected: 1, found: 0 });
+            };
+            let expected = match fixed.iter().find(|(of, _, _)| *of == kind) {
+                Some((_, count, bytes)) => u64::from(*count) * *bytes as u64,
+                None => section.raw_bytes,
+            };
+            if section.raw_bytes != expected {
+                let at = self.sections.iter().position(|other| other.kind == kind).unwrap_or(0);
+                return Err(corrupt(128 + 64 * at + 24, "the raw size of a section", expected, section.raw_bytes));
+            }
+        }
+        // Offsets into these are 32 bits wide; the limit on metadata may be raised beyond that.
+        for kind in [format::SECTION_NAMES, format::SECTION_TARGETS, format::SECTION_XATTR_BYTES] {
+            let bytes = self.section(kind).map_or(0, |section| section.raw_bytes);
+            require_limit("the size of a section", u32::MAX, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// The hash that belongs into the `check` field of `raw`.
+pub(crate) fn check_hash(raw: &format::Superblock) -> [u8; 32] {
+    let mut unchecked = *raw;
+    unchecked.check = [0; 32];
+    *blake3::hash(unchecked.as_bytes()).as_bytes()
+}
+
+fn wrong_magic(bytes: &[u8]) -> ImageError {
+    let mut found = [0; 8];
+    found.copy_from_slice(&bytes[..8]);
+    ImageError::Magic { expected: format::MAGIC, found }
+}
+
+fn section_report(raw: &format::Section) -> SectionReport {
+    SectionReport {
+        kind: raw.kind.get(),
+        codec: raw.codec,
+        filter: raw.filter,
+        optional: raw.flags & format::SECTION_OPTIONAL != 0,
+        offset: raw.offset.get(),
+        stored_bytes: raw.stored_bytes.get(),
+        raw_bytes: raw.raw_bytes.get(),
+        hash: raw.hash,
+    }
+}
+
+fn check_section_flags(at: usize, section: &SectionReport, raw: &format::Section) -> Result<(), ImageError> {
+    let flags = raw.flags;
+    if flags & !format::SECTION_OPTIONAL != 0 {
+        let (found, known) = (flags.into(), format::SECTION_OPTIONAL.into());
+        return Err(ImageError::NeedsNewer { what: "section flags", found, known });
+    }
+    if raw.reserved != 0 {
+        return Err(corrupt(at + 7, "a reserved byte", 0, raw.reserved.into()));
+    }
+    if !format::SECTIONS_REQUIRED.contains(&section.kind) {
+        if section.optional {
+            return Ok(());
+        }
+        let known = format::SECTION_CHUNK_HASHES.into();
+        return Err(ImageError::NeedsNewer { what: "required section", found: section.kind.into(), known });
+    }
+    if section.optional {
+        return Err(corrupt(at + 5, "the flags of a required section", 0, flags.into()));
+    }
+    let filters = if record_bytes(section.kind).is_some() { format::FILTER_COLUMNS } else { format::FILTER_NONE };
+    if section.filter > filters {
+        return Err(unknown_filter(section.filter));
+    }
+    let codec = Codec::from_u8(section.codec).ok_or(unknown_codec(section.codec))?;
+    let fits = match codec {
+        Codec::Stored => section.stored_bytes == section.raw_bytes,
+        _ => section.stored_bytes < section.raw_bytes,
+    };
+    if !fits {
+        let (expected, found) = (section.raw_bytes, section.stored_bytes);
+        return Err(corrupt(at + 16, "the stored size of a section, bounded by its raw size,", expected, found));
+    }
+    Ok(())
+}
