@@ -1,0 +1,198 @@
+//! What the command line fills in for a bench or the demo.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::link::Link;
+use crate::workload::Workload;
+
+/// Fewest runs of which a median and a spread are printed.
+pub const RUNS_MIN: usize = 5;
+
+/// Most runs: more would not end.
+const RUNS_MAX: usize = 1000;
+
+/// Most learning runs; the profile is stable long before.
+const LEARNING_RUNS_MAX: usize = 100;
+
+/// Options of `runnel bench stream`.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The `runnel` binary to drive; usually the one that runs.
+    pub runnel: PathBuf,
+    /// Folder for trees, images and mounts, kept for the next bench. `None`: a temporary folder, removed at the end.
+    pub work: Option<PathBuf>,
+    /// Names of workloads; empty: all, or `python-200` alone if quick.
+    pub cases: Vec<String>,
+    /// Links as text; empty: `20ms-25mbit` and `lan`.
+    pub links: Vec<String>,
+    /// Ends within five minutes: python-200 and, without peers, perl.
+    pub quick: bool,
+    /// Measured runs of each mode.
+    pub runs: usize,
+    /// Starts from which the server learns before the learned modes are measured.
+    pub learning_runs: usize,
+    /// Measure the peers too.
+    pub peers: bool,
+    /// Connections of our client; `None`: its own default.
+    pub connections: Option<u32>,
+    /// Further options handed to `runnel mount`, for ablations.
+    pub mount_options: Vec<String>,
+    /// Leave the page cache of the machine alone: cold starts rely on fresh mounts, native cold starts are left out.
+    pub keep_caches: bool,
+    /// Seed of the losses of a link.
+    pub seed: u64,
+    /// Rows as JSON lines on standard output instead of tables.
+    pub json: bool,
+    /// File to which rows are added.
+    pub history: Option<PathBuf>,
+    /// Source revision for the rows; `None`: asked from git, else `unknown`.
+    pub commit: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            runnel: PathBuf::from("/proc/self/exe"),
+            work: None,
+            cases: Vec::new(),
+            links: Vec::new(),
+            quick: false,
+            runs: RUNS_MIN,
+            learning_runs: 3,
+            peers: false,
+            connections: None,
+            mount_options: Vec::new(),
+            keep_caches: false,
+            seed: 1,
+            json: false,
+            history: None,
+            commit: None,
+        }
+    }
+}
+
+/// Options that were checked: everything that can be refused without measuring was.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The binary, as a path that stays valid in children.
+    pub runnel: PathBuf,
+    /// The workloads.
+    pub cases: Vec<Workload>,
+    /// The links.
+    pub links: Vec<Link>,
+    /// See [`Options::runs`].
+    pub runs: usize,
+    /// See [`Options::learning_runs`].
+    pub learning_runs: usize,
+    /// Options of every `runnel mount`.
+    pub mount_options: Vec<String>,
+    /// See [`Options::seed`].
+    pub seed: u64,
+    /// Source revision.
+    pub commit: String,
+}
+
+impl Options {
+    /// Checks the options.
+    pub fn plan(&self) -> anyhow::Result<Plan> {
+        ensure!((RUNS_MIN..=RUNS_MAX).contains(&self.runs), "--runs {}: from {RUNS_MIN} to {RUNS_MAX}", self.runs);
+        let learning = self.learning_runs;
+        ensure!(
+            (1..=LEARNING_RUNS_MAX).contains(&learning),
+            "--learning-runs {learning}: from 1 to {LEARNING_RUNS_MAX}"
+        );
+        let links: Vec<&str> = match self.links.is_empty() {
+            true => vec!["20ms-25mbit", "lan"],
+            false => self.links.iter().map(String::as_str).collect(),
+        };
+        let mut mount_options = self.mount_options.clone();
+        if let Some(count) = self.connections {
+            mount_options.extend(["--connections".to_string(), count.to_string()]);
+        }
+        Ok(Plan {
+            runnel: binary(&self.runnel)?,
+            cases: self.workloads()?,
+            links: links.into_iter().map(str::parse).collect::<anyhow::Result<_>>()?,
+            runs: self.runs,
+            learning_runs: learning,
+            mount_options,
+            seed: self.seed,
+            commit: self.commit.clone().unwrap_or_else(revision),
+        })
+    }
+
+    fn workloads(&self) -> anyhow::Result<Vec<Workload>> {
+        let names: Vec<&str> = match (self.cases.is_empty(), self.quick) {
+            (false, _) => self.cases.iter().map(String::as_str).collect(),
+            (true, true) if self.peers => vec!["python-200"],
+            (true, true) => vec!["python-200", "perl"],
+            (true, false) => return Ok(Workload::all()),
+        };
+        let known: Vec<&str> = Workload::all().iter().map(|workload| workload.name).collect();
+        let find =
+            |name| Workload::named(name).with_context(|| format!("no case '{name}'; there are: {}", known.join(", ")));
+        names.into_iter().map(find).collect()
+    }
+}
+
+/// The real path of the binary: `/proc/self/exe` means something else in a child.
+pub fn binary(path: &std::path::Path) -> anyhow::Result<PathBuf> {
+    let real =
+        std::fs::canonicalize(path).with_context(|| format!("cannot find the runnel binary {}", path.display()))?;
+    if !real.is_file() {
+        bail!("{} is not a program", real.display());
+    }
+    Ok(real)
+}
+
+/// The revision of the source folder the caller stands in, with a mark if files were changed.
+fn revision() -> String {
+    let output = Command::new("git").args(["describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12"]).output();
+    let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).trim().to_string();
+    if text.is_empty() { "unknown".to_string() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(change: impl FnOnce(&mut Options)) -> anyhow::Result<Plan> {
+        let mut options = Options { commit: Some("abc".into()), ..Options::default() };
+        change(&mut options);
+        options.plan()
+    }
+
+    #[test]
+    fn defaults_cover_every_case_and_quick_a_few() -> anyhow::Result<()> {
+        let full = plan(|_| {})?;
+        assert_eq!((full.cases.len(), full.runs, full.commit.as_str()), (Workload::all().len(), RUNS_MIN, "abc"));
+        assert_eq!(full.links.iter().map(Link::name).collect::<Vec<_>>(), ["20ms-25mbit", "lan"]);
+        assert!(full.runnel.is_absolute() && !full.runnel.starts_with("/proc"));
+        let quick = plan(|options| options.quick = true)?;
+        assert!(quick.cases.len() < full.cases.len() && quick.cases[0].name == "python-200");
+        let connections = plan(|options| options.connections = Some(3))?;
+        assert_eq!(connections.mount_options, ["--connections", "3"]);
+        Ok(())
+    }
+
+    #[test]
+    fn bad_options_are_refused_before_anything_runs() {
+        type Change = fn(&mut Options);
+        let cases: [(Change, &str); 6] = [
+            (|options| options.runs = 1, "--runs 1: from 5"),
+            (|options| options.learning_runs = 0, "--learning-runs 0: from 1"),
+            (|options| options.cases = vec!["emacs".into()], "no case 'emacs'; there are: python-200"),
+            (|options| options.links = vec!["slow".into()], "link 'slow'"),
+            (|options| options.runnel = "/no/such/runnel".into(), "cannot find the runnel binary /no/such/runnel"),
+            (|options| options.runnel = "/usr".into(), "/usr is not a program"),
+        ];
+        for (change, expected) in cases {
+            let error = format!("{:#}", plan(change).expect_err(expected));
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
