@@ -1,0 +1,142 @@
+//! The one error type of this crate. Each value names the thing it is about; the command line adds hints.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why packing, extracting or reading an image's files failed.
+#[derive(Debug, thiserror::Error)]
+pub enum PackError {
+    /// A file or directory of the source could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// What was being read.
+        path: PathBuf,
+        /// The failure.
+        source: io::Error,
+    },
+    /// A file of the source is no longer what it was when the tree was listed.
+    #[error("{} changed while it was being packed", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The source is of no kind we can pack.
+    #[error("{}: {problem}", path.display())]
+    Source {
+        /// The source as it was named.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A tar archive is damaged or holds something that cannot be packed.
+    #[error("{archive}: at byte {offset}: {problem}")]
+    Tar {
+        /// The archive, or the layer of a container image.
+        archive: String,
+        /// Offset of the header in the uncompressed archive.
+        offset: u64,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A container image is damaged, or the choice among its manifests is not clear.
+    #[error("{archive}: {problem}")]
+    Oci {
+        /// The container image as it was named.
+        archive: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The closure of a program could not be found.
+    #[error(transparent)]
+    Closure(#[from] elf::ClosureError),
+    /// Programs need libraries that are not there.
+    #[error("missing libraries: {}", list.join("; "))]
+    MissingLibraries {
+        /// `NAME (needed by FILE)`, at most 20 of them.
+        list: Vec<String>,
+    },
+    /// An entry of the source has a name, size or number that no image can hold.
+    #[error("{}: {source}", path.display())]
+    Entry {
+        /// Its path in the source.
+        path: PathBuf,
+        /// The rule that it breaks.
+        source: image::ImageError,
+    },
+    /// An option is out of its range.
+    #[error("{name} is {found}, must be {expected}")]
+    Option {
+        /// The option.
+        name: &'static str,
+        /// What was given.
+        found: String,
+        /// What is possible.
+        expected: String,
+    },
+    /// The file system of the output is full; the temporary file is removed and an old output untouched.
+    #[error("no space left for {}; the unfinished file was removed", path.display())]
+    DiskFull {
+        /// The output.
+        path: PathBuf,
+    },
+    /// The output could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The output.
+        path: PathBuf,
+        /// The failure.
+        source: io::Error,
+    },
+    /// The temporary file that holds the contents of a compressed or piped archive could not be written.
+    #[error("cannot write temporary data to {}: {source}", directory.display())]
+    Spool {
+        /// The directory of the temporary file.
+        directory: PathBuf,
+        /// The failure.
+        source: io::Error,
+    },
+    /// The directory to extract into holds something already.
+    #[error("{} is not empty", path.display())]
+    TargetNotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A path does not exist in the image, or is not of the kind asked for.
+    #[error("{path} in the image: {problem}")]
+    ImagePath {
+        /// The path, escaped where it is not UTF-8.
+        path: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The image is damaged, or a limit of the format was passed while building it.
+    #[error(transparent)]
+    Image(#[from] image::ImageError),
+    /// A codec failed, which happens only when memory runs out.
+    #[error(transparent)]
+    Codec(#[from] codec::CodecError),
+    /// Worker threads could not be started.
+    #[error("cannot start {count} worker threads: {problem}")]
+    Threads {
+        /// Threads asked for.
+        count: usize,
+        /// The failure.
+        problem: String,
+    },
+}
+
+impl PackError {
+    /// The error for a failed write to `path`; a full disk has a kind of its own.
+    pub(crate) fn write(path: impl Into<PathBuf>, source: io::Error) -> PackError {
+        let path = path.into();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => PackError::DiskFull { path },
+            _ => PackError::Write { path, source },
+        }
+    }
+
+    /// The error for a failed read of `path`.
+    pub(crate) fn read(path: impl Into<PathBuf>, source: impl Into<io::Error>) -> PackError {
+        PackError::Read { path: path.into(), source: source.into() }
+    }
+}

@@ -1,0 +1,208 @@
+//! Looking into an image: `ls` and `cat`.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use image::{Inode, Kind, Metadata, ReadAt, device_parts};
+use units::InodeId;
+
+use crate::PackError;
+use crate::reader::{BlockReader, Part};
+
+/// Zeros written at a time for a hole.
+const ZEROS_BYTES: usize = 64 << 10;
+
+/// One line of a listing.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// Path from the root of the image, absolute, any bytes.
+    pub path: Vec<u8>,
+    /// Attributes.
+    pub inode: Inode,
+    /// Target of a symlink.
+    pub target: Option<Vec<u8>>,
+}
+
+/// Calls `visit` with what lies at `path` (not followed if it is a symlink), or if that is a directory with all it
+/// holds, in byte order; with `recursive`, with all that lies below.
+///
+/// # Errors
+/// There is no such path, or the error of `visit`.
+pub fn list(
+    metadata: &Metadata,
+    path: &[u8],
+    recursive: bool,
+    mut visit: impl FnMut(&Listing) -> Result<(), PackError>,
+) -> Result<(), PackError> {
+    let start = metadata.resolve(path).or_else(|| metadata.resolve_following(path)).ok_or_else(|| missing(path))?;
+    let at = |id: InodeId, path: Vec<u8>| -> Option<Listing> {
+        Some(Listing { path, inode: metadata.inode(id)?, target: metadata.symlink(id).map(<[u8]>::to_vec) })
+    };
+    let base = metadata.path(start).unwrap_or_else(|| b"/".to_vec());
+    let Some(first) = at(start, base) else { return Err(missing(path)) };
+    if first.inode.kind() != Kind::Dir {
+        return visit(&first);
+    }
+    // Entries still to be visited, the next one last.
+    let mut pending: Vec<(InodeId, Vec<u8>)> = children(metadata, start, &first.path);
+    while let Some((id, path)) = pending.pop() {
+        let Some(listing) = at(id, path) else { continue };
+        visit(&listing)?;
+        if recursive && listing.inode.kind() == Kind::Dir {
+            pending.extend(children(metadata, id, &listing.path));
+        }
+    }
+    Ok(())
+}
+
+fn children(metadata: &Metadata, directory: InodeId, path: &[u8]) -> Vec<(InodeId, Vec<u8>)> {
+    let base = if path == b"/" { &b""[..] } else { path };
+    metadata.entries(directory).rev().map(|entry| (entry.inode, [base, b"/", entry.name].concat())).collect()
+}
+
+/// Writes one line: with `long` like `ls -l`, with numeric owners and the time in UTC; else the path alone. Bytes that
+/// a terminal should not see, and those that are not UTF-8, are written as `\xNN`.
+///
+/// # Errors
+/// `out` fails.
+pub fn write_listing(listing: &Listing, long: bool, out: &mut dyn Write) -> io::Result<()> {
+    let inode = &listing.inode;
+    if !long {
+        return writeln!(out, "{}", printable(&listing.path));
+    }
+    let size = match inode.kind() {
+        Kind::Char | Kind::Block => {
+            let (major, minor) = device_parts(inode.rdev());
+            format!("{major}, {minor}")
+        }
+        _ => inode.size().to_string(),
+    };
+    write!(
+        out,
+        "{}{} {:>3} {:>5} {:>5} {:>10} {} {}",
+        inode.kind().letter(),
+        permissions(inode.permissions()),
+        inode.nlink(),
+        inode.uid(),
+        inode.gid(),
+        size,
+        date(inode.mtime_sec()),
+        printable(&listing.path),
+    )?;
+    match &listing.target {
+        Some(target) => writeln!(out, " -> {}", printable(target)),
+        None => writeln!(out),
+    }
+}
+
+/// Writes the contents of the file at `path` to `out`, symlinks followed within the image.
+///
+/// # Errors
+/// There is no such file, a block is damaged, or `out` fails.
+pub fn cat(metadata: &Metadata, source: &dyn ReadAt, path: &[u8], out: &mut dyn Write) -> Result<(), PackError> {
+    let id = metadata.resolve_following(path).ok_or_else(|| missing(path))?;
+    if metadata.inode(id).is_none_or(|inode| inode.kind() != Kind::File) {
+        return Err(PackError::ImagePath { path: printable(path), problem: "not a regular file" });
+    }
+    let failed = |source| PackError::write(Path::new("the output"), source);
+    BlockReader::new(metadata, source).read(id, |part| match part {
+        Part::Data(bytes) => out.write_all(bytes).map_err(failed),
+        Part::Hole(mut bytes) => {
+            let zeros = [0u8; ZEROS_BYTES];
+            while bytes > 0 {
+                let count = bytes.min(ZEROS_BYTES as u64);
+                out.write_all(&zeros[..count as usize]).map_err(failed)?;
+                bytes -= count;
+            }
+            Ok(())
+        }
+    })
+}
+
+fn missing(path: &[u8]) -> PackError {
+    PackError::ImagePath { path: printable(path), problem: "no such file or directory" }
+}
+
+/// Text as it is, everything else as `\xNN`.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() {
+                let mut buffer = [0; 4];
+                character.encode_utf8(&mut buffer).bytes().for_each(|byte| text += &format!("\\x{byte:02x}"));
+            } else {
+                text.push(character);
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| text += &format!("\\x{byte:02x}"));
+    }
+    text
+}
+
+/// The nine letters of `ls -l`.
+fn permissions(bits: u16) -> String {
+    let mut text = String::with_capacity(9);
+    for (shift, special, set, unset) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')] {
+        let triple = bits >> shift;
+        text.push(if triple & 4 != 0 { 'r' } else { '-' });
+        text.push(if triple & 2 != 0 { 'w' } else { '-' });
+        text.push(match (triple & 1 != 0, bits & special != 0) {
+            (true, true) => set,
+            (false, true) => unset,
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+/// `YYYY-MM-DD HH:MM` in UTC, by counting days in the 400-year cycle of the Gregorian calendar from 1 March 2000
+/// (years that begin in March have their leap day last).
+fn date(seconds: i64) -> String {
+    const DAYS_TO_2000_03_01: i64 = 11_017;
+    const CYCLE_DAYS: i64 = 146_097;
+    let (days, clock) = (seconds.div_euclid(86_400) - DAYS_TO_2000_03_01, seconds.rem_euclid(86_400));
+    let (cycle, day) = (days.div_euclid(CYCLE_DAYS), days.rem_euclid(CYCLE_DAYS));
+    let century = (day / 36_524).min(3);
+    let day = day - century * 36_524;
+    let four = day / 1_461;
+    let day = day - four * 1_461;
+    let year = (day / 365).min(3);
+    let day = day - year * 365;
+    // Months from March have 31, 30, 31, 30, 31 days, and that again: 153 days in five.
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let year = 2000 + 400 * cycle + 100 * century + 4 * four + year + i64::from(month >= 10);
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    format!("{year:04}-{month:02}-{day_of_month:02} {:02}:{:02}", clock / 3600, clock / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00"),
+            (-1, "1969-12-31 23:59"),
+            (951_782_400, "2000-02-29 00:00"),
+            (951_868_800, "2000-03-01 00:00"),
+            (4_107_542_399, "2100-02-28 23:59"),
+            (4_107_542_400, "2100-03-01 00:00"),
+            (1_709_164_800, "2024-02-29 00:00"),
+            (1_735_689_599, "2024-12-31 23:59"),
+        ] {
+            assert_eq!(date(seconds), text, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn names_are_shown_so_that_a_terminal_survives_them() {
+        assert_eq!(printable("gr\u{fc}n\u{1b}[1m".as_bytes()), "gr\u{fc}n\\x1b[1m");
+        assert_eq!(printable(b"a\xff\nb"), "a\\xff\\x0ab");
+        assert_eq!(permissions(0o4755), "rwsr-xr-x");
+        assert_eq!(permissions(0o1666), "rw-rw-rwT");
+    }
+}
