@@ -1,1 +1,44 @@
-//! (being written)
+//! The server: publishes the images of a store, answers demands, learns what programs touch, and pushes ahead of them.
+//!
+//! One task serves one connection ([`session`]): it drives the wire's state machine and never waits for a disk or for a
+//! prediction. Reading happens on blocking threads, in this order of importance: demands, pieces of pushes, reading
+//! ahead, bundles. What the connections share is in `accept::Shared`:
+//!
+//! - `catalog`: names, tags, open images (`published`), uploads (`upload`);
+//! - `push`: the streams of one connection, fed from bundles (`bundle`) or compressed live;
+//! - `provider` and `blocks`: what is decoded in memory; `learned`: actions in the store; `device`: what each device has;
+//! - `budget`, `metrics`, `admin`, `log`.
+//!
+//! Everything is bounded: see [`Config`]. A client can harm nothing but its own connection.
+
+mod accept;
+mod admin;
+mod blocks;
+mod budget;
+mod bundle;
+mod catalog;
+mod config;
+mod demand;
+mod device;
+mod error;
+mod learned;
+mod log;
+mod lru;
+mod metrics;
+mod name;
+mod provider;
+mod published;
+mod push;
+mod session;
+mod upload;
+
+pub use accept::{Server, serve_blocking};
+pub use catalog::{ListedImage, Listing};
+pub use config::{Config, Shares, StoreAt};
+pub use error::ServerError;
+pub use log::{Level, Logger};
+pub use metrics::{Counter, Definition, Metrics};
+pub use name::Name;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! The server as a whole: what all connections share, accepting them, upkeep, and an orderly end.
+
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use predict::Predictor;
+use store::{Local, Store};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use units::{ActionId, Moment};
+use wire::{ErrorCode, ServerConnection};
+
+use crate::blocks::{BlockCache, locked};
+use crate::budget::Budget;
+use crate::bundle::workshop::Workshop;
+use crate::catalog::Catalog;
+use crate::config::{Config, StoreAt};
+use crate::device::Devices;
+use crate::learned;
+use crate::log::Logger;
+use crate::metrics::Metrics;
+use crate::published::Published;
+use crate::upload::{Parked, UPLOADS_MAX};
+use crate::{ServerError, provider, session};
+
+/// Images opened at once. Opening reads and validates all metadata of an image.
+const OPENS_MAX: usize = 4;
+
+/// Clients at once that are being told that the server is busy; further ones are just dropped.
+const FAREWELLS_MAX: usize = 64;
+
+/// Time such a client has to read that.
+const FAREWELL_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Time connections have to end when the server does.
+const GOODBYE_DEADLINE: Duration = Duration::from_secs(3);
+
+/// Pause after a failed accept: with no file descriptors left it would fail again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub config: Config,
+    pub store: Arc<dyn Store>,
+    pub catalog: Catalog,
+    pub blocks: Arc<BlockCache>,
+    pub metrics: Arc<Metrics>,
+    pub log: Logger,
+    pub devices: Devices,
+    pub parked: Parked,
+    /// Memory of replies.
+    pub replies: Budget,
+    /// Memory of pieces of pushes.
+    pub pushes: Budget,
+    pub live_streams: Arc<Semaphore>,
+    pub reads: Arc<Semaphore>,
+    pub builds: Arc<Semaphore>,
+    pub opens: Arc<Semaphore>,
+    pub uploads: Arc<Semaphore>,
+    /// Held while an upload is published.
+    pub publishing: Mutex<()>,
+    /// `None` if no bundles are made.
+    pub workshop: Option<Workshop>,
+    pub started: Instant,
+    connections: AtomicU64,
+}
+
+impl Shared {
+    fn new(config: Config) -> Result<Shared, ServerError> {
+        let store: Arc<dyn Store> = match &config.store {
+            StoreAt::Folder(path) => Arc::new(Local::open(path)?),
+            StoreAt::Open(store) => store.clone(),
+        };
+        let shares = config.shares();
+        let metrics = Arc::new(Metrics::default());
+        let blocks = Arc::new(BlockCache::new(&shares));
+        let workshop = (config.bundles && config.learning)
+            .then(|| Workshop::start(store.clone(), metrics.clone(), config.log.clone()))
+            .transpose()
+            .map_err(ServerError::Runtime)?;
+        Ok(Shared {
+            catalog: Catalog::new(store.clone(), &config, blocks.clone(), metrics.clone()),
+            blocks,
+            log: config.log.clone(),
+            devices: Devices::default(),
+            parked: Parked::default(),
+            replies: Budget::new(shares.replies),
+            pushes: Budget::new(shares.pushes),
+            live_streams: Arc::new(Semaphore::new(config.live_streams_max)),
+            reads: Arc::new(Semaphore::new(config.reads_max)),
+            builds: Arc::new(Semaphore::new(config.builds_max)),
+            opens: Arc::new(Semaphore::new(OPENS_MAX)),
+            uploads: Arc::new(Semaphore::new(UPLOADS_MAX)),
+            publishing: Mutex::new(()),
+            workshop,
+            started: Instant::now(),
+            connections: AtomicU64::new(0),
+            metrics,
+            store,
+            config,
+        })
+    }
+
+    /// The present moment, as the pure crates count it.
+    pub fn now(&self) -> Moment {
+        Moment(self.started.elapsed().as_micros() as u64)
+    }
+
+    /// When `moment` is, for the runtime's timers.
+    pub fn instant(&self, moment: Moment) -> tokio::time::Instant {
+        tokio::time::Instant::from_std(self.started + Duration::from_micros(moment.0))
+    }
+
+    /// An image was opened for the first time, or by a device with a smaller window: get ready to push from it. Blocks.
+    pub fn prepare(&self, image: &Arc<Published>) {
+        if !self.config.learning {
+            return;
+        }
+        if let Some(workshop) = &self.workshop {
+            workshop.order_all(image);
+        }
+        provider::preload(image, self.config.provider_threshold);
+    }
+
+    /// A bundle turned out to be damaged: delete it and make it anew, on a blocking thread.
+    pub fn replace_bundle(self: &Arc<Self>, image: Arc<Published>, action: ActionId, key: String) {
+        let shared = self.clone();
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = shared.store.delete(&key) {
+                shared.log.warning(format_args!("a damaged bundle stays: {error}"));
+            } else if let Some(workshop) = &shared.workshop {
+                workshop.order(&image, action);
+            }
+        });
+    }
+
+    /// Ends idle runs, saves what changed, orders its bundles. Blocks.
+    fn upkeep(&self) {
+        self.parked.expire(self.config.upload_kept);
+        for image in self.catalog.opened() {
+            let changed = {
+                let mut predictor = locked(&image.predictor);
+                predictor.expire(self.now());
+                predictor.take_changed()
+            };
+            if changed.is_empty() {
+                continue;
+            }
+            self.save(&image);
+            if let Some(workshop) = &self.workshop {
+                changed.into_iter().for_each(|action| workshop.order(&image, action));
+            }
+        }
+    }
+
+    fn save(&self, image: &Published) {
+        if let Err(failure) = learned::save(&*self.store, image, &self.metrics) {
+            self.log.warning(format_args!("what was learned of image {} is not saved: {failure}", image.id));
+        }
+    }
+
+    /// Saves everything. Blocks.
+    fn finish(&self) {
+        if let Some(workshop) = &self.workshop {
+            workshop.stop();
+        }
+        if self.config.learning {
+            for image in self.catalog.opened() {
+                locked(&image.predictor).expire(self.now());
+                self.save(&image);
+            }
+        }
+    }
+}
+
+/// A server that listens.
+pub struct Server {
+    shared: Arc<Shared>,
+    listener: StdListener,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Opens the store and starts to listen. Clients may connect from now on and are served once
+    /// [`Server::run_until`] runs.
+    ///
+    /// # Errors
+    /// [`ServerError`]: the store cannot be opened, the address is in use, a setting makes no sense.
+    pub fn bind(config: Config) -> Result<Server, ServerError> {
+        config.check()?;
+        let address = config.listen;
+        let listen = |source| ServerError::Listen { address, source };
+        let listener = StdListener::bind(address).map_err(listen)?;
+        listener.set_nonblocking(true).map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        Ok(Server { shared: Arc::new(Shared::new(config)?), listener, address })
+    }
+
+    /// The address clients connect to, with the port the system chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The counters, which stay readable while the server runs.
+    pub fn metrics(&self) -> Arc<Metrics> {
+        self.shared.metrics.clone()
+    }
+
+    /// Serves until `shutdown` is ready, then says goodbye to all clients and saves what was learned.
+    ///
+    /// # Errors
+    /// [`ServerError::Listen`] if the socket cannot be handed to the runtime.
+    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
+        let address = self.address;
+        let listener =
+            TcpListener::from_std(self.listener).map_err(|source| ServerError::Listen { address, source })?;
+        let (stop, stopped) = watch::channel(false);
+        let mut connections = JoinSet::new();
+        let mut upkeep = tokio::spawn(upkeep(self.shared.clone(), stopped.clone()));
+        let farewells = Arc::new(Semaphore::new(FAREWELLS_MAX));
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, peer)) if connections.len() < self.shared.config.connections_max => {
+                        connections.spawn(connection(self.shared.clone(), stream, peer, stopped.clone()));
+                    }
+                    Ok((stream, peer)) => refuse(&self.shared, stream, peer, &farewells),
+                    Err(error) => {
+                        self.shared.log.warning(format_args!("a connection cannot be accepted: {error}"));
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+        drop(listener);
+        stop.send_replace(true);
+        let goodbyes = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(GOODBYE_DEADLINE, goodbyes).await.is_err() {
+            connections.shutdown().await;
+        }
+        // It ends by itself; a panic there is a bug that the hook reported.
+        let _ = (&mut upkeep).await;
+        let shared = self.shared.clone();
+        let _ = tokio::task::spawn_blocking(move || shared.finish()).await;
+        Ok(())
+    }
+}
+
+/// Serves in the calling thread until SIGTERM or SIGINT, then saves what was learned. `on_ready` gets the address.
+///
+/// # Errors
+/// As [`Server::bind`], or [`ServerError::Runtime`].
+pub fn serve_blocking(config: Config, on_ready: impl FnOnce(SocketAddr)) -> Result<(), ServerError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let server = Server::bind(config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("server")
+        .build()
+        .map_err(ServerError::Runtime)?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::Runtime)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(ServerError::Runtime)?;
+        on_ready(server.local_addr());
+        server
+            .run_until(async move {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+            })
+            .await
+    })
+}
+
+async fn upkeep(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            _ = stopped.changed() => return,
+            () = tokio::time::sleep(shared.config.upkeep_every) => {}
+        }
+        let worker = shared.clone();
+        // A panic there is a bug that the hook reported; the next round tries again.
+        let _ = tokio::task::spawn_blocking(move || worker.upkeep()).await;
+    }
+}
+
+async fn connection(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, stopped: watch::Receiver<bool>) {
+    shared.metrics.connections.one();
+    shared.metrics.connections_accepted.one();
+    let number = shared.connections.fetch_add(1, Ordering::Relaxed);
+    // Small replies must not wait for more data (Nagle).
+    let _ = stream.set_nodelay(true);
+    session::run(shared.clone(), stream, &peer.to_string(), number, stopped).await;
+    shared.metrics.connections.less_one();
+}
+
+/// Tells a client that there are too many.
+fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, farewells: &Arc<Semaphore>) {
+    shared.metrics.connections_refused.one();
+    let Ok(slot) = farewells.clone().try_acquire_owned() else { return };
+    shared.log.warning(format_args!("{peer}: refused, {} connections are open", shared.config.connections_max));
+    let mut wire = ServerConnection::new(shared.config.wire.clone(), shared.now());
+    wire.shut_down(ErrorCode::Busy, "the server has too many connections; try again later");
+    let mut out = Vec::new();
+    wire.transmit(shared.now(), &mut out, usize::MAX);
+    tokio::spawn(async move {
+        let _ = tokio::time::timeout(FAREWELL_DEADLINE, farewell(stream, &out)).await;
+        drop(slot);
+    });
+}
+
+/// Sends the last bytes and waits for the peer to close: closing first, with unread bytes, would discard them.
+pub(crate) async fn farewell<S>(mut stream: S, bytes: &[u8])
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    if stream.write_all(bytes).await.is_err() || stream.shutdown().await.is_err() {
+        return;
+    }
+    let mut rest = [0; 4096];
+    while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+}

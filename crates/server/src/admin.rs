@@ -1,0 +1,148 @@
+//! What a server says of itself: the list of images and the status document. Both are JSON.
+
+use bytes::Bytes;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+use crate::accept::Shared;
+use crate::blocks::locked;
+use crate::error::Failure;
+use crate::published::Published;
+
+/// Longest document in one reply, with room for the frame's other fields.
+const JSON_BYTES_MAX: usize = wire::format::FRAME_BYTES_MAX_WRITTEN - 1024;
+
+/// The status document. Fields are only ever added.
+#[derive(Debug, Serialize)]
+struct Status {
+    version: &'static str,
+    uptime_seconds: u64,
+    connections: u64,
+    uploads_interrupted: usize,
+    bundles_waiting: usize,
+    memory: Memory,
+    metrics: BTreeMap<&'static str, u64>,
+    images: Vec<ImageStatus>,
+}
+
+/// Bytes held now.
+#[derive(Debug, Serialize)]
+struct Memory {
+    limit_bytes: usize,
+    replies_bytes: usize,
+    pushes_bytes: usize,
+    decoded_blocks_bytes: usize,
+    held_blocks_bytes: usize,
+    metadata_bytes: usize,
+}
+
+/// One open image.
+#[derive(Debug, Serialize)]
+struct ImageStatus {
+    id: String,
+    file_bytes: u64,
+    inodes: u32,
+    blocks: u32,
+    metadata_memory_bytes: usize,
+    actions: usize,
+    action_pages: usize,
+    tokens: usize,
+    bundles: usize,
+    bundle_bytes: u64,
+    predictor: PredictorStatus,
+}
+
+/// What the Predictor of one image did since the image was opened.
+#[derive(Debug, Serialize)]
+struct PredictorStatus {
+    touches: u64,
+    constructs: u64,
+    actions_created: u64,
+    actions_refined: u64,
+    pages_extended: u64,
+    matches: u64,
+    mismatches: u64,
+    rescans: u64,
+    pages_ordered: u64,
+    audits: u64,
+    expired: u64,
+    crowded_out: u64,
+}
+
+/// The status document. Takes every lock for a moment; made on a blocking thread.
+pub(crate) fn status(shared: &Shared) -> Result<Bytes, Failure> {
+    let opened = shared.catalog.opened();
+    let (decoded, held) = shared.blocks.bytes();
+    let mut status = Status {
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_seconds: shared.started.elapsed().as_secs(),
+        connections: shared.metrics.connections.get(),
+        uploads_interrupted: shared.parked.len(),
+        bundles_waiting: shared.workshop.as_ref().map_or(0, |workshop| workshop.waiting()),
+        memory: Memory {
+            limit_bytes: shared.config.memory_bytes_max,
+            replies_bytes: shared.replies.taken_bytes(),
+            pushes_bytes: shared.pushes.taken_bytes(),
+            decoded_blocks_bytes: decoded,
+            held_blocks_bytes: held,
+            metadata_bytes: opened.iter().map(|image| image.metadata.memory_bytes()).sum(),
+        },
+        metrics: shared.metrics.values(),
+        images: opened.iter().map(|image| image_status(image)).collect(),
+    };
+    status.images.sort_by(|a, b| a.id.cmp(&b.id));
+    json(&status)
+}
+
+/// The published images; the list is cut until it fits one reply.
+pub(crate) fn listing(shared: &Shared) -> Result<Bytes, Failure> {
+    let mut listing = shared.catalog.listing()?;
+    loop {
+        let bytes = json(&listing)?;
+        if bytes.len() <= JSON_BYTES_MAX {
+            return Ok(bytes);
+        }
+        listing.images.truncate(listing.images.len() / 2);
+        listing.truncated = true;
+    }
+}
+
+fn json(document: &impl Serialize) -> Result<Bytes, Failure> {
+    let bytes = serde_json::to_vec(document);
+    bytes.map(Bytes::from).map_err(|error| Failure::new(wire::ErrorCode::Internal, error.to_string()))
+}
+
+fn image_status(image: &Published) -> ImageStatus {
+    let (bundles, bundle_bytes) = {
+        let bundles = locked(&image.bundles);
+        (bundles.len(), bundles.values().map(|(_, bundle)| bundle.body_bytes()).sum())
+    };
+    let predictor = locked(&image.predictor);
+    let counters = predictor.counters();
+    ImageStatus {
+        id: image.id.to_string(),
+        file_bytes: image.metadata.file_bytes(),
+        inodes: image.metadata.inode_count(),
+        blocks: image.metadata.block_count(),
+        metadata_memory_bytes: image.metadata.memory_bytes(),
+        actions: predictor.actions().len(),
+        action_pages: predictor.actions().pages_total(),
+        tokens: predictor.tokens(),
+        bundles,
+        bundle_bytes,
+        predictor: PredictorStatus {
+            touches: counters.touches,
+            constructs: counters.constructs,
+            actions_created: counters.created,
+            actions_refined: counters.refined,
+            pages_extended: counters.extended_pages,
+            matches: counters.matches,
+            mismatches: counters.mismatches,
+            rescans: counters.rescans,
+            pages_ordered: counters.generated_pages,
+            audits: counters.audits,
+            expired: counters.expired,
+            crowded_out: counters.crowded_out,
+        },
+    }
+}

@@ -1,0 +1,104 @@
+//! Decoded blocks in memory, for building pages.
+//!
+//! Two parts with a bound each: what was used lately, and what the Provider holds from the start of an image. A demand
+//! never comes here: its reply is the stored block as it lies in the file.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use units::BlockId;
+
+use crate::config::Shares;
+use crate::lru::Lru;
+
+/// A block of one of the open images: the image's serial number in this process, and the block.
+pub(crate) type BlockKey = (u64, BlockId);
+
+/// Decoded blocks of all images.
+pub(crate) struct BlockCache {
+    recent: Mutex<Lru<BlockKey>>,
+    held: Mutex<Held>,
+}
+
+struct Held {
+    blocks: HashMap<BlockKey, Bytes>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl BlockCache {
+    pub fn new(shares: &Shares) -> BlockCache {
+        BlockCache {
+            recent: Mutex::new(Lru::new(shares.decoded)),
+            held: Mutex::new(Held { blocks: HashMap::new(), bytes: 0, bytes_max: shares.provider }),
+        }
+    }
+
+    pub fn get(&self, key: BlockKey) -> Option<Bytes> {
+        if let Some(bytes) = locked(&self.held).blocks.get(&key) {
+            return Some(bytes.clone());
+        }
+        locked(&self.recent).get(key)
+    }
+
+    pub fn contains(&self, key: BlockKey) -> bool {
+        locked(&self.held).blocks.contains_key(&key) || locked(&self.recent).contains(key)
+    }
+
+    pub fn put(&self, key: BlockKey, bytes: Bytes) {
+        locked(&self.recent).put(key, bytes);
+    }
+
+    /// Holds a block until [`BlockCache::forget`]; false if the Provider's share is used up.
+    pub fn hold(&self, key: BlockKey, bytes: Bytes) -> bool {
+        let mut held = locked(&self.held);
+        if held.blocks.contains_key(&key) {
+            return true;
+        }
+        if held.bytes + bytes.len() > held.bytes_max {
+            return false;
+        }
+        held.bytes += bytes.len();
+        held.blocks.insert(key, bytes);
+        true
+    }
+
+    /// Lets go of what was held for an image.
+    pub fn forget(&self, serial: u64) {
+        let mut held = locked(&self.held);
+        held.blocks.retain(|key, _| key.0 != serial);
+        held.bytes = held.blocks.values().map(Bytes::len).sum();
+    }
+
+    /// Bytes of recent and of held blocks.
+    pub fn bytes(&self) -> (usize, usize) {
+        (locked(&self.recent).bytes(), locked(&self.held).bytes)
+    }
+}
+
+/// Nothing below leaves a map half changed when it panics.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_stays_within_its_share_and_goes_with_its_image() {
+        let cache = BlockCache::new(&Shares { replies: 0, pushes: 0, decoded: 8, provider: 10 });
+        assert!(cache.hold((1, BlockId(0)), Bytes::from_static(b"123456")));
+        assert!(cache.hold((1, BlockId(0)), Bytes::from_static(b"123456")), "held already");
+        assert!(!cache.hold((1, BlockId(1)), Bytes::from_static(b"123456")));
+        assert!(cache.hold((2, BlockId(0)), Bytes::from_static(b"1234")));
+        cache.put((1, BlockId(5)), Bytes::from_static(b"12345678"));
+        cache.put((1, BlockId(6)), Bytes::from_static(b"1"));
+        assert_eq!(cache.bytes(), (1, 10));
+        cache.forget(1);
+        assert_eq!(cache.bytes(), (1, 4));
+        assert!(cache.get((1, BlockId(0))).is_none() && cache.get((2, BlockId(0))).is_some());
+        assert!(cache.contains((1, BlockId(6))) && !cache.contains((1, BlockId(5))));
+    }
+}

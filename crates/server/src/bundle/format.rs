@@ -1,0 +1,63 @@
+//! A bundle on disk: structs and constants only. Documented in docs/formats/bundle.md, which stores the hash of this file.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// First eight bytes of a bundle.
+pub const MAGIC: [u8; 8] = *b"RUNNELb1";
+
+/// The one version there is.
+pub const VERSION: u16 = 1;
+
+/// Most pieces written and accepted: an action has at most 65536 pages, and segments of two pages are the shortest.
+pub const PIECES_MAX: u32 = 32768;
+
+/// Most pages of a piece, written and accepted: what one push frame carries.
+pub const PIECE_PAGES_MAX: u32 = 32;
+
+/// Bytes of the hash of a piece: half a BLAKE3 hash, as for chunks.
+pub const PIECE_HASH_BYTES: usize = 16;
+
+/// The first 144 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// [`VERSION`].
+    pub version: U16,
+    /// Base-2 logarithm of the zstd window.
+    pub window_log: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// Pieces.
+    pub piece_count: U32,
+    /// Pages of a full piece; the last may have fewer.
+    pub piece_pages: U32,
+    /// Pages in all.
+    pub page_count: U32,
+    /// Bytes of all pieces.
+    pub body_bytes: U64,
+    /// The image.
+    pub image: [u8; 32],
+    /// BLAKE3 of the page list: 8 bytes a page, little-endian, in order.
+    pub pages_hash: [u8; 32],
+    /// BLAKE3 of the table that follows.
+    pub table_hash: [u8; 32],
+    /// BLAKE3 of the header up to here, first half.
+    pub header_hash: [u8; 16],
+}
+
+/// One entry of the table that follows the header. The pieces follow the table without gaps, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Piece {
+    /// Bytes of the piece.
+    pub bytes: U32,
+    /// First half of the BLAKE3 hash of these bytes.
+    pub hash: [u8; PIECE_HASH_BYTES],
+}
+
+const _: () = assert!(size_of::<Header>() == 144);
+const _: () = assert!(size_of::<Piece>() == 20);
+const _: () = assert!(PIECE_PAGES_MAX as usize == units::SEGMENT_PAGES_MAX);

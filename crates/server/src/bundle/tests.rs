@@ -1,0 +1,134 @@
+//! Bundles without a server: what is built is found, decodes to the pages, and no damaged byte gets through.
+
+use codec::StreamDecoder;
+use image::fixture::{Fixture, Node};
+use image::{Limits, Metadata};
+use predict::ActionPredictor;
+use store::{Fault, FaultKind, FaultPlan, Memory};
+use units::PAGE_BYTES;
+
+use super::*;
+use crate::blocks::BlockCache;
+use crate::config::Shares;
+use crate::metrics::Metrics;
+
+/// An open image with one file of `pages` pages, the last one short.
+fn published(pages: usize) -> (Published, Vec<u8>) {
+    let content: Vec<u8> = (0..pages * PAGE_BYTES - 100).map(|at| (at * at / 977) as u8).collect();
+    let bytes = Fixture::default().pack(&[Node::file(b"file", &content)]).unwrap();
+    let metadata = Metadata::open(&bytes, &Limits::default()).unwrap();
+    let store = Memory::new();
+    store.put_atomic("image", &bytes).unwrap();
+    let shares = Shares { replies: 0, pushes: 0, decoded: 1 << 20, provider: 0 };
+    let predictor = ActionPredictor::new(metadata.id(), predict::Config::default());
+    let (blocks, metrics) = (Arc::new(BlockCache::new(&shares)), Arc::new(Metrics::default()));
+    let object = store.open("image").unwrap();
+    (Published::new(metadata, object, predictor, blocks, metrics), content)
+}
+
+/// Every third page, then the others: an order unlike that of the file.
+fn recipe(image: &Published, pages: u32) -> Recipe {
+    let file = image.metadata.resolve(b"/file").unwrap();
+    let mut order: Vec<u32> = (0..pages).collect();
+    order.sort_by_key(|index| (index % 3, *index));
+    let pages: Vec<PageId> = order.into_iter().map(|index| PageId::new(file, index)).collect();
+    Recipe::new(image.id, pages.into(), 32, 18)
+}
+
+#[test]
+fn pieces_decode_one_after_the_other_to_the_pages_of_the_action() {
+    let (image, content) = published(70);
+    let recipe = recipe(&image, 70);
+    let store = Memory::new();
+    assert!(Bundle::open(&store, &recipe).unwrap().is_none());
+    assert!(build(&store, &image, &recipe, &|| false).unwrap());
+    let bundle = Bundle::open(&store, &recipe).unwrap().unwrap();
+    assert_eq!((bundle.window_log, bundle.piece_pages, bundle.pages.len()), (18, 32, 70));
+    let mut decoder = StreamDecoder::new(18).unwrap();
+    for (index, pages) in recipe.pages.chunks(32).enumerate() {
+        let expected: Vec<u8> = pages
+            .iter()
+            .flat_map(|page| {
+                let start = page.index as usize * PAGE_BYTES;
+                content[start..(start + PAGE_BYTES).min(content.len())].to_vec()
+            })
+            .collect();
+        let mut raw = Vec::new();
+        decoder.piece(&bundle.piece(index as u32).unwrap(), expected.len(), &mut raw).unwrap();
+        assert_eq!(raw, expected, "piece {index}");
+    }
+    assert!(bundle.piece(3).is_err());
+}
+
+#[test]
+fn another_page_list_window_or_segment_is_another_bundle() {
+    let (image, _) = published(40);
+    let base = recipe(&image, 40);
+    let mut shorter = base.clone();
+    shorter.pages = base.pages[..39].into();
+    let mut wider = base.clone();
+    wider.window_log = 19;
+    let mut finer = base.clone();
+    finer.piece_pages = 16;
+    let keys = [base.key(), shorter.key(), wider.key(), finer.key()];
+    let distinct: std::collections::BTreeSet<&String> = keys.iter().collect();
+    assert_eq!(distinct.len(), 4);
+    assert_eq!(Recipe::new(image.id, base.pages.clone(), 32, 18).key(), keys[0]);
+}
+
+#[test]
+fn fuzz_no_damaged_bundle_gives_a_wrong_piece() {
+    let (image, _) = published(70);
+    let recipe = recipe(&image, 70);
+    let store = Memory::new();
+    build(&store, &image, &recipe, &|| false).unwrap();
+    let whole = store.get(&recipe.key(), 1 << 20).unwrap();
+    let pieces = |store: &Memory| -> Result<Vec<Bytes>, Failure> {
+        let bundle = Bundle::open(store, &recipe)?.ok_or_else(|| Failure::bad_request("gone"))?;
+        (0..3).map(|index| bundle.piece(index)).collect()
+    };
+    let expected = pieces(&store).unwrap();
+    let mut rng = units::SplitMix64(3);
+    // Every byte of header and table, and a sample of the pieces: each is covered by a hash.
+    let head = size_of::<Header>() + 3 * size_of::<Piece>();
+    let places = (0..head).chain((0..200).map(|_| units::Rng::below(&mut rng, whole.len() as u64) as usize));
+    for at in places {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (at % 8);
+        store.put_atomic(&recipe.key(), &damaged).unwrap();
+        assert!(pieces(&store).is_err(), "the damage at byte {at} was not noticed");
+    }
+    for length in [0, 10, head - 1, head, whole.len() - 1] {
+        store.put_atomic(&recipe.key(), &whole[..length]).unwrap();
+        assert!(pieces(&store).is_err(), "cut at {length}");
+    }
+    store.put_atomic(&recipe.key(), &[whole.clone(), vec![0]].concat()).unwrap();
+    assert!(pieces(&store).is_err(), "one byte too many");
+    store.put_atomic(&recipe.key(), &whole).unwrap();
+    assert_eq!(pieces(&store).unwrap(), expected);
+}
+
+#[test]
+fn building_can_be_stopped_and_a_fault_leaves_no_bundle() {
+    let (image, _) = published(70);
+    let recipe = recipe(&image, 70);
+    let store = Memory::new();
+    let asked = std::cell::Cell::new(0);
+    let stop = || {
+        asked.set(asked.get() + 1);
+        asked.get() > 2
+    };
+    assert!(!build(&store, &image, &recipe, &stop).unwrap());
+    assert!(Bundle::open(&store, &recipe).unwrap().is_none());
+
+    let counting = Fault::new(Arc::new(Memory::new()), FaultPlan::default());
+    build(&counting, &image, &recipe, &|| false).unwrap();
+    for operation in 0..counting.operations() {
+        for kind in [FaultKind::ShortWrite, FaultKind::Full, FaultKind::CrashBefore] {
+            let plan = FaultPlan { at: Some((operation, kind)), ..FaultPlan::default() };
+            let fault = Fault::new(Arc::new(store.clone()), plan);
+            build(&fault, &image, &recipe, &|| false).unwrap_err();
+            assert!(Bundle::open(&store, &recipe).unwrap().is_none(), "{kind:?} at {operation}");
+        }
+    }
+}

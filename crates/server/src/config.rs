@@ -1,0 +1,146 @@
+//! What a server can be told.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use store::Store;
+
+use crate::{Logger, ServerError};
+
+/// Where images are kept.
+#[derive(Clone)]
+pub enum StoreAt {
+    /// In a folder, opened as a [`store::Local`].
+    Folder(PathBuf),
+    /// In a store the caller opened.
+    Open(Arc<dyn Store>),
+}
+
+impl std::fmt::Debug for StoreAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StoreAt::Folder(path) => write!(f, "Folder({})", path.display()),
+            StoreAt::Open(_) => f.write_str("Open"),
+        }
+    }
+}
+
+/// Settings of a server. [`Config::new`] has the defaults.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where images, tags and what was learned are kept.
+    pub store: StoreAt,
+    /// The address to listen on; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Constants of the Predictor; `predict.mode` chooses between streaming and the paper's one segment per round trip.
+    pub predict: predict::Config,
+    /// Learn and push at all. Without it the server only answers demands: the baseline to compare with.
+    pub learning: bool,
+    /// Make bundles of learned actions in the background.
+    pub bundles: bool,
+    /// Accept uploads.
+    pub uploads: bool,
+    /// Largest image file that an upload may announce, in bytes.
+    pub upload_bytes_max: u64,
+    /// Connections open at once; further ones are told that the server is busy.
+    pub connections_max: usize,
+    /// Bytes queued or being read for one connection before it is asked to wait.
+    pub connection_bytes_max: usize,
+    /// Bytes for all replies, pushes and decoded blocks together; see [`Shares`]. Metadata of open images comes on top.
+    pub memory_bytes_max: usize,
+    /// Images whose metadata is kept in memory; those no client has open make room.
+    pub images_open_max: usize,
+    /// Push streams compressed live at once. Each holds an encoder of about 3 MiB.
+    pub live_streams_max: usize,
+    /// Blocks read from the store at once.
+    pub reads_max: usize,
+    /// Pieces of pushes built at once: work for the processor, which demands need too.
+    pub builds_max: usize,
+    /// Normalised variance over which the Provider keeps a segment in memory (0 to 1).
+    pub provider_threshold: f64,
+    /// Segments the Provider reads ahead of a push (SYSFLOW: three).
+    pub provider_ahead: usize,
+    /// How often idle runs are closed, learned actions saved and bundles ordered.
+    pub upkeep_every: Duration,
+    /// Time uploads that lost their connection are kept for another try.
+    pub upload_kept: Duration,
+    /// What the server accepts of an image.
+    pub image_limits: image::Limits,
+    /// Limits and deadlines of the protocol.
+    pub wire: wire::ServerConfig,
+    /// Where log lines go.
+    pub log: Logger,
+}
+
+/// How the memory of a server is divided. Prediction must not starve demand, so each has its own share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// Replies to demands, queued or being read: a half.
+    pub replies: usize,
+    /// Pieces of push streams, queued or being built: an eighth.
+    pub pushes: usize,
+    /// Decoded blocks from which pages are built: a quarter.
+    pub decoded: usize,
+    /// Decoded blocks that the Provider holds from the start: an eighth.
+    pub provider: usize,
+}
+
+/// The largest block, its decoded form and a few pieces must fit each share.
+const MEMORY_BYTES_LEAST: usize = 32 << 20;
+
+/// Two of the largest replies.
+const CONNECTION_BYTES_LEAST: usize = 2 << 20;
+
+impl Config {
+    /// The defaults for this store and address.
+    pub fn new(store: StoreAt, listen: SocketAddr) -> Config {
+        Config {
+            store,
+            listen,
+            predict: predict::Config::default(),
+            learning: true,
+            bundles: true,
+            uploads: true,
+            upload_bytes_max: 256 << 30,
+            connections_max: 1024,
+            connection_bytes_max: 4 << 20,
+            memory_bytes_max: 256 << 20,
+            images_open_max: 64,
+            live_streams_max: 32,
+            reads_max: 64,
+            builds_max: std::thread::available_parallelism().map_or(2, usize::from),
+            provider_threshold: 0.5,
+            provider_ahead: 3,
+            upkeep_every: Duration::from_secs(1),
+            upload_kept: Duration::from_secs(600),
+            image_limits: image::Limits::ACCEPTED,
+            wire: wire::ServerConfig::default(),
+            log: Logger::stderr(),
+        }
+    }
+
+    /// How [`Config::memory_bytes_max`] is divided.
+    pub fn shares(&self) -> Shares {
+        let all = self.memory_bytes_max;
+        Shares { replies: all / 2, pushes: all / 8, decoded: all / 4, provider: all / 8 }
+    }
+
+    /// Refuses settings that cannot work.
+    pub(crate) fn check(&self) -> Result<(), ServerError> {
+        let least = |what, found: usize, min: usize| {
+            if found >= min {
+                return Ok(());
+            }
+            Err(ServerError::Config { what, found: found as u64, min: min as u64 })
+        };
+        least("the memory of the server in bytes", self.memory_bytes_max, MEMORY_BYTES_LEAST)?;
+        least("the memory of a connection in bytes", self.connection_bytes_max, CONNECTION_BYTES_LEAST)?;
+        least("the number of connections", self.connections_max, 1)?;
+        least("the number of open images", self.images_open_max, 1)?;
+        least("the number of reads at once", self.reads_max, 1)?;
+        least("the number of pieces built at once", self.builds_max, 1)?;
+        least("the interval of upkeep in milliseconds", self.upkeep_every.as_millis() as usize, 1)
+    }
+}

@@ -1,0 +1,67 @@
+//! Answers that need the disk: they are read on blocking threads, and the connection goes on meanwhile.
+//!
+//! A demand is the reason why a program stands still. It takes its room in memory and a place among the readers, at
+//! once if there is one, and its bytes are the block as it lies in the file: no decoding, no waiting for a prediction.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codec::Codec;
+use tokio::sync::mpsc::UnboundedSender;
+use units::{BlockId, PAGE_BYTES, PageId, RequestId};
+use wire::Reply;
+
+use crate::accept::Shared;
+use crate::error::Failure;
+use crate::published::Published;
+use crate::session::Done;
+
+/// zstd level of single pages: they are compressed while a program waits.
+const PAGES_LEVEL: i32 = 3;
+
+/// Runs `work` on a blocking thread when there is room for `bytes` of reply, and reports the reply to the connection.
+pub(crate) fn answer(
+    shared: &Arc<Shared>,
+    done: &UnboundedSender<Done>,
+    request: RequestId,
+    bytes: usize,
+    work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
+) {
+    let (replies, reads, done) = (shared.replies.clone(), shared.reads.clone(), done.clone());
+    tokio::spawn(async move {
+        let room = replies.take(bytes).await;
+        let slot = reads.acquire_owned().await;
+        let work = tokio::task::spawn_blocking(move || {
+            let reply = work();
+            drop(slot);
+            reply
+        });
+        let reply = work.await.unwrap_or_else(|_| {
+            Err(Failure::new(wire::ErrorCode::Internal, "the server failed while it worked on the request"))
+        });
+        // The connection may be gone.
+        let _ = done.send(Done::Reply { request, reply, room, bytes });
+    });
+}
+
+/// A stored block.
+pub(crate) fn block(image: &Published, block: BlockId) -> Result<Reply, Failure> {
+    Ok(Reply::Block { block, bytes: image.stored_block(block)? })
+}
+
+/// A range of superblock or metadata.
+pub(crate) fn metadata(image: &Published, offset: u64, bytes: u32) -> Result<Reply, Failure> {
+    Ok(Reply::MetaData { offset, bytes: image.read(offset, bytes as usize)? })
+}
+
+/// Single pages, as one piece, compressed if that makes it smaller.
+pub(crate) fn pages(image: &Published, pages: &[PageId]) -> Result<Reply, Failure> {
+    let mut raw = Vec::with_capacity(pages.len() * PAGE_BYTES);
+    for page in pages {
+        image.page(*page, &mut raw)?;
+    }
+    let mut stored = Vec::new();
+    let compressed = codec::encode(Codec::Zstd, PAGES_LEVEL, &raw, &mut stored).is_ok() && stored.len() < raw.len();
+    let (codec, bytes) = if compressed { (Codec::Zstd, stored) } else { (Codec::Stored, raw) };
+    Ok(Reply::Pages { codec: codec.to_u8(), bytes: Bytes::from(bytes) })
+}

@@ -1,0 +1,81 @@
+//! Why the server, or one request to it, failed.
+
+use std::net::SocketAddr;
+
+use store::StoreError;
+use wire::ErrorCode;
+
+/// Why the server could not start or had to stop.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A limit of the configuration makes no sense.
+    #[error("{what} is {found}, but must be at least {min}")]
+    Config {
+        /// The setting.
+        what: &'static str,
+        /// Its value.
+        found: u64,
+        /// The least that works.
+        min: u64,
+    },
+    /// The operating system refuses threads, signals or timers.
+    #[error("cannot start the server: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// Why one request failed: what goes to the client in an error frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// For programs.
+    pub code: ErrorCode,
+    /// For people: names the thing and, where there is one, the next step.
+    pub text: String,
+}
+
+impl Failure {
+    /// A failure with this code and text.
+    pub fn new(code: ErrorCode, text: impl Into<String>) -> Failure {
+        Failure { code, text: text.into() }
+    }
+
+    /// The request asks for something that cannot be.
+    pub fn bad_request(text: impl Into<String>) -> Failure {
+        Failure::new(ErrorCode::BadRequest, text)
+    }
+
+    /// What is stored or was sent does not match its hashes.
+    pub fn corrupt(text: impl Into<String>) -> Failure {
+        Failure::new(ErrorCode::Corrupt, text)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        let code = match &error {
+            StoreError::NotFound { .. } => ErrorCode::NotFound,
+            StoreError::Full { .. } => ErrorCode::NoSpace,
+            StoreError::ReadOnly { .. } => ErrorCode::Forbidden,
+            StoreError::Truncated { .. } => ErrorCode::Corrupt,
+            _ => ErrorCode::Storage,
+        };
+        Failure::new(code, error.to_string())
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}

@@ -1,0 +1,37 @@
+//! SYSFLOW's Provider: what is in memory before anybody asks.
+//!
+//! When an image is opened, the blocks under the first segment of every action, and under segments that lie scattered in
+//! the file (normalised variance over a threshold), are read into memory and stay there, within their share of the
+//! memory. Reading the next segments ahead of a push is in `push`.
+
+use std::sync::Arc;
+
+use predict::provider;
+use profile::Action;
+use units::PageId;
+
+use crate::blocks::locked;
+use crate::published::Published;
+
+/// Actions looked at when an image is opened, the one used last first: more would not fit the share anyway.
+const ACTIONS_MAX: usize = 1024;
+
+/// Reads what is worth holding. Blocks; called from a blocking thread after an image was opened.
+pub(crate) fn preload(image: &Arc<Published>, threshold: f64) {
+    let actions: Vec<Action> = {
+        let predictor = locked(&image.predictor);
+        predictor.actions().ranked().into_iter().take(ACTIONS_MAX).cloned().collect()
+    };
+    let wanted = provider::preload(&actions, |page| image.position(page), threshold);
+    for (id, segment) in wanted {
+        let Some(action) = actions.iter().find(|action| action.id == id) else { continue };
+        let pages: &[PageId] = &action.pages[action.segment(segment)];
+        for block in image.blocks_of(pages) {
+            match image.hold_block(block) {
+                Ok(true) => {}
+                // The share is used up, or the image is damaged: whoever needs the block will hear of it.
+                Ok(false) | Err(_) => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! One image that clients have open: its metadata, its file, what was learned of it, and pages built from its blocks.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use image::{Metadata, ReadAt};
+use predict::ActionPredictor;
+use store::{Object, StoreError};
+use units::{ActionId, BlockId, ImageId, PageId};
+use wire::ErrorCode;
+
+use crate::blocks::BlockCache;
+use crate::bundle::Bundle;
+use crate::error::Failure;
+use crate::metrics::Metrics;
+
+/// Smallest window for which bundles are made; a device that affords less gets live streams.
+pub(crate) const BUNDLE_WINDOW_LOG_MIN: u8 = 17;
+
+/// Largest window of a bundle: 4 MiB, beyond which programs of tens of megabytes gain under one per cent.
+pub(crate) const BUNDLE_WINDOW_LOG_MAX: u8 = 22;
+
+/// An image that is served. Shared by all connections that have it open.
+pub(crate) struct Published {
+    pub id: ImageId,
+    pub metadata: Metadata,
+    /// Tells images apart in the block cache; the same image opened anew gets another number.
+    pub serial: u64,
+    object: Arc<dyn Object>,
+    blocks: Arc<BlockCache>,
+    metrics: Arc<Metrics>,
+    /// Held for microseconds at a time: no reading, no encoding under it.
+    pub predictor: Mutex<ActionPredictor>,
+    /// Bundles that can be pushed, by action, each with the revision of the action that it holds.
+    pub bundles: Mutex<HashMap<ActionId, (u32, Arc<Bundle>)>>,
+    /// Window of the bundles: the smallest of any client's so far, so that every client can take them.
+    window_log: AtomicU8,
+    /// Hash of the learned file as it was saved last.
+    pub saved: Mutex<Option<blake3::Hash>>,
+}
+
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+impl Published {
+    pub fn new(
+        metadata: Metadata,
+        object: Arc<dyn Object>,
+        predictor: ActionPredictor,
+        blocks: Arc<BlockCache>,
+        metrics: Arc<Metrics>,
+    ) -> Published {
+        Published {
+            id: metadata.id(),
+            metadata,
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            object,
+            blocks,
+            metrics,
+            predictor: Mutex::new(predictor),
+            bundles: Mutex::new(HashMap::new()),
+            window_log: AtomicU8::new(BUNDLE_WINDOW_LOG_MAX),
+            saved: Mutex::new(None),
+        }
+    }
+
+    /// The window that bundles of this image have now.
+    pub fn window_log(&self) -> u8 {
+        self.window_log.load(Ordering::Relaxed)
+    }
+
+    /// A client that affords windows of 2^`window_log_max` opened the image; whether bundles must be made anew for it.
+    pub fn suit_window(&self, window_log_max: u8) -> bool {
+        if window_log_max < BUNDLE_WINDOW_LOG_MIN {
+            return false;
+        }
+        self.window_log.fetch_min(window_log_max, Ordering::Relaxed) > window_log_max
+    }
+
+    /// A range of the image file.
+    pub fn read(&self, offset: u64, bytes: usize) -> Result<Bytes, Failure> {
+        let mut buf = vec![0; bytes];
+        self.object.read_at(offset, &mut buf)?;
+        Ok(Bytes::from(buf))
+    }
+
+    /// A block as it is stored. Its hash is for the client to check.
+    pub fn stored_block(&self, block: BlockId) -> Result<Bytes, Failure> {
+        let entry = self.metadata.block(block).ok_or_else(|| self.no_block(block))?;
+        self.read(entry.file_offset, entry.stored_bytes as usize)
+    }
+
+    /// What to say of a block number outside the image.
+    pub fn no_block(&self, block: BlockId) -> Failure {
+        Failure::new(ErrorCode::NotFound, format!("image {} has no block {block}", self.id))
+    }
+
+    /// A verified, decoded block, from memory if it is there.
+    pub fn decoded_block(&self, block: BlockId) -> Result<Bytes, Failure> {
+        let key = (self.serial, block);
+        if let Some(bytes) = self.blocks.get(key) {
+            self.metrics.blocks_cached.one();
+            return Ok(bytes);
+        }
+        let bytes = self.decode(block)?;
+        self.blocks.put(key, bytes.clone());
+        Ok(bytes)
+    }
+
+    fn decode(&self, block: BlockId) -> Result<Bytes, Failure> {
+        let stored = self.stored_block(block)?;
+        let mut raw = Vec::new();
+        self.metadata
+            .decode_block(block, &stored, &mut raw)
+            .map_err(|error| Failure::corrupt(format!("image {}: {error}", self.id)))?;
+        self.metrics.blocks_decoded.one();
+        Ok(Bytes::from(raw))
+    }
+
+    /// Reads a block into memory for good; false if the Provider has no room left.
+    pub fn hold_block(&self, block: BlockId) -> Result<bool, Failure> {
+        let key = (self.serial, block);
+        if self.blocks.contains(key) {
+            return Ok(self.blocks.get(key).is_none_or(|bytes| self.blocks.hold(key, bytes)));
+        }
+        self.metrics.blocks_read_ahead.one();
+        Ok(self.blocks.hold(key, self.decode(block)?))
+    }
+
+    /// Reads the blocks of `pages` into memory, so that building the pages later does not wait for the disk.
+    pub fn read_ahead(&self, pages: &[PageId]) {
+        for block in self.blocks_of(pages) {
+            if self.blocks.contains((self.serial, block)) {
+                continue;
+            }
+            self.metrics.blocks_read_ahead.one();
+            // Whoever needs the block will meet the same error and report it.
+            if self.decoded_block(block).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The blocks that hold `pages`, each once, in the order of first use.
+    pub fn blocks_of(&self, pages: &[PageId]) -> Vec<BlockId> {
+        let mut blocks = Vec::new();
+        for page in pages {
+            let Some(chunks) = self.metadata.page_chunks(*page) else { continue };
+            for place in chunks.chunks().filter_map(|chunk| self.metadata.chunk(chunk)) {
+                // Neighbours share a block, so looking back a little removes nearly all repeats without a set.
+                if !blocks.iter().rev().take(8).any(|block| *block == place.block) {
+                    blocks.push(place.block);
+                }
+            }
+        }
+        blocks
+    }
+
+    /// Appends the valid bytes of `page` to `out`; returns how many. A page outside its file is an error.
+    pub fn page(&self, page: PageId, out: &mut Vec<u8>) -> Result<usize, Failure> {
+        let outside = || Failure::bad_request(format!("image {} has no page {page}", self.id));
+        let chunks = self.metadata.page_chunks(page).ok_or_else(outside)?;
+        for piece in chunks.pieces() {
+            let Some(chunk) = piece.chunk else {
+                out.resize(out.len() + piece.bytes, 0);
+                continue;
+            };
+            let place = self.metadata.chunk(chunk).ok_or_else(outside)?;
+            let block = self.decoded_block(place.block)?;
+            let start = place.offset as usize;
+            let part = block.get(start..start + piece.bytes).ok_or_else(|| {
+                Failure::corrupt(format!("image {}: chunk {chunk} lies outside block {}", self.id, place.block))
+            })?;
+            out.extend_from_slice(part);
+        }
+        Ok(chunks.bytes())
+    }
+
+    /// Whether `page` is part of a file of the image.
+    pub fn has_page(&self, page: PageId) -> bool {
+        self.metadata.page_bytes(page).is_some()
+    }
+
+    /// Whether `page` has bytes that are stored somewhere: others are zeros that nobody needs to send.
+    pub fn is_stored(&self, page: PageId) -> bool {
+        self.metadata.page_chunks(page).is_some_and(|chunks| !chunks.is_hole())
+    }
+
+    /// Where a page lies in the file, for the Provider's variance: the first byte of its first block, in pages.
+    pub fn position(&self, page: PageId) -> Option<u64> {
+        let chunk = self.metadata.page_chunks(page)?.chunks().next()?;
+        let place = self.metadata.chunk(chunk)?;
+        let block = self.metadata.block(place.block)?;
+        Some((block.raw_start + u64::from(place.offset)) / units::PAGE_BYTES as u64)
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        self.blocks.forget(self.serial);
+    }
+}
+
+/// An object of the store as the source of an image.
+pub(crate) struct ImageObject(pub Arc<dyn Object>);
+
+impl ReadAt for ImageObject {
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset, buf).map_err(io_error)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.len())
+    }
+}
+
+/// A store's error where the image crate wants the system's.
+pub(crate) fn io_error(error: StoreError) -> io::Error {
+    match error {
+        StoreError::Truncated { .. } => io::Error::new(io::ErrorKind::UnexpectedEof, error),
+        StoreError::Io { source, .. } => source,
+        other => io::Error::other(other),
+    }
+}

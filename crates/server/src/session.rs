@@ -1,0 +1,335 @@
+//! One connection: bytes between the socket and the wire's state machine, events to those who know the answer.
+//!
+//! The task never blocks. What needs the disk is started on a blocking thread and comes back as [`Done`]. While more than
+//! its share of memory is queued or being read for this connection, no further event is taken up and, once the wire's
+//! event queue is full, no further byte read: a client that asks faster than it reads is slowed down by TCP.
+
+mod requests;
+mod touches;
+mod uploads;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
+use tokio::sync::watch;
+use units::{ImageId, RequestId};
+use wire::{ErrorCode, Hello, ImageHandle, Refused, Reply, ServerConnection, ServerEvent, WireError};
+
+use crate::accept::{Shared, farewell};
+use crate::budget::Room;
+use crate::device::Device;
+use crate::error::Failure;
+use crate::published::Published;
+use crate::push::{Advice, Built, Pusher};
+use crate::upload::{self, Command, Upload};
+
+/// Images one connection may have open.
+const IMAGES_MAX: usize = 64;
+
+/// Bytes taken from the socket at a time.
+const READ_BYTES: usize = 64 << 10;
+
+/// Bytes handed to the socket at a time: small, so that a demand reply waits behind little.
+const WRITE_BYTES: usize = 16 << 10;
+
+/// Reports of uploads that wait for the connection; a worker with more to say waits.
+const REPORTS_MAX: usize = 64;
+
+/// What comes back to the connection's task.
+pub(crate) enum Done {
+    /// A reply is ready; `bytes` of its making had been accounted for.
+    Reply { request: RequestId, reply: Result<Reply, Failure>, room: Room, bytes: usize },
+    /// An image was opened.
+    Opened { request: RequestId, opened: Result<Arc<Published>, Failure> },
+    /// A piece of a push was built.
+    Built(Built),
+}
+
+/// Images that this connection has open.
+#[derive(Default)]
+pub(crate) struct Images {
+    opened: Vec<Arc<Published>>,
+}
+
+impl Images {
+    fn get(&self, handle: ImageHandle) -> Option<&Arc<Published>> {
+        self.opened.get(handle.0 as usize)
+    }
+
+    /// The handle of an image, given at the first time. `None` if there are too many.
+    fn handle(&mut self, image: &Arc<Published>) -> Option<ImageHandle> {
+        let known = self.opened.iter().position(|opened| opened.id == image.id);
+        if known.is_none() && self.opened.len() >= IMAGES_MAX {
+            return None;
+        }
+        let index = known.unwrap_or_else(|| {
+            self.opened.push(image.clone());
+            self.opened.len() - 1
+        });
+        Some(ImageHandle(index as u32))
+    }
+
+    /// An image with its handle.
+    pub fn by_id(&self, id: ImageId) -> Option<(ImageHandle, Arc<Published>)> {
+        let index = self.opened.iter().position(|image| image.id == id)?;
+        Some((ImageHandle(index as u32), self.opened[index].clone()))
+    }
+}
+
+/// A part of an upload that found its worker's queue full.
+struct Stalled {
+    request: RequestId,
+    command: Command,
+}
+
+struct Session {
+    shared: Arc<Shared>,
+    wire: ServerConnection,
+    number: u64,
+    images: Images,
+    device: Option<Arc<Device>>,
+    pusher: Option<Pusher>,
+    done: UnboundedSender<Done>,
+    advice: UnboundedSender<Advice>,
+    reports: tokio::sync::mpsc::Sender<(RequestId, upload::Event)>,
+    uploads: HashMap<RequestId, Upload>,
+    stalled: Option<Stalled>,
+    /// Bytes of replies that are being read.
+    reading_bytes: usize,
+    /// Room of replies that are queued.
+    held: Room,
+    closed: Option<WireError>,
+}
+
+/// Serves one connection to its end. `peer` is for log lines.
+pub(crate) async fn run<S>(shared: Arc<Shared>, stream: S, peer: &str, number: u64, mut stopped: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (done, mut results) = unbounded_channel();
+    let (advice, mut advised) = unbounded_channel();
+    let (reports, mut reported) = channel(REPORTS_MAX);
+    let mut session = Session {
+        wire: ServerConnection::new(shared.config.wire.clone(), shared.now()),
+        number,
+        images: Images::default(),
+        device: None,
+        pusher: None,
+        done,
+        advice,
+        reports,
+        uploads: HashMap::new(),
+        stalled: None,
+        reading_bytes: 0,
+        held: shared.replies.nothing(),
+        closed: None,
+        shared: shared.clone(),
+    };
+    let mut stream = stream;
+    let rest = session.serve(&mut stream, &mut results, &mut advised, &mut reported, &mut stopped).await;
+    let peer_left = matches!(session.closed, None | Some(WireError::Lost));
+    // The end of the server itself is nobody's fault.
+    let fault = session.closed.take().filter(|error| !matches!(error, WireError::Lost) && !*stopped.borrow());
+    if let Some(error) = fault {
+        shared.metrics.connections_failed.one();
+        shared.log.warning(format_args!("{peer}: connection closed: {error}"));
+    }
+    drop(session);
+    if !peer_left {
+        let _ = tokio::time::timeout(Duration::from_secs(2), farewell(stream, &rest)).await;
+    }
+}
+
+impl Session {
+    /// Runs until the connection is over; returns the bytes that are still to be said.
+    async fn serve<S>(
+        &mut self,
+        stream: &mut S,
+        results: &mut UnboundedReceiver<Done>,
+        advised: &mut UnboundedReceiver<Advice>,
+        reported: &mut Receiver<(RequestId, upload::Event)>,
+        stopped: &mut watch::Receiver<bool>,
+    ) -> Vec<u8>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let mut input = vec![0; READ_BYTES];
+        let mut out = Vec::with_capacity(WRITE_BYTES);
+        let mut written = 0;
+        loop {
+            self.take_events();
+            // Replies go first: pushes get what they leave of the connection's share.
+            let left = self.shared.config.connection_bytes_max.saturating_sub(self.reading_bytes + self.held.bytes());
+            if let Some(pusher) = &mut self.pusher {
+                pusher.pump(&mut self.wire, left);
+            }
+            if written == out.len() {
+                out.clear();
+                written = 0;
+                self.wire.transmit(self.shared.now(), &mut out, WRITE_BYTES);
+                self.release();
+            }
+            if self.closed.is_some() {
+                self.wire.transmit(self.shared.now(), &mut out, usize::MAX);
+                return out.split_off(written);
+            }
+            let reads = self.wire.wants_bytes();
+            let deadline = self.wire.deadline().map(|moment| self.shared.instant(moment));
+            let stalled = self.stalled.as_ref().and_then(|stalled| self.uploads.get(&stalled.request));
+            let stalled = stalled.map(|upload| upload.commands.clone());
+            tokio::select! {
+                biased;
+                Some(done) = results.recv() => {
+                    self.take_done(done);
+                    while let Ok(done) = results.try_recv() {
+                        self.take_done(done);
+                    }
+                }
+                sent = writer.write(&out[written..]), if written < out.len() => match sent {
+                    Ok(bytes) if bytes > 0 => written += bytes,
+                    _ => self.wire.lost(),
+                },
+                received = reader.read(&mut input), if reads => match received {
+                    // An error closes the connection and comes back as an event.
+                    Ok(bytes) if bytes > 0 => drop(self.wire.receive(self.shared.now(), &input[..bytes])),
+                    _ => self.wire.lost(),
+                },
+                Some(advice) = advised.recv() => self.advise(advice),
+                Some((request, event)) = reported.recv() => self.take_report(request, event),
+                () = room_for_command(stalled.as_ref()), if stalled.is_some() => self.resume_stalled(),
+                _ = stopped.changed() => {
+                    self.wire.shut_down(ErrorCode::Shutdown, "the server is going down");
+                }
+                () = until(deadline), if deadline.is_some() => drop(self.wire.tick(self.shared.now())),
+            }
+        }
+    }
+
+    /// Gives back the memory of replies that have left.
+    fn release(&mut self) {
+        self.held.shrink_to(self.wire.queued_bytes().saturating_sub(self.wire.queued_push_bytes()));
+    }
+
+    /// Whether a further request may be taken up.
+    fn has_room(&self) -> bool {
+        !self.wire.is_congested()
+            && self.stalled.is_none()
+            && self.reading_bytes + self.held.bytes() < self.shared.config.connection_bytes_max
+    }
+
+    fn take_events(&mut self) {
+        while self.closed.is_none() && self.has_room() {
+            let Some(event) = self.wire.poll_event() else { return };
+            self.take_event(event);
+        }
+        // An upload that ended takes its stalled part with it.
+        self.stalled.take_if(|stalled| !self.uploads.contains_key(&stalled.request));
+        // What is over must be noticed even by a connection that is waiting for room.
+        if self.closed.is_none()
+            && self.wire.deadline().is_none()
+            && let Some(ServerEvent::Closed(error)) = std::iter::from_fn(|| self.wire.poll_event()).last()
+        {
+            self.closed = Some(error);
+        }
+    }
+
+    fn take_event(&mut self, event: ServerEvent) {
+        match event {
+            ServerEvent::Ready(hello) => self.ready(hello),
+            ServerEvent::Request { request, ask } => {
+                self.shared.metrics.requests.one();
+                if let Err(failure) = self.take_request(request, ask) {
+                    self.fail(request, &failure);
+                }
+            }
+            ServerEvent::Cancelled { request } => drop(self.uploads.remove(&request)),
+            ServerEvent::Touch { image, token, pages } => self.take_touches(image, token, &pages),
+            ServerEvent::TokenEnd { image, token } => self.take_token_end(image, token),
+            ServerEvent::PushStopped { stream } => {
+                if let Some(pusher) = &mut self.pusher {
+                    pusher.stopped(stream);
+                }
+            }
+            ServerEvent::PutMeta { request, offset, bytes } => {
+                self.command(request, Command::Meta { offset, bytes });
+            }
+            ServerEvent::PutBlock { request, block, bytes } => self.command(request, Command::Block { block, bytes }),
+            ServerEvent::PutCommit { request } => self.command(request, Command::Commit),
+            ServerEvent::Closed(error) => self.closed = Some(error),
+        }
+    }
+
+    fn ready(&mut self, hello: Hello) {
+        let device = self.shared.devices.join(hello.device);
+        self.pusher =
+            Some(Pusher::new(self.shared.clone(), device.clone(), self.number, self.done.clone(), self.advice.clone()));
+        self.device = Some(device);
+    }
+
+    fn take_done(&mut self, done: Done) {
+        match done {
+            Done::Reply { request, reply, room, bytes } => {
+                self.reading_bytes -= bytes;
+                self.held.merge(room);
+                match reply {
+                    Ok(reply) => {
+                        if let Reply::Pages { bytes, .. } = &reply {
+                            self.shared.metrics.page_bytes_demanded.add(bytes.len() as u64);
+                        }
+                        self.reply(request, reply);
+                    }
+                    Err(failure) => {
+                        self.shared.log.warning(format_args!("a request failed: {failure}"));
+                        self.fail(request, &failure);
+                    }
+                }
+                self.release();
+            }
+            Done::Opened { request, opened } => {
+                let answered = opened.and_then(|image| self.opened(request, &image));
+                if let Err(failure) = answered {
+                    self.fail(request, &failure);
+                }
+            }
+            Done::Built(built) => {
+                if let Some(pusher) = &mut self.pusher {
+                    pusher.built(&mut self.wire, built);
+                }
+            }
+        }
+    }
+
+    fn reply(&mut self, request: RequestId, reply: Reply) {
+        match self.wire.reply(request, reply) {
+            // A request that was cancelled meanwhile has its answer already.
+            Ok(()) | Err(Refused::UnknownRequest(_) | Refused::Closed) => {}
+            Err(refused) => {
+                let failure = Failure::new(ErrorCode::TooLarge, format!("the answer cannot be sent: {refused}"));
+                self.fail(request, &failure);
+            }
+        }
+    }
+
+    fn fail(&mut self, request: RequestId, failure: &Failure) {
+        self.shared.metrics.requests_failed.one();
+        // Refused only if the request was cancelled or the connection is closed.
+        let _ = self.wire.reply_error(request, failure.code, &failure.text);
+    }
+}
+
+/// Waits until a worker can take a command, or is gone.
+async fn room_for_command(commands: Option<&tokio::sync::mpsc::Sender<Command>>) {
+    if let Some(commands) = commands {
+        let _ = commands.reserve().await;
+    }
+}
+
+async fn until(deadline: Option<tokio::time::Instant>) {
+    if let Some(deadline) = deadline {
+        tokio::time::sleep_until(deadline).await;
+    }
+}

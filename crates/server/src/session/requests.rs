@@ -1,0 +1,193 @@
+//! Requests of a client: what is asked, whether it may be, and who answers.
+
+use std::sync::Arc;
+
+use units::{BlockId, PageId, RequestId, StreamId, Token};
+use wire::{ErrorCode, ImageHandle, Reply, Request};
+
+use super::{Done, IMAGES_MAX, Session};
+use crate::error::Failure;
+use crate::name::Name;
+use crate::published::Published;
+use crate::upload::Announced;
+use crate::{admin, demand};
+
+impl Session {
+    pub(super) fn take_request(&mut self, request: RequestId, ask: Request) -> Result<(), Failure> {
+        match ask {
+            Request::Open { name } => self.open(request, &name),
+            Request::MetaRead { image, offset, bytes } => self.read_metadata(request, image, offset, bytes),
+            Request::PullBlock { image, token, page, block, force } => {
+                self.pull_block(request, image, token, page, block, force)
+            }
+            Request::PullPages { image, token, pages, force } => self.pull_pages(request, image, token, pages, force),
+            Request::List => {
+                let shared = self.shared.clone();
+                let work = move || Ok(Reply::Listing { json: admin::listing(&shared)? });
+                self.answer(request, wire::format::FRAME_BYTES_MAX_WRITTEN, work);
+                Ok(())
+            }
+            Request::Status => {
+                let shared = self.shared.clone();
+                let work = move || Ok(Reply::Status { json: admin::status(&shared)? });
+                self.answer(request, wire::format::FRAME_BYTES_MAX_WRITTEN, work);
+                Ok(())
+            }
+            Request::PutOpen { name, file_bytes, metadata_offset, metadata_bytes } => {
+                let config = &self.shared.config;
+                let announced = Announced::check(config, &name, file_bytes, metadata_offset, metadata_bytes)?;
+                self.start_upload(request, announced)
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        request: RequestId,
+        bytes: usize,
+        work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
+    ) {
+        self.reading_bytes += bytes;
+        demand::answer(&self.shared, &self.done, request, bytes, work);
+    }
+
+    fn open(&mut self, request: RequestId, name: &str) -> Result<(), Failure> {
+        let name = Name::parse(name).map_err(Failure::bad_request)?;
+        let (shared, done) = (self.shared.clone(), self.done.clone());
+        let window_log_max = self.wire.hello().map_or(0, |hello| hello.window_log_max);
+        tokio::spawn(async move {
+            let slot = shared.opens.clone().acquire_owned().await;
+            let work = tokio::task::spawn_blocking({
+                let shared = shared.clone();
+                move || {
+                    let opened = shared.catalog.open(&name);
+                    drop(slot);
+                    opened
+                }
+            });
+            let opened = work.await.unwrap_or_else(|_| {
+                Err(Failure::new(ErrorCode::Internal, "the server failed while it opened the image"))
+            });
+            // Bundles suit the smallest device that uses the image; known before the first one is made.
+            let prepare = opened.as_ref().ok().and_then(|(image, fresh)| {
+                let suited = image.suit_window(window_log_max);
+                (*fresh || suited).then(|| image.clone())
+            });
+            // The connection may be gone; the image stays open all the same.
+            let _ = done.send(Done::Opened { request, opened: opened.map(|(image, _)| image) });
+            if let Some(image) = prepare {
+                // A panic there is a bug that the hook reported; the image is served without preparation.
+                let _ = tokio::task::spawn_blocking(move || shared.prepare(&image)).await;
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn opened(&mut self, request: RequestId, image: &Arc<Published>) -> Result<(), Failure> {
+        let handle = self.images.handle(image).ok_or_else(|| {
+            Failure::new(ErrorCode::Busy, format!("a connection can have at most {IMAGES_MAX} images open"))
+        })?;
+        let region = image.metadata.metadata_region();
+        let reply = Reply::Opened {
+            image: handle,
+            id: image.id,
+            file_bytes: image.metadata.file_bytes(),
+            metadata_offset: region.start,
+            metadata_bytes: region.end - region.start,
+        };
+        self.reply(request, reply);
+        Ok(())
+    }
+
+    fn image(&self, handle: ImageHandle) -> Result<Arc<Published>, Failure> {
+        let unknown = || Failure::bad_request(format!("image handle {} was not given on this connection", handle.0));
+        self.images.get(handle).cloned().ok_or_else(unknown)
+    }
+
+    fn read_metadata(
+        &mut self,
+        request: RequestId,
+        handle: ImageHandle,
+        offset: u64,
+        bytes: u32,
+    ) -> Result<(), Failure> {
+        let image = self.image(handle)?;
+        let region = image.metadata.metadata_region();
+        let end = offset.saturating_add(bytes.into());
+        let inside = end <= image::format::SUPERBLOCK_BYTES as u64 || offset >= region.start && end <= region.end;
+        if !inside || bytes == 0 || bytes as usize > wire::format::META_READ_BYTES_MAX {
+            return Err(Failure::bad_request(format!(
+                "bytes {offset} to {end} are not a range of superblock or metadata"
+            )));
+        }
+        self.shared.metrics.metadata_bytes.add(bytes.into());
+        self.answer(request, bytes as usize, move || demand::metadata(&image, offset, bytes));
+        Ok(())
+    }
+
+    fn pull_block(
+        &mut self,
+        request: RequestId,
+        handle: ImageHandle,
+        token: Token,
+        page: PageId,
+        block: BlockId,
+        force: bool,
+    ) -> Result<(), Failure> {
+        let image = self.image(handle)?;
+        let entry = image.metadata.block(block).ok_or_else(|| image.no_block(block))?;
+        check_page(&image, page)?;
+        if let Some(stream) = self.on_the_way(handle, page).filter(|_| !force) {
+            self.shared.metrics.demands_on_the_way.one();
+            self.reply(request, Reply::OnTheWay { stream });
+            self.touch(&image, token, page, false);
+            return Ok(());
+        }
+        // The read is on its way before anything is predicted.
+        let work = image.clone();
+        self.answer(request, entry.stored_bytes as usize, move || demand::block(&work, block));
+        self.shared.metrics.blocks_demanded.one();
+        self.shared.metrics.block_bytes_demanded.add(entry.stored_bytes.into());
+        self.demanded(&image, token, &[page], force);
+        Ok(())
+    }
+
+    fn pull_pages(
+        &mut self,
+        request: RequestId,
+        handle: ImageHandle,
+        token: Token,
+        pages: Vec<PageId>,
+        force: bool,
+    ) -> Result<(), Failure> {
+        let image = self.image(handle)?;
+        pages.iter().try_for_each(|page| check_page(&image, *page))?;
+        let Some(first) = pages.first().copied() else { return Err(Failure::bad_request("no pages were asked for")) };
+        let on_the_way = self.on_the_way(handle, first).filter(|_| !force);
+        // One stream must bring them all.
+        let rest = |stream| pages[1..].iter().all(|page| self.on_the_way(handle, *page) == Some(stream));
+        if let Some(stream) = on_the_way.filter(|stream| rest(*stream)) {
+            self.shared.metrics.demands_on_the_way.one();
+            self.reply(request, Reply::OnTheWay { stream });
+            self.touch(&image, token, first, false);
+            return Ok(());
+        }
+        let (work, wanted) = (image.clone(), pages.clone());
+        // Raw and compressed are in memory together for a moment.
+        self.answer(request, 2 * pages.len() * units::PAGE_BYTES, move || demand::pages(&work, &wanted));
+        self.shared.metrics.pages_demanded.add(pages.len() as u64);
+        self.demanded(&image, token, &pages, force);
+        Ok(())
+    }
+
+    fn on_the_way(&self, handle: ImageHandle, page: PageId) -> Option<StreamId> {
+        self.pusher.as_ref()?.on_the_way(&self.wire, handle, page)
+    }
+}
+
+fn check_page(image: &Published, page: PageId) -> Result<(), Failure> {
+    if image.has_page(page) {
+        return Ok(());
+    }
+    Err(Failure::bad_request(format!("image {} has no page {page}", image.id)))
+}

@@ -1,0 +1,129 @@
+//! Touches: what the Predictor learns from them, and its advice on its way to the pusher.
+
+use std::sync::Arc;
+
+use predict::{Predictor, Verdict};
+use units::{ImageId, PageId, Token};
+use wire::ImageHandle;
+
+use super::Session;
+use crate::blocks::locked;
+use crate::published::Published;
+use crate::push::{Advice, Ordered};
+
+/// Touches given to the predictor under one lock: some ten microseconds.
+const TOUCHES_AT_ONCE: usize = 32;
+
+impl Session {
+    /// Bookkeeping of a demand: what the device has, and what the Predictor makes of the page that was touched.
+    pub(super) fn demanded(&mut self, image: &Arc<Published>, token: Token, pages: &[PageId], force: bool) {
+        let mut cold = false;
+        if let Some(device) = &self.device {
+            // A forced demand follows a push that ended early; it says nothing about what the device lost.
+            cold = if force {
+                device.not_sent(image.id, pages);
+                false
+            } else {
+                device.demanded(image.id, pages[0])
+            };
+        }
+        self.touch(image, token, pages[0], cold);
+        if let Some(device) = &self.device {
+            device.sent(image.id, pages);
+        }
+    }
+
+    /// Tells the Predictor of a touch and acts on what it says.
+    pub(super) fn touch(&mut self, image: &Arc<Published>, token: Token, page: PageId, cold: bool) {
+        if !self.shared.config.learning {
+            return;
+        }
+        let now = self.shared.now();
+        let advice = {
+            let mut predictor = locked(&image.predictor);
+            let verdict = predictor.touch(token, page, now);
+            advice_of(&predictor, image.id, token, verdict, cold)
+        };
+        self.route(advice);
+    }
+
+    pub(super) fn take_touches(&mut self, handle: ImageHandle, token: Token, pages: &[PageId]) {
+        // A touch of an image that was never opened is of no use to anybody.
+        let Some(image) = self.images.get(handle).cloned() else { return };
+        let pages: Vec<PageId> = pages.iter().copied().filter(|page| image.has_page(*page)).collect();
+        self.shared.metrics.pages_touched.add(pages.len() as u64);
+        if let Some(device) = &self.device {
+            device.sent(image.id, &pages);
+        }
+        if !self.shared.config.learning {
+            return;
+        }
+        let now = self.shared.now();
+        for some in pages.chunks(TOUCHES_AT_ONCE) {
+            let advice: Vec<Advice> = {
+                let mut predictor = locked(&image.predictor);
+                some.iter()
+                    .filter_map(|page| {
+                        let verdict = predictor.touch(token, *page, now);
+                        advice_of(&predictor, image.id, token, verdict, false)
+                    })
+                    .collect()
+            };
+            advice.into_iter().for_each(|advice| self.route(Some(advice)));
+        }
+    }
+
+    pub(super) fn take_token_end(&mut self, handle: ImageHandle, token: Token) {
+        let Some(image) = self.images.get(handle).cloned() else { return };
+        if self.shared.config.learning {
+            let now = self.shared.now();
+            locked(&image.predictor).end(token, now);
+        }
+        self.route(Some(Advice::ended(image.id, token)));
+    }
+
+    /// Gives advice to the connection that pushes to the token: usually this one.
+    fn route(&mut self, advice: Option<Advice>) {
+        let (Some(advice), Some(device)) = (advice, &self.device) else { return };
+        if let Some(advice) = device.route(self.number, advice.image, advice.token, advice) {
+            self.advise(advice);
+        }
+    }
+
+    pub(super) fn advise(&mut self, advice: Advice) {
+        if let Some(pusher) = &mut self.pusher {
+            pusher.advise(&mut self.wire, &self.images, advice);
+        }
+    }
+}
+
+/// What the verdict on a touch asks this side to do, if anything.
+fn advice_of(
+    predictor: &predict::ActionPredictor,
+    image: ImageId,
+    token: Token,
+    verdict: Verdict,
+    cold: bool,
+) -> Option<Advice> {
+    let order = verdict.push.map(|order| {
+        // The run may follow an older revision than the set has; then the length of its action is not known any more.
+        let current = predictor.action(order.action).filter(|action| action.revision == order.revision);
+        Ordered {
+            action: order.action,
+            revision: order.revision,
+            from: order.from,
+            pages: predictor.pages(token, &order).to_vec(),
+            total: current.map_or(u32::MAX, |action| action.pages.len() as u32),
+            segment_pages: predictor.config().segment_pages,
+            audit: order.audit,
+        }
+    });
+    (verdict.cancel || order.is_some()).then_some(Advice {
+        image,
+        token,
+        cancel: verdict.cancel,
+        ended: false,
+        cold,
+        order,
+    })
+}

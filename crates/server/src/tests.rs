@@ -1,0 +1,8 @@
+//! Tests of the whole server over loopback sockets, with a small client on the wire's client side.
+
+mod client;
+mod hostile;
+mod learning;
+mod rig;
+mod serving;
+mod uploads;

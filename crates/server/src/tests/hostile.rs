@@ -1,0 +1,184 @@
+//! Clients that mean harm: each loses its own connection and nothing else.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use units::{PageId, Rng, SplitMix64, Token};
+use wire::{ClientConfig, ClientConnection, ImageHandle, Reply, Request};
+
+use super::client::Client;
+use super::rig::{Rig, config, image};
+use crate::{Config, Level, Logger};
+
+/// The bytes of a client's first words: hello and some requests.
+fn first_words() -> Vec<u8> {
+    let now = units::Moment(0);
+    let mut wire = ClientConnection::new(ClientConfig::default(), now);
+    let pages: Vec<PageId> = (0..20).map(|index| PageId::new(units::InodeId(3), index)).collect();
+    let image = ImageHandle(0);
+    wire.request(now, Request::Open { name: "app".to_owned() }).unwrap();
+    wire.request(now, Request::MetaRead { image, offset: 0, bytes: 4096 }).unwrap();
+    wire.request(now, Request::PullPages { image, token: Token(1), pages: pages.clone(), force: false }).unwrap();
+    wire.request(now, Request::List).unwrap();
+    wire.touch(image, Token(1), pages).unwrap();
+    wire.token_end(image, Token(1)).unwrap();
+    let put = Request::PutOpen { name: "x".to_owned(), file_bytes: 9000, metadata_offset: 4096, metadata_bytes: 4904 };
+    wire.request(now, put).unwrap();
+    let mut out = Vec::new();
+    while wire.transmit(now, &mut out, 1 << 20) > 0 {}
+    out
+}
+
+/// Sends `bytes`, closes the writing side, and returns what the server says until it closes.
+fn say(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    // The server may close in the middle; that is its right.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut said = Vec::new();
+    let mut part = [0; 65536];
+    loop {
+        match stream.read(&mut part) {
+            Ok(0) => return said,
+            Ok(bytes) => said.extend_from_slice(&part[..bytes]),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return said,
+            Err(error) => panic!("the server neither speaks nor closes: {error}"),
+        }
+    }
+}
+
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = (payload.len() as u32).to_le_bytes().to_vec();
+    bytes.push(kind);
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+#[test]
+fn garbage_and_oversized_frames_close_only_their_own_connection_with_one_log_line() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let sink = lines.clone();
+    let log = Logger::new(move |level, line| {
+        if level == Level::Warning {
+            sink.lock().unwrap().push(line.to_owned());
+        }
+    });
+    let (rig, _) = Rig::with_image(&image(1), |config: &mut Config| config.log = log);
+    let mut good = Client::connect(rig.address, 1);
+    let handle = good.open("app");
+    let hello = first_words()[..5 + u32::from_le_bytes(first_words()[..4].try_into().unwrap()) as usize].to_vec();
+    let after_hello = |bytes: Vec<u8>| [hello.clone(), bytes].concat();
+    let attacks = [
+        b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n".to_vec(),
+        vec![0xff; 4096],
+        frame(0x01, &[0; 39]),
+        after_hello(frame(0x7f, b"no such kind")),
+        after_hello([&u32::MAX.to_le_bytes()[..], &[0x10]].concat()),
+        after_hello(frame(0x10, &[0xff; 300])),
+        after_hello(hello.clone()),
+        after_hello(frame(0x32, &[1; 64])),
+    ];
+    let count = attacks.len();
+    for (number, bytes) in attacks.into_iter().enumerate() {
+        let said = say(rig.address, &bytes);
+        assert!(said.len() > 5, "attack {number}: the client is told why");
+    }
+    let page = PageId::new(good.metadata(handle).resolve(b"/lib/m0.so").unwrap(), 0);
+    assert!(matches!(good.pull(handle, Token(1), page), Reply::Block { .. }));
+    good.status_until(|status| status["metrics"]["connections_failed"] == count as u64 && status["connections"] == 1);
+    assert_eq!(lines.lock().unwrap().len(), count, "{:#?}", lines.lock().unwrap());
+}
+
+#[test]
+fn fuzz_mutated_conversations_never_harm_the_server() {
+    let (rig, store) = Rig::with_image(&image(1), |_| {});
+    let valid = first_words();
+    // The canary: these words do reach the server's inside when they are not mutated.
+    let mut canary = TcpStream::connect(rig.address).unwrap();
+    canary.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    canary.write_all(&valid).unwrap();
+    let mut client = Client::connect(rig.address, 1);
+    client.status_until(|status| status["metrics"]["requests"].as_u64().unwrap() > 6);
+    canary.read_exact(&mut [0; 100]).unwrap();
+    drop((canary, client));
+    let failed_before = rig.metrics.connections_failed.get();
+
+    let mut rng = SplitMix64(0x0dd5);
+    let begun = Instant::now();
+    let mut rounds = 0;
+    while begun.elapsed() < Duration::from_millis(1500) && rounds < 400 {
+        let mut bytes = valid.clone();
+        for _ in 0..=rng.below(6) {
+            let at = rng.below(bytes.len() as u64) as usize;
+            match rng.below(4) {
+                0 => bytes[at] ^= 1 << rng.below(8),
+                1 => bytes[at] = rng.next_u64() as u8,
+                2 => bytes.truncate(at.max(1)),
+                _ => {
+                    let copy = bytes[at..].to_vec();
+                    bytes.extend_from_slice(&copy[..copy.len().min(600)]);
+                }
+            }
+        }
+        say(rig.address, &bytes);
+        rounds += 1;
+    }
+    let mut client = Client::connect(rig.address, 1);
+    client.open("app");
+    assert!(rig.metrics.connections_failed.get() > failed_before, "some of {rounds} mutations were noticed");
+    let status = client.status_until(|status| status["connections"] == 1);
+    assert_eq!(status["memory"]["pushes_bytes"], 0);
+    assert_eq!(store::Store::list(&store, "tags").unwrap(), [], "nothing was published");
+    rig.stop();
+}
+
+#[test]
+fn uploads_without_end_are_bounded() {
+    let rig = Rig::start(config(crate::StoreAt::Open(Arc::new(store::Memory::new()))));
+    // Each connection may begin a few uploads, and all together eight.
+    let mut clients = Vec::new();
+    let mut busy = 0;
+    for number in 0..5 {
+        let mut client = Client::connect(rig.address, number);
+        for put in 0..3 {
+            let request = client.request(Request::PutOpen {
+                name: format!("app{put}"),
+                file_bytes: 10_000,
+                metadata_offset: 4096,
+                metadata_bytes: 5904,
+            });
+            // The answer to a later request shows whether the put was refused: refusals come at once.
+            client.status();
+            if client.has_reply(request) {
+                let reply = client.reply(request);
+                assert!(matches!(reply, Reply::Error { code: wire::ErrorCode::Busy, .. }), "{reply:?}");
+                busy += 1;
+            }
+        }
+        clients.push(client);
+    }
+    assert_eq!(busy, 15 - 8);
+    drop(clients);
+    let mut client = Client::connect(rig.address, 9);
+    client.status_until(|status| status["metrics"]["uploads_failed"] == 8);
+    // Their places are free again.
+    assert!(matches!(client.upload("app", &image(1)).0, Reply::PutDone { .. }));
+}
+
+#[test]
+fn touches_of_pages_and_images_that_do_not_exist_teach_nothing() {
+    let (rig, _) = Rig::with_image(&image(1), |_| {});
+    let mut client = Client::connect(rig.address, 1);
+    let handle = client.open("app");
+    let nowhere: Vec<PageId> = (0..1000).map(|index| PageId::new(units::InodeId(70), index)).collect();
+    client.touch(handle, Token(1), &nowhere);
+    client.touch(ImageHandle(5), Token(1), &nowhere);
+    client.end(handle, Token(1));
+    client.end(ImageHandle(5), Token(2));
+    let status = client.status();
+    assert_eq!(status["images"][0]["actions"], 0);
+    assert_eq!(status["metrics"]["pages_touched"], 0);
+}

@@ -1,0 +1,455 @@
+//! Learning and pushing: what one run teaches, the next one is sent. Counts, never times.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use predict::Mode;
+use serde_json::Value;
+use store::{Listed, Memory, Store};
+use units::{PageId, Token};
+use wire::{ClientConfig, ImageHandle, PushEncoding, PushEndReason, Reply, Request};
+
+use super::client::Client;
+use super::rig::{Rig, config, image, program};
+use crate::{Config, StoreAt};
+
+/// Runs `program` to its end on a device of its own, so that the server learns it. Returns the client.
+fn teach(rig: &Rig, device: u128, program: &[PageId]) -> (Client, ImageHandle) {
+    let mut client = Client::connect(rig.address, device);
+    let handle = client.open("app");
+    let token = Token(device << 64);
+    let demanded = client.run(handle, token, program);
+    assert_eq!(demanded, program.len(), "nothing was known yet");
+    client.end(handle, token);
+    (client, handle)
+}
+
+fn actions(status: &Value) -> u64 {
+    status["images"][0]["actions"].as_u64().unwrap_or(0)
+}
+
+fn bundles(status: &Value) -> u64 {
+    status["images"][0]["bundles"].as_u64().unwrap_or(0)
+}
+
+fn without_bundles(config: &mut Config) {
+    config.bundles = false;
+}
+
+fn set(pages: &[PageId]) -> BTreeSet<PageId> {
+    pages.iter().copied().collect()
+}
+
+#[test]
+fn the_second_start_demands_one_page_and_is_pushed_the_others_in_order() {
+    let bytes = image(4);
+    let (rig, _) = Rig::with_image(&bytes, without_bundles);
+    let program = program(&bytes, 5, 100);
+    let (mut first, _) = teach(&rig, 1, &program);
+    first.status_until(|status| actions(status) == 1);
+    assert_eq!(rig.metrics.pages_pushed.get(), 0);
+
+    let mut second = Client::connect(rig.address, 2);
+    let handle = second.open("app");
+    assert!(matches!(second.pull(handle, Token(2), program[0]), Reply::Block { .. }));
+    second.until(|client| client.have == set(&program));
+    second.until(|client| client.streams.values().all(|stream| stream.end.is_some()));
+    let stream = second.streams.values().next().unwrap();
+    assert_eq!(stream.pages(), program[1..], "all but the page that was demanded, in order");
+    assert_eq!((stream.end, stream.push.token), (Some(PushEndReason::Complete), Token(2)));
+    assert_eq!(stream.pieces.iter().map(|piece| piece.segment.0).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(rig.metrics.blocks_demanded.get(), 101);
+    assert_eq!(rig.metrics.pages_pushed.get(), 99);
+    assert_eq!(rig.metrics.pushes_from_bundle.get(), 0);
+}
+
+#[test]
+fn a_bundle_is_made_in_the_background_and_pushed_as_one_stream() {
+    let bytes = image(4);
+    let (rig, store) = Rig::with_image(&bytes, |_| {});
+    let program = program(&bytes, 5, 100);
+    let (mut first, handle) = teach(&rig, 1, &program);
+    first.status_until(|status| bundles(status) == 1 && status["bundles_waiting"] == 0);
+    let folder = format!("bundles/{}", first.metadata(handle).id());
+    assert_eq!(store.list(&folder).unwrap().len(), 1);
+
+    let mut second = Client::connect(rig.address, 2);
+    let handle = second.open("app");
+    second.pull(handle, Token(2), program[0]);
+    second.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
+    let stream = second.streams.values().next().unwrap();
+    assert_eq!(stream.pages(), program, "a bundle has all pages of the action");
+    assert_eq!(stream.push.encoding, PushEncoding::ZstdStream);
+    assert!(stream.push.window_log <= ClientConfig::default().window_log_max, "the clients' own limit");
+    assert_eq!((rig.metrics.pushes_from_bundle.get(), rig.metrics.bundles_built.get()), (1, 1));
+    assert_eq!(rig.metrics.blocks_demanded.get(), 101);
+}
+
+#[test]
+fn pages_that_the_device_has_are_left_out_and_most_of_them_rule_out_the_bundle() {
+    let bytes = image(4);
+    let (rig, _) = Rig::with_image(&bytes, |_| {});
+    let all = program(&bytes, 5, 101);
+    let (program, stranger) = (&all[..100], all[100]);
+    let (mut first, _) = teach(&rig, 1, program);
+    first.status_until(|status| bundles(status) == 1);
+
+    let mut second = Client::connect(rig.address, 2);
+    let handle = second.open("app");
+    // 31 pages of the program come as company of another page; only that one is touched.
+    let mut company = vec![stranger];
+    company.extend(program.iter().skip(10).step_by(2).take(31));
+    let reply = second.ask(Request::PullPages { image: handle, token: Token(9), pages: company.clone(), force: false });
+    assert!(matches!(reply, Reply::Pages { .. }), "{reply:?}");
+    second.pull(handle, Token(2), program[0]);
+    second.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
+    let stream = second.streams.values().next().unwrap();
+    let expected: Vec<PageId> = program[1..].iter().copied().filter(|page| !company.contains(page)).collect();
+    assert_eq!(stream.pages(), expected);
+    assert_eq!(rig.metrics.pushes_from_bundle.get(), 0);
+    assert_eq!(rig.metrics.pages_push_skipped.get(), 31);
+}
+
+#[test]
+fn a_device_that_lost_its_pages_is_pushed_all_of_them_again() {
+    let bytes = image(4);
+    let (rig, _) = Rig::with_image(&bytes, without_bundles);
+    let program = program(&bytes, 5, 100);
+    teach(&rig, 1, &program);
+    let mut client = Client::connect(rig.address, 2);
+    let handle = client.open("app");
+    for (start, token) in [Token(20), Token(21)].into_iter().enumerate() {
+        // The page cache was dropped: the first page is demanded again.
+        client.have.clear();
+        client.pull(handle, token, program[0]);
+        client.until(|client| client.have == set(&program));
+        client.until(|client| client.streams.values().filter(|stream| stream.end.is_some()).count() == start + 1);
+        client.end(handle, token);
+    }
+    assert_eq!(rig.metrics.pages_pushed.get(), 2 * 99);
+}
+
+#[test]
+fn the_end_of_a_program_ends_its_push_and_the_next_one_gets_the_rest() {
+    let bytes = image(12);
+    let (rig, _) = Rig::with_image(&bytes, without_bundles);
+    let program = program(&bytes, 5, 400);
+    teach(&rig, 1, &program);
+    let mut client = Client::connect(rig.address, 2);
+    client.credits = false;
+    let handle = client.open("app");
+    client.pull(handle, Token(2), program[0]);
+    client.until(|client| client.have.len() > 30);
+    client.end(handle, Token(2));
+    client.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
+    let stream = client.streams.values().next().unwrap();
+    assert_eq!(stream.end, Some(PushEndReason::TokenEnded));
+    let got = client.have.len();
+    assert!(got < 300, "the window without credits holds much less than the program: {got}");
+
+    client.credits = true;
+    client.credit_all();
+    // The next instance touches its first page, which is in the page cache by now, and every segment as it comes.
+    for page in program.iter().step_by(32) {
+        client.until(|client| client.have.contains(page));
+        client.touch(handle, Token(3), &[*page]);
+    }
+    client.until(|client| client.have == set(&program));
+    let again: usize = client.streams.values().map(|stream| stream.pages().len()).sum();
+    assert_eq!(again, 399, "no page was pushed twice");
+}
+
+#[test]
+fn a_stream_that_the_client_stops_stays_stopped() {
+    let bytes = image(12);
+    let (rig, _) = Rig::with_image(&bytes, without_bundles);
+    let program = program(&bytes, 5, 400);
+    teach(&rig, 1, &program);
+    let mut client = Client::connect(rig.address, 2);
+    client.credits = false;
+    let handle = client.open("app");
+    client.pull(handle, Token(2), program[0]);
+    client.until(|client| !client.have.is_empty() && !client.streams.is_empty());
+    let stream = *client.streams.keys().next().unwrap();
+    client.stop_push(stream);
+    client.until(|client| client.streams[&stream].end.is_some());
+    assert_eq!(client.streams[&stream].end, Some(PushEndReason::Stopped));
+    client.credits = true;
+    client.credit_all();
+    for page in program.iter().step_by(32) {
+        client.touch(handle, Token(2), &[*page]);
+    }
+    // Two answers later everything that those touches could cause has come.
+    client.status();
+    client.status();
+    assert_eq!(client.streams.len(), 1);
+    assert_eq!(rig.metrics.pushes_cancelled.get(), 1);
+}
+
+#[test]
+fn a_page_that_is_on_its_way_is_not_sent_twice_unless_forced() {
+    let bytes = image(4);
+    let (rig, _) = Rig::with_image(&bytes, without_bundles);
+    let program = program(&bytes, 5, 100);
+    teach(&rig, 1, &program);
+    let mut client = Client::connect(rig.address, 2);
+    client.credits = false;
+    let handle = client.open("app");
+    client.pull(handle, Token(2), program[0]);
+    client.until(|client| client.have.contains(&program[1]));
+    let stream = *client.streams.keys().next().unwrap();
+    let ask = client.pull_request(handle, Token(2), program[1], false);
+    assert_eq!(client.ask(ask), Reply::OnTheWay { stream });
+    let forced = client.pull_request(handle, Token(2), program[1], true);
+    assert!(matches!(client.ask(forced), Reply::Block { .. }));
+    assert_eq!(rig.metrics.demands_on_the_way.get(), 1);
+    // Once it is credited it is no longer on its way: the client asks because it lost it.
+    client.credits = true;
+    client.credit_all();
+    client.until(|client| client.have == set(&program));
+    client.until(|client| client.streams.values().all(|stream| stream.end.is_some()));
+    client.credit_all();
+    assert!(matches!(client.pull(handle, Token(2), program[50]), Reply::Block { .. }));
+}
+
+#[test]
+fn two_devices_with_two_programs_each_do_not_disturb_each_other() {
+    let bytes = image(8);
+    let (rig, _) = Rig::with_image(&bytes, |_| {});
+    let all = program(&bytes, 5, 270);
+    let programs = [all[..120].to_vec(), all[120..].to_vec()];
+    for (device, program) in programs.iter().enumerate() {
+        let mut client = Client::connect(rig.address, 100 + device as u128);
+        let handle = client.open("app");
+        let token = Token(1000 + device as u128);
+        client.run(handle, token, program);
+        client.end(handle, token);
+        client.status_until(|status| actions(status) == device as u64 + 1);
+    }
+    let address = rig.address;
+    let demanded_before = rig.metrics.blocks_demanded.get();
+    let runs: Vec<_> = (0..4u128)
+        .map(|run| {
+            let program = programs[run as usize % 2].clone();
+            std::thread::spawn(move || {
+                let mut client = Client::connect(address, 200 + run / 2);
+                let handle = client.open("app");
+                client.pull(handle, Token(run), program[0]);
+                client.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
+                let tokens: BTreeSet<Token> = client.streams.values().map(|stream| stream.push.token).collect();
+                (tokens, client.have)
+            })
+        })
+        .collect();
+    let mut have = [BTreeSet::new(), BTreeSet::new()];
+    for (run, thread) in runs.into_iter().enumerate() {
+        let (tokens, pages) = thread.join().unwrap();
+        assert_eq!(tokens, BTreeSet::from([Token(run as u128)]), "only its own pages");
+        have[run / 2].extend(pages);
+    }
+    assert_eq!(have, [set(&all), set(&all)]);
+    assert_eq!(rig.metrics.blocks_demanded.get() - demanded_before, 4);
+}
+
+#[test]
+fn the_connection_that_pushes_acts_on_touches_from_another() {
+    let bytes = image(12);
+    let (rig, _) = Rig::with_image(&bytes, without_bundles);
+    let program = program(&bytes, 5, 400);
+    teach(&rig, 1, &program);
+    let mut pushed = Client::connect(rig.address, 2);
+    pushed.credits = false;
+    let handle = pushed.open("app");
+    pushed.pull(handle, Token(2), program[0]);
+    pushed.until(|client| client.have.len() > 10);
+    let mut other = Client::connect(rig.address, 2);
+    let handle = other.open("app");
+    other.end(handle, Token(2));
+    pushed.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
+    assert_eq!(pushed.streams.values().next().unwrap().end, Some(PushEndReason::TokenEnded));
+}
+
+#[test]
+fn a_run_that_leaves_its_action_is_no_longer_pushed() {
+    let bytes = image(12);
+    let (rig, _) = Rig::with_image(&bytes, without_bundles);
+    let all = program(&bytes, 5, 460);
+    let (program, others) = all.split_at(400);
+    teach(&rig, 1, program);
+    let mut client = Client::connect(rig.address, 2);
+    client.credits = false;
+    let handle = client.open("app");
+    client.pull(handle, Token(2), program[0]);
+    client.until(|client| !client.streams.is_empty());
+    for page in others {
+        client.pull(handle, Token(2), *page);
+    }
+    client.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
+    assert_eq!(client.streams.values().next().unwrap().end, Some(PushEndReason::Mismatch));
+    assert_eq!(rig.metrics.pushes_cancelled.get(), 1);
+}
+
+#[test]
+fn a_device_that_wants_no_push_gets_none_and_one_without_memory_gets_plain_bytes() {
+    let bytes = image(4);
+    let (rig, _) = Rig::with_image(&bytes, |_| {});
+    let program = program(&bytes, 5, 100);
+    teach(&rig, 1, &program);
+    let mut none = Client::with(rig.address, ClientConfig { device: 2, push_bytes_max: 0, ..ClientConfig::default() });
+    let handle = none.open("app");
+    assert_eq!(none.run(handle, Token(2), &program), 100);
+    assert_eq!(none.streams.len(), 0);
+
+    let mut small = Client::with(rig.address, ClientConfig { device: 3, window_log_max: 0, ..ClientConfig::default() });
+    let handle = small.open("app");
+    small.pull(handle, Token(3), program[0]);
+    small.until(|client| client.have == set(&program));
+    assert_eq!(small.streams.values().next().unwrap().push.encoding, PushEncoding::Stored);
+}
+
+#[test]
+fn without_learning_nothing_is_learned_or_pushed() {
+    let bytes = image(4);
+    let (rig, store) = Rig::with_image(&bytes, |config| config.learning = false);
+    let program = program(&bytes, 5, 100);
+    for device in [1, 2] {
+        let (mut client, _) = teach(&rig, device, &program);
+        assert_eq!(actions(&client.status()), 0);
+    }
+    assert_eq!(rig.metrics.pushes_started.get(), 0);
+    rig.stop();
+    assert_eq!(store.list("learned").unwrap(), []);
+}
+
+#[test]
+fn the_papers_mode_pushes_one_segment_for_each_match() {
+    let bytes = image(4);
+    let (rig, _) = Rig::with_image(&bytes, |config| {
+        config.predict.mode = Mode::Paper;
+        config.bundles = false;
+    });
+    let program = program(&bytes, 5, 128);
+    let pull = |device: u128| {
+        let mut client = Client::connect(rig.address, device);
+        let handle = client.open("app");
+        let mut demanded = 0;
+        for page in &program {
+            if client.have.contains(page) {
+                client.touch(handle, Token(device), &[*page]);
+                continue;
+            }
+            let ask = Request::PullPages { image: handle, token: Token(device), pages: vec![*page], force: false };
+            match client.ask(ask) {
+                Reply::Pages { .. } => {
+                    client.have.insert(*page);
+                    demanded += 1;
+                }
+                Reply::OnTheWay { .. } => client.until(|client| client.have.contains(page)),
+                other => panic!("{other:?}"),
+            }
+        }
+        client.end(handle, Token(device));
+        client.status_until(|status| actions(status) == 1);
+        (demanded, client)
+    };
+    let (first, _) = pull(1);
+    assert_eq!(first, 128, "constructing: one page for each request");
+    let (second, client) = pull(2);
+    assert!(second < 64, "{second} of 128 pages were demanded one by one");
+    let pushed: usize = client.streams.values().map(|stream| stream.pages().len()).sum();
+    assert!(pushed >= 64, "{pushed}");
+    assert!(client.streams.values().all(|stream| stream.pieces.iter().all(|piece| piece.pages.len() <= 32)));
+}
+
+#[test]
+fn what_was_learned_and_its_bundle_survive_a_restart() {
+    let bytes = image(4);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("app.rnl"), &bytes).unwrap();
+    let at = || config(StoreAt::Folder(folder.path().to_owned()));
+    let program = program(&bytes, 5, 100);
+    let rig = Rig::start(at());
+    let (mut client, _) = teach(&rig, 1, &program);
+    client.status_until(|status| bundles(status) == 1);
+    drop(client);
+    rig.stop();
+
+    let rig = Rig::start(at());
+    let mut client = Client::connect(rig.address, 2);
+    let handle = client.open("app");
+    let ready = |status: &Value| bundles(status) == 1 && status["memory"]["held_blocks_bytes"].as_u64() > Some(0);
+    client.status_until(ready);
+    client.pull(handle, Token(2), program[0]);
+    client.until(|client| client.have == set(&program));
+    assert_eq!(rig.metrics.blocks_demanded.get(), 1);
+    assert_eq!((rig.metrics.bundles_built.get(), rig.metrics.pushes_from_bundle.get()), (0, 1));
+}
+
+#[test]
+fn what_was_learned_last_is_saved_by_an_orderly_end() {
+    let bytes = image(4);
+    let store = Memory::new();
+    store.put_atomic("app.rnl", &bytes).unwrap();
+    let at = || {
+        let mut config = config(StoreAt::Open(Arc::new(store.clone())));
+        // Upkeep never comes: only the end saves.
+        config.upkeep_every = std::time::Duration::from_secs(3600);
+        config.bundles = false;
+        config
+    };
+    let program = program(&bytes, 5, 100);
+    let rig = Rig::start(at());
+    let (mut client, _) = teach(&rig, 1, &program);
+    client.status_until(|status| actions(status) == 1);
+    assert_eq!(rig.metrics.learned_saved.get(), 0);
+    rig.stop();
+    let rig = Rig::start(at());
+    let mut client = Client::connect(rig.address, 2);
+    client.open("app");
+    assert_eq!(actions(&client.status()), 1);
+}
+
+#[test]
+fn a_damaged_learned_file_costs_what_was_learned_and_nothing_else() {
+    let bytes = image(4);
+    let program = program(&bytes, 5, 100);
+    let (rig, store) = Rig::with_image(&bytes, without_bundles);
+    let (_, handle) = teach(&rig, 1, &program);
+    let _ = handle;
+    rig.stop();
+    let Listed::Object(key) = store.list("learned").unwrap().remove(0) else { panic!("no learned file") };
+    let mut file = store.get(&key, 1 << 20).unwrap();
+    let middle = file.len() / 2;
+    file[middle] ^= 0x10;
+    store.put_atomic(&key, &file).unwrap();
+
+    let rig = Rig::start(config(StoreAt::Open(Arc::new(store.clone()))));
+    let (mut client, _) = teach(&rig, 2, &program);
+    client.status_until(|status| actions(status) == 1);
+}
+
+#[test]
+fn a_damaged_bundle_is_noticed_replaced_and_harms_nobody() {
+    let bytes = image(4);
+    let program = program(&bytes, 5, 100);
+    let (rig, store) = Rig::with_image(&bytes, |_| {});
+    let (mut client, handle) = teach(&rig, 1, &program);
+    client.status_until(|status| bundles(status) == 1);
+    let folder = format!("bundles/{}", client.metadata(handle).id());
+    let Listed::Object(key) = store.list(&folder).unwrap().remove(0) else { panic!("no bundle") };
+    rig.stop();
+    let whole = store.get(&key, 1 << 24).unwrap();
+    let mut damaged = whole.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    store.put_atomic(&key, &damaged).unwrap();
+
+    let rig = Rig::start(config(StoreAt::Open(Arc::new(store.clone()))));
+    let mut client = Client::connect(rig.address, 2);
+    let handle = client.open("app");
+    client.status_until(|status| bundles(status) == 1);
+    client.run(handle, Token(2), &program);
+    client.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
+    assert_eq!(client.streams.values().next().unwrap().end, Some(PushEndReason::Failed));
+    client.status_until(|status| status["metrics"]["bundles_built"] == 1 && bundles(status) == 1);
+    assert_eq!(store.get(&key, 1 << 24).unwrap(), whole, "the same pages give the same bundle");
+}

@@ -1,0 +1,422 @@
+//! Uploads: an image arrives block by block, is checked as it comes, and is published in one step.
+//!
+//! Each upload has a worker on a blocking thread with a short queue in front of it; a full queue makes the connection
+//! stop reading, so that a fast client is slowed down to the speed of the disk. The order of things:
+//!
+//! 1. superblock and metadata come in and are validated as any reader would;
+//! 2. blocks that other images of the store hold (by the hash of their stored bytes) are copied, the others asked for;
+//! 3. each block that comes in is checked against its hash and written to its place;
+//! 4. on commit the file is made durable under `images/<id>.rnl`, and only then the tag is switched to it.
+//!
+//! Until the last step the tag resolves to what it did before, whatever happens. An upload that loses its connection is
+//! kept for a while ([`Parked`]): the client's next try then sends only what is still missing.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use bytes::Bytes;
+use image::{Metadata, ReadAt, format::SUPERBLOCK_BYTES};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use units::{BlockId, ImageId};
+use wire::{BlockRange, ErrorCode, format::PUT_DEADLINE};
+
+use crate::accept::Shared;
+use crate::blocks::locked;
+use crate::catalog::image_key;
+use crate::error::Failure;
+use crate::name::Name;
+use crate::published::{ImageObject, io_error};
+
+/// Parts of an upload queued before its worker: two of the largest blocks and some small ones.
+const QUEUE_MAX: usize = 8;
+
+/// Uploads at once. Each holds a thread, a file and the metadata of one image.
+pub(crate) const UPLOADS_MAX: usize = 8;
+
+/// Interrupted uploads that are kept; each holds disk space and the metadata of one image.
+const PARKED_MAX: usize = 4;
+
+/// Parts the metadata may arrive in that do not touch each other.
+const GAPS_MAX: usize = 1024;
+
+/// What the connection hands to the worker.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Meta { offset: u64, bytes: Bytes },
+    Block { block: BlockId, bytes: Bytes },
+    Commit,
+}
+
+/// What the worker reports.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// These blocks must be sent.
+    Need(Vec<BlockRange>),
+    /// So many bytes of the file are stored.
+    Progress(u64),
+    /// It is over.
+    Finished(Result<ImageId, Failure>),
+}
+
+/// What a `PutOpen` announces.
+#[derive(Clone, Debug)]
+pub(crate) struct Announced {
+    pub name: String,
+    pub tag: String,
+    pub file_bytes: u64,
+    pub metadata_offset: u64,
+    pub metadata_bytes: u64,
+}
+
+impl Announced {
+    /// Refuses what cannot become an image before a byte of it is taken.
+    pub fn check(
+        config: &crate::Config,
+        name: &str,
+        file_bytes: u64,
+        metadata_offset: u64,
+        metadata_bytes: u64,
+    ) -> Result<Announced, Failure> {
+        if !config.uploads {
+            return Err(Failure::new(ErrorCode::Forbidden, "this server takes no uploads"));
+        }
+        let (name, tag) = match Name::parse(name) {
+            Ok(Name::Tag { name, tag }) => (name, tag),
+            Ok(Name::Id(_)) => return Err(Failure::bad_request("an upload needs a name, not an image id")),
+            Err(reason) => return Err(Failure::bad_request(reason)),
+        };
+        let too_large = |what: &str, found: u64, max: u64| {
+            Err(Failure::new(ErrorCode::TooLarge, format!("{what} has {found} bytes, this server takes at most {max}")))
+        };
+        if file_bytes > config.upload_bytes_max {
+            return too_large("the image", file_bytes, config.upload_bytes_max);
+        }
+        if metadata_bytes > config.image_limits.metadata_bytes_max {
+            return too_large("its metadata", metadata_bytes, config.image_limits.metadata_bytes_max);
+        }
+        let fits = metadata_offset >= SUPERBLOCK_BYTES as u64
+            && metadata_offset.checked_add(metadata_bytes) == Some(file_bytes);
+        if !fits {
+            return Err(Failure::bad_request(format!(
+                "metadata of {metadata_bytes} bytes at {metadata_offset} does not end a file of {file_bytes} bytes"
+            )));
+        }
+        Ok(Announced { name, tag, file_bytes, metadata_offset, metadata_bytes })
+    }
+}
+
+/// The connection's end of an upload. Dropping it interrupts the upload.
+pub(crate) struct Upload {
+    pub commands: mpsc::Sender<Command>,
+}
+
+impl Upload {
+    /// Starts the worker. `slot` is its place among [`UPLOADS_MAX`].
+    pub fn start(
+        shared: Arc<Shared>,
+        announced: Announced,
+        slot: OwnedSemaphorePermit,
+        report: impl Fn(Event) + Send + 'static,
+    ) -> Upload {
+        let (commands, receiver) = mpsc::channel(QUEUE_MAX);
+        tokio::task::spawn_blocking(move || {
+            let finished = run(&shared, &announced, receiver, &report);
+            match &finished {
+                Ok(Some(id)) => {
+                    shared.metrics.uploads.one();
+                    shared.log.info(format_args!("published {}:{} as image {id}", announced.name, announced.tag));
+                }
+                Ok(None) => shared.metrics.uploads_failed.one(),
+                Err(failure) => {
+                    shared.metrics.uploads_failed.one();
+                    let Announced { name, tag, .. } = &announced;
+                    shared.log.warning(format_args!("the upload of {name}:{tag} failed: {failure}"));
+                }
+            }
+            drop(slot);
+            if let Some(result) = finished.transpose() {
+                report(Event::Finished(result));
+            }
+        });
+        Upload { commands }
+    }
+}
+
+/// An upload whose metadata is complete.
+struct Staged {
+    upload: Box<dyn store::Upload>,
+    metadata: Metadata,
+    /// Blocks that are not written yet.
+    lacking: Vec<bool>,
+    lacking_count: u32,
+    stored_bytes: u64,
+}
+
+/// Uploads that lost their connection, by image.
+#[derive(Default)]
+pub(crate) struct Parked {
+    uploads: Mutex<HashMap<ImageId, (Instant, Staged)>>,
+}
+
+impl Parked {
+    fn take(&self, id: ImageId) -> Option<Staged> {
+        locked(&self.uploads).remove(&id).map(|(_, staged)| staged)
+    }
+
+    fn put(&self, staged: Staged) {
+        let mut uploads = locked(&self.uploads);
+        if uploads.len() >= PARKED_MAX
+            && let Some(oldest) = uploads.iter().min_by_key(|(_, (since, _))| *since).map(|(id, _)| *id)
+        {
+            uploads.remove(&oldest);
+        }
+        uploads.insert(staged.metadata.id(), (Instant::now(), staged));
+    }
+
+    /// Drops what has been kept for longer than `kept`.
+    pub fn expire(&self, kept: std::time::Duration) {
+        locked(&self.uploads).retain(|_, (since, _)| since.elapsed() < kept);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        locked(&self.uploads).len()
+    }
+}
+
+/// The next command; `None` if the connection is gone.
+fn next(commands: &mut mpsc::Receiver<Command>) -> Result<Option<Command>, Failure> {
+    let waited =
+        tokio::runtime::Handle::current().block_on(async { tokio::time::timeout(PUT_DEADLINE, commands.recv()).await });
+    let late = |_| Failure::new(ErrorCode::Busy, format!("the upload stood still for {PUT_DEADLINE:?}"));
+    waited.map_err(late)
+}
+
+/// Runs an upload to its end; `None` if it was interrupted.
+fn run(
+    shared: &Shared,
+    announced: &Announced,
+    mut commands: mpsc::Receiver<Command>,
+    report: &dyn Fn(Event),
+) -> Result<Option<ImageId>, Failure> {
+    let Some(mut staged) = take_metadata(shared, announced, &mut commands)? else { return Ok(None) };
+    copy_known_blocks(shared, &mut staged, report)?;
+    report(Event::Need(ranges(&staged.lacking)));
+    loop {
+        match next(&mut commands)? {
+            None => {
+                shared.parked.put(staged);
+                return Ok(None);
+            }
+            Some(Command::Meta { .. }) => return Err(Failure::bad_request("metadata after it was complete")),
+            Some(Command::Block { block, bytes }) => {
+                shared.metrics.upload_bytes_received.add(bytes.len() as u64);
+                staged.take_block(block, &bytes)?;
+                report(Event::Progress(staged.stored_bytes));
+            }
+            Some(Command::Commit) => return publish(shared, announced, staged).map(Some),
+        }
+    }
+}
+
+/// Takes superblock and metadata and validates them. `None` if the connection was lost on the way.
+fn take_metadata(
+    shared: &Shared,
+    announced: &Announced,
+    commands: &mut mpsc::Receiver<Command>,
+) -> Result<Option<Staged>, Failure> {
+    let mut upload = shared.store.create()?;
+    let wanted = [(0, SUPERBLOCK_BYTES as u64), (announced.metadata_offset, announced.file_bytes)];
+    let mut arrived = Arrived::default();
+    while !wanted.iter().all(|(start, end)| arrived.covers(*start, *end)) {
+        let (offset, bytes) = match next(commands)? {
+            None => return Ok(None),
+            Some(Command::Meta { offset, bytes }) => (offset, bytes),
+            Some(_) => return Err(Failure::bad_request("blocks of an upload before its metadata")),
+        };
+        let end = offset.saturating_add(bytes.len() as u64);
+        if !wanted.iter().any(|(from, to)| *from <= offset && end <= *to) {
+            return Err(Failure::bad_request(format!("bytes {offset} to {end} are neither superblock nor metadata")));
+        }
+        upload.write_at(offset, &bytes)?;
+        arrived.add(offset, end)?;
+        shared.metrics.upload_bytes_received.add(bytes.len() as u64);
+    }
+    let source = Source { upload: &*upload, bytes: announced.file_bytes };
+    let metadata = Metadata::open(&source, &shared.config.image_limits)
+        .map_err(|error| Failure::corrupt(format!("the uploaded image is not valid: {error}")))?;
+    if let Some(staged) = shared.parked.take(metadata.id()) {
+        return Ok(Some(staged));
+    }
+    let count = metadata.block_count();
+    let stored_bytes = SUPERBLOCK_BYTES as u64 + announced.metadata_bytes;
+    let lacking = vec![true; count as usize];
+    Ok(Some(Staged { upload, metadata, lacking, lacking_count: count, stored_bytes }))
+}
+
+impl Staged {
+    /// Checks and writes one block.
+    fn take_block(&mut self, block: BlockId, bytes: &[u8]) -> Result<(), Failure> {
+        if !self.lacking.get(block.0 as usize).copied().unwrap_or(false) {
+            return Err(Failure::bad_request(format!("block {block} was not asked for")));
+        }
+        let entry = self
+            .metadata
+            .verify_block(block, bytes)
+            .map_err(|error| Failure::corrupt(format!("the upload sent a wrong block: {error}")))?;
+        self.upload.write_at(entry.file_offset, bytes)?;
+        self.lacking[block.0 as usize] = false;
+        self.lacking_count -= 1;
+        self.stored_bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Copies blocks that other images hold.
+fn copy_known_blocks(shared: &Shared, staged: &mut Staged, report: &dyn Fn(Event)) -> Result<(), Failure> {
+    let mut wanted: HashMap<[u8; 32], Vec<BlockId>> = HashMap::new();
+    for block in (0..staged.metadata.block_count()).map(BlockId) {
+        if staged.lacking[block.0 as usize]
+            && let Some(entry) = staged.metadata.block(block)
+        {
+            wanted.entry(entry.hash).or_default().push(block);
+        }
+    }
+    for object in shared.catalog.files()? {
+        if wanted.is_empty() {
+            break;
+        }
+        // A broken image in the store is no reason to refuse a good one: its blocks are simply asked for.
+        let Ok(metadata) = Metadata::open(&ImageObject(object.clone()), &shared.config.image_limits) else { continue };
+        for entry in (0..metadata.block_count()).filter_map(|block| metadata.block(BlockId(block))) {
+            let Some(blocks) = wanted.get(&entry.hash) else { continue };
+            let mut bytes = vec![0; entry.stored_bytes as usize];
+            if object.read_at(entry.file_offset, &mut bytes).is_err() || *blake3::hash(&bytes).as_bytes() != entry.hash
+            {
+                continue;
+            }
+            for block in blocks.clone() {
+                staged.take_block(block, &bytes)?;
+                shared.metrics.upload_bytes_copied.add(bytes.len() as u64);
+            }
+            wanted.remove(&entry.hash);
+            report(Event::Progress(staged.stored_bytes));
+        }
+    }
+    Ok(())
+}
+
+/// Makes the image durable, then switches the tag.
+fn publish(shared: &Shared, announced: &Announced, staged: Staged) -> Result<ImageId, Failure> {
+    if staged.lacking_count > 0 {
+        return Err(Failure::bad_request(format!("{} blocks of the upload are missing", staged.lacking_count)));
+    }
+    let id = staged.metadata.id();
+    let key = image_key(id);
+    // One at a time, so that taking back an image nobody has a tag for cannot hit another upload of the same image.
+    let _publishing = locked(&shared.publishing);
+    let was_there = shared.store.open(&key).is_ok();
+    staged.upload.commit(&key)?;
+    if let Err(error) = shared.catalog.set_tag(&announced.name, &announced.tag, id) {
+        if !was_there && let Err(error) = shared.store.delete(&key) {
+            shared.log.warning(format_args!("image {id} has no tag and stays in the store: {error}"));
+        }
+        return Err(error.into());
+    }
+    Ok(id)
+}
+
+/// Lacking blocks as runs.
+fn ranges(lacking: &[bool]) -> Vec<BlockRange> {
+    let mut ranges: Vec<BlockRange> = Vec::new();
+    for (block, _) in lacking.iter().enumerate().filter(|(_, lacking)| **lacking) {
+        match ranges.last_mut() {
+            Some(last) if last.first.0 + last.count == block as u32 => last.count += 1,
+            _ => ranges.push(BlockRange { first: BlockId(block as u32), count: 1 }),
+        }
+    }
+    ranges
+}
+
+/// Which bytes have arrived, as runs that do not touch.
+#[derive(Default)]
+struct Arrived {
+    runs: std::collections::BTreeMap<u64, u64>,
+}
+
+impl Arrived {
+    fn add(&mut self, mut start: u64, mut end: u64) -> Result<(), Failure> {
+        // Runs that begin at or before `end` and reach `start` melt into the new one.
+        while let Some((from, to)) = self.runs.range(..=end).next_back().map(|(from, to)| (*from, *to)) {
+            if to < start {
+                break;
+            }
+            self.runs.remove(&from);
+            (start, end) = (start.min(from), end.max(to));
+        }
+        self.runs.insert(start, end);
+        if self.runs.len() > GAPS_MAX {
+            return Err(Failure::bad_request("the metadata of the upload comes in too many separate parts"));
+        }
+        Ok(())
+    }
+
+    fn covers(&self, start: u64, end: u64) -> bool {
+        start >= end || self.runs.range(..=start).next_back().is_some_and(|(_, to)| *to >= end)
+    }
+}
+
+/// An unfinished upload as the source of an image: its length is what was announced.
+struct Source<'a> {
+    upload: &'a dyn store::Upload,
+    bytes: u64,
+}
+
+impl ReadAt for Source<'_> {
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.upload.read_at(offset, buf).map_err(io_error)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Runs agree with a set of bytes.
+        #[test]
+        fn ref_arrived_agrees_with_a_set_of_bytes(parts in prop::collection::vec((0u64..60, 1u64..12), 0..30)) {
+            let mut arrived = Arrived::default();
+            let mut bytes = std::collections::BTreeSet::new();
+            for (start, count) in parts {
+                arrived.add(start, start + count).unwrap();
+                bytes.extend(start..start + count);
+                for (from, to) in [(0, 5), (10, 30), (start, start + count), (0, 72)] {
+                    prop_assert_eq!(arrived.covers(from, to), (from..to).all(|byte| bytes.contains(&byte)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lacking_blocks_become_ascending_runs() {
+        let range = |first, count| BlockRange { first: BlockId(first), count };
+        assert_eq!(ranges(&[]), []);
+        assert_eq!(ranges(&[false, true, true, false, true]), [range(1, 2), range(4, 1)]);
+    }
+
+    #[test]
+    fn metadata_in_too_many_parts_is_refused() {
+        let mut arrived = Arrived::default();
+        let refused = (0..10_000u64).position(|part| arrived.add(part * 2, part * 2 + 1).is_err());
+        assert_eq!(refused, Some(GAPS_MAX));
+    }
+}
