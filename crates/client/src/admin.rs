@@ -1,0 +1,49 @@
+//! What the command line asks a server without mounting anything. Blocking, one connection each.
+
+use std::time::Duration;
+
+use wire::{ClientConfig, Reply, Request};
+
+use crate::clock::Clock;
+use crate::connection::Connection;
+use crate::error::ClientError;
+use crate::target::Server;
+
+/// The images a server publishes, as the JSON document it sends.
+///
+/// # Errors
+/// No server, no answer within `time`, a refusal.
+pub fn list(server: &Server, time: Duration) -> Result<String, ClientError> {
+    ask(server, Request::List, time)
+}
+
+/// The counters of a server, as the JSON document it sends.
+///
+/// # Errors
+/// As [`list`].
+pub fn status(server: &Server, time: Duration) -> Result<String, ClientError> {
+    ask(server, Request::Status, time)
+}
+
+fn ask(server: &Server, request: Request, time: Duration) -> Result<String, ClientError> {
+    let clock = Clock::start();
+    // No push: nothing is opened here.
+    let config = ClientConfig { push_bytes_max: 0, hello_deadline: time, ..ClientConfig::default() };
+    let mut connection = Connection::connect(server, config, clock, time)?;
+    let until = clock.now().after(time);
+    let request = connection.machine.request_until(clock.now(), request, until);
+    let request = request.map_err(|why| connection.refused(why))?;
+    match connection.answer(request, until)? {
+        Reply::Listing { json } | Reply::Status { json } => {
+            let not_text = |_| ClientError::Contradiction {
+                server: server.clone(),
+                what: "encoding of the answer",
+                expected: "UTF-8".into(),
+                found: "other bytes".into(),
+            };
+            String::from_utf8(json.into()).map_err(not_text)
+        }
+        // The state machine lets no other answer through.
+        _ => Err(ClientError::NoAnswer { server: server.clone(), waited: time }),
+    }
+}

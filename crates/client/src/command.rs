@@ -1,0 +1,55 @@
+//! What the schedule tells the thread that owns a connection (or the local file), and names the two share.
+
+use units::{BlockId, PageId, StreamId, Token};
+
+/// A connection of a session, by position.
+pub(crate) type LaneIndex = usize;
+
+/// A request of the session; unlike the numbers of the wire it survives the loss of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct AskKey(pub u64);
+
+/// A push stream of the session: streams are numbered per connection, and a connection may be made anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct StreamKey {
+    pub lane: LaneIndex,
+    /// How often the lane connected.
+    pub generation: u64,
+    pub stream: StreamId,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// A whole block, because of one page.
+    Block { block: BlockId, page: PageId },
+    /// Just these pages, 1 to 32.
+    Pages(Vec<PageId>),
+}
+
+/// A message to the thread that owns a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Ask {
+        key: AskKey,
+        token: Token,
+        wanted: Wanted,
+        /// The server is not to answer that the page is on its way.
+        force: bool,
+    },
+    Touch {
+        token: Token,
+        pages: Vec<PageId>,
+    },
+    TokenEnd {
+        token: Token,
+    },
+    Credit {
+        stream: StreamKey,
+        bytes: u32,
+    },
+    StopPush {
+        stream: StreamKey,
+    },
+    Close,
+}

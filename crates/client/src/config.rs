@@ -1,0 +1,99 @@
+//! What a session can be told, with the defaults and their bounds.
+
+use std::time::Duration;
+
+/// Connections at most; more than one per core brings nothing, and a device has few cores.
+pub const CONNECTIONS_MAX: usize = 8;
+
+/// What a miss asks the server for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Granularity {
+    /// Blocks, unless the link is so thin that a block costs over four round trips more than a page.
+    #[default]
+    Auto,
+    /// The whole stored block.
+    Block,
+    /// The pages of the READ alone, as in the paper.
+    Page,
+}
+
+/// What to do when the server is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Waiting {
+    /// READs wait for its return.
+    #[default]
+    Hard,
+    /// READs fail with [`crate::ReadError::Timeout`] after this time.
+    Soft(Duration),
+}
+
+impl Waiting {
+    /// Soft mode with its usual time: long enough for a server to restart.
+    pub const SOFT_DEFAULT: Waiting = Waiting::Soft(Duration::from_secs(30));
+}
+
+/// Settings of a session.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// TCP connections to the server, 1 to 8; 0 means one per core.
+    pub connections: usize,
+    /// What a miss asks for.
+    pub granularity: Granularity,
+    /// What to do when the server is away.
+    pub waiting: Waiting,
+    /// Largest readahead window, in blocks; 0 switches readahead off.
+    pub readahead_blocks: u32,
+    /// Bytes of decoded blocks kept.
+    pub cache_bytes: usize,
+    /// Bytes of sentinels, and of pages the kernel could not take, kept.
+    pub held_bytes: usize,
+    /// Bytes of pages kept for audit runs.
+    pub audit_bytes: usize,
+    /// Whether untouched pages of a block that leaves the cache are stored into the page cache. Their use is invisible
+    /// afterwards, so a device that is to teach the server may prefer `false`.
+    pub store_evicted: bool,
+    /// Whether the server may push at all.
+    pub push: bool,
+    /// Push bytes of one connection that may stand uncredited: what can come in while the storer is stuck.
+    pub push_bytes_max: u32,
+    /// Largest zstd window of a push stream, as a power of two: what one stream's decoder costs in memory.
+    pub window_log_max: u8,
+    /// Time to make one connection and to get an answer while opening.
+    pub open_deadline: Duration,
+    /// Time without an answer after which a connection is given up and its requests go elsewhere.
+    pub answer_deadline: Duration,
+    /// What the image reader accepts; also bounds the metadata that is fetched before anything can be verified.
+    pub limits: image::Limits,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            connections: 0,
+            granularity: Granularity::Auto,
+            waiting: Waiting::Hard,
+            readahead_blocks: 8,
+            cache_bytes: 2 << 20,
+            held_bytes: 1 << 20,
+            audit_bytes: 4 << 20,
+            store_evicted: true,
+            push: true,
+            push_bytes_max: 2 << 20,
+            window_log_max: 21,
+            open_deadline: Duration::from_secs(10),
+            answer_deadline: Duration::from_secs(10),
+            limits: image::Limits::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Connections to make on this machine.
+    pub(crate) fn lanes(&self) -> usize {
+        let wanted = match self.connections {
+            0 => std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+            given => given,
+        };
+        wanted.clamp(1, CONNECTIONS_MAX)
+    }
+}

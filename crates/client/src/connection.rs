@@ -1,0 +1,234 @@
+//! One TCP connection and its protocol state machine, driven by `poll`. Whoever owns it calls [`Connection::turn`] in a
+//! loop and takes the events between: a lane's thread for ever, the commands without a mount until they are done.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use units::{Moment, RequestId};
+use wire::{ClientConfig, ClientConnection, ClientEvent, Reply, WireError};
+
+use crate::clock::Clock;
+use crate::error::ClientError;
+use crate::target::Server;
+use crate::waker::Waker;
+
+/// Read from the socket at once; also what one turn sends at most.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Reads of one turn, so that commands are looked at while a fast server sends without a break.
+const READS_PER_TURN: usize = 8;
+
+/// A connection. Once it is lost, the machine says so by its event `Closed`.
+pub(crate) struct Connection {
+    pub machine: ClientConnection,
+    pub server: Server,
+    stream: TcpStream,
+    clock: Clock,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// Bytes of `output` that were written.
+    written: usize,
+    /// Why the transport failed, if it did.
+    failure: Option<io::Error>,
+}
+
+/// Bytes that one turn moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub received: u64,
+    pub sent: u64,
+}
+
+impl Connection {
+    /// Connects, trying each address of the host in turn.
+    pub fn connect(
+        server: &Server,
+        config: ClientConfig,
+        clock: Clock,
+        time: Duration,
+    ) -> Result<Connection, ClientError> {
+        let resolve = |source| ClientError::Resolve { server: server.clone(), source };
+        let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for address in (server.host.as_str(), server.port).to_socket_addrs().map_err(resolve)? {
+            match TcpStream::connect_timeout(&address, time).and_then(prepare) {
+                Ok(stream) => return Ok(Connection::over(stream, server, config, clock)),
+                Err(error) => failure = error,
+            }
+        }
+        Err(ClientError::Connect { server: server.clone(), source: failure })
+    }
+
+    fn over(stream: TcpStream, server: &Server, config: ClientConfig, clock: Clock) -> Connection {
+        Connection {
+            machine: ClientConnection::new(config, clock.now()),
+            server: server.clone(),
+            stream,
+            clock,
+            input: vec![0; BUFFER_BYTES],
+            output: Vec::new(),
+            written: 0,
+            failure: None,
+        }
+    }
+
+    /// Sends what there is to send, sleeps until something comes, `waker` wakes, a deadline of the protocol passes or
+    /// `until` is reached; then receives what there is. Events wait in the machine afterwards.
+    pub fn turn(&mut self, waker: Option<&Waker>, until: Moment) -> Moved {
+        let mut moved = Moved::default();
+        if let Err(error) = self.try_turn(waker, until, &mut moved) {
+            self.failure = Some(error);
+            self.machine.lost();
+        }
+        moved
+    }
+
+    fn try_turn(&mut self, waker: Option<&Waker>, until: Moment, moved: &mut Moved) -> io::Result<()> {
+        moved.sent += self.flush()?;
+        if self.machine.is_closed() {
+            return Ok(());
+        }
+        let wake_at = self.machine.deadline().map_or(until, |deadline| deadline.min(until));
+        let readable = self.sleep(waker, wake_at)?;
+        if readable {
+            self.receive(moved)?;
+        }
+        let now = self.clock.now();
+        if self.machine.deadline().is_some_and(|deadline| deadline <= now) {
+            // An error comes as an event too.
+            let _ = self.machine.tick(now);
+        }
+        Ok(())
+    }
+
+    /// Whether the socket took everything the last turn had for it.
+    pub fn is_flushed(&self) -> bool {
+        self.written == self.output.len()
+    }
+
+    /// Writes until the machine has nothing left or the socket takes no more.
+    fn flush(&mut self) -> io::Result<u64> {
+        let mut sent = 0;
+        loop {
+            if self.written == self.output.len() {
+                self.output.clear();
+                self.written = 0;
+                if self.machine.transmit(self.clock.now(), &mut self.output, BUFFER_BYTES) == 0 {
+                    return Ok(sent);
+                }
+            }
+            match self.stream.write(&self.output[self.written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    self.written += bytes;
+                    sent += bytes as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(sent),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Whether the socket is readable (or broken, which reading then tells).
+    fn sleep(&self, waker: Option<&Waker>, until: Moment) -> io::Result<bool> {
+        let mut interest = PollFlags::IN;
+        interest.set(PollFlags::OUT, self.written < self.output.len());
+        let mut descriptors = vec![PollFd::from_borrowed_fd(self.stream.as_fd(), interest)];
+        descriptors.extend(waker.map(|waker| PollFd::new(waker, PollFlags::IN)));
+        let time = (until != Moment(u64::MAX)).then(|| timespec(until.since(self.clock.now())));
+        match poll(&mut descriptors, time.as_ref()) {
+            Ok(_) => Ok(descriptors[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn receive(&mut self, moved: &mut Moved) -> io::Result<()> {
+        for _ in 0..READS_PER_TURN {
+            match self.stream.read(&mut self.input) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => {
+                    moved.received += bytes as u64;
+                    // An error comes as an event too.
+                    if self.machine.receive(self.clock.now(), &self.input[..bytes]).is_err() || bytes < BUFFER_BYTES {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next event, for callers that have nothing else to do.
+    pub fn event(&mut self, until: Moment) -> Result<ClientEvent, ClientError> {
+        let began = self.clock.now();
+        loop {
+            match self.machine.poll_event() {
+                Some(ClientEvent::Closed(error)) => return Err(self.explain(error)),
+                Some(event) => return Ok(event),
+                None if self.clock.now() >= until => {
+                    return Err(ClientError::NoAnswer { server: self.server.clone(), waited: until.since(began) });
+                }
+                None => {
+                    self.turn(None, until);
+                }
+            }
+        }
+    }
+
+    /// The answer to a request; everything else that comes meanwhile is of no interest.
+    pub fn answer(&mut self, request: RequestId, until: Moment) -> Result<Reply, ClientError> {
+        let began = self.clock.now();
+        loop {
+            match self.event(until)? {
+                ClientEvent::Reply { request: found, reply } if found == request => return self.accept(reply),
+                ClientEvent::Expired { request: found } if found == request => {
+                    let waited = self.clock.now().since(began);
+                    return Err(ClientError::NoAnswer { server: self.server.clone(), waited });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Turns an error reply into an error.
+    pub fn accept(&self, reply: Reply) -> Result<Reply, ClientError> {
+        match reply {
+            Reply::Error { code, text } => Err(ClientError::Refused { server: self.server.clone(), code, text }),
+            reply => Ok(reply),
+        }
+    }
+
+    /// A refusal of our own state machine, as an error: it means that the connection is gone or a limit was exceeded.
+    pub fn refused(&self, refused: wire::Refused) -> ClientError {
+        ClientError::Lost { server: self.server.clone(), source: io::Error::other(refused) }
+    }
+
+    /// Why the connection is over.
+    pub fn explain(&mut self, error: WireError) -> ClientError {
+        let server = self.server.clone();
+        match (error, self.failure.take()) {
+            (WireError::Lost, Some(source)) => ClientError::Lost { server, source },
+            (source, _) => ClientError::Wire { server, source },
+        }
+    }
+}
+
+fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
+    // A demand is one small frame: it must not wait for company.
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+pub(crate) fn timespec(time: Duration) -> Timespec {
+    // A year at most, so that no conversion can overflow; callers look at their clock again anyway.
+    let time = time.min(Duration::from_secs(365 * 24 * 3600)) + Duration::from_micros(1);
+    Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos() as _ }
+}

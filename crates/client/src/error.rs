@@ -1,0 +1,160 @@
+//! What can go wrong: once for opening and administration ([`ClientError`]), once for a single READ ([`ReadError`]).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use units::ImageId;
+
+use crate::target::{Server, TargetError};
+
+/// Why an image could not be opened, uploaded or asked about.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The target cannot be parsed.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The host name has no address.
+    #[error("{server}: the host name cannot be resolved: {source}")]
+    Resolve {
+        /// The server.
+        server: Server,
+        /// The resolver's reason.
+        source: std::io::Error,
+    },
+    /// No connection.
+    #[error("{server}: cannot connect: {source}; is `runnel serve` running there?")]
+    Connect {
+        /// The server.
+        server: Server,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The connection was lost in mid-conversation.
+    #[error("{server}: the connection was lost: {source}")]
+    Lost {
+        /// The server.
+        server: Server,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// No answer in time.
+    #[error("{server}: no answer within {} s", waited.as_secs())]
+    NoAnswer {
+        /// The server.
+        server: Server,
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// The server broke the protocol, or said goodbye.
+    #[error("{server}: {source}")]
+    Wire {
+        /// The server.
+        server: Server,
+        /// What it did.
+        source: wire::WireError,
+    },
+    /// The server refused a request.
+    #[error("{server}: {text} ({code:?})")]
+    Refused {
+        /// The server.
+        server: Server,
+        /// Its reason, for programs.
+        code: wire::ErrorCode,
+        /// Its reason, for people.
+        text: String,
+    },
+    /// The name stands for another image than the one that is mounted.
+    #[error("{server}: image {expected} is no longer served (found {found:?}); mount again to get the new one")]
+    StaleImage {
+        /// The server.
+        server: Server,
+        /// The image that is mounted.
+        expected: ImageId,
+        /// What the server has now, if anything.
+        found: Option<ImageId>,
+    },
+    /// The server announces more metadata than this client accepts.
+    #[error("{server}: the image has {found} bytes of metadata, at most {max} are accepted")]
+    MetadataTooLarge {
+        /// The server.
+        server: Server,
+        /// What it announces.
+        found: u64,
+        /// What we accept.
+        max: u64,
+    },
+    /// What the server says of the image contradicts the image itself.
+    #[error("{server}: {what}: expected {expected}, found {found}")]
+    Contradiction {
+        /// The server.
+        server: Server,
+        /// Which statement.
+        what: &'static str,
+        /// What the first statement says.
+        expected: String,
+        /// What the second one says.
+        found: String,
+    },
+    /// The image's superblock or metadata is damaged or hostile.
+    #[error("{name}: {source}")]
+    Image {
+        /// The target.
+        name: String,
+        /// What is wrong, with its offset.
+        source: image::ImageError,
+    },
+    /// A local image file cannot be read.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Uploads go from a file to a server; tags are names, ids cannot be chosen.
+    #[error("{0} cannot be pushed to; write runnel://host/name[:tag]")]
+    NotATag(String),
+    /// The server asks for a block the image does not have.
+    #[error("{server}: it asks for block {block} of an image of {blocks} blocks")]
+    NoSuchBlock {
+        /// The server.
+        server: Server,
+        /// The block.
+        block: u64,
+        /// Blocks of the image.
+        blocks: u32,
+    },
+    /// The server confirms another image than the one that was uploaded.
+    #[error("{server}: it published image {found} where {expected} was uploaded")]
+    WrongUpload {
+        /// The server.
+        server: Server,
+        /// Id of the file.
+        expected: ImageId,
+        /// Id in the server's confirmation.
+        found: ImageId,
+    },
+    /// The system refused a thread, an event descriptor or randomness.
+    #[error("cannot start the client: {0}")]
+    System(std::io::Error),
+}
+
+/// Why one READ failed. The mount turns it into an error number; wrong bytes or zeros are never an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum ReadError {
+    /// Soft mode: no answer within the stated time.
+    #[error("no answer from the server in time")]
+    Timeout,
+    /// The bytes do not match the image's hashes, also after asking again.
+    #[error("the bytes do not match the image")]
+    Corrupt,
+    /// The session is closing.
+    #[error("the mount is going away")]
+    Shutdown,
+    /// The server serves another image by now, or answers what was not asked.
+    #[error("the server no longer serves this image")]
+    Protocol,
+    /// The server, or the local file, cannot deliver the bytes; or the range is none of this image's.
+    #[error("the bytes cannot be read")]
+    Io,
+}

@@ -1,0 +1,165 @@
+//! What the link to the server is like, estimated from the replies themselves, and what follows from it: whether a miss
+//! asks for a block or for pages, how much may be read ahead, and how long to wait for a page that is on its way.
+//!
+//! The round trip is the shortest time from request to reply seen so far. The rate is measured over replies that are
+//! large enough to tell: all bytes that arrived between request and reply, divided by the time beyond the round trip.
+//! The best of the last few samples counts: a busy server or device makes a sample too low, but nothing makes a thin
+//! link fast.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use units::{Moment, PAGE_BYTES};
+
+/// Replies below this size say little about the rate.
+const RATE_SAMPLE_BYTES_MIN: u64 = 8 << 10;
+
+/// Samples the rate is taken from; a link that became worse is noticed after so many.
+const RATE_SAMPLES: usize = 8;
+
+/// Samples before the rate is believed.
+const RATE_SAMPLES_MIN: usize = 3;
+
+/// Before anything was measured: a link that is neither thin nor fast.
+const ROUND_TRIP_START: Duration = Duration::from_millis(20);
+
+/// Before anything was measured: 10 Mbit/s.
+const RATE_START: f64 = 1_250_000.0;
+
+/// A block may cost so many round trips more than a page before pages are asked for one by one: the other pages of a
+/// block spare about as many misses on a program start.
+const BLOCK_ROUND_TRIPS_MAX: u32 = 4;
+
+/// Shorter round trips count as this one: on a near link a slow disk of the server looks like a low rate, and a few
+/// milliseconds more are not worth changing for.
+const ROUND_TRIP_FELT: Duration = Duration::from_millis(5);
+
+/// Stored size of a page, as a rule: half of its raw size.
+const PAGE_STORED_BYTES: f64 = PAGE_BYTES as f64 / 2.0;
+
+/// Time of the link that readahead may fill, and so the longest a demand may stand behind it.
+const SPECULATION_MICROS: f64 = 50_000.0;
+
+/// Bounds of the bytes that readahead may have in flight; the larger one is an eighth of a second at 33 Mbit/s.
+const SPECULATION_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=512 << 10;
+
+/// Bytes that may stand before a page which is said to be on its way: the in-flight window a push starts with.
+const PUSH_AHEAD_BYTES: f64 = 131_072.0;
+
+/// A running estimate of round trip and rate.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LinkEstimate {
+    round_trip: Option<Duration>,
+    /// The last samples, oldest first, in bytes a second.
+    rates: VecDeque<f64>,
+}
+
+impl LinkEstimate {
+    /// A reply came: `received_bytes` arrived on its connection since the request was sent at `sent`.
+    pub fn sample(&mut self, sent: Moment, now: Moment, received_bytes: u64) {
+        let elapsed = now.since(sent);
+        let round_trip = self.round_trip.map_or(elapsed, |shortest| shortest.min(elapsed));
+        self.round_trip = Some(round_trip);
+        if received_bytes < RATE_SAMPLE_BYTES_MIN {
+            return;
+        }
+        // A reply as quick as the quickest tells only that the link is fast: count a tenth of the round trip.
+        let transfer = (elapsed - round_trip).max(round_trip / 10).max(Duration::from_micros(20));
+        if self.rates.len() == RATE_SAMPLES {
+            self.rates.pop_front();
+        }
+        self.rates.push_back(received_bytes as f64 / transfer.as_secs_f64());
+    }
+
+    /// The rate, once it was measured.
+    fn rate(&self) -> Option<f64> {
+        let known = self.rates.len() >= RATE_SAMPLES_MIN;
+        self.rates.iter().copied().reduce(f64::max).filter(|_| known)
+    }
+
+    pub fn round_trip(&self) -> Duration {
+        self.round_trip.unwrap_or(ROUND_TRIP_START)
+    }
+
+    pub fn bytes_per_second(&self) -> f64 {
+        self.rate().unwrap_or(RATE_START)
+    }
+
+    /// Whether a block of this stored size is worth its time on the link, compared with one page.
+    /// So it is held to be until the rate was measured.
+    pub fn block_is_worth_it(&self, stored_bytes: u32) -> bool {
+        let Some(rate) = self.rate() else { return true };
+        let more_bytes = (f64::from(stored_bytes) - PAGE_STORED_BYTES).max(0.0);
+        let round_trip = self.round_trip().max(ROUND_TRIP_FELT);
+        more_bytes / rate <= (round_trip * BLOCK_ROUND_TRIPS_MAX).as_secs_f64()
+    }
+
+    /// Stored bytes readahead may have in flight.
+    pub fn speculation_bytes(&self) -> u64 {
+        let bytes = self.bytes_per_second() * SPECULATION_MICROS / 1e6;
+        (bytes as u64).clamp(*SPECULATION_BYTES.start(), *SPECULATION_BYTES.end())
+    }
+
+    /// How long to wait for a page that is on its way before asking again: twice what it should take.
+    pub fn patience(&self) -> Duration {
+        let expected = self.round_trip().as_secs_f64() + PUSH_AHEAD_BYTES / self.bytes_per_second();
+        Duration::from_secs_f64((2.0 * expected).clamp(0.05, 5.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Replies of `block_bytes` over a link with this round trip and rate, one at a time.
+    fn measured(round_trip_micros: u64, bytes_per_second: u64, block_bytes: u64) -> LinkEstimate {
+        let mut link = LinkEstimate::default();
+        link.sample(Moment(0), Moment(round_trip_micros), 100);
+        for _ in 0..40 {
+            let elapsed = round_trip_micros + block_bytes * 1_000_000 / bytes_per_second;
+            link.sample(Moment(0), Moment(elapsed), block_bytes);
+        }
+        link
+    }
+
+    #[test]
+    fn the_estimate_approaches_the_link() {
+        let link = measured(20_000, 3_125_000, 30_000);
+        assert_eq!(link.round_trip(), Duration::from_millis(20));
+        assert!((link.bytes_per_second() / 3_125_000.0 - 1.0).abs() < 0.05, "{link:?}");
+    }
+
+    #[test]
+    fn thin_links_ask_for_pages_and_others_for_blocks() {
+        for (round_trip, rate, blocks) in [
+            (200, 125_000_000, true),
+            (100, 10_000_000, true),
+            (1000, 100_000, false),
+            (20_000, 3_125_000, true),
+            (100_000, 8_000, false),
+            (50_000, 30_000, false),
+        ] {
+            assert_eq!(measured(round_trip, rate, 30_000).block_is_worth_it(30_000), blocks, "{round_trip} {rate}");
+        }
+        assert!(LinkEstimate::default().block_is_worth_it(30_000));
+    }
+
+    #[test]
+    fn a_slow_answer_on_a_fast_link_changes_nothing() {
+        let mut link = measured(200, 125_000_000, 30_000);
+        for _ in 1..RATE_SAMPLES {
+            link.sample(Moment(0), Moment(500_000), 30_000);
+        }
+        assert!(link.block_is_worth_it(30_000));
+        link.sample(Moment(0), Moment(500_000), 30_000);
+        assert!(!link.block_is_worth_it(30_000), "but a link that stays slow is one");
+    }
+
+    #[test]
+    fn answers_stay_within_their_bounds() {
+        for link in [measured(1, 1, 9000), measured(1, 1 << 40, 9000), measured(10_000_000, 1000, 9000)] {
+            assert!(SPECULATION_BYTES.contains(&link.speculation_bytes()));
+            assert!((0.05..=5.0).contains(&link.patience().as_secs_f64()));
+        }
+    }
+}

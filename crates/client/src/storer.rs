@@ -1,0 +1,239 @@
+//! The storer: digests pushes and puts pages into the page cache, on a thread of its own.
+//!
+//! Storing may block: the kernel makes a store of a page wait while a READ of it is in flight. So nothing that answers
+//! READs may wait for this thread. It may hold pages (those it has not digested, those it is storing) but the schedule
+//! answers READs from them. A piece is decoded, cut into pages, and every page is checked against the image before any
+//! of it is used; one bad page condemns its stream.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+
+use codec::StreamDecoder;
+use image::Metadata;
+use units::{PageId, SegmentIndex, Token};
+use wire::{PushEncoding, PushPiece};
+
+use crate::block_cache::Evicted;
+use crate::command::{Command, StreamKey};
+use crate::schedule::{Candidate, Run, StreamInfo, evicted_candidates};
+use crate::session::{Shared, StoreOutcome};
+
+/// Push bytes that may lie undigested before credit is held back, which lets the server's window close. Four raw
+/// segments: enough to keep the storer busy, and a quarter of a second for a slow core.
+pub(crate) const UNDIGESTED_BYTES_MAX: usize = 512 << 10;
+
+/// Memory of the decoders of all streams together: two streams with the default window, or more with smaller ones.
+const DECODER_BYTES_MAX: usize = 4 << 20;
+
+/// Work for the storer.
+pub(crate) enum Job {
+    /// A stream began.
+    Started { key: StreamKey, info: StreamInfo, encoding: PushEncoding, window_log: u8 },
+    /// A piece of it, and the credit that is due once it is digested.
+    Piece { key: StreamKey, piece: PushPiece, credit: u32 },
+    /// It is over.
+    Over { key: StreamKey },
+    /// A block left the cache.
+    Evicted(Evicted),
+    /// The session is closed.
+    Close,
+}
+
+/// The storer's own state.
+pub(crate) struct Storer {
+    shared: Arc<Shared>,
+    streams: HashMap<StreamKey, Stream>,
+    /// Decoded bytes of the piece at hand.
+    raw: Vec<u8>,
+    /// Reused for every run.
+    run: Arc<Run>,
+}
+
+struct Stream {
+    info: StreamInfo,
+    decoder: Decoder,
+    /// Segment of the piece before.
+    segment: Option<SegmentIndex>,
+}
+
+enum Decoder {
+    Stored,
+    Zstd {
+        decoder: Box<StreamDecoder>,
+        window_bytes: usize,
+    },
+    /// A piece was bad, or there is no memory for the stream.
+    Dead,
+}
+
+impl Storer {
+    pub fn new(shared: Arc<Shared>) -> Storer {
+        Storer { shared, streams: HashMap::new(), raw: Vec::new(), run: Arc::new(Run::default()) }
+    }
+
+    /// Works until the session closes.
+    pub fn work(mut self, jobs: Receiver<Job>) {
+        while let Ok(job) = jobs.recv() {
+            match job {
+                Job::Started { key, info, encoding, window_log } => self.start(key, info, encoding, window_log),
+                Job::Piece { key, piece, credit } => {
+                    let bytes = piece.bytes.len();
+                    self.digest(key, &piece);
+                    drop(piece);
+                    self.shared.undigested_bytes.fetch_sub(bytes, Ordering::AcqRel);
+                    if credit > 0 {
+                        self.shared.command(key.lane, Command::Credit { stream: key, bytes: credit });
+                    }
+                }
+                Job::Over { key } => {
+                    self.streams.remove(&key);
+                    self.shared.run(|schedule, now| schedule.stream_over(now, key));
+                }
+                Job::Evicted(gone) => {
+                    self.store_evicted(&gone);
+                    self.shared.undigested_bytes.fetch_sub(gone.bytes.len(), Ordering::AcqRel);
+                }
+                Job::Close => return,
+            }
+            if self.shared.is_closed() {
+                return;
+            }
+        }
+    }
+
+    fn start(&mut self, key: StreamKey, info: StreamInfo, encoding: PushEncoding, window_log: u8) {
+        let decoder = match encoding {
+            PushEncoding::Stored => Decoder::Stored,
+            PushEncoding::ZstdStream => self.zstd_decoder(window_log),
+        };
+        if matches!(decoder, Decoder::Dead) {
+            self.shared.command(key.lane, Command::StopPush { stream: key });
+        }
+        self.streams.insert(key, Stream { info, decoder, segment: None });
+    }
+
+    fn zstd_decoder(&self, window_log: u8) -> Decoder {
+        let window_bytes = 1usize.checked_shl(window_log.into()).unwrap_or(usize::MAX);
+        let used: usize = self.streams.values().map(|stream| stream.decoder.window_bytes()).sum();
+        if used.saturating_add(window_bytes) > DECODER_BYTES_MAX {
+            return Decoder::Dead;
+        }
+        match StreamDecoder::new(window_log.into()) {
+            Ok(decoder) => Decoder::Zstd { decoder: Box::new(decoder), window_bytes },
+            Err(_) => Decoder::Dead,
+        }
+    }
+
+    fn digest(&mut self, key: StreamKey, piece: &PushPiece) {
+        let dead = |stream: &Stream| matches!(stream.decoder, Decoder::Dead);
+        let Some(stream) = self.streams.get_mut(&key).filter(|stream| !dead(stream)) else {
+            self.shared.run(|schedule, now| schedule.piece_lost(now, &piece.pages, false));
+            return;
+        };
+        let opens_segment = stream.segment != Some(piece.segment);
+        stream.segment = Some(piece.segment);
+        let info = stream.info;
+        let Some(candidates) = stream.decoder.decode(&self.shared.metadata, piece, &mut self.raw) else {
+            stream.decoder = Decoder::Dead;
+            self.shared.run(|schedule, now| schedule.piece_lost(now, &piece.pages, true));
+            self.shared.command(key.lane, Command::StopPush { stream: key });
+            return;
+        };
+        let raw = std::mem::take(&mut self.raw);
+        let mut left =
+            self.shared.run(|schedule, now| schedule.piece_digested(now, info, candidates, &raw, opens_segment));
+        left.sort_by_key(|candidate| candidate.page);
+        self.store(left, &raw, Some(info.token));
+        self.raw = raw;
+    }
+
+    fn store_evicted(&mut self, gone: &Evicted) {
+        let auditing = self.shared.run(|schedule, _| schedule.is_auditing());
+        if !auditing {
+            let candidates = evicted_candidates(&self.shared.metadata, gone);
+            self.store(candidates, &gone.bytes, None);
+        }
+    }
+
+    /// Stores pages in runs. `keep_for`: they belong to a push of this action, and are held if the kernel cannot take
+    /// them; others are dropped then.
+    fn store(&mut self, mut candidates: Vec<Candidate>, raw: &[u8], keep_for: Option<Token>) {
+        let sink = self.shared.sink();
+        while !candidates.is_empty() && !self.shared.is_closed() {
+            if Arc::get_mut(&mut self.run).is_none() {
+                self.run = Arc::new(Run::default());
+            }
+            let Some(run) = Arc::get_mut(&mut self.run) else { return };
+            let more = self.shared.run(|schedule, _| schedule.next_run(&mut candidates, raw, run, keep_for));
+            if !more {
+                return;
+            }
+            let run = Arc::clone(&self.run);
+            let outcome = match &sink {
+                None => StoreOutcome::UnknownInode,
+                Some(sink) => {
+                    self.shared.run(|schedule, _| schedule.store_begins(Arc::clone(&run)));
+                    let outcome = sink.store(run.inode, run.first, &run.bytes);
+                    let unknown = outcome == StoreOutcome::UnknownInode && keep_for.is_some();
+                    if unknown && self.look_up(sink.as_ref(), &run) {
+                        sink.store(run.inode, run.first, &run.bytes)
+                    } else {
+                        outcome
+                    }
+                }
+            };
+            if outcome == StoreOutcome::UnknownInode && keep_for.is_none() {
+                candidates.retain(|candidate| candidate.page.inode != run.inode);
+            }
+            self.shared.run(|schedule, _| schedule.store_ended(&run, outcome, keep_for));
+        }
+    }
+
+    fn look_up(&self, sink: &dyn crate::session::PageSink, run: &Run) -> bool {
+        let known = sink.look_up(run.inode);
+        self.shared.run(
+            |schedule, _| {
+                if known { schedule.inode_known(run.inode) } else { schedule.inode_unknown(run.inode) }
+            },
+        );
+        known
+    }
+}
+
+impl Decoder {
+    fn window_bytes(&self) -> usize {
+        match self {
+            Decoder::Zstd { window_bytes, .. } => *window_bytes,
+            Decoder::Stored | Decoder::Dead => 0,
+        }
+    }
+
+    /// Decodes a piece into `raw` and checks every page. `None` if anything about it is wrong.
+    fn decode(&mut self, metadata: &Metadata, piece: &PushPiece, raw: &mut Vec<u8>) -> Option<Vec<Candidate>> {
+        let mut candidates = Vec::with_capacity(piece.pages.len());
+        let mut start = 0;
+        for page in &piece.pages {
+            // Bytes beyond the end of a file would make it grow in the kernel's eyes.
+            let bytes = metadata.page_bytes(*page)?;
+            candidates.push(Candidate { page: *page, bytes: start..start + bytes });
+            start += bytes;
+        }
+        match self {
+            Decoder::Stored => {
+                raw.clear();
+                raw.extend_from_slice(&piece.bytes);
+            }
+            Decoder::Zstd { decoder, .. } => decoder.piece(&piece.bytes, start, raw).ok()?,
+            Decoder::Dead => return None,
+        }
+        let good = raw.len() == start
+            && candidates.iter().all(|candidate| is_page(metadata, candidate.page, &raw[candidate.bytes.clone()]));
+        good.then_some(candidates)
+    }
+}
+
+fn is_page(metadata: &Metadata, page: PageId, bytes: &[u8]) -> bool {
+    metadata.verify_page(page, bytes).is_ok()
+}

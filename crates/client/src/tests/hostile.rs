@@ -1,0 +1,122 @@
+//! A server that lies at random: whatever it does, an application gets right bytes or an error, and the page cache gets
+//! right bytes or nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use units::{ActionId, InodeId, PAGE_BYTES, PageId, Rng, SegmentIndex, SplitMix64, StreamId, Token};
+use wire::{ErrorCode, PushEncoding, PushHeader, PushPiece, Reply, Request, ServerConnection, ServerEvent};
+
+use super::fake_server::{FakeServer, HANDLE, honest_reply, is_pull};
+use super::fake_sink::FakeSink;
+use super::tree::Tree;
+use super::{open, plain, read};
+use crate::{Config, Granularity, Waiting};
+
+/// Bytes with a few of them changed, or cut, or extended.
+fn spoil(rng: &mut SplitMix64, bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    match rng.below(4) {
+        0 => bytes.truncate(rng.below(bytes.len() as u64) as usize),
+        1 => bytes.push(rng.next_u64() as u8),
+        2 => bytes.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8),
+        _ => {
+            let at = rng.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << rng.below(8);
+        }
+    }
+    bytes
+}
+
+/// Pushes pages, of which some do not exist, some are wrong and some are right.
+fn push_something(rng: &mut SplitMix64, tree: &Tree, machine: &mut ServerConnection) -> Option<StreamId> {
+    let encoding = if rng.below(2) == 0 { PushEncoding::Stored } else { PushEncoding::ZstdStream };
+    let window_log = if encoding == PushEncoding::Stored { 0 } else { 1 + rng.below(21) as u8 };
+    let (image, token, action) = (HANDLE, Token(rng.below(3).into()), ActionId(1));
+    let push = PushHeader { image, token, action, encoding, window_log, audit: rng.below(3) == 0 };
+    let stream = machine.push_start(push).ok()?;
+    for segment in 0..rng.below(4) as u32 {
+        let first = rng.below(100) as u32;
+        let pages: Vec<PageId> = (first..first + 1 + rng.below(8) as u32).map(|i| PageId::new(tree.big(), i)).collect();
+        let real: Vec<u8> =
+            pages.iter().filter(|page| page.index <= 100).flat_map(|p| tree.page(*p).to_vec()).collect();
+        let bytes = if rng.below(2) == 0 { real } else { spoil(rng, &real) };
+        if !bytes.is_empty() {
+            // The server's own window may be full; then there is nothing to try here.
+            let _ = machine.push(PushPiece { stream, segment: SegmentIndex(segment), pages, bytes: bytes.into() });
+        }
+    }
+    Some(stream)
+}
+
+fn lie(rng: &mut SplitMix64, tree: &Tree, machine: &mut ServerConnection, ask: &Request) -> Option<Reply> {
+    let honest = honest_reply(tree, ask)?;
+    Some(match (rng.below(10), honest) {
+        (0..3, Reply::Block { block, bytes }) => Reply::Block { block, bytes: spoil(rng, &bytes).into() },
+        (0..3, Reply::Pages { bytes, .. }) => {
+            Reply::Pages { codec: rng.below(6) as u8, bytes: spoil(rng, &bytes).into() }
+        }
+        (3, _) => Reply::error(ErrorCode::Storage, "no"),
+        (4, _) => Reply::error(ErrorCode::Busy, "not now"),
+        (5..7, honest) => match push_something(rng, tree, machine) {
+            Some(stream) if rng.below(2) == 0 => Reply::OnTheWay { stream },
+            _ => honest,
+        },
+        (_, honest) => honest,
+    })
+}
+
+#[test]
+fn fuzz_a_lying_server_is_never_believed() {
+    let tree = Arc::new(Tree::plain());
+    let (mut right, mut wrong, mut stored) = (0, 0, 0);
+    for seed in 0..4 {
+        let server = FakeServer::start(&tree);
+        let granularity = if seed % 2 == 0 { Granularity::Block } else { Granularity::Page };
+        let waiting = Waiting::Soft(std::time::Duration::from_millis(500));
+        let session = open(&server, Config { granularity, waiting, cache_bytes: 96 << 10, ..plain() });
+        let sink = Arc::new(FakeSink::default());
+        session.attach(sink.clone());
+        let (mut rng, liar) = (SplitMix64(seed), Arc::clone(&tree));
+        let lies = Arc::new(AtomicU64::new(0));
+        let told = Arc::clone(&lies);
+        server.policy(move |_, machine, event| {
+            let ServerEvent::Request { request, ask } = event else { return false };
+            if !is_pull(ask) {
+                return false;
+            }
+            told.fetch_add(1, Ordering::SeqCst);
+            if rng.below(40) == 0 {
+                machine.shut_down(ErrorCode::Internal, "lying down");
+                return true;
+            }
+            let reply = lie(&mut rng, &liar, machine, ask);
+            // A reply that our own state machine refuses is none.
+            let _ = reply.map(|reply| machine.reply(*request, reply));
+            true
+        });
+        let mut rng = SplitMix64(seed + 1000);
+        let reads: Vec<(InodeId, u64, _)> = (0..120)
+            .map(|_| {
+                let offset = rng.below(101) * PAGE_BYTES as u64;
+                (tree.big(), offset, read(&session, rng.below(3).into(), tree.big(), offset, 8192))
+            })
+            .collect();
+        for (inode, offset, read) in reads {
+            match read.wait() {
+                Ok(bytes) => {
+                    assert!(bytes == tree.range(inode, offset, 8192), "seed {seed}: wrong bytes at {offset}");
+                    right += 1;
+                }
+                Err(_) => wrong += 1,
+            }
+        }
+        for page in sink.pages() {
+            assert!(sink.page(page).unwrap() == tree.page(page), "seed {seed}: wrong page {page} stored");
+            stored += 1;
+        }
+        assert!(lies.load(Ordering::SeqCst) > 0);
+    }
+    // The canary: lies were told and noticed, truths were believed, and pushes came through.
+    assert!(right > 50 && wrong > 0 && stored > 0, "{right} {wrong} {stored}");
+}

@@ -1,0 +1,60 @@
+//! Tests of the whole client against a server that runs in this process and can be told to misbehave.
+
+mod demand;
+pub(crate) mod fake_server;
+pub(crate) mod fake_sink;
+mod hostile;
+mod loss;
+mod open;
+mod push;
+mod real_server;
+pub(crate) mod tree;
+mod upload;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use units::{InodeId, PAGE_BYTES, Token};
+
+use crate::{Config, Granularity, ReadError, Session, Target};
+use fake_server::FakeServer;
+
+/// No test waits so long unless something hangs.
+pub(crate) const HANG: Duration = Duration::from_secs(60);
+
+/// A READ under way.
+pub(crate) struct Pending(Receiver<Result<Vec<u8>, ReadError>>);
+
+impl Pending {
+    pub fn wait(self) -> Result<Vec<u8>, ReadError> {
+        self.0.recv_timeout(HANG).expect("a READ was never answered")
+    }
+
+    pub fn is_pending(&self) -> bool {
+        matches!(self.0.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty))
+    }
+}
+
+pub(crate) fn read(session: &Session, token: u128, inode: InodeId, offset: u64, bytes: u32) -> Pending {
+    let (sender, receiver) = channel();
+    let done = Box::new(move |outcome: Result<&[u8], ReadError>| {
+        let _ = sender.send(outcome.map(<[u8]>::to_vec));
+    });
+    session.read(Token(token), inode, offset, bytes, done);
+    Pending(receiver)
+}
+
+/// A READ of one page.
+pub(crate) fn read_page(session: &Session, token: u128, inode: InodeId, index: u32) -> Pending {
+    read(session, token, inode, u64::from(index) * PAGE_BYTES as u64, PAGE_BYTES as u32)
+}
+
+/// A session with one connection that asks for blocks and reads nothing ahead, so that a test knows what is asked.
+pub(crate) fn plain() -> Config {
+    Config { connections: 1, readahead_blocks: 0, granularity: Granularity::Block, ..Config::default() }
+}
+
+pub(crate) fn open(server: &FakeServer, config: Config) -> Arc<Session> {
+    Session::open(&Target::parse(&server.url("app")).unwrap(), config).unwrap()
+}
