@@ -1,1 +1,38 @@
-//! (being written)
+//! Images as file systems: the FUSE adapter, and what is built on a mount (`runnel run`, `enter`, `redirect`, `status`).
+//!
+//! Idea: the kernel's caches do the work. All metadata is answered from memory and given out for ever, pages the server
+//! pushes are stored into the page cache ahead of the program, and a warm program asks the daemon for nothing. Reads
+//! that do reach the daemon go to a [`client::Session`], which answers from any thread.
+//!
+//! The parts, bottom up: `filesystem` (FUSE operations), `process` (thread ids to tokens), `connection` and `sink` (the
+//! page cache), `mountpoint` (the mount table), `device` (making a mount), `mounted` (one live mount, bounded in every wait), `control` (the socket
+//! `runnel status` asks), `enter` (a program inside an image without root), `run` (mount and enter), `redirect` (image
+//! files over local paths). Called by `cli` and `bench`. This is the only crate that names fuser.
+#![cfg(target_os = "linux")]
+
+mod connection;
+pub mod control;
+mod counters;
+mod device;
+pub mod enter;
+mod errno;
+mod error;
+mod filesystem;
+mod mounted;
+pub mod mountpoint;
+mod namespace;
+mod overlay;
+mod process;
+pub mod redirect;
+pub mod run;
+mod runtime;
+mod signals;
+mod sink;
+mod source;
+mod sparse;
+
+pub use control::{MountStatus, mounts};
+pub use counters::FuseCounters;
+pub use error::MountError;
+pub use mounted::{Mounted, Options, Stop};
+pub use mountpoint::umount;

@@ -1,0 +1,120 @@
+//! A FUSE connection seen from beside the serving loops: storing pages into the page cache, and aborting.
+//!
+//! fuser's own `Notifier::store` reports success when the kernel does not know the inode, so one cannot tell whether
+//! the pages are there. The notification is two small structs; this module writes it to a duplicate of the device and
+//! gets the true answer. The duplicate keeps the connection alive, so it is closed as soon as the serving loops end.
+
+use std::fs;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock};
+
+use rustix::io::Errno;
+
+/// `FUSE_NOTIFY_STORE` of the FUSE protocol.
+const NOTIFY_STORE: i32 = 4;
+
+/// Bytes of `fuse_out_header` and `fuse_notify_store_out`.
+const HEADER_BYTES: usize = 16 + 24;
+
+/// What became of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// The pages are in the page cache (they may be evicted at any time).
+    Yes,
+    /// The kernel has no such inode in its cache now.
+    UnknownInode,
+    /// Anything else: out of memory, or the connection is gone.
+    Failed,
+}
+
+/// The device of one mount.
+pub(crate) struct Connection {
+    device: RwLock<Option<OwnedFd>>,
+    /// Minor device number of the mount, which names the connection in sysfs.
+    minor: u32,
+}
+
+impl Connection {
+    /// `device` is a duplicate of the mount's /dev/fuse descriptor.
+    pub(crate) fn new(device: OwnedFd, minor: u32) -> Connection {
+        Connection { device: RwLock::new(Some(device)), minor }
+    }
+
+    /// Copies `bytes` into the page cache of inode `inode` at `offset`. May wait for a READ in flight on these pages.
+    pub(crate) fn store(&self, inode: u64, offset: u64, bytes: &[u8]) -> Stored {
+        let device = self.device.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(device) = device.as_ref() else { return Stored::Failed };
+        let Some(header) = store_header(inode, offset, bytes.len()) else { return Stored::Failed };
+        match rustix::io::writev(device, &[IoSlice::new(&header), IoSlice::new(bytes)]) {
+            Ok(_) => Stored::Yes,
+            Err(Errno::NOENT) => Stored::UnknownInode,
+            Err(_) => Stored::Failed,
+        }
+    }
+
+    /// Ends the connection by force: every request in flight fails with ECONNABORTED, every later one with ENOTCONN.
+    /// For daemons that cannot answer any more; the mount itself stays and must still be unmounted.
+    pub(crate) fn abort(&self) -> io::Result<()> {
+        fs::write(PathBuf::from(format!("/sys/fs/fuse/connections/{}/abort", self.minor)), "1")
+    }
+
+    /// Lets the device go. Waits for stores in flight, so call it after the serving loops have ended or after `abort`.
+    pub(crate) fn close(&self) {
+        drop(self.device.write().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// Minor device number.
+    pub(crate) fn minor(&self) -> u32 {
+        self.minor
+    }
+}
+
+/// `fuse_out_header { len: u32, error: i32, unique: u64 }`, `fuse_notify_store_out { nodeid: u64, offset: u64, size:
+/// u32, padding: u32 }`, both in the machine's own byte order: this is a kernel interface, not a file format.
+#[allow(clippy::host_endian_bytes)]
+fn store_header(inode: u64, offset: u64, bytes: usize) -> Option<[u8; HEADER_BYTES]> {
+    let size = u32::try_from(bytes).ok()?;
+    let total = u32::try_from(HEADER_BYTES + bytes).ok()?;
+    let mut header = [0u8; HEADER_BYTES];
+    header[0..4].copy_from_slice(&total.to_ne_bytes());
+    header[4..8].copy_from_slice(&NOTIFY_STORE.to_ne_bytes());
+    // Bytes 8..16: a notification answers no request, so its id is 0.
+    header[16..24].copy_from_slice(&inode.to_ne_bytes());
+    header[24..32].copy_from_slice(&offset.to_ne_bytes());
+    header[32..36].copy_from_slice(&size.to_ne_bytes());
+    Some(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// A pipe in place of the device: what the kernel would get is the two structs and the bytes.
+    #[test]
+    fn a_store_is_one_message_with_its_length() {
+        let (mut reader, writer) = io::pipe().expect("pipe");
+        let connection = Connection::new(writer.into(), 0);
+        assert_eq!(connection.store(7, 4096, b"page"), Stored::Yes);
+        connection.close();
+        assert_eq!(connection.store(7, 4096, b"page"), Stored::Failed);
+        let mut sent = Vec::new();
+        reader.read_to_end(&mut sent).expect("read");
+        assert_eq!(sent.len(), 44);
+        assert_eq!(sent[0], 44);
+        assert_eq!(sent[4], 4);
+        assert_eq!(sent[16], 7);
+        assert_eq!(sent[25], 16);
+        assert_eq!(sent[32], 4);
+        assert_eq!(&sent[40..], b"page");
+    }
+
+    #[test]
+    fn a_broken_device_is_reported() {
+        let file = fs::File::open("/dev/null").expect("open");
+        assert_eq!(Connection::new(file.into(), 0).store(1, 0, b"x"), Stored::Failed);
+    }
+}

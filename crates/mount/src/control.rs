@@ -1,0 +1,267 @@
+//! A small Unix socket per mount, for `runnel status` and `runnel umount`.
+//!
+//! A client sends one line, `status` or `unmount`, and gets one line of JSON back. The sockets lie in the runtime
+//! directory, which only this user can enter; one that nobody listens on any more is removed by whoever notices.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::counters::FuseCounters;
+use crate::{MountError, runtime};
+
+/// How long either side waits for the other's next bytes.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// How long `unmount` may take: the daemon's own bound on it, and some more.
+const UNMOUNT_WAIT: Duration = Duration::from_secs(15);
+
+/// Longest request line.
+const REQUEST_BYTES_MAX: u64 = 64;
+
+/// Longest answer: a status holds some paths and some dozens of counters.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+
+/// Extension of the sockets.
+const EXTENSION: &str = "sock";
+
+/// What one live mount says of itself: one element of `runnel status --json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MountStatus {
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// What was asked to be mounted, as given on the command line.
+    pub target: String,
+    /// Short name of the image.
+    pub name: String,
+    /// Identity of the image, 64 hexadecimal digits.
+    pub image: String,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// Folder that keeps the changes, if mounted with an overlay.
+    pub overlay: Option<PathBuf>,
+    /// What the session did: requests, bytes, pushes.
+    pub session: client::Counters,
+    /// What the kernel asked.
+    pub fuse: FuseCounters,
+}
+
+/// What a control socket speaks for.
+pub(crate) trait Controlled: Send + Sync {
+    /// The state of the mount now.
+    fn status(&self) -> MountStatus;
+    /// Detaches the mount; its daemon ends when the last user is gone.
+    fn detach(&self) -> Result<(), MountError>;
+}
+
+/// The listening side of one mount; stops and removes its socket when dropped.
+pub(crate) struct Server {
+    path: PathBuf,
+    stop: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    pub(crate) fn start(mount: Arc<dyn Controlled>) -> Result<Server, MountError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let folder = runtime::directory()?;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("mount-{}-{number}.{EXTENSION}", std::process::id()));
+        // A socket of that name can only be left over from an earlier process with our id.
+        let _ = fs::remove_file(&path);
+        let fail = |error: io::Error| MountError::step("listen on", &path, error);
+        let listener = UnixListener::bind(&path).map_err(fail)?;
+        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| fail(error.into()))?;
+        let stopped = stop.try_clone().map_err(fail)?;
+        let thread = thread::Builder::new()
+            .name("runnel-control".into())
+            .spawn(move || serve(&listener, &stopped, mount.as_ref()))
+            .map_err(fail)?;
+        Ok(Server { path, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        // Cannot fail for an event descriptor with room, and it has counted to 1 at most.
+        let _ = rustix::io::write(&self.stop, &1u64.to_le_bytes());
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(listener: &UnixListener, stop: &OwnedFd, mount: &dyn Controlled) {
+    loop {
+        let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
+        if rustix::event::poll(&mut fds, None).is_err() {
+            continue;
+        }
+        if !fds[0].revents().is_empty() {
+            return;
+        }
+        if let Ok((stream, _)) = listener.accept() {
+            // A client that went away or sent nonsense concerns nobody.
+            let _ = answer(&stream, mount);
+        }
+    }
+}
+
+fn answer(mut stream: &UnixStream, mount: &dyn Controlled) -> io::Result<()> {
+    stream.set_read_timeout(Some(WAIT))?;
+    stream.set_write_timeout(Some(WAIT))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(REQUEST_BYTES_MAX)).read_line(&mut line)?;
+    let text = match line.trim_end() {
+        "status" => serde_json::to_string(&mount.status())?,
+        "unmount" => match mount.detach() {
+            Ok(()) => "{}".to_string(),
+            Err(error) => serde_json::json!({ "error": error.to_string() }).to_string(),
+        },
+        _ => r#"{"error":"unknown request"}"#.to_string(),
+    };
+    stream.write_all(text.as_bytes())?;
+    stream.write_all(b"\n")
+}
+
+/// Sends `request` to one socket; `None` if nobody is there or the answer is not a line of JSON.
+fn ask<T: for<'a> Deserialize<'a>>(path: &Path, request: &str, wait: Duration) -> Option<T> {
+    let mut stream = match UnixStream::connect(path) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            // Its daemon died without removing it, or is about to listen.
+            if !daemon_lives(path) {
+                let _ = fs::remove_file(path);
+            }
+            return None;
+        }
+        Err(_) => return None,
+    };
+    stream.set_read_timeout(Some(wait)).ok()?;
+    stream.set_write_timeout(Some(WAIT)).ok()?;
+    stream.write_all(format!("{request}\n").as_bytes()).ok()?;
+    let mut line = String::new();
+    BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}
+
+/// Whether the process named in `mount-<pid>-<number>.sock` exists.
+fn daemon_lives(path: &Path) -> bool {
+    let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    let process = name.split('-').nth(1).and_then(|process| process.parse::<u32>().ok());
+    process.is_none_or(|process| Path::new(&format!("/proc/{process}")).exists())
+}
+
+fn sockets() -> Result<Vec<PathBuf>, MountError> {
+    let folder = runtime::directory()?;
+    let entries = fs::read_dir(&folder).map_err(|error| MountError::step("list", &folder, error))?;
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION))
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+/// All live mounts of this user, by mount point.
+///
+/// # Errors
+/// The runtime directory cannot be used. A mount whose daemon does not answer is left out.
+pub fn mounts() -> Result<Vec<MountStatus>, MountError> {
+    let mut found: Vec<MountStatus> =
+        sockets()?.iter().filter_map(|path| ask::<MountStatus>(path, "status", WAIT)).collect();
+    found.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
+    Ok(found)
+}
+
+/// Asks the daemon of the mount at `mountpoint` to detach it; `false` if there is none or it could not.
+pub(crate) fn ask_to_unmount(mountpoint: &Path) -> bool {
+    let Ok(sockets) = sockets() else { return false };
+    let mut mounted = sockets
+        .iter()
+        .filter(|path| ask::<MountStatus>(path, "status", WAIT).is_some_and(|mount| mount.mountpoint == mountpoint));
+    mounted.next().is_some_and(|path| {
+        ask::<serde_json::Value>(path, "unmount", UNMOUNT_WAIT).is_some_and(|answer| answer.get("error").is_none())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    struct Fake {
+        mountpoint: PathBuf,
+        detached: AtomicBool,
+    }
+
+    impl Controlled for Fake {
+        fn status(&self) -> MountStatus {
+            MountStatus {
+                mountpoint: self.mountpoint.clone(),
+                target: "runnel://host/name".into(),
+                name: "name".into(),
+                image: "00".repeat(32),
+                pid: std::process::id(),
+                overlay: None,
+                session: client::Counters::default(),
+                fuse: FuseCounters { lookup: 3, ..FuseCounters::default() },
+            }
+        }
+
+        fn detach(&self) -> Result<(), MountError> {
+            if self.detached.swap(true, Ordering::SeqCst) {
+                return Err(MountError::NotMounted { path: self.mountpoint.clone() });
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_mount_answers_until_it_is_gone() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let fake = Arc::new(Fake { mountpoint: folder.path().join("mnt"), detached: AtomicBool::new(false) });
+        let server = Server::start(fake.clone()).expect("starts");
+        let ours = |mounts: Vec<MountStatus>| mounts.into_iter().find(|mount| mount.mountpoint == fake.mountpoint);
+        assert_eq!(ours(mounts().expect("listed")), Some(fake.status()));
+        assert!(ask_to_unmount(&fake.mountpoint));
+        assert!(!ask_to_unmount(&fake.mountpoint), "the second time it fails and says so");
+        assert!(!ask_to_unmount(&folder.path().join("other")));
+        let socket = server.path.clone();
+        let unknown: serde_json::Value = ask(&socket, "dance", WAIT).expect("answered");
+        assert_eq!(unknown["error"], "unknown request");
+        drop(server);
+        assert!(!socket.exists());
+        assert_eq!(ours(mounts().expect("listed")), None);
+    }
+
+    #[test]
+    fn a_socket_nobody_listens_on_is_removed() {
+        let folder = runtime::directory().expect("directory");
+        // Above the largest process id Linux gives out.
+        let dead = folder.join("mount-4294967295-0.sock");
+        let starting = folder.join(format!("mount-{}-99999.sock", std::process::id()));
+        for path in [&dead, &starting] {
+            drop(UnixListener::bind(path).expect("bind"));
+            assert!(path.exists());
+        }
+        mounts().expect("listed");
+        assert!(!dead.exists());
+        assert!(starting.exists(), "its daemon lives and may be about to listen");
+        fs::remove_file(starting).expect("removed");
+    }
+}

@@ -1,0 +1,175 @@
+//! Making a FUSE mount: /dev/fuse and mount(2), or `fusermount3` where that is not allowed.
+//!
+//! fuser could do this itself, but not tell apart why it failed, and it unmounts by path when it ends, which may hit
+//! what somebody else has mounted there since.
+
+use std::ffi::CString;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use crate::MountError;
+use crate::mounted::Options;
+use crate::mountpoint::{FILE_SYSTEM_TYPE, SOURCE_PREFIX};
+
+/// Longest image name shown in the mount table.
+const NAME_BYTES_MAX: usize = 200;
+
+/// How long `fusermount3` may take; it makes one mount.
+const HELPER_WAIT: Duration = Duration::from_secs(10);
+
+/// Why mounting by system call failed.
+enum Refused {
+    Open(Errno),
+    Mount(Errno),
+}
+
+/// Mounts FUSE on `path` and returns the device to serve it with.
+///
+/// # Errors
+/// The device cannot be opened, or neither this user nor the helper may mount there.
+pub(crate) fn mount(path: &Path, options: &Options) -> Result<OwnedFd, MountError> {
+    match directly(path, options) {
+        Ok(device) => Ok(device),
+        Err(Refused::Open(Errno::ACCESS) | Refused::Mount(Errno::PERM)) if options.helper => by_helper(path, options),
+        Err(refused) => Err(refused.into_error(path)),
+    }
+}
+
+impl Refused {
+    fn into_error(self, path: &Path) -> MountError {
+        match self {
+            Refused::Open(error) => MountError::Device {
+                source: error.into(),
+                hint: match error {
+                    Errno::NOENT | Errno::NODEV | Errno::NXIO => "load the module with `modprobe fuse`",
+                    _ => "its mode should be 0666, as distributions set it: `chmod 0666 /dev/fuse` as root",
+                },
+            },
+            Refused::Mount(error) => MountError::Step {
+                step: "mount FUSE on",
+                path: path.to_path_buf(),
+                source: error.into(),
+                hint: if error == Errno::PERM { "this needs root, or use `runnel run`" } else { "" },
+            },
+        }
+    }
+}
+
+fn directly(path: &Path, options: &Options) -> Result<OwnedFd, Refused> {
+    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(Refused::Open)?;
+    // `rootmode` is the type of the root inode in octal; the kernel checks permissions from the modes it caches.
+    let mut text = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw()
+    );
+    if options.allow_other {
+        text.push_str(",allow_other");
+    }
+    let text = CString::new(text).map_err(|_| Refused::Mount(Errno::INVAL))?;
+    let mut flags = MountFlags::RDONLY | MountFlags::NOATIME;
+    if !options.allow_suid {
+        flags |= MountFlags::NOSUID;
+    }
+    if !options.allow_devices {
+        flags |= MountFlags::NODEV;
+    }
+    let source = format!("{SOURCE_PREFIX}{}", shown(&options.name));
+    rustix::mount::mount(source.as_str(), path, FILE_SYSTEM_TYPE, flags, Some(text.as_c_str()))
+        .map_err(Refused::Mount)?;
+    Ok(device)
+}
+
+/// Lets the set-user-id helper mount; it sends the device back over a socket, which it is given as standard input.
+fn by_helper(path: &Path, options: &Options) -> Result<OwnedFd, MountError> {
+    let fail = |source: io::Error| MountError::Step {
+        step: "mount FUSE on",
+        path: path.to_path_buf(),
+        source,
+        hint: "without root this needs fusermount3 (package fuse3) and an own directory, or use `runnel run`",
+    };
+    let (ours, theirs) = UnixStream::pair().map_err(fail)?;
+    ours.set_read_timeout(Some(HELPER_WAIT)).map_err(fail)?;
+    let mut text = format!("ro,default_permissions,subtype=runnel,fsname={SOURCE_PREFIX}{}", shown(&options.name));
+    if options.allow_other {
+        text.push_str(",allow_other");
+    }
+    let mut helper = Command::new("fusermount3")
+        .args(["-o", &text, "--"])
+        .arg(path)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(fail)?;
+    // Ends with an error when the helper closes its end without having sent anything.
+    let device = receive(&ours);
+    if device.is_err() {
+        // It takes too long; nobody may wait for it any more.
+        let _ = helper.kill();
+    }
+    drop(ours);
+    let output = helper.wait_with_output().map_err(fail)?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+    match device {
+        Ok(Some(device)) if output.status.success() => Ok(device),
+        _ if !said.is_empty() => Err(fail(io::Error::new(io::ErrorKind::PermissionDenied, said))),
+        Err(error) => Err(fail(error)),
+        Ok(_) => Err(fail(io::Error::from(io::ErrorKind::PermissionDenied))),
+    }
+}
+
+/// The descriptor in the next message, if it holds one.
+fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0u8];
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    Ok(control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    }))
+}
+
+/// The name as it may stand in the mount table: bounded, without the characters that separate options.
+pub(crate) fn shown(name: &str) -> String {
+    let clean = |letter: char| if letter.is_control() || letter == ',' || letter == '\\' { '_' } else { letter };
+    let mut shown = String::new();
+    for letter in name.chars().map(clean) {
+        if shown.len() + letter.len_utf8() > NAME_BYTES_MAX {
+            break;
+        }
+        shown.push(letter);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shown_bounded_and_without_separators() {
+        assert_eq!(shown("a,b\\c\nd"), "a_b_c_d");
+        assert_eq!(shown(&"é".repeat(300)).len(), NAME_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_helper_that_sends_nothing_is_an_error() {
+        let (ours, theirs) = UnixStream::pair().expect("pair");
+        drop(theirs);
+        assert!(matches!(receive(&ours), Ok(None)));
+    }
+}

@@ -1,0 +1,245 @@
+//! Mount points: what is mounted where, whether a directory may be mounted on, and taking mounts away.
+//!
+//! Everything here reads `/proc/self/mountinfo` and never looks *into* a mount, because a path below a mount whose
+//! daemon hangs would hang the caller too. Called by `mounted`, `redirect` and the command line.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::MountError;
+use crate::control;
+
+/// File-system type of our mounts in the mount table.
+pub const FILE_SYSTEM_TYPE: &str = "fuse.runnel";
+
+/// What the source column of our mounts begins with; the image's name follows.
+pub const SOURCE_PREFIX: &str = "runnel#";
+
+/// How long a daemon may take to answer one `statfs` before it counts as alive but slow.
+const STATFS_WAIT: Duration = Duration::from_secs(2);
+
+/// One line of the mount table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Device number, `(major, minor)`; the minor one names a FUSE connection.
+    pub device: (u32, u32),
+    /// Where it is mounted.
+    pub path: PathBuf,
+    /// File-system type, `fuse.runnel` for ours.
+    pub kind: String,
+    /// The source column, `runnel#name` for ours.
+    pub source: String,
+    /// Options of the file system, comma separated.
+    pub options: String,
+}
+
+impl Entry {
+    /// The image's name if this is one of our mounts: of FUSE itself, or an overlay over it.
+    pub fn image(&self) -> Option<&str> {
+        let ours = self.kind == FILE_SYSTEM_TYPE || self.kind == "fuse" || self.kind == "overlay";
+        self.source.strip_prefix(SOURCE_PREFIX).filter(|_| ours)
+    }
+}
+
+/// The mount table of the calling process, oldest mount first.
+pub fn table() -> io::Result<Vec<Entry>> {
+    Ok(parse_table(&fs::read("/proc/self/mountinfo")?))
+}
+
+/// The topmost mount at exactly `path`, which must be absolute and free of symlinks.
+pub fn mounted_at(path: &Path) -> io::Result<Option<Entry>> {
+    Ok(table()?.into_iter().rev().find(|entry| entry.path == path))
+}
+
+/// Parses the text of a mountinfo file; lines that do not fit the documented form are left out.
+fn parse_table(text: &[u8]) -> Vec<Entry> {
+    text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
+}
+
+/// `36 35 98:0 /root /mnt/point options [tags...] - type source options`
+fn parse_line(line: &[u8]) -> Option<Entry> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let path = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let kind = String::from_utf8_lossy(&unescape(rest.next()?)).into_owned();
+    let source = String::from_utf8_lossy(&unescape(rest.next()?)).into_owned();
+    let options = String::from_utf8_lossy(rest.next().unwrap_or_default()).into_owned();
+    Some(Entry { device: (major.parse().ok()?, minor.parse().ok()?), path, kind, source, options })
+}
+
+/// Undoes the kernel's octal escapes of blanks, tabs, newlines and backslashes.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while at < field.len() {
+        let octal = field.get(at + 1..at + 4).filter(|_| field[at] == b'\\').and_then(|digits| {
+            digits.iter().try_fold(0u32, |value, &digit| Some(value * 8 + char::from(digit).to_digit(8)?))
+        });
+        match octal.and_then(|value| u8::try_from(value).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                at += 4;
+            }
+            None => {
+                out.push(field[at]);
+                at += 1;
+            }
+        }
+    }
+    out
+}
+
+/// Checks that an image may be mounted on `path` and returns the path made absolute and free of symlinks.
+pub fn validate(path: &Path) -> Result<PathBuf, MountError> {
+    let absolute = resolve(path)?;
+    let found = mounted_at(&absolute).map_err(|error| MountError::step("read the mount table for", path, error))?;
+    // The table is asked first: `stat` on one of our mounts would reach its daemon.
+    if let Some(entry) = found {
+        let stale = is_stale(&absolute);
+        return Err(match entry.image() {
+            _ if stale => MountError::Stale { path: absolute },
+            Some(image) => MountError::AlreadyMounted { image: image.to_string(), path: absolute },
+            None => MountError::InUse { kind: entry.kind, path: absolute },
+        });
+    }
+    let metadata = fs::metadata(&absolute).map_err(|error| MountError::step("examine", path, error))?;
+    if metadata.is_dir() { Ok(absolute) } else { Err(MountError::NotDirectory { path: path.to_path_buf() }) }
+}
+
+/// Absolute form of `path` without following its last component when that is a mount of a dead daemon.
+fn resolve(path: &Path) -> Result<PathBuf, MountError> {
+    match fs::canonicalize(path) {
+        Ok(absolute) => Ok(absolute),
+        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            Err(MountError::Stale { path: path.to_path_buf() })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(MountError::Missing { path: path.to_path_buf() }),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            Err(MountError::NotDirectory { path: path.to_path_buf() })
+        }
+        Err(error) => Err(MountError::step("examine", path, error)),
+    }
+}
+
+/// Whether the daemon behind the mount at `path` is gone.
+pub fn is_stale(path: &Path) -> bool {
+    // The FUSE driver answers `statfs` itself once the connection is dead; a live daemon answers from memory. A stopped
+    // daemon answers not at all, so a thread asks, and is left behind if it must be.
+    let (sender, receiver) = mpsc::channel();
+    let asked = path.to_path_buf();
+    let thread = thread::Builder::new().name("runnel-statfs".into()).spawn(move || {
+        let dead = matches!(rustix::fs::statfs(&asked), Err(Errno::NOTCONN));
+        // The asker may have given up.
+        let _ = sender.send(dead);
+    });
+    thread.is_ok() && receiver.recv_timeout(STATFS_WAIT).unwrap_or(false)
+}
+
+/// Takes the mount at `path` away (`runnel umount`).
+///
+/// A live daemon is asked over its control socket, so that an overlay and the image below it go together; a mount
+/// whose daemon is dead or deaf is detached here. Programs that still use the mount keep it until they end.
+pub fn umount(path: &Path) -> Result<(), MountError> {
+    // No canonicalize here: it would fail on a stale mount. The parent is resolved, the last component kept.
+    let absolute = match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            fs::canonicalize(parent).map_err(|error| MountError::step("examine", parent, error))?.join(name)
+        }
+        _ => fs::canonicalize(path).map_err(|error| MountError::step("examine", path, error))?,
+    };
+    let mut entry = mounted_at(&absolute).map_err(|error| MountError::step("read the mount table for", path, error))?;
+    let mut target = absolute;
+    if entry.is_none()
+        && let Ok(followed) = fs::canonicalize(&target)
+    {
+        entry = mounted_at(&followed).map_err(|error| MountError::step("read the mount table for", path, error))?;
+        target = followed;
+    }
+    if entry.and_then(|entry| entry.image().map(str::to_string)).is_none() {
+        return Err(MountError::NotMounted { path: path.to_path_buf() });
+    }
+    if control::ask_to_unmount(&target) && mounted_at(&target).is_ok_and(|entry| entry.is_none()) {
+        return Ok(());
+    }
+    detach(&target)
+}
+
+/// Detaches the mount at `path` with what the caller's rights allow: the system call, else `fusermount3`.
+pub fn detach(path: &Path) -> Result<(), MountError> {
+    match rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Errno::PERM) => fusermount_detach(path),
+        Err(error) => Err(MountError::step("unmount", path, error)),
+    }
+}
+
+fn fusermount_detach(path: &Path) -> Result<(), MountError> {
+    let mut last = String::from("fusermount3 is not installed");
+    for program in ["fusermount3", "fusermount"] {
+        let run = Command::new(program).args(["-u", "-z", "--"]).arg(path).stdin(Stdio::null()).output();
+        match run {
+            Ok(output) if output.status.success() => return Ok(()),
+            Ok(output) => last = String::from_utf8_lossy(&output.stderr).trim().to_string(),
+            Err(_) => continue,
+        }
+        break;
+    }
+    Err(MountError::Step {
+        step: "unmount",
+        path: path.to_path_buf(),
+        source: io::Error::new(io::ErrorKind::PermissionDenied, last),
+        hint: "run it as the user who mounted it, or with sudo",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_lines_are_parsed_with_tags_and_escapes() {
+        let text =
+            b"36 35 0:52 / /mnt/a\\040b\\134c rw,nosuid shared:1 master:2 - fuse.runnel runnel#py ro,user_id=0\n\
+            37 35 8:1 / / rw - ext4 /dev/sda1 rw\nnonsense\n38 1 x:y / / rw - a b c\n";
+        let entries = parse_table(text);
+        assert_eq!(entries.len(), 2);
+        assert_eq!(entries[0].path, Path::new("/mnt/a b\\c"));
+        assert_eq!(entries[0].device, (0, 52));
+        assert_eq!(entries[0].image(), Some("py"));
+        assert_eq!(entries[1].image(), None);
+        assert_eq!(entries[1].kind, "ext4");
+    }
+
+    #[test]
+    fn escapes_that_are_none_stay_as_they_are() {
+        assert_eq!(unescape(b"a\\04"), b"a\\04");
+        assert_eq!(unescape(b"\\999x\\"), b"\\999x\\");
+        assert_eq!(unescape(b"\\777"), b"\\777");
+    }
+
+    #[test]
+    fn bad_mount_points_are_named() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let file = folder.path().join("file");
+        fs::write(&file, b"x").expect("write");
+        assert!(matches!(validate(&folder.path().join("none")), Err(MountError::Missing { .. })));
+        assert!(matches!(validate(&file), Err(MountError::NotDirectory { .. })));
+        assert!(matches!(validate(&file.join("below")), Err(MountError::NotDirectory { .. })));
+        assert!(matches!(validate(Path::new("/proc")), Err(MountError::InUse { .. })));
+        assert!(matches!(umount(folder.path()), Err(MountError::NotMounted { .. })));
+        assert!(validate(folder.path()).is_ok());
+    }
+}

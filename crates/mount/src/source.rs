@@ -1,0 +1,43 @@
+//! What a mount needs of a session: six of its functions, as a trait, so that tests can mount a source that stalls.
+
+use std::sync::Arc;
+
+use client::{Counters, Done, PageSink, Session};
+use image::Metadata;
+use units::{InodeId, Token};
+
+/// See the functions of the same names of [`client::Session`].
+pub(crate) trait Source: Send + Sync {
+    fn metadata(&self) -> &Arc<Metadata>;
+    fn attach(&self, sink: Arc<dyn PageSink>);
+    fn read(&self, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done);
+    fn end(&self, token: Token);
+    fn counters(&self) -> Counters;
+    fn shutdown(&self);
+}
+
+impl Source for Session {
+    fn metadata(&self) -> &Arc<Metadata> {
+        self.metadata()
+    }
+
+    fn attach(&self, sink: Arc<dyn PageSink>) {
+        self.attach(sink);
+    }
+
+    fn read(&self, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done) {
+        self.read(token, inode, offset, bytes, done);
+    }
+
+    fn end(&self, token: Token) {
+        self.end(token);
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters()
+    }
+
+    fn shutdown(&self) {
+        self.shutdown();
+    }
+}
