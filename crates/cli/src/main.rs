@@ -1,2 +1,79 @@
-//! The `runnel` command.
-fn main() {}
+//! The `runnel` command: one file per subcommand in `command/`, exit codes in `failure`, bars in `progress`.
+//!
+//! All that needs no data is validated before any work begins. Data goes to standard output, everything else to standard
+//! error. Errors are printed once, here.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod command;
+mod failure;
+mod progress;
+
+use command::*;
+
+/// Run software that your device has no room to install.
+#[derive(Parser)]
+#[command(name = "runnel", version, max_term_width = 100, after_help = failure::EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    #[cfg(feature = "full")]
+    Pack(pack::Args),
+    Ls(ls::Args),
+    Cat(cat::Args),
+    #[cfg(feature = "full")]
+    Extract(extract::Args),
+    Check(check::Args),
+    Dump(dump::Args),
+    #[cfg(feature = "full")]
+    Serve(serve::Args),
+    Push(push::Args),
+    Images(images::Args),
+    Mount(mount::Args),
+    Umount(umount::Args),
+    Run(run::Args),
+    Enter(enter::Args),
+    Redirect(redirect::Args),
+    Status(status::Args),
+    #[cfg(feature = "full")]
+    Bench(bench::Args),
+    #[cfg(feature = "full")]
+    Demo(demo::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        #[cfg(feature = "full")]
+        Command::Pack(args) => pack::run(args),
+        Command::Ls(args) => ls::run(args),
+        Command::Cat(args) => cat::run(args),
+        #[cfg(feature = "full")]
+        Command::Extract(args) => extract::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Dump(args) => dump::run(args),
+        #[cfg(feature = "full")]
+        Command::Serve(args) => serve::run(args),
+        Command::Push(args) => push::run(args),
+        Command::Images(args) => images::run(args),
+        Command::Mount(args) => mount::run(args),
+        Command::Umount(args) => umount::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Enter(args) => enter::run(args),
+        Command::Redirect(args) => redirect::run(args),
+        Command::Status(args) => status::run(args),
+        #[cfg(feature = "full")]
+        Command::Bench(args) => bench::run(args),
+        #[cfg(feature = "full")]
+        Command::Demo(args) => demo::run(args),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => failure::report(&error),
+    }
+}

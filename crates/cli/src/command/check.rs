@@ -1,0 +1,45 @@
+//! `runnel check`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use image::Limits;
+
+use crate::progress;
+
+/// Verify every byte of an image file
+#[derive(clap::Args)]
+pub struct Args {
+    /// The image file
+    image: PathBuf,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Checks the metadata, the hash of every block and of every chunk.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let name = args.image.display().to_string();
+    let file = client::ImageFile(std::fs::File::open(&args.image).with_context(|| name.clone())?);
+    let bar = progress::bytes(1, "checking");
+    let report = image::check(&file, &Limits::default(), &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    })
+    .with_context(|| name.clone());
+    bar.finish_and_clear();
+    let report = report?;
+    if args.json {
+        let json = serde_json::json!({
+            "id": report.id.to_string(), "file_bytes": report.file_bytes, "metadata_bytes": report.metadata_bytes,
+            "inodes": report.inodes, "chunks": report.chunks, "blocks": report.blocks,
+            "stored_bytes": report.stored_bytes, "raw_bytes": report.raw_bytes,
+        });
+        println!("{json}");
+    } else {
+        println!("{name}: ok, {}", report.id);
+        println!("{} inodes, {} chunks in {} blocks", report.inodes, report.chunks, report.blocks);
+    }
+    Ok(ExitCode::SUCCESS)
+}

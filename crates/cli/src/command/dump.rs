@@ -1,0 +1,45 @@
+//! `runnel dump`.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use image::Limits;
+
+use crate::failure;
+
+/// Print a file of ours as text: an image, learned actions or a trace
+#[derive(clap::Args)]
+pub struct Args {
+    /// The file
+    file: PathBuf,
+}
+
+/// The kind of file is told by its first bytes.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let name = args.file.display().to_string();
+    let mut magic = [0u8; 8];
+    let mut file = std::fs::File::open(&args.file).with_context(|| name.clone())?;
+    let length = file.read(&mut magic).with_context(|| name.clone())?;
+    let mut text = String::new();
+    if magic == image::format::MAGIC {
+        let (_, metadata) = client::open_file(&args.file, &Limits::default())?;
+        image::dump(&metadata, &mut text)?;
+    } else if magic == profile::format::MAGIC {
+        let bytes = std::fs::read(&args.file).with_context(|| name.clone())?;
+        let set = profile::decode(&bytes, &profile::Limits::default()).map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
+        profile::dump(&set, &mut text)?;
+    } else if magic == trace::format::MAGIC {
+        let bytes = std::fs::read(&args.file).with_context(|| name.clone())?;
+        let trace = trace::read(&bytes, &trace::Limits::default()).map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
+        trace::dump(&trace, &mut text)?;
+    } else {
+        let found = &magic[..length];
+        return Err(failure::corrupt(format!(
+            "{name}: neither an image, nor learned actions, nor a trace (it begins with {found:02x?})"
+        )));
+    }
+    std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,34 @@
+//! `runnel images`.
+
+use std::process::ExitCode;
+
+use client::{Config, Server};
+
+/// List what a server publishes
+#[derive(clap::Args)]
+pub struct Args {
+    /// runnel://host[:port]
+    server: String,
+    /// Print the server's JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One line per tag: name, id, size.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let server = Server::parse(&args.server)?;
+    let listing = client::admin::list(&server, Config::default().open_deadline)?;
+    if args.json {
+        println!("{listing}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let images: serde_json::Value = serde_json::from_str(&listing)?;
+    for image in images["images"].as_array().into_iter().flatten() {
+        let name = image["name"].as_str().unwrap_or_default();
+        let tag = image["tag"].as_str().unwrap_or_default();
+        let id = image["id"].as_str().unwrap_or_default();
+        let bytes = image["file_bytes"].as_u64().unwrap_or_default();
+        println!("{:<32} {id:.12} {:>12}", format!("{name}:{tag}"), crate::progress::human(bytes));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,103 @@
+//! `runnel ls`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use client::{Config, Session, Target};
+use image::{Kind, Metadata};
+use units::InodeId;
+
+use crate::failure;
+
+/// List a directory of an image, local or on a server
+#[derive(clap::Args)]
+pub struct Args {
+    /// app.rnl, or runnel://host/name
+    image: String,
+    /// Path inside the image
+    #[arg(default_value = "/")]
+    path: String,
+    /// Modes, owners, sizes and times
+    #[arg(short, long)]
+    long: bool,
+    /// The whole tree below the path
+    #[arg(short = 'R', long)]
+    recursive: bool,
+}
+
+/// Prints names, one a line, as the bytes they are.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let session = Session::open(&Target::parse(&args.image)?, Config { connections: 1, ..Config::default() })?;
+    let metadata = session.metadata();
+    let inode = metadata
+        .resolve_following(args.path.as_bytes())
+        .ok_or_else(|| failure::not_found(format!("{}: {} is not in the image", args.image, args.path)))?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let is_directory = metadata.inode(inode).is_some_and(|inode| inode.kind() == Kind::Dir);
+    if is_directory {
+        list(metadata, inode, b"", &args, &mut out)?;
+    } else {
+        line(metadata, inode, args.path.as_bytes(), &args, &mut out)?;
+    }
+    out.flush().context("standard output")?;
+    session.shutdown();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(metadata: &Metadata, top: InodeId, prefix: &[u8], args: &Args, out: &mut dyn Write) -> std::io::Result<()> {
+    // An explicit stack: an image may be as deep as it likes.
+    let mut open = vec![(top, prefix.to_vec())];
+    while let Some((directory, prefix)) = open.pop() {
+        let mut below = Vec::new();
+        for entry in metadata.entries(directory) {
+            let mut path = prefix.clone();
+            path.extend_from_slice(entry.name);
+            line(metadata, entry.inode, &path, args, out)?;
+            if args.recursive && entry.kind == Kind::Dir {
+                path.push(b'/');
+                below.push((entry.inode, path));
+            }
+        }
+        open.extend(below.into_iter().rev());
+    }
+    Ok(())
+}
+
+fn line(metadata: &Metadata, id: InodeId, path: &[u8], args: &Args, out: &mut dyn Write) -> std::io::Result<()> {
+    if args.long
+        && let Some(inode) = metadata.inode(id)
+    {
+        write!(
+            out,
+            "{}{:04o} {:>3} {:>5}:{:<5} {:>12} {:>12} ",
+            letter(inode.kind()),
+            inode.mode() & 0o7777,
+            inode.nlink(),
+            inode.uid(),
+            inode.gid(),
+            inode.size(),
+            inode.mtime().0,
+        )?;
+    }
+    out.write_all(path)?;
+    if args.long
+        && let Some(target) = metadata.symlink(id)
+    {
+        out.write_all(b" -> ")?;
+        out.write_all(target)?;
+    }
+    out.write_all(b"\n")
+}
+
+fn letter(kind: Kind) -> char {
+    match kind {
+        Kind::File => '-',
+        Kind::Dir => 'd',
+        Kind::Symlink => 'l',
+        Kind::Char => 'c',
+        Kind::Block => 'b',
+        Kind::Fifo => 'p',
+        Kind::Socket => 's',
+    }
+}

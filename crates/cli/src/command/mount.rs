@@ -1,0 +1,129 @@
+//! `runnel mount`.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use ::mount::{Mounted, Options, mountpoint};
+use anyhow::Context;
+use client::{Session, Target};
+
+use crate::command::session::SessionArgs;
+
+/// Mount an image, from a server or a local file
+#[derive(clap::Args)]
+pub struct Args {
+    /// runnel://host[:port]/name[:tag], or app.rnl
+    target: String,
+    /// An empty directory
+    directory: PathBuf,
+
+    /// Stay in the foreground
+    #[arg(short, long)]
+    foreground: bool,
+
+    /// Make the mount writable: changes go to this folder
+    #[arg(long, value_name = "DIR")]
+    overlay: Option<PathBuf>,
+
+    /// Let other users use the mount (always so for root)
+    #[arg(long)]
+    allow_other: bool,
+
+    /// Honour set-user-id bits and file capabilities of the image
+    #[arg(long)]
+    allow_suid: bool,
+
+    /// Let device nodes of the image work
+    #[arg(long)]
+    allow_devices: bool,
+
+    /// Write to this file once the mount is ready
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    session: SessionArgs,
+}
+
+/// Mounts; in the background unless asked otherwise.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let target = Target::parse(&args.target)?;
+    mountpoint::validate(&args.directory)?;
+    if !args.foreground {
+        return detach();
+    }
+    let session = Session::open(&target, args.session.config())?;
+    let is_root = rustix::process::geteuid().is_root();
+    let options = Options {
+        name: short_name(&args.target),
+        target: args.target.clone(),
+        allow_other: args.allow_other || is_root,
+        allow_suid: args.allow_suid,
+        allow_devices: args.allow_devices,
+        overlay: args.overlay.clone(),
+        ..Options::default()
+    };
+    let mounted = Mounted::start(session, &args.directory, options)?;
+    if let Some(file) = &args.ready_file {
+        std::fs::write(file, "ready\n").with_context(|| file.display().to_string())?;
+    }
+    if std::env::var_os(DETACHED).is_some() {
+        let null = File::options().read(true).write(true).open("/dev/null").context("/dev/null")?;
+        // The parent reads this line, then it and the terminal go their own way.
+        println!("ready");
+        std::io::stdout().flush().context("standard output")?;
+        rustix::stdio::dup2_stdout(&null).context("standard output")?;
+        rustix::stdio::dup2_stderr(&null).context("standard error")?;
+    }
+    mounted.wait()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Marks the process in the background.
+const DETACHED: &str = "RUNNEL_MOUNT_DETACHED";
+
+/// How long the background process may take before we say that it is slow. Fetching the metadata over a very thin link
+/// takes a while; the process ends by itself if its server does not answer.
+const DETACH_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Starts this same command in a session of its own and waits until it is ready or has failed.
+fn detach() -> anyhow::Result<ExitCode> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut command = Command::new("setsid");
+    command.arg(program).args(std::env::args_os().skip(1)).arg("--foreground").env(DETACHED, "1");
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .context("cannot start setsid for the background process (package util-linux)")?;
+    let mut out = child.stdout.take().context("the child has a pipe")?;
+    let (said, hears) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = [0u8; 8];
+        // End of file without a word: the child failed and has told why on standard error.
+        let count = out.read(&mut text).unwrap_or(0);
+        // The receiver may have given up.
+        let _ = said.send(count > 0);
+    });
+    match hears.recv_timeout(DETACH_PATIENCE) {
+        Ok(true) => Ok(ExitCode::SUCCESS),
+        Ok(false) => {
+            let status = child.wait().context("cannot wait for the background process")?;
+            Ok(ExitCode::from(status.code().unwrap_or(1).clamp(1, 255) as u8))
+        }
+        Err(_) => anyhow::bail!("the mount is not ready after {} s; it goes on in the background", DETACH_PATIENCE.as_secs()),
+    }
+}
+
+/// What the mount table shows: the image's name without its server.
+pub fn short_name(target: &str) -> String {
+    let name = match target.strip_prefix("runnel://") {
+        Some(rest) => rest.split_once('/').map_or(rest, |(_, name)| name),
+        None => Path::new(target).file_stem().and_then(|stem| stem.to_str()).unwrap_or("image"),
+    };
+    name.to_string()
+}

@@ -1,0 +1,52 @@
+//! `runnel push`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use client::{Config, Target};
+
+use crate::{failure, progress};
+
+/// Upload an image: only the blocks the server lacks, then the tag switches in one step
+#[derive(clap::Args)]
+pub struct Args {
+    /// The image file
+    image: PathBuf,
+    /// runnel://host/name[:tag]
+    target: String,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Uploads and reports what travelled.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let Target::Remote(remote) = Target::parse(&args.target)? else {
+        return Err(failure::usage(format!("{}: push goes to runnel://host/name[:tag]", args.target)));
+    };
+    let bar = progress::bytes(1, "uploading");
+    let mut last = client::upload::Progress::default();
+    let outcome = client::upload::upload(&args.image, &remote, &Config::default().limits, &mut |state| {
+        last = state;
+        bar.set_length(state.wanted_bytes);
+        bar.set_position(state.sent_bytes.min(state.wanted_bytes));
+    });
+    bar.finish_and_clear();
+    let id = outcome?;
+    if args.json {
+        let json = serde_json::json!({
+            "target": args.target, "id": id.to_string(), "blocks": last.blocks,
+            "blocks_present": last.blocks_present, "sent_bytes": last.sent_bytes,
+        });
+        println!("{json}");
+    } else {
+        println!("{} is now {id}", args.target);
+        println!(
+            "{} of {} blocks were there already, {} sent",
+            last.blocks_present,
+            last.blocks,
+            progress::human(last.sent_bytes)
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

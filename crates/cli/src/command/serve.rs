@@ -1,0 +1,98 @@
+//! `runnel serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use server::{Config, StoreAt};
+
+/// Publish the images of a folder, and learn from the devices that use them
+#[derive(clap::Args)]
+pub struct Args {
+    /// The folder; made if it is not there. Image files put into it by hand are published as NAME:latest
+    store: PathBuf,
+
+    /// Address to listen on; port 0 lets the system choose
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:7327")]
+    listen: SocketAddr,
+
+    /// How far to push ahead of a program at most, in KiB; 0 pushes one segment per round trip, as in the paper
+    #[arg(long, value_name = "KIB", default_value_t = 8192)]
+    push_window: u64,
+
+    /// Pages in a segment of an action
+    #[arg(long, value_name = "PAGES", default_value_t = 32)]
+    segment_pages: u32,
+
+    /// Seconds without a page after which an action under construction ends
+    #[arg(long, value_name = "SECONDS", default_value_t = 3)]
+    construction_timer: u64,
+
+    /// Every so many pushes of an action, check in an audit run that all its pages are still used (0: never)
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    audit_every: u64,
+
+    /// Normalised variance (0 to 1) over which a segment is kept in memory from the start
+    #[arg(long, value_name = "N", default_value_t = 0.5)]
+    provider_threshold: f64,
+
+    /// Segments read ahead of a push
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    provider_ahead: usize,
+
+    /// Memory for replies, pushes and decoded blocks, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    memory: usize,
+
+    /// Connections at most
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    connections: usize,
+
+    /// Answer demands only: neither learn nor push
+    #[arg(long)]
+    no_learn: bool,
+
+    /// Do not make bundles of learned actions
+    #[arg(long)]
+    no_bundles: bool,
+
+    /// Refuse uploads
+    #[arg(long)]
+    read_only: bool,
+
+    /// Write the address to this file once the server listens
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+}
+
+/// Serves until SIGINT or SIGTERM; what was learned is saved.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut config = Config::new(StoreAt::Folder(args.store.clone()), args.listen);
+    config.predict.mode = predict::Mode::from_push_window(args.push_window);
+    config.predict.segment_pages = args.segment_pages.clamp(2, units::SEGMENT_PAGES_MAX as u32);
+    config.predict.construction_timer = std::time::Duration::from_secs(args.construction_timer);
+    let segment_kib = u64::from(config.predict.segment_pages) * units::PAGE_BYTES as u64 / 1024;
+    config.predict.lookahead_max = (args.push_window / segment_kib).clamp(1, 1 << 16) as u32;
+    config.predict.lookahead_first = config.predict.lookahead_first.min(config.predict.lookahead_max);
+    config.predict.audit_every = args.audit_every;
+    if args.audit_every == 0 {
+        config.predict.audit_first = 0;
+    }
+    config.provider_threshold = args.provider_threshold;
+    config.provider_ahead = args.provider_ahead;
+    config.memory_bytes_max = args.memory << 20;
+    config.connections_max = args.connections;
+    config.learning = !args.no_learn;
+    config.bundles = !args.no_bundles;
+    config.uploads = !args.read_only;
+    let mut written = Ok(());
+    server::serve_blocking(config, |address| {
+        eprintln!("serving {} on {address}", args.store.display());
+        if let Some(file) = &args.ready_file {
+            written = std::fs::write(file, format!("{address}\n")).with_context(|| file.display().to_string());
+        }
+    })?;
+    written?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,80 @@
+//! `runnel status`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use client::{Config, Server};
+use ::mount::MountStatus;
+
+use crate::{failure, progress};
+
+/// Show counters of mounts, or of a server
+#[derive(clap::Args)]
+pub struct Args {
+    /// A mount point, or runnel://host; all mounts of this user if left out
+    target: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One mount, all mounts, or a server.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.target.as_deref() {
+        Some(url) if url.starts_with("runnel://") => {
+            let status = client::admin::status(&Server::parse(url)?, Config::default().open_deadline)?;
+            if args.json {
+                println!("{status}");
+            } else {
+                let value: serde_json::Value = serde_json::from_str(&status)?;
+                println!("{value:#}");
+            }
+        }
+        Some(path) => {
+            let wanted = std::fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
+            let status = ::mount::mounts()?
+                .into_iter()
+                .find(|status| status.mountpoint == wanted)
+                .ok_or_else(|| failure::not_found(format!("{path} is not a live runnel mount")))?;
+            show(&status, args.json)?;
+        }
+        None => {
+            let all = ::mount::mounts()?;
+            if args.json {
+                println!("{}", serde_json::to_string(&all)?);
+            } else if all.is_empty() {
+                println!("no mounts");
+            } else {
+                all.iter().try_for_each(|status| show(status, false))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(status: &MountStatus, json: bool) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(status)?);
+        return Ok(());
+    }
+    let MountStatus { session, fuse, .. } = status;
+    println!("{} on {} (process {})", status.target, Path::new(&status.mountpoint).display(), status.pid);
+    let rows: [(&str, String); 12] = [
+        ("requests to the server", session.requests.to_string()),
+        ("round trips", session.round_trips.to_string()),
+        ("pages demanded", session.pages_demanded.to_string()),
+        ("pages pushed", session.pages_pushed.to_string()),
+        ("  of these hit", session.pages_push_hit.to_string()),
+        ("  of these wasted", session.pages_wasted.to_string()),
+        ("pages read ahead", session.pages_speculated.to_string()),
+        ("stalls", format!("{} ({} ms)", session.stalls, session.stall_micros / 1000)),
+        ("received", progress::human(session.bytes_received)),
+        ("sent", progress::human(session.bytes_sent)),
+        ("reconnects", session.reconnects.to_string()),
+        ("requests from the kernel", fuse.requests().to_string()),
+    ];
+    for (name, value) in rows {
+        println!("  {name:<26} {value}");
+    }
+    Ok(())
+}

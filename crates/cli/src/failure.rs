@@ -1,0 +1,97 @@
+//! From an error to a message and an exit code. The only place that prints errors.
+
+use std::process::ExitCode;
+
+use client::ClientError;
+
+/// The table `--help` ends with.
+pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 3 corrupt, truncated or unknown file; \
+4 not found; 5 network or server failed. `run` and `enter` end with the code of the program they started.";
+
+/// An error of the command line itself, with its exit code.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    text: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The user asked for something that cannot be: exit code 2.
+pub fn usage(text: impl Into<String>) -> anyhow::Error {
+    Failure { code: 2, text: text.into() }.into()
+}
+
+/// A file of ours that cannot be trusted: exit code 3.
+pub fn corrupt(text: impl Into<String>) -> anyhow::Error {
+    Failure { code: 3, text: text.into() }.into()
+}
+
+/// A thing that is not there: exit code 4.
+pub fn not_found(text: impl Into<String>) -> anyhow::Error {
+    Failure { code: 4, text: text.into() }.into()
+}
+
+/// Prints an error and gives its exit code.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    // A reader that has seen enough, as in `runnel ls … | head`, is no failure worth a message.
+    if error.chain().any(is_broken_pipe) {
+        return ExitCode::from(141);
+    }
+    let text = format!("{error:#}");
+    eprintln!("error: {text}");
+    ExitCode::from(error.chain().find_map(code_of).unwrap_or(1))
+}
+
+fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
+    if let Some(failure) = error.downcast_ref::<Failure>() {
+        return Some(failure.code);
+    }
+    if let Some(error) = error.downcast_ref::<ClientError>() {
+        return Some(client_code(error));
+    }
+    if let Some(error) = error.downcast_ref::<::mount::MountError>() {
+        return Some(mount_code(error));
+    }
+    if error.is::<client::TargetError>() {
+        return Some(2);
+    }
+    if error.is::<image::ImageError>() {
+        return Some(3);
+    }
+    if let Some(error) = error.downcast_ref::<std::io::Error>() {
+        return Some(if error.kind() == std::io::ErrorKind::NotFound { 4 } else { 1 });
+    }
+    None
+}
+
+fn client_code(error: &ClientError) -> u8 {
+    match error {
+        ClientError::Target(_) | ClientError::NotATag(_) => 2,
+        ClientError::Image { .. } => 3,
+        ClientError::Refused { code: wire::ErrorCode::NotFound, .. } => 4,
+        ClientError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 4,
+        ClientError::File { .. } | ClientError::System(_) => 1,
+        _ => 5,
+    }
+}
+
+fn mount_code(error: &::mount::MountError) -> u8 {
+    match error {
+        ::mount::MountError::Session(error) => client_code(error),
+        ::mount::MountError::Missing { .. } | ::mount::MountError::NotInImage { .. } => 4,
+        ::mount::MountError::NotMounted { .. } => 4,
+        ::mount::MountError::Config { .. } => 2,
+        other => other.exit_code().clamp(1, 255) as u8,
+    }
+}

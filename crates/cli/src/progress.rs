@@ -1,0 +1,23 @@
+//! Progress bars on standard error, when it is a terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A bar over `total` bytes; a spinner while the total is unknown (0).
+pub fn bytes(total: u64, what: &'static str) -> ProgressBar {
+    let bar = if total == 0 { ProgressBar::new_spinner() } else { ProgressBar::new(total) };
+    let template = if total == 0 {
+        "{spinner} {msg} {pos}"
+    } else {
+        "{msg:12} [{bar:40}] {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}"
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_message(what);
+    bar
+}
+
+/// A number of bytes as people read it.
+pub fn human(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}

@@ -1,0 +1,119 @@
+//! Bad input at the command line: one clear error that names the thing, the right exit code, never a panic.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use crate::support::*;
+
+fn small_image(folder: &std::path::Path) -> std::path::PathBuf {
+    let tree = folder.join("tree");
+    std::fs::create_dir_all(&tree).unwrap();
+    std::fs::write(tree.join("file"), "some text\n".repeat(2000)).unwrap();
+    let image = folder.join("small.rnl");
+    ok(&["pack".as_ref(), tree.as_os_str(), "-o".as_ref(), image.as_os_str()]);
+    image
+}
+
+#[test]
+fn a_flipped_byte_anywhere_is_found_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = small_image(folder.path());
+    let good = std::fs::read(&image).unwrap();
+    let bad_path = folder.path().join("bad.rnl");
+    // Every region of the file is hit: the superblock, the blocks and the metadata.
+    for position in (0..good.len()).step_by(good.len() / 40 + 1) {
+        let mut bad = good.clone();
+        bad[position] ^= 0x10;
+        std::fs::write(&bad_path, &bad).unwrap();
+        let expected = ok(&["dump".as_ref(), image.as_os_str()]);
+        let output = run(&["check".as_ref(), bad_path.as_os_str()]);
+        if output.status.success() {
+            // A superblock that is still valid names another image; it may not pass for the same one.
+            let found = ok(&["dump".as_ref(), bad_path.as_os_str()]);
+            assert_ne!(found, expected, "byte {position} flipped and nobody noticed");
+        } else {
+            assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(text.contains("bad.rnl") && !text.contains("panicked"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn truncated_empty_and_foreign_files_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = small_image(folder.path());
+    let good = std::fs::read(&image).unwrap();
+    let bad = folder.path().join("bad.rnl");
+    for length in [0, 1, 4095, 4096, good.len() / 2, good.len() - 1] {
+        std::fs::write(&bad, &good[..length]).unwrap();
+        fails(&["check".as_ref(), bad.as_os_str()], 3, "bad.rnl");
+        fails(&["ls".as_ref(), bad.as_os_str()], 3, "bad.rnl");
+    }
+    std::fs::write(&bad, "#!/bin/sh\n".repeat(1000)).unwrap();
+    fails(&["check".as_ref(), bad.as_os_str()], 3, "bad.rnl");
+    fails(&["ls".as_ref(), folder.path().join("absent.rnl").as_os_str()], 4, "absent.rnl");
+    fails(&["cat".as_ref(), image.as_os_str(), "/absent".as_ref()], 4, "/absent");
+}
+
+#[test]
+fn a_full_disk_at_pack_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    if !can_mount("a_full_disk_at_pack") {
+        return;
+    }
+    let small = folder.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(&small).status();
+    assert!(mounted.unwrap().success());
+    let out = small.join("perl.rnl");
+    let text = fails(
+        &["pack".as_ref(), "--closure".as_ref(), "/usr/bin/perl".as_ref(), "-o".as_ref(), out.as_os_str()],
+        1,
+        "perl.rnl",
+    );
+    let left = std::fs::read_dir(&small).unwrap().count();
+    std::process::Command::new("umount").arg(&small).status().unwrap();
+    assert!(text.to_lowercase().contains("no space left"), "{text}");
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn servers_that_are_absent_silent_or_strangers_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mnt = folder.path().join("mnt");
+    std::fs::create_dir(&mnt).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    // A stranger that answers with something else, as a web server would.
+    let stranger = std::thread::spawn(move || {
+        for stream in listener.incoming().take(1) {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 64]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    fails(&["images", &format!("runnel://{address}")], 5, &address);
+    stranger.join().unwrap();
+    // Nobody listens there any more.
+    fails(&["images", &format!("runnel://{address}")], 5, &address);
+    fails(&["images", "http://example"], 2, "http://example");
+}
+
+#[test]
+fn unknown_names_and_mount_points_in_use_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("store"));
+    let mnt = folder.path().join("mnt");
+    std::fs::create_dir(&mnt).unwrap();
+    let url = server.url("absent");
+    fails(&["mount".as_ref(), url.as_ref(), mnt.as_os_str()], 4, "absent");
+    if !can_mount("mount points in use") {
+        return;
+    }
+    let image = small_image(folder.path());
+    let mount = Mount::start(&image, &[]);
+    let text = fails(&["mount".as_ref(), image.as_os_str(), mount.path.as_os_str()], 1, "mnt");
+    assert!(text.contains("umount"), "{text}");
+    fails(&["mount".as_ref(), image.as_os_str(), folder.path().join("nowhere").as_os_str()], 4, "nowhere");
+}

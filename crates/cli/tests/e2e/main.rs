@@ -1,0 +1,11 @@
+//! The product as a user drives it: child processes of the `runnel` binary on real software.
+//!
+//! What needs root or /dev/fuse says so and ends early where they are missing.
+
+mod bad_input;
+mod cpython;
+mod crash;
+mod devices;
+mod images;
+mod rootfs;
+mod support;

@@ -1,0 +1,53 @@
+//! Every file of a real Debian root file system, on the mount, against its source.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pack::compare::CompareOptions;
+
+use crate::support::*;
+
+/// A Debian minimal system made by debootstrap, kept under the target folder between runs.
+fn debian() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debian-bookworm");
+    if folder.join("etc/debian_version").exists() {
+        return Some(folder);
+    }
+    let fresh = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debian-bookworm.new");
+    let _ = std::fs::remove_dir_all(&fresh);
+    let made = Command::new("debootstrap").args(["--variant=minbase", "bookworm"]).arg(&fresh).output();
+    match made {
+        Ok(output) if output.status.success() => {
+            std::fs::rename(&fresh, &folder).expect("the new root file system gets its name");
+            Some(folder)
+        }
+        Ok(output) => panic!("debootstrap failed: {}", String::from_utf8_lossy(&output.stdout)),
+        Err(error) => {
+            eprintln!("skipped: debootstrap does not start ({error}); ./x setup installs it");
+            None
+        }
+    }
+}
+
+#[test]
+fn fuse_debian_root_file_system_is_the_same_on_the_mount() {
+    if !can_mount("fuse_debian_root_file_system") {
+        return;
+    }
+    let Some(tree) = debian() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("debian.rnl");
+    ok(&["pack".as_ref(), tree.as_os_str(), "-o".as_ref(), image.as_os_str()]);
+    ok(&["check".as_ref(), image.as_os_str()]);
+
+    let server = Server::start(&folder.path().join("store"));
+    ok(&["push".as_ref(), image.as_os_str(), server.url("debian").as_ref()]);
+    let mount = Mount::start(server.url("debian"), &[]);
+    let compared = pack::compare::compare(&tree, &mount.path, &CompareOptions::default()).unwrap();
+    assert!(compared.differences.is_empty(), "{:#?}", compared.differences);
+    assert!(compared.paths > 5000 && compared.bytes > 100_000_000, "only {} paths were compared", compared.paths);
+
+    // The same tree from a local file goes the same way, without a network.
+    let local = Mount::start(&image, &[]);
+    pack::compare::assert_equal(&tree, &local.path, &CompareOptions::default());
+}

@@ -1,0 +1,213 @@
+//! Servers, mounts and commands as values that clean up after themselves.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take to become ready before a test gives up on it.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The binary under test.
+pub fn runnel() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_runnel"))
+}
+
+/// Runs `runnel ARGS…` and fails the test with its output unless it succeeds.
+pub fn ok<I: AsRef<OsStr>>(arguments: &[I]) -> String {
+    let output = run(arguments);
+    assert!(
+        output.status.success(),
+        "runnel {:?} ended with {}\n{}{}",
+        arguments.iter().map(|argument| argument.as_ref()).collect::<Vec<_>>(),
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs `runnel ARGS…` whatever comes of it.
+pub fn run<I: AsRef<OsStr>>(arguments: &[I]) -> Output {
+    runnel().args(arguments).stdin(Stdio::null()).output().expect("the binary starts")
+}
+
+/// Runs `runnel ARGS…`, which must fail with `code`, print no panic and name `what`. Returns the message.
+pub fn fails<I: AsRef<OsStr>>(arguments: &[I], code: i32, what: &str) -> String {
+    let output = run(arguments);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let shown = arguments.iter().map(|argument| argument.as_ref()).collect::<Vec<_>>();
+    assert_eq!(output.status.code(), Some(code), "runnel {shown:?}: {text}");
+    assert!(!text.contains("panicked"), "runnel {shown:?} panicked: {text}");
+    assert!(text.contains(what), "runnel {shown:?} does not name {what:?}: {text}");
+    text
+}
+
+/// Whether mounts can be tried here; prints the reason if not.
+pub fn can_mount(test: &str) -> bool {
+    let root = rustix_is_root();
+    let fuse = Path::new("/dev/fuse").exists();
+    if !root || !fuse {
+        eprintln!("skipped {test}: needs {}", if root { "/dev/fuse" } else { "root" });
+    }
+    root && fuse
+}
+
+fn rustix_is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status")
+        .is_ok_and(|text| text.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0")))
+}
+
+/// Waits until `path` holds text, as long as `child` lives.
+fn wait_for_file(path: &Path, child: &mut Child, what: &str) -> String {
+    let start = Instant::now();
+    loop {
+        if let Ok(text) = std::fs::read_to_string(path)
+            && !text.trim().is_empty()
+        {
+            return text.trim().to_string();
+        }
+        if let Some(status) = child.try_wait().expect("the child can be waited for") {
+            let mut text = String::new();
+            if let Some(mut pipe) = child.stderr.take() {
+                let _ = pipe.read_to_string(&mut text);
+            }
+            panic!("{what} ended with {status} before it was ready: {text}");
+        }
+        assert!(start.elapsed() < READY_TIMEOUT, "{what} is not ready after {READY_TIMEOUT:?}");
+        // Readiness is a file appearing in another process; a short pause keeps the poll from eating the processor.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// A server of one store.
+pub struct Server {
+    child: Child,
+    /// host:port it listens on.
+    pub address: String,
+}
+
+impl Server {
+    /// Starts a server of `store` on a free port.
+    pub fn start(store: &Path) -> Server {
+        Server::start_at(store, "127.0.0.1:0", &[])
+    }
+
+    /// Starts a server of `store` on `listen` with more arguments.
+    pub fn start_at(store: &Path, listen: &str, more: &[&str]) -> Server {
+        let ready = tempfile::NamedTempFile::new().expect("a temporary file");
+        let mut child = runnel()
+            .arg("serve")
+            .arg(store)
+            .args(["--listen", listen, "--ready-file"])
+            .arg(ready.path())
+            .args(more)
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("the server starts");
+        let address = wait_for_file(ready.path(), &mut child, "runnel serve");
+        Server { child, address }
+    }
+
+    /// The URL of an image on this server.
+    pub fn url(&self, name: &str) -> String {
+        format!("runnel://{}/{name}", self.address)
+    }
+
+    /// kill -9.
+    pub fn kill(mut self) -> String {
+        self.child.kill().expect("the server can be killed");
+        self.child.wait().expect("the server can be waited for");
+        self.address.clone()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A mount in the foreground of a child process.
+pub struct Mount {
+    child: Child,
+    /// Where it is mounted.
+    pub path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Mount {
+    /// Mounts `target` on a new directory.
+    pub fn start(target: impl AsRef<OsStr>, more: &[&str]) -> Mount {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("mnt");
+        std::fs::create_dir(&path).expect("the mount point");
+        let ready = folder.path().join("ready");
+        let mut child = runnel()
+            .arg("mount")
+            .arg(target)
+            .arg(&path)
+            .args(["--foreground", "--ready-file"])
+            .arg(&ready)
+            .args(more)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("the mount starts");
+        wait_for_file(&ready, &mut child, "runnel mount");
+        Mount { child, path, _folder: folder }
+    }
+
+    /// The counters of the mount.
+    pub fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&ok(&["status".as_ref(), "--json".as_ref(), self.path.as_os_str()])).expect("JSON")
+    }
+
+    /// kill -9 of the daemon.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("the daemon can be killed");
+        self.child.wait().expect("the daemon can be waited for");
+    }
+
+    /// The resident memory of the daemon that is not file-backed, in kB.
+    pub fn resident_kilobytes(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("the daemon lives");
+        let field = |name: &str| -> u64 {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+                .unwrap_or_default()
+        };
+        field("RssAnon:")
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = run(&["umount".as_ref(), self.path.as_os_str()]);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = Command::new("umount").args(["-l".as_ref(), self.path.as_os_str()]).stderr(Stdio::null()).status();
+    }
+}
+
+/// Packs Debian's python3 with its libraries and modules into `folder`/python.rnl, once for all tests of this process.
+pub fn python_image() -> &'static Path {
+    static IMAGE: std::sync::OnceLock<(tempfile::TempDir, PathBuf)> = std::sync::OnceLock::new();
+    &IMAGE
+        .get_or_init(|| {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let path = folder.path().join("python.rnl");
+            let mut arguments: Vec<&OsStr> = vec!["pack".as_ref(), "--closure".as_ref(), "/usr/bin/python3".as_ref()];
+            for included in ["/usr/lib/python3.11", "/usr/lib/python3", "/etc/python3.11"] {
+                if Path::new(included).exists() {
+                    arguments.extend::<[&OsStr; 2]>(["--include".as_ref(), included.as_ref()]);
+                }
+            }
+            arguments.extend::<[&OsStr; 2]>(["--output".as_ref(), path.as_os_str()]);
+            ok(&arguments);
+            (folder, path)
+        })
+        .1
+}
