@@ -15,6 +15,16 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Bench {
     Stream(Stream),
+    Predict(Predict),
+}
+
+/// Predictors on the same traces, without a network: actions, Linux readahead, majority trend
+#[derive(clap::Args)]
+struct Predict {
+    /// Trace files; starts of the cases are recorded if there are none
+    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    stream: Stream,
 }
 
 /// Cold and warm program starts over a shaped link
@@ -44,6 +54,9 @@ struct Stream {
     /// A further option for `runnel mount`, for ablations; may be given several times
     #[arg(long = "mount-option", value_name = "OPTION", allow_hyphen_values = true)]
     mount_options: Vec<String>,
+    /// Leave the page cache of this machine alone between runs
+    #[arg(long)]
+    keep_caches: bool,
     /// Seed of the link's losses
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -60,22 +73,31 @@ struct Stream {
 
 /// Runs the bench; rows go to standard output.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Bench::Stream(stream) = args.bench;
-    let options = ::bench::options::Options {
-        cases: stream.cases,
-        links: stream.links,
-        quick: stream.quick,
-        runs: stream.runs,
-        learning_runs: stream.learning_runs,
-        peers: stream.peers,
-        connections: stream.connections,
-        mount_options: stream.mount_options,
-        seed: stream.seed,
-        work: stream.work,
-        json: stream.json,
-        history: stream.history,
-        ..::bench::options::Options::default()
-    };
-    ::bench::stream::run(&options, &mut std::io::stdout())?;
+    let out = &mut std::io::stdout();
+    match args.bench {
+        Bench::Stream(stream) => ::bench::stream::run(&stream.options(), out)?,
+        Bench::Predict(predict) => ::bench::predictors::run(&predict.stream.options(), &predict.traces, out)?,
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+impl Stream {
+    fn options(self) -> ::bench::options::Options {
+        ::bench::options::Options {
+            cases: self.cases,
+            links: self.links,
+            quick: self.quick,
+            runs: self.runs,
+            learning_runs: self.learning_runs,
+            peers: self.peers,
+            keep_caches: self.keep_caches,
+            connections: self.connections,
+            mount_options: self.mount_options,
+            seed: self.seed,
+            work: self.work,
+            json: self.json,
+            history: self.history,
+            ..::bench::options::Options::default()
+        }
+    }
 }

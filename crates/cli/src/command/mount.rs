@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use ::mount::{Mounted, Options, mountpoint};
+use ::mount::{Mounted, Options, Stop, mountpoint};
 use anyhow::Context;
 use client::{Session, Target};
 
@@ -55,6 +55,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !args.foreground {
         return detach();
     }
+    // Before any thread starts, so that SIGTERM and Ctrl-C end the mount instead of leaving it behind.
+    let stop = Stop::listen()?;
     let session = Session::open(&target, args.session.config())?;
     let is_root = rustix::process::geteuid().is_root();
     let options = Options {
@@ -78,7 +80,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         rustix::stdio::dup2_stdout(&null).context("standard output")?;
         rustix::stdio::dup2_stderr(&null).context("standard error")?;
     }
-    mounted.wait()?;
+    mounted.wait_or_stop(&stop)?;
     Ok(ExitCode::SUCCESS)
 }
 

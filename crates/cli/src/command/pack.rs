@@ -62,6 +62,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
 
+    /// Folder for contents of compressed or piped archives meanwhile [default: $TMPDIR, else /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -99,7 +103,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         level: args.level,
         block_bytes: args.block_bytes,
         threads: args.threads,
-        spool_directory: None,
+        spool_directory: args.spool.clone(),
     };
     options.validate().map_err(|error| failure::usage(error.to_string()))?;
     let source = source(&args)?;
