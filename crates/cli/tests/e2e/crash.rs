@@ -108,6 +108,6 @@ fn push_killed_at_any_moment_keeps_the_previous_tag() {
     ok(&["push".as_ref(), second.as_os_str(), server.url("app").as_ref()]);
     assert_ne!(ok(&["images", "--json", &format!("runnel://{}", server.address)]), before);
     // Nothing of the broken uploads is left behind.
-    let left = Command::new("find").arg(&store).args(["-path", "*/.tmp/*"]).output().unwrap();
+    let left = Command::new("find").arg(&store).args(["-path", "*/.tmp/*/*"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&left.stdout), "");
 }
