@@ -44,9 +44,19 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_broken_pipe) {
         return ExitCode::from(141);
     }
-    let text = format!("{error:#}");
-    eprintln!("error: {text}");
+    eprintln!("error: {}", text_of(error));
     ExitCode::from(error.chain().find_map(code_of).unwrap_or(1))
+}
+
+/// The message with its causes, each said once: most of our errors tell their cause themselves.
+fn text_of(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
