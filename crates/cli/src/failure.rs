@@ -90,6 +90,8 @@ fn client_code(error: &ClientError) -> u8 {
         ClientError::Target(_) | ClientError::NotATag(_) => 2,
         ClientError::Image { .. } => 3,
         ClientError::Refused { code: wire::ErrorCode::NotFound, .. } => 4,
+        ClientError::NoSuchFile { .. } => 4,
+        ClientError::Trust { .. } => 1,
         ClientError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 4,
         ClientError::File { .. } | ClientError::System(_) => 1,
         _ => 5,

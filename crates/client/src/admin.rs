@@ -8,28 +8,29 @@ use crate::clock::Clock;
 use crate::connection::Connection;
 use crate::error::ClientError;
 use crate::target::Server;
+use crate::transport::{Dialer, Trust};
 
 /// The images a server publishes, as the JSON document it sends.
 ///
 /// # Errors
-/// No server, no answer within `time`, a refusal.
-pub fn list(server: &Server, time: Duration) -> Result<String, ClientError> {
-    ask(server, Request::List, time)
+/// No server, none that `trust` trusts, no answer within `time`, a refusal.
+pub fn list(server: &Server, trust: &Trust, time: Duration) -> Result<String, ClientError> {
+    ask(server, trust, Request::List, time)
 }
 
 /// The counters of a server, as the JSON document it sends.
 ///
 /// # Errors
 /// As [`list`].
-pub fn status(server: &Server, time: Duration) -> Result<String, ClientError> {
-    ask(server, Request::Status, time)
+pub fn status(server: &Server, trust: &Trust, time: Duration) -> Result<String, ClientError> {
+    ask(server, trust, Request::Status, time)
 }
 
-fn ask(server: &Server, request: Request, time: Duration) -> Result<String, ClientError> {
+fn ask(server: &Server, trust: &Trust, request: Request, time: Duration) -> Result<String, ClientError> {
     let clock = Clock::start();
     // No push: nothing is opened here.
     let config = ClientConfig { push_bytes_max: 0, hello_deadline: time, ..ClientConfig::default() };
-    let mut connection = Connection::connect(server, config, clock, time)?;
+    let mut connection = Connection::connect(&Dialer::new(server, trust)?, config, clock, time)?;
     let until = clock.now().after(time);
     let request = connection.machine.request_until(clock.now(), request, until);
     let request = request.map_err(|why| connection.refused(why))?;

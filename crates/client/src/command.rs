@@ -36,6 +36,12 @@ pub(crate) enum Command {
         wanted: Wanted,
         /// The server is not to answer that the page is on its way.
         force: bool,
+        /// Nobody waits for the answer yet.
+        speculative: bool,
+    },
+    /// Somebody waits now for the answer to a speculative request.
+    Hurry {
+        key: AskKey,
     },
     Touch {
         token: Token,

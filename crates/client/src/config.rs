@@ -45,6 +45,9 @@ pub struct Config {
     pub readahead_blocks: u32,
     /// Bytes of decoded blocks kept.
     pub cache_bytes: usize,
+    /// Bytes of blocks kept as they are stored, to be decoded again. While a block is kept, every touch of its pages is
+    /// seen, so this is what makes a run exact that the server learns from. Unused for local files.
+    pub stored_bytes: usize,
     /// Bytes of sentinels, and of pages the kernel could not take, kept.
     pub held_bytes: usize,
     /// Bytes of pages kept for audit runs.
@@ -62,6 +65,8 @@ pub struct Config {
     pub open_deadline: Duration,
     /// Time without an answer after which a connection is given up and its requests go elsewhere.
     pub answer_deadline: Duration,
+    /// Whom to trust over TLS, and who we are.
+    pub trust: crate::transport::Trust,
     /// What the image reader accepts; also bounds the metadata that is fetched before anything can be verified.
     pub limits: image::Limits,
 }
@@ -73,15 +78,17 @@ impl Default for Config {
             granularity: Granularity::Auto,
             waiting: Waiting::Hard,
             readahead_blocks: 8,
-            cache_bytes: 2 << 20,
+            cache_bytes: 256 << 10,
+            stored_bytes: 4 << 20,
             held_bytes: 1 << 20,
-            audit_bytes: 4 << 20,
+            audit_bytes: 3 << 20,
             store_evicted: true,
             push: true,
-            push_bytes_max: 2 << 20,
+            push_bytes_max: 1 << 20,
             window_log_max: 21,
             open_deadline: Duration::from_secs(10),
             answer_deadline: Duration::from_secs(10),
+            trust: crate::transport::Trust::default(),
             limits: image::Limits::default(),
         }
     }

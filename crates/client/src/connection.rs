@@ -1,18 +1,17 @@
-//! One TCP connection and its protocol state machine, driven by `poll`. Whoever owns it calls [`Connection::turn`] in a
+//! One connection, plain or encrypted, and its protocol state machine, driven by `poll`. Whoever owns it calls [`Connection::turn`] in a
 //! loop and takes the events between: a lane's thread for ever, the commands without a mount until they are done.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use units::{Moment, RequestId};
 use wire::{ClientConfig, ClientConnection, ClientEvent, Reply, WireError};
 
 use crate::clock::Clock;
 use crate::error::ClientError;
 use crate::target::Server;
+use crate::transport::{Dialer, Transport};
 use crate::waker::Waker;
 
 /// Read from the socket at once; also what one turn sends at most.
@@ -25,7 +24,8 @@ const READS_PER_TURN: usize = 8;
 pub(crate) struct Connection {
     pub machine: ClientConnection,
     pub server: Server,
-    stream: TcpStream,
+    dialer: Dialer,
+    stream: Transport,
     clock: Clock,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -43,35 +43,25 @@ pub(crate) struct Moved {
 }
 
 impl Connection {
-    /// Connects, trying each address of the host in turn.
+    /// Connects; `time` is for each address of the host, and for a TLS handshake.
     pub fn connect(
-        server: &Server,
+        dialer: &Dialer,
         config: ClientConfig,
         clock: Clock,
         time: Duration,
     ) -> Result<Connection, ClientError> {
-        let resolve = |source| ClientError::Resolve { server: server.clone(), source };
-        let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        for address in (server.host.as_str(), server.port).to_socket_addrs().map_err(resolve)? {
-            match TcpStream::connect_timeout(&address, time).and_then(prepare) {
-                Ok(stream) => return Ok(Connection::over(stream, server, config, clock)),
-                Err(error) => failure = error,
-            }
-        }
-        Err(ClientError::Connect { server: server.clone(), source: failure })
-    }
-
-    fn over(stream: TcpStream, server: &Server, config: ClientConfig, clock: Clock) -> Connection {
-        Connection {
+        let stream = dialer.dial(time)?;
+        Ok(Connection {
             machine: ClientConnection::new(config, clock.now()),
-            server: server.clone(),
+            server: dialer.server.clone(),
+            dialer: dialer.clone(),
             stream,
             clock,
             input: vec![0; BUFFER_BYTES],
             output: Vec::new(),
             written: 0,
             failure: None,
-        }
+        })
     }
 
     /// Sends what there is to send, sleeps until something comes, `waker` wakes, a deadline of the protocol passes or
@@ -105,12 +95,13 @@ impl Connection {
 
     /// Whether the socket took everything the last turn had for it.
     pub fn is_flushed(&self) -> bool {
-        self.written == self.output.len()
+        self.written == self.output.len() && !self.stream.has_unsent()
     }
 
     /// Writes until the machine has nothing left or the socket takes no more.
     fn flush(&mut self) -> io::Result<u64> {
         let mut sent = 0;
+        self.stream.flush()?;
         loop {
             if self.written == self.output.len() {
                 self.output.clear();
@@ -134,16 +125,8 @@ impl Connection {
 
     /// Whether the socket is readable (or broken, which reading then tells).
     fn sleep(&self, waker: Option<&Waker>, until: Moment) -> io::Result<bool> {
-        let mut interest = PollFlags::IN;
-        interest.set(PollFlags::OUT, self.written < self.output.len());
-        let mut descriptors = vec![PollFd::from_borrowed_fd(self.stream.as_fd(), interest)];
-        descriptors.extend(waker.map(|waker| PollFd::new(waker, PollFlags::IN)));
-        let time = (until != Moment(u64::MAX)).then(|| timespec(until.since(self.clock.now())));
-        match poll(&mut descriptors, time.as_ref()) {
-            Ok(_) => Ok(descriptors[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)),
-            Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        let time = (until != Moment(u64::MAX)).then(|| until.since(self.clock.now()));
+        self.stream.wait(self.written < self.output.len(), waker.map(AsFd::as_fd), time)
     }
 
     fn receive(&mut self, moved: &mut Moved) -> io::Result<()> {
@@ -153,7 +136,11 @@ impl Connection {
                 Ok(bytes) => {
                     moved.received += bytes as u64;
                     // An error comes as an event too.
-                    if self.machine.receive(self.clock.now(), &self.input[..bytes]).is_err() || bytes < BUFFER_BYTES {
+                    if self.machine.receive(self.clock.now(), &self.input[..bytes]).is_err() {
+                        return Ok(());
+                    }
+                    // A plain socket that gave less has no more. TLS gives one record at a time.
+                    if bytes < BUFFER_BYTES && matches!(self.stream, Transport::Plain(_)) {
                         return Ok(());
                     }
                 }
@@ -214,21 +201,8 @@ impl Connection {
     pub fn explain(&mut self, error: WireError) -> ClientError {
         let server = self.server.clone();
         match (error, self.failure.take()) {
-            (WireError::Lost, Some(source)) => ClientError::Lost { server, source },
+            (WireError::Lost, Some(source)) => self.dialer.explain(source),
             (source, _) => ClientError::Wire { server, source },
         }
     }
-}
-
-fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
-    // A demand is one small frame: it must not wait for company.
-    stream.set_nodelay(true)?;
-    stream.set_nonblocking(true)?;
-    Ok(stream)
-}
-
-pub(crate) fn timespec(time: Duration) -> Timespec {
-    // A year at most, so that no conversion can overflow; callers look at their clock again anyway.
-    let time = time.min(Duration::from_secs(365 * 24 * 3600)) + Duration::from_micros(1);
-    Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos() as _ }
 }

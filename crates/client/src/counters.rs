@@ -66,4 +66,8 @@ pub struct Counters {
     pub pool_hits: u64,
     /// Page buffers that had to be allocated on demand.
     pub pool_misses: u64,
+    /// Blocks that were decoded again from the stored bytes the cache keeps.
+    pub cache_decodes: u64,
+    /// Push streams refused because the image's chunk hashes could not be had.
+    pub pushes_refused: u64,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use units::ImageId;
 
-use crate::target::{Server, TargetError};
+use crate::target::{HttpFile, Server, TargetError};
 
 /// Why an image could not be opened, uploaded or asked about.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum ClientError {
         source: std::io::Error,
     },
     /// No connection.
-    #[error("{server}: cannot connect: {source}; is `runnel serve` running there?")]
+    #[error("{server}: cannot connect: {source}{}", hint(server))]
     Connect {
         /// The server.
         server: Server,
@@ -134,9 +134,44 @@ pub enum ClientError {
         /// Id in the server's confirmation.
         found: ImageId,
     },
+    /// The server cannot be trusted, or there is no common way to encrypt.
+    #[error("{server}: {reason}")]
+    Tls {
+        /// The server.
+        server: Server,
+        /// What is wrong, and what to do about it.
+        reason: String,
+    },
+    /// A file of certificates or a key is of no use.
+    #[error("{}: {reason}", path.display())]
+    Trust {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A web server does not serve the file in the way that is needed.
+    #[error("{file}: {reason}")]
+    Http {
+        /// The file.
+        file: HttpFile,
+        /// What it answers, and what was expected.
+        reason: String,
+    },
+    /// A web server does not have the file.
+    #[error("{file}: there is no such file")]
+    NoSuchFile {
+        /// The file.
+        file: HttpFile,
+    },
     /// The system refused a thread, an event descriptor or randomness.
     #[error("cannot start the client: {0}")]
     System(std::io::Error),
+}
+
+/// What to look at when nobody answers.
+fn hint(server: &Server) -> &'static str {
+    if server.scheme.is_http() { "" } else { "; is `runnel serve` running there?" }
 }
 
 /// Why one READ failed. The mount turns it into an error number; wrong bytes or zeros are never an answer.

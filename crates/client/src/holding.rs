@@ -75,6 +75,11 @@ impl HoldingArea {
         self.audit.order.len() < self.audit.pages_max
     }
 
+    /// Whether any page of an audit run is held: its run goes on, even when its stream is over.
+    pub fn has_audit_pages(&self) -> bool {
+        !self.audit.order.is_empty()
+    }
+
     pub fn contains(&self, page: PageId) -> bool {
         self.entries.contains_key(&page.to_u64())
     }

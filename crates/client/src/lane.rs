@@ -18,28 +18,32 @@ use units::{Moment, PageId, RequestId, Rng, SplitMix64, StreamId, Token};
 use wire::format::{FRAME_BYTES_PER_SECOND_MIN, TOUCH_PAGES_MAX};
 use wire::{ClientConfig, ClientEvent, ErrorCode, ImageHandle, PushHeader, PushPiece, Refused, Reply, Request};
 
+use crate::block_cache::StoredBlock;
 use crate::command::{AskKey, Command, LaneIndex, StreamKey, Wanted};
 use crate::config::Config;
-use crate::connection::{Connection, timespec};
+use crate::connection::Connection;
+use crate::hashes::{HashFetch, Step};
 use crate::schedule::{Failure, StreamInfo};
 use crate::session::Shared;
 use crate::storer::{Job, UNDIGESTED_BYTES_MAX};
-use crate::target::Server;
+use crate::transport::{Dialer, timespec};
 use crate::waker::Waker;
 
 /// First wait before a new connection.
-const BACK_OFF_MIN: Duration = Duration::from_millis(100);
+pub(crate) const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 
 /// Longest wait: a server that is back is found within ten seconds.
-const BACK_OFF_MAX: Duration = Duration::from_secs(10);
+pub(crate) const BACK_OFF_MAX: Duration = Duration::from_secs(10);
 
 /// What a lane's thread owns.
 pub(crate) struct Lane {
     pub shared: Arc<Shared>,
-    pub server: Server,
+    pub dialer: Dialer,
     pub lane: LaneIndex,
     pub commands: Receiver<Command>,
     pub waker: Arc<Waker>,
+    /// The first lane fetches the chunk hashes if the image was opened without them.
+    pub hashes: Option<HashFetch>,
 }
 
 /// A connection that lives.
@@ -55,6 +59,7 @@ struct Live {
     /// Commands the connection had no room for.
     backlog: VecDeque<Command>,
     streams: HashSet<StreamId>,
+    hashes: Option<HashFetch>,
 }
 
 /// Why a lane stopped serving a connection.
@@ -84,7 +89,8 @@ pub(crate) fn answer_time(deadline: Duration, bytes: u64) -> Duration {
 
 impl Lane {
     /// Serves until the session closes. `ready` is a connection on which the image is open already.
-    pub fn work(self, mut ready: Option<(Connection, ImageHandle)>) {
+    pub fn work(mut self, mut ready: Option<(Connection, ImageHandle)>) {
+        let mut hashes = self.hashes.take();
         let mut rng = SplitMix64(self.shared.device as u64 ^ self.lane as u64);
         let mut back_off = BACK_OFF_MIN;
         let mut generation = 0;
@@ -95,11 +101,12 @@ impl Lane {
                 None => self.connect(generation),
             };
             if let Ok(mut live) = connected {
+                live.hashes = hashes.take();
                 let ended = self.serve(&mut live, &mut was_up);
                 if live.image.is_some() {
                     back_off = BACK_OFF_MIN;
                 }
-                self.give_up(live);
+                hashes = self.give_up(live);
                 if ended == Ended::Closed {
                     return;
                 }
@@ -117,7 +124,7 @@ impl Lane {
 
     fn connect(&self, generation: u64) -> Result<Live, ()> {
         let config = wire_config(&self.shared.config, self.shared.device);
-        let connection = Connection::connect(&self.server, config, self.shared.clock, self.shared.config.open_deadline);
+        let connection = Connection::connect(&self.dialer, config, self.shared.clock, self.shared.config.open_deadline);
         // Nobody is told: READs wait, or fail in soft mode. `runnel status` shows the counters.
         let mut connection = connection.map_err(drop)?;
         let name = format!("@{}", self.shared.metadata.id());
@@ -159,6 +166,7 @@ impl Lane {
                 }
                 self.obey(live, command);
             }
+            self.ask_hashes(live);
             let moved = live.connection.turn(Some(&self.waker), Moment(u64::MAX));
             if moved.received + moved.sent > 0 {
                 self.shared.run(|schedule, _| schedule.lane_traffic(self.lane, moved.received, moved.sent));
@@ -171,26 +179,66 @@ impl Lane {
         }
     }
 
-    /// The connection is gone: others take over, and streams are over.
-    fn give_up(&self, live: Live) {
+    /// The connection is gone: others take over, and streams are over. Returns what the next connection goes on with.
+    fn give_up(&self, live: Live) -> Option<HashFetch> {
         self.shared.run(|schedule, now| schedule.lane_down(now, self.lane));
         for stream in live.streams {
             let key = StreamKey { lane: self.lane, generation: live.generation, stream };
             let _ = self.shared.storer.send(Job::Over { key });
+        }
+        let mut hashes = live.hashes;
+        hashes.iter_mut().for_each(HashFetch::lost);
+        hashes
+    }
+
+    /// Asks for the next piece of the chunk hashes, if none is under way.
+    fn ask_hashes(&self, live: &mut Live) {
+        let (Some(image), Some(hashes)) = (live.image, &mut live.hashes) else { return };
+        let Some((offset, bytes)) = hashes.next() else { return };
+        let now = self.shared.clock.now();
+        let time = answer_time(self.shared.config.answer_deadline, live.asked_bytes + u64::from(bytes));
+        let ask = Request::MetaRead { image, offset, bytes };
+        // Refused for want of room: the next turn tries again.
+        if let Ok(request) = live.connection.machine.request_until(now, ask, now.after(time)) {
+            hashes.sent(request, now);
+        }
+    }
+
+    /// A piece of the chunk hashes came, or a refusal.
+    fn take_hashes(&self, live: &mut Live, reply: &Reply) {
+        let Some(hashes) = &mut live.hashes else { return };
+        let mut step = hashes.take(self.shared.clock.now(), reply);
+        if step == Step::Complete && self.shared.metadata.load_chunk_hashes(hashes).is_err() {
+            self.shared.run(|schedule, _| schedule.counters.verify_failures += 1);
+            step = hashes.damaged();
+        }
+        if step != Step::Going {
+            live.hashes = None;
+            let _ = self.shared.storer.send(Job::Hashes { good: step == Step::Complete });
         }
     }
 
     fn obey(&self, live: &mut Live, command: Command) {
         let Some(image) = live.image else { return };
         // Order matters to the server, so nothing overtakes what is waiting for room.
-        let ordered = matches!(command, Command::Ask { .. } | Command::Touch { .. } | Command::TokenEnd { .. });
+        let ordered = matches!(
+            command,
+            Command::Ask { .. } | Command::Hurry { .. } | Command::Touch { .. } | Command::TokenEnd { .. }
+        );
         if ordered && !live.backlog.is_empty() {
             live.backlog.push_back(command);
             return;
         }
         let machine = &mut live.connection.machine;
         let refused = match &command {
-            Command::Ask { key, token, wanted, force } => self.ask(live, image, *key, *token, wanted, *force),
+            Command::Ask { key, token, wanted, force, speculative } => {
+                self.ask(live, image, *key, *token, wanted, (*force, *speculative))
+            }
+            Command::Hurry { key } => {
+                let request = live.asked.iter().find(|(_, (asked, _))| asked == key).map(|(request, _)| *request);
+                // Without the request its answer is here, and waits for the schedule's lock.
+                request.map_or(Ok(()), |request| machine.hurry(request))
+            }
             Command::Touch { token, pages } => {
                 pages.chunks(TOUCH_PAGES_MAX).try_for_each(|pages| machine.touch(image, *token, pages.to_vec()))
             }
@@ -215,11 +263,15 @@ impl Lane {
         key: AskKey,
         token: Token,
         wanted: &Wanted,
-        force: bool,
+        (force, speculative): (bool, bool),
     ) -> Result<(), Refused> {
         let bytes = self.answer_bytes(wanted);
+        // Pushed pages are of no use yet without hashes: what is needed now must not wait for them.
+        let force = force || !live.streams.is_empty() && !self.shared.metadata.has_chunk_hashes();
         let ask = match wanted {
-            Wanted::Block { block, page } => Request::PullBlock { image, token, page: *page, block: *block, force },
+            Wanted::Block { block, page } => {
+                Request::PullBlock { image, token, page: *page, block: *block, force, speculative }
+            }
             Wanted::Pages(pages) => Request::PullPages { image, token, pages: pages.clone(), force },
         };
         let now = self.shared.clock.now();
@@ -244,6 +296,9 @@ impl Lane {
             ClientEvent::Reply { request, reply } if live.opening == Some(request) => {
                 live.opening = None;
                 return self.take_opened(live, reply, was_up);
+            }
+            ClientEvent::Reply { request, reply } if live.hashes.as_ref().is_some_and(|it| it.owns(request)) => {
+                self.take_hashes(live, &reply);
             }
             ClientEvent::Reply { request, reply } => {
                 let (key, wanted) = live.asked.remove(&request)?;
@@ -289,11 +344,12 @@ impl Lane {
     fn take_reply(&self, live: &Live, key: AskKey, wanted: &Wanted, reply: Reply) {
         let failure = match (wanted, reply) {
             (Wanted::Block { block, .. }, Reply::Block { bytes, .. }) => {
-                let mut raw = Vec::new();
+                let mut raw = self.shared.run(|schedule, _| schedule.spare());
                 match self.shared.metadata.decode_block(*block, &bytes, &mut raw) {
                     Ok(()) => {
                         let raw = Arc::new(raw);
-                        return self.shared.run(|schedule, now| schedule.block_arrived(now, key, *block, raw));
+                        let stored = StoredBlock::of(&self.shared.metadata, *block, bytes);
+                        return self.shared.run(|schedule, now| schedule.block_arrived(now, key, *block, raw, stored));
                     }
                     Err(_) => Failure::Corrupt,
                 }
@@ -357,12 +413,16 @@ impl Lane {
             return;
         }
         let key = StreamKey { lane: self.lane, generation: live.generation, stream };
-        self.shared.run(|schedule, _| schedule.piece_arriving(&piece.pages));
+        // READs wait for a piece only if it can be verified when its turn comes.
+        let announced = self.shared.metadata.has_chunk_hashes();
+        if announced {
+            self.shared.run(|schedule, _| schedule.piece_arriving(&piece.pages));
+        }
         let bytes = piece.bytes.len();
         let before = self.shared.undigested_bytes.fetch_add(bytes, Ordering::AcqRel);
         // Credit at once keeps the server's estimate of the link right; credit after digestion keeps memory bounded.
         let later = if before + bytes > UNDIGESTED_BYTES_MAX { credit } else { 0 };
-        let sent = self.shared.storer.send(Job::Piece { key, piece, credit: later });
+        let sent = self.shared.storer.send(Job::Piece { key, piece, credit: later, announced });
         if sent.is_ok() && later == 0 {
             let _ = live.connection.machine.credit(stream, credit);
         }
@@ -380,6 +440,7 @@ impl Live {
             asked_bytes: 0,
             backlog: VecDeque::new(),
             streams: HashSet::new(),
+            hashes: None,
         }
     }
 }

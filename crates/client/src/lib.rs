@@ -4,9 +4,10 @@
 //! through which pushed pages reach the page cache before anyone asks for them. An image comes from a server over
 //! persistent connections, one per core, or from a local file; everything above the transport is the same.
 //!
-//! Parts: `target` (what to open), `lane` (one connection and its thread), `schedule` (what waits for what; pure),
-//! `block_cache` and `holding` (what lies in the daemon), `allocator` (page buffers), `readahead` and `link`
-//! (policies; pure), `touches` (what the server learns from), `storer` (pushes into the page cache), `upload` and
+//! Parts: `target` (what to open), `transport` and `tls` (bytes to and from a server), `lane` (one connection and its
+//! thread), `http` (the same for a plain web server), `schedule` (what waits for what; pure),
+//! `block_cache`, `slab` and `holding` (what lies in the daemon), `allocator` (page buffers), `readahead` and `link`
+//! (policies; pure), `hashes` (what a mount fetches after it has begun), `touches` (what the server learns from), `storer` (pushes into the page cache), `upload` and
 //! `admin` (the commands that need no mount).
 //!
 //! Every byte is checked against the image's hashes before it is used. Nothing is ever answered with zeros because it
@@ -21,7 +22,9 @@ mod config;
 mod connection;
 mod counters;
 mod error;
+mod hashes;
 mod holding;
+mod http;
 mod lane;
 mod link;
 mod local;
@@ -30,9 +33,13 @@ mod readahead;
 mod remote;
 mod schedule;
 mod session;
+mod slab;
 mod storer;
 pub mod target;
+#[cfg(feature = "tls")]
+mod tls;
 mod touches;
+mod transport;
 pub mod upload;
 mod waker;
 
@@ -45,4 +52,5 @@ pub use error::{ClientError, ReadError};
 pub use local::{ImageFile, open_file};
 pub use schedule::NO_TOKEN;
 pub use session::{Done, PageSink, Session, StoreOutcome};
-pub use target::{ImageName, Remote, Server, Target, TargetError};
+pub use target::{HttpFile, ImageName, Remote, Scheme, Server, Target, TargetError};
+pub use transport::{Identity, Trust};

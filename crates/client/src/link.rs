@@ -2,7 +2,8 @@
 //! asks for a block or for pages, how much may be read ahead, and how long to wait for a page that is on its way.
 //!
 //! The round trip is the shortest time from request to reply seen so far. The rate is measured over replies that are
-//! large enough to tell: all bytes that arrived between request and reply, divided by the time beyond the round trip.
+//! large enough to tell: all bytes that arrived between request and reply, divided by the time beyond the round trip if
+//! nothing else was under way, else by the whole time, in which bytes came all along.
 //! The best of the last few samples counts: a busy server or device makes a sample too low, but nothing makes a thin
 //! link fast.
 
@@ -37,11 +38,14 @@ const ROUND_TRIP_FELT: Duration = Duration::from_millis(5);
 /// Stored size of a page, as a rule: half of its raw size.
 const PAGE_STORED_BYTES: f64 = PAGE_BYTES as f64 / 2.0;
 
-/// Time of the link that readahead may fill, and so the longest a demand may stand behind it.
-const SPECULATION_MICROS: f64 = 50_000.0;
+/// Bytes under way beyond what the link holds, so that it need not wait for the next request: a stored block, as a rule.
+const PIPELINE_BYTES_MORE: u64 = 32 << 10;
 
-/// Bounds of the bytes that readahead may have in flight; the larger one is an eighth of a second at 33 Mbit/s.
-const SPECULATION_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=512 << 10;
+/// Bounds of the bytes that may be under way before readahead stops: two stored blocks, and 200 Mbit/s at 20 ms.
+const PIPELINE_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=512 << 10;
+
+/// Bounds of the time readahead goes on after a program last used something new.
+const LINGER: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(500);
 
 /// Bytes that may stand before a page which is said to be on its way: the in-flight window a push starts with.
 const PUSH_AHEAD_BYTES: f64 = 131_072.0;
@@ -55,8 +59,9 @@ pub(crate) struct LinkEstimate {
 }
 
 impl LinkEstimate {
-    /// A reply came: `received_bytes` arrived on its connection since the request was sent at `sent`.
-    pub fn sample(&mut self, sent: Moment, now: Moment, received_bytes: u64) {
+    /// A reply came: `received_bytes` arrived on its connection since the request was sent at `sent`. `pipelined`: other
+    /// replies were under way at that time.
+    pub fn sample(&mut self, sent: Moment, now: Moment, received_bytes: u64, pipelined: bool) {
         let elapsed = now.since(sent);
         let round_trip = self.round_trip.map_or(elapsed, |shortest| shortest.min(elapsed));
         self.round_trip = Some(round_trip);
@@ -64,7 +69,8 @@ impl LinkEstimate {
             return;
         }
         // A reply as quick as the quickest tells only that the link is fast: count a tenth of the round trip.
-        let transfer = (elapsed - round_trip).max(round_trip / 10).max(Duration::from_micros(20));
+        let beyond = if pipelined { elapsed } else { elapsed - round_trip };
+        let transfer = beyond.max(round_trip / 10).max(Duration::from_micros(20));
         if self.rates.len() == RATE_SAMPLES {
             self.rates.pop_front();
         }
@@ -94,10 +100,15 @@ impl LinkEstimate {
         more_bytes / rate <= (round_trip * BLOCK_ROUND_TRIPS_MAX).as_secs_f64()
     }
 
-    /// Stored bytes readahead may have in flight.
-    pub fn speculation_bytes(&self) -> u64 {
-        let bytes = self.bytes_per_second() * SPECULATION_MICROS / 1e6;
-        (bytes as u64).clamp(*SPECULATION_BYTES.start(), *SPECULATION_BYTES.end())
+    /// Stored bytes that keep the link busy while they are under way: below that, readahead may ask for more.
+    pub fn pipeline_bytes(&self) -> u64 {
+        let held = self.bytes_per_second() * self.round_trip().as_secs_f64();
+        (held as u64).saturating_add(PIPELINE_BYTES_MORE).clamp(*PIPELINE_BYTES.start(), *PIPELINE_BYTES.end())
+    }
+
+    /// Time readahead goes on after a program last used something new: it may be computing for a while, or be done.
+    pub fn linger(&self) -> Duration {
+        (self.round_trip() * 4).clamp(*LINGER.start(), *LINGER.end())
     }
 
     /// How long to wait for a page that is on its way before asking again: twice what it should take.
@@ -114,10 +125,10 @@ mod tests {
     /// Replies of `block_bytes` over a link with this round trip and rate, one at a time.
     fn measured(round_trip_micros: u64, bytes_per_second: u64, block_bytes: u64) -> LinkEstimate {
         let mut link = LinkEstimate::default();
-        link.sample(Moment(0), Moment(round_trip_micros), 100);
+        link.sample(Moment(0), Moment(round_trip_micros), 100, false);
         for _ in 0..40 {
             let elapsed = round_trip_micros + block_bytes * 1_000_000 / bytes_per_second;
-            link.sample(Moment(0), Moment(elapsed), block_bytes);
+            link.sample(Moment(0), Moment(elapsed), block_bytes, false);
         }
         link
     }
@@ -148,17 +159,44 @@ mod tests {
     fn a_slow_answer_on_a_fast_link_changes_nothing() {
         let mut link = measured(200, 125_000_000, 30_000);
         for _ in 1..RATE_SAMPLES {
-            link.sample(Moment(0), Moment(500_000), 30_000);
+            link.sample(Moment(0), Moment(500_000), 30_000, false);
         }
         assert!(link.block_is_worth_it(30_000));
-        link.sample(Moment(0), Moment(500_000), 30_000);
+        link.sample(Moment(0), Moment(500_000), 30_000, false);
         assert!(!link.block_is_worth_it(30_000), "but a link that stays slow is one");
+    }
+
+    /// Replies to requests of which `depth` blocks' worth are always under way.
+    fn pipelined(round_trip_micros: u64, bytes_per_second: u64, block_bytes: u64, depth: u64) -> LinkEstimate {
+        let mut link = LinkEstimate::default();
+        link.sample(Moment(0), Moment(round_trip_micros), 100, false);
+        let transfer = block_bytes * 1_000_000 / bytes_per_second;
+        for _ in 0..40 {
+            let elapsed = (round_trip_micros + transfer).max(depth * transfer);
+            link.sample(Moment(0), Moment(elapsed), depth * block_bytes, true);
+        }
+        link
+    }
+
+    #[test]
+    fn a_full_pipeline_does_not_look_faster_than_the_link() {
+        for depth in 4..20 {
+            let link = pipelined(20_000, 3_125_000, 30_000, depth);
+            assert!((link.bytes_per_second() / 3_125_000.0 - 1.0).abs() < 0.05, "{depth} {link:?}");
+            assert!((80_000..110_000).contains(&link.pipeline_bytes()));
+        }
+    }
+
+    #[test]
+    fn a_pipeline_that_is_too_short_grows() {
+        let link = pipelined(20_000, 3_125_000, 30_000, 2);
+        assert!(link.pipeline_bytes() > 2 * 30_000, "{link:?}");
     }
 
     #[test]
     fn answers_stay_within_their_bounds() {
         for link in [measured(1, 1, 9000), measured(1, 1 << 40, 9000), measured(10_000_000, 1000, 9000)] {
-            assert!(SPECULATION_BYTES.contains(&link.speculation_bytes()));
+            assert!(PIPELINE_BYTES.contains(&link.pipeline_bytes()));
             assert!((0.05..=5.0).contains(&link.patience().as_secs_f64()));
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use image::{Metadata, ReadAt};
+use image::{ImageError, Metadata, ReadAt};
 use units::BlockId;
 
 use crate::clock::Clock;
@@ -35,19 +35,26 @@ impl ReadAt for ImageFile {
 /// # Errors
 /// The file cannot be read, or is no good image.
 pub fn open_file(path: &Path, limits: &image::Limits) -> Result<(ImageFile, Metadata), ClientError> {
+    open_with(path, |file| Metadata::open(file, limits))
+}
+
+fn open_with(
+    path: &Path,
+    open: impl FnOnce(&ImageFile) -> Result<Metadata, ImageError>,
+) -> Result<(ImageFile, Metadata), ClientError> {
     let named = |source| ClientError::File { path: path.into(), source };
     let file = File::open(path).map_err(named)?;
     if file.metadata().map_err(named)?.is_dir() {
         return Err(named(io::ErrorKind::IsADirectory.into()));
     }
     let file = ImageFile(file);
-    let metadata = Metadata::open(&file, limits)
-        .map_err(|source| ClientError::Image { name: path.display().to_string(), source })?;
+    let metadata = open(&file).map_err(|source| ClientError::Image { name: path.display().to_string(), source })?;
     Ok((file, metadata))
 }
 
 pub(crate) fn open(path: &Path, config: Config) -> Result<Arc<Session>, ClientError> {
-    let (file, metadata) = open_file(path, &config.limits)?;
+    // Nothing is pushed, so nothing needs the chunk hashes.
+    let (file, metadata) = open_with(path, |file| Metadata::open_early(file, &config.limits))?;
     let (commands, receiver) = channel();
     let handles = vec![LaneHandle { commands, waker: None }];
     let (session, shared) = Session::start(Arc::new(metadata), config, Clock::start(), 0, handles, false)?;
@@ -84,7 +91,7 @@ fn read_block(shared: &Shared, file: &ImageFile, key: AskKey, block: BlockId, st
         }
     };
     shared.run(|schedule, now| match outcome {
-        Ok(()) => schedule.block_arrived(now, key, block, Arc::new(raw)),
+        Ok(()) => schedule.block_arrived(now, key, block, Arc::new(raw), None),
         Err(failure) => schedule.failed(now, key, failure),
     });
 }

@@ -1,8 +1,9 @@
 //! Opening an image on a server: connect, open, fetch the metadata, start the lanes.
 //!
-//! Hello and Open leave together, then the superblock and all pieces of the metadata are asked for at once: three round
-//! trips from nothing to a mount. What the server announces is checked against our limits before a byte of it is
-//! fetched, and nothing of it is believed before [`Metadata::open`] has checked it.
+//! Hello and Open leave together, then the superblock and the first part of the metadata are asked for at once: three
+//! round trips from nothing to a mount, a fourth if the first part did not hold all that is needed to begin. What is not
+//! needed, the chunk hashes, follows while programs run already (`hashes`). What the server announces is checked against
+//! our limits before a byte of it is fetched, and nothing of it is believed before [`Metadata::open_early`] has checked it.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,21 +11,30 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use image::{Metadata, ReadAt};
-use units::ImageId;
+use image::{Metadata, ReadAt, Superblock};
+use units::{ImageId, Moment, RequestId};
 use wire::{ClientEvent, ImageHandle, Reply, Request};
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Granularity};
 use crate::connection::Connection;
 use crate::error::ClientError;
+use crate::hashes::HashFetch;
 use crate::lane::{Lane, answer_time, wire_config};
 use crate::session::{LaneHandle, Session, random_number, spawn};
 use crate::target::{ImageName, Remote};
+use crate::transport::Dialer;
 use crate::waker::Waker;
 
 /// Bytes of metadata asked for at once. Several answers are under way together.
 const PIECE_BYTES: u64 = 256 << 10;
+
+/// Part of the metadata that is asked for before the superblock is known, in percent. The chunk hashes, which stand last,
+/// are 70 to 80 of a hundred.
+const HEAD_PERCENT: u64 = 30;
+
+/// The same in bytes at least: small images come whole.
+const HEAD_BYTES_MIN: u64 = 64 << 10;
 
 /// Pieces under way together; the server bounds what it queues for one connection in the same way.
 const PIECES_MAX: usize = 16;
@@ -40,21 +50,34 @@ struct Opened {
     region: Range<u64>,
 }
 
-/// Superblock and metadata region of an image whose blocks are elsewhere.
+/// Superblock and the first part of the metadata region, of an image whose blocks are elsewhere.
 struct Fetched {
-    /// The superblock, then the region.
+    /// The superblock, then the region as far as it was fetched.
     bytes: Vec<u8>,
     region: Range<u64>,
     file_bytes: u64,
 }
 
+/// Fetches it. Offsets are those of [`Fetched::bytes`].
+struct Fetcher<'a> {
+    connection: &'a mut Connection,
+    image: ImageHandle,
+    clock: Clock,
+    until: Moment,
+    fetched: Fetched,
+    asked: HashMap<RequestId, Range<u64>>,
+    /// Where the next piece to ask for starts.
+    next: u64,
+}
+
 pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, ClientError> {
     let clock = Clock::start();
     let device = random_number()?;
-    let mut connection =
-        Connection::connect(&remote.server, wire_config(&config, device), clock, config.open_deadline)?;
+    let dialer = Dialer::new(&remote.server, &config.trust)?;
+    let mut connection = Connection::connect(&dialer, wire_config(&config, device), clock, config.open_deadline)?;
     let opened = open_image(&mut connection, remote, &config, clock)?;
-    let metadata = Arc::new(fetch(&mut connection, &opened, remote, &config, clock)?);
+    let (metadata, mut hashes) = fetch(&mut connection, &opened, remote, &config, clock)?;
+    let metadata = Arc::new(metadata);
     let mut handles = Vec::new();
     let mut threads = Vec::new();
     for _ in 0..config.lanes() {
@@ -72,8 +95,8 @@ pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, Clie
     });
     let mut ready = Some((connection, opened.image));
     for (lane, (commands, waker)) in threads.into_iter().enumerate() {
-        let lane = Lane { shared: Arc::clone(&shared), server: remote.server.clone(), lane, commands, waker };
-        let ready = ready.take();
+        let (dialer, hashes, ready) = (dialer.clone(), hashes.take(), ready.take());
+        let lane = Lane { shared: Arc::clone(&shared), dialer, lane, commands, waker, hashes };
         spawn("runnel-lane", move || lane.work(ready))?;
     }
     Ok(session)
@@ -115,59 +138,102 @@ fn open_image(
     Ok(Opened { image, id, file_bytes, region: metadata_offset..end })
 }
 
+/// Fetches what a mount needs to begin. The superblock and the region's first part are asked for together; the rest of
+/// what is needed follows as soon as the superblock tells where it ends. Chunk hashes that came along are loaded; if some
+/// are missing, they are left to a lane.
 fn fetch(
     connection: &mut Connection,
     opened: &Opened,
     remote: &Remote,
     config: &Config,
     clock: Clock,
-) -> Result<Metadata, ClientError> {
-    let wanted = SUPERBLOCK_BYTES + (opened.region.end - opened.region.start);
-    let until = clock.now().after(answer_time(config.open_deadline, wanted));
-    let mut fetched =
-        Fetched { bytes: vec![0; wanted as usize], region: opened.region.clone(), file_bytes: opened.file_bytes };
-    let mut asked = HashMap::new();
-    let mut next = 0;
-    let mut missing = wanted;
-    while missing > 0 {
-        while next < wanted && asked.len() < PIECES_MAX {
-            let piece = next..Fetched::piece_end(next, wanted);
-            let (image, bytes) = (opened.image, (piece.end - piece.start) as u32);
-            let ask = Request::MetaRead { image, offset: fetched.file_offset(piece.start), bytes };
-            let request = connection.machine.request_until(clock.now(), ask, until);
-            next = piece.end;
-            asked.insert(request.map_err(|why| connection.refused(why))?, piece);
-        }
-        match connection.event(until)? {
-            ClientEvent::Reply { request, reply } => {
-                let reply = connection.accept(reply)?;
-                let (Some(piece), Reply::MetaData { bytes, .. }) = (asked.remove(&request), reply) else { continue };
-                // The state machine lets only answers of the right length through.
-                fetched.bytes[piece.start as usize..piece.end as usize].copy_from_slice(&bytes);
-                missing -= piece.end - piece.start;
-            }
-            ClientEvent::Expired { .. } => {
-                return Err(ClientError::NoAnswer { server: remote.server.clone(), waited: config.open_deadline });
-            }
-            _ => {}
-        }
+) -> Result<(Metadata, Option<HashFetch>), ClientError> {
+    let failed = |source| ClientError::Image { name: format!("{}/{}", remote.server, remote.image), source };
+    let whole = SUPERBLOCK_BYTES + (opened.region.end - opened.region.start);
+    let until = clock.now().after(answer_time(config.open_deadline, whole));
+    // Pages that are asked for one by one cannot be verified without hashes.
+    let head = if config.granularity == Granularity::Page { whole } else { whole.min(Fetched::head_bytes(whole)) };
+    let fetched = Fetched { bytes: Vec::new(), region: opened.region.clone(), file_bytes: opened.file_bytes };
+    let mut fetcher =
+        Fetcher { connection, image: opened.image, clock, until, fetched, asked: HashMap::new(), next: 0 };
+    fetcher.fetch(SUPERBLOCK_BYTES, head)?;
+    let mut start = [0; SUPERBLOCK_BYTES as usize];
+    start.copy_from_slice(&fetcher.fetched.bytes[..SUPERBLOCK_BYTES as usize]);
+    let superblock = Superblock::parse(&start, &config.limits).map_err(failed)?;
+    check_promise(opened, &superblock, remote)?;
+    let hashes = superblock.sections.iter().find(|section| section.kind == image::format::SECTION_CHUNK_HASHES);
+    let hashes = hashes.map(|section| section.offset..section.offset + section.stored_bytes);
+    let early = hashes.as_ref().map_or(whole, |hashes| SUPERBLOCK_BYTES + (hashes.start - opened.region.start));
+    let needed = early.max(head);
+    fetcher.fetch(needed, needed)?;
+    let fetched = fetcher.fetched;
+    let metadata = Metadata::open_early(&fetched, &config.limits).map_err(failed)?;
+    let Some(hashes) = hashes else { return Ok((metadata, None)) };
+    // The superblock was checked: sections lie within the region, and the hashes come last of those that are required.
+    if SUPERBLOCK_BYTES + (hashes.end - opened.region.start) <= needed {
+        metadata.load_chunk_hashes(&fetched).map_err(failed)?;
+        return Ok((metadata, None));
     }
-    let metadata = Metadata::open(&fetched, &config.limits).map_err(|source| {
-        let name = format!("{}/{}", remote.server, remote.image);
-        ClientError::Image { name, source }
-    })?;
-    if metadata.id() != opened.id {
-        return Err(ClientError::Contradiction {
-            server: remote.server.clone(),
-            what: "id of the image",
-            expected: opened.id.to_string(),
-            found: metadata.id().to_string(),
-        });
+    Ok((metadata, Some(HashFetch::new(hashes, &fetched.bytes[early as usize..]))))
+}
+
+/// What the server said of the image must be what the image says of itself.
+fn check_promise(opened: &Opened, superblock: &Superblock, remote: &Remote) -> Result<(), ClientError> {
+    let contradiction =
+        |what, expected, found| ClientError::Contradiction { server: remote.server.clone(), what, expected, found };
+    if superblock.id != opened.id {
+        return Err(contradiction("id of the image", opened.id.to_string(), superblock.id.to_string()));
     }
-    Ok(metadata)
+    let (expected, found) = (&opened.region, superblock.metadata_region());
+    if *expected != found {
+        return Err(contradiction("place of the metadata", format!("{expected:?}"), format!("{found:?}")));
+    }
+    Ok(())
+}
+
+impl Fetcher<'_> {
+    /// Asks for everything up to `end`, and returns once everything up to `needed` is here.
+    fn fetch(&mut self, needed: u64, end: u64) -> Result<(), ClientError> {
+        if (self.fetched.bytes.len() as u64) < end {
+            self.fetched.bytes.resize(end as usize, 0);
+        }
+        let began = self.clock.now();
+        while self.next < needed || self.asked.values().any(|piece| piece.start < needed) {
+            while self.next < end && self.asked.len() < PIECES_MAX {
+                let piece = self.next..Fetched::piece_end(self.next, end);
+                let (image, bytes) = (self.image, (piece.end - piece.start) as u32);
+                let ask = Request::MetaRead { image, offset: self.fetched.file_offset(piece.start), bytes };
+                let request = self.connection.machine.request_until(self.clock.now(), ask, self.until);
+                self.next = piece.end;
+                self.asked.insert(request.map_err(|why| self.connection.refused(why))?, piece);
+            }
+            match self.connection.event(self.until)? {
+                ClientEvent::Reply { request, reply } => {
+                    let reply = self.connection.accept(reply)?;
+                    let (Some(piece), Reply::MetaData { bytes, .. }) = (self.asked.remove(&request), reply) else {
+                        continue;
+                    };
+                    // The state machine lets only answers of the right length through.
+                    self.fetched.bytes[piece.start as usize..piece.end as usize].copy_from_slice(&bytes);
+                }
+                ClientEvent::Expired { .. } => {
+                    let waited = self.clock.now().since(began);
+                    return Err(ClientError::NoAnswer { server: self.connection.server.clone(), waited });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Fetched {
+    /// How much is asked for before the superblock is known. Nearly all of it is needed to begin, and the rest are chunk
+    /// hashes, which are needed soon.
+    fn head_bytes(whole: u64) -> u64 {
+        (whole * HEAD_PERCENT / 100).max(HEAD_BYTES_MIN)
+    }
+
     /// Pieces end at the superblock's end and every [`PIECE_BYTES`] after it.
     fn piece_end(start: u64, end: u64) -> u64 {
         if start < SUPERBLOCK_BYTES { SUPERBLOCK_BYTES } else { end.min(start + PIECE_BYTES) }

@@ -2,8 +2,8 @@
 //!
 //! Threads of a session, all detached and ended by [`Session::shutdown`]: one per connection (or one that reads the local
 //! file), the storer, which digests pushes and stores pages into the page cache, the timer, and the refill thread of the
-//! page pool. They share the [`Schedule`] behind one lock, which is held for microseconds and never across a callback or
-//! a system call other than waking a thread.
+//! page pool. They share the [`Schedule`] behind one lock, which is held for microseconds (a tenth of a millisecond when
+//! a kept block is decoded again) and never across a callback or a system call other than waking a thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -23,7 +23,7 @@ use crate::schedule::Schedule;
 use crate::storer::{Job, Storer};
 use crate::target::Target;
 use crate::waker::Waker;
-use crate::{local, remote};
+use crate::{http, local, remote};
 
 /// What became of pages offered to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,7 @@ impl Session {
         match target {
             Target::File(path) => local::open(path, config),
             Target::Remote(image) => remote::open(image, config),
+            Target::Http(file) => http::open(file, config),
         }
     }
 
@@ -129,7 +130,7 @@ impl Session {
         Ok((session, shared))
     }
 
-    /// The image's metadata, complete and verified.
+    /// The image's metadata, verified. Of a remote image the chunk hashes may come a moment after the session was opened.
     pub fn metadata(&self) -> &Arc<Metadata> {
         &self.shared.metadata
     }
@@ -222,7 +223,7 @@ impl Shared {
 
     /// A block left the cache. The storer takes it unless it has enough to do: nothing is lost but a convenience.
     fn offer_evicted(&self, gone: crate::block_cache::Evicted) {
-        let bytes = gone.bytes.len();
+        let bytes = gone.held_bytes();
         let before = self.undigested_bytes.fetch_add(bytes, Ordering::AcqRel);
         if before > crate::storer::UNDIGESTED_BYTES_MAX || self.storer.send(Job::Evicted(gone)).is_err() {
             self.undigested_bytes.fetch_sub(bytes, Ordering::AcqRel);
@@ -247,7 +248,7 @@ impl Shared {
     }
 
     fn counters(&self) -> Counters {
-        let mut counters = self.lock().schedule.counters;
+        let mut counters = self.lock().schedule.counters();
         (counters.pool_hits, counters.pool_misses) = (self.pool.hits(), self.pool.misses());
         counters
     }

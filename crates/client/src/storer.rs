@@ -3,9 +3,10 @@
 //! Storing may block: the kernel makes a store of a page wait while a READ of it is in flight. So nothing that answers
 //! READs may wait for this thread. It may hold pages (those it has not digested, those it is storing) but the schedule
 //! answers READs from them. A piece is decoded, cut into pages, and every page is checked against the image before any
-//! of it is used; one bad page condemns its stream.
+//! of it is used; one bad page condemns its stream. Until the chunk hashes are here (`hashes`), pushes wait in their order;
+//! if they cannot be had, pushes are refused.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
@@ -27,16 +28,23 @@ pub(crate) const UNDIGESTED_BYTES_MAX: usize = 512 << 10;
 /// Memory of the decoders of all streams together: two streams with the default window, or more with smaller ones.
 const DECODER_BYTES_MAX: usize = 4 << 20;
 
+/// Pushes that may wait for the chunk hashes, counted in starts, pieces and ends. Their bytes are bounded by credit; this
+/// bounds what they cost beside. A server that sends more before it sends the hashes is not served further.
+const WAITING_JOBS_MAX: usize = 4096;
+
 /// Work for the storer.
 pub(crate) enum Job {
     /// A stream began.
     Started { key: StreamKey, info: StreamInfo, encoding: PushEncoding, window_log: u8 },
     /// A piece of it, and the credit that is due once it is digested.
-    Piece { key: StreamKey, piece: PushPiece, credit: u32 },
+    /// `announced`: the schedule knows that its pages are arriving.
+    Piece { key: StreamKey, piece: PushPiece, credit: u32, announced: bool },
     /// It is over.
     Over { key: StreamKey },
     /// A block left the cache.
     Evicted(Evicted),
+    /// The chunk hashes are loaded, or cannot be had.
+    Hashes { good: bool },
     /// The session is closed.
     Close,
 }
@@ -49,6 +57,10 @@ pub(crate) struct Storer {
     raw: Vec<u8>,
     /// Reused for every run.
     run: Arc<Run>,
+    /// Pushes that came before the chunk hashes, in order. Their bytes count as undigested, so credit bounds them.
+    waiting: VecDeque<Job>,
+    /// There will be no chunk hashes: nothing pushed can be verified.
+    refuses: bool,
 }
 
 struct Stream {
@@ -70,32 +82,40 @@ enum Decoder {
 
 impl Storer {
     pub fn new(shared: Arc<Shared>) -> Storer {
-        Storer { shared, streams: HashMap::new(), raw: Vec::new(), run: Arc::new(Run::default()) }
+        Storer {
+            shared,
+            streams: HashMap::new(),
+            raw: Vec::new(),
+            run: Arc::new(Run::default()),
+            waiting: VecDeque::new(),
+            refuses: false,
+        }
     }
 
     /// Works until the session closes.
     pub fn work(mut self, jobs: Receiver<Job>) {
         while let Ok(job) = jobs.recv() {
             match job {
-                Job::Started { key, info, encoding, window_log } => self.start(key, info, encoding, window_log),
-                Job::Piece { key, piece, credit } => {
-                    let bytes = piece.bytes.len();
-                    self.digest(key, &piece);
-                    drop(piece);
-                    self.shared.undigested_bytes.fetch_sub(bytes, Ordering::AcqRel);
-                    if credit > 0 {
-                        self.shared.command(key.lane, Command::Credit { stream: key, bytes: credit });
-                    }
-                }
-                Job::Over { key } => {
-                    self.streams.remove(&key);
-                    self.shared.run(|schedule, now| schedule.stream_over(now, key));
-                }
+                Job::Close => return,
                 Job::Evicted(gone) => {
                     self.store_evicted(&gone);
-                    self.shared.undigested_bytes.fetch_sub(gone.bytes.len(), Ordering::AcqRel);
+                    self.shared.undigested_bytes.fetch_sub(gone.held_bytes(), Ordering::AcqRel);
                 }
-                Job::Close => return,
+                Job::Hashes { good } => {
+                    self.refuses |= !good;
+                    self.catch_up();
+                }
+                push if self.must_wait() => {
+                    self.waiting.push_back(push);
+                    if self.waiting.len() > WAITING_JOBS_MAX {
+                        self.refuses = true;
+                        self.catch_up();
+                    }
+                }
+                push => {
+                    self.catch_up();
+                    self.take_push(push);
+                }
             }
             if self.shared.is_closed() {
                 return;
@@ -103,8 +123,46 @@ impl Storer {
         }
     }
 
+    /// Whether pushes can be neither verified nor refused yet.
+    fn must_wait(&self) -> bool {
+        !self.refuses && !self.shared.metadata.has_chunk_hashes()
+    }
+
+    /// Does what had to wait.
+    fn catch_up(&mut self) {
+        while let Some(job) = self.waiting.pop_front() {
+            self.take_push(job);
+        }
+    }
+
+    fn take_push(&mut self, job: Job) {
+        match job {
+            Job::Started { key, info, encoding, window_log } => self.start(key, info, encoding, window_log),
+            Job::Piece { key, piece, credit, announced } => {
+                if !announced {
+                    self.shared.run(|schedule, _| schedule.piece_arriving(&piece.pages));
+                }
+                let bytes = piece.bytes.len();
+                self.digest(key, &piece);
+                drop(piece);
+                self.shared.undigested_bytes.fetch_sub(bytes, Ordering::AcqRel);
+                if credit > 0 {
+                    self.shared.command(key.lane, Command::Credit { stream: key, bytes: credit });
+                }
+            }
+            Job::Over { key } => {
+                self.streams.remove(&key);
+                self.shared.run(|schedule, now| schedule.stream_over(now, key));
+            }
+            // Not about pushes.
+            Job::Evicted(_) | Job::Hashes { .. } | Job::Close => {}
+        }
+    }
+
     fn start(&mut self, key: StreamKey, info: StreamInfo, encoding: PushEncoding, window_log: u8) {
+        self.shared.run(|schedule, _| schedule.counters.pushes_refused += u64::from(self.refuses));
         let decoder = match encoding {
+            _ if self.refuses => Decoder::Dead,
             PushEncoding::Stored => Decoder::Stored,
             PushEncoding::ZstdStream => self.zstd_decoder(window_log),
         };
@@ -151,9 +209,13 @@ impl Storer {
 
     fn store_evicted(&mut self, gone: &Evicted) {
         let auditing = self.shared.run(|schedule, _| schedule.is_auditing());
-        if !auditing {
+        if auditing {
+            return;
+        }
+        // Decoded here, on the storer's thread, if only its stored bytes were kept.
+        if let Some(bytes) = gone.bytes() {
             let candidates = evicted_candidates(&self.shared.metadata, gone);
-            self.store(candidates, &gone.bytes, None);
+            self.store(candidates, &bytes, None);
         }
     }
 

@@ -1,9 +1,10 @@
-//! What to mount: an image on a server, or an image file.
+//! What to mount: an image on a server, an image file on a web server, or an image file here.
 //!
 //! `runnel://host[:port]/name[:tag]` names an image by its tag (default `latest`), `runnel://host[:port]/@<64 hex
-//! digits>` by its id, which no later push can change. An address in brackets is IPv6. Anything without a scheme is the
-//! path of a local `.rnl` file. The command line parses every target before it does anything else, so the errors here
-//! are what a user sees first.
+//! digits>` by its id, which no later push can change. `runnels://` is the same over TLS. `http://host[:port]/path` and
+//! `https://` are an image file that any web server offers. An address in brackets is IPv6. Anything without a scheme is
+//! the path of a local `.rnl` file. The command line parses every target before it does anything else, so the errors
+//! here are what a user sees first.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,13 +20,16 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Longest host name, in bytes (RFC 1035 allows 253).
 const HOST_BYTES_MAX: usize = 253;
 
-const SCHEME: &str = "runnel://";
+/// Longest path of an image on a web server, in bytes; a request must stay small.
+const PATH_BYTES_MAX: usize = 2048;
 
 /// A parsed target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// An image on a server.
     Remote(Remote),
+    /// An image file on a web server.
+    Http(HttpFile),
     /// An image file on this machine.
     File(PathBuf),
 }
@@ -39,9 +43,33 @@ pub struct Remote {
     pub image: ImageName,
 }
 
+/// An image file on a web server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpFile {
+    /// The web server.
+    pub server: Server,
+    /// What follows the host, from the first `/` on, as it is sent.
+    pub path: String,
+}
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// Our protocol over TCP.
+    Runnel,
+    /// Our protocol over TLS.
+    Runnels,
+    /// HTTP/1.1.
+    Http,
+    /// HTTP/1.1 over TLS.
+    Https,
+}
+
 /// A server's address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Server {
+    /// How it is spoken to.
+    pub scheme: Scheme,
     /// Host name or address; an IPv6 address stands here without its brackets.
     pub host: String,
     /// TCP port.
@@ -69,7 +97,7 @@ pub enum TargetError {
     #[error("the target is empty; give runnel://host/name[:tag] or the path of a .rnl file")]
     Empty,
     /// A URL of another scheme.
-    #[error("`{0}` has an unknown scheme; only runnel:// is understood")]
+    #[error("`{0}` has an unknown scheme; runnel://, runnels://, http:// and https:// are understood")]
     Scheme(String),
     /// `runnel://` without a host.
     #[error("`{0}` names no host; write runnel://host/name[:tag]")]
@@ -91,6 +119,11 @@ pub enum TargetError {
     /// `@` followed by something else than 64 hexadecimal digits.
     #[error("`{0}` is not an image id; an id is `@` and 64 hexadecimal digits")]
     BadId(String),
+    /// What follows the host is no path of a file.
+    #[error(
+        "`{0}` is not the address of a file: visible ASCII only, other characters as %XX, no `#`, 2048 bytes at most"
+    )]
+    BadPath(String),
     /// A path where only a server makes sense, or a server with more than a server needs.
     #[error("`{0}` is not a server; write runnel://host[:port]")]
     NotAServer(String),
@@ -105,23 +138,66 @@ impl Target {
         if text.is_empty() {
             return Err(TargetError::Empty);
         }
-        let Some(rest) = text.strip_prefix(SCHEME) else {
+        let Some((scheme, rest)) = Scheme::of(text) else {
             return match text.split_once("://") {
                 Some((scheme, _)) if is_scheme(scheme) => Err(TargetError::Scheme(text.into())),
                 _ => Ok(Target::File(PathBuf::from(text))),
             };
         };
         let (authority, name) = rest.split_once('/').unwrap_or((rest, ""));
-        let server = Server::parse_authority(authority, text)?;
+        let server = Server::parse_authority(scheme, authority, text)?;
         if name.is_empty() {
             return Err(TargetError::NoImage(text.into()));
+        }
+        if scheme.is_http() {
+            if name.len() >= PATH_BYTES_MAX || !name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
+                return Err(TargetError::BadPath(text.into()));
+            }
+            return Ok(Target::Http(HttpFile { server, path: format!("/{name}") }));
         }
         Ok(Target::Remote(Remote { server, image: ImageName::parse(name)? }))
     }
 }
 
+impl Scheme {
+    const ALL: [Scheme; 4] = [Scheme::Runnel, Scheme::Runnels, Scheme::Http, Scheme::Https];
+
+    /// The scheme of a text, and what follows it.
+    fn of(text: &str) -> Option<(Scheme, &str)> {
+        Scheme::ALL.into_iter().find_map(|scheme| text.strip_prefix(scheme.prefix()).map(|rest| (scheme, rest)))
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Scheme::Runnel => "runnel://",
+            Scheme::Runnels => "runnels://",
+            Scheme::Http => "http://",
+            Scheme::Https => "https://",
+        }
+    }
+
+    /// The port when none is given.
+    pub fn port(self) -> u16 {
+        match self {
+            Scheme::Runnel | Scheme::Runnels => PORT_DEFAULT,
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        }
+    }
+
+    /// Whether connections are encrypted.
+    pub fn is_secure(self) -> bool {
+        matches!(self, Scheme::Runnels | Scheme::Https)
+    }
+
+    /// Whether this is a web server, which serves files and knows nothing of images.
+    pub fn is_http(self) -> bool {
+        matches!(self, Scheme::Http | Scheme::Https)
+    }
+}
+
 impl Server {
-    /// Parses `runnel://host[:port]`, with or without a `/` at the end: what `runnel images` and `runnel status` take.
+    /// Parses `runnel://host[:port]` or `runnels://host[:port]`, with or without a `/` at the end: what `runnel images` and `runnel status` take.
     ///
     /// # Errors
     /// [`TargetError`], also when an image name follows.
@@ -129,15 +205,16 @@ impl Server {
         if text.is_empty() {
             return Err(TargetError::Empty);
         }
-        let rest = text.strip_prefix(SCHEME).ok_or_else(|| TargetError::NotAServer(text.into()))?;
+        let ours = Scheme::of(text).filter(|(scheme, _)| !scheme.is_http());
+        let (scheme, rest) = ours.ok_or_else(|| TargetError::NotAServer(text.into()))?;
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         if authority.contains('/') {
             return Err(TargetError::NotAServer(text.into()));
         }
-        Server::parse_authority(authority, text)
+        Server::parse_authority(scheme, authority, text)
     }
 
-    fn parse_authority(authority: &str, whole: &str) -> Result<Server, TargetError> {
+    fn parse_authority(scheme: Scheme, authority: &str, whole: &str) -> Result<Server, TargetError> {
         let (host, port) = match authority.strip_prefix('[') {
             Some(inner) => {
                 let (host, after) = inner.split_once(']').ok_or_else(|| TargetError::BadHost(authority.into()))?;
@@ -169,10 +246,21 @@ impl Server {
             return Err(TargetError::BadHost(host.into()));
         }
         let port = match port {
-            None => PORT_DEFAULT,
+            None => scheme.port(),
             Some(digits) => parse_port(digits).ok_or_else(|| TargetError::BadPort(digits.into()))?,
         };
-        Ok(Server { host: host.into(), port })
+        Ok(Server { scheme, host: host.into(), port })
+    }
+
+    /// `host` or `host:port`, with brackets where they are needed.
+    pub(crate) fn authority(&self) -> String {
+        let host = &self.host;
+        let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+        if self.port == self.scheme.port() {
+            format!("{open}{host}{close}")
+        } else {
+            format!("{open}{host}{close}:{}", self.port)
+        }
     }
 }
 
@@ -215,13 +303,13 @@ fn parse_port(digits: &str) -> Option<u16> {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = &self.host;
-        let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
-        if self.port == PORT_DEFAULT {
-            write!(f, "{SCHEME}{open}{host}{close}")
-        } else {
-            write!(f, "{SCHEME}{open}{host}{close}:{}", self.port)
-        }
+        write!(f, "{}{}", self.scheme.prefix(), self.authority())
+    }
+}
+
+impl fmt::Display for HttpFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.server, self.path)
     }
 }
 
@@ -238,6 +326,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Remote(remote) => write!(f, "{}/{}", remote.server, remote.image),
+            Target::Http(file) => write!(f, "{file}"),
             Target::File(path) => write!(f, "{}", path.display()),
         }
     }
@@ -251,7 +340,7 @@ mod tests {
     fn remote(text: &str) -> (String, u16, String) {
         match Target::parse(text).unwrap() {
             Target::Remote(remote) => (remote.server.host, remote.server.port, remote.image.to_string()),
-            Target::File(path) => panic!("{} parsed as a file", path.display()),
+            other => panic!("{other} parsed as something else"),
         }
     }
 
@@ -270,6 +359,19 @@ mod tests {
     }
 
     #[test]
+    fn files_on_web_servers() {
+        for (text, scheme, port, path) in [
+            ("http://h/a.rnl", Scheme::Http, 80, "/a.rnl"),
+            ("http://h:8080/a/b%20c.rnl?x=1&y=2", Scheme::Http, 8080, "/a/b%20c.rnl?x=1&y=2"),
+            ("https://h/a.rnl", Scheme::Https, 443, "/a.rnl"),
+        ] {
+            let server = Server { scheme, host: "h".into(), port };
+            assert_eq!(Target::parse(text), Ok(Target::Http(HttpFile { server, path: path.into() })));
+            assert_eq!(Target::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
     fn paths_are_files() {
         for text in ["app.rnl", "/a/b:c.rnl", "./odd name", "a b://c"] {
             assert_eq!(Target::parse(text), Ok(Target::File(PathBuf::from(text))));
@@ -283,7 +385,13 @@ mod tests {
         let long = format!("runnel://h/{}", "n".repeat(256));
         for (text, error) in [
             ("", Empty),
-            ("http://h/x", Scheme(whole("http://h/x"))),
+            ("ftp://h/x", Scheme(whole("ftp://h/x"))),
+            ("http://h", NoImage(whole("http://h"))),
+            ("https://h/", NoImage(whole("https://h/"))),
+            ("http://user@h/x", BadHost(whole("user@h"))),
+            ("http://h/a b", BadPath(whole("http://h/a b"))),
+            ("http://h/a#b", BadPath(whole("http://h/a#b"))),
+            ("http://h/\r\nX: y", BadPath(whole("http://h/\r\nX: y"))),
             ("runnel://", NoHost(whole("runnel://"))),
             ("runnel:///x", NoHost(whole("runnel:///x"))),
             ("runnel://:80/x", NoHost(whole("runnel://:80/x"))),
@@ -312,15 +420,18 @@ mod tests {
 
     #[test]
     fn servers_alone() {
-        assert_eq!(Server::parse("runnel://h"), Ok(Server { host: "h".into(), port: PORT_DEFAULT }));
-        assert_eq!(Server::parse("runnel://[::1]:5/"), Ok(Server { host: "::1".into(), port: 5 }));
+        let server = |scheme, host: &str, port| Ok(Server { scheme, host: host.into(), port });
+        assert_eq!(Server::parse("runnel://h"), server(Scheme::Runnel, "h", PORT_DEFAULT));
+        assert_eq!(Server::parse("runnels://h"), server(Scheme::Runnels, "h", PORT_DEFAULT));
+        assert_eq!(Server::parse("runnel://[::1]:5/"), server(Scheme::Runnel, "::1", 5));
+        assert_eq!(Server::parse("http://h"), Err(TargetError::NotAServer("http://h".into())));
         assert_eq!(Server::parse("runnel://h/x"), Err(TargetError::NotAServer("runnel://h/x".into())));
         assert_eq!(Server::parse("h"), Err(TargetError::NotAServer("h".into())));
     }
 
     proptest! {
         #[test]
-        fn prop_what_is_printed_parses_again(text in "runnel://[a-z0-9.\\[\\]:]{1,12}/[a-zA-Z0-9@:/._-]{1,20}") {
+        fn prop_what_is_printed_parses_again(text in "(runnels?|https?)://[a-z0-9.\\[\\]:]{1,12}/[a-zA-Z0-9@:/._-]{1,20}") {
             if let Ok(target) = Target::parse(&text) {
                 prop_assert_eq!(Target::parse(&target.to_string()), Ok(target));
             }

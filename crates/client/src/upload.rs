@@ -19,6 +19,7 @@ use crate::connection::Connection;
 use crate::error::ClientError;
 use crate::local::{ImageFile, open_file};
 use crate::target::{ImageName, Remote};
+use crate::transport::{Dialer, Trust};
 
 /// Metadata bytes of one frame.
 const META_BYTES: u64 = 256 << 10;
@@ -68,17 +69,19 @@ pub fn upload(
     path: &Path,
     target: &Remote,
     limits: &image::Limits,
+    trust: &Trust,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<ImageId, ClientError> {
     let ImageName::Tagged { .. } = &target.image else {
         return Err(ClientError::NotATag(format!("{}/{}", target.server, target.image)));
     };
     let (file, metadata) = open_file(path, limits)?;
+    let dialer = Dialer::new(&target.server, trust)?;
     let mut state = Progress { blocks: metadata.block_count(), ..Progress::default() };
     let mut attempt = 1;
     loop {
         let before = state.sent_bytes;
-        let outcome = Upload::begin(target, &file, &metadata, &mut state, progress).and_then(Upload::run);
+        let outcome = Upload::begin(target, &dialer, &file, &metadata, &mut state, progress).and_then(Upload::run);
         match outcome {
             Err(error) if is_worth_another_try(&error) && attempt < ATTEMPTS_MAX => {
                 // An attempt that moved something was worth it, however often the link breaks.
@@ -104,6 +107,7 @@ fn is_worth_another_try(error: &ClientError) -> bool {
 impl<'a> Upload<'a> {
     fn begin(
         target: &Remote,
+        dialer: &Dialer,
         file: &'a ImageFile,
         metadata: &'a Metadata,
         progress: &'a mut Progress,
@@ -111,7 +115,7 @@ impl<'a> Upload<'a> {
     ) -> Result<Upload<'a>, ClientError> {
         let clock = Clock::start();
         let config = ClientConfig { push_bytes_max: 0, hello_deadline: CONNECT_TIME, ..ClientConfig::default() };
-        let mut connection = Connection::connect(&target.server, config, clock, CONNECT_TIME)?;
+        let mut connection = Connection::connect(dialer, config, clock, CONNECT_TIME)?;
         let region = metadata.metadata_region();
         let ask = Request::PutOpen {
             name: target.image.to_string(),

@@ -204,6 +204,108 @@ fn a_stream_refuses_short_long_and_ended_pieces() {
     assert!(StreamDecoder::new(17).unwrap().piece(&ended, 5000, &mut Vec::new()).is_err());
 }
 
+/// Pages of made-up code: calls of a few functions from anywhere, between bytes that repeat; each with its place in a file.
+fn code_pages(seed: u64, count: u32) -> Vec<(PageShape, Vec<u8>)> {
+    let mut rng = SplitMix64(seed);
+    let page = |index: u32, rng: &mut SplitMix64| {
+        let bytes = 4096 - (index % 3) as usize;
+        let offset = index * 4096;
+        let mut page = Vec::with_capacity(bytes);
+        while page.len() + 16 < bytes {
+            page.extend_from_slice(&[0x48, 0x89, 0xc7, rng.below(4) as u8]);
+            let target = 0x1000 * (1 + rng.below(20) as u32);
+            page.push(0xe8);
+            page.extend_from_slice(&target.wrapping_sub(offset + page.len() as u32 + 4).to_le_bytes());
+        }
+        page.resize(bytes, 0xcc);
+        (PageShape { offset, bytes }, page)
+    };
+    (0..count).map(|index| page(index * 7 % count.max(1), &mut rng)).collect()
+}
+
+/// The pieces of a page stream, 8 pages each, with the shapes and the bytes of each.
+fn page_stream(pages: &[(PageShape, Vec<u8>)], window_log: u32) -> Vec<(Vec<PageShape>, Vec<u8>, Vec<u8>)> {
+    let mut encoder = PageStreamEncoder::new(window_log).unwrap();
+    let piece = |some: &[(PageShape, Vec<u8>)]| {
+        let shapes: Vec<PageShape> = some.iter().map(|(shape, _)| *shape).collect();
+        let raw: Vec<u8> = some.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
+        let mut stored = Vec::new();
+        encoder.piece(&raw, &shapes, &mut stored).unwrap();
+        (shapes, raw, stored)
+    };
+    pages.chunks(8).map(piece).collect()
+}
+
+#[test]
+fn a_page_stream_decodes_piece_by_piece_and_beats_zstd_on_code() {
+    let pages = code_pages(3, 50);
+    let pieces = page_stream(&pages, 18);
+    let mut decoder = PageStreamDecoder::new(18).unwrap();
+    let mut zstd = StreamEncoder::new(19, 18).unwrap();
+    let (mut out, mut plain, mut bytes, mut plain_bytes) = (Vec::new(), Vec::new(), 0, 0);
+    for (shapes, raw, stored) in &pieces {
+        decoder.piece(stored, shapes, &mut out).unwrap();
+        assert_eq!(out, *raw);
+        zstd.piece(raw, &mut plain).unwrap();
+        bytes += stored.len();
+        plain_bytes += plain.len();
+    }
+    assert!(bytes * 10 < plain_bytes * 9, "{bytes} against {plain_bytes}");
+}
+
+#[test]
+fn a_page_stream_refuses_other_lengths_cut_pieces_and_other_orders() {
+    let pieces = page_stream(&code_pages(4, 16), 18);
+    let (shapes, raw, stored) = &pieces[0];
+    let fresh = || PageStreamDecoder::new(18).unwrap();
+    let mut out = Vec::new();
+    for change in [-1isize, 1] {
+        let mut shapes = shapes.clone();
+        shapes[3].bytes = shapes[3].bytes.strict_add_signed(change);
+        assert!(fresh().piece(stored, &shapes, &mut out).is_err(), "{change}");
+        assert!(out.is_empty());
+    }
+    for bytes in (0..stored.len()).step_by(7) {
+        assert!(fresh().piece(&stored[..bytes], shapes, &mut out).is_err(), "{bytes}");
+    }
+    let mut longer = stored.clone();
+    longer.push(0);
+    assert!(fresh().piece(&longer, shapes, &mut out).is_err(), "the end mark");
+    let mut decoder = fresh();
+    assert!(decoder.piece(&pieces[1].2, &pieces[1].0, &mut out).is_err(), "the second piece alone");
+    assert_eq!(decoder.piece(stored, shapes, &mut out), Err(CodecError::StreamFailed));
+    fresh().piece(stored, shapes, &mut out).unwrap();
+    assert_eq!(out, *raw);
+    assert!(PageStreamDecoder::new(11).is_err() && PageStreamDecoder::new(28).is_err());
+    assert!(PageStreamEncoder::new(18).unwrap().piece(&raw[1..], shapes, &mut out).is_err());
+}
+
+#[test]
+fn fuzz_page_streams_survive_hostile_bytes() {
+    let pieces = page_stream(&code_pages(5, 16), 16);
+    let (shapes, raw, stored) = &pieces[0];
+    let mut rng = SplitMix64(9);
+    let (mut refused, mut accepted, mut out) = (0, 0, Vec::new());
+    for _ in 0..500 {
+        let mut bytes = stored.clone();
+        for _ in 0..rng.below(3) {
+            let at = rng.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << rng.below(8);
+        }
+        match PageStreamDecoder::new(16).unwrap().piece(&bytes, shapes, &mut out) {
+            Ok(()) => {
+                assert_eq!(out.len(), raw.len());
+                accepted += 1;
+            }
+            Err(_) => {
+                assert!(out.is_empty());
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 50 && accepted > 50, "{refused} refused, {accepted} accepted");
+}
+
 /// Decodes mutated and random bytes with every codec and as streams; returns how many were refused and accepted.
 fn fuzz(seed: u64, rounds: usize) -> (usize, usize) {
     let mut rng = SplitMix64(seed);

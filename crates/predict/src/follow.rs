@@ -21,6 +21,8 @@ pub(crate) struct Follow {
     /// Segments to stay ahead by (streaming).
     pub lookahead: u32,
     pub audit: bool,
+    /// The run was found in the middle of the action by a single miss: what lies between two misses is there already.
+    pub found: bool,
     /// The current sequence has begun: pages were ordered.
     pub begun: bool,
     /// A touch after the one that matched lay in the action.
@@ -40,6 +42,7 @@ impl Follow {
             through: progress + 1,
             lookahead,
             audit: false,
+            found: false,
             begun: false,
             confirmed: false,
             misses: Vec::new(),
@@ -65,10 +68,16 @@ impl Follow {
             return None;
         }
         let segments_before = self.progress / config.segment_pages;
+        let jumped = position > self.through;
         self.progress = position;
         self.confirmed = true;
         self.misses.clear();
-        if position / config.segment_pages > segments_before {
+        if self.found && jumped {
+            // The device needed nothing of what was skipped, and will hardly need much of what follows.
+            self.lookahead = config.lookahead_found;
+            self.through = position + 1;
+            self.begun = false;
+        } else if position / config.segment_pages > segments_before {
             self.lookahead = self.lookahead.saturating_mul(2).min(config.lookahead_max);
         }
         self.order(self.lookahead, config)

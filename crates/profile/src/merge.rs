@@ -63,8 +63,9 @@ pub fn overlap_percent(one: &[PageId], other: &[PageId]) -> u32 {
     (both * 100).checked_div(either).unwrap_or(100) as u32
 }
 
-/// Refines `action` by an exact run with the same first page. The run's order wins; pages it did not touch stay behind the
-/// page they followed, or go. Returns how many pages were added or dropped.
+/// Refines `action` by an exact run with the same first page. The run's order wins, unless the action is stable and the pages
+/// are the same; pages it did not touch stay behind the page they followed, or go. Returns how many pages were added or
+/// dropped.
 pub(crate) fn refine(action: &mut Action, run: &[PageId], config: &MergeConfig) -> usize {
     let old: HashMap<PageId, PageMark> = action.pages.iter().copied().zip(action.marks.iter().copied()).collect();
     let touched: HashSet<PageId> = run.iter().copied().collect();
@@ -99,6 +100,16 @@ pub(crate) fn refine(action: &mut Action, run: &[PageId], config: &MergeConfig) 
     pages.truncate(config.action_pages_max);
     marks.truncate(config.action_pages_max);
     let changed = added + dropped;
+    // Two runs of one program never have quite the same order. Once an exact run has confirmed the action, another order of the
+    // same pages is no reason for a new revision, which would cost its bundle.
+    let same_pages = added == 0 && touched.len() == action.pages.len();
+    if same_pages && action.stable && action.runs > 1 {
+        for mark in &mut action.marks {
+            *mark = PageMark { runs: mark.runs.saturating_add(1), misses: 0, extra: false };
+        }
+        action.runs = action.runs.saturating_add(1);
+        return 0;
+    }
     if pages != action.pages {
         action.revision = action.revision.wrapping_add(1);
     }

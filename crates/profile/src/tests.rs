@@ -82,6 +82,42 @@ fn the_newest_exact_order_wins_and_kept_pages_follow_their_neighbours() {
 }
 
 #[test]
+fn another_order_of_the_same_pages_is_no_revision_once_the_action_is_confirmed() {
+    let (mut set, config) = new_set();
+    let id = set.learn(&pages(1, 0..40), &config).action.unwrap();
+    let swapped = |at: u32| {
+        pages(
+            1,
+            (0..40).map(|page| {
+                if page == at {
+                    at + 1
+                } else if page == at + 1 {
+                    at
+                } else {
+                    page
+                }
+            }),
+        )
+    };
+    // The first exact run after that it was learned from still corrects the order.
+    set.learn(&swapped(5), &config);
+    let action = set.get(id).unwrap();
+    assert!(action.stable && action.pages == swapped(5));
+    assert_eq!((action.revision, action.runs), (1, 2));
+    assert_eq!(set.learn(&swapped(9), &config).outcome, Outcome::Refined(0));
+    let action = set.get(id).unwrap();
+    assert_eq!((action.revision, action.runs, &action.pages), (1, 3, &swapped(5)));
+    assert!(action.marks.iter().all(|mark| mark.runs == 3));
+    // A page that went does make a revision, and takes the new order with it.
+    let mut less = swapped(20);
+    less.pop();
+    for _ in 0..config.misses_max {
+        set.learn(&less, &config);
+    }
+    assert_eq!(set.get(id).unwrap().pages, less);
+}
+
+#[test]
 fn a_page_touched_again_is_forgiven() {
     let (mut set, config) = new_set();
     let id = set.learn(&pages(1, 0..10), &config).action.unwrap();

@@ -25,6 +25,9 @@ use crate::learned;
 use crate::log::Logger;
 use crate::metrics::Metrics;
 use crate::published::Published;
+#[cfg(feature = "tls")]
+use crate::tls::Unwelcome;
+use crate::tls::{Acceptor, Channel, Greeting};
 use crate::upload::{Parked, UPLOADS_MAX};
 use crate::{ServerError, provider, session};
 
@@ -67,6 +70,7 @@ pub(crate) struct Shared {
     /// `None` if no bundles are made.
     pub workshop: Option<Workshop>,
     pub started: Instant,
+    acceptor: Acceptor,
     connections: AtomicU64,
 }
 
@@ -76,6 +80,7 @@ impl Shared {
             StoreAt::Folder(path) => Arc::new(Local::open(path)?),
             StoreAt::Open(store) => store.clone(),
         };
+        let acceptor = Acceptor::new(config.tls.as_ref())?;
         let shares = config.shares();
         let metrics = Arc::new(Metrics::default());
         let blocks = Arc::new(BlockCache::new(&shares));
@@ -99,6 +104,7 @@ impl Shared {
             publishing: Mutex::new(()),
             workshop,
             started: Instant::now(),
+            acceptor,
             connections: AtomicU64::new(0),
             metrics,
             store,
@@ -299,8 +305,47 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, st
     let number = shared.connections.fetch_add(1, Ordering::Relaxed);
     // Small replies must not wait for more data (Nagle).
     let _ = stream.set_nodelay(true);
-    session::run(shared.clone(), stream, &peer.to_string(), number, stopped).await;
+    let mut ending = stopped.clone();
+    let greeting = tokio::select! {
+        biased;
+        greeting = shared.acceptor.greet(stream, shared.config.wire.hello_deadline) => Some(greeting),
+        _ = ending.changed() => None,
+    };
+    match greeting {
+        // In mid-handshake nothing can be said.
+        None => {}
+        Some(Greeting::Welcome(Channel::Plain(stream))) => {
+            session::run(shared.clone(), stream, &peer.to_string(), number, stopped).await;
+        }
+        #[cfg(feature = "tls")]
+        Some(Greeting::Welcome(Channel::Tls(stream))) => {
+            session::run(shared.clone(), *stream, &peer.to_string(), number, stopped).await;
+        }
+        #[cfg(feature = "tls")]
+        Some(Greeting::Refused { stream, reason }) => {
+            shared.metrics.connections_failed.one();
+            shared.log.warning(format_args!("{peer}: connection closed: {reason}"));
+            if let Some(Unwelcome { socket, is_stranger }) = stream {
+                // A handshake that failed has said why; a client that speaks our protocol in the clear is told here.
+                let words = if is_stranger { last_words(&shared, ErrorCode::Protocol, USE_TLS) } else { Vec::new() };
+                let _ = tokio::time::timeout(FAREWELL_DEADLINE, farewell(socket, &words)).await;
+            }
+        }
+    }
     shared.metrics.connections.less_one();
+}
+
+/// What a client without TLS gets to read from a server with it.
+#[cfg(feature = "tls")]
+const USE_TLS: &str = "the server speaks TLS: use runnels://";
+
+/// The frames of a connection that is closed before it began.
+fn last_words(shared: &Shared, code: ErrorCode, text: &str) -> Vec<u8> {
+    let mut wire = ServerConnection::new(shared.config.wire.clone(), shared.now());
+    wire.shut_down(code, text);
+    let mut out = Vec::new();
+    wire.transmit(shared.now(), &mut out, usize::MAX);
+    out
 }
 
 /// Tells a client that there are too many.
@@ -308,12 +353,21 @@ fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, farewells: 
     shared.metrics.connections_refused.one();
     let Ok(slot) = farewells.clone().try_acquire_owned() else { return };
     shared.log.warning(format_args!("{peer}: refused, {} connections are open", shared.config.connections_max));
-    let mut wire = ServerConnection::new(shared.config.wire.clone(), shared.now());
-    wire.shut_down(ErrorCode::Busy, "the server has too many connections; try again later");
-    let mut out = Vec::new();
-    wire.transmit(shared.now(), &mut out, usize::MAX);
+    let words = last_words(shared, ErrorCode::Busy, "the server has too many connections; try again later");
+    let shared = shared.clone();
     tokio::spawn(async move {
-        let _ = tokio::time::timeout(FAREWELL_DEADLINE, farewell(stream, &out)).await;
+        let goodbye = async {
+            match shared.acceptor.greet(stream, FAREWELL_DEADLINE).await {
+                Greeting::Welcome(Channel::Plain(stream)) => farewell(stream, &words).await,
+                #[cfg(feature = "tls")]
+                Greeting::Welcome(Channel::Tls(stream)) => farewell(*stream, &words).await,
+                #[cfg(feature = "tls")]
+                Greeting::Refused { stream: Some(stream), .. } => farewell(stream.socket, &[]).await,
+                #[cfg(feature = "tls")]
+                Greeting::Refused { stream: None, .. } => {}
+            }
+        };
+        let _ = tokio::time::timeout(FAREWELL_DEADLINE, goodbye).await;
         drop(slot);
     });
 }

@@ -27,6 +27,17 @@ impl std::fmt::Debug for StoreAt {
     }
 }
 
+/// The PEM files of a server that speaks TLS. They are read once, when it starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Our certificate, then those that lead to an authority the devices trust.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Authorities of client certificates. If given, every client must show one that they issued.
+    pub client_authorities: Option<PathBuf>,
+}
+
 /// Settings of a server. [`Config::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -34,6 +45,8 @@ pub struct Config {
     pub store: StoreAt,
     /// The address to listen on; port 0 lets the system choose.
     pub listen: SocketAddr,
+    /// Take encrypted connections, and only those.
+    pub tls: Option<TlsFiles>,
     /// Constants of the Predictor; `predict.mode` chooses between streaming and the paper's one segment per round trip.
     pub predict: predict::Config,
     /// Learn and push at all. Without it the server only answers demands: the baseline to compare with.
@@ -52,7 +65,7 @@ pub struct Config {
     pub memory_bytes_max: usize,
     /// Images whose metadata is kept in memory; those no client has open make room.
     pub images_open_max: usize,
-    /// Push streams compressed live at once. Each holds an encoder of about 3 MiB.
+    /// Push streams compressed live at once. Each holds an encoder of about 5 MiB.
     pub live_streams_max: usize,
     /// Blocks read from the store at once.
     pub reads_max: usize,
@@ -99,6 +112,7 @@ impl Config {
         Config {
             store,
             listen,
+            tls: None,
             predict: predict::Config::default(),
             learning: true,
             bundles: true,

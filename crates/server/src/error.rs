@@ -30,6 +30,14 @@ pub enum ServerError {
         /// The least that works.
         min: u64,
     },
+    /// A certificate or key is of no use.
+    #[error("{}: {reason}", path.display())]
+    Tls {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The operating system refuses threads, signals or timers.
     #[error("cannot start the server: {0}")]
     Runtime(std::io::Error),

@@ -30,11 +30,12 @@ mod provider;
 mod published;
 mod push;
 mod session;
+mod tls;
 mod upload;
 
 pub use accept::{Server, serve_blocking};
 pub use catalog::{ListedImage, Listing};
-pub use config::{Config, Shares, StoreAt};
+pub use config::{Config, Shares, StoreAt, TlsFiles};
 pub use error::ServerError;
 pub use log::{Level, Logger};
 pub use metrics::{Counter, Definition, Metrics};

@@ -8,12 +8,13 @@
 //! The pieces come from the action's bundle if there is one and it fits ([`Pusher::choose`]), otherwise they are
 //! compressed live, leaving out pages that the device has from us already.
 
+mod sequence;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use codec::StreamEncoder;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 use units::{ActionId, ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, SegmentIndex, StreamId, Token};
 use wire::{ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, PushPosition, ServerConnection};
@@ -21,11 +22,12 @@ use wire::{ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Push
 use crate::accept::Shared;
 use crate::blocks::locked;
 use crate::budget::Room;
-use crate::bundle::Bundle;
 use crate::device::Device;
 use crate::error::Failure;
 use crate::published::Published;
 use crate::session::{Done, Images};
+pub(crate) use sequence::PAGE_BYTES_EXPECTED;
+use sequence::{Sequence, Source};
 
 /// Programs pushed to at once on one connection. More than a small device starts at a time.
 const SEQUENCES_MAX: usize = 16;
@@ -33,17 +35,26 @@ const SEQUENCES_MAX: usize = 16;
 /// Ended sequences that are remembered, so that their last pages are still found to be on the way.
 const ENDED_MAX: usize = 32;
 
-/// zstd level of live streams: 3 keeps up with a 1 Gbit/s link on one core.
-const LIVE_LEVEL: i32 = 3;
+/// zstd level of live streams: it takes 7 % off level 3 on the pages of program starts, and still compresses some 100 MB/s
+/// on one core. Live streams are for the time until there is a bundle, and what is left then.
+const LIVE_LEVEL: i32 = 6;
 
-/// Largest window of live streams: 1 MiB, so that an encoder takes about 3 MiB.
+/// Largest window of live streams: 1 MiB, so that an encoder takes about 5 MiB.
 const LIVE_WINDOW_LOG_MAX: u8 = 20;
 
 /// Smallest window worth compressing for; below it pieces are sent as they are.
 const LIVE_WINDOW_LOG_MIN: u8 = 10;
 
-/// What a piece under construction is expected to add to the queue: a segment compressed to about a half.
-const PIECE_BYTES_EXPECTED: usize = 64 << 10;
+/// What a piece under construction is expected to add to the queue.
+const PIECE_BYTES_EXPECTED: usize = PAGE_BYTES_EXPECTED * SEGMENT_PAGES_MAX;
+
+/// Push frames in flight or queued of one stream that are remembered for a cancel.
+const QUEUED_MAX: usize = 128;
+
+/// A demanded page that is so many times the bytes of its answer away in a push comes with the push. Answering would delay all
+/// that the program needs next by these bytes, to bring one page of them sooner; and the block holds pages that are
+/// pushed all the same. Four blocks are three to four segments: less than the client waits before it insists.
+const ANSWERS_AHEAD_MAX: usize = 4;
 
 /// Part of an action (in percent) that the device may have already and still be sent the whole bundle.
 const BUNDLE_SENT_PERCENT_MAX: usize = 25;
@@ -74,9 +85,13 @@ impl Advice {
 pub(crate) struct Ordered {
     pub action: ActionId,
     pub revision: u32,
+    /// A sequence begins here, whatever was pushed before; otherwise the order extends the current one.
+    pub begins: bool,
     /// Position of the first of `pages` in the action.
     pub from: u32,
     pub pages: Vec<PageId>,
+    /// The page before `pages`, for an order that extends.
+    pub before: Option<PageId>,
     /// Pages of the whole action.
     pub total: u32,
     pub segment_pages: u32,
@@ -96,71 +111,6 @@ pub(crate) struct Built {
     bytes: Result<Bytes, Failure>,
     encoder: Option<Box<StreamEncoder>>,
     room: Option<Room>,
-}
-
-enum Source {
-    Bundle(Arc<Bundle>),
-    /// The encoder is away while a piece is being built.
-    Live {
-        encoder: Option<Box<StreamEncoder>>,
-        window_log: u8,
-        _slot: OwnedSemaphorePermit,
-    },
-    Stored,
-}
-
-struct Sequence {
-    number: u64,
-    token: Token,
-    handle: ImageHandle,
-    image: Arc<Published>,
-    action: ActionId,
-    revision: u32,
-    audit: bool,
-    total: u32,
-    segment_pages: u32,
-    /// Position of the first of `pages`.
-    base: u32,
-    pages: Vec<PageId>,
-    /// Next position to send.
-    next: u32,
-    /// Position up to which blocks were read ahead.
-    ahead: u32,
-    source: Source,
-    building: bool,
-    /// Set with the first piece.
-    stream: Option<StreamId>,
-    /// All was queued, or the client stopped it.
-    ended: bool,
-    /// The client stopped it: what would extend it is not wanted either.
-    unwanted: bool,
-    /// Pages of the pieces queued lately: a cancel drops some of them.
-    queued: VecDeque<Vec<PageId>>,
-}
-
-/// Push frames in flight or queued of one stream that are remembered for a cancel.
-const QUEUED_MAX: usize = 128;
-
-impl Sequence {
-    fn through(&self) -> u32 {
-        self.base + self.pages.len() as u32
-    }
-
-    fn page_range(&self, from: u32, through: u32) -> &[PageId] {
-        &self.pages[(from - self.base) as usize..(through - self.base) as usize]
-    }
-
-    /// Positions of the next piece, if all of it is ordered.
-    fn next_piece(&self) -> Option<(u32, u32)> {
-        let piece_pages = match &self.source {
-            Source::Bundle(bundle) => bundle.piece_pages,
-            _ => self.segment_pages.min(SEGMENT_PAGES_MAX as u32),
-        };
-        let end = ((self.next / piece_pages + 1) * piece_pages).min(self.total);
-        let whole = matches!(self.source, Source::Bundle(_));
-        let through = end.min(self.through());
-        (self.next < through && (!whole || through == end)).then_some((self.next, through))
-    }
 }
 
 /// The push side of one connection.
@@ -208,21 +158,13 @@ impl Pusher {
             .sequences
             .iter_mut()
             .find(|sequence| sequence.token == token && sequence.image.id == image && !sequence.ended);
-        match current {
-            Some(sequence)
-                if sequence.action == order.action
-                    && sequence.revision == order.revision
-                    && (sequence.base..=sequence.through()).contains(&order.from) =>
-            {
-                let known = (sequence.through() - order.from) as usize;
-                sequence.pages.extend(order.pages.iter().skip(known));
+        if let Some(sequence) = current {
+            if !order.begins && sequence.extend(&order) {
+                return;
             }
-            Some(_) => {
-                self.end_token(wire, image, token, PushEndReason::Mismatch);
-                self.begin(wire, images, image, token, order, advice.cold);
-            }
-            None => self.begin(wire, images, image, token, order, advice.cold),
+            self.end_token(wire, image, token, PushEndReason::Mismatch);
         }
+        self.begin(wire, images, image, token, order, advice.cold);
     }
 
     fn begin(
@@ -240,7 +182,9 @@ impl Pusher {
         if active >= SEQUENCES_MAX || order.pages.is_empty() {
             return;
         }
-        if cold {
+        // A program that starts over from its first page, which the device has dropped, starts cold. One page lost in the middle
+        // of an action says nothing about the others.
+        if cold && order.from <= 1 {
             self.device.forget(image.id);
         }
         let Some(source) = self.choose(&image, &order, hello.window_log_max) else { return };
@@ -270,6 +214,7 @@ impl Pusher {
             base,
             pages,
             next,
+            queued_through: next,
             ahead: next,
             source,
             building: false,
@@ -346,6 +291,7 @@ impl Pusher {
             }
         };
         if pages.is_empty() {
+            sequence.queued_through = through;
             self.finish_if_complete(wire, at);
             return;
         }
@@ -452,6 +398,7 @@ impl Pusher {
         self.shared.metrics.pages_pushed.add(pages.len() as u64);
         self.shared.metrics.push_bytes.add(bytes.len() as u64);
         wire.push(PushPiece { stream, segment, pages: pages.to_vec(), bytes }).map_err(refused)?;
+        sequence.queued_through = sequence.next;
         sequence.queued.push_back(pages.to_vec());
         if sequence.queued.len() > QUEUED_MAX {
             sequence.queued.pop_front();
@@ -530,6 +477,7 @@ impl Pusher {
         sequence.ended = true;
         sequence.source = Source::Stored;
         sequence.pages = Vec::new();
+        sequence.base = sequence.queued_through;
         self.device.disown(self.connection, sequence.image.id, sequence.token);
     }
 
@@ -543,16 +491,34 @@ impl Pusher {
         });
     }
 
-    /// The stream that carries `page`: sent and not credited yet, or queued to leave within the in-flight window.
-    pub fn on_the_way(&self, wire: &ServerConnection, image: ImageHandle, page: PageId) -> Option<StreamId> {
-        let room = wire.push_window_bytes().saturating_sub(wire.in_flight_push_bytes());
-        self.sequences.iter().filter(|sequence| sequence.handle == image).filter_map(|sequence| sequence.stream).find(
-            |stream| match wire.push_position(*stream, page) {
-                PushPosition::Sent => true,
-                PushPosition::Queued { bytes_ahead } => bytes_ahead as u64 <= room,
-                PushPosition::Absent => false,
-            },
-        )
+    /// The stream that brings `page` so soon that an answer of `answer_bytes` to a demand would do more harm than good: the
+    /// page was sent and is not credited yet, or leaves within the in-flight window, or not long after it.
+    pub fn on_the_way(
+        &self,
+        wire: &ServerConnection,
+        image: ImageHandle,
+        page: PageId,
+        answer_bytes: usize,
+    ) -> Option<StreamId> {
+        let room = wire.push_window_bytes().saturating_sub(wire.in_flight_push_bytes()) as usize;
+        let ahead_max = room.max(answer_bytes.saturating_mul(ANSWERS_AHEAD_MAX));
+        let soon = |sequence: &Sequence, stream| match wire.push_position(stream, page) {
+            PushPosition::Sent => true,
+            PushPosition::Queued { bytes_ahead } => bytes_ahead <= ahead_max,
+            PushPosition::Absent => self
+                .bytes_until(sequence, page)
+                .is_some_and(|bytes| wire.queued_push_bytes().saturating_add(bytes) <= ahead_max),
+        };
+        let mine = self.sequences.iter().filter(|sequence| sequence.handle == image);
+        mine.filter_map(|sequence| sequence.stream.filter(|stream| soon(sequence, *stream))).next()
+    }
+
+    fn bytes_until(&self, sequence: &Sequence, page: PageId) -> Option<usize> {
+        let bytes = sequence.bytes_until(page)?;
+        // Live streams leave out what the device is thought to have.
+        let skipped = !matches!(sequence.source, Source::Bundle(_))
+            && (self.device.has(sequence.image.id, &[page])[0] || !sequence.image.is_stored(page));
+        (!skipped).then_some(bytes)
     }
 }
 

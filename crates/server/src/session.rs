@@ -160,6 +160,8 @@ impl Session {
         let mut input = vec![0; READ_BYTES];
         let mut out = Vec::with_capacity(WRITE_BYTES);
         let mut written = 0;
+        // What was written may lie in the stream's own buffer, if it encrypts.
+        let mut unflushed = false;
         loop {
             self.take_events();
             // Replies go first: pushes get what they leave of the connection's share.
@@ -189,9 +191,12 @@ impl Session {
                         self.take_done(done);
                     }
                 }
-                sent = writer.write(&out[written..]), if written < out.len() => match sent {
-                    Ok(bytes) if bytes > 0 => written += bytes,
-                    _ => self.wire.lost(),
+                sent = write_on(&mut writer, &out[written..]), if written < out.len() || unflushed => match sent {
+                    Ok(bytes) => {
+                        written += bytes;
+                        unflushed = bytes > 0;
+                    }
+                    Err(_) => self.wire.lost(),
                 },
                 received = reader.read(&mut input), if reads => match received {
                     // An error closes the connection and comes back as an event.
@@ -325,6 +330,17 @@ impl Session {
 async fn room_for_command(commands: Option<&tokio::sync::mpsc::Sender<Command>>) {
     if let Some(commands) = commands {
         let _ = commands.reserve().await;
+    }
+}
+
+/// Writes some of the bytes; without any, sees to it that the earlier ones leave.
+async fn write_on<S: AsyncWrite + Unpin>(writer: &mut S, bytes: &[u8]) -> std::io::Result<usize> {
+    if bytes.is_empty() {
+        return writer.flush().await.map(|()| 0);
+    }
+    match writer.write(bytes).await? {
+        0 => Err(std::io::ErrorKind::WriteZero.into()),
+        count => Ok(count),
     }
 }
 

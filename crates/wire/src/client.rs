@@ -295,6 +295,18 @@ impl ClientConnection {
         Ok(())
     }
 
+    /// Somebody waits for the answer to a speculative request now. An answer that is under way is no fault.
+    pub fn hurry(&mut self, request: RequestId) -> Result<(), Refused> {
+        self.check_room()?;
+        match self.requests.get_mut(request) {
+            Some(pending) if !pending.abandoned => {}
+            _ => return Err(Refused::UnknownRequest(request)),
+        }
+        // Behind the request itself, which may not have left yet, and taken back with it.
+        self.ordered.push(Some(request), encode::client(&ClientMessage::Hurry { request }));
+        Ok(())
+    }
+
     /// Reports first touches that needed no network, in order: 1 to 1024 pages.
     pub fn touch(&mut self, image: ImageHandle, token: Token, pages: Vec<PageId>) -> Result<(), Refused> {
         self.check_room()?;

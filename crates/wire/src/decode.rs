@@ -21,6 +21,7 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         ClientKind::Hello => ClientMessage::Hello(client_hello(&mut reader)?),
         ClientKind::Ping => ClientMessage::Ping { nonce: reader.u64("nonce")? },
         ClientKind::Cancel => ClientMessage::Cancel { request: request(&mut reader)? },
+        ClientKind::Hurry => ClientMessage::Hurry { request: request(&mut reader)? },
         ClientKind::Touch => ClientMessage::Touch {
             image: image(&mut reader)?,
             token: token(&mut reader)?,
@@ -83,13 +84,13 @@ fn client_request(kind: ClientKind, reader: &mut Reader) -> Result<Request, Wire
             reader.check(offset.checked_add(bytes as u64).is_some(), "offset", offset, "a range of 64-bit offsets")?;
             Request::MetaRead { image, offset, bytes }
         }
-        ClientKind::PullBlock => Request::PullBlock {
-            image: image(reader)?,
-            token: token(reader)?,
-            page: PageId::from_u64(reader.u64("page")?),
-            block: BlockId(reader.u32("block")?),
-            force: reader.flag("flags")?,
-        },
+        ClientKind::PullBlock => {
+            let (image, token) = (image(reader)?, token(reader)?);
+            let (page, block) = (PageId::from_u64(reader.u64("page")?), BlockId(reader.u32("block")?));
+            let flags = reader.u8("flags")?;
+            reader.check(flags <= 3, "flags", flags as u64, "0 to 3")?;
+            Request::PullBlock { image, token, page, block, force: flags & 1 != 0, speculative: flags & 2 != 0 }
+        }
         ClientKind::PullPages => {
             let (image, token, force) = (image(reader)?, token(reader)?, reader.flag("flags")?);
             Request::PullPages { image, token, force, pages: reader.pages(PUSH_PAGES_MAX)? }

@@ -39,6 +39,7 @@ pub(crate) fn client(message: &ClientMessage) -> Frame {
         ClientMessage::Hello(hello) => client_hello(hello),
         ClientMessage::Request { request, ask } => client_request(writer(request_kind(ask)).u32(request.0), ask),
         ClientMessage::Cancel { request } => writer(ClientKind::Cancel).u32(request.0).finish(),
+        ClientMessage::Hurry { request } => writer(ClientKind::Hurry).u32(request.0).finish(),
         ClientMessage::Ping { nonce } => writer(ClientKind::Ping).u64(*nonce).finish(),
         ClientMessage::Touch { image, token, pages } => {
             writer(ClientKind::Touch).u32(image.0).u128(token.0).pages(pages).finish()
@@ -72,8 +73,9 @@ fn client_request(writer: Writer, ask: &Request) -> Frame {
     match ask {
         Request::Open { name } => writer.u8(name.len() as u8).raw(name.as_bytes()),
         Request::MetaRead { image, offset, bytes } => writer.u32(image.0).u64(*offset).u32(*bytes),
-        Request::PullBlock { image, token, page, block, force } => {
-            writer.u32(image.0).u128(token.0).u64(page.to_u64()).u32(block.0).u8(u8::from(*force))
+        Request::PullBlock { image, token, page, block, force, speculative } => {
+            let flags = u8::from(*force) | u8::from(*speculative) << 1;
+            writer.u32(image.0).u128(token.0).u64(page.to_u64()).u32(block.0).u8(flags)
         }
         Request::PullPages { image, token, pages, force } => {
             writer.u32(image.0).u128(token.0).u8(u8::from(*force)).pages(pages)

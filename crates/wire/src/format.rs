@@ -140,6 +140,8 @@ kinds! {
         Ping = 0x02,
         /// The answer to a request is no longer wanted.
         Cancel = 0x03,
+        /// Somebody waits for the answer to a speculative request now.
+        Hurry = 0x04,
         /// Opens an image by name.
         Open = 0x10,
         /// Reads a range of superblock or metadata.

@@ -55,7 +55,7 @@ pub enum Request {
         /// Bytes wanted, 1 to [`crate::format::META_READ_BYTES_MAX`]; the reply has exactly so many.
         bytes: u32,
     },
-    /// Asks for the stored block that holds a page which was touched and missed.
+    /// Asks for the stored block that holds a page which was touched and missed, or may be touched soon.
     PullBlock {
         /// The image.
         image: ImageHandle,
@@ -67,6 +67,9 @@ pub enum Request {
         block: BlockId,
         /// The server must send the block even if a push carries it (flag bit 0).
         force: bool,
+        /// Nobody waits for the block: nothing was touched, and the answer leaves behind those that are waited for
+        /// (flag bit 1). [`ClientMessage::Hurry`] takes this back.
+        speculative: bool,
     },
     /// Asks for just these pages, 1 to 32 of them.
     PullPages {
@@ -398,6 +401,11 @@ pub enum ClientMessage {
     },
     /// The answer is no longer wanted; it still comes, as itself or as an error `Cancelled`.
     Cancel {
+        /// Number of the request.
+        request: RequestId,
+    },
+    /// Somebody waits for the answer to a speculative request now: it leaves with the answers that are waited for.
+    Hurry {
         /// Number of the request.
         request: RequestId,
     },

@@ -25,6 +25,14 @@ impl Lane {
         Some((request, frame))
     }
 
+    /// Takes out the oldest frame of `request`.
+    pub fn take(&mut self, request: RequestId) -> Option<Frame> {
+        let at = self.frames.iter().position(|(owner, _)| *owner == Some(request))?;
+        let (_, frame) = self.frames.remove(at)?;
+        self.bytes -= frame.bytes();
+        Some(frame)
+    }
+
     /// Drops every frame of `request`; whether there was one.
     pub fn remove(&mut self, request: RequestId) -> bool {
         let before = self.frames.len();

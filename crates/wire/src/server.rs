@@ -1,7 +1,9 @@
 //! The server's half of one connection: bytes and `now` in, events and bytes out.
 //!
-//! Frames leave in this order: control (hello, pongs, ends and starts of streams, cancelled requests), replies to
-//! requests, push. A push frame leaves only while fewer push bytes than the window are under way, so a reply never
+//! Frames leave in this order: control (hello, pongs, ends and starts of streams, cancelled requests), replies that are
+//! waited for, replies to speculative requests, push. Speculation goes before push because it is bounded by what the
+//! client asks, about what the link holds, and a client whose program is being pushed to asks for none; behind a push
+//! that fills the link its requests would meet their deadlines. A push frame leaves only while fewer push bytes than the window are under way, so a reply never
 //! queues behind more than one window; see `window`. A frame that was handed out in part is finished first.
 //!
 //! The server's connection task drives it: bytes from the socket to [`ServerConnection::receive`], then
@@ -100,6 +102,8 @@ pub struct ServerConnection {
     puts_ended: VecDeque<RequestId>,
     control: Lane,
     replies: Lane,
+    /// Replies nobody waits for yet.
+    speculative: Lane,
     push: PushQueue,
     spout: Spout,
     opened: Moment,
@@ -125,6 +129,7 @@ impl ServerConnection {
             puts_ended: VecDeque::new(),
             control: Lane::default(),
             replies: Lane::default(),
+            speculative: Lane::default(),
             spout: Spout::default(),
             opened: now,
             received: now,
@@ -153,13 +158,13 @@ impl ServerConnection {
     /// Appends up to `max` bytes for the client to `out`; returns their number. 0 means that nothing may be sent now.
     pub fn transmit(&mut self, now: Moment, out: &mut Vec<u8>, max: usize) -> usize {
         self.queue_progress();
-        let (control, replies, push, traffic) =
-            (&mut self.control, &mut self.replies, &mut self.push, &mut self.traffic);
+        let (control, replies, speculative) = (&mut self.control, &mut self.replies, &mut self.speculative);
+        let (push, traffic) = (&mut self.push, &mut self.traffic);
         let written = self.spout.drain(out, max, || {
             if let Some((_, frame)) = control.pop() {
                 return Some(frame);
             }
-            if let Some((_, frame)) = replies.pop() {
+            if let Some((_, frame)) = replies.pop().or_else(|| speculative.pop()) {
                 traffic.reply_bytes += frame.bytes() as u64;
                 return Some(frame);
             }
@@ -232,7 +237,7 @@ impl ServerConnection {
 
     /// Whether so many reply bytes are queued that the server should not take up further requests before some left.
     pub fn is_congested(&self) -> bool {
-        self.replies.bytes() >= REPLY_QUEUE_BYTES_MAX
+        self.replies.bytes() + self.speculative.bytes() >= REPLY_QUEUE_BYTES_MAX
     }
 
     /// Bytes the connection holds: for the client, of the frame that is arriving, and of uploads in events.
@@ -271,9 +276,11 @@ impl ServerConnection {
         if found > max {
             return Err(Refused::Limit { what: "bytes of a reply", found: found as u64, min: 0, max: max as u64 });
         }
+        let speculative = matches!(asked.ask, Request::PullBlock { speculative: true, .. });
         self.queue_progress();
         self.retire(request);
-        self.replies.push(Some(request), frame);
+        let lane = if speculative { &mut self.speculative } else { &mut self.replies };
+        lane.push(Some(request), frame);
         Ok(())
     }
 
@@ -447,7 +454,7 @@ impl ServerConnection {
 
     /// Control frames and replies, which may leave at any time.
     fn sendable_bytes(&self) -> usize {
-        self.control.bytes() + self.replies.bytes() + self.spout.bytes()
+        self.control.bytes() + self.replies.bytes() + self.speculative.bytes() + self.spout.bytes()
     }
 
     fn close(&mut self, error: WireError) -> WireError {
@@ -461,6 +468,7 @@ impl ServerConnection {
     fn finish(&mut self, code: Option<ErrorCode>, text: &str) {
         self.control.clear();
         self.replies.clear();
+        self.speculative.clear();
         self.asked.clear();
         self.push = PushQueue::new(0);
         self.inbox = Inbox::default();

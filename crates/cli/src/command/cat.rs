@@ -9,6 +9,7 @@ use client::{Config, Session, Target};
 use image::Kind;
 use units::Token;
 
+use crate::command::trust::TrustArgs;
 use crate::failure;
 
 /// Bytes read at a time: some blocks, so that readahead has something to do.
@@ -17,15 +18,19 @@ const READ_BYTES: u32 = 256 * 1024;
 /// Write a file of an image, local or on a server, to standard output
 #[derive(clap::Args)]
 pub struct Args {
-    /// app.rnl, or runnel://host/name
+    /// app.rnl, runnel://host/name (runnels:// for TLS), or http://host/path/app.rnl
     image: String,
     /// Path inside the image; symbolic links are followed
     path: String,
+
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 /// Reads through the same session as a mount, so every byte is verified.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let session = Session::open(&Target::parse(&args.image)?, Config { connections: 1, ..Config::default() })?;
+    let config = Config { connections: 1, trust: args.trust.trust(), ..Config::default() };
+    let session = Session::open(&Target::parse(&args.image)?, config)?;
     let metadata = session.metadata();
     let id = metadata
         .resolve_following(args.path.as_bytes())

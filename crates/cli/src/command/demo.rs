@@ -16,8 +16,7 @@ pub struct Args {
 
 /// Tells each step and ends with a table.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let options =
-        ::bench::demo::Options { link: args.link, work: args.work, ..::bench::demo::Options::default() };
+    let options = ::bench::demo::Options { link: args.link, work: args.work, ..::bench::demo::Options::default() };
     ::bench::demo::run(&options, &mut std::io::stdout())?;
     Ok(ExitCode::SUCCESS)
 }

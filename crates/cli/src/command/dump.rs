@@ -28,11 +28,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         image::dump(&metadata, &mut text)?;
     } else if magic == profile::format::MAGIC {
         let bytes = std::fs::read(&args.file).with_context(|| name.clone())?;
-        let set = profile::decode(&bytes, &profile::Limits::default()).map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
+        let set = profile::decode(&bytes, &profile::Limits::default())
+            .map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
         profile::dump(&set, &mut text)?;
     } else if magic == trace::format::MAGIC {
         let bytes = std::fs::read(&args.file).with_context(|| name.clone())?;
-        let trace = trace::read(&bytes, &trace::Limits::default()).map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
+        let trace = trace::read(&bytes, &trace::Limits::default())
+            .map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
         trace::dump(&trace, &mut text)?;
     } else {
         let found = &magic[..length];

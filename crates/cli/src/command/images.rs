@@ -4,20 +4,25 @@ use std::process::ExitCode;
 
 use client::{Config, Server};
 
+use crate::command::trust::TrustArgs;
+
 /// List what a server publishes
 #[derive(clap::Args)]
 pub struct Args {
-    /// runnel://host[:port]
+    /// runnel://host[:port], or runnels:// for TLS
     server: String,
     /// Print the server's JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 /// One line per tag: name, id, size.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let server = Server::parse(&args.server)?;
-    let listing = client::admin::list(&server, Config::default().open_deadline)?;
+    let listing = client::admin::list(&server, &args.trust.trust(), Config::default().open_deadline)?;
     if args.json {
         println!("{listing}");
         return Ok(ExitCode::SUCCESS);

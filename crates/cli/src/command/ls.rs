@@ -8,12 +8,13 @@ use client::{Config, Session, Target};
 use image::{Kind, Metadata};
 use units::InodeId;
 
+use crate::command::trust::TrustArgs;
 use crate::failure;
 
 /// List a directory of an image, local or on a server
 #[derive(clap::Args)]
 pub struct Args {
-    /// app.rnl, or runnel://host/name
+    /// app.rnl, runnel://host/name (runnels:// for TLS), or http://host/path/app.rnl
     image: String,
     /// Path inside the image
     #[arg(default_value = "/")]
@@ -24,11 +25,15 @@ pub struct Args {
     /// The whole tree below the path
     #[arg(short = 'R', long)]
     recursive: bool,
+
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 /// Prints names, one a line, as the bytes they are.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let session = Session::open(&Target::parse(&args.image)?, Config { connections: 1, ..Config::default() })?;
+    let config = Config { connections: 1, trust: args.trust.trust(), ..Config::default() };
+    let session = Session::open(&Target::parse(&args.image)?, config)?;
     let metadata = session.metadata();
     let inode = metadata
         .resolve_following(args.path.as_bytes())

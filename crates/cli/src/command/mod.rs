@@ -22,4 +22,5 @@ pub mod run;
 pub mod serve;
 pub mod session;
 pub mod status;
+pub mod trust;
 pub mod umount;

@@ -15,7 +15,7 @@ use crate::command::session::SessionArgs;
 /// Mount an image, from a server or a local file
 #[derive(clap::Args)]
 pub struct Args {
-    /// runnel://host[:port]/name[:tag], or app.rnl
+    /// runnel://host[:port]/name[:tag] (runnels:// for TLS), http://host/path/app.rnl, or app.rnl
     target: String,
     /// An empty directory
     directory: PathBuf,
@@ -117,15 +117,18 @@ fn detach() -> anyhow::Result<ExitCode> {
             let status = child.wait().context("cannot wait for the background process")?;
             Ok(ExitCode::from(status.code().unwrap_or(1).clamp(1, 255) as u8))
         }
-        Err(_) => anyhow::bail!("the mount is not ready after {} s; it goes on in the background", DETACH_PATIENCE.as_secs()),
+        Err(_) => {
+            anyhow::bail!("the mount is not ready after {} s; it goes on in the background", DETACH_PATIENCE.as_secs())
+        }
     }
 }
 
 /// What the mount table shows: the image's name without its server.
 pub fn short_name(target: &str) -> String {
-    let name = match target.strip_prefix("runnel://") {
-        Some(rest) => rest.split_once('/').map_or(rest, |(_, name)| name),
-        None => Path::new(target).file_stem().and_then(|stem| stem.to_str()).unwrap_or("image"),
+    let file = match target.split_once("://") {
+        Some(("runnel" | "runnels", rest)) => return rest.split_once('/').map_or(rest, |(_, name)| name).to_string(),
+        Some((_, rest)) => rest.split_once('?').map_or(rest, |(path, _)| path),
+        None => target,
     };
-    name.to_string()
+    Path::new(file).file_stem().and_then(|stem| stem.to_str()).unwrap_or("image").to_string()
 }

@@ -150,9 +150,7 @@ fn source(args: &Args) -> anyhow::Result<Source> {
         return Ok(Source::Tar { input, layout });
     }
     Ok(match Source::detect(path)? {
-        Source::Directory { path, .. } => {
-            Source::Directory { path, one_file_system: args.one_file_system, layout }
-        }
+        Source::Directory { path, .. } => Source::Directory { path, one_file_system: args.one_file_system, layout },
         Source::Tar { input, .. } => Source::Tar { input, layout },
         other => other,
     })

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use client::{Config, Target};
 
+use crate::command::trust::TrustArgs;
 use crate::{failure, progress};
 
 /// Upload an image: only the blocks the server lacks, then the tag switches in one step
@@ -12,25 +13,32 @@ use crate::{failure, progress};
 pub struct Args {
     /// The image file
     image: PathBuf,
-    /// runnel://host/name[:tag]
+    /// runnel://host/name[:tag], or runnels:// for TLS
     target: String,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 /// Uploads and reports what travelled.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Target::Remote(remote) = Target::parse(&args.target)? else {
-        return Err(failure::usage(format!("{}: push goes to runnel://host/name[:tag]", args.target)));
+        return Err(failure::usage(format!(
+            "{}: push goes to runnel://host/name[:tag], where `runnel serve` runs",
+            args.target
+        )));
     };
     let bar = progress::bytes(1, "uploading");
     let mut last = client::upload::Progress::default();
-    let outcome = client::upload::upload(&args.image, &remote, &Config::default().limits, &mut |state| {
-        last = state;
-        bar.set_length(state.wanted_bytes);
-        bar.set_position(state.sent_bytes.min(state.wanted_bytes));
-    });
+    let outcome =
+        client::upload::upload(&args.image, &remote, &Config::default().limits, &args.trust.trust(), &mut |state| {
+            last = state;
+            bar.set_length(state.wanted_bytes);
+            bar.set_position(state.sent_bytes.min(state.wanted_bytes));
+        });
     bar.finish_and_clear();
     let id = outcome?;
     if args.json {

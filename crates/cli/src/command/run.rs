@@ -16,7 +16,7 @@ use crate::command::session::SessionArgs;
 /// Start a program inside an image, without root
 #[derive(clap::Args)]
 pub struct Args {
-    /// runnel://host[:port]/name[:tag], or app.rnl
+    /// runnel://host[:port]/name[:tag] (runnels:// for TLS), http://host/path/app.rnl, or app.rnl
     target: String,
 
     /// Let the program write: changes go to this folder
@@ -45,8 +45,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let plan: Plan = args.plan.plan(PathBuf::new(), args.command.clone())?;
     let config = args.session.config();
-    let code = ::mount::run::run(Request::new(options, plan), || {
-        Session::open(&target, config).map_err(MountError::Session)
-    })?;
+    let code =
+        ::mount::run::run(Request::new(options, plan), || Session::open(&target, config).map_err(MountError::Session))?;
     Ok(ExitCode::from(code.clamp(0, 255) as u8))
 }

@@ -17,6 +17,18 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:7327")]
     listen: SocketAddr,
 
+    /// Take encrypted connections only (runnels://), with this certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Serve only clients with a certificate issued by an authority in this file (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    client_ca: Option<PathBuf>,
+
     /// How far to push ahead of a program at most, in KiB; 0 pushes one segment per round trip, as in the paper
     #[arg(long, value_name = "KIB", default_value_t = 8192)]
     push_window: u64,
@@ -69,6 +81,9 @@ pub struct Args {
 /// Serves until SIGINT or SIGTERM; what was learned is saved.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut config = Config::new(StoreAt::Folder(args.store.clone()), args.listen);
+    if let Some((certificate, key)) = args.tls_cert.clone().zip(args.tls_key.clone()) {
+        config.tls = Some(server::TlsFiles { certificate, key, client_authorities: args.client_ca.clone() });
+    }
     config.predict.mode = predict::Mode::from_push_window(args.push_window);
     config.predict.segment_pages = args.segment_pages.clamp(2, units::SEGMENT_PAGES_MAX as u32);
     config.predict.construction_timer = std::time::Duration::from_secs(args.construction_timer);

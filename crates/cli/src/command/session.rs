@@ -5,6 +5,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use client::{Config, Granularity, Waiting};
 
+use crate::command::trust::TrustArgs;
+
 /// How a session talks to its server.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Session")]
@@ -32,6 +34,9 @@ pub struct SessionArgs {
     /// Refuse pushed pages: the server sends only what is asked for
     #[arg(long)]
     pub no_push: bool,
+
+    #[command(flatten)]
+    pub trust: TrustArgs,
 }
 
 /// See [`Granularity`].
@@ -58,6 +63,7 @@ impl SessionArgs {
             readahead_blocks: self.readahead,
             waiting: self.soft.map_or(Waiting::Hard, |seconds| Waiting::Soft(Duration::from_secs(seconds))),
             push: !self.no_push,
+            trust: self.trust.trust(),
             ..Config::default()
         }
     }

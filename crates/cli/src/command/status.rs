@@ -3,26 +3,31 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use client::{Config, Server};
 use ::mount::MountStatus;
+use client::{Config, Server};
 
+use crate::command::trust::TrustArgs;
 use crate::{failure, progress};
 
 /// Show counters of mounts, or of a server
 #[derive(clap::Args)]
 pub struct Args {
-    /// A mount point, or runnel://host; all mounts of this user if left out
+    /// A mount point, or runnel://host (runnels:// for TLS); all mounts of this user if left out
     target: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 /// One mount, all mounts, or a server.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.target.as_deref() {
-        Some(url) if url.starts_with("runnel://") => {
-            let status = client::admin::status(&Server::parse(url)?, Config::default().open_deadline)?;
+        Some(url) if url.contains("://") => {
+            let status =
+                client::admin::status(&Server::parse(url)?, &args.trust.trust(), Config::default().open_deadline)?;
             if args.json {
                 println!("{status}");
             } else {

@@ -64,7 +64,8 @@ fn a_full_disk_at_pack_leaves_nothing_behind() {
     }
     let small = folder.path().join("small");
     std::fs::create_dir(&small).unwrap();
-    let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(&small).status();
+    let mounted =
+        std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(&small).status();
     assert!(mounted.unwrap().success());
     let out = small.join("perl.rnl");
     let text = fails(

@@ -78,7 +78,8 @@ fn push_killed_at_any_moment_keeps_the_previous_tag() {
     let second = folder.path().join("second.rnl");
     ok(&["pack".as_ref(), tree.as_os_str(), "-o".as_ref(), first.as_os_str()]);
     std::fs::write(tree.join("version"), "two").unwrap();
-    let noise: Vec<u8> = (0..24_000_000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).rotate_left(i % 31).to_le_bytes()).collect();
+    let noise: Vec<u8> =
+        (0..24_000_000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).rotate_left(i % 31).to_le_bytes()).collect();
     std::fs::write(tree.join("noise"), noise).unwrap();
     ok(&["pack".as_ref(), tree.as_os_str(), "-o".as_ref(), second.as_os_str()]);
 

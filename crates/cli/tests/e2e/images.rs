@@ -16,14 +16,16 @@ fn packing_a_directory_and_its_tar_stream_gives_the_same_files() {
     let from_directory = folder.path().join("directory.rnl");
     let from_tar = folder.path().join("tar.rnl");
     ok(&["pack".as_ref(), tree.as_os_str(), "-o".as_ref(), from_directory.as_os_str()]);
-    let tar = Command::new("tar").arg("-C").arg(&tree).args(["-cf", "-", "."]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut tar =
+        Command::new("tar").arg("-C").arg(&tree).args(["-cf", "-", "."]).stdout(Stdio::piped()).spawn().unwrap();
     let packed = runnel()
         .args(["pack", "-", "-o"])
         .arg(&from_tar)
-        .stdin(tar.stdout.expect("tar has a pipe"))
+        .stdin(tar.stdout.take().expect("tar has a pipe"))
         .output()
         .unwrap();
     assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
+    assert!(tar.wait().unwrap().success());
     for image in [&from_directory, &from_tar] {
         ok(&["check".as_ref(), image.as_os_str()]);
         let listing = ok(&["ls".as_ref(), image.as_os_str(), "/a".as_ref()]);

@@ -55,8 +55,9 @@ pub fn can_mount(test: &str) -> bool {
 }
 
 fn rustix_is_root() -> bool {
-    std::fs::read_to_string("/proc/self/status")
-        .is_ok_and(|text| text.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0")))
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|text| {
+        text.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
+    })
 }
 
 /// Waits until `path` holds text, as long as `child` lives.

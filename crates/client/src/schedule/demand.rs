@@ -1,7 +1,7 @@
 //! Requests and what becomes of them: demands, readahead, replies, bad replies, lost connections.
 
 use super::{Ask, Schedule, Source};
-use crate::block_cache::BlockBytes;
+use crate::block_cache::{BlockBytes, StoredBlock};
 use crate::command::{AskKey, Command, LaneIndex, StreamKey, Wanted};
 use crate::config::Granularity;
 use crate::error::ReadError;
@@ -21,9 +21,6 @@ const DETOURS_MAX: u32 = 1;
 /// Pages of one PullPages.
 const PULL_PAGES_MAX: usize = 32;
 
-/// Pages looked at to find the blocks that follow in a file.
-const LOOKAHEAD_PAGES_MAX: u32 = 4096;
-
 /// Token of requests that no running action made: readahead, and READs whose process is not known. No touches are
 /// reported for it, and the server is to learn nothing from its requests.
 pub const NO_TOKEN: Token = Token(0);
@@ -42,6 +39,10 @@ pub(crate) enum Failure {
 impl Schedule {
     /// Whether a miss of this page asks for pages rather than for its block.
     pub(super) fn wants_single_pages(&self, page: PageId) -> bool {
+        // Without chunk hashes no page can be verified by itself, but every block can.
+        if !self.metadata.has_chunk_hashes() {
+            return false;
+        }
         match self.settings.granularity {
             Granularity::Block => false,
             Granularity::Page => true,
@@ -59,7 +60,7 @@ impl Schedule {
     pub(super) fn demand_blocks(&mut self, now: Moment, token: Token, page: PageId, force: bool) {
         let Some(place) = Place::of(&self.metadata, page) else { return };
         let force = force || self.was_stored(&place);
-        let mut asked = false;
+        let (mut asked, mut hurried) = (false, false);
         for block in place.blocks(&self.metadata) {
             let Some(wait) = self.waits.get_mut(&page.to_u64()) else { return };
             if wait.blocks.iter().any(|(kept, _)| *kept == block) {
@@ -68,7 +69,9 @@ impl Schedule {
             if let Some(bytes) = self.cache.get(block) {
                 // Kept with the page: the cache may drop it before the page's other block comes.
                 wait.blocks.push((block, bytes));
-            } else if !self.fetching.contains_key(&block) {
+            } else if let Some(key) = self.fetching.get(&block).copied() {
+                hurried |= self.hurry(key);
+            } else {
                 asked = true;
                 self.tell_touched(token, &[page]);
                 let key = self.ask(now, Wanted::Block { block, page }, token, force, false);
@@ -76,12 +79,25 @@ impl Schedule {
                 self.dispatch(now, key);
             }
         }
-        if asked {
-            self.counters.pages_demanded += 1;
-            self.read_on(now, page);
-        } else {
-            self.note_touch(now, token, page, false);
+        self.counters.pages_demanded += u64::from(asked || hurried);
+        if !asked {
+            // A program stands still, so the server is to see at once what it touched.
+            self.note_touch(now, token, page, hurried);
         }
+        if asked || hurried {
+            self.read_on(now, token, page);
+        }
+    }
+
+    /// A READ waits now for what readahead asked for. True the first time.
+    fn hurry(&mut self, key: AskKey) -> bool {
+        let Some(ask) = self.asks.get_mut(&key).filter(|ask| ask.speculative && !ask.hurried) else { return false };
+        ask.hurried = true;
+        self.counters.requests += 1;
+        if let Some(lane) = ask.lane {
+            self.effects.commands.push((lane, Command::Hurry { key }));
+        }
+        true
     }
 
     /// Asks for pages one by one, so to speak: no more than these.
@@ -108,7 +124,7 @@ impl Schedule {
         }
     }
 
-    fn ask(&mut self, now: Moment, wanted: Wanted, token: Token, force: bool, speculative: bool) -> AskKey {
+    pub(super) fn ask(&mut self, now: Moment, wanted: Wanted, token: Token, force: bool, speculative: bool) -> AskKey {
         self.asks_begun += 1;
         let key = AskKey(self.asks_begun);
         self.counters.requests += u64::from(!speculative);
@@ -117,12 +133,17 @@ impl Schedule {
             token,
             force,
             speculative,
+            hurried: false,
             lane: None,
             sent: now,
             received_before: 0,
+            pipelined: false,
             failures: 0,
             detours: 0,
         };
+        if let Wanted::Block { block, .. } = &ask.wanted {
+            self.readahead.fetched(*block);
+        }
         self.asks.insert(key, ask);
         key
     }
@@ -130,16 +151,21 @@ impl Schedule {
     /// Hands a request to a connection, or parks it until there is one.
     pub(super) fn dispatch(&mut self, now: Moment, key: AskKey) {
         let Some(ask) = self.asks.get(&key) else { return };
-        // What readahead asks for goes over another connection where there is one, so that no demand stands behind it.
-        let Some(lane) = self.lane_for(ask.token, usize::from(ask.speculative)) else {
+        // What readahead asks for goes over the connection of the program: there the server knows what goes first.
+        let Some(lane) = self.lane_for(ask.token, 0) else {
             self.parked.push_back(key);
             return;
         };
         let received_before = self.lanes[lane].bytes_received;
+        let pipelined = self.asks.values().any(|other| other.lane == Some(lane));
         if let Some(ask) = self.asks.get_mut(&key) {
-            (ask.lane, ask.sent, ask.received_before) = (Some(lane), now, received_before);
+            (ask.lane, ask.sent, ask.received_before, ask.pipelined) = (Some(lane), now, received_before, pipelined);
             let (token, wanted, force) = (ask.token, ask.wanted.clone(), ask.force);
-            self.effects.commands.push((lane, Command::Ask { key, token, wanted, force }));
+            let (speculative, hurried) = (ask.speculative, ask.hurried);
+            self.effects.commands.push((lane, Command::Ask { key, token, wanted, force, speculative }));
+            if hurried {
+                self.effects.commands.push((lane, Command::Hurry { key }));
+            }
         }
     }
 
@@ -151,65 +177,34 @@ impl Schedule {
         (0..lanes).map(|i| (own + i) % lanes).find(|lane| self.lanes[*lane].up)
     }
 
-    /// Readahead: a block was missed, or first used after readahead had brought it.
-    pub(super) fn read_on(&mut self, now: Moment, page: PageId) {
-        let Some(first_block) = self.first_block(page) else { return };
-        let mut end = page.index + 1;
-        let limit = page.index.saturating_add(LOOKAHEAD_PAGES_MAX).min(self.metadata.page_count(page.inode));
-        while end < limit && self.first_block(PageId::new(page.inode, end)).is_none_or(|b| b == first_block) {
-            end += 1;
-        }
-        let window = self.readahead.used(page.inode, page.index, end);
-        let mut ahead: Vec<BlockId> = Vec::new();
-        for index in end..limit {
-            if ahead.len() >= window as usize {
-                break;
-            }
-            let next = PageId::new(page.inode, index);
-            let Some(block) = self.first_block(next).filter(|block| !ahead.contains(block)) else { continue };
-            ahead.push(block);
-            if !self.cache.contains(block) && !self.fetching.contains_key(&block) && !self.speculate(now, next, block) {
-                break;
-            }
-        }
-    }
-
-    /// Asks for a block ahead of need. False if enough is under way.
-    fn speculate(&mut self, now: Moment, page: PageId, block: BlockId) -> bool {
-        let stored = u64::from(self.metadata.block(block).map_or(0, |entry| entry.stored_bytes));
-        if self.speculative_bytes + stored > self.link.speculation_bytes() || !self.lanes.iter().any(|lane| lane.up) {
-            return false;
-        }
-        self.speculative_bytes += stored;
-        self.counters.blocks_speculated += 1;
-        self.counters.pages_speculated += self.metadata.block_chunks(block).count() as u64;
-        let key = self.ask(now, Wanted::Block { block, page }, NO_TOKEN, false, true);
-        self.fetching.insert(block, key);
-        self.dispatch(now, key);
-        true
-    }
-
-    fn first_block(&self, page: PageId) -> Option<BlockId> {
-        let place = Place::of(&self.metadata, page)?;
-        place.parts(&self.metadata).next().map(|part| part.block)
-    }
-
     /// A page was taken from the cache: remember which parts, and read on if it was the first of a block read ahead.
-    pub(super) fn note_taken(&mut self, now: Moment, page: PageId, place: &Place) {
+    pub(super) fn note_taken(&mut self, now: Moment, token: Token, page: PageId, place: &Place) {
         let parts: Vec<_> = place.parts(&self.metadata).collect();
+        let mut first_use = false;
         for part in parts {
             if self.cache.take(part.block, part.offset, part.bytes) {
                 self.counters.blocks_speculated_used += 1;
-                self.read_on(now, page);
+                self.readahead.used(part.block);
+                first_use = true;
             }
+        }
+        if first_use {
+            self.read_on(now, token, page);
         }
     }
 
-    /// A block came, verified and decoded: all pages it completes are answered.
-    pub fn block_arrived(&mut self, now: Moment, key: AskKey, block: BlockId, bytes: BlockBytes) {
+    /// A block came, verified and decoded: all pages it completes are answered. `stored` is kept to decode it again.
+    pub fn block_arrived(
+        &mut self,
+        now: Moment,
+        key: AskKey,
+        block: BlockId,
+        bytes: BlockBytes,
+        stored: Option<StoredBlock>,
+    ) {
         let ask = self.take_ask(now, key);
         let speculative = ask.is_some_and(|ask| ask.speculative);
-        for gone in self.cache.insert(block, bytes.clone(), speculative) {
+        for gone in self.cache.insert(block, bytes.clone(), stored, speculative) {
             if gone.speculated && !gone.used {
                 self.counters.blocks_speculated_wasted += 1;
             }
@@ -220,6 +215,7 @@ impl Schedule {
         for page in self.pages_waiting_for(block) {
             self.complete(now, page, block, &bytes);
         }
+        self.speculate(now);
     }
 
     /// Pages that wait and have a part in the block, in order.
@@ -239,7 +235,7 @@ impl Schedule {
         if !wait.blocks.iter().any(|(kept, _)| *kept == block) {
             wait.blocks.push((block, bytes.clone()));
         }
-        let blocks = wait.blocks.clone();
+        let (blocks, token) = (wait.blocks.clone(), wait.token);
         let needed = place.blocks(&self.metadata);
         if !needed.iter().all(|block| blocks.iter().any(|(kept, _)| kept == block)) {
             return;
@@ -247,7 +243,7 @@ impl Schedule {
         let mut buffer = self.pool.page();
         let bytes_of = |block| blocks.iter().find(|(kept, _)| *kept == block).map(|(_, bytes)| bytes.as_slice());
         if place.assemble(&self.metadata, &mut buffer[..], bytes_of) {
-            self.note_taken(now, page, &place);
+            self.note_taken(now, token, page, &place);
             self.fulfil(now, page, &buffer[..place.bytes()]);
         } else {
             self.fail_page(now, page, ReadError::Corrupt);
@@ -291,7 +287,8 @@ impl Schedule {
             pages.into_iter().for_each(|page| self.fail_page(now, page, error));
             return;
         }
-        ask.speculative = false;
+        // Its page is a guess and was not touched, so it stays what it is.
+        ask.hurried = ask.speculative;
         let delay = if self.settings.remote { RETRY_DELAY * (1 << ask.failures.min(4)) } else { Duration::ZERO };
         let at = now.after(delay);
         self.asks_begun += 1;
@@ -357,6 +354,11 @@ impl Schedule {
             self.demand_pages(now, token, &[page], true);
         } else {
             self.demand_blocks(now, token, page, true);
+            // Blocks that came for other pages meanwhile may be all it lacked.
+            let kept = self.waits.get(&page.to_u64()).and_then(|wait| wait.blocks.first().cloned());
+            if let Some((block, bytes)) = kept {
+                self.complete(now, page, block, &bytes);
+            }
         }
     }
 
@@ -366,14 +368,10 @@ impl Schedule {
             && self.fetching.get(&block) == Some(&key)
         {
             self.fetching.remove(&block);
-            if ask.speculative {
-                let stored = self.metadata.block(block).map_or(0, |entry| entry.stored_bytes);
-                self.speculative_bytes = self.speculative_bytes.saturating_sub(stored.into());
-            }
         }
         if let Some(lane) = ask.lane.filter(|_| self.settings.remote) {
             let received = self.lanes[lane].bytes_received - ask.received_before.min(self.lanes[lane].bytes_received);
-            self.link.sample(ask.sent, now, received);
+            self.link.sample(ask.sent, now, received, ask.pipelined);
         }
         Some(ask)
     }
@@ -387,7 +385,7 @@ impl Schedule {
     /// A sample for the estimate of the link, as a reply would give it.
     #[cfg(test)]
     pub fn link_sample(&mut self, elapsed: Duration, bytes: u64) {
-        self.link.sample(Moment(0), Moment(0).after(elapsed), bytes);
+        self.link.sample(Moment(0), Moment(0).after(elapsed), bytes, false);
     }
 
     /// A lane received bytes and sent some; for the counters and the estimate.
@@ -415,7 +413,7 @@ impl Schedule {
         for key in lost {
             let unwanted = self.asks.get(&key).is_some_and(|ask| self.dependents(&ask.wanted).is_empty());
             if let Some(ask) = self.asks.get_mut(&key) {
-                ask.lane = None;
+                (ask.lane, ask.hurried) = (None, ask.speculative);
             }
             if unwanted {
                 self.take_ask(now, key);

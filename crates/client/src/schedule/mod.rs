@@ -14,6 +14,7 @@
 
 mod demand;
 mod pushed;
+mod speculation;
 mod timer;
 
 #[cfg(test)]
@@ -64,8 +65,6 @@ pub(crate) struct Schedule {
     asks_begun: u64,
     /// Blocks that were asked for.
     fetching: HashMap<BlockId, AskKey>,
-    /// Stored bytes of blocks that readahead asked for and that have not come yet.
-    speculative_bytes: u64,
     lanes: Vec<Lane>,
     /// Requests that no connection can take at present.
     parked: VecDeque<AskKey>,
@@ -74,6 +73,8 @@ pub(crate) struct Schedule {
     cache: BlockCache,
     holding: HoldingArea,
     readahead: Readahead,
+    /// When a block was last missed or used for the first time: readahead goes on for a while after it.
+    used_at: Moment,
     touches: Touches,
     link: LinkEstimate,
     streams: HashMap<StreamKey, StreamInfo>,
@@ -181,11 +182,15 @@ struct Ask {
     force: bool,
     /// Made by readahead.
     speculative: bool,
+    /// Made by readahead, and the server was told that a READ waits for it by now.
+    hurried: bool,
     /// The connection it was handed to.
     lane: Option<LaneIndex>,
     sent: Moment,
     /// Bytes the connection had received when it was sent.
     received_before: u64,
+    /// Other answers were under way when it was sent.
+    pipelined: bool,
     /// Bad answers so far.
     failures: u32,
     /// Answers so far that said `on the way` for another page of the block.
@@ -223,13 +228,13 @@ impl Schedule {
             asks: BTreeMap::new(),
             asks_begun: 0,
             fetching: HashMap::new(),
-            speculative_bytes: 0,
             lanes: vec![Lane::default(); lanes],
             parked: VecDeque::new(),
             delayed: Vec::new(),
-            cache: BlockCache::new(config.cache_bytes),
+            cache: BlockCache::new(config.cache_bytes, if remote { config.stored_bytes } else { 0 }),
             holding: HoldingArea::new(config.held_bytes, config.audit_bytes),
-            readahead: Readahead::new(window),
+            readahead: Readahead::new(window, remote),
+            used_at: Moment(0),
             touches: Touches::default(),
             link: LinkEstimate::default(),
             streams: HashMap::new(),
@@ -242,6 +247,16 @@ impl Schedule {
             counters: Counters::default(),
             effects: Effects::default(),
         }
+    }
+
+    /// The counters that are kept here or in the cache.
+    pub fn counters(&self) -> Counters {
+        Counters { cache_decodes: self.cache.decodes(), ..self.counters }
+    }
+
+    /// A buffer to decode a block into.
+    pub fn spare(&mut self) -> Vec<u8> {
+        self.cache.spare()
     }
 
     /// What the last calls want done.
@@ -356,7 +371,7 @@ impl Schedule {
         }
         self.counters.cache_hits += blocks.len() as u64;
         self.note_touch(now, token, page, false);
-        self.note_taken(now, page, &place);
+        self.note_taken(now, token, page, &place);
         Slot::Filled(buffer)
     }
 
@@ -471,6 +486,7 @@ impl Schedule {
                 self.effects.commands.push((lane, Command::TokenEnd { token }));
             }
         }
+        self.readahead.end(token);
         for held in self.holding.end(token) {
             self.judge_wasted(&held);
         }

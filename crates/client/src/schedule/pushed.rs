@@ -114,11 +114,15 @@ impl Schedule {
             } else if info.audit && self.holding.has_audit_room() {
                 self.hold(page, &raw[candidate.bytes], info.token, HeldKind::Audit);
             } else {
+                if info.audit {
+                    // No room to see this page being used. It is stored, and reported as if it had been: an audit must
+                    // never take a page off an action because it did not look.
+                    self.note_touch(now, info.token, page, false);
+                }
                 left.push(candidate);
             }
         }
         if info.audit {
-            // No room to see these pages being used; they are stored, and the judgement is that they were.
             self.counters.pages_push_hit += left.len() as u64;
             return left;
         }
@@ -162,7 +166,7 @@ impl Schedule {
 
     /// Whether an audit run is on: it must see every touch, so nothing is stored behind its back.
     pub fn is_auditing(&self) -> bool {
-        self.streams.values().any(|info| info.audit)
+        self.streams.values().any(|info| info.audit) || self.holding.has_audit_pages()
     }
 
     /// Takes the next run off `candidates`, which must be sorted by page, and fills `run` with it. False when nothing is
@@ -273,7 +277,7 @@ pub(crate) fn evicted_candidates(metadata: &Metadata, gone: &Evicted) -> Vec<Can
         let (start, bytes) = (lies.offset as usize, lies.bytes as usize);
         // A page of several chunks, or with a hole in it, is not worth the trouble.
         let whole = place.first_chunk() == Some(chunk) && bytes == place.bytes();
-        if whole && !gone.taken.any(start, bytes) && start + bytes <= gone.bytes.len() {
+        if whole && !gone.taken.any(start, bytes) {
             candidates.push(Candidate { page, bytes: start..start + bytes });
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use units::{InodeId, PAGE_BYTES, PageId, Rng, SplitMix64, StreamId, Token};
 
 use super::*;
+use crate::block_cache::StoredBlock;
 use crate::session::StoreOutcome;
 use crate::tests::tree::Tree;
 
@@ -91,8 +92,9 @@ impl Sim {
         }
         for gone in evicted {
             if !self.schedule.is_auditing() {
+                let bytes = gone.bytes().expect("verified bytes");
                 let candidates = evicted_candidates(&self.tree.metadata, &gone);
-                self.store(candidates, &gone.bytes, None);
+                self.store(candidates, &bytes, None);
             }
         }
     }
@@ -152,7 +154,8 @@ impl Sim {
             Wanted::Block { block, .. } => {
                 let mut raw = Vec::new();
                 self.tree.metadata.decode_block(*block, self.tree.stored(*block), &mut raw).unwrap();
-                self.schedule.block_arrived(self.now, key, *block, Arc::new(raw));
+                let stored = StoredBlock::of(&self.tree.metadata, *block, self.tree.stored(*block).to_vec().into());
+                self.schedule.block_arrived(self.now, key, *block, Arc::new(raw), stored);
             }
             Wanted::Pages(pages) => {
                 let pages: Vec<_> = pages.iter().map(|page| (*page, Some(self.tree.page(*page)))).collect();
@@ -336,7 +339,7 @@ impl Sim {
         let left = &self.schedule;
         assert!(left.waits.is_empty() && left.asks.is_empty() && left.fetching.is_empty() && left.parked.is_empty());
         assert!(left.in_flight.is_empty() && left.arriving.is_empty() && left.stalled.is_empty());
-        assert_eq!((left.speculative_bytes, left.storing.is_none()), (0, true));
+        assert_eq!((left.speculative_bytes(), left.storing.is_none()), (0, true));
         self
     }
 }
@@ -345,6 +348,7 @@ fn small_config(seed: u64) -> Config {
     Config {
         granularity: [Granularity::Block, Granularity::Page, Granularity::Auto][(seed % 3) as usize],
         cache_bytes: 128 << 10,
+        stored_bytes: if seed.is_multiple_of(2) { 192 << 10 } else { 0 },
         held_bytes: 16 << 10,
         audit_bytes: 32 << 10,
         readahead_blocks: 4,

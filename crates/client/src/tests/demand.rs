@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use units::{InodeId, PageId};
+use units::{BlockId, InodeId, PageId, Token};
 use wire::{ErrorCode, Reply, Request, ServerEvent};
 
 use super::fake_server::{FakeServer, honest_reply, is_pull};
@@ -203,17 +203,55 @@ fn sequential_misses_read_ahead_within_their_window() {
     let tree = Arc::new(Tree::plain());
     let server = FakeServer::start(&tree);
     let session = open(&server, Config { readahead_blocks: 2, ..plain() });
-    for index in 0..101 {
-        read_page(&session, 1, tree.big(), index).wait().unwrap();
+    let pages: Vec<PageId> = (0..101).map(|index| PageId::new(tree.big(), index)).collect();
+    for page in &pages {
+        read_page(&session, 1, tree.big(), page.index).wait().unwrap();
     }
-    let counters = session.counters();
-    assert!(counters.blocks_speculated >= 3, "{counters:?}");
-    assert_eq!(counters.blocks_speculated, counters.blocks_speculated_used);
+    session.end(Token(1));
     let pulls = server.pulls();
-    assert_eq!(pulls.len(), 7, "each of the blocks of the file once: {pulls:?}");
-    let learned =
-        pulls.iter().filter(|ask| matches!(ask, Request::PullBlock { token, .. } if *token != crate::NO_TOKEN));
-    assert_eq!(learned.count() as u64, counters.requests);
+    let mut blocks: Vec<_> = pulls.iter().map(|ask| block_and_flag(ask).0).collect();
+    blocks.sort();
+    blocks.dedup();
+    assert_eq!(blocks.len(), pulls.len(), "no block twice: {pulls:?}");
+    let speculative = pulls.iter().filter(|ask| block_and_flag(ask).1).count();
+    let counters = session.counters();
+    assert_eq!(counters.blocks_speculated as usize, speculative);
+    assert!(speculative >= 5 && counters.blocks_speculated_used >= 5, "{counters:?}");
+    // Whatever was read ahead, the server learns of every page, in order.
+    let demanded: Vec<PageId> = pulls.iter().filter(|ask| !block_and_flag(ask).1).map(page_of).collect();
+    let reported: Vec<PageId> = pages.iter().copied().filter(|page| !demanded.contains(page)).collect();
+    server.wait_touched(1, &reported);
+    assert!(demanded.contains(&pages[0]));
+}
+
+fn block_and_flag(ask: &Request) -> (BlockId, bool) {
+    let Request::PullBlock { block, speculative, .. } = ask else { panic!("{ask:?} is no pull of a block") };
+    (*block, *speculative)
+}
+
+fn page_of(ask: &Request) -> PageId {
+    let Request::PullBlock { page, .. } = ask else { panic!("{ask:?} is no pull of a block") };
+    *page
+}
+
+#[test]
+fn a_read_that_meets_a_speculative_request_hurries_it() {
+    let tree = Arc::new(Tree::plain());
+    let server = FakeServer::start(&tree);
+    hold_pulls(&server);
+    let session = open(&server, Config { readahead_blocks: 2, ..plain() });
+    let first = read_page(&session, 1, tree.big(), 0);
+    let held = server.requests(2, is_pull);
+    let ahead = held.iter().find(|(_, _, ask)| block_and_flag(ask).1).expect("a block read ahead");
+    let second = read_page(&session, 1, tree.big(), page_of(&ahead.2).index);
+    // The touch says that a program waits now; no second request is made for the block.
+    server.wait_touched(1, &[page_of(&ahead.2)]);
+    let again = server.pulls();
+    assert_eq!(again.iter().filter(|ask| block_and_flag(ask).0 == block_and_flag(&ahead.2).0).count(), 1, "{again:?}");
+    held.iter().for_each(|pull| answer(&server, &tree, pull));
+    assert_eq!(first.wait().unwrap(), tree.page(PageId::new(tree.big(), 0)));
+    assert_eq!(second.wait().unwrap(), tree.page(page_of(&ahead.2)));
+    assert_eq!(session.counters().pages_demanded, 2);
 }
 
 #[test]

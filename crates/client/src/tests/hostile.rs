@@ -74,7 +74,8 @@ fn fuzz_a_lying_server_is_never_believed() {
         let server = FakeServer::start(&tree);
         let granularity = if seed % 2 == 0 { Granularity::Block } else { Granularity::Page };
         let waiting = Waiting::Soft(std::time::Duration::from_millis(500));
-        let session = open(&server, Config { granularity, waiting, cache_bytes: 96 << 10, ..plain() });
+        let session =
+            open(&server, Config { granularity, waiting, cache_bytes: 96 << 10, stored_bytes: 32 << 10, ..plain() });
         let sink = Arc::new(FakeSink::default());
         session.attach(sink.clone());
         let (mut rng, liar) = (SplitMix64(seed), Arc::clone(&tree));

@@ -1,15 +1,20 @@
 //! Tests of the whole client against a server that runs in this process and can be told to misbehave.
 
 mod demand;
+mod early;
 pub(crate) mod fake_server;
 pub(crate) mod fake_sink;
 mod hostile;
+mod http;
 mod loss;
 mod open;
 mod push;
 mod real_server;
+#[cfg(feature = "tls")]
+mod tls;
 pub(crate) mod tree;
 mod upload;
+mod web_server;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};

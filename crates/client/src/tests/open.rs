@@ -147,6 +147,6 @@ fn list_and_status_are_passed_on() {
     let server = FakeServer::start(&tree);
     let address = crate::Server::parse(server.url("").trim_end_matches('/')).unwrap();
     let time = Duration::from_secs(10);
-    assert_eq!(admin::list(&address, time).unwrap(), "{\"images\":[]}");
-    assert_eq!(admin::status(&address, time).unwrap(), "{\"pulls\":0}");
+    assert_eq!(admin::list(&address, &crate::Trust::default(), time).unwrap(), "{\"images\":[]}");
+    assert_eq!(admin::status(&address, &crate::Trust::default(), time).unwrap(), "{\"pulls\":0}");
 }

@@ -167,6 +167,40 @@ fn an_audit_run_sees_every_first_touch_in_order() {
 }
 
 #[test]
+fn an_audit_reports_the_pages_it_had_no_room_to_watch_as_touched_in_the_order_of_the_push() {
+    let rig = Rig::with(Config { audit_bytes: 3 * 4096, ..plain() });
+    let stream = rig.start(true);
+    let pages: Vec<PageId> = [9, 3, 20, 7, 40, 8, 1].map(|index| rig.page(index)).to_vec();
+    rig.server.push(0, stream, 0, &pages, |_| ());
+    rig.sink.wait_stored(rig.page(40));
+    // Of the three that are held, one is read; it is told of behind what was reported before.
+    rig.read(3);
+    rig.session.end(units::Token(1));
+    rig.server.wait_touched(1, &[7, 40, 8, 1, 3].map(|index| rig.page(index)));
+    let counters = rig.session.counters();
+    assert_eq!((counters.pages_held, counters.pages_push_hit, counters.pages_wasted), (3, 5, 2));
+}
+
+#[test]
+fn an_audit_that_goes_on_after_its_stream_sees_what_evicted_blocks_hold() {
+    let rig = Rig::with(Config { cache_bytes: 128 << 10, stored_bytes: 0, ..plain() });
+    let stream = rig.start(true);
+    rig.server.push(0, stream, 0, &rig.pages(80..82), |_| ());
+    rig.server.push_end(0, stream);
+    while rig.session.counters().pages_held < 2 {
+        std::thread::yield_now();
+    }
+    for index in [0, 16, 32, 48] {
+        rig.read(index);
+    }
+    // The storer has seen the evicted blocks when it has digested a push that came behind them.
+    let stream = rig.start(false);
+    rig.server.push(0, stream, 0, &rig.pages(90..92), |_| ());
+    rig.sink.wait_stored(rig.page(91));
+    assert_eq!(rig.sink.pages(), [rig.page(91)]);
+}
+
+#[test]
 fn unread_sentinels_count_their_segments_as_wasted() {
     let rig = Rig::new();
     let stream = rig.start(false);
@@ -313,7 +347,7 @@ fn credit_is_held_back_while_the_storer_is_stuck() {
 #[test]
 fn evicted_blocks_leave_their_untouched_pages_to_the_kernel() {
     // Two blocks of 64 KiB fit.
-    let rig = Rig::with(Config { cache_bytes: 128 << 10, ..plain() });
+    let rig = Rig::with(Config { cache_bytes: 128 << 10, stored_bytes: 0, ..plain() });
     for index in [0, 5, 16, 32] {
         rig.read(index);
     }
@@ -324,7 +358,7 @@ fn evicted_blocks_leave_their_untouched_pages_to_the_kernel() {
     for page in rig.sink.pages() {
         assert_eq!(rig.sink.page(page).unwrap(), rig.tree.page(page));
     }
-    let off = Rig::with(Config { cache_bytes: 128 << 10, store_evicted: false, ..plain() });
+    let off = Rig::with(Config { cache_bytes: 128 << 10, stored_bytes: 0, store_evicted: false, ..plain() });
     for index in [0, 5, 16, 32, 48, 64] {
         off.read(index);
     }

@@ -13,21 +13,26 @@ use super::fake_sink::FakeSink;
 use super::tree::Tree;
 use super::{HANG, read_page};
 use crate::upload::upload;
-use crate::{Config, Session, Target, admin};
+use crate::{Config, Session, Target, Trust, admin};
 
-struct Rig {
-    address: std::net::SocketAddr,
+pub(super) struct Rig {
+    pub address: std::net::SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Rig {
     fn start(store: &Memory) -> Rig {
+        Rig::start_with(store, |_| ())
+    }
+
+    pub fn start_with(store: &Memory, change: impl FnOnce(&mut server::Config)) -> Rig {
         let listen = ([127, 0, 0, 1], 0).into();
-        let config = server::Config {
+        let mut config = server::Config {
             log: Logger::silent(),
             ..server::Config::new(StoreAt::Open(Arc::new(store.clone())), listen)
         };
+        change(&mut config);
         let server = Server::bind(config).unwrap();
         let address = server.local_addr();
         let (stop, stopped) = oneshot::channel();
@@ -113,12 +118,13 @@ fn upload_list_and_status_work_with_the_real_server() {
     let Ok(Target::Remote(target)) = Target::parse(&format!("runnel://{}/app", rig.address)) else { panic!("remote") };
     for already in [0, tree.metadata.block_count()] {
         let mut last = crate::upload::Progress::default();
-        let id = upload(&path, &target, &image::Limits::default(), &mut |progress| last = progress).unwrap();
+        let id = upload(&path, &target, &image::Limits::default(), &Trust::default(), &mut |progress| last = progress)
+            .unwrap();
         assert_eq!((id, last.blocks_present), (tree.metadata.id(), already));
     }
-    let listing = admin::list(&target.server, HANG).unwrap();
+    let listing = admin::list(&target.server, &Trust::default(), HANG).unwrap();
     assert!(listing.contains(&tree.metadata.id().to_string()), "{listing}");
-    assert!(admin::status(&target.server, HANG).unwrap().contains('{'));
+    assert!(admin::status(&target.server, &Trust::default(), HANG).unwrap().contains('{'));
     let (session, _) = rig.open(Config::default());
     for (inode, contents) in &tree.files {
         let bytes = contents.len().next_multiple_of(PAGE_BYTES) as u32;

@@ -28,10 +28,20 @@ impl Tree {
         Tree::of(Fixture { params, block_bytes: 16 << 10, shuffle: Some(7), ..Fixture::default() }, 2)
     }
 
+    /// Many small chunks: their hashes do not come with the first part of the metadata.
+    pub fn large() -> Tree {
+        let params = BuilderParams { chunk_shift: 8, ..BuilderParams::default() };
+        Tree::sized(Fixture { params, ..Fixture::default() }, 3, 600)
+    }
+
     pub fn of(fixture: Fixture, seed: u64) -> Tree {
+        Tree::sized(fixture, seed, 100)
+    }
+
+    fn sized(fixture: Fixture, seed: u64, big_pages: usize) -> Tree {
         let mut rng = SplitMix64(seed);
         let mut data = |bytes: usize| -> Vec<u8> { (0..bytes).map(|_| rng.below(16) as u8 + 1).collect() };
-        let big = data(100 * PAGE_BYTES + 123);
+        let big = data(big_pages * PAGE_BYTES + 123);
         let (left, right) = (data(3 * PAGE_BYTES), data(PAGE_BYTES + 7));
         let (small, tiny) = (data(2 * PAGE_BYTES), data(10));
         let holey = [left.clone(), vec![0; 5 * PAGE_BYTES], right.clone()].concat();

@@ -10,7 +10,7 @@ use wire::{BlockRange, ErrorCode, Reply, Request, ServerConnection, ServerEvent}
 use super::fake_server::FakeServer;
 use super::tree::Tree;
 use crate::upload::{Progress, upload};
-use crate::{ClientError, Remote, Target};
+use crate::{ClientError, Remote, Target, Trust};
 
 /// The server's side: collects an image, asking for blocks it has not got yet.
 #[derive(Default)]
@@ -88,7 +88,7 @@ impl Rig {
     fn upload(&self, image: &str) -> Result<(ImageId, Progress), ClientError> {
         let Ok(Target::Remote(target)) = Target::parse(&self.server.url(image)) else { panic!("no remote") };
         let mut last = Progress::default();
-        let id = upload(&self.path, &target, &Limits::default(), &mut |progress| last = progress)?;
+        let id = upload(&self.path, &target, &Limits::default(), &Trust::default(), &mut |progress| last = progress)?;
         Ok((id, last))
     }
 }
@@ -164,9 +164,9 @@ fn refusals_and_hostile_answers_are_errors() {
     let error = rig.upload("app").unwrap_err();
     assert!(matches!(error, ClientError::NoSuchBlock { .. }), "{error}");
     let target = Remote {
-        server: crate::Server { host: "127.0.0.1".into(), port: 1 },
+        server: crate::Server { scheme: crate::Scheme::Runnel, host: "127.0.0.1".into(), port: 1 },
         image: crate::ImageName::parse("x").unwrap(),
     };
-    let missing = upload("/no/such".as_ref(), &target, &Limits::default(), &mut |_| ()).unwrap_err();
+    let missing = upload("/no/such".as_ref(), &target, &Limits::default(), &Trust::default(), &mut |_| ()).unwrap_err();
     assert!(matches!(missing, ClientError::File { .. }), "{missing}");
 }

@@ -231,7 +231,7 @@ mod tests {
         fault("[[image]]\nsource = \"x\"\n", 1, "image", "paths");
         fault("[[image]]\nsource = 5\npaths = [\"/a\"]\n", 2, "source", "string");
         fault("[[image]]\nsource = \"x\"\npaths = [\"/a\"]\ncolour = \"red\"\n", 4, "colour", "unknown field");
-        fault("[[image]]\nsource = \"http://x/y\"\npaths = [\"/a\"]\n", 2, "image.source", "scheme");
+        fault("[[image]]\nsource = \"ftp://x/y\"\npaths = [\"/a\"]\n", 2, "image.source", "scheme");
         fault("[[image]]\nsource = \"x\"\npaths = []\n", 3, "image.paths", "no path");
         fault("[[image]]\nsource = \"x\"\npaths = [\n  \"/a\",\n  \"b\",\n]\n", 5, "image.paths", "absolute");
         fault("[[image]]\nsource = \"x\"\npaths = [\"/a/../b\"]\n", 3, "image.paths", "..");

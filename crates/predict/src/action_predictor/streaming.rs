@@ -43,7 +43,11 @@ impl ActionPredictor {
                 self.counters.rescans += 1;
                 let position = plan.position(page).expect("the index holds what its plans do");
                 let ahead = self.config.lookahead_found;
-                self.follow_from(run, plan, position, ahead)
+                let span = self.follow_from(run, plan, position, ahead);
+                if let State::Follow(follow) = &mut run.state {
+                    follow.found = true;
+                }
+                span
             }
             None => {
                 self.counters.constructs += 1;

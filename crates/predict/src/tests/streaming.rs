@@ -224,6 +224,19 @@ fn a_warm_device_is_found_in_mid_action_with_little_trust() {
 }
 
 #[test]
+fn stray_misses_of_a_warm_device_do_not_widen_the_window() {
+    let mut predictor = knowing(Config { lookahead_found: 0, ..config() }, &[&run(0..80)]);
+    check(
+        &mut predictor,
+        "a 21 -> generate push 22..23
+         a 41 -> generate push 42..43
+         a 61 -> generate push 62..63
+         a 70 -> generate push 71",
+    );
+    assert_eq!(predictor.counters().generated_pages, 7);
+}
+
+#[test]
 fn an_audit_sees_the_exact_order_and_refines() {
     let config = Config { audit_first: 1, ..config() };
     let mut predictor = knowing(config, &[&run(0..20)]);

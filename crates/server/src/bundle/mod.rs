@@ -155,6 +155,12 @@ impl Bundle {
         Ok(Bytes::from(buf))
     }
 
+    /// Bytes of a range of pieces, as far as they exist.
+    pub fn bytes_of(&self, pieces: std::ops::RangeInclusive<u32>) -> usize {
+        let count = (pieces.end() + 1).saturating_sub(*pieces.start()) as usize;
+        self.pieces.iter().skip(*pieces.start() as usize).take(count).map(|(_, bytes, _)| *bytes as usize).sum()
+    }
+
     /// Bytes of the pieces.
     pub fn body_bytes(&self) -> u64 {
         self.pieces.iter().map(|(_, bytes, _)| u64::from(*bytes)).sum()

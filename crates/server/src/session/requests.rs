@@ -9,6 +9,7 @@ use super::{Done, IMAGES_MAX, Session};
 use crate::error::Failure;
 use crate::name::Name;
 use crate::published::Published;
+use crate::push::PAGE_BYTES_EXPECTED;
 use crate::upload::Announced;
 use crate::{admin, demand};
 
@@ -17,8 +18,9 @@ impl Session {
         match ask {
             Request::Open { name } => self.open(request, &name),
             Request::MetaRead { image, offset, bytes } => self.read_metadata(request, image, offset, bytes),
-            Request::PullBlock { image, token, page, block, force } => {
-                self.pull_block(request, image, token, page, block, force)
+            Request::PullBlock { image, token, page, block, force, speculative } => {
+                let touched = (!speculative).then_some(token);
+                self.pull_block(request, image, touched, page, block, force)
             }
             Request::PullPages { image, token, pages, force } => self.pull_pages(request, image, token, pages, force),
             Request::List => {
@@ -125,11 +127,12 @@ impl Session {
         Ok(())
     }
 
+    /// `touched`: the running action that touched the page; `None` if the client only supposes that one will.
     fn pull_block(
         &mut self,
         request: RequestId,
         handle: ImageHandle,
-        token: Token,
+        touched: Option<Token>,
         page: PageId,
         block: BlockId,
         force: bool,
@@ -137,10 +140,12 @@ impl Session {
         let image = self.image(handle)?;
         let entry = image.metadata.block(block).ok_or_else(|| image.no_block(block))?;
         check_page(&image, page)?;
-        if let Some(stream) = self.on_the_way(handle, page).filter(|_| !force) {
+        if let Some(stream) = self.on_the_way(handle, page, entry.stored_bytes as usize).filter(|_| !force) {
             self.shared.metrics.demands_on_the_way.one();
             self.reply(request, Reply::OnTheWay { stream });
-            self.touch(&image, token, page, false);
+            if let Some(token) = touched {
+                self.touch(&image, token, page, false);
+            }
             return Ok(());
         }
         // The read is on its way before anything is predicted.
@@ -148,7 +153,9 @@ impl Session {
         self.answer(request, entry.stored_bytes as usize, move || demand::block(&work, block));
         self.shared.metrics.blocks_demanded.one();
         self.shared.metrics.block_bytes_demanded.add(entry.stored_bytes.into());
-        self.demanded(&image, token, &[page], force);
+        if let Some(token) = touched {
+            self.demanded(&image, token, &[page], force);
+        }
         Ok(())
     }
 
@@ -163,9 +170,10 @@ impl Session {
         let image = self.image(handle)?;
         pages.iter().try_for_each(|page| check_page(&image, *page))?;
         let Some(first) = pages.first().copied() else { return Err(Failure::bad_request("no pages were asked for")) };
-        let on_the_way = self.on_the_way(handle, first).filter(|_| !force);
+        let answer_bytes = pages.len() * PAGE_BYTES_EXPECTED;
+        let on_the_way = self.on_the_way(handle, first, answer_bytes).filter(|_| !force);
         // One stream must bring them all.
-        let rest = |stream| pages[1..].iter().all(|page| self.on_the_way(handle, *page) == Some(stream));
+        let rest = |stream| pages[1..].iter().all(|page| self.on_the_way(handle, *page, answer_bytes) == Some(stream));
         if let Some(stream) = on_the_way.filter(|stream| rest(*stream)) {
             self.shared.metrics.demands_on_the_way.one();
             self.reply(request, Reply::OnTheWay { stream });
@@ -180,8 +188,8 @@ impl Session {
         Ok(())
     }
 
-    fn on_the_way(&self, handle: ImageHandle, page: PageId) -> Option<StreamId> {
-        self.pusher.as_ref()?.on_the_way(&self.wire, handle, page)
+    fn on_the_way(&self, handle: ImageHandle, page: PageId, answer_bytes: usize) -> Option<StreamId> {
+        self.pusher.as_ref()?.on_the_way(&self.wire, handle, page, answer_bytes)
     }
 }
 

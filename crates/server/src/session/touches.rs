@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use predict::{Predictor, Verdict};
+use predict::{Predictor, PushOrder, Verdict};
 use units::{ImageId, PageId, Token};
 use wire::ImageHandle;
 
@@ -14,9 +14,19 @@ use crate::push::{Advice, Ordered};
 /// Touches given to the predictor under one lock: some ten microseconds.
 const TOUCHES_AT_ONCE: usize = 32;
 
+/// The token of reads that belong to no program: a client's readahead, and readers it cannot tell. They mix whatever
+/// runs on the device, so nothing is learned from them and nothing predicted for them.
+const ANONYMOUS: Token = Token(0);
+
 impl Session {
     /// Bookkeeping of a demand: what the device has, and what the Predictor makes of the page that was touched.
     pub(super) fn demanded(&mut self, image: &Arc<Published>, token: Token, pages: &[PageId], force: bool) {
+        if token == ANONYMOUS {
+            if let Some(device) = &self.device {
+                device.sent(image.id, pages);
+            }
+            return;
+        }
         let mut cold = false;
         if let Some(device) = &self.device {
             // A forced demand follows a push that ended early; it says nothing about what the device lost.
@@ -35,7 +45,7 @@ impl Session {
 
     /// Tells the Predictor of a touch and acts on what it says.
     pub(super) fn touch(&mut self, image: &Arc<Published>, token: Token, page: PageId, cold: bool) {
-        if !self.shared.config.learning {
+        if !self.shared.config.learning || token == ANONYMOUS {
             return;
         }
         let now = self.shared.now();
@@ -55,7 +65,7 @@ impl Session {
         if let Some(device) = &self.device {
             device.sent(image.id, &pages);
         }
-        if !self.shared.config.learning {
+        if !self.shared.config.learning || token == ANONYMOUS {
             return;
         }
         let now = self.shared.now();
@@ -74,6 +84,9 @@ impl Session {
     }
 
     pub(super) fn take_token_end(&mut self, handle: ImageHandle, token: Token) {
+        if token == ANONYMOUS {
+            return;
+        }
         let Some(image) = self.images.get(handle).cloned() else { return };
         if self.shared.config.learning {
             let now = self.shared.now();
@@ -111,8 +124,10 @@ fn advice_of(
         Ordered {
             action: order.action,
             revision: order.revision,
+            begins: order.begins,
             from: order.from,
             pages: predictor.pages(token, &order).to_vec(),
+            before: page_before(predictor, token, &order),
             total: current.map_or(u32::MAX, |action| action.pages.len() as u32),
             segment_pages: predictor.config().segment_pages,
             audit: order.audit,
@@ -126,4 +141,10 @@ fn advice_of(
         cold,
         order,
     })
+}
+
+/// The page before an order that extends a sequence. In paper mode it was demanded just now and ordered by nobody.
+fn page_before(predictor: &predict::ActionPredictor, token: Token, order: &PushOrder) -> Option<PageId> {
+    let from = order.from.checked_sub(1).filter(|_| !order.begins)?;
+    predictor.pages(token, &PushOrder { from, through: order.from, ..*order }).first().copied()
 }

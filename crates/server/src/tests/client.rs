@@ -238,7 +238,7 @@ impl Client {
     }
 
     pub fn pull_request(&self, image: ImageHandle, token: Token, page: PageId, force: bool) -> Request {
-        Request::PullBlock { image, token, page, block: self.block_of(image, page), force }
+        Request::PullBlock { image, token, page, block: self.block_of(image, page), force, speculative: false }
     }
 
     /// Demands the block of a page, checks it, and counts the page. The reply, for those who expect something else.
@@ -265,8 +265,15 @@ impl Client {
             }
             match self.pull(image, token, *page) {
                 Reply::Block { .. } => demanded += 1,
-                Reply::OnTheWay { .. } => {
-                    self.until(|client| client.have.contains(page));
+                Reply::OnTheWay { stream } => {
+                    let over = |client: &Client| client.streams.get(&stream).is_some_and(|stream| stream.end.is_some());
+                    self.until(|client| client.have.contains(page) || over(client));
+                    if !self.have.contains(page) {
+                        let ask = self.pull_request(image, token, *page, true);
+                        assert!(matches!(self.ask(ask), Reply::Block { .. }), "the stream ended without {page}");
+                        self.have.insert(*page);
+                        demanded += 1;
+                    }
                 }
                 other => panic!("{page}: {other:?}"),
             }

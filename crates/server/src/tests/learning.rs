@@ -21,6 +21,8 @@ fn teach(rig: &Rig, device: u128, program: &[PageId]) -> (Client, ImageHandle) {
     let demanded = client.run(handle, token, program);
     assert_eq!(demanded, program.len(), "nothing was known yet");
     client.end(handle, token);
+    // Answered behind the end: what was learned is there for other connections.
+    client.status();
     (client, handle)
 }
 
@@ -213,6 +215,93 @@ fn a_page_that_is_on_its_way_is_not_sent_twice_unless_forced() {
 }
 
 #[test]
+fn a_page_a_little_further_ahead_comes_with_the_push_and_a_far_one_is_answered() {
+    let bytes = image(12);
+    // The first order is for the whole program.
+    let (rig, _) = Rig::with_image(&bytes, |config| {
+        config.bundles = false;
+        config.predict.lookahead_first = 64;
+    });
+    let program = program(&bytes, 5, 480);
+    teach(&rig, 1, &program);
+    let mut client = Client::connect(rig.address, 2);
+    client.credits = false;
+    let handle = client.open("app");
+    client.pull(handle, Token(2), program[0]);
+    // Without credits the push stops at the window. One page further, and the last page:
+    let stuck = |client: &mut Client| {
+        let mut before = usize::MAX;
+        while client.have.len() != before {
+            before = client.have.len();
+            client.status();
+            client.status();
+        }
+    };
+    client.until(|client| client.have.len() > 32);
+    stuck(&mut client);
+    let next = program.iter().position(|page| !client.have.contains(page)).unwrap();
+    let stream = *client.streams.keys().next().unwrap();
+    assert!(next + 33 < program.len(), "the window holds less than the program: {next}");
+    let near = client.pull_request(handle, Token(2), program[next + 32], false);
+    assert_eq!(client.ask(near), Reply::OnTheWay { stream });
+    assert!(matches!(client.pull(handle, Token(2), program[479]), Reply::Block { .. }));
+    client.credits = true;
+    client.credit_all();
+    client.until(|client| client.have == set(&program));
+}
+
+#[test]
+fn reads_that_belong_to_no_program_teach_nothing_and_are_pushed_nothing() {
+    let bytes = image(4);
+    let (rig, _) = Rig::with_image(&bytes, without_bundles);
+    let program = program(&bytes, 5, 100);
+    let mut client = Client::connect(rig.address, 1);
+    let handle = client.open("app");
+    assert_eq!(client.run(handle, Token(0), &program), 100);
+    client.touch(handle, Token(0), &program);
+    client.end(handle, Token(0));
+    // A program that is told apart from it is the first to teach.
+    let (mut first, _) = teach(&rig, 2, &program);
+    let status = first.status_until(|status| actions(status) > 0);
+    assert_eq!((actions(&status), &status["images"][0]["predictor"]["constructs"]), (1, &Value::from(1)));
+    let mut second = Client::connect(rig.address, 3);
+    let handle = second.open("app");
+    for page in &program[..2] {
+        assert!(matches!(second.pull(handle, Token(0), *page), Reply::Block { .. }));
+    }
+    second.pull(handle, Token(5), program[0]);
+    second.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
+    assert!(second.streams.values().all(|stream| stream.push.token == Token(5)));
+    assert_eq!(rig.metrics.pushes_started.get(), 1);
+}
+
+#[test]
+fn stray_demands_of_a_warm_device_bring_little() {
+    let bytes = image(12);
+    let (rig, _) = Rig::with_image(&bytes, without_bundles);
+    let program = program(&bytes, 5, 480);
+    teach(&rig, 1, &program);
+    let mut client = Client::connect(rig.address, 2);
+    let handle = client.open("app");
+    client.pull(handle, Token(2), program[0]);
+    for page in program.iter().step_by(32) {
+        client.until(|client| client.have.contains(page));
+        client.touch(handle, Token(2), &[*page]);
+    }
+    client.until(|client| client.have == set(&program));
+    client.end(handle, Token(2));
+    let pushed = rig.metrics.pages_pushed.get();
+    // The next start finds all but four pages in the page cache.
+    for page in [70, 200, 330, 470] {
+        client.pull(handle, Token(3), program[page]);
+    }
+    client.end(handle, Token(3));
+    client.status();
+    client.status();
+    assert!(rig.metrics.pages_pushed.get() - pushed <= 4, "{} of 480 again", rig.metrics.pages_pushed.get() - pushed);
+}
+
+#[test]
 fn two_devices_with_two_programs_each_do_not_disturb_each_other() {
     let bytes = image(8);
     let (rig, _) = Rig::with_image(&bytes, |_| {});
@@ -234,7 +323,7 @@ fn two_devices_with_two_programs_each_do_not_disturb_each_other() {
             std::thread::spawn(move || {
                 let mut client = Client::connect(address, 200 + run / 2);
                 let handle = client.open("app");
-                client.pull(handle, Token(run), program[0]);
+                client.pull(handle, Token(run + 1), program[0]);
                 client.until(|client| client.streams.values().any(|stream| stream.end.is_some()));
                 let tokens: BTreeSet<Token> = client.streams.values().map(|stream| stream.push.token).collect();
                 (tokens, client.have)
@@ -244,7 +333,7 @@ fn two_devices_with_two_programs_each_do_not_disturb_each_other() {
     let mut have = [BTreeSet::new(), BTreeSet::new()];
     for (run, thread) in runs.into_iter().enumerate() {
         let (tokens, pages) = thread.join().unwrap();
-        assert_eq!(tokens, BTreeSet::from([Token(run as u128)]), "only its own pages");
+        assert_eq!(tokens, BTreeSet::from([Token(run as u128 + 1)]), "only its own pages");
         have[run / 2].extend(pages);
     }
     assert_eq!(have, [set(&all), set(&all)]);
@@ -358,6 +447,9 @@ fn the_papers_mode_pushes_one_segment_for_each_match() {
     assert!(second < 64, "{second} of 128 pages were demanded one by one");
     let pushed: usize = client.streams.values().map(|stream| stream.pages().len()).sum();
     assert!(pushed >= 64, "{pushed}");
+    // The page that is demanded between two segments does not end the stream.
+    let ends: Vec<_> = client.streams.values().map(|stream| stream.end).collect();
+    assert!(ends == [None] || ends == [Some(PushEndReason::Complete)], "{ends:?}");
     assert!(client.streams.values().all(|stream| stream.pieces.iter().all(|piece| piece.pages.len() <= 32)));
 }
 
@@ -414,8 +506,10 @@ fn a_damaged_learned_file_costs_what_was_learned_and_nothing_else() {
     let bytes = image(4);
     let program = program(&bytes, 5, 100);
     let (rig, store) = Rig::with_image(&bytes, without_bundles);
-    let (_, handle) = teach(&rig, 1, &program);
-    let _ = handle;
+    let (mut client, _) = teach(&rig, 1, &program);
+    // The end of the run must have come before the server ends.
+    client.status_until(|status| actions(status) == 1);
+    drop(client);
     rig.stop();
     let Listed::Object(key) = store.list("learned").unwrap().remove(0) else { panic!("no learned file") };
     let mut file = store.get(&key, 1 << 20).unwrap();

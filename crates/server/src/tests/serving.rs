@@ -82,7 +82,14 @@ fn what_does_not_exist_gives_an_error_that_names_it_and_the_connection_lives_on(
         let text = client.refused(Request::MetaRead { image: handle, offset, bytes }, ErrorCode::BadRequest);
         assert!(text.contains(&offset.to_string()), "{text}");
     }
-    let pull = |image, page, block| Request::PullBlock { image, token: Token(1), page, block, force: false };
+    let pull = |image, page, block| Request::PullBlock {
+        image,
+        token: Token(1),
+        page,
+        block,
+        force: false,
+        speculative: false,
+    };
     assert!(client.refused(pull(handle, page, BlockId(9999)), ErrorCode::NotFound).contains("9999"));
     client.refused(pull(ImageHandle(7), page, BlockId(0)), ErrorCode::BadRequest);
     let outside = PageId::new(InodeId(77), 3);
@@ -195,6 +202,7 @@ fn a_client_that_does_not_read_holds_no_more_than_its_share_and_loses_nothing() 
                 page,
                 block: BlockId(block),
                 force: false,
+                speculative: false,
             })
         })
         .collect();

@@ -37,6 +37,7 @@ impl ServerConnection {
             ClientMessage::Hello(hello) => return self.take_hello(hello),
             ClientMessage::Request { request, ask } => return self.take_request(request, ask),
             ClientMessage::Cancel { request } => self.take_cancel(request)?,
+            ClientMessage::Hurry { request } => self.take_hurry(request),
             ClientMessage::Ping { nonce } => self.answer(ServerMessage::Pong { nonce })?,
             ClientMessage::Touch { image, token, pages } => {
                 self.events.push_back(ServerEvent::Touch { image, token, pages });
@@ -113,7 +114,7 @@ impl ServerConnection {
 
     fn take_cancel(&mut self, request: RequestId) -> Result<(), WireError> {
         let in_work = self.asked.contains_key(&request);
-        let queued = self.replies.remove(request);
+        let queued = self.replies.remove(request) | self.speculative.remove(request);
         // a cancel that crossed the reply is no fault
         if in_work || queued {
             let reply = Reply::error(ErrorCode::Cancelled, "cancelled");
@@ -124,6 +125,18 @@ impl ServerConnection {
             self.events.push_back(ServerEvent::Cancelled { request });
         }
         Ok(())
+    }
+
+    /// One that crossed its reply, or hurries what is waited for anyway, is no fault.
+    fn take_hurry(&mut self, request: RequestId) {
+        if let Some(asked) = self.asked.get_mut(&request)
+            && let Request::PullBlock { speculative, .. } = &mut asked.ask
+        {
+            *speculative = false;
+        }
+        if let Some(frame) = self.speculative.take(request) {
+            self.replies.push(Some(request), frame);
+        }
     }
 
     fn take_stop(&mut self, stream: StreamId) -> Result<(), WireError> {

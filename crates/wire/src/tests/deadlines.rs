@@ -18,7 +18,7 @@ const LINK: fn() -> LinkConfig = || LinkConfig::new(20, 25);
 
 fn pull() -> Request {
     let (token, page) = (Token(1), PageId::new(InodeId(1), 1));
-    Request::PullBlock { image: ImageHandle(1), token, page, block: BlockId(1), force: false }
+    Request::PullBlock { image: ImageHandle(1), token, page, block: BlockId(1), force: false, speculative: false }
 }
 
 fn seconds(moment: Moment) -> u64 {

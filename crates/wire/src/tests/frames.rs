@@ -212,11 +212,20 @@ fn bytes_of_a_pull_are_pinned() {
         page: PageId::new(InodeId(0x11), 0x22),
         block: BlockId(0x33),
         force: true,
+        speculative: false,
     };
-    let bytes = flat(&encode::client(&ClientMessage::Request { request: RequestId(1), ask }));
+    let bytes = flat(&encode::client(&ClientMessage::Request { request: RequestId(1), ask: ask.clone() }));
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let fields = ["25000000", "12", "01000000", "02000000", "000102030405060708090a0b0c0d0e0f", "2200000011000000"];
     assert_eq!(hex, fields.concat() + "33000000" + "01");
+    let mut ask = ask;
+    if let Request::PullBlock { speculative, .. } = &mut ask {
+        *speculative = true;
+    }
+    let mut bytes = flat(&encode::client(&ClientMessage::Request { request: RequestId(1), ask }));
+    assert_eq!(bytes.last(), Some(&3));
+    *bytes.last_mut().unwrap() = 4;
+    assert!(matches!(decode_client(&bytes), Err(WireError::BadValue { field: "flags", .. })));
 }
 
 #[test]
@@ -227,5 +236,5 @@ fn kinds_have_one_number_each_and_directions_do_not_overlap() {
         assert!(kinds.0.is_none_or(|kind| kind as u8 == number && number < 0x80));
         assert!(kinds.1.is_none_or(|kind| kind as u8 == number && number >= 0x80));
     }
-    assert_eq!(ClientKind::ALL.len() + ServerKind::ALL.len(), 17 + 16);
+    assert_eq!(ClientKind::ALL.len() + ServerKind::ALL.len(), 18 + 16);
 }

@@ -104,6 +104,7 @@ fn server_session(seed: u64, mutations: bool) -> bool {
             ClientMessage::PutMeta { request, .. }
             | ClientMessage::PutBlock { request, .. }
             | ClientMessage::PutCommit { request }
+            | ClientMessage::Hurry { request }
             | ClientMessage::Cancel { request } => request.0 = 1 + rng.below(u64::from(requests) + 1) as u32,
             ClientMessage::Credit { stream, bytes } => (*stream, *bytes) = (StreamId(1), 1 + *bytes % 300),
             ClientMessage::StopPush { stream } => *stream = StreamId(1),

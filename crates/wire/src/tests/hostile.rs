@@ -35,7 +35,7 @@ fn server_gets(messages: &[ClientMessage]) -> Result<ServerConnection, WireError
 
 fn pull(force: bool) -> Request {
     let page = PageId::new(InodeId(1), 1);
-    Request::PullBlock { image: ImageHandle(1), token: Token(1), page, block: BlockId(1), force }
+    Request::PullBlock { image: ImageHandle(1), token: Token(1), page, block: BlockId(1), force, speculative: false }
 }
 
 /// A client past its handshake, with requests 1 (List), 2 (PullBlock, forced), 3 (MetaRead) and 4 (PutOpen).
@@ -127,7 +127,7 @@ fn a_length_alone_costs_nothing_and_too_much_is_an_error() {
 
 #[test]
 fn unknown_kinds_and_kinds_of_the_other_side_are_errors() {
-    for kind in [0u8, 0x04, 0x34, 0x81, 0xff] {
+    for kind in [0u8, 0x05, 0x34, 0x81, 0xff] {
         let mut server = server_gets(&[hello()]).unwrap();
         assert_eq!(server.receive(Moment(1), &header(kind, 0)), Err(WireError::UnknownKind { kind }));
     }

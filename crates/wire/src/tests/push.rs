@@ -170,7 +170,14 @@ fn sim_demand_overtakes_push() {
         let window = streaming.pair.server.push_window_bytes();
         let asked = streaming.pair.now;
         let page = PageId::new(InodeId(9), 9);
-        let pull = Request::PullBlock { image: ImageHandle(1), token: Token(1), page, block: BlockId(1), force: true };
+        let pull = Request::PullBlock {
+            image: ImageHandle(1),
+            token: Token(1),
+            page,
+            block: BlockId(1),
+            force: true,
+            speculative: false,
+        };
         streaming.pair.client.request(asked, pull).unwrap();
         streaming.run(Duration::from_millis(300));
         let (answered, _) = streaming.replies.pop().expect("an answer within 300 ms");

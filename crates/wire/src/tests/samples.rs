@@ -114,6 +114,7 @@ impl Samples {
                 page: PageId::from_u64(self.number()),
                 block: BlockId(self.u32()),
                 force: self.flag(),
+                speculative: self.flag(),
             },
             3 => Request::PullPages {
                 image: self.image(),
@@ -152,7 +153,8 @@ impl Samples {
     }
 
     pub fn client(&mut self) -> ClientMessage {
-        match self.below(12) {
+        match self.below(13) {
+            12 => ClientMessage::Hurry { request: self.request_id() },
             0 => ClientMessage::Hello(Hello {
                 version: self.number() as u16,
                 device: self.u128(),

@@ -29,7 +29,14 @@ fn hello(version: u16) -> Hello {
 
 fn pull(block: u32) -> Request {
     let page = PageId::new(InodeId(3), block);
-    Request::PullBlock { image: ImageHandle(1), token: Token(1), page, block: BlockId(block), force: false }
+    Request::PullBlock {
+        image: ImageHandle(1),
+        token: Token(1),
+        page,
+        block: BlockId(block),
+        force: false,
+        speculative: false,
+    }
 }
 
 fn asked(event: &ServerEvent) -> RequestId {
@@ -171,7 +178,10 @@ fn a_forced_pull_is_not_put_off() {
     };
     let stream = pair.server.push_start(header).unwrap();
     let Request::PullBlock { image, token, page, block, .. } = pull(1) else { unreachable!() };
-    let request = pair.client.request(pair.now, Request::PullBlock { image, token, page, block, force: true }).unwrap();
+    let request = pair
+        .client
+        .request(pair.now, Request::PullBlock { image, token, page, block, force: true, speculative: false })
+        .unwrap();
     pair.settle();
     assert_eq!(pair.server.reply(request, Reply::OnTheWay { stream }), Err(Refused::WrongReply(request)));
 }
@@ -337,4 +347,96 @@ fn long_error_texts_are_cut_between_characters() {
     let event = ask(&mut pair, Request::List, Reply::error(ErrorCode::Internal, "ü".repeat(300)));
     let ClientEvent::Reply { reply: Reply::Error { text, .. }, .. } = event else { panic!("{event:?}") };
     assert_eq!(text, "ü".repeat(128));
+}
+
+/// Asks for blocks 1 to 4, the first three of them speculatively; returns the requests as the server sees them.
+fn ask_for_four(pair: &mut Pair) -> Vec<RequestId> {
+    for block in 1..=4 {
+        let mut ask = pull(block);
+        if let Request::PullBlock { speculative, .. } = &mut ask {
+            *speculative = block < 4;
+        }
+        pair.client.request(pair.now, ask).unwrap();
+    }
+    pair.settle();
+    pair.server_events().iter().map(asked).collect()
+}
+
+fn block(number: u32) -> Reply {
+    Reply::Block { block: BlockId(number), bytes: Bytes::from(vec![number as u8; 30_000]) }
+}
+
+/// The blocks in the order in which the client gets them.
+fn blocks_seen(pair: &mut Pair) -> Vec<u32> {
+    pair.settle();
+    let seen = pair.client_events().into_iter().map(|event| match event {
+        ClientEvent::Reply { reply: Reply::Block { block, .. }, .. } => block.0,
+        other => panic!("{other:?} is no block"),
+    });
+    seen.collect()
+}
+
+#[test]
+fn answers_that_are_waited_for_overtake_speculative_ones() {
+    let mut pair = Pair::ready(LINK(), 1);
+    let requests = ask_for_four(&mut pair);
+    for (index, request) in requests.iter().enumerate() {
+        pair.server.reply(*request, block(index as u32 + 1)).unwrap();
+    }
+    assert_eq!(blocks_seen(&mut pair), [4, 1, 2, 3]);
+    assert_eq!(pair.client.requests_in_flight(), 0);
+}
+
+#[test]
+fn a_hurried_answer_leaves_with_those_that_are_waited_for() {
+    // Hurried before the server has answered, and while its answer is queued.
+    for answered_before in [false, true] {
+        let mut pair = Pair::ready(LINK(), 1);
+        let requests = ask_for_four(&mut pair);
+        let answer = |pair: &mut Pair, index: usize| {
+            pair.server.reply(requests[index], block(index as u32 + 1)).unwrap();
+        };
+        let hurry = |pair: &mut Pair| {
+            let frame = flat(&encode::client(&ClientMessage::Hurry { request: requests[2] }));
+            pair.server.receive(pair.now, &frame).unwrap();
+        };
+        if answered_before {
+            (0..3).for_each(|index| answer(&mut pair, index));
+            hurry(&mut pair);
+        } else {
+            hurry(&mut pair);
+            (0..3).for_each(|index| answer(&mut pair, index));
+        }
+        answer(&mut pair, 3);
+        assert_eq!(blocks_seen(&mut pair), [3, 4, 1, 2]);
+        assert_eq!(pair.server.queued_bytes(), 0);
+    }
+}
+
+#[test]
+fn a_hurry_follows_its_request_and_may_cross_the_answer() {
+    let mut pair = Pair::ready(LINK(), 1);
+    let requests = ask_for_four(&mut pair);
+    for (index, request) in requests.iter().enumerate() {
+        pair.server.reply(*request, block(index as u32 + 1)).unwrap();
+    }
+    requests.iter().for_each(|request| pair.client.hurry(*request).unwrap());
+    assert_eq!(blocks_seen(&mut pair).len(), 4, "one that is waited for anyway may be hurried too");
+    assert_eq!(pair.client.hurry(requests[0]), Err(Refused::UnknownRequest(requests[0])));
+    // One that did not leave yet goes behind its request, and with it when it is cancelled.
+    let request = pair.client.request(pair.now, pull(9)).unwrap();
+    pair.client.hurry(request).unwrap();
+    pair.client.cancel(pair.now, request).unwrap();
+    assert!(!pair.client.has_output());
+}
+
+#[test]
+fn a_cancelled_speculative_answer_is_dropped_from_the_queue() {
+    let mut pair = Pair::ready(LINK(), 1);
+    let requests = ask_for_four(&mut pair);
+    pair.server.reply(requests[0], block(1)).unwrap();
+    assert!(pair.server.queued_bytes() > 30_000);
+    let frame = flat(&encode::client(&ClientMessage::Cancel { request: requests[0] }));
+    pair.server.receive(pair.now, &frame).unwrap();
+    assert!(pair.server.queued_bytes() < 100, "only the word that it was cancelled is left");
 }

@@ -95,7 +95,14 @@ impl World {
         let ask = match self.rng.below(4) {
             0 => Request::List,
             1 => Request::PullPages { image: ImageHandle(1), token, pages: vec![page], force: false },
-            _ => Request::PullBlock { image: ImageHandle(1), token, page, block: BlockId(name), force: false },
+            _ => Request::PullBlock {
+                image: ImageHandle(1),
+                token,
+                page,
+                block: BlockId(name),
+                force: false,
+                speculative: false,
+            },
         };
         let request = self.pair.client.request(self.pair.now, ask.clone()).unwrap();
         self.asked.insert(request, name);

@@ -1,0 +1,37 @@
+//! The options of every command that may talk to a server over TLS.
+
+use std::path::PathBuf;
+
+use client::{Identity, Trust};
+
+/// Variable that names a file of authorities, for commands without `--ca`.
+const AUTHORITIES: &str = "RUNNEL_CA";
+
+/// Whom to trust, and who we are.
+#[derive(clap::Args, Clone)]
+#[command(next_help_heading = "Encryption (runnels://, https://)")]
+pub struct TrustArgs {
+    /// Trust the authorities in this PEM file instead of the system's (also: RUNNEL_CA)
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+
+    /// Our certificate (PEM), for servers that ask for one
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+
+    /// Its private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+}
+
+impl TrustArgs {
+    /// As the client takes them.
+    pub fn trust(&self) -> Trust {
+        let from_environment = || std::env::var_os(AUTHORITIES).filter(|file| !file.is_empty()).map(PathBuf::from);
+        let identity = self.cert.clone().zip(self.key.clone());
+        Trust {
+            authorities: self.ca.clone().or_else(from_environment),
+            identity: identity.map(|(certificate, key)| Identity { certificate, key }),
+        }
+    }
+}

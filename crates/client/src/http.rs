@@ -1,0 +1,424 @@
+//! An image file on any web server: the same session, with threads that read blocks by Range requests.
+//!
+//! There is no smart server at the other end, so nothing is pushed and nothing learned; readahead is all there is, and
+//! blocks that lie side by side and are wanted together are one request. Every block is verified as always. The file is
+//! known by the id of its image: when the server's ETag, date or length changes, the superblock is read again, and if it
+//! is another image now, READs fail until the old one is back. Connections that a server closes while they are idle are
+//! made anew in silence; a server that is away is tried again with growing pauses, as with our own server.
+
+mod exchange;
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use image::{ImageError, Metadata, ReadAt, Superblock};
+use units::{BlockId, Rng, SplitMix64};
+
+use crate::block_cache::StoredBlock;
+use crate::clock::Clock;
+use crate::command::{AskKey, Command, LaneIndex, Wanted};
+use crate::config::{Config, Granularity};
+use crate::error::ClientError;
+use crate::lane::{BACK_OFF_MAX, BACK_OFF_MIN, answer_time};
+use crate::schedule::Failure;
+use crate::session::{LaneHandle, Session, Shared, random_number, spawn};
+use crate::target::HttpFile;
+use crate::transport::Dialer;
+use exchange::{Edition, Exchange, Fault};
+
+/// Blocks that lie side by side are read together up to so many bytes: what one connection is busy with while another
+/// miss waits.
+const GROUP_BYTES_MAX: u64 = 256 << 10;
+
+/// The superblock is one page at the start of the file.
+const SUPERBLOCK_BYTES: usize = image::format::SUPERBLOCK_BYTES;
+
+/// The start of an image file and of its metadata region.
+struct Fetched {
+    superblock: [u8; SUPERBLOCK_BYTES],
+    region_start: u64,
+    region: Vec<u8>,
+    file_bytes: u64,
+}
+
+/// The thread of one connection.
+struct Worker {
+    shared: Arc<Shared>,
+    dialer: Dialer,
+    file: HttpFile,
+    edition: Edition,
+    lane: LaneIndex,
+    commands: Receiver<Command>,
+    exchange: Option<Exchange>,
+    /// Asked for and not begun yet, what somebody waits for first.
+    waiting: VecDeque<Asked>,
+    /// Blocks that came, so that pauses grow only while nothing does.
+    delivered: u64,
+}
+
+/// A block that the schedule wants.
+#[derive(Clone, Copy)]
+struct Asked {
+    key: AskKey,
+    block: BlockId,
+    speculative: bool,
+}
+
+/// Why a worker stopped reading.
+enum Ended {
+    Closed,
+    /// The server is away, or the file may have changed.
+    Lost,
+}
+
+pub(crate) fn open(file: &HttpFile, config: Config) -> Result<Arc<Session>, ClientError> {
+    // A web server knows no pages, and pushes nothing.
+    let config = Config { granularity: Granularity::Block, push: false, ..config };
+    let dialer = Dialer::new(&file.server, &config.trust)?;
+    let (exchange, edition, metadata) = fetch(&dialer, file, &config)?;
+    let seed = random_number()?;
+    let mut handles = Vec::new();
+    let mut receivers = Vec::new();
+    for _ in 0..config.lanes() {
+        let (commands, receiver) = channel();
+        handles.push(LaneHandle { commands, waker: None });
+        receivers.push(receiver);
+    }
+    let (session, shared) = Session::start(Arc::new(metadata), config, Clock::start(), seed, handles, true)?;
+    // Up before its thread runs: what is asked from now on waits in the channel.
+    let (received, sent) = exchange.moved;
+    shared.run(|schedule, now| {
+        schedule.lane_traffic(0, received, sent);
+        schedule.lane_up(now, 0, false);
+    });
+    let mut ready = Some(exchange);
+    for (lane, commands) in receivers.into_iter().enumerate() {
+        let mut exchange = ready.take();
+        if let Some(exchange) = &mut exchange {
+            exchange.moved = (0, 0);
+        }
+        let worker = Worker {
+            shared: Arc::clone(&shared),
+            dialer: dialer.clone(),
+            file: file.clone(),
+            edition: edition.clone(),
+            lane,
+            commands,
+            exchange,
+            waiting: VecDeque::new(),
+            delivered: 0,
+        };
+        spawn("runnel-http", move || worker.work())?;
+    }
+    Ok(session)
+}
+
+/// Fetches the superblock and what a mount needs of the metadata.
+fn fetch(dialer: &Dialer, file: &HttpFile, config: &Config) -> Result<(Exchange, Edition, Metadata), ClientError> {
+    let failed = |fault: Fault| fault.explain(dialer, file);
+    let bad = |source| ClientError::Image { name: file.to_string(), source };
+    let time = config.open_deadline;
+    let mut exchange = Exchange::dial(dialer, file, time).map_err(failed)?;
+    let mut superblock = [0; SUPERBLOCK_BYTES];
+    let edition = read(&mut exchange, 0, &mut superblock, time).map_err(failed)?;
+    let parsed = Superblock::parse(&superblock, &config.limits).map_err(bad)?;
+    if parsed.file_bytes != edition.file_bytes {
+        let (expected, found) = (parsed.file_bytes, edition.file_bytes);
+        return Err(bad(ImageError::FileLength { expected, found }));
+    }
+    let whole = parsed.metadata_region();
+    let max = config.limits.metadata_bytes_max;
+    if parsed.metadata_bytes > max {
+        let (server, found) = (file.server.clone(), parsed.metadata_bytes);
+        return Err(ClientError::MetadataTooLarge { server, found, max });
+    }
+    // Nothing is pushed, so nothing needs the chunk hashes, which stand last of what is required.
+    let hashes = parsed.sections.iter().find(|section| section.kind == image::format::SECTION_CHUNK_HASHES);
+    let end = hashes.map_or(whole.end, |hashes| hashes.offset.clamp(whole.start, whole.end));
+    let mut region = vec![0; (end - whole.start) as usize];
+    if !exchange.is_reusable() {
+        exchange = redial(&exchange, dialer, file, time).map_err(failed)?;
+    }
+    if !region.is_empty() {
+        let found = read(&mut exchange, whole.start, &mut region, time).map_err(failed)?;
+        if found != edition {
+            return Err(failed(Fault::Changed));
+        }
+    }
+    let fetched = Fetched { superblock, region_start: whole.start, region, file_bytes: edition.file_bytes };
+    let metadata = Metadata::open_early(&fetched, &config.limits).map_err(bad)?;
+    Ok((exchange, edition, metadata))
+}
+
+/// A new connection that goes on counting.
+fn redial(old: &Exchange, dialer: &Dialer, file: &HttpFile, time: Duration) -> Result<Exchange, Fault> {
+    let mut exchange = Exchange::dial(dialer, file, time)?;
+    exchange.moved = old.moved;
+    Ok(exchange)
+}
+
+/// Reads one range whole.
+fn read(exchange: &mut Exchange, start: u64, bytes: &mut [u8], time: Duration) -> Result<Edition, Fault> {
+    let until = Instant::now() + answer_time(time, bytes.len() as u64);
+    let edition = exchange.get(start..start + bytes.len() as u64, until)?;
+    exchange.body(bytes, until)?;
+    Ok(edition)
+}
+
+impl Worker {
+    /// Serves until the session closes.
+    fn work(mut self) {
+        let mut rng = SplitMix64(self.shared.device as u64 ^ self.lane as u64);
+        let mut back_off = BACK_OFF_MIN;
+        let mut up = self.exchange.is_some();
+        let mut was_up = up;
+        loop {
+            if !up && self.is_same_image() {
+                up = true;
+                let again = std::mem::replace(&mut was_up, true);
+                self.shared.run(|schedule, now| schedule.lane_up(now, self.lane, again));
+            }
+            if up {
+                let before = self.delivered;
+                if matches!(self.serve(), Ended::Closed) {
+                    return;
+                }
+                up = false;
+                self.exchange = None;
+                self.waiting.clear();
+                // What it asked for goes to other connections, or waits.
+                self.shared.run(|schedule, now| schedule.lane_down(now, self.lane));
+                if self.delivered > before {
+                    back_off = BACK_OFF_MIN;
+                }
+            }
+            // Between half of it and all of it.
+            let micros = back_off.as_micros() as u64;
+            if !self.rest(Duration::from_micros(micros / 2 + rng.below(micros / 2 + 1))) {
+                return;
+            }
+            back_off = (back_off * 2).min(BACK_OFF_MAX);
+        }
+    }
+
+    /// Connects and looks whether the file is the image that is mounted.
+    fn is_same_image(&mut self) -> bool {
+        let time = self.shared.config.open_deadline;
+        let mut superblock = [0; SUPERBLOCK_BYTES];
+        let found = Exchange::dial(&self.dialer, &self.file, time).and_then(|mut exchange| {
+            let edition = read(&mut exchange, 0, &mut superblock, time);
+            self.count(&mut exchange);
+            Ok((exchange, edition?))
+        });
+        let same = match found {
+            Ok((exchange, edition)) => {
+                let metadata = &self.shared.metadata;
+                let same = edition.file_bytes == metadata.file_bytes()
+                    && Superblock::parse(&superblock, &self.shared.config.limits)
+                        .is_ok_and(|superblock| superblock.id == metadata.id());
+                if same {
+                    self.edition = edition;
+                    self.exchange = Some(exchange);
+                }
+                same
+            }
+            Err(Fault::Status { status: 404 | 410 | 416, .. }) => false,
+            // The server is away: READs wait, or fail in soft mode.
+            Err(_) => return false,
+        };
+        if !same {
+            self.shared.run(|schedule, now| schedule.image_gone(now));
+        }
+        same
+    }
+
+    /// Sleeps between attempts. False when the session closes.
+    fn rest(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        loop {
+            match self.commands.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Command::Close) | Err(RecvTimeoutError::Disconnected) => return false,
+                // The lane is down, so this was handed to others already.
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => return true,
+            }
+        }
+    }
+
+    fn serve(&mut self) -> Ended {
+        loop {
+            if self.waiting.is_empty() {
+                match self.commands.recv() {
+                    Ok(Command::Close) | Err(_) => return Ended::Closed,
+                    Ok(command) => self.obey(command),
+                }
+            }
+            while let Ok(command) = self.commands.try_recv() {
+                if command == Command::Close {
+                    return Ended::Closed;
+                }
+                self.obey(command);
+            }
+            let (group, range) = self.next_group();
+            let mut done = 0;
+            match self.fetch(&group, range, &mut done) {
+                Ok(()) => {}
+                Err(fault) if fault.is_refusal() => {
+                    for asked in &group[done..] {
+                        self.shared.run(|schedule, now| schedule.failed(now, asked.key, Failure::Refused));
+                    }
+                }
+                Err(_) => return Ended::Lost,
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Ask { key, wanted: Wanted::Block { block, .. }, speculative, .. } => {
+                let asked = Asked { key, block, speculative };
+                let behind = |other: &Asked| other.speculative && !speculative;
+                let at = self.waiting.iter().position(behind).unwrap_or(self.waiting.len());
+                self.waiting.insert(at, asked);
+            }
+            Command::Ask { key, wanted: Wanted::Pages(_), .. } => {
+                self.shared.run(|schedule, now| schedule.failed(now, key, Failure::Refused));
+            }
+            Command::Hurry { key } => {
+                if let Some(at) = self.waiting.iter().position(|asked| asked.key == key)
+                    && let Some(asked) = self.waiting.remove(at)
+                {
+                    self.waiting.push_front(Asked { speculative: false, ..asked });
+                }
+            }
+            // Without a smart server there is nobody to teach, and nobody pushes.
+            _ => {}
+        }
+    }
+
+    /// The first block that waits, those that lie right behind it, and where all that is. Empty if it is no block.
+    fn next_group(&mut self) -> (Vec<Asked>, Range<u64>) {
+        let metadata = Arc::clone(&self.shared.metadata);
+        let mut group = Vec::new();
+        let mut range = 0..0;
+        while let Some(asked) = self.waiting.front() {
+            match metadata.block(asked.block) {
+                None => {
+                    let key = asked.key;
+                    self.waiting.pop_front();
+                    self.shared.run(|schedule, now| schedule.failed(now, key, Failure::Refused));
+                }
+                Some(entry) => {
+                    range = entry.file_offset..entry.file_offset + u64::from(entry.stored_bytes);
+                    group.extend(self.waiting.pop_front());
+                    break;
+                }
+            }
+        }
+        while range.end - range.start < GROUP_BYTES_MAX && !group.is_empty() {
+            let next = self.waiting.iter().enumerate().find_map(|(at, asked)| {
+                let entry = metadata.block(asked.block).filter(|entry| entry.file_offset == range.end)?;
+                Some((at, entry.stored_bytes))
+            });
+            let Some((at, bytes)) = next else { break };
+            range.end += u64::from(bytes);
+            group.extend(self.waiting.remove(at));
+        }
+        (group, range)
+    }
+
+    /// Reads blocks that lie side by side and hands each over as soon as it is here; `done` counts them.
+    fn fetch(&mut self, group: &[Asked], range: Range<u64>, done: &mut usize) -> Result<(), Fault> {
+        if group.is_empty() {
+            return Ok(());
+        }
+        loop {
+            let config = &self.shared.config;
+            let time = answer_time(config.answer_deadline, range.end - range.start);
+            let mut exchange = match self.exchange.take().filter(Exchange::is_reusable) {
+                Some(exchange) => exchange,
+                None => Exchange::dial(&self.dialer, &self.file, config.open_deadline)?,
+            };
+            let outcome = self.read_group(&mut exchange, group, range.clone(), Instant::now() + time, done);
+            self.count(&mut exchange);
+            match outcome {
+                Ok(()) => {
+                    self.exchange = Some(exchange);
+                    return Ok(());
+                }
+                // Closed while it was idle; a new connection has not been used.
+                Err(Fault::Lost(error))
+                    if exchange.used && !exchange.answered && error.kind() != io::ErrorKind::TimedOut => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
+    fn read_group(
+        &mut self,
+        exchange: &mut Exchange,
+        group: &[Asked],
+        range: Range<u64>,
+        until: Instant,
+        done: &mut usize,
+    ) -> Result<(), Fault> {
+        if exchange.get(range, until)? != self.edition {
+            return Err(Fault::Changed);
+        }
+        for asked in group {
+            // Every one was looked up when the group was made.
+            let bytes = self.shared.metadata.block(asked.block).map_or(0, |entry| entry.stored_bytes as usize);
+            let mut stored = vec![0; bytes];
+            exchange.body(&mut stored, until)?;
+            self.count(exchange);
+            self.deliver(*asked, stored);
+            *done += 1;
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, asked: Asked, stored: Vec<u8>) {
+        let metadata = &self.shared.metadata;
+        let mut raw = Vec::new();
+        let good = metadata.decode_block(asked.block, &stored, &mut raw).is_ok();
+        self.delivered += u64::from(good);
+        self.shared.run(|schedule, now| {
+            if good {
+                let stored = StoredBlock::of(metadata, asked.block, stored.into());
+                schedule.block_arrived(now, asked.key, asked.block, Arc::new(raw), stored);
+            } else {
+                schedule.failed(now, asked.key, Failure::Corrupt);
+            }
+        });
+    }
+
+    fn count(&self, exchange: &mut Exchange) {
+        let (received, sent) = std::mem::take(&mut exchange.moved);
+        if received + sent > 0 {
+            self.shared.run(|schedule, _| schedule.lane_traffic(self.lane, received, sent));
+        }
+    }
+}
+
+impl ReadAt for Fetched {
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let outside = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let (part, start) = if offset < SUPERBLOCK_BYTES as u64 {
+            (self.superblock.as_slice(), offset)
+        } else {
+            (self.region.as_slice(), offset.checked_sub(self.region_start).ok_or_else(outside)?)
+        };
+        let start = usize::try_from(start).map_err(|_| outside())?;
+        let end = start.checked_add(buf.len()).ok_or_else(outside)?;
+        buf.copy_from_slice(part.get(start..end).ok_or_else(outside)?);
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file_bytes)
+    }
+}

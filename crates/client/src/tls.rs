@@ -1,0 +1,243 @@
+//! TLS 1.3 by rustls, without I/O of its own: bytes are moved between its state machine and the socket here.
+//!
+//! A [`Truster`] knows the authorities and our own certificate, and turns what rustls says into what a user can act on.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore};
+
+use crate::error::ClientError;
+use crate::target::Server;
+use crate::transport::{Trust, wait_until};
+
+/// Where Debian and most others keep the authorities they trust.
+const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Plain bytes that wait for the handshake or the socket at most.
+const UNSENT_BYTES_MAX: usize = 64 << 10;
+
+/// What it takes to trust one server.
+#[derive(Clone)]
+pub(crate) struct Truster {
+    server: Server,
+    name: ServerName<'static>,
+    authorities: PathBuf,
+    config: Arc<ClientConfig>,
+}
+
+/// An encrypted connection.
+pub(crate) struct TlsStream {
+    socket: TcpStream,
+    session: ClientConnection,
+}
+
+impl Truster {
+    pub fn new(server: &Server, trust: &Trust) -> Result<Truster, ClientError> {
+        let host = server.host.clone();
+        let bad_name = |_| ClientError::Tls {
+            server: server.clone(),
+            reason: "its name cannot stand in a certificate".to_string(),
+        };
+        let name = ServerName::try_from(host).map_err(bad_name)?;
+        let authorities = trust.authorities.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
+        let roots = read_authorities(&authorities)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let unusable = |error: rustls::Error| ClientError::Tls { server: server.clone(), reason: error.to_string() };
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .with_root_certificates(roots);
+        let mut config = match &trust.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let chain = read_certificates(&identity.certificate)?;
+                let unreadable = |error| unusable_file(&identity.key, "private key", &error);
+                let key = PrivateKeyDer::from_pem_file(&identity.key).map_err(unreadable)?;
+                builder.with_client_auth_cert(chain, key).map_err(|error| ClientError::Trust {
+                    path: identity.key.clone(),
+                    reason: format!("does not go with {}: {error}", identity.certificate.display()),
+                })?
+            }
+        };
+        // Tickets save a signature, at the price of memory and of knowing a device again.
+        config.resumption = rustls::client::Resumption::disabled();
+        Ok(Truster { server: server.clone(), name, authorities, config: Arc::new(config) })
+    }
+
+    /// Agrees on keys over a fresh connection and checks the server's certificate.
+    pub fn handshake(&self, socket: TcpStream, time: Duration) -> Result<TlsStream, ClientError> {
+        let until = Instant::now() + time;
+        let mut session = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
+            .map_err(|error| self.explain(io::Error::other(error)))?;
+        session.set_buffer_limit(Some(UNSENT_BYTES_MAX));
+        let mut stream = TlsStream { socket, session };
+        while !stream.advance().map_err(|error| self.explain(error))? {
+            match wait_until(stream.as_fd(), stream.has_unsent(), until) {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    return Err(ClientError::NoAnswer { server: self.server.clone(), waited: time });
+                }
+                waited => waited.map_err(|error| self.explain(error))?,
+            }
+        }
+        Ok(stream)
+    }
+
+    /// What went wrong, in words.
+    pub fn explain(&self, source: io::Error) -> ClientError {
+        let server = self.server.clone();
+        let Some(error) = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
+            return ClientError::Lost { server, source };
+        };
+        let reason = match error {
+            rustls::Error::InvalidCertificate(why) => self.explain_certificate(why),
+            rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. } => {
+                let plain = if server.scheme.is_http() { "http" } else { "runnel" };
+                format!("the server does not speak TLS: use {plain}://")
+            }
+            rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
+                "the server wants to know who asks: give --cert FILE and --key FILE".into()
+            }
+            rustls::Error::AlertReceived(
+                AlertDescription::UnknownCA
+                | AlertDescription::BadCertificate
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::AccessDenied
+                | AlertDescription::DecryptError,
+            ) => format!("the server refuses our certificate ({error})"),
+            rustls::Error::AlertReceived(AlertDescription::ProtocolVersion) => "the server has no TLS 1.3".into(),
+            other => format!("TLS: {other}"),
+        };
+        ClientError::Tls { server, reason }
+    }
+
+    fn explain_certificate(&self, why: &CertificateError) -> String {
+        let authorities = self.authorities.display();
+        match why {
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                "its certificate has expired, or this machine's clock is wrong".into()
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                "its certificate is not valid yet, or this machine's clock is wrong".into()
+            }
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                format!("no authority in {authorities} issued its certificate; name the right file with --ca FILE")
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                format!("its certificate is for another name than {}", self.server.host)
+            }
+            CertificateError::Revoked => "its certificate was revoked".into(),
+            other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+                "its certificate is an authority's own (CA:TRUE); make one for the server (CA:FALSE)".into()
+            }
+            other => format!("its certificate is no good: {other}"),
+        }
+    }
+}
+
+impl TlsStream {
+    pub fn has_unsent(&self) -> bool {
+        self.session.wants_write()
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut self.socket) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = self.session.writer().write(bytes)?;
+        self.flush()?;
+        if taken == 0 && !bytes.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(taken) }
+    }
+
+    /// Reads what is decrypted, and when that is nothing, from the socket. So nothing decrypted is left behind when this
+    /// says `WouldBlock`, and waiting for the socket waits for all there is.
+    pub fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.session.reader().read(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.take_in()?,
+                other => return other,
+            }
+        }
+    }
+
+    /// Goes on with the handshake; true once it is done.
+    fn advance(&mut self) -> io::Result<bool> {
+        self.flush()?;
+        while self.session.is_handshaking() {
+            match self.take_in() {
+                Ok(()) => self.flush()?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes bytes from the socket and decrypts them.
+    fn take_in(&mut self) -> io::Result<()> {
+        let bytes = self.session.read_tls(&mut self.socket)?;
+        if let Err(error) = self.session.process_new_packets() {
+            // The peer is told why, if it still listens.
+            let _ = self.flush();
+            return Err(io::Error::other(error));
+        }
+        if bytes == 0 && self.session.is_handshaking() {
+            let reason = "the connection was closed during the TLS handshake";
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for TlsStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The authorities of a PEM file. One that rustls cannot use is no reason to refuse the others: bundles hold odd ones.
+fn read_authorities(path: &Path) -> Result<RootCertStore, ClientError> {
+    let mut roots = RootCertStore::empty();
+    let (good, _) = roots.add_parsable_certificates(read_certificates(path)?);
+    if good == 0 {
+        return Err(ClientError::Trust { path: path.into(), reason: "holds no authority that can be used".into() });
+    }
+    Ok(roots)
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError> {
+    let unreadable = |error| unusable_file(path, "certificates", &error);
+    let certificates = CertificateDer::pem_file_iter(path).map_err(unreadable)?;
+    let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+    if certificates.is_empty() {
+        return Err(ClientError::Trust { path: path.into(), reason: "holds no certificate in PEM form".into() });
+    }
+    Ok(certificates)
+}
+
+fn unusable_file(path: &Path, what: &str, error: &rustls::pki_types::pem::Error) -> ClientError {
+    let reason = match error {
+        rustls::pki_types::pem::Error::Io(error) => format!("{what} cannot be read: {error}"),
+        rustls::pki_types::pem::Error::NoItemsFound => format!("{what} in PEM form were expected, none is there"),
+        other => format!("{what} in PEM form were expected: {other}"),
+    };
+    ClientError::Trust { path: path.into(), reason }
+}

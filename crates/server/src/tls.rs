@@ -1,0 +1,165 @@
+//! The beginning of a connection: plain, or a TLS 1.3 handshake.
+//!
+//! A server with a certificate takes encrypted connections only. A client that begins without TLS is recognised by its
+//! first byte (a handshake record begins with 22, our own hello with its length, 39) and told so in its own protocol.
+
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+use crate::ServerError;
+use crate::config::TlsFiles;
+
+/// First byte of a TLS handshake record.
+#[cfg(feature = "tls")]
+const HANDSHAKE: u8 = 22;
+
+/// Takes connections in.
+pub(crate) struct Acceptor {
+    #[cfg(feature = "tls")]
+    tls: Option<tokio_rustls::TlsAcceptor>,
+}
+
+/// A connection to serve.
+pub(crate) enum Channel {
+    Plain(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<tokio_rustls::server::TlsStream<TcpStream>>),
+}
+
+/// What came of a new connection.
+pub(crate) enum Greeting {
+    Welcome(Channel),
+    #[cfg(feature = "tls")]
+    /// `stream` is `None` if it is closed already.
+    Refused {
+        stream: Option<Unwelcome>,
+        reason: String,
+    },
+}
+
+/// A connection that is not served.
+#[cfg(feature = "tls")]
+pub(crate) struct Unwelcome {
+    pub socket: TcpStream,
+    /// It did not even begin a handshake.
+    pub is_stranger: bool,
+}
+
+#[cfg(not(feature = "tls"))]
+impl Acceptor {
+    pub fn new(files: Option<&TlsFiles>) -> Result<Acceptor, ServerError> {
+        match files {
+            None => Ok(Acceptor {}),
+            Some(files) => Err(ServerError::Tls {
+                path: files.certificate.clone(),
+                reason: "this server was built without TLS (cargo feature `tls`)".into(),
+            }),
+        }
+    }
+
+    pub async fn greet(&self, stream: TcpStream, _: Duration) -> Greeting {
+        Greeting::Welcome(Channel::Plain(stream))
+    }
+}
+
+#[cfg(feature = "tls")]
+impl Acceptor {
+    /// Reads the certificate and the key.
+    pub fn new(files: Option<&TlsFiles>) -> Result<Acceptor, ServerError> {
+        Ok(Acceptor { tls: files.map(files::config).transpose()?.map(tokio_rustls::TlsAcceptor::from) })
+    }
+
+    /// Shakes hands, if this is a server with TLS; `time` is for all of it.
+    pub async fn greet(&self, stream: TcpStream, time: Duration) -> Greeting {
+        let Some(tls) = &self.tls else { return Greeting::Welcome(Channel::Plain(stream)) };
+        let until = tokio::time::Instant::now() + time;
+        let mut first = [0];
+        match tokio::time::timeout_at(until, stream.peek(&mut first)).await {
+            Ok(Ok(1)) if first[0] == HANDSHAKE => {}
+            Ok(Ok(1)) => return Greeting::refused(stream, true, "the client does not speak TLS"),
+            Ok(_) => return Greeting::refused(stream, false, "the client left before it said anything"),
+            Err(_) => return Greeting::refused(stream, true, "the client began no TLS handshake in time"),
+        }
+        match tokio::time::timeout_at(until, tls.accept(stream).into_fallible()).await {
+            Ok(Ok(stream)) => Greeting::Welcome(Channel::Tls(Box::new(stream))),
+            // The client has been told why; it must have the time to read it.
+            Ok(Err((error, stream))) => {
+                let reason = format!("TLS handshake: {error}");
+                Greeting::Refused { stream: Some(Unwelcome { socket: stream, is_stranger: false }), reason }
+            }
+            Err(_) => Greeting::Refused { stream: None, reason: "the TLS handshake took too long".into() },
+        }
+    }
+}
+
+#[cfg(feature = "tls")]
+impl Greeting {
+    fn refused(socket: TcpStream, is_stranger: bool, reason: &str) -> Greeting {
+        Greeting::Refused { stream: Some(Unwelcome { socket, is_stranger }), reason: reason.into() }
+    }
+}
+
+/// Certificates and keys from their files.
+#[cfg(feature = "tls")]
+mod files {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+    use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto, version};
+
+    use super::{ServerError, TlsFiles};
+
+    pub fn config(files: &TlsFiles) -> Result<Arc<ServerConfig>, ServerError> {
+        let chain = certificates(&files.certificate)?;
+        let key =
+            PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unusable(&files.key, "private key", &error))?;
+        let provider = Arc::new(crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(|error| failed(&files.certificate, error.to_string()))?;
+        let builder = match &files.client_authorities {
+            None => builder.with_no_client_auth(),
+            Some(path) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates(path)? {
+                    roots.add(certificate).map_err(|error| failed(path, format!("no authority: {error}")))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+                builder.with_client_cert_verifier(verifier.map_err(|error| failed(path, error.to_string()))?)
+            }
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| {
+            failed(&files.key, format!("does not go with {}: {error}", files.certificate.display()))
+        })?;
+        // Our clients keep their connections and take no tickets.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    }
+
+    fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
+        let read = || CertificateDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>();
+        let found = read().map_err(|error| unusable(path, "certificate", &error))?;
+        if found.is_empty() {
+            return Err(failed(path, "holds no certificate in PEM form".into()));
+        }
+        Ok(found)
+    }
+
+    fn unusable(path: &Path, what: &str, error: &pem::Error) -> ServerError {
+        let reason = match error {
+            pem::Error::Io(error) => format!("cannot be read: {error}"),
+            pem::Error::NoItemsFound => format!("holds no {what} in PEM form"),
+            other => format!("should hold a {what} in PEM form: {other}"),
+        };
+        failed(path, reason)
+    }
+
+    fn failed(path: &Path, reason: String) -> ServerError {
+        ServerError::Tls { path: path.into(), reason }
+    }
+}
