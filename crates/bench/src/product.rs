@@ -79,7 +79,7 @@ impl Product {
         let text = service.wait_ready(READY_DEADLINE, || ready_text(&ready))?;
         let address = text.parse().with_context(|| format!("the server wrote {text:?} instead of its address"))?;
         let shaped = ShapedLink::start(link, Upstream::Tcp(address), seed)?;
-        Ok(Server { service, shaped, name: store.name.clone() })
+        Ok(Server { runnel: self.runnel.clone(), service, shaped, name: store.name.clone() })
     }
 
     /// Mounts `target` on a folder under `folder`, which must not be in use by another mount.
@@ -154,9 +154,13 @@ impl Store {
     }
 }
 
+/// How long the server may take to compress what it learned: seconds of low-priority work.
+const BUNDLES_DEADLINE: Duration = Duration::from_secs(60);
+
 /// A running server and the link before it.
 #[derive(Debug)]
 pub struct Server {
+    runnel: PathBuf,
     service: Service,
     shaped: ShapedLink,
     name: String,
@@ -174,7 +178,24 @@ impl Server {
             let changed = store.learned() != before;
             (changed || Instant::now() >= end).then_some(changed)
         };
-        self.service.wait_ready(2 * LEARNED_DEADLINE, look)
+        let changed = self.service.wait_ready(2 * LEARNED_DEADLINE, look)?;
+        self.wait_bundles()?;
+        Ok(changed)
+    }
+
+    /// Waits until what was learned is compressed: it belongs to learning, not to the start that is measured next.
+    fn wait_bundles(&mut self) -> anyhow::Result<()> {
+        let end = Instant::now() + BUNDLES_DEADLINE;
+        let url = format!("runnel://{}", self.shaped.address());
+        let runnel = self.runnel.clone();
+        let look = || {
+            let output = Command::new(&runnel).args(["status", "--json", &url]).output().ok()?;
+            // A server that does not say has nothing to wait for.
+            let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let waiting = status["bundles_waiting"].as_u64().unwrap_or(0);
+            (waiting == 0 || Instant::now() >= end).then_some(())
+        };
+        self.service.wait_ready(2 * BUNDLES_DEADLINE, look)
     }
 
     /// Ends the server in order: what it learned is saved.

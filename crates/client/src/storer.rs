@@ -228,7 +228,7 @@ impl Storer {
                 self.run = Arc::new(Run::default());
             }
             let Some(run) = Arc::get_mut(&mut self.run) else { return };
-            let more = self.shared.run(|schedule, _| schedule.next_run(&mut candidates, raw, run, keep_for));
+            let more = self.shared.run(|schedule, now| schedule.next_run(&mut candidates, raw, run, keep_for, now));
             if !more {
                 return;
             }

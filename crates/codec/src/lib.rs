@@ -8,10 +8,8 @@
 //! Units: bytes. Called by `image` (sections and blocks), `pack` (encoding), `client` and `server` (streams).
 //! Compression is behind the feature `encode`; a device that only mounts does not need it.
 
-mod branch;
 mod error;
 mod lz4;
-mod page_stream;
 mod stream;
 mod xz;
 mod zstandard;
@@ -20,9 +18,6 @@ mod zstandard;
 mod tests;
 
 pub use error::CodecError;
-#[cfg(feature = "encode")]
-pub use page_stream::PageStreamEncoder;
-pub use page_stream::{PageShape, PageStreamDecoder};
 pub use stream::StreamDecoder;
 #[cfg(feature = "encode")]
 pub use stream::StreamEncoder;

@@ -105,13 +105,15 @@ impl Schedule {
         let mut left = Vec::with_capacity(candidates.len());
         for candidate in candidates {
             let page = candidate.page;
-            self.arrived(page);
             if self.fulfil(now, page, &raw[candidate.bytes.clone()]) {
+                self.arrived(page);
                 self.counters.pages_push_hit += 1;
             } else if self.in_flight.contains_key(&page.to_u64()) || self.holding.contains(page) {
                 // Answered by other means an instant ago, or held already: this copy is of no use.
+                self.arrived(page);
                 self.counters.pages_wasted += 1;
             } else if info.audit && self.holding.has_audit_room() {
+                self.arrived(page);
                 self.hold(page, &raw[candidate.bytes], info.token, HeldKind::Audit);
             } else {
                 if info.audit {
@@ -119,6 +121,7 @@ impl Schedule {
                     // never take a page off an action because it did not look.
                     self.note_touch(now, info.token, page, false);
                 }
+                // It counts as arriving until `next_run` takes it: a READ in between waits for that, not for the server.
                 left.push(candidate);
             }
         }
@@ -129,6 +132,7 @@ impl Schedule {
         if opens_segment && left.first().is_some_and(|candidate| Some(candidate.page) == first) {
             let segment_pages = left.len() as u32;
             let sentinel = left.remove(0);
+            self.arrived(sentinel.page);
             let kind = HeldKind::Sentinel { segment_pages };
             self.hold(sentinel.page, &raw[sentinel.bytes], info.token, kind);
         } else {
@@ -178,6 +182,7 @@ impl Schedule {
         raw: &[u8],
         run: &mut Run,
         keep_for: Option<Token>,
+        now: Moment,
     ) -> bool {
         (run.count, run.first) = (0, 0);
         run.bytes.clear();
@@ -197,6 +202,12 @@ impl Schedule {
                 break;
             }
             used += 1;
+            if keep_for.is_some() {
+                self.arrived(page);
+                if self.fulfil(now, page, &raw[candidate.bytes.clone()]) {
+                    continue;
+                }
+            }
             if let Some(token) = keep_for.filter(|_| unknown && !busy) {
                 self.hold(page, &raw[candidate.bytes.clone()], token, HeldKind::Orphan);
             }

@@ -225,7 +225,7 @@ impl Sim {
 
     fn store(&mut self, mut candidates: Vec<Candidate>, raw: &[u8], keep_for: Option<Token>) {
         let mut run = Run::default();
-        while self.schedule.next_run(&mut candidates, raw, &mut run, keep_for) {
+        while self.schedule.next_run(&mut candidates, raw, &mut run, keep_for, self.now) {
             let pages = Pages { inode: run.inode, first: run.first, count: run.count };
             for page in pages.iter() {
                 assert!(!self.replying.iter().any(|reply| reply.iter().any(|p| p == page)), "{page} is being replied");
