@@ -1,9 +1,9 @@
 //! The page pool (SYSFLOW's Allocator): page buffers that are ready before a demand needs one.
 //!
-//! A READ must not wait for the memory allocator, least of all on a device that is short of memory. So 128 buffers of
+//! A READ must not wait for the memory allocator, least of all on a device that is short of memory. So 256 buffers of
 //! one page lie ready; buffers that are dropped come back, and a thread of its own makes new ones when fewer than half
 //! are left. When the pool is empty all the same, the demand allocates for itself and a miss is counted. The pool never
-//! holds more than 128 buffers (512 KiB); what comes back beyond that is freed.
+//! holds more than 256 buffers (1 MiB); what comes back beyond that is freed.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use units::PAGE_BYTES;
 
 /// Buffers that lie ready: half of SYSFLOW's figure. A READ of one page gives its buffer back within microseconds, and the
 /// other half of the memory serves better in a cache.
-pub const POOL_PAGES: usize = 128;
+pub const POOL_PAGES: usize = 256;
 
 /// The refill thread starts when fewer are left than this; it then fills the pool up.
 const REFILL_BELOW: usize = POOL_PAGES / 2;

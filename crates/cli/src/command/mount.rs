@@ -87,6 +87,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// Marks the process in the background.
 const DETACHED: &str = "RUNNEL_MOUNT_DETACHED";
 
+/// Keeps glibc from holding freed memory in one arena per thread: worth 2 MB of a resident 10 MB. musl has no such need.
+const FRUGAL: [(&str, &str); 3] =
+    [("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "65536"), ("MALLOC_TRIM_THRESHOLD_", "65536")];
+
 /// How long the background process may take before we say that it is slow. Fetching the metadata over a very thin link
 /// takes a while; the process ends by itself if its server does not answer.
 const DETACH_PATIENCE: Duration = Duration::from_secs(600);
@@ -96,6 +100,9 @@ fn detach() -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new("setsid");
     command.arg(program).args(std::env::args_os().skip(1)).arg("--foreground").env(DETACHED, "1");
+    for (name, value) in FRUGAL {
+        command.env(name, value);
+    }
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
