@@ -73,6 +73,9 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = error.downcast_ref::<::mount::MountError>() {
         return Some(mount_code(error));
     }
+    if let Some(error) = error.downcast_ref::<client::ReadError>() {
+        return Some(if *error == client::ReadError::Corrupt { 3 } else { 5 });
+    }
     if error.is::<client::TargetError>() {
         return Some(2);
     }

@@ -7,6 +7,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// As `println!`, but a full disk or a closed pipe is an error of the command, not a panic.
+macro_rules! outln {
+    ($($argument:tt)*) => { $crate::progress::line(format_args!($($argument)*))? };
+}
+
 mod command;
 mod failure;
 mod progress;

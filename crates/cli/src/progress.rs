@@ -1,5 +1,8 @@
-//! Progress bars on standard error, when it is a terminal.
+//! What a command shows: lines on standard output, progress bars on standard error when it is a terminal.
 
+use std::io::Write;
+
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar over `total` bytes; a spinner while the total is unknown (0).
@@ -20,4 +23,13 @@ pub fn bytes(total: u64, what: &'static str) -> ProgressBar {
 /// A number of bytes as people read it.
 pub fn human(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
+}
+
+/// Writes one line to standard output.
+///
+/// # Errors
+/// It is closed or full.
+pub fn line(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_fmt(text).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).context("standard output")
 }

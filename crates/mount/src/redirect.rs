@@ -135,6 +135,8 @@ impl State {
                 first = first.and(mountpoint::detach(bound));
             }
         }
+        // A process that was killed could not unmount its images either.
+        runtime::sweep();
         for made in self.placeholders.iter().rev() {
             let Ok(metadata) = fs::symlink_metadata(made) else { continue };
             // Only what is still empty is ours; directories that got contents refuse to go by themselves.

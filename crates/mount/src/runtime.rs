@@ -109,6 +109,13 @@ impl Drop for PrivateDirectory {
     }
 }
 
+/// Clears away what processes of this user that are gone left mounted.
+pub(crate) fn sweep() {
+    if let Ok(parent) = directory() {
+        remove_abandoned(&parent);
+    }
+}
+
 /// Removes private directories of processes that ended without doing so, and dead mounts on them.
 fn remove_abandoned(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };

@@ -41,8 +41,14 @@ impl FileOutput {
     /// # Errors
     /// `path` is a directory, or its directory cannot be written.
     pub fn create(path: &Path) -> Result<FileOutput, PackError> {
-        if path.is_dir() {
-            return Err(PackError::write(path, io::ErrorKind::IsADirectory.into()));
+        // A finished image replaces what has its name; a device, a pipe or a link must not go that way.
+        match fs::symlink_metadata(path) {
+            Ok(about) if about.is_dir() => return Err(PackError::write(path, io::ErrorKind::IsADirectory.into())),
+            Ok(about) if !about.is_file() => {
+                let source = io::Error::new(io::ErrorKind::AlreadyExists, "it is there and not a regular file");
+                return Err(PackError::write(path, source));
+            }
+            _ => {}
         }
         let name = path.file_name().ok_or_else(|| PackError::write(path, io::ErrorKind::InvalidFilename.into()))?;
         let directory = match path.parent() {

@@ -118,7 +118,7 @@ impl Source {
                 (layout, path.display().to_string())
             }
             Source::Tar { input, layout } => {
-                let name = read_tar(input, &mut tree, &mut spool, notes, progress)?;
+                let name = read_tar(input, skipped, &mut tree, &mut spool, notes, progress)?;
                 (layout, name)
             }
         };
@@ -141,6 +141,7 @@ impl Source {
 /// Reads a tar archive into `tree`; returns its name for messages.
 fn read_tar(
     input: TarInput,
+    skipped: &[(u64, u64)],
     tree: &mut Tree,
     spool: &mut Spool,
     notes: &mut Notes,
@@ -149,6 +150,9 @@ fn read_tar(
     let (name, file) = match &input {
         TarInput::File(path) => {
             let about = fs::metadata(path).map_err(|source| PackError::read(path, source))?;
+            if skipped.contains(&(about.dev(), about.ino())) {
+                return Err(PackError::Source { path: path.clone(), problem: "it is the output too".into() });
+            }
             (
                 path.display().to_string(),
                 Some((
@@ -168,8 +172,10 @@ fn read_tar(
     };
     let mut reading = tar::Reading { name: &name, whiteouts: false, spool, notes, progress };
     let entries = tar::read(&mut archive, tree, &mut reading)?;
+    // An archive of nothing still has its two closing blocks.
+    let nothing = entries == 0 && archive.position() == 0;
     drop(archive);
-    if entries == 0 {
+    if nothing {
         return Err(PackError::Source { path: name.into(), problem: "the tar archive is empty".into() });
     }
     Ok(name)

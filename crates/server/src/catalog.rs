@@ -217,7 +217,12 @@ impl Catalog {
 
     /// Points a tag to an image that is in the store.
     pub fn set_tag(&self, name: &str, tag: &str, id: ImageId) -> Result<(), StoreError> {
-        self.store.put_atomic(&tag_key(name, tag), format!("{id}\n").as_bytes())
+        self.store.put_atomic(&tag_key(name, tag), format!("{id}\n").as_bytes())?;
+        // The upload may have put a whole file where a damaged one was: who has the image open reads the new one.
+        if let (Some(image), Ok(object)) = (self.lookup(id), self.store.open(&image_key(id))) {
+            image.replace_object(object);
+        }
+        Ok(())
     }
 
     /// A dropped file, with the identity that its superblock gives it now.

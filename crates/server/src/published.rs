@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use image::{Metadata, ReadAt};
@@ -29,7 +29,7 @@ pub(crate) struct Published {
     pub metadata: Metadata,
     /// Tells images apart in the block cache; the same image opened anew gets another number.
     pub serial: u64,
-    object: Arc<dyn Object>,
+    object: RwLock<Arc<dyn Object>>,
     blocks: Arc<BlockCache>,
     metrics: Arc<Metrics>,
     /// Held for microseconds at a time: no reading, no encoding under it.
@@ -56,7 +56,7 @@ impl Published {
             id: metadata.id(),
             metadata,
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
-            object,
+            object: RwLock::new(object),
             blocks,
             metrics,
             predictor: Mutex::new(predictor),
@@ -79,10 +79,20 @@ impl Published {
         self.window_log.fetch_min(window_log_max, Ordering::Relaxed) > window_log_max
     }
 
+    /// The image file, as it was opened or uploaded last.
+    fn object(&self) -> Arc<dyn Object> {
+        self.object.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same image was uploaded again: reads go to the new file from now on.
+    pub fn replace_object(&self, object: Arc<dyn Object>) {
+        *self.object.write().unwrap_or_else(PoisonError::into_inner) = object;
+    }
+
     /// A range of the image file.
     pub fn read(&self, offset: u64, bytes: usize) -> Result<Bytes, Failure> {
         let mut buf = vec![0; bytes];
-        self.object.read_at(offset, &mut buf)?;
+        self.object().read_at(offset, &mut buf)?;
         Ok(Bytes::from(buf))
     }
 

@@ -36,10 +36,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             "inodes": report.inodes, "chunks": report.chunks, "blocks": report.blocks,
             "stored_bytes": report.stored_bytes, "raw_bytes": report.raw_bytes,
         });
-        println!("{json}");
+        outln!("{json}");
     } else {
-        println!("{name}: ok, {}", report.id);
-        println!("{} inodes, {} chunks in {} blocks", report.inodes, report.chunks, report.blocks);
+        outln!("{name}: ok, {}", report.id);
+        outln!("{} inodes, {} chunks in {} blocks", report.inodes, report.chunks, report.blocks);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -43,9 +43,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         eprintln!("note: {note}");
     }
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        outln!("{}", serde_json::to_string(&report)?);
     } else {
-        println!("{} entries, {} in {:.1} s", report.entries, progress::human(report.bytes), report.seconds);
+        outln!("{} entries, {} in {:.1} s", report.entries, progress::human(report.bytes), report.seconds);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -24,7 +24,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let server = Server::parse(&args.server)?;
     let listing = client::admin::list(&server, &args.trust.trust(), Config::default().open_deadline)?;
     if args.json {
-        println!("{listing}");
+        outln!("{listing}");
         return Ok(ExitCode::SUCCESS);
     }
     let images: serde_json::Value = serde_json::from_str(&listing)?;
@@ -33,7 +33,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         let tag = image["tag"].as_str().unwrap_or_default();
         let id = image["id"].as_str().unwrap_or_default();
         let bytes = image["file_bytes"].as_u64().unwrap_or_default();
-        println!("{:<32} {id:.12} {:>12}", format!("{name}:{tag}"), crate::progress::human(bytes));
+        outln!("{:<32} {id:.12} {:>12}", format!("{name}:{tag}"), crate::progress::human(bytes));
     }
     Ok(ExitCode::SUCCESS)
 }

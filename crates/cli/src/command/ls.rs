@@ -1,10 +1,10 @@
 //! `runnel ls`.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use client::{Config, Session, Target};
+use client::{Config, Session, Target, Waiting};
 use image::{Kind, Metadata};
 use units::InodeId;
 
@@ -32,7 +32,8 @@ pub struct Args {
 
 /// Prints names, one a line, as the bytes they are.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config = Config { connections: 1, trust: args.trust.trust(), ..Config::default() };
+    let config =
+        Config { connections: 1, waiting: Waiting::SOFT_DEFAULT, trust: args.trust.trust(), ..Config::default() };
     let session = Session::open(&Target::parse(&args.image)?, config)?;
     let metadata = session.metadata();
     let inode = metadata
@@ -75,9 +76,9 @@ fn line(metadata: &Metadata, id: InodeId, path: &[u8], args: &Args, out: &mut dy
     {
         write!(
             out,
-            "{}{:04o} {:>3} {:>5}:{:<5} {:>12} {:>12} ",
+            "{}{} {:>3} {:>5}:{:<5} {:>12} {:>12} ",
             letter(inode.kind()),
-            inode.mode() & 0o7777,
+            permissions(inode.mode()),
             inode.nlink(),
             inode.uid(),
             inode.gid(),
@@ -85,14 +86,41 @@ fn line(metadata: &Metadata, id: InodeId, path: &[u8], args: &Args, out: &mut dy
             inode.mtime().0,
         )?;
     }
-    out.write_all(path)?;
+    write_name(path, out)?;
     if args.long
         && let Some(target) = metadata.symlink(id)
     {
         out.write_all(b" -> ")?;
-        out.write_all(target)?;
+        write_name(target, out)?;
     }
     out.write_all(b"\n")
+}
+
+/// A name as the bytes it is; on a terminal without control characters, which could say anything to it.
+fn write_name(name: &[u8], out: &mut dyn Write) -> std::io::Result<()> {
+    if !std::io::stdout().is_terminal() {
+        return out.write_all(name);
+    }
+    let shown: Vec<u8> = name.iter().map(|byte| if byte.is_ascii_control() { b'?' } else { *byte }).collect();
+    out.write_all(&shown)
+}
+
+/// The twelve permission bits as `ls` writes them.
+fn permissions(mode: u32) -> String {
+    let special = [(0o4000, 's', 'S'), (0o2000, 's', 'S'), (0o1000, 't', 'T')];
+    let mut text = String::with_capacity(9);
+    for (shift, (bit, with, without)) in [6, 3, 0].into_iter().zip(special) {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (bits & 1 != 0, mode & bit != 0) {
+            (true, true) => with,
+            (false, true) => without,
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
 }
 
 fn letter(kind: Kind) -> char {

@@ -17,7 +17,7 @@ use crate::command::session::SessionArgs;
 pub struct Args {
     /// runnel://host[:port]/name[:tag] (runnels:// for TLS), http://host/path/app.rnl, or app.rnl
     target: String,
-    /// An empty directory
+    /// The directory to mount on; what it holds is hidden meanwhile
     directory: PathBuf,
 
     /// Stay in the foreground
@@ -75,7 +75,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if std::env::var_os(DETACHED).is_some() {
         let null = File::options().read(true).write(true).open("/dev/null").context("/dev/null")?;
         // The parent reads this line, then it and the terminal go their own way.
-        println!("ready");
+        outln!("ready");
         std::io::stdout().flush().context("standard output")?;
         rustix::stdio::dup2_stdout(&null).context("standard output")?;
         rustix::stdio::dup2_stderr(&null).context("standard error")?;

@@ -115,12 +115,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         eprintln!("note: {note}");
     }
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        outln!("{}", serde_json::to_string(&report)?);
         return Ok(ExitCode::SUCCESS);
     }
     let rate = report.bytes_in as f64 / 1e6 / report.seconds.max(1e-9);
-    println!("{}: {}", args.output.display(), report.id);
-    println!(
+    outln!("{}: {}", args.output.display(), report.id);
+    outln!(
         "{} files, {} -> {} ({:.1} %), {} of {} chunks unique, {} blocks, {:.1} s, {rate:.0} MB/s",
         report.files,
         progress::human(report.bytes_in),

@@ -46,10 +46,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             "target": args.target, "id": id.to_string(), "blocks": last.blocks,
             "blocks_present": last.blocks_present, "sent_bytes": last.sent_bytes,
         });
-        println!("{json}");
+        outln!("{json}");
     } else {
-        println!("{} is now {id}", args.target);
-        println!(
+        outln!("{} is now {id}", args.target);
+        outln!(
             "{} of {} blocks were there already, {} sent",
             last.blocks_present,
             last.blocks,

@@ -29,10 +29,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let status =
                 client::admin::status(&Server::parse(url)?, &args.trust.trust(), Config::default().open_deadline)?;
             if args.json {
-                println!("{status}");
+                outln!("{status}");
             } else {
                 let value: serde_json::Value = serde_json::from_str(&status)?;
-                println!("{value:#}");
+                outln!("{value:#}");
             }
         }
         Some(path) => {
@@ -46,9 +46,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => {
             let all = ::mount::mounts()?;
             if args.json {
-                println!("{}", serde_json::to_string(&all)?);
+                outln!("{}", serde_json::to_string(&all)?);
             } else if all.is_empty() {
-                println!("no mounts");
+                outln!("no mounts");
             } else {
                 all.iter().try_for_each(|status| show(status, false))?;
             }
@@ -59,11 +59,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn show(status: &MountStatus, json: bool) -> anyhow::Result<()> {
     if json {
-        println!("{}", serde_json::to_string(status)?);
+        outln!("{}", serde_json::to_string(status)?);
         return Ok(());
     }
     let MountStatus { session, fuse, .. } = status;
-    println!("{} on {} (process {})", status.target, Path::new(&status.mountpoint).display(), status.pid);
+    outln!("{} on {} (process {})", status.target, Path::new(&status.mountpoint).display(), status.pid);
     let rows: [(&str, String); 12] = [
         ("requests to the server", session.requests.to_string()),
         ("round trips", session.round_trips.to_string()),
@@ -79,7 +79,7 @@ fn show(status: &MountStatus, json: bool) -> anyhow::Result<()> {
         ("requests from the kernel", fuse.requests().to_string()),
     ];
     for (name, value) in rows {
-        println!("  {name:<26} {value}");
+        outln!("  {name:<26} {value}");
     }
     Ok(())
 }

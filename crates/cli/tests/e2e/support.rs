@@ -154,6 +154,8 @@ impl Mount {
             .args(["--foreground", "--ready-file"])
             .arg(&ready)
             .args(more)
+            // As a mount in the background has it.
+            .envs([("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "65536"), ("MALLOC_TRIM_THRESHOLD_", "65536")])
             .stdin(Stdio::null())
             .spawn()
             .expect("the mount starts");
