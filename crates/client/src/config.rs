@@ -67,6 +67,10 @@ pub struct Config {
     pub answer_deadline: Duration,
     /// Whom to trust over TLS, and who we are.
     pub trust: crate::transport::Trust,
+    /// An image with at most this much metadata is opened with its chunk hashes; a larger one is ready before they are
+    /// there. Pushes cannot be used without them, so a program that starts meanwhile has to ask for what is under way
+    /// already: on a link of 20 ms that costs more than the mount gains.
+    pub whole_metadata_bytes: u64,
     /// What the image reader accepts; also bounds the metadata that is fetched before anything can be verified.
     pub limits: image::Limits,
 }
@@ -89,6 +93,7 @@ impl Default for Config {
             open_deadline: Duration::from_secs(10),
             answer_deadline: Duration::from_secs(10),
             trust: crate::transport::Trust::default(),
+            whole_metadata_bytes: 1 << 20,
             limits: image::Limits::default(),
         }
     }

@@ -152,7 +152,8 @@ fn fetch(
     let whole = SUPERBLOCK_BYTES + (opened.region.end - opened.region.start);
     let until = clock.now().after(answer_time(config.open_deadline, whole));
     // Pages that are asked for one by one cannot be verified without hashes.
-    let head = if config.granularity == Granularity::Page { whole } else { whole.min(Fetched::head_bytes(whole)) };
+    let at_once = config.granularity == Granularity::Page || whole <= config.whole_metadata_bytes;
+    let head = if at_once { whole } else { whole.min(Fetched::head_bytes(whole)) };
     let fetched = Fetched { bytes: Vec::new(), region: opened.region.clone(), file_bytes: opened.file_bytes };
     let mut fetcher =
         Fetcher { connection, image: opened.image, clock, until, fetched, asked: HashMap::new(), next: 0 };

@@ -57,7 +57,13 @@ pub(crate) fn read_page(session: &Session, token: u128, inode: InodeId, index: u
 
 /// A session with one connection that asks for blocks and reads nothing ahead, so that a test knows what is asked.
 pub(crate) fn plain() -> Config {
-    Config { connections: 1, readahead_blocks: 0, granularity: Granularity::Block, ..Config::default() }
+    Config {
+        connections: 1,
+        readahead_blocks: 0,
+        granularity: Granularity::Block,
+        whole_metadata_bytes: 0,
+        ..Config::default()
+    }
 }
 
 pub(crate) fn open(server: &FakeServer, config: Config) -> Arc<Session> {
