@@ -12,8 +12,7 @@ use std::thread::JoinHandle;
 
 use units::PAGE_BYTES;
 
-/// Buffers that lie ready: half of SYSFLOW's figure. A READ of one page gives its buffer back within microseconds, and the
-/// other half of the memory serves better in a cache.
+/// Buffers that lie ready, as in SYSFLOW: 1 MiB.
 pub const POOL_PAGES: usize = 256;
 
 /// The refill thread starts when fewer are left than this; it then fills the pool up.
