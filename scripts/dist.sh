@@ -1,14 +1,21 @@
 #!/usr/bin/env bash
-# Builds the device side (mount, run, redirect, status) as a static musl binary: scripts/dist.sh x86_64|aarch64|armv7
+# Builds the device side (mount, run, redirect, status) as a static musl binary: scripts/dist.sh x86_64|aarch64|armv7 [--full]
+# With --full everything: the server and the benches too (the lab runs this one in its guest).
 # Debian has no compiled Rust standard library for musl, but it has its source, musl, and cross compilers: cargo builds the
-# standard library with the program. Needs root (or sudo) for the packages. Result: target/dist/runnel-ARCH
+# standard library with the program. Needs root (or sudo) for the packages. Result: target/dist/runnel-ARCH[-full]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case "${1:-x86_64}" in
   x86_64)  rust=x86_64-unknown-linux-musl      gnu=x86_64-linux-gnu    musl=x86_64-linux-musl      debian=amd64 ;;
   aarch64) rust=aarch64-unknown-linux-musl     gnu=aarch64-linux-gnu   musl=aarch64-linux-musl     debian=arm64 ;;
   armv7)   rust=armv7-unknown-linux-musleabihf gnu=arm-linux-gnueabihf musl=arm-linux-musleabihf   debian=armhf ;;
-  *) echo "usage: $0 x86_64|aarch64|armv7" >&2; exit 2 ;;
+  *) echo "usage: $0 x86_64|aarch64|armv7 [--full]" >&2; exit 2 ;;
+esac
+features=(--no-default-features); name=runnel-${1:-x86_64}
+case "${2:-}" in
+  "") ;;
+  --full) features=(); name=$name-full ;;
+  *) echo "usage: $0 x86_64|aarch64|armv7 [--full]" >&2; exit 2 ;;
 esac
 sudo=(); [ "$(id -u)" -eq 0 ] || sudo=(sudo)
 native=$(dpkg --print-architecture); foreign=""; [ "$debian" = "$native" ] || foreign=":$debian"
@@ -30,6 +37,6 @@ export "CARGO_TARGET_${upper}_LINKER=$tools/cc" "CC_$lower=$tools/cc" "AR_$lower
 export RUSTFLAGS="-C link-self-contained=no -C target-feature=+crt-static -C panic=abort -C relocation-model=static
   -L native=$tools -C link-arg=-lgcc -C link-arg=-lc"
 RUSTFLAGS=$(echo $RUSTFLAGS)
-cargo build --release --package runnel --no-default-features --target "$rust" -Zbuild-std=std,panic_abort
-cp "target/$rust/release/runnel" "target/dist/runnel-$1"
-ls -l "target/dist/runnel-$1"
+cargo build --release --package runnel "${features[@]}" --target "$rust" -Zbuild-std=std,panic_abort
+cp "target/$rust/release/runnel" "target/dist/$name"
+ls -l "target/dist/$name"

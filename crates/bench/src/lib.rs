@@ -9,6 +9,7 @@
 
 pub mod demo;
 pub mod interrupt;
+pub mod lab;
 pub mod link;
 pub mod options;
 pub mod peer;

@@ -1,0 +1,109 @@
+//! What the lab measures: a text of rows, one per line.
+//!
+//! ```text
+//! # experiment  link  system[:mode]    program  runs
+//! start         wifi  nfs              perl     3
+//! start         wifi  runnel:learned   perl     3
+//! ```
+//!
+//! Experiments: `start` (a cold and a warm start of a program), `touch` (every page of the program in the order of its
+//! execution, each timed), `page` (where the time of one cold page goes), `set` (what a start needs and what the kernel
+//! reads ahead), `cache` (a start whose server has the image on a slow card), `energy` (a start with its packets captured).
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+
+/// Most runs of a row: more would not end.
+const RUNS_MAX: u32 = 100;
+
+/// One line of the plan. The run count is not part of a row's identity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Row {
+    /// What is done.
+    pub experiment: String,
+    /// The link, by name; `-` where there is none.
+    pub link: String,
+    /// Who delivers the files.
+    pub system: String,
+    /// How it is used; empty where there is only one way.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mode: String,
+    /// What is started.
+    pub program: String,
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Row { experiment, link, system, mode, program } = self;
+        let colon = if mode.is_empty() { "" } else { ":" };
+        write!(formatter, "{experiment} {link} {system}{colon}{mode} {program}")
+    }
+}
+
+/// A row and how often it is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What.
+    pub row: Row,
+    /// How often.
+    pub runs: u32,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}", self.row, self.runs)
+    }
+}
+
+impl FromStr for Entry {
+    type Err = anyhow::Error;
+
+    fn from_str(line: &str) -> anyhow::Result<Entry> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [experiment, link, system, program, runs] = words[..] else {
+            anyhow::bail!("'{line}' has {} words, not EXPERIMENT LINK SYSTEM[:MODE] PROGRAM RUNS", words.len());
+        };
+        let (system, mode) = system.split_once(':').unwrap_or((system, ""));
+        let runs = runs.parse().with_context(|| format!("'{runs}' in '{line}' is no number of runs"))?;
+        ensure!((1..=RUNS_MAX).contains(&runs), "'{line}': from 1 to {RUNS_MAX} runs");
+        let [experiment, link, system, mode, program] = [experiment, link, system, mode, program].map(str::to_string);
+        Ok(Entry { row: Row { experiment, link, system, mode, program }, runs })
+    }
+}
+
+/// Reads a plan; empty lines and lines that start with `#` are skipped.
+pub fn parse(text: &str) -> anyhow::Result<Vec<Entry>> {
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
+    let rows = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    rows.map(|(number, line)| line.parse().with_context(|| format!("line {number} of the plan"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_read_and_written_alike() -> anyhow::Result<()> {
+        let text = "# comment\n\nstart wifi nfs perl 3\n  start wifi runnel:learned perl 5 \n";
+        let plan = parse(text)?;
+        let lines: Vec<String> = plan.iter().map(Entry::to_string).collect();
+        assert_eq!(lines, ["start wifi nfs perl 3", "start wifi runnel:learned perl 5"]);
+        assert_eq!((plan[1].row.system.as_str(), plan[1].row.mode.as_str(), plan[1].runs), ("runnel", "learned", 5));
+        Ok(())
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        for (text, expected) in [
+            ("start wifi nfs perl", "4 words"),
+            ("\nstart wifi nfs perl x", "line 2"),
+            ("start wifi nfs perl 0", "from 1 to"),
+        ] {
+            let error = format!("{:#}", parse(text).expect_err(expected));
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The programs of the lab and the trees they live in. Host and guest both read this table.
+
+/// A program whose start is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Name in plans.
+    pub name: &'static str,
+    /// Name of the tree, of the image and of the exported folder.
+    pub tree: &'static str,
+    /// Command inside the tree. `/tmp` is a fresh writable folder.
+    pub command: &'static [&'static str],
+    /// What its output must contain, else it did not do its work.
+    pub expected: &'static str,
+}
+
+/// Every program, in the order of the tables; the first five kinds are those of the SYSFLOW paper.
+pub const PROGRAMS: [Program; 9] = [
+    Program {
+        name: "jvm",
+        tree: "java",
+        command: &["/usr/lib/jvm/java-17-openjdk-amd64/bin/java", "-cp", "/lab", "Hello"],
+        expected: "hello",
+    },
+    Program { name: "python", tree: "python", command: &["/usr/bin/python3", "-c", "pass"], expected: "" },
+    Program {
+        name: "python-imports",
+        tree: "python",
+        command: &["/usr/bin/python3", "-c", "import json,ssl,asyncio,sqlite3"],
+        expected: "",
+    },
+    Program {
+        name: "python-200",
+        tree: "python",
+        command: &["/usr/bin/python3", "-I", "-S", "-W", "ignore", "/lab/python_200.py"],
+        expected: "imports",
+    },
+    Program { name: "perl", tree: "perl", command: &["/usr/bin/perl", "-e", "1"], expected: "" },
+    Program { name: "openssl", tree: "openssl", command: &["/usr/bin/openssl", "rand", "1024"], expected: "" },
+    Program { name: "gcc", tree: "gcc", command: &["/usr/bin/gcc", "-o", "/tmp/hello", "/lab/hello.c"], expected: "" },
+    Program {
+        name: "node",
+        tree: "node",
+        command: &["/usr/bin/node", "-e", "console.log('hello')"],
+        expected: "hello",
+    },
+    Program { name: "busybox", tree: "busybox", command: &["/bin/busybox", "echo", "hello"], expected: "hello" },
+];
+
+/// Trees and the Debian packages each is made of, besides their dependencies.
+pub const TREES: [(&str, &[&str]); 7] = [
+    ("java", &["openjdk-17-jre-headless"]),
+    ("python", &["python3"]),
+    ("perl", &["perl"]),
+    ("openssl", &["openssl"]),
+    ("gcc", &["gcc", "libc6-dev"]),
+    ("node", &["nodejs"]),
+    ("busybox", &["busybox-static"]),
+];
+
+impl Program {
+    /// The program called `name`.
+    pub fn named(name: &str) -> anyhow::Result<&'static Program> {
+        PROGRAMS.iter().find(|program| program.name == name).ok_or_else(|| {
+            let known: Vec<&str> = PROGRAMS.iter().map(|program| program.name).collect();
+            anyhow::anyhow!("no program '{name}' in the lab; there are {}", known.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_has_a_tree_and_a_name_of_its_own() {
+        for (index, program) in PROGRAMS.iter().enumerate() {
+            assert!(TREES.iter().any(|tree| tree.0 == program.tree), "{}", program.name);
+            assert!(PROGRAMS[..index].iter().all(|other| other.name != program.name));
+            assert!(program.command[0].starts_with('/'));
+        }
+    }
+}
