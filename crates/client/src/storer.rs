@@ -224,10 +224,7 @@ impl Storer {
     fn store(&mut self, mut candidates: Vec<Candidate>, raw: &[u8], keep_for: Option<Token>) {
         let sink = self.shared.sink();
         while !candidates.is_empty() && !self.shared.is_closed() {
-            if Arc::get_mut(&mut self.run).is_none() {
-                self.run = Arc::new(Run::default());
-            }
-            let Some(run) = Arc::get_mut(&mut self.run) else { return };
+            let run = &mut self.run;
             let more = self.shared.run(|schedule, now| schedule.next_run(&mut candidates, raw, run, keep_for, now));
             if !more {
                 return;
@@ -236,7 +233,6 @@ impl Storer {
             let outcome = match &sink {
                 None => StoreOutcome::UnknownInode,
                 Some(sink) => {
-                    self.shared.run(|schedule, _| schedule.store_begins(Arc::clone(&run)));
                     let outcome = sink.store(run.inode, run.first, &run.bytes);
                     let unknown = outcome == StoreOutcome::UnknownInode && keep_for.is_some();
                     if unknown && self.look_up(sink.as_ref(), &run) {

@@ -321,8 +321,9 @@ impl Schedule {
         let over = !self.streams.contains_key(&stream);
         for page in told {
             let arriving = self.arriving.contains_key(&page.to_u64());
+            let holds_up = self.wait_holds_up_store(page);
             let Some(wait) = self.waits.get_mut(&page.to_u64()) else { continue };
-            if over && !arriving {
+            if holds_up || (over && !arriving) {
                 self.demand_again(now, page);
                 continue;
             }

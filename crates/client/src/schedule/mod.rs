@@ -291,14 +291,17 @@ impl Schedule {
         let mut read = Read { token, pages, answer, missing: 0, since: now, done };
         let asked_before = self.counters.requests;
         let mut single_pages = Vec::new();
+        let holds_up = self.holds_up_store(pages);
         for (slot, page) in pages.iter().enumerate() {
             read.answer.slots[slot] = self.supply(now, token, page);
             if matches!(read.answer.slots[slot], Slot::Missing) {
                 read.missing += 1;
-                self.join(now, token, page, (id, slot as u32), &mut single_pages);
+                if !self.join(now, token, page, (id, slot as u32), holds_up) {
+                    single_pages.push(page);
+                }
             }
         }
-        self.demand_pages(now, token, &single_pages, false);
+        self.demand_pages(now, token, &single_pages, holds_up);
         if read.missing == 0 {
             self.finish(read, None);
             return;
@@ -375,14 +378,19 @@ impl Schedule {
         Slot::Filled(buffer)
     }
 
-    /// Lets a READ wait for a page; asks for the page if nothing brings it yet.
-    fn join(&mut self, now: Moment, token: Token, page: PageId, reader: (u64, u32), single_pages: &mut Vec<PageId>) {
+    /// Lets a READ wait for a page, and asks for its block if nothing brings it yet; false if the page itself is to be
+    /// asked for. `holds_up`: the storer waits for this READ, so what the storer brings is no help.
+    fn join(&mut self, now: Moment, token: Token, page: PageId, reader: (u64, u32), holds_up: bool) -> bool {
         if let Some(wait) = self.waits.get_mut(&page.to_u64()) {
             wait.readers.push(reader);
+            let pushed = wait.source != Source::Demand;
             self.note_touch(now, token, page, false);
-            return;
+            if holds_up && pushed {
+                self.demand_again(now, page);
+            }
+            return true;
         }
-        let arriving = self.arriving.contains_key(&page.to_u64());
+        let arriving = self.arriving.contains_key(&page.to_u64()) && !holds_up;
         let source = if arriving { Source::Arriving } else { Source::Demand };
         let wait = Wait { token, readers: vec![reader], blocks: Vec::new(), source };
         self.waits.insert(page.to_u64(), wait);
@@ -390,10 +398,11 @@ impl Schedule {
             self.counters.late_pushes += 1;
             self.note_touch(now, token, page, false);
         } else if self.wants_single_pages(page) {
-            single_pages.push(page);
+            return false;
         } else {
-            self.demand_blocks(now, token, page, false);
+            self.demand_blocks(now, token, page, holds_up);
         }
+        true
     }
 
     /// A page of verified bytes arrived for whoever waits for it. False if nobody does.

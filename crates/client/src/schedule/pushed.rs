@@ -3,11 +3,13 @@
 //! The network thread announces the pages of a piece when it arrives; READs of them wait for the piece instead of
 //! asking. The storer then digests the piece: pages that READs wait for answer them, the first page of a segment stays
 //! here as a sentinel, the others are stored in runs. A page with a READ in flight is never stored: the kernel holds it
-//! locked until the reply.
+//! locked until the reply. A READ that the daemon sees only after the store has begun is answered without the storer:
+//! from the run, and what else it spans (a large read(2) makes one READ of up to 32 pages) from the server.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use super::{Schedule, Source};
+use super::{Pages, Schedule, Source};
 use crate::block_cache::Evicted;
 use crate::command::StreamKey;
 use crate::holding::{Held, HeldKind};
@@ -175,15 +177,21 @@ impl Schedule {
 
     /// Takes the next run off `candidates`, which must be sorted by page, and fills `run` with it. False when nothing is
     /// left. Pages that belong to a push (`keep_for` is its action) are held if the kernel does not know their inode;
-    /// others are stored only if they were not stored before.
+    /// others are stored only if they were not stored before. From here until [`Schedule::store_ended`], READs of the
+    /// run's pages are answered from it: a READ that comes while the kernel takes the run must find them.
     pub fn next_run(
         &mut self,
         candidates: &mut Vec<Candidate>,
         raw: &[u8],
-        run: &mut Run,
+        shared_run: &mut Arc<Run>,
         keep_for: Option<Token>,
         now: Moment,
     ) -> bool {
+        self.storing = None;
+        if Arc::get_mut(shared_run).is_none() {
+            *shared_run = Arc::default();
+        }
+        let Some(run) = Arc::get_mut(shared_run) else { return false };
         (run.count, run.first) = (0, 0);
         run.bytes.clear();
         let mut used = 0;
@@ -221,12 +229,22 @@ impl Schedule {
             run.count += 1;
         }
         candidates.drain(..used);
-        run.count > 0
+        let more = run.count > 0;
+        self.storing = more.then(|| Arc::clone(shared_run));
+        more
     }
 
-    /// The run is handed to the kernel. Until that is over, READs of its pages are answered from it.
-    pub fn store_begins(&mut self, run: std::sync::Arc<Run>) {
-        self.storing = Some(run);
+    /// Whether the store that is under way has to wait for a READ of these pages: the kernel locks all pages of a READ
+    /// until its reply. Such a READ must not wait in turn for anything that the storer brings.
+    pub(super) fn holds_up_store(&self, pages: Pages) -> bool {
+        self.storing.as_ref().is_some_and(|run| pages.iter().any(|page| run.page(page).is_some()))
+    }
+
+    /// The same for any READ that waits for `page`.
+    pub(super) fn wait_holds_up_store(&self, page: PageId) -> bool {
+        let Some(wait) = self.waits.get(&page.to_u64()) else { return false };
+        let mut reads = wait.readers.iter().filter_map(|(id, _)| self.reads.get(id));
+        reads.any(|read| self.holds_up_store(read.pages))
     }
 
     /// The kernel's answer to a run. `keep_for`: hold what the kernel did not take, for this action.

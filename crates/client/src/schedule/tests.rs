@@ -224,7 +224,7 @@ impl Sim {
     }
 
     fn store(&mut self, mut candidates: Vec<Candidate>, raw: &[u8], keep_for: Option<Token>) {
-        let mut run = Run::default();
+        let mut run = Arc::new(Run::default());
         while self.schedule.next_run(&mut candidates, raw, &mut run, keep_for, self.now) {
             let pages = Pages { inode: run.inode, first: run.first, count: run.count };
             for page in pages.iter() {
@@ -233,9 +233,10 @@ impl Sim {
                 assert_eq!(run.page(page), Some(self.tree.page(page)));
             }
             self.stores += 1;
-            self.schedule.store_begins(Arc::new(run.clone()));
             // A READ of a page being stored must be answered before the store can return.
             if self.pick(2) == 0 {
+                self.read_around(&run);
+            } else if self.pick(2) == 0 {
                 let page = PageId::new(run.inode, run.first + self.pick(run.count as usize) as u32);
                 let id = self.read(page.inode, u64::from(page.index) * PAGE_BYTES as u64, PAGE_BYTES as u32);
                 assert!(
@@ -250,6 +251,21 @@ impl Sim {
                 self.schedule.inode_unknown(run.inode);
             }
             self.schedule.store_ended(&run, outcome, keep_for);
+        }
+    }
+
+    /// A READ of more than the run that is being stored: what it lacks must come without the storer.
+    fn read_around(&mut self, run: &Run) {
+        let first = u64::from(run.first.saturating_sub(self.pick(6) as u32));
+        let end = u64::from(run.first + run.count) + self.pick(6) as u64;
+        let bytes = (end - first) * PAGE_BYTES as u64;
+        self.read(run.inode, first * PAGE_BYTES as u64, bytes as u32);
+        let id = self.schedule.reads_begun;
+        for _ in 0..3 {
+            let mine = |wait: &&Wait| wait.readers.iter().any(|(reader, _)| *reader == id);
+            let stuck = self.schedule.waits.values().filter(mine).find(|wait| wait.source != Source::Demand);
+            assert!(stuck.is_none(), "a READ waits for the storer, which waits for it");
+            self.obey(false);
         }
     }
 
