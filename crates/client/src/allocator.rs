@@ -4,6 +4,9 @@
 //! one page lie ready; buffers that are dropped come back, and a thread of its own makes new ones when fewer than half
 //! are left. When the pool is empty all the same, the demand allocates for itself and a miss is counted. The pool never
 //! holds more than 256 buffers (1 MiB); what comes back beyond that is freed.
+//!
+//! To measure what this is worth there is an allocator without a pool ([`Allocator::without_pool`]): each buffer is memory
+//! that the system maps, zeroes at the first write, and unmaps when the buffer is dropped.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,11 +21,15 @@ pub const POOL_PAGES: usize = 256;
 /// The refill thread starts when fewer are left than this; it then fills the pool up.
 const REFILL_BELOW: usize = POOL_PAGES / 2;
 
+/// Size of a buffer without a pool. musl maps what is over 128 KiB and unmaps it when it is freed. So does glibc while its
+/// threshold stays where it is, which `runnel mount` sees to. Only the page that is written to costs memory.
+const MAPPED_BYTES: usize = 256 << 10;
+
 /// One page of memory from the pool; goes back to it when dropped.
 #[derive(Debug)]
 pub struct PageBuffer {
-    /// Always present until drop.
-    bytes: Option<Box<[u8; PAGE_BYTES]>>,
+    /// Always present until drop. The page is its start.
+    bytes: Option<Box<[u8]>>,
     home: Weak<Pool>,
 }
 
@@ -30,6 +37,7 @@ pub struct PageBuffer {
 #[derive(Debug)]
 pub struct Allocator {
     pool: Arc<Pool>,
+    /// `None` if there is no pool to fill.
     refiller: Option<JoinHandle<()>>,
 }
 
@@ -43,7 +51,7 @@ struct Pool {
 
 #[derive(Debug)]
 struct PoolState {
-    free: Vec<Box<[u8; PAGE_BYTES]>>,
+    free: Vec<Box<[u8]>>,
     closed: bool,
 }
 
@@ -53,20 +61,23 @@ impl Allocator {
     /// # Errors
     /// The system refused a thread.
     pub fn start() -> std::io::Result<Allocator> {
-        let free = (0..POOL_PAGES).map(|_| Box::new([0; PAGE_BYTES])).collect();
-        let pool = Arc::new(Pool {
-            state: Mutex::new(PoolState { free, closed: false }),
-            low: Condvar::new(),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
-        });
+        let pool = Arc::new(Pool::of((0..POOL_PAGES).map(|_| allocate(PAGE_BYTES)).collect()));
         let worker = Arc::clone(&pool);
         let refiller = std::thread::Builder::new().name("runnel-pages".into()).spawn(move || worker.refill())?;
         Ok(Allocator { pool, refiller: Some(refiller) })
     }
 
+    /// An allocator that gets every buffer from the system, each a miss.
+    pub fn without_pool() -> Allocator {
+        Allocator { pool: Arc::new(Pool::of(Vec::new())), refiller: None }
+    }
+
     /// A buffer with unspecified contents (bytes of an earlier page of this image): write before you read.
     pub fn page(&self) -> PageBuffer {
+        if self.refiller.is_none() {
+            self.pool.misses.fetch_add(1, Ordering::Relaxed);
+            return PageBuffer { bytes: Some(allocate(MAPPED_BYTES)), home: Weak::new() };
+        }
         let (buffer, left) = {
             let mut state = self.pool.lock();
             (state.free.pop(), state.free.len())
@@ -76,7 +87,7 @@ impl Allocator {
         }
         let counter = if buffer.is_some() { &self.pool.hits } else { &self.pool.misses };
         counter.fetch_add(1, Ordering::Relaxed);
-        let bytes = buffer.unwrap_or_else(|| Box::new([0; PAGE_BYTES]));
+        let bytes = buffer.unwrap_or_else(|| allocate(PAGE_BYTES));
         PageBuffer { bytes: Some(bytes), home: Arc::downgrade(&self.pool) }
     }
 
@@ -102,7 +113,17 @@ impl Drop for Allocator {
     }
 }
 
+/// Zeroed memory, from the system as far as it is not at hand.
+fn allocate(bytes: usize) -> Box<[u8]> {
+    vec![0; bytes].into_boxed_slice()
+}
+
 impl Pool {
+    fn of(free: Vec<Box<[u8]>>) -> Pool {
+        let state = Mutex::new(PoolState { free, closed: false });
+        Pool { state, low: Condvar::new(), hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
+    }
+
     /// A panic elsewhere cannot leave a list of free buffers in a bad state, so a poisoned lock is used on.
     fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -118,7 +139,7 @@ impl Pool {
             let lacking = POOL_PAGES - state.free.len();
             drop(state);
             // Allocated outside the lock: that is the point of the thread.
-            let fresh: Vec<_> = (0..lacking).map(|_| Box::new([0; PAGE_BYTES])).collect();
+            let fresh: Vec<_> = (0..lacking).map(|_| allocate(PAGE_BYTES)).collect();
             state = self.lock();
             let room = POOL_PAGES.saturating_sub(state.free.len());
             state.free.extend(fresh.into_iter().take(room));
@@ -141,13 +162,14 @@ impl Deref for PageBuffer {
     type Target = [u8; PAGE_BYTES];
 
     fn deref(&self) -> &[u8; PAGE_BYTES] {
-        self.bytes.as_ref().expect("a buffer keeps its bytes until it is dropped")
+        self.bytes.as_ref().and_then(|bytes| bytes.first_chunk()).expect("a buffer keeps its bytes until it is dropped")
     }
 }
 
 impl DerefMut for PageBuffer {
     fn deref_mut(&mut self) -> &mut [u8; PAGE_BYTES] {
-        self.bytes.as_mut().expect("a buffer keeps its bytes until it is dropped")
+        let bytes = self.bytes.as_mut().and_then(|bytes| bytes.first_chunk_mut());
+        bytes.expect("a buffer keeps its bytes until it is dropped")
     }
 }
 
@@ -173,6 +195,18 @@ mod tests {
         drop(allocator);
         page[0] = 7;
         assert_eq!(page[0], 7);
+    }
+
+    #[test]
+    fn without_a_pool_every_buffer_is_fresh_and_none_is_kept() {
+        let allocator = Allocator::without_pool();
+        for _ in 0..POOL_PAGES {
+            let mut page = allocator.page();
+            assert_eq!(*page, [0; PAGE_BYTES]);
+            page.fill(7);
+        }
+        assert_eq!((allocator.hits(), allocator.misses()), (0, POOL_PAGES as u64));
+        assert!(allocator.pool.lock().free.is_empty());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::ablation::Ablation;
+
 /// Connections at most; more than one per core brings nothing, and a device has few cores.
 pub const CONNECTIONS_MAX: usize = 8;
 
@@ -71,6 +73,8 @@ pub struct Config {
     /// there. Pushes cannot be used without them, so a program that starts meanwhile has to ask for what is under way
     /// already: on a link of 20 ms that costs more than the mount gains.
     pub whole_metadata_bytes: u64,
+    /// What to leave out of the I/O path, to measure what it is worth.
+    pub ablation: Ablation,
     /// What the image reader accepts; also bounds the metadata that is fetched before anything can be verified.
     pub limits: image::Limits,
 }
@@ -94,6 +98,7 @@ impl Default for Config {
             answer_deadline: Duration::from_secs(10),
             trust: crate::transport::Trust::default(),
             whole_metadata_bytes: 1 << 20,
+            ablation: Ablation::default(),
             limits: image::Limits::default(),
         }
     }

@@ -18,6 +18,7 @@ use units::{Moment, PageId, RequestId, Rng, SplitMix64, StreamId, Token};
 use wire::format::{FRAME_BYTES_PER_SECOND_MIN, TOUCH_PAGES_MAX};
 use wire::{ClientConfig, ClientEvent, ErrorCode, ImageHandle, PushHeader, PushPiece, Refused, Reply, Request};
 
+use crate::ablation;
 use crate::block_cache::StoredBlock;
 use crate::command::{AskKey, Command, LaneIndex, StreamKey, Wanted};
 use crate::config::Config;
@@ -274,12 +275,30 @@ impl Lane {
             }
             Wanted::Pages(pages) => Request::PullPages { image, token, pages: pages.clone(), force },
         };
+        if self.shared.config.ablation.short_connections && !speculative {
+            self.ask_alone(live, key, wanted, ask);
+            return Ok(());
+        }
         let now = self.shared.clock.now();
         let deadline = now.after(answer_time(self.shared.config.answer_deadline, live.asked_bytes + bytes));
         let request = live.connection.machine.request_until(now, ask, deadline)?;
         live.asked_bytes += bytes;
         live.asked.insert(request, (key, wanted.clone()));
         Ok(())
+    }
+
+    /// Asks over a connection that is made for this one demand. If there is none to be had, the lane is down.
+    fn ask_alone(&self, live: &mut Live, key: AskKey, wanted: &Wanted, ask: Request) {
+        if live.connection.machine.is_closed() {
+            return;
+        }
+        let (answer, traffic) = ablation::ask(&self.shared, &self.dialer, ask, self.answer_bytes(wanted));
+        let (received, sent) = (traffic.bytes_received, traffic.bytes_sent);
+        self.shared.run(|schedule, _| schedule.lane_traffic(self.lane, received, sent));
+        match answer {
+            Ok(reply) => self.take_reply(live, key, wanted, reply),
+            Err(_) => live.connection.machine.lost(),
+        }
     }
 
     fn answer_bytes(&self, wanted: &Wanted) -> u64 {

@@ -7,12 +7,13 @@
 //! Parts: `target` (what to open), `transport` and `tls` (bytes to and from a server), `lane` (one connection and its
 //! thread), `http` (the same for a plain web server), `schedule` (what waits for what; pure),
 //! `block_cache`, `slab` and `holding` (what lies in the daemon), `allocator` (page buffers), `readahead` and `link`
-//! (policies; pure), `hashes` (what a mount fetches after it has begun), `touches` (what the server learns from), `storer` (pushes into the page cache), `upload` and
-//! `admin` (the commands that need no mount).
+//! (policies; pure), `hashes` (what a mount fetches after it has begun), `touches` (what the server learns from), `storer` (pushes into the page cache), `ablation` (the I/O path without
+//! one of its parts, to be measured), `upload` and `admin` (the commands that need no mount).
 //!
 //! Every byte is checked against the image's hashes before it is used. Nothing is ever answered with zeros because it
 //! could not be fetched. Everything is bounded: caches, queues, waits in soft mode, retries.
 
+mod ablation;
 pub mod admin;
 mod allocator;
 mod block_cache;
@@ -46,6 +47,7 @@ mod waker;
 #[cfg(test)]
 mod tests;
 
+pub use ablation::Ablation;
 pub use config::{CONNECTIONS_MAX, Config, Granularity, Waiting};
 pub use counters::Counters;
 pub use error::{ClientError, ReadError};

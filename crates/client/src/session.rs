@@ -107,7 +107,8 @@ impl Session {
         handles: Vec<LaneHandle>,
         remote: bool,
     ) -> Result<(Arc<Session>, Arc<Shared>), ClientError> {
-        let pool = Arc::new(Allocator::start().map_err(ClientError::System)?);
+        let pool = if config.ablation.allocated_pages { Ok(Allocator::without_pool()) } else { Allocator::start() };
+        let pool = Arc::new(pool.map_err(ClientError::System)?);
         let schedule = Schedule::new(Arc::clone(&metadata), Arc::clone(&pool), &config, handles.len(), remote);
         let (storer, jobs) = channel();
         let shared = Arc::new(Shared {

@@ -29,7 +29,7 @@ use crate::published::Published;
 use crate::tls::Unwelcome;
 use crate::tls::{Acceptor, Channel, Greeting};
 use crate::upload::{Parked, UPLOADS_MAX};
-use crate::{ServerError, provider, session};
+use crate::{Provider, ServerError, provider, session};
 
 /// Images opened at once. Opening reads and validates all metadata of an image.
 const OPENS_MAX: usize = 4;
@@ -84,7 +84,7 @@ impl Shared {
         let shares = config.shares();
         let metrics = Arc::new(Metrics::default());
         let blocks = Arc::new(BlockCache::new(&shares));
-        let workshop = (config.bundles && config.learning)
+        let workshop = (config.provider == Provider::Bundle && config.learning)
             .then(|| Workshop::start(store.clone(), metrics.clone(), config.log.clone()))
             .transpose()
             .map_err(ServerError::Runtime)?;
@@ -130,7 +130,13 @@ impl Shared {
         if let Some(workshop) = &self.workshop {
             workshop.order_all(image);
         }
-        provider::preload(image, self.config.provider_threshold);
+        match self.config.provider {
+            Provider::None => {}
+            Provider::Madvise => image.advise_whole(),
+            Provider::Nv | Provider::NvAsync | Provider::Bundle => {
+                provider::preload(image, self.config.provider_threshold);
+            }
+        }
     }
 
     /// A bundle turned out to be damaged: delete it and make it anew, on a blocking thread.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use store::Store;
 
-use crate::{Logger, ServerError};
+use crate::{Logger, Provider, ServerError};
 
 /// Where images are kept.
 #[derive(Clone)]
@@ -51,8 +51,8 @@ pub struct Config {
     pub predict: predict::Config,
     /// Learn and push at all. Without it the server only answers demands: the baseline to compare with.
     pub learning: bool,
-    /// Make bundles of learned actions in the background.
-    pub bundles: bool,
+    /// What is in memory before it is asked for; without learning nothing is, whatever this says.
+    pub provider: Provider,
     /// Accept uploads.
     pub uploads: bool,
     /// Largest image file that an upload may announce, in bytes.
@@ -115,7 +115,7 @@ impl Config {
             tls: None,
             predict: predict::Config::default(),
             learning: true,
-            bundles: true,
+            provider: Provider::default(),
             uploads: true,
             upload_bytes_max: 256 << 30,
             connections_max: 1024,
@@ -139,6 +139,12 @@ impl Config {
     pub fn shares(&self) -> Shares {
         let all = self.memory_bytes_max;
         Shares { replies: all / 2, pushes: all / 8, decoded: all / 4, provider: all / 8 }
+    }
+
+    /// Pages after a push that the Provider wants to know of.
+    pub(crate) fn pages_ahead(&self) -> u32 {
+        let segments = if self.provider.uses_segments() { self.provider_ahead as u32 } else { 0 };
+        segments.saturating_mul(self.predict.segment_pages)
     }
 
     /// Refuses settings that cannot work.

@@ -40,6 +40,7 @@ pub use error::ServerError;
 pub use log::{Level, Logger};
 pub use metrics::{Counter, Definition, Metrics};
 pub use name::Name;
+pub use provider::Provider;
 
 #[cfg(test)]
 mod tests;

@@ -89,6 +89,11 @@ impl Published {
         *self.object.write().unwrap_or_else(PoisonError::into_inner) = object;
     }
 
+    /// Tells the system that the whole file will be needed.
+    pub fn advise_whole(&self) {
+        self.object().advise_whole();
+    }
+
     /// A range of the image file.
     pub fn read(&self, offset: u64, bytes: usize) -> Result<Bytes, Failure> {
         let mut buf = vec![0; bytes];

@@ -24,6 +24,7 @@ use crate::blocks::locked;
 use crate::budget::Room;
 use crate::device::Device;
 use crate::error::Failure;
+use crate::provider::Provider;
 use crate::published::Published;
 use crate::session::{Done, Images};
 pub(crate) use sequence::PAGE_BYTES_EXPECTED;
@@ -90,6 +91,8 @@ pub(crate) struct Ordered {
     /// Position of the first of `pages` in the action.
     pub from: u32,
     pub pages: Vec<PageId>,
+    /// The pages after `pages`, as many as the Provider reads ahead. Nobody ordered them yet.
+    pub coming: Vec<PageId>,
     /// The page before `pages`, for an order that extends.
     pub before: Option<PageId>,
     /// Pages of the whole action.
@@ -193,12 +196,12 @@ impl Pusher {
         }
         self.shared.metrics.pushes_started.one();
         // A bundle is one stream from its first page on, even if the program is a page or two into it.
-        let (base, next, pages) = match &source {
+        let (base, next, pages, coming) = match &source {
             Source::Bundle(bundle) => {
                 self.shared.metrics.pushes_from_bundle.one();
-                (0, 0, bundle.pages[..order.through() as usize].to_vec())
+                (0, 0, bundle.pages[..order.through() as usize].to_vec(), Vec::new())
             }
-            _ => (order.from, order.from, order.pages),
+            _ => (order.from, order.from, order.pages, order.coming),
         };
         self.numbers += 1;
         self.sequences.push(Sequence {
@@ -213,6 +216,7 @@ impl Pusher {
             segment_pages: order.segment_pages,
             base,
             pages,
+            coming,
             next,
             queued_through: next,
             ahead: next,
@@ -302,9 +306,10 @@ impl Pusher {
         sequence.building = true;
         let (image, number) = (sequence.image.clone(), sequence.number);
         let (done, budget, builds) = (self.done.clone(), self.shared.pushes.clone(), self.shared.builds.clone());
-        if from_bundle.is_none() {
-            self.read_ahead(at);
-        }
+        let ahead = match self.shared.config.provider {
+            Provider::Nv => sequence.take_ahead(self.shared.config.pages_ahead()),
+            _ => Vec::new(),
+        };
         tokio::spawn(async move {
             let room = budget.take(pages.len() * PAGE_BYTES).await;
             let slot = builds.acquire_owned().await;
@@ -314,6 +319,7 @@ impl Pusher {
                     Some((bundle, piece)) => (bundle.piece(piece), None),
                     None => compress(&image, &pages, encoder),
                 };
+                image.read_ahead(&ahead);
                 Built { sequence: number, pages, bytes, encoder, room: Some(room) }
             });
             let built = work.await.unwrap_or_else(|_| Built {
@@ -330,17 +336,16 @@ impl Pusher {
 
     /// Reads the blocks of the next segments while the piece before them is on its way (SYSFLOW's Provider).
     fn read_ahead(&mut self, at: usize) {
-        let sequence = &mut self.sequences[at];
-        let span = self.shared.config.provider_ahead as u32 * sequence.segment_pages;
-        let (from, through) =
-            (sequence.ahead.max(sequence.next), sequence.next.saturating_add(span).min(sequence.through()));
-        if from >= through {
+        if !matches!(self.shared.config.provider, Provider::NvAsync | Provider::Bundle) {
             return;
         }
         // It only saves time: if the disk is busy already, it would take time from demands.
         let Ok(slot) = self.shared.reads.clone().try_acquire_owned() else { return };
-        sequence.ahead = through;
-        let (image, pages) = (sequence.image.clone(), sequence.page_range(from, through).to_vec());
+        let sequence = &mut self.sequences[at];
+        let (image, pages) = (sequence.image.clone(), sequence.take_ahead(self.shared.config.pages_ahead()));
+        if pages.is_empty() {
+            return;
+        }
         tokio::task::spawn_blocking(move || {
             image.read_ahead(&pages);
             drop(slot);
@@ -365,6 +370,7 @@ impl Pusher {
             Ok(()) => {
                 self.device.sent(self.sequences[at].image.id, &pages);
                 room.into_iter().for_each(|room| self.held.merge(room));
+                self.read_ahead(at);
                 self.finish_if_complete(wire, at);
             }
             Err(failure) => self.fail(wire, at, &failure),
@@ -476,7 +482,7 @@ impl Pusher {
         let sequence = &mut self.sequences[at];
         sequence.ended = true;
         sequence.source = Source::Stored;
-        sequence.pages = Vec::new();
+        (sequence.pages, sequence.coming) = (Vec::new(), Vec::new());
         sequence.base = sequence.queued_through;
         self.device.disown(self.connection, sequence.image.id, sequence.token);
     }

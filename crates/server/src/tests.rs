@@ -3,6 +3,7 @@
 mod client;
 mod hostile;
 mod learning;
+mod provider;
 mod rig;
 mod serving;
 mod uploads;

@@ -191,6 +191,10 @@ impl Object for FaultObject {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
         self.fault.whole(Access::Read, &self.key, || self.inner.read_at(offset, buf))
     }
+
+    fn advise_whole(&self) {
+        self.inner.advise_whole();
+    }
 }
 
 struct FaultUpload {

@@ -40,6 +40,10 @@ pub trait Object: Send + Sync {
     /// # Errors
     /// [`StoreError::Truncated`] if the object ends before `offset + buf.len()`, [`StoreError::Io`] if the read fails.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
+
+    /// Tells the system that the whole object will be read soon, from front to back. Only advice: what the system makes of
+    /// it is its own affair, and a store without a system below it does nothing.
+    fn advise_whole(&self) {}
 }
 
 /// An object being written, invisible until [`Upload::commit`]. Dropping it has the effect of [`Upload::abort`].

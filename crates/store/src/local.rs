@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{Advice, FlockOperation, fadvise, flock};
 
 use crate::error::UPLOAD;
 use crate::key::check_folder;
@@ -247,6 +247,13 @@ impl Object for LocalObject {
         self.file
             .read_exact_at(buf, offset)
             .map_err(|error| read_failed(&self.key, offset, buf.len(), self.bytes, error))
+    }
+
+    fn advise_whole(&self) {
+        for advice in [Advice::Sequential, Advice::WillNeed] {
+            // A file system that takes no advice is as good as one that does not follow it.
+            let _ = fadvise(&self.file, 0, None, advice);
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use server::{Config, StoreAt};
+use clap::ValueEnum;
+use server::{Config, Provider, StoreAt};
 
 /// Publish the images of a folder, and learn from the devices that use them
 #[derive(clap::Args)]
@@ -53,6 +54,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 3)]
     provider_ahead: usize,
 
+    /// What is in memory before it is asked for
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = Mode::Bundle)]
+    provider: Mode,
+
     /// Memory for replies, pushes and decoded blocks, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     memory: usize,
@@ -65,8 +70,8 @@ pub struct Args {
     #[arg(long)]
     no_learn: bool,
 
-    /// Do not make bundles of learned actions
-    #[arg(long)]
+    /// Do not make bundles of learned actions: --provider nv-async
+    #[arg(long, conflicts_with = "provider")]
     no_bundles: bool,
 
     /// Refuse uploads
@@ -76,6 +81,33 @@ pub struct Args {
     /// Write the address to this file once the server listens
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
+}
+
+/// See [`Provider`].
+#[derive(Clone, Copy, ValueEnum)]
+enum Mode {
+    /// Nothing
+    None,
+    /// What the kernel makes of advice that the whole image will be needed
+    Madvise,
+    /// First and scattered segments; the segments after a push are read before it is sent
+    Nv,
+    /// The same, but they are read while it is on its way
+    NvAsync,
+    /// The same, and bundles of learned actions
+    Bundle,
+}
+
+impl From<Mode> for Provider {
+    fn from(mode: Mode) -> Provider {
+        match mode {
+            Mode::None => Provider::None,
+            Mode::Madvise => Provider::Madvise,
+            Mode::Nv => Provider::Nv,
+            Mode::NvAsync => Provider::NvAsync,
+            Mode::Bundle => Provider::Bundle,
+        }
+    }
 }
 
 /// Serves until SIGINT or SIGTERM; what was learned is saved.
@@ -99,7 +131,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     config.memory_bytes_max = args.memory << 20;
     config.connections_max = args.connections;
     config.learning = !args.no_learn;
-    config.bundles = !args.no_bundles;
+    config.provider = if args.no_bundles { Provider::NvAsync } else { args.provider.into() };
     config.uploads = !args.read_only;
     let mut written = Ok(());
     server::serve_blocking(config, |address| {

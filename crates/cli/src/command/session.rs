@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use client::{Config, Granularity, Waiting};
+use client::{Ablation, Config, Granularity, Waiting};
 
 use crate::command::trust::TrustArgs;
 
@@ -35,8 +35,21 @@ pub struct SessionArgs {
     #[arg(long)]
     pub no_push: bool,
 
+    /// Leave out a part of the I/O path, to measure what it is worth; may be given several times
+    #[arg(long, value_enum, value_name = "PART", hide = true)]
+    pub ablation: Vec<Part>,
+
     #[command(flatten)]
     pub trust: TrustArgs,
+}
+
+/// See [`Ablation`].
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// A connection of its own for each demand
+    Short,
+    /// Page buffers from the system instead of the pool
+    Alloc,
 }
 
 /// See [`Granularity`].
@@ -63,6 +76,10 @@ impl SessionArgs {
             readahead_blocks: self.readahead,
             waiting: self.soft.map_or(Waiting::Hard, |seconds| Waiting::Soft(Duration::from_secs(seconds))),
             push: !self.no_push,
+            ablation: Ablation {
+                short_connections: self.ablation.contains(&Part::Short),
+                allocated_pages: self.ablation.contains(&Part::Alloc),
+            },
             trust: self.trust.trust(),
             ..Config::default()
         }

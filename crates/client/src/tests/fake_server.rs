@@ -152,6 +152,11 @@ impl FakeServer {
         self.requests(0, is_pull).into_iter().map(|(_, _, ask)| ask).collect()
     }
 
+    /// Connections so far.
+    pub fn connections(&self) -> usize {
+        self.inner.lock().connections.len()
+    }
+
     /// Pages of all touches of a token so far, in order.
     pub fn touched(&self, token: u128) -> Vec<PageId> {
         self.wait(|log| Some(touched(log, token)))

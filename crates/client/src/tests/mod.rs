@@ -1,5 +1,6 @@
 //! Tests of the whole client against a server that runs in this process and can be told to misbehave.
 
+mod ablation;
 mod demand;
 mod early;
 pub(crate) mod fake_server;

@@ -41,6 +41,8 @@ pub(super) struct Sequence {
     /// Position of the first of `pages`.
     pub base: u32,
     pub pages: Vec<PageId>,
+    /// The pages after `pages`, as far as the Provider knows them.
+    pub coming: Vec<PageId>,
     /// Next position to send.
     pub next: u32,
     /// Position up to which pieces were queued: those from here to `next` are being built.
@@ -77,7 +79,26 @@ impl Sequence {
         }
         let known = (self.through() - order.from) as usize;
         self.pages.extend(order.pages.iter().skip(known));
+        // An order that says nothing new is one from before.
+        if order.through() == self.through() {
+            self.coming.clone_from(&order.coming);
+        }
         true
+    }
+
+    /// Pages at the next `span` positions to send, without those it gave before: the Provider reads their blocks. A bundle
+    /// needs none.
+    pub fn take_ahead(&mut self, span: u32) -> Vec<PageId> {
+        if matches!(self.source, Source::Bundle(_)) {
+            return Vec::new();
+        }
+        let known = self.pages.iter().chain(&self.coming);
+        let from = self.ahead.max(self.next);
+        let through = self.next.saturating_add(span);
+        let skipped = (from - self.base) as usize;
+        let pages: Vec<PageId> = known.skip(skipped).take(through.saturating_sub(from) as usize).copied().collect();
+        self.ahead = from + pages.len() as u32;
+        pages
     }
 
     /// Bytes to be pushed until `page` has left, if it is ordered and its piece is not queued yet; a guess where pieces are

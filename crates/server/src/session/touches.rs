@@ -52,7 +52,7 @@ impl Session {
         let advice = {
             let mut predictor = locked(&image.predictor);
             let verdict = predictor.touch(token, page, now);
-            advice_of(&predictor, image.id, token, verdict, cold)
+            advice_of(&predictor, image.id, token, verdict, cold, self.shared.config.pages_ahead())
         };
         self.route(advice);
     }
@@ -75,7 +75,7 @@ impl Session {
                 some.iter()
                     .filter_map(|page| {
                         let verdict = predictor.touch(token, *page, now);
-                        advice_of(&predictor, image.id, token, verdict, false)
+                        advice_of(&predictor, image.id, token, verdict, false, self.shared.config.pages_ahead())
                     })
                     .collect()
             };
@@ -117,18 +117,24 @@ fn advice_of(
     token: Token,
     verdict: Verdict,
     cold: bool,
+    pages_ahead: u32,
 ) -> Option<Advice> {
     let order = verdict.push.map(|order| {
         // The run may follow an older revision than the set has; then the length of its action is not known any more.
         let current = predictor.action(order.action).filter(|action| action.revision == order.revision);
+        let total = current.map_or(u32::MAX, |action| action.pages.len() as u32);
+        let coming_through = order.through.saturating_add(pages_ahead).min(total);
         Ordered {
             action: order.action,
             revision: order.revision,
             begins: order.begins,
             from: order.from,
             pages: predictor.pages(token, &order).to_vec(),
+            coming: predictor
+                .pages(token, &PushOrder { from: order.through, through: coming_through, ..order })
+                .to_vec(),
             before: page_before(predictor, token, &order),
-            total: current.map_or(u32::MAX, |action| action.pages.len() as u32),
+            total,
             segment_pages: predictor.config().segment_pages,
             audit: order.audit,
         }

@@ -11,10 +11,10 @@ use wire::{ClientConfig, ImageHandle, PushEncoding, PushEndReason, Reply, Reques
 
 use super::client::Client;
 use super::rig::{Rig, config, image, program};
-use crate::{Config, StoreAt};
+use crate::{Config, Provider, StoreAt};
 
 /// Runs `program` to its end on a device of its own, so that the server learns it. Returns the client.
-fn teach(rig: &Rig, device: u128, program: &[PageId]) -> (Client, ImageHandle) {
+pub(super) fn teach(rig: &Rig, device: u128, program: &[PageId]) -> (Client, ImageHandle) {
     let mut client = Client::connect(rig.address, device);
     let handle = client.open("app");
     let token = Token(device << 64);
@@ -26,19 +26,19 @@ fn teach(rig: &Rig, device: u128, program: &[PageId]) -> (Client, ImageHandle) {
     (client, handle)
 }
 
-fn actions(status: &Value) -> u64 {
+pub(super) fn actions(status: &Value) -> u64 {
     status["images"][0]["actions"].as_u64().unwrap_or(0)
 }
 
-fn bundles(status: &Value) -> u64 {
+pub(super) fn bundles(status: &Value) -> u64 {
     status["images"][0]["bundles"].as_u64().unwrap_or(0)
 }
 
 fn without_bundles(config: &mut Config) {
-    config.bundles = false;
+    config.provider = Provider::NvAsync;
 }
 
-fn set(pages: &[PageId]) -> BTreeSet<PageId> {
+pub(super) fn set(pages: &[PageId]) -> BTreeSet<PageId> {
     pages.iter().copied().collect()
 }
 
@@ -219,7 +219,7 @@ fn a_page_a_little_further_ahead_comes_with_the_push_and_a_far_one_is_answered()
     let bytes = image(12);
     // The first order is for the whole program.
     let (rig, _) = Rig::with_image(&bytes, |config| {
-        config.bundles = false;
+        config.provider = Provider::NvAsync;
         config.predict.lookahead_first = 64;
     });
     let program = program(&bytes, 5, 480);
@@ -415,14 +415,18 @@ fn the_papers_mode_pushes_one_segment_for_each_match() {
     let bytes = image(4);
     let (rig, _) = Rig::with_image(&bytes, |config| {
         config.predict.mode = Mode::Paper;
-        config.bundles = false;
+        config.provider = Provider::NvAsync;
     });
     let program = program(&bytes, 5, 128);
     let pull = |device: u128| {
         let mut client = Client::connect(rig.address, device);
         let handle = client.open("app");
         let mut demanded = 0;
-        for page in &program {
+        for (index, page) in program.iter().enumerate() {
+            // The second page is the match. A program that runs away from the first piece is served page by page.
+            if device == 2 && index == 2 {
+                client.until(|client| client.have.contains(page));
+            }
             if client.have.contains(page) {
                 client.touch(handle, Token(device), &[*page]);
                 continue;
@@ -486,7 +490,7 @@ fn what_was_learned_last_is_saved_by_an_orderly_end() {
         let mut config = config(StoreAt::Open(Arc::new(store.clone())));
         // Upkeep never comes: only the end saves.
         config.upkeep_every = std::time::Duration::from_secs(3600);
-        config.bundles = false;
+        config.provider = Provider::NvAsync;
         config
     };
     let program = program(&bytes, 5, 100);

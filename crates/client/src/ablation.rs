@@ -1,0 +1,61 @@
+//! What SYSFLOW's optimised I/O path is worth (its Figure 7a): the client without one part of it, to be measured against
+//! the whole. Nobody uses these settings for anything else.
+//!
+//! *Short connections*: every demand gets a connection of its own, which is made, used once and closed. That takes three
+//! round trips in place of one: TCP's handshake, hello and open together (an image handle belongs to a connection), then
+//! the demand. The lane waits for the answer, so it has one demand under way at a time; what is no demand (touches, the
+//! metadata, readahead) still goes over the lane's own connection. A demand that fails takes that one down with it, so
+//! that back-off, replay and waiting are the usual ones. Only connections to a server of ours can be short.
+//!
+//! *Allocated pages*: see [`crate::allocator`].
+
+use units::Moment;
+use wire::{ClientConfig, Reply, Request, Traffic};
+
+use crate::connection::Connection;
+use crate::error::ClientError;
+use crate::lane::{answer_time, wire_config};
+use crate::session::Shared;
+use crate::transport::Dialer;
+
+/// Parts of the I/O path that are left out; none by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ablation {
+    /// A fresh connection for each demand instead of one that is held.
+    pub short_connections: bool,
+    /// A page from the system for each page buffer instead of one from the pool.
+    pub allocated_pages: bool,
+}
+
+/// Makes a connection, asks for `ask`, whose answer has about `bytes`, and closes. The bytes moved are told in any case.
+pub(crate) fn ask(shared: &Shared, dialer: &Dialer, ask: Request, bytes: u64) -> (Result<Reply, ClientError>, Traffic) {
+    // What is pushed needs a connection that stays.
+    let config = ClientConfig { push_bytes_max: 0, ..wire_config(&shared.config, shared.device) };
+    match Connection::connect(dialer, config, shared.clock, shared.config.open_deadline) {
+        Ok(mut connection) => (exchange(shared, &mut connection, ask, bytes), connection.machine.traffic()),
+        Err(error) => (Err(error), Traffic::default()),
+    }
+}
+
+fn exchange(shared: &Shared, connection: &mut Connection, ask: Request, bytes: u64) -> Result<Reply, ClientError> {
+    let id = shared.metadata.id();
+    let until = shared.clock.now().after(shared.config.open_deadline);
+    match one(shared, connection, Request::Open { name: format!("@{id}") }, until)? {
+        Reply::Opened { image, id: found, .. } if found == id => {
+            let until = shared.clock.now().after(answer_time(shared.config.answer_deadline, bytes));
+            one(shared, connection, ask.with_image(image), until)
+        }
+        // No answer to the demand, and taken for a refusal of it.
+        other => Ok(other),
+    }
+}
+
+/// One request and its answer; an error of the server is an answer too.
+fn one(shared: &Shared, connection: &mut Connection, ask: Request, until: Moment) -> Result<Reply, ClientError> {
+    let request = connection.machine.request_until(shared.clock.now(), ask, until);
+    let request = request.map_err(|why| connection.refused(why))?;
+    match connection.answer(request, until) {
+        Err(ClientError::Refused { code, text, .. }) => Ok(Reply::Error { code, text }),
+        answer => answer,
+    }
+}
