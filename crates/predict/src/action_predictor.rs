@@ -176,6 +176,9 @@ impl ActionPredictor {
     /// Learns what a followed run taught beyond its action. `recorded` is the whole order if it was an audit.
     fn close_follow(&mut self, follow: Follow, recorded: &[PageId]) -> (Option<ActionId>, bool) {
         let action = follow.plan.action;
+        if self.config.frozen {
+            return (Some(follow.plan.action), false);
+        }
         if follow.audit && recorded.len() >= self.config.construct_pages_min as usize {
             let change = self.set.learn(recorded, &self.config.merge);
             if let (Outcome::Refined(_), Some(id)) = (change.outcome, change.action) {
@@ -193,7 +196,7 @@ impl ActionPredictor {
 
     /// Makes an action of pages recorded while constructing, if they are enough.
     fn close_construct(&mut self, pages: &[PageId], exact: bool) -> (Option<ActionId>, bool) {
-        if pages.len() < self.config.construct_pages_min as usize {
+        if self.config.frozen || pages.len() < self.config.construct_pages_min as usize {
             return (None, false);
         }
         let change = if exact {

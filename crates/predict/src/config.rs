@@ -59,6 +59,8 @@ pub struct Config {
     pub recorded_pages_max: usize,
     /// How runs become actions.
     pub merge: MergeConfig,
+    /// Predict by what is known and learn nothing new.
+    pub frozen: bool,
 }
 
 impl Default for Config {
@@ -78,6 +80,7 @@ impl Default for Config {
             construct_pages_min: 4,
             tokens_max: 4096,
             recorded_pages_max: 1 << 20,
+            frozen: false,
             merge: MergeConfig::default(),
         }
     }

@@ -70,6 +70,10 @@ pub struct Args {
     #[arg(long)]
     no_learn: bool,
 
+    /// Push what was learned before, but learn nothing new
+    #[arg(long, conflicts_with = "no_learn")]
+    frozen: bool,
+
     /// Do not make bundles of learned actions: --provider nv-async
     #[arg(long, conflicts_with = "provider")]
     no_bundles: bool,
@@ -123,7 +127,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     config.predict.lookahead_max = (args.push_window / segment_kib).clamp(1, 1 << 16) as u32;
     config.predict.lookahead_first = config.predict.lookahead_first.min(config.predict.lookahead_max);
     config.predict.audit_every = args.audit_every;
-    if args.audit_every == 0 {
+    config.predict.frozen = args.frozen;
+    if args.audit_every == 0 || args.frozen {
+        config.predict.audit_every = 0;
         config.predict.audit_first = 0;
     }
     config.provider_threshold = args.provider_threshold;

@@ -353,3 +353,29 @@ fn a_run_too_short_is_no_action() {
          a end -> none",
     );
 }
+
+#[test]
+fn a_frozen_predictor_pushes_and_learns_nothing() {
+    let mut predictor = knowing(Config { frozen: true, ..config() }, &[&run(0..12)]);
+    // All but the count of pushes.
+    let known = |predictor: &ActionPredictor| -> Vec<_> {
+        let ranked = predictor.actions().ranked();
+        ranked.iter().map(|action| (action.id, action.revision, action.uses, action.pages.clone())).collect()
+    };
+    let before = known(&predictor);
+    check(
+        &mut predictor,
+        "a 0  -> match push 1..7
+         a 4  -> generate push 8..11
+         a 90 -> generate
+         a 8  -> generate
+         a end -> action 1
+         b 70 -> construct
+         b 71 -> construct
+         b 72 -> construct
+         b 73 -> construct
+         b 74 -> construct
+         b end -> none",
+    );
+    assert_eq!(known(&predictor), before);
+}
