@@ -20,8 +20,9 @@ use crate::metrics::Metrics;
 /// Smallest window for which bundles are made; a device that affords less gets live streams.
 pub(crate) const BUNDLE_WINDOW_LOG_MIN: u8 = 17;
 
-/// Largest window of a bundle: 4 MiB, beyond which programs of tens of megabytes gain under one per cent.
-pub(crate) const BUNDLE_WINDOW_LOG_MAX: u8 = 22;
+/// Largest window of a bundle: what devices afford by default, so that a server that starts looks for the bundles it has.
+/// 4 MiB would gain programs of tens of megabytes under one per cent.
+pub(crate) const BUNDLE_WINDOW_LOG_MAX: u8 = 21;
 
 /// An image that is served. Shared by all connections that have it open.
 pub(crate) struct Published {
