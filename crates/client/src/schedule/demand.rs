@@ -46,8 +46,6 @@ impl Schedule {
         match self.settings.granularity {
             Granularity::Block => false,
             Granularity::Page => true,
-            // A push brings the neighbours of this page in its own order: the block would carry them a second time.
-            Granularity::Auto if !self.streams.is_empty() => true,
             Granularity::Auto => {
                 let Some(place) = Place::of(&self.metadata, page) else { return false };
                 let stored = |block| self.metadata.block(block).map_or(0, |entry| entry.stored_bytes);
