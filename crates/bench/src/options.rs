@@ -149,7 +149,7 @@ pub fn binary(path: &std::path::Path) -> anyhow::Result<PathBuf> {
 }
 
 /// The revision of the source folder the caller stands in, with a mark if files were changed.
-fn revision() -> String {
+pub(crate) fn revision() -> String {
     let output = Command::new("git").args(["describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12"]).output();
     let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).trim().to_string();

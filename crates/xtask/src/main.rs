@@ -46,6 +46,13 @@ fn ci() -> anyhow::Result<()> {
         let status = Command::new(root().join("target/release/runnel")).arg("demo").status()?;
         anyhow::ensure!(status.success(), "runnel demo ended with {status}");
         Ok(())
+    })?;
+    // Rows are measured anew each time: the lab itself is what is tested here, not how fast anything is.
+    step("lab smoke", || {
+        let mut lab = Command::new(root().join("target/release/runnel"));
+        let status = lab.args(["bench", "lab", "--smoke", "--fresh"]).current_dir(root()).status()?;
+        anyhow::ensure!(status.success(), "runnel bench lab --smoke ended with {status}");
+        Ok(())
     })
 }
 

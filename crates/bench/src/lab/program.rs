@@ -57,6 +57,10 @@ pub const TREES: [(&str, &[&str]); 7] = [
     ("busybox", &["busybox-static"]),
 ];
 
+/// What every program finds in its environment, on every system. Python would try to write its cache into the tree.
+pub const ENVIRONMENT: [(&str, &str); 5] =
+    [("PATH", "/usr/bin:/bin"), ("HOME", "/root"), ("LANG", "C"), ("TMPDIR", "/tmp"), ("PYTHONDONTWRITEBYTECODE", "1")];
+
 impl Program {
     /// The program called `name`.
     pub fn named(name: &str) -> anyhow::Result<&'static Program> {

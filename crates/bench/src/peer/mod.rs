@@ -1,7 +1,7 @@
 //! The systems we are compared with, in the same run, behind the same shaped link.
 
 mod nydus;
-mod range_server;
+pub(crate) mod range_server;
 mod squashfs;
 
 use std::path::{Path, PathBuf};

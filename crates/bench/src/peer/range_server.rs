@@ -16,7 +16,10 @@ use anyhow::Context;
 const HEAD_BYTES_MAX: u64 = 16 * 1024;
 
 /// Bytes read from the file and written at once.
-const COPY_BYTES: usize = 128 * 1024;
+pub(crate) const COPY_BYTES: usize = 128 * 1024;
+
+/// Answer to a request for what is not there.
+pub(crate) const NOT_FOUND: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
 
 /// A running server; dropping it ends its accepting thread. Connections end when their clients close them.
 #[derive(Debug)]
@@ -68,12 +71,15 @@ impl Drop for RangeServer {
 
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
-struct Request {
-    head_only: bool,
-    name: String,
+pub(crate) struct Request {
+    /// Only the head of the answer.
+    pub head_only: bool,
+    /// Path of the target as it came: percent-encoded, without a query.
+    pub path: String,
     /// First byte and, if given, last byte.
-    range: Option<(u64, Option<u64>)>,
-    close: bool,
+    pub range: Option<(u64, Option<u64>)>,
+    /// The client wants the connection closed after the answer.
+    pub close: bool,
 }
 
 fn serve(stream: &UnixStream, folder: &Path, requests: &AtomicU64) -> io::Result<()> {
@@ -89,7 +95,7 @@ fn serve(stream: &UnixStream, folder: &Path, requests: &AtomicU64) -> io::Result
 }
 
 /// The next request; `None` at the end of the connection.
-fn read_request(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
+pub(crate) fn read_request(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
     let mut lines = Vec::new();
     let mut limited = reader.take(HEAD_BYTES_MAX);
     loop {
@@ -107,12 +113,7 @@ fn read_request(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
     let mut words = first.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = target.split('?').next().unwrap_or_default();
-    let mut request = Request {
-        head_only: method == "HEAD",
-        name: path.rsplit('/').next().unwrap_or_default().to_string(),
-        range: None,
-        close: false,
-    };
+    let mut request = Request { head_only: method == "HEAD", path: path.to_string(), range: None, close: false };
     for (key, value) in headers.iter().filter_map(|line| line.split_once(':')) {
         let value = value.trim();
         if key.eq_ignore_ascii_case("range") {
@@ -131,14 +132,16 @@ fn parse_range(value: &str) -> Option<(u64, Option<u64>)> {
 }
 
 fn answer(out: &mut impl Write, folder: &Path, request: &Request) -> io::Result<()> {
-    let file = if request.name.is_empty() || request.name == ".." {
-        None
-    } else {
-        File::open(folder.join(&request.name)).ok()
-    };
-    let Some(file) = file else {
-        return out.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
-    };
+    let name = request.path.rsplit('/').next().unwrap_or_default();
+    let file = if name.is_empty() || name == ".." { None } else { File::open(folder.join(name)).ok() };
+    match file {
+        Some(file) => send_file(out, &file, request, ""),
+        None => out.write_all(NOT_FOUND),
+    }
+}
+
+/// Answers `request` with `file`, or the range of it that is asked for. `headers` are further lines, each with its end.
+pub(crate) fn send_file(out: &mut impl Write, file: &File, request: &Request, headers: &str) -> io::Result<()> {
     let length = file.metadata()?.len();
     let (first, last) = match request.range {
         Some((first, _)) if first >= length => {
@@ -157,7 +160,7 @@ fn answer(out: &mut impl Write, folder: &Path, request: &Request) -> io::Result<
         "200 OK".to_string()
     };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Length: {bytes}\r\nAccept-Ranges: bytes\r\nContent-Type: application/octet-stream\r\n\r\n"
+        "HTTP/1.1 {status}\r\nContent-Length: {bytes}\r\nAccept-Ranges: bytes\r\n{headers}Content-Type: application/octet-stream\r\n\r\n"
     );
     out.write_all(head.as_bytes())?;
     if request.head_only {

@@ -1,7 +1,8 @@
-//! Which files belong to a set of Debian packages and to all they depend on, from the machine's own dpkg database.
+//! Which files belong to a set of Debian packages and to all they depend on, from the dpkg database of the machine or of
+//! another Debian system in a folder.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
@@ -23,19 +24,27 @@ pub struct Database {
     installed: Dependencies,
     /// Virtual package to one that provides it.
     providers: BTreeMap<String, String>,
+    /// Folder of the Debian system.
+    root: PathBuf,
 }
 
 impl Database {
     /// Asks dpkg once.
     pub fn read() -> anyhow::Result<Database> {
+        Database::read_at(Path::new("/"))
+    }
+
+    /// The same for the Debian system in the folder `root`.
+    pub fn read_at(root: &Path) -> anyhow::Result<Database> {
         let format = "${Package}\t${db:Status-Abbrev}\t${Pre-Depends}, ${Depends}\t${Provides}\n";
-        let output = tool(Command::new("dpkg-query").args(["-W", "-f", format]));
+        let output = tool(query(root).args(["-W", "-f", format]));
         let output = output.context("the workloads are made of Debian packages")?;
-        Ok(Database::parse(&String::from_utf8_lossy(&output)))
+        let database = Database::parse(&String::from_utf8_lossy(&output));
+        Ok(Database { root: root.to_path_buf(), ..database })
     }
 
     fn parse(text: &str) -> Database {
-        let mut database = Database { installed: BTreeMap::new(), providers: BTreeMap::new() };
+        let mut database = Database { installed: BTreeMap::new(), providers: BTreeMap::new(), root: "/".into() };
         for line in text.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
             let [name, status, depends, provides] = fields[..] else { continue };
@@ -77,14 +86,29 @@ impl Database {
         seen
     }
 
-    /// Every path of `packages`, sorted, without documentation. Folders are among them.
+    /// Names and versions of `packages`, one a line: what a tree made of them depends on.
+    pub fn versions(&self, packages: &BTreeSet<String>) -> anyhow::Result<String> {
+        let output = tool(query(&self.root).args(["-W", "-f", "${Package} ${Version}\n"]).args(packages))?;
+        Ok(String::from_utf8_lossy(&output).into_owned())
+    }
+
+    /// Every path of `packages`, sorted, without documentation. Folders are among them. They begin with a slash wherever
+    /// the system lies.
     pub fn files(&self, packages: &BTreeSet<String>) -> anyhow::Result<BTreeSet<PathBuf>> {
-        let output = tool(Command::new("dpkg-query").arg("-L").args(packages))?;
+        let output = tool(query(&self.root).arg("-L").args(packages))?;
         let text = String::from_utf8_lossy(&output);
         // Lines that do not begin with a slash speak of diversions.
         let paths = text.lines().filter(|line| line.starts_with('/') && !is_documentation(line));
         Ok(paths.map(PathBuf::from).collect())
     }
+}
+
+fn query(root: &Path) -> Command {
+    let mut command = Command::new("dpkg-query");
+    if root != Path::new("/") {
+        command.arg("--admindir").arg(root.join("var/lib/dpkg"));
+    }
+    command
 }
 
 /// `libc6 (>= 2.3)` or `python3:any` without what follows the name.

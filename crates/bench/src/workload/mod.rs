@@ -4,10 +4,10 @@
 //! they depend on, as installed on this machine, so it needs no download and is the same on machines with the same
 //! packages. Trees are made once per work folder and shared by the workloads that need the same packages.
 
-mod class;
+pub mod class;
 mod debian;
-mod python;
-mod tree;
+pub mod python;
+pub mod tree;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,9 @@ pub use tree::Size;
 
 /// What stands for a scratch folder of the caller in a workload's arguments.
 const SCRATCH: &str = "{scratch}";
+
+/// The C program that is compiled.
+pub const HELLO_C: &str = "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 0; }\n";
 
 /// Which tree a workload needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,9 +80,10 @@ impl Tree {
         if unfinished.exists() {
             fs::remove_dir_all(&unfinished).context("cannot remove an unfinished tree")?;
         }
-        tree::create(&unfinished)?;
+        let machine = tree::Source::machine();
+        machine.create(&unfinished)?;
         let files = database.files(&database.closure(&self.packages()))?;
-        tree::copy(&files, &unfinished)?;
+        machine.copy(&files, &unfinished)?;
         self.add_own_files(&unfinished)?;
         let size = tree::finish(&unfinished)?;
         fs::rename(&unfinished, &root).context("cannot rename a finished tree")?;
@@ -87,14 +91,15 @@ impl Tree {
     }
 
     fn add_own_files(self, root: &Path) -> anyhow::Result<()> {
+        let machine = tree::Source::machine();
         let (name, content) = match self {
-            Tree::Python => ("python_200.py", python::program_of_imports()?.into_bytes()),
-            Tree::Gcc => ("hello.c", b"#include <stdio.h>\nint main(void) { puts(\"hello\"); return 0; }\n".to_vec()),
+            Tree::Python => ("python_200.py", python::program_of_imports(Path::new("/"))?.into_bytes()),
+            Tree::Gcc => ("hello.c", HELLO_C.into()),
             Tree::Java => {
                 // Made when the package is installed, so not in its list: the class archive, without which a start
                 // takes twice as long, and the trust store.
-                tree::copy_folder(&java_home().join("lib/server"), root)?;
-                tree::copy_folder(Path::new("/etc/java-17-openjdk"), root)?;
+                machine.copy_folder(&java_home().join("lib/server"), root)?;
+                machine.copy_folder(Path::new("/etc/java-17-openjdk"), root)?;
                 ("Hello.class", class::hello("Hello", "hello"))
             }
             Tree::Perl | Tree::Openssl => return Ok(()),

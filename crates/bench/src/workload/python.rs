@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::process::tool;
+use crate::process::{find_program, tool};
 
 /// Debian's own interpreter, never another one that comes first in PATH.
 const INTERPRETER: &str = "/usr/bin/python3";
@@ -40,10 +40,18 @@ pub fn version() -> String {
     target.file_name().map_or("python3".into(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Text of the program.
-pub fn program_of_imports() -> anyhow::Result<String> {
-    ensure!(Path::new(INTERPRETER).exists(), "{INTERPRETER} is missing: install the Debian package python3");
-    let output = tool(Command::new(INTERPRETER).env_clear().args(["-I", "-S", "-c", FIND_MODULES]).current_dir("/"))?;
+/// Text of the program, for the interpreter of the Debian system in the folder `root`.
+pub fn program_of_imports(root: &Path) -> anyhow::Result<String> {
+    let mut command = Command::new(INTERPRETER);
+    if root != Path::new("/") {
+        command = Command::new(find_program("chroot").context("chroot is missing; apt-get install coreutils")?);
+        command.arg(root).arg(INTERPRETER);
+    } else {
+        ensure!(Path::new(INTERPRETER).exists(), "{INTERPRETER} is missing: install the Debian package python3");
+    }
+    // It must not leave byte code in the tree.
+    command.args(["-I", "-S", "-B", "-c", FIND_MODULES]);
+    let output = tool(command.env_clear().current_dir("/"))?;
     let names = String::from_utf8(output).context("module names are ASCII")?;
     ensure!(
         names.split_whitespace().count() > 30,

@@ -32,91 +32,118 @@ pub struct Size {
     pub bytes: u64,
 }
 
-/// Makes an empty root with the links and folders every root has.
-pub fn create(root: &Path) -> anyhow::Result<()> {
-    let make = || -> io::Result<()> {
-        fs::create_dir_all(root)?;
-        for name in MERGED {
-            if let Ok(target) = fs::read_link(Path::new("/").join(name)) {
-                fs::create_dir_all(root.join(&target))?;
-                symlink(&target, root.join(name))?;
+/// Where the files of a tree come from. Paths of files begin with a slash, whatever the root.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// Folder of the Debian system that has them.
+    pub root: &'a Path,
+    /// Files become hard links, not copies: nobody may write to either.
+    pub link: bool,
+}
+
+impl Source<'static> {
+    /// This machine.
+    pub fn machine() -> Source<'static> {
+        Source { root: Path::new("/"), link: false }
+    }
+}
+
+impl Source<'_> {
+    fn at(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Makes an empty root with the links and folders every root has.
+    pub fn create(&self, root: &Path) -> anyhow::Result<()> {
+        let make = || -> io::Result<()> {
+            fs::create_dir_all(root)?;
+            for name in MERGED {
+                if let Ok(target) = fs::read_link(self.root.join(name)) {
+                    fs::create_dir_all(root.join(&target))?;
+                    symlink(&target, root.join(name))?;
+                }
+            }
+            FOLDERS.iter().try_for_each(|name| fs::create_dir_all(root.join(name)))?;
+            fs::set_permissions(root.join("tmp"), Permissions::from_mode(0o1777))
+        };
+        make().with_context(|| format!("cannot make the tree {}", root.display()))
+    }
+
+    /// Copies `paths` to the same places under `root`, with the byte code that python keeps beside them.
+    pub fn copy(&self, paths: &BTreeSet<PathBuf>, root: &Path) -> anyhow::Result<()> {
+        for path in paths {
+            interrupt::check()?;
+            self.copy_one(path, root).with_context(|| format!("cannot copy {}", path.display()))?;
+            if path.extension().is_some_and(|extension| extension == "py") {
+                let copied = self.copy_byte_code(path, root);
+                copied.with_context(|| format!("cannot copy the byte code of {}", path.display()))?;
             }
         }
-        FOLDERS.iter().try_for_each(|name| fs::create_dir_all(root.join(name)))?;
-        fs::set_permissions(root.join("tmp"), Permissions::from_mode(0o1777))
-    };
-    make().with_context(|| format!("cannot make the tree {}", root.display()))
-}
-
-/// Copies `paths` of this machine to the same places under `root`, with the byte code that python keeps beside them.
-pub fn copy(paths: &BTreeSet<PathBuf>, root: &Path) -> anyhow::Result<()> {
-    for path in paths {
-        interrupt::check()?;
-        copy_one(path, root).with_context(|| format!("cannot copy {}", path.display()))?;
-        if path.extension().is_some_and(|extension| extension == "py") {
-            copy_byte_code(path, root).with_context(|| format!("cannot copy the byte code of {}", path.display()))?;
-        }
-    }
-    Ok(())
-}
-
-/// Copies the folder `path` of this machine with everything below it; nothing if it is not there.
-pub fn copy_folder(path: &Path, root: &Path) -> anyhow::Result<()> {
-    let mut paths = BTreeSet::new();
-    let mut pending = vec![path.to_path_buf()];
-    while let Some(folder) = pending.pop() {
-        let Ok(entries) = fs::read_dir(&folder) else { continue };
-        for entry in entries.flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                pending.push(entry.path());
-            }
-            paths.insert(entry.path());
-        }
-        paths.insert(folder);
-    }
-    copy(&paths, root)
-}
-
-fn copy_one(path: &Path, root: &Path) -> io::Result<()> {
-    let target = root.join(path.strip_prefix("/").unwrap_or(path));
-    let Ok(found) = fs::symlink_metadata(path) else {
-        // Listed by dpkg, but excluded or removed on this machine.
-        return Ok(());
-    };
-    if fs::symlink_metadata(&target).is_ok() {
-        return Ok(());
-    }
-    if let Some(parent) = target.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    if found.is_dir() {
-        fs::create_dir(&target)?;
-        fs::set_permissions(&target, found.permissions())
-    } else if found.is_symlink() {
-        symlink(fs::read_link(path)?, &target)
-    } else if found.is_file() {
-        fs::copy(path, &target)?;
-        // Byte code is valid only for the source time it was made from.
-        File::options().write(true).open(&target)?.set_modified(found.modified()?)
-    } else {
         Ok(())
     }
-}
 
-fn copy_byte_code(source: &Path, root: &Path) -> io::Result<()> {
-    let (Some(folder), Some(stem)) = (source.parent(), source.file_stem().and_then(|stem| stem.to_str())) else {
-        return Ok(());
-    };
-    let Ok(entries) = fs::read_dir(folder.join("__pycache__")) else { return Ok(()) };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let cached =
-            name.to_str().and_then(|name| name.strip_prefix(stem)).is_some_and(|rest| rest.starts_with(".cpython-"));
-        if cached {
-            copy_one(&entry.path(), root)?;
+    /// Copies the folder `path` with everything below it; nothing if it is not there.
+    pub fn copy_folder(&self, path: &Path, root: &Path) -> anyhow::Result<()> {
+        let mut paths = BTreeSet::new();
+        let mut pending = vec![path.to_path_buf()];
+        while let Some(folder) = pending.pop() {
+            let Ok(entries) = fs::read_dir(self.at(&folder)) else { continue };
+            for entry in entries.flatten() {
+                let path = folder.join(entry.file_name());
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    pending.push(path.clone());
+                }
+                paths.insert(path);
+            }
+            paths.insert(folder);
+        }
+        self.copy(&paths, root)
+    }
+
+    fn copy_one(&self, path: &Path, root: &Path) -> io::Result<()> {
+        let source = self.at(path);
+        let target = root.join(path.strip_prefix("/").unwrap_or(path));
+        let Ok(found) = fs::symlink_metadata(&source) else {
+            // Listed by dpkg, but excluded or removed from the system.
+            return Ok(());
+        };
+        if fs::symlink_metadata(&target).is_ok() {
+            return Ok(());
+        }
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        if found.is_dir() {
+            fs::create_dir(&target)?;
+            fs::set_permissions(&target, found.permissions())
+        } else if found.is_symlink() {
+            symlink(fs::read_link(&source)?, &target)
+        } else if found.is_file() && self.link {
+            fs::hard_link(&source, &target)
+        } else if found.is_file() {
+            fs::copy(&source, &target)?;
+            // Byte code is valid only for the source time it was made from.
+            File::options().write(true).open(&target)?.set_modified(found.modified()?)
+        } else {
+            Ok(())
         }
     }
-    Ok(())
+
+    fn copy_byte_code(&self, source: &Path, root: &Path) -> io::Result<()> {
+        let (Some(folder), Some(stem)) = (source.parent(), source.file_stem().and_then(|stem| stem.to_str())) else {
+            return Ok(());
+        };
+        let folder = folder.join("__pycache__");
+        let Ok(entries) = fs::read_dir(self.at(&folder)) else { return Ok(()) };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let rest = name.to_str().and_then(|name| name.strip_prefix(stem));
+            if rest.is_some_and(|rest| rest.starts_with(".cpython-")) {
+                self.copy_one(&folder.join(name), root)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Last steps: the library cache of the tree's own libraries, fixed folder times. Returns what the tree holds.
@@ -164,9 +191,10 @@ mod tests {
         symlink("m.py", source.path().join("link"))?;
 
         let tree = root.path().join("tree");
-        create(&tree)?;
+        let machine = Source::machine();
+        machine.create(&tree)?;
         let paths = BTreeSet::from([module.clone(), source.path().join("link"), PathBuf::from("/no/such/file")]);
-        copy(&paths, &tree)?;
+        machine.copy(&paths, &tree)?;
         let size = finish(&tree)?;
 
         let at = |path: &Path| tree.join(path.strip_prefix("/").unwrap_or(path));

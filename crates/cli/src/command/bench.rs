@@ -1,8 +1,11 @@
 //! `runnel bench`.
 
+use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ::bench::lab::guest::exec::Exec;
 use clap::Subcommand;
 
 /// Measure, side by side with other systems
@@ -16,6 +19,118 @@ pub struct Args {
 enum Bench {
     Stream(Stream),
     Predict(Predict),
+    Lab(Lab),
+    Compare(Compare),
+    #[command(hide = true)]
+    LabGuest(LabGuest),
+    #[command(hide = true)]
+    LabExec(LabExec),
+    #[command(hide = true)]
+    LabHttp(LabHttp),
+}
+
+/// Every claim beside NFS, an SD card and other systems, in a reproducible guest
+///
+/// Sets up a QEMU guest from Debian packages (kept in a cache folder), measures what was not measured before with the same
+/// binary, and writes a report. Needs root. Ends with an error that names the rows that failed, after the report.
+#[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("what").args(["quick", "full", "smoke", "plan"]))]
+struct Lab {
+    /// The programs of the paper over the usual links: a few minutes after set-up (default)
+    #[arg(long)]
+    quick: bool,
+    /// Everything: up to an hour after set-up
+    #[arg(long)]
+    full: bool,
+    /// The cheapest rows only, to see that the lab works
+    #[arg(long)]
+    smoke: bool,
+    /// A plan of your own: lines EXPERIMENT LINK SYSTEM[:MODE] PROGRAM RUNS
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// Only rows whose line contains TEXT
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Measure again what was measured already
+    #[arg(long)]
+    fresh: bool,
+    /// Cache folder (default: $RUNNEL_LAB, or runnel/lab in the user's caches); about 8 GB
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+    /// Where the report goes (default: report.html in the cache folder)
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// One JSON line per run instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Guests at once (default: one per core)
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Add a line with all medians to this file
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// A static binary with everything to measure, instead of building one from the source folder
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Build Nydus for its rows if it is not there (18 minutes, once); --full does so too
+    #[arg(long)]
+    nydus: bool,
+}
+
+/// Compare two results: medians, ratio, and which changes are larger than the spread
+#[derive(clap::Args)]
+struct Compare {
+    /// Results of a lab, or a history file, of which @COMMIT chooses a line
+    #[arg(value_name = "A[@COMMIT]")]
+    a: String,
+    /// The same, to compare with A
+    #[arg(value_name = "B[@COMMIT]")]
+    b: String,
+    /// One JSON line per value
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measure the rows of a plan inside the lab's guest
+#[derive(clap::Args)]
+struct LabGuest {
+    /// The plan
+    #[arg(long, value_name = "FILE")]
+    plan: PathBuf,
+}
+
+/// Start a program in another control group, network name space or root folder of the lab's guest
+#[derive(clap::Args)]
+struct LabExec {
+    /// Network name space
+    #[arg(long, value_name = "NAME")]
+    space: Option<String>,
+    /// Control group
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
+    /// Folder that becomes the root
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// Write the time of the start to this file
+    #[arg(long, value_name = "FILE")]
+    stamp: Option<PathBuf>,
+    /// Program and arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Serve a folder over HTTP in the lab's guest
+#[derive(clap::Args)]
+struct LabHttp {
+    /// The folder
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Address and port
+    #[arg(long, value_name = "ADDRESS")]
+    listen: SocketAddr,
+    /// Write the number of requests to this file; it is there when connections are accepted
+    #[arg(long, value_name = "FILE")]
+    count: PathBuf,
 }
 
 /// Predictors on the same traces, without a network: actions, Linux readahead, majority trend
@@ -77,8 +192,43 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.bench {
         Bench::Stream(stream) => ::bench::stream::run(&stream.options(), out)?,
         Bench::Predict(predict) => ::bench::predictors::run(&predict.stream.options(), &predict.traces, out)?,
+        Bench::Lab(lab) => ::bench::lab::run::run(&lab.options(), out)?,
+        Bench::Compare(Compare { a, b, json }) => ::bench::lab::compare::run(&a, &b, json, out).map(drop)?,
+        Bench::LabGuest(guest) => ::bench::lab::guest::run(&guest.plan)?,
+        Bench::LabExec(exec) => {
+            let LabExec { space, group, root, stamp, command } = exec;
+            ::bench::lab::guest::exec::exec(&Exec { space, group, root, stamp, command })?;
+        }
+        Bench::LabHttp(LabHttp { folder, listen, count }) => {
+            ::bench::lab::guest::peer::http::serve(&folder, listen, &count)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+impl Lab {
+    fn options(self) -> ::bench::lab::options::Options {
+        use ::bench::lab::options::{Options, Size};
+        let size = match (self.smoke, self.full) {
+            (true, _) => Size::Smoke,
+            (_, true) => Size::Full,
+            _ => Size::Quick,
+        };
+        Options {
+            binary: self.binary,
+            size,
+            plan: self.plan,
+            only: self.only,
+            fresh: self.fresh,
+            work: self.work,
+            report: self.report,
+            json: self.json,
+            jobs: self.jobs,
+            history: self.history,
+            nydus: self.nydus || self.full,
+            ..Options::default()
+        }
+    }
 }
 
 impl Stream {

@@ -1,0 +1,336 @@
+//! Runnel itself, in all its modes: the static binary that the driver is part of.
+//!
+//! The server publishes a copy of the prepared store (the image as a hard link) from the content disk, or from a slow card
+//! in the modes of the experiment `cache`. The copy lasts as long as the row, also when the server is started anew. Each
+//! mode is a row of a table: which store, which options for both ends.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use super::card::{Kind, MountedCard, SlowCard};
+use super::net::{SERVER_ADDRESS, SERVER_GROUP, server_command};
+use super::system::{APP, CONTENT, System, WORK};
+use super::{Values, execution, group, kernel};
+use crate::lab::program::Program;
+use crate::process::{Service, ready_text, tool};
+
+/// Port of the server.
+const PORT: u16 = 7327;
+
+/// How long a server or a mount may take to be ready: metadata over the slowest link takes minutes.
+const READY_DEADLINE: Duration = Duration::from_secs(3600);
+
+/// How long a client may take to end once its mount is gone.
+const END_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long the server may be at work after a start from which it learns.
+const SETTLE_DEADLINE: Duration = Duration::from_secs(300);
+
+/// The server is done when it has done nothing for so long: more than its timer for the end of an action, 3 s.
+const SETTLE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Share of a processor that is nothing: timers and the answer to the question whether it is done.
+const SETTLE_SHARE: f64 = 0.001;
+
+/// Where the card with the store is mounted.
+const CARD: &str = "/mnt/card";
+
+/// Kind of that card.
+const CARD_KIND: &str = "a";
+
+/// How Runnel is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mode {
+    name: &'static str,
+    /// The prepared store: `fresh` or `learned`.
+    store: &'static str,
+    /// Options of `runnel serve`.
+    serve: &'static str,
+    /// Options of `runnel mount`.
+    mount: &'static str,
+}
+
+/// Option of a server that no longer learns.
+const FROZEN: &str = "--frozen";
+
+/// Single pages and no guessing on the client's side.
+const PAPER_MOUNT: &str = "--granularity page --readahead 0";
+
+/// One segment per round trip, as in the paper.
+const PAPER_SERVE: &str = "--push-window 0 --no-bundles --frozen";
+
+const fn mode(name: &'static str, store: &'static str, serve: &'static str, mount: &'static str) -> Mode {
+    Mode { name, store, serve, mount }
+}
+
+const MODES: [Mode; 13] = [
+    mode("none", "fresh", "--no-learn", ""),
+    mode("once", "fresh", "--frozen", ""),
+    mode("learned", "learned", "--frozen", ""),
+    mode("paper", "learned", PAPER_SERVE, PAPER_MOUNT),
+    mode("io-pool-long", "fresh", "--no-learn", PAPER_MOUNT),
+    mode("io-pool-short", "fresh", "--no-learn", "--granularity page --readahead 0 --ablation short"),
+    mode("io-alloc-long", "fresh", "--no-learn", "--granularity page --readahead 0 --ablation alloc"),
+    mode("io-alloc-short", "fresh", "--no-learn", "--granularity page --readahead 0 --ablation alloc --ablation short"),
+    mode("cache-none", "learned", "--push-window 0 --frozen --provider none", PAPER_MOUNT),
+    mode("cache-madvise", "learned", "--push-window 0 --frozen --provider madvise", PAPER_MOUNT),
+    mode("cache-nv", "learned", "--push-window 0 --frozen --provider nv", PAPER_MOUNT),
+    mode("cache-nv-async", "learned", "--push-window 0 --frozen --provider nv-async", PAPER_MOUNT),
+    mode("cache-bundle", "learned", "--frozen", ""),
+];
+
+impl Mode {
+    fn named(name: &str) -> anyhow::Result<Mode> {
+        let found = MODES.into_iter().find(|mode| mode.name == name);
+        found.with_context(|| {
+            format!("runnel has no mode '{name}'; there are {}", MODES.map(|mode| mode.name).join(", "))
+        })
+    }
+
+    /// True if the server learns from one start before anything is measured. Not only in the mode `once`: what was
+    /// learned from devices that read whole blocks does not fit one that reads pages.
+    fn learns_first(self) -> bool {
+        self.name == "once" || (self.is_frozen() && self.mount == PAPER_MOUNT)
+    }
+
+    /// True if the server pushes what it has learned, and learns nothing from the measured runs: all find the same.
+    fn is_frozen(self) -> bool {
+        words(self.serve).any(|word| word == FROZEN)
+    }
+
+    /// True if the store is on a slow card.
+    fn on_card(self) -> bool {
+        self.name.starts_with("cache-")
+    }
+}
+
+/// Server, store and one mount.
+#[derive(Debug)]
+pub struct Runnel {
+    mode: Mode,
+    program: &'static Program,
+    runnel: PathBuf,
+    store: Option<PathBuf>,
+    server: Option<Service>,
+    client: Option<Service>,
+    card: Option<MountedCard>,
+}
+
+impl Runnel {
+    /// In the mode called `mode`, for one program.
+    pub fn new(mode: &str, program: &str) -> anyhow::Result<Runnel> {
+        let runnel = std::env::current_exe().context("cannot find this program")?;
+        let (mode, program) = (Mode::named(mode)?, Program::named(program)?);
+        Ok(Runnel { mode, program, runnel, store: None, server: None, client: None, card: None })
+    }
+
+    /// Makes the row's own store, with the image of `tree` only.
+    fn prepare_store(&mut self, tree: &str) -> anyhow::Result<PathBuf> {
+        let store = Path::new(CONTENT).join("store");
+        if store.exists() {
+            fs::remove_dir_all(&store).with_context(|| format!("cannot remove {}", store.display()))?;
+        }
+        let image = format!("{tree}.rnl");
+        copy_store(&Path::new(CONTENT).join(self.mode.store), &store, &image)?;
+        ensure!(store.join(&image).exists(), "the store '{}' has no {image}", self.mode.store);
+        if !self.mode.on_card() {
+            return Ok(store);
+        }
+        let card = SlowCard::filled(Kind::named(CARD_KIND)?, &store)?;
+        Ok(PathBuf::from(self.card.insert(card.mounted(CARD)?).point))
+    }
+
+    /// A command of the binary that is told about the server by its address.
+    fn status(&self, target: &str) -> anyhow::Result<Value> {
+        let output = tool(Command::new(&self.runnel).args(["status", "--json", target]))?;
+        serde_json::from_slice(&output).context("runnel status --json printed no JSON")
+    }
+
+    /// Waits until the server has done what a start leaves it to do: it writes down what it learned and compresses it.
+    fn settle(&mut self) -> anyhow::Result<()> {
+        let end = Instant::now() + SETTLE_DEADLINE;
+        let mut last = group::usage(SERVER_GROUP)?.total();
+        loop {
+            ensure!(Instant::now() < end, "the server is still at work {SETTLE_DEADLINE:?} after a start");
+            std::thread::sleep(SETTLE_INTERVAL);
+            let now = group::usage(SERVER_GROUP)?.total();
+            let waiting = self.status(&server_url())?["bundles_waiting"].as_u64().unwrap_or(0);
+            if now - last < SETTLE_SHARE * SETTLE_INTERVAL.as_secs_f64() && waiting == 0 {
+                return Ok(());
+            }
+            last = group::usage(SERVER_GROUP)?.total();
+        }
+    }
+
+    /// One start by another mount, at a server that learns; waits until it has, and ends it.
+    fn learn(&mut self, tree: &str, store: &Path) -> anyhow::Result<()> {
+        self.start_server(store, words(self.mode.serve).filter(|word| *word != FROZEN))?;
+        self.mount(tree)?;
+        execution::run(self.program).context("the start to learn from")?;
+        self.unmount()?;
+        self.settle()?;
+        let folder = store.join("learned");
+        let has_learned = fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_some());
+        ensure!(has_learned, "the server learned nothing from a start: {} is empty", folder.display());
+        self.stop()
+    }
+
+    fn start_server<'a>(&mut self, store: &Path, options: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
+        let ready = Path::new(WORK).join("serve.ready");
+        // Left by the server before this one.
+        let _ = fs::remove_file(&ready);
+        let mut command = server_command(&self.runnel.to_string_lossy());
+        command.arg("serve").arg(store).args(["--listen", &format!("{SERVER_ADDRESS}:{PORT}")]);
+        command.arg("--ready-file").arg(&ready).args(options);
+        let mut server = Service::start("serve", &mut command, Path::new(WORK))?;
+        server.wait_ready(READY_DEADLINE, || ready_text(&ready))?;
+        self.server = Some(server);
+        Ok(())
+    }
+}
+
+fn server_url() -> String {
+    format!("runnel://{SERVER_ADDRESS}:{PORT}")
+}
+
+/// The options of a mode's text.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split_whitespace()
+}
+
+/// Copies a store, of the images only `image`, as a hard link.
+fn copy_store(from: &Path, to: &Path, image: &str) -> anyhow::Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("no store {}", from.display()))? {
+        let entry = entry.with_context(|| format!("cannot read {}", from.display()))?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let context = || format!("cannot copy {} to {}", source.display(), target.display());
+        if entry.file_type().with_context(context)?.is_dir() {
+            copy_store(&source, &target, image)?;
+        } else if entry.file_name() == image {
+            fs::hard_link(&source, &target).with_context(context)?;
+        } else if source.extension().is_none_or(|extension| extension != "rnl") {
+            fs::copy(&source, &target).with_context(context)?;
+        }
+    }
+    Ok(())
+}
+
+/// Field of `runnel status --json`, name in records, and the factor to its unit.
+const COUNTERS: [(&str, &str, f64); 5] = [
+    ("requests", "requests", 1.0),
+    ("pages_demanded", "pages_demanded", 1.0),
+    ("pages_pushed", "pages_pushed", 1.0),
+    ("pages_wasted", "pages_wasted", 1.0),
+    ("stall_micros", "stall", 1e-6),
+];
+
+fn counters_of(status: &Value) -> anyhow::Result<Values> {
+    let session = status.get("session").context("runnel status --json has no session")?;
+    let counter = |(field, name, factor): &(&str, &str, f64)| {
+        let value = session.get(*field).and_then(Value::as_f64);
+        let value = value.with_context(|| format!("runnel status --json has no {field}"))?;
+        Ok((name.to_string(), value * factor))
+    };
+    COUNTERS.iter().map(counter).collect::<anyhow::Result<BTreeMap<_, _>>>()
+}
+
+impl System for Runnel {
+    fn serve(&mut self, tree: &str) -> anyhow::Result<()> {
+        let store = match &self.store {
+            Some(store) => store.clone(),
+            None => {
+                let store = self.prepare_store(tree)?;
+                if self.mode.learns_first() {
+                    self.learn(tree, &store)?;
+                }
+                self.store.insert(store).clone()
+            }
+        };
+        self.start_server(&store, words(self.mode.serve))
+    }
+
+    fn mount(&mut self, tree: &str) -> anyhow::Result<()> {
+        let ready = Path::new(WORK).join("mount.ready");
+        let _ = fs::remove_file(&ready);
+        let mut command = Command::new(&self.runnel);
+        command.arg("mount").arg(format!("{}/{tree}", server_url())).arg(APP);
+        command.arg("--foreground").arg("--ready-file").arg(&ready).args(words(self.mode.mount));
+        let mut client = Service::start("mount", &mut command, Path::new(WORK))?;
+        client.wait_ready(READY_DEADLINE, || ready_text(&ready))?;
+        self.client = Some(client);
+        Ok(())
+    }
+
+    fn counters(&self) -> anyhow::Result<Values> {
+        counters_of(&self.status(APP)?)
+    }
+
+    fn server_files(&self, _program: &Program) -> Vec<PathBuf> {
+        self.store.iter().filter(|_| !self.mode.on_card()).cloned().collect()
+    }
+
+    fn unmount(&mut self) -> anyhow::Result<()> {
+        let Some(mut client) = self.client.take() else { return Ok(()) };
+        tool(Command::new(&self.runnel).arg("umount").arg(APP))?;
+        ensure!(client.wait_end(END_DEADLINE)?, "the client did not end {END_DEADLINE:?} after its mount");
+        ensure!(!kernel::is_mounted(Path::new(APP)), "{APP} is still mounted after the client's end");
+        Ok(())
+    }
+
+    fn stop(&mut self) -> anyhow::Result<()> {
+        self.client = None;
+        self.server.take().map_or(Ok(()), Service::stop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_have_names_of_their_own_and_stores_that_exist() -> anyhow::Result<()> {
+        for (index, mode) in MODES.iter().enumerate() {
+            assert!(["fresh", "learned"].contains(&mode.store));
+            assert!(MODES[..index].iter().all(|other| other.name != mode.name));
+        }
+        assert!(["once", "paper", "cache-nv"].iter().all(|name| Mode::named(name).is_ok_and(Mode::learns_first)));
+        assert!(
+            ["none", "learned", "io-pool-long"].iter().all(|name| !Mode::named(name).is_ok_and(Mode::learns_first))
+        );
+        assert!(Mode::named("cache-nv")?.on_card() && !Mode::named("paper")?.on_card());
+        let error = Mode::named("twice").expect_err("no such mode").to_string();
+        assert!(error.contains("io-pool-long"), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_store_is_copied_with_one_image() -> anyhow::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        fs::create_dir_all(from.join("learned"))?;
+        for name in ["perl.rnl", "java.rnl", "learned/x.actions"] {
+            fs::write(from.join(name), name)?;
+        }
+        copy_store(&from, &to, "perl.rnl")?;
+        assert!(to.join("perl.rnl").exists() && !to.join("java.rnl").exists());
+        assert_eq!(fs::read_to_string(to.join("learned/x.actions"))?, "learned/x.actions");
+        Ok(())
+    }
+
+    #[test]
+    fn counters_are_those_of_the_session() -> anyhow::Result<()> {
+        let fields = r#""requests":7,"pages_demanded":8,"pages_pushed":900,"pages_wasted":3,"stall_micros":250000"#;
+        let text = format!(r#"{{"requests":99,"session":{{{fields}}}}}"#);
+        let values = counters_of(&serde_json::from_str(&text)?)?;
+        assert_eq!((values["requests"], values["pages_pushed"], values["stall"]), (7.0, 900.0, 0.25));
+        assert!(counters_of(&serde_json::from_str("{}")?).is_err());
+        Ok(())
+    }
+}

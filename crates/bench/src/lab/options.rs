@@ -1,0 +1,186 @@
+//! Options of `runnel bench lab`, checked before anything is set up.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+
+use super::link::Link;
+use super::plan::{self, Entry};
+use super::program::Program;
+
+/// A plan that comes with the lab.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Size {
+    /// The cheapest rows, to see that the lab works: seconds.
+    Smoke,
+    /// The programs of the SYSFLOW paper over the usual links: minutes.
+    #[default]
+    Quick,
+    /// Everything: up to an hour.
+    Full,
+}
+
+impl Size {
+    fn text(self) -> &'static str {
+        match self {
+            Size::Smoke => include_str!("plans/smoke.plan"),
+            Size::Quick => include_str!("plans/quick.plan"),
+            Size::Full => include_str!("plans/full.plan"),
+        }
+    }
+}
+
+/// What the command line gives.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The binary that runs now.
+    pub runnel: PathBuf,
+    /// A static binary to measure; without it, one is built.
+    pub binary: Option<PathBuf>,
+    /// The plan, if none is given as a file.
+    pub size: Size,
+    /// A plan of the user.
+    pub plan: Option<PathBuf>,
+    /// Only rows whose line contains this.
+    pub only: Option<String>,
+    /// Measure again what was measured already.
+    pub fresh: bool,
+    /// The cache folder.
+    pub work: Option<PathBuf>,
+    /// Where the report goes; without it, to the cache folder.
+    pub report: Option<PathBuf>,
+    /// Print records instead of tables.
+    pub json: bool,
+    /// Guests at once; without it, one per core.
+    pub jobs: Option<usize>,
+    /// Add a line to this file.
+    pub history: Option<PathBuf>,
+    /// Build Nydus if it is not there.
+    pub nydus: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            runnel: PathBuf::from("/proc/self/exe"),
+            binary: None,
+            size: Size::default(),
+            plan: None,
+            only: None,
+            fresh: false,
+            work: None,
+            report: None,
+            json: false,
+            jobs: None,
+            history: None,
+            nydus: false,
+        }
+    }
+}
+
+/// Most guests at once: each takes a core and two GiB.
+const JOBS_MAX: usize = 64;
+
+impl Options {
+    /// The rows to measure.
+    pub fn entries(&self) -> anyhow::Result<Vec<Entry>> {
+        let (name, text) = match &self.plan {
+            Some(path) => {
+                let text = std::fs::read_to_string(path);
+                (path.display().to_string(), text.with_context(|| format!("cannot read the plan {}", path.display()))?)
+            }
+            None => (format!("{:?}", self.size).to_lowercase(), self.size.text().to_string()),
+        };
+        let mut entries = plan::parse(&text).with_context(|| format!("plan {name}"))?;
+        check(&entries).with_context(|| format!("plan {name}"))?;
+        if let Some(only) = &self.only {
+            entries.retain(|entry| entry.row.to_string().contains(only));
+            ensure!(!entries.is_empty(), "no row of the plan {name} contains '{only}'");
+        }
+        ensure!(!entries.is_empty(), "the plan {name} has no rows");
+        Ok(entries)
+    }
+
+    /// The cache folder: as given, $RUNNEL_LAB, or below the user's caches.
+    pub fn cache(&self) -> anyhow::Result<PathBuf> {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        cache_folder(self.work.as_deref(), variable)
+    }
+
+    /// Guests at once.
+    pub fn guests(&self) -> anyhow::Result<usize> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let jobs = self.jobs.unwrap_or(cores);
+        ensure!((1..=JOBS_MAX).contains(&jobs), "--jobs {jobs}: from 1 to {JOBS_MAX}");
+        Ok(jobs)
+    }
+}
+
+fn cache_folder(work: Option<&Path>, variable: impl Fn(&str) -> Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    if let Some(folder) = work.map(Path::to_path_buf).or_else(|| variable("RUNNEL_LAB")) {
+        return Ok(folder);
+    }
+    let caches = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
+    let caches = caches.context("neither HOME nor XDG_CACHE_HOME is set; give a cache folder with --work DIR")?;
+    Ok(caches.join("runnel/lab"))
+}
+
+/// Refuses what no guest could measure. Experiments, systems and modes are the guest's to know.
+fn check(entries: &[Entry]) -> anyhow::Result<()> {
+    for (index, entry) in entries.iter().enumerate() {
+        let row = &entry.row;
+        Program::named(&row.program).with_context(|| row.to_string())?;
+        if row.link != "-" {
+            Link::named(&row.link).with_context(|| row.to_string())?;
+        }
+        ensure!(entries[..index].iter().all(|other| other.row != *row), "the row '{row}' is there twice");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plans_of_the_lab_are_valid_and_grow() -> anyhow::Result<()> {
+        let count = |size| Options { size, ..Options::default() }.entries().map(|entries| entries.len());
+        let (smoke, quick, full) = (count(Size::Smoke)?, count(Size::Quick)?, count(Size::Full)?);
+        assert!(smoke < quick && quick < full, "{smoke} {quick} {full}");
+        Ok(())
+    }
+
+    #[test]
+    fn only_rows_that_contain_the_text_are_kept() -> anyhow::Result<()> {
+        let options = Options { only: Some("nfs perl".into()), ..Options::default() };
+        let entries = options.entries()?;
+        assert!(entries.iter().all(|entry| entry.row.system == "nfs" && entry.row.program.starts_with("perl")));
+        let none = Options { only: Some("emacs".into()), ..Options::default() };
+        assert!(none.entries().expect_err("no such row").to_string().contains("'emacs'"));
+        Ok(())
+    }
+
+    #[test]
+    fn rows_that_no_guest_could_measure_are_refused() -> anyhow::Result<()> {
+        for (text, expected) in [
+            ("start moon nfs perl 1\n", "no link 'moon'"),
+            ("start - local emacs 1\n", "no program 'emacs'"),
+            ("start - local perl 1\nstart - local perl 2\n", "twice"),
+        ] {
+            let error = format!("{:#}", check(&plan::parse(text)?).expect_err(expected));
+            assert!(error.contains(expected), "{error}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_cache_folder_is_the_nearest_that_was_named() -> anyhow::Result<()> {
+        let all = |name: &str| Some(PathBuf::from(format!("/{name}")));
+        assert_eq!(cache_folder(Some(Path::new("/given")), all)?, Path::new("/given"));
+        assert_eq!(cache_folder(None, all)?, Path::new("/RUNNEL_LAB"));
+        let home = |name: &str| (name == "HOME").then(|| PathBuf::from("/home/me"));
+        assert_eq!(cache_folder(None, home)?, Path::new("/home/me/.cache/runnel/lab"));
+        assert!(cache_folder(None, |_| None).is_err());
+        Ok(())
+    }
+}

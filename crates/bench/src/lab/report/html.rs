@@ -1,0 +1,254 @@
+//! The page: its head, summary, contents and figures; tables; escaping.
+//!
+//! One file without anything from outside: the content security policy in its head forbids all but its own style sheet.
+
+use std::fmt::Write;
+
+use super::About;
+use super::figure::{self, Figure};
+use super::measured::Measured;
+use super::target::{self, Target, Verdict};
+use super::text;
+
+const STYLE: &str = include_str!("style.css");
+
+/// Text as HTML, in content and in attributes.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// A cell: its text and how it is set.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cell {
+    text: String,
+    class: &'static str,
+}
+
+impl Cell {
+    /// A cell that says that something holds, or that it does not.
+    pub fn judged(text: impl Into<String>, holds: bool) -> Cell {
+        Cell { text: text.into(), class: if holds { "good" } else { "bad" } }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Cell {
+        Cell { text, class: "" }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Cell {
+        Cell::from(text.to_string())
+    }
+}
+
+impl From<Option<String>> for Cell {
+    fn from(text: Option<String>) -> Cell {
+        Cell::from(text.unwrap_or_else(|| "-".to_string()))
+    }
+}
+
+/// A table with one line of headings. The first column is text, the others are numbers unless `words` says otherwise.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    head: Vec<String>,
+    rows: Vec<Vec<Cell>>,
+    words: usize,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(head: &[&str]) -> Table {
+        Table { head: head.iter().map(|cell| cell.to_string()).collect(), rows: Vec::new(), words: 1 }
+    }
+
+    /// Makes the first `columns` columns text.
+    pub fn words(mut self, columns: usize) -> Table {
+        self.words = columns;
+        self
+    }
+
+    /// Adds a row.
+    pub fn row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// Whether it has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The table in a box of its own that scrolls; empty without rows.
+    pub fn html(&self) -> String {
+        if self.rows.is_empty() {
+            return String::new();
+        }
+        let class = |column: usize, class: &str| match (column < self.words, class) {
+            (true, "") => String::new(),
+            (true, class) => format!(" class=\"{class}\""),
+            (false, class) => format!(" class=\"{}\"", format!("n {class}").trim_end()),
+        };
+        let mut html = String::from("<div class=\"scroll\"><table><thead><tr>");
+        for (column, cell) in self.head.iter().enumerate() {
+            let _ = write!(html, "<th{}>{}</th>", class(column, ""), escape(cell));
+        }
+        html.push_str("</tr></thead><tbody>\n");
+        for row in &self.rows {
+            html.push_str("<tr>");
+            for (column, cell) in row.iter().enumerate() {
+                let _ = write!(html, "<td{}>{}</td>", class(column, cell.class), escape(&cell.text));
+            }
+            html.push_str("</tr>\n");
+        }
+        html.push_str("</tbody></table></div>\n");
+        html
+    }
+}
+
+/// The whole report.
+pub fn page(measured: &Measured, about: &About) -> String {
+    let figures = figure::all(measured);
+    let targets = target::all(measured);
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>Runnel lab, {} at {}</title>\n<style>\n{STYLE}</style></head><body>\n",
+        escape(&about.date),
+        escape(&about.commit),
+    );
+    html.push_str(&header(about));
+    html.push_str(&summary(&targets));
+    html.push_str("<nav aria-label=\"Contents\"><h2>Contents</h2><ol>\n");
+    for figure in &figures {
+        let missing = if figure.is_measured() { "" } else { " <small>not measured</small>" };
+        let _ = writeln!(html, "<li><a href=\"#{}\">{}</a>{missing}</li>", figure.id, escape(&figure.title));
+    }
+    html.push_str("</ol></nav>\n<main>\n");
+    for figure in &figures {
+        html.push_str(&section(figure));
+    }
+    html.push_str("</main></body></html>\n");
+    html
+}
+
+fn header(about: &About) -> String {
+    let unknown = |text: &str| if text.is_empty() { "unknown".to_string() } else { escape(text) };
+    let mut html = String::from("<header><h1>Runnel lab report</h1>\n<dl class=\"about\">");
+    let binary = if about.binary_bytes == 0 { String::new() } else { text::bytes(about.binary_bytes as f64) };
+    let machine = about.machine();
+    let facts =
+        [("Date", &about.date), ("Commit", &about.commit), ("Host", &machine), ("Kernel of the guest", &about.kernel)];
+    for (name, value) in facts.into_iter().chain([("Binary", &binary)]) {
+        let _ = write!(html, "<div><dt>{name}</dt><dd>{}</dd></div>", unknown(value));
+    }
+    html.push_str(
+        "</dl>\n<p>Times are those of a guest whose clock counts instructions (1 instruction is 1 ns), so they do \
+        not depend on the load of the host. Numbers are medians over the runs of a row. One virtual CPU is shared by \
+        device, server and network: at 1 Gbit/s the CPU is often the limit.</p>\n",
+    );
+    if !about.notes.is_empty() {
+        html.push_str("<ul class=\"notes\">");
+        about.notes.iter().for_each(|note| {
+            let _ = write!(html, "<li>{}</li>", escape(note));
+        });
+        html.push_str("</ul>\n");
+    }
+    html.push_str("</header>\n");
+    html
+}
+
+fn summary(targets: &[Target]) -> String {
+    let count = |verdict| targets.iter().filter(|target| target.verdict() == verdict).count();
+    let (met, missed) = (count(Verdict::Met), count(Verdict::Missed));
+    let mut html = format!(
+        "<section id=\"summary\"><h2>Summary</h2><p class=\"score\"><b class=\"good\">{met} met</b> \
+         <b class=\"bad\">{missed} missed</b> <b class=\"none\">{} not measured</b></p>\n<ul class=\"cards\">",
+        count(Verdict::NotMeasured)
+    );
+    for target in targets {
+        let (class, word) = verdict_words(target.verdict());
+        let worst = target.worst().map_or("no case in this run".to_string(), |case| {
+            format!("worst {} ({})", target.show(case.value), case.label)
+        });
+        let _ = writeln!(
+            html,
+            "<li class=\"{class}\"><b>{}</b><span class=\"verdict\">{word}</span><span>{}</span><span>{}</span></li>",
+            escape(target.name),
+            escape(&target.demand()),
+            escape(&worst)
+        );
+    }
+    html.push_str("</ul></section>\n");
+    html
+}
+
+/// Class and word of a verdict.
+pub fn verdict_words(verdict: Verdict) -> (&'static str, &'static str) {
+    match verdict {
+        Verdict::Met => ("good", "met"),
+        Verdict::Missed => ("bad", "missed"),
+        Verdict::NotMeasured => ("none", "not measured"),
+    }
+}
+
+fn section(figure: &Figure) -> String {
+    let mut html = format!("<section id=\"{}\"><h2>{}</h2>\n<dl class=\"facts\">", figure.id, escape(&figure.title));
+    let facts =
+        [("Paper", escape(&figure.paper)), ("Measured here", ours(figure)), ("Physical limit", escape(&figure.limit))];
+    for (name, value) in facts.into_iter().filter(|(_, value)| !value.is_empty()) {
+        // Many sentences get a line of their own.
+        let class = if value.matches("<li>").count() > 2 { " class=\"wide\"" } else { "" };
+        let _ = write!(html, "<div{class}><dt>{name}</dt><dd>{value}</dd></div>");
+    }
+    html.push_str("</dl>\n");
+    if figure.is_measured() {
+        html.push_str(&figure.body);
+    } else {
+        html.push_str("<p class=\"absent\">Not measured in this run.</p>\n");
+    }
+    for remark in &figure.remarks {
+        let _ = writeln!(html, "<p class=\"remark\">{}</p>", escape(remark));
+    }
+    html.push_str("<p class=\"top\"><a href=\"#summary\">Back to the summary</a></p></section>\n");
+    html
+}
+
+/// What was measured, as a text or as a list.
+fn ours(figure: &Figure) -> String {
+    match &figure.ours[..] {
+        [] => String::new(),
+        [one] => escape(one),
+        more => {
+            let items: String = more.iter().map(|line| format!("<li>{}</li>", escape(line))).collect();
+            format!("<ul>{items}</ul>")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_stays_text() {
+        let mut table = Table::new(&["<b>", "x"]);
+        table.row(["a&b\"'", "<script>"]);
+        let html = table.html();
+        assert!(html.contains("&lt;b&gt;") && html.contains("a&amp;b&quot;&#39;") && html.contains("&lt;script&gt;"));
+        assert!(!html.contains("<script>") && Table::new(&["a"]).html().is_empty());
+    }
+}

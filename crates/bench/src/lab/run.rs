@@ -1,0 +1,259 @@
+//! Runs the lab: options, world, guests, results, report. Called by `runnel bench lab`.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use rustix::fs::{FlockOperation, flock};
+
+use super::job::{self, News};
+use super::options::{Options, Size};
+use super::plan::{Entry, Row};
+use super::report::{self, About, PageLists};
+use super::results::Results;
+use super::slice::slices;
+use super::world::needs::Needs;
+use super::world::{self, Settings, World, nydus};
+use crate::interrupt;
+use crate::process::tool;
+use crate::row::append_history;
+use crate::statistic::Summary;
+use crate::stream::say;
+
+/// How often the wait for news looks for an interrupt.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Runs the lab. Tables, or records with `json`, go to `out`; progress to standard error. An error if a row failed, after
+/// the report was written.
+pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
+    let entries = options.entries()?;
+    let guests = options.guests()?;
+    let cache = options.cache()?;
+    fs::create_dir_all(&cache).with_context(|| format!("cannot make the cache folder {}", cache.display()))?;
+    let cache = fs::canonicalize(&cache)?;
+    interrupt::listen()?;
+    let _lock = lock(&cache)?;
+
+    let start = Instant::now();
+    let mut notes = Vec::new();
+    let (world, entries) = set_up(options, entries, &cache, &mut notes)?;
+    let mut results = Results::open(&cache, &world.key)?;
+    if options.fresh {
+        results.forget(&entries)?;
+    }
+    let missing: Vec<Entry> = entries.iter().filter(|entry| !results.has(entry)).cloned().collect();
+    say(&format!(
+        "lab: set-up took {}; {} rows, {} of them measured before, in {}",
+        duration(start.elapsed()),
+        entries.len(),
+        entries.len() - missing.len(),
+        results.path().display()
+    ));
+    let failures = measure(&world, &missing, guests, &cache, &mut results)?;
+
+    let records = results.of(&entries);
+    notes.extend(failures.iter().map(|(row, reason)| format!("{row}: {}", first_line(reason))));
+    let about = about(&world, notes);
+    let path = options.report.clone().unwrap_or_else(|| cache.join("report.html"));
+    report::write(&records, &page_lists(&cache)?, &about, &path)?;
+    say(&format!("lab: {} after {}", path.display(), duration(start.elapsed())));
+    if options.json {
+        records
+            .iter()
+            .try_for_each(|record| writeln!(out, "{}", serde_json::to_string(record)?).map_err(anyhow::Error::from))?;
+    } else {
+        writeln!(out, "{}", report::tables(&records))?;
+    }
+    if let Some(history) = &options.history {
+        append_history(history, &[super::history::line(&records, &about)])?;
+    }
+    judge(&entries, &results, &failures, options.size == Size::Smoke && options.plan.is_none(), &path)
+}
+
+/// Makes the world; rows of systems that this machine lacks are left out with a note.
+fn set_up(
+    options: &Options,
+    mut entries: Vec<Entry>,
+    cache: &Path,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<(World, Vec<Entry>)> {
+    let runnel = crate::options::binary(&options.runnel)?;
+    let mut needs = Needs::of(&entries)?;
+    if needs.nydus() && nydus::find(cache).is_none() {
+        let why = match options.nydus {
+            false => "--nydus builds it (18 minutes), or set NYDUS_BIN to its folder".to_string(),
+            true => match nydus::build(cache, &world::stage::Stages::open(cache.join("stamps"))?) {
+                Ok(()) => String::new(),
+                Err(error) => format!("{error:#}"),
+            },
+        };
+        interrupt::check()?;
+        if !why.is_empty() {
+            entries.retain(|entry| entry.row.system != "nydus");
+            let note = format!("rows of nydus are left out: {why}");
+            say(&format!("lab: {note}"));
+            notes.push(first_line(&note).to_string());
+            needs = Needs::of(&entries)?;
+        }
+    }
+    let nydus = needs.nydus().then(|| nydus::find(cache)).flatten();
+    let settings = Settings { cache: cache.to_path_buf(), runnel, binary: options.binary.clone(), nydus };
+    Ok((world::prepare(&needs, &settings)?, entries))
+}
+
+/// Keeps a second lab from the same cache, until it is dropped.
+fn lock(cache: &Path) -> anyhow::Result<File> {
+    let path = cache.join("lock");
+    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)
+        .with_context(|| format!("another lab uses {}; wait for it or give another --work", cache.display()))?;
+    Ok(file)
+}
+
+/// Measures `entries` in up to `guests` guests at once; returns the rows that failed, with reasons.
+fn measure(
+    world: &World,
+    entries: &[Entry],
+    guests: usize,
+    cache: &Path,
+    results: &mut Results,
+) -> anyhow::Result<Vec<(Row, String)>> {
+    let slices = slices(entries, guests);
+    let (tell, hear) = channel();
+    std::thread::scope(|scope| {
+        let spawn = |(index, slice): (usize, Vec<Entry>)| {
+            let tell: Sender<News> = tell.clone();
+            let folder = cache.join(format!("guest-{}", index + 1));
+            scope.spawn(move || {
+                // If nobody listens any more, the lab is ending because of an error elsewhere.
+                job::run(world, slice, &folder, &mut |news| tell.send(news).ok().context("the lab is ending"))
+            })
+        };
+        let jobs: Vec<_> = slices.into_iter().enumerate().map(spawn).collect();
+        drop(tell);
+        let failures = follow(&hear, entries.len(), results);
+        drop(hear);
+        let ends: Vec<_> = jobs.into_iter().map(|job| job.join()).collect();
+        let failures = failures?;
+        ends.into_iter().try_for_each(|end| end.unwrap_or_else(|_| bail!("the thread of a guest panicked")))?;
+        Ok(failures)
+    })
+}
+
+/// Keeps records and tells about rows until all guests have ended.
+fn follow(hear: &Receiver<News>, total: usize, results: &mut Results) -> anyhow::Result<Vec<(Row, String)>> {
+    let start = Instant::now();
+    let mut failures = Vec::new();
+    let mut cold: std::collections::BTreeMap<Row, Vec<f64>> = Default::default();
+    let mut count = 0;
+    loop {
+        let news = match hear.recv_timeout(LOOK_INTERVAL) {
+            Ok(news) => news,
+            Err(RecvTimeoutError::Disconnected) => return Ok(failures),
+            Err(RecvTimeoutError::Timeout) => {
+                interrupt::check()?;
+                continue;
+            }
+        };
+        match news {
+            News::Kernel(_) => {}
+            News::Record(record) => {
+                if let Some(seconds) = record.values.get("cold") {
+                    cold.entry(record.row.clone()).or_default().push(*seconds);
+                }
+                results.add(record)?;
+            }
+            News::Finished(row, outcome) => {
+                count += 1;
+                let what = match &outcome {
+                    Err(reason) => format!("FAILED: {reason}"),
+                    Ok(()) => match cold.get(&row).and_then(|values| Summary::of(values)) {
+                        Some(cold) => format!("cold {:.0} ms", 1000.0 * cold.median),
+                        None => "done".to_string(),
+                    },
+                };
+                say(&format!("{count}/{total} {:>6}  {row}: {what}", duration(start.elapsed())));
+                if let Err(reason) = outcome {
+                    failures.push((row, reason));
+                }
+            }
+        }
+    }
+}
+
+/// The end: an error that names what failed. The smoke plan also looks at the values themselves.
+fn judge(
+    entries: &[Entry],
+    results: &Results,
+    failures: &[(Row, String)],
+    smoke: bool,
+    report: &Path,
+) -> anyhow::Result<()> {
+    if !failures.is_empty() {
+        let list: Vec<String> =
+            failures.iter().map(|(row, reason)| format!("  {row}: {}", first_line(reason))).collect();
+        bail!("{} of {} rows failed:\n{}", failures.len(), entries.len(), list.join("\n"));
+    }
+    if smoke {
+        for entry in entries {
+            for record in results.of(std::slice::from_ref(entry)) {
+                let cold = record.values.get("cold").copied().unwrap_or_default();
+                ensure!(cold.is_finite() && cold > 0.0, "{}: a cold start of {cold} s", entry.row);
+                let odd = record.values.iter().find(|(_, value)| !value.is_finite() || **value < 0.0);
+                ensure!(odd.is_none(), "{}: {odd:?}", entry.row);
+            }
+        }
+        let written = fs::metadata(report).map(|found| found.len()).unwrap_or(0);
+        ensure!(written > 0, "no report was written to {}", report.display());
+    }
+    Ok(())
+}
+
+/// The page lists of the content, by program.
+fn page_lists(cache: &Path) -> anyhow::Result<PageLists> {
+    let mut lists = PageLists::new();
+    for entry in fs::read_dir(cache.join("content/pages")).into_iter().flatten() {
+        let path = entry?.path();
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let line =
+            |line: &str| line.split_once(' ').and_then(|(page, file)| Some((file.to_string(), page.parse().ok()?)));
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        lists.insert(name, text.lines().filter_map(line).collect());
+    }
+    Ok(lists)
+}
+
+/// Where and of what the results are.
+fn about(world: &World, notes: Vec<String>) -> About {
+    let field = |path: &str, name: &str| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with(name)).and_then(|line| line.split_once(':'));
+        line.map(|(_, value)| value.trim().to_string()).unwrap_or_default()
+    };
+    let memory = field("/proc/meminfo", "MemTotal");
+    let kilobytes: u64 = memory.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
+    let date = tool(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"])).unwrap_or_default();
+    About {
+        commit: crate::options::revision(),
+        cpu: field("/proc/cpuinfo", "model name"),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_bytes: kilobytes * 1024,
+        date: String::from_utf8_lossy(&date).trim().to_string(),
+        kernel: world.kernel.release.clone(),
+        binary_bytes: fs::metadata(&world.runnel).map(|found| found.len()).unwrap_or(0),
+        notes,
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// Minutes and seconds.
+fn duration(time: Duration) -> String {
+    format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
