@@ -119,7 +119,6 @@ pub fn run(
     tell: &mut dyn FnMut(News) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut queue = Queue::new(entries);
-    super::world::stage::remove(&folder.join("console.log"))?;
     while let Some(plan) = queue.plan() {
         let mut on_event = |event| queue.note(event).into_iter().try_for_each(&mut *tell);
         if let End::Died(reason) = machine::run(world, &plan, folder, &mut on_event)? {

@@ -1,10 +1,12 @@
 //! Runs the lab: options, world, guests, results, report. Called by `runnel bench lab`.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -122,18 +124,21 @@ fn measure(
     cache: &Path,
     results: &mut Results,
 ) -> anyhow::Result<Vec<(Row, String)>> {
-    let slices = slices(entries, guests);
+    let slices = Mutex::new(VecDeque::from(slices(entries, guests)));
+    let next = || slices.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     let (tell, hear) = channel();
     std::thread::scope(|scope| {
-        let spawn = |(index, slice): (usize, Vec<Entry>)| {
-            let tell: Sender<News> = tell.clone();
+        let spawn = |index: usize| {
+            let (tell, next): (Sender<News>, _) = (tell.clone(), &next);
             let folder = cache.join(format!("guest-{}", index + 1));
             scope.spawn(move || {
+                world::stage::remove(&folder.join("console.log"))?;
                 // If nobody listens any more, the lab is ending because of an error elsewhere.
-                job::run(world, slice, &folder, &mut |news| tell.send(news).ok().context("the lab is ending"))
+                let mut tell = |news| tell.send(news).ok().context("the lab is ending");
+                std::iter::from_fn(next).try_for_each(|slice| job::run(world, slice, &folder, &mut tell))
             })
         };
-        let jobs: Vec<_> = slices.into_iter().enumerate().map(spawn).collect();
+        let jobs: Vec<_> = (0..guests).map(spawn).collect();
         drop(tell);
         let failures = follow(&hear, entries.len(), results);
         drop(hear);
@@ -148,7 +153,7 @@ fn measure(
 fn follow(hear: &Receiver<News>, total: usize, results: &mut Results) -> anyhow::Result<Vec<(Row, String)>> {
     let start = Instant::now();
     let mut failures = Vec::new();
-    let mut cold: std::collections::BTreeMap<Row, Vec<f64>> = Default::default();
+    let mut cold: BTreeMap<Row, Vec<f64>> = Default::default();
     let mut count = 0;
     loop {
         let news = match hear.recv_timeout(LOOK_INTERVAL) {

@@ -98,7 +98,7 @@ pub fn prepare(needs: &Needs, settings: &Settings) -> anyhow::Result<World> {
     let content = content(needs, &trees, &makers, cache, &stages)?;
     let key = Fingerprint::EMPTY
         .and(makers.runnel_fingerprint.to_string().as_bytes())
-        .and(format!("{VERSION} {}", kernel.release).as_bytes());
+        .and(format!("{VERSION} {} {} {}", tree::VERSION, learn::VERSION, kernel.release).as_bytes());
     Ok(World { kernel, guest, content, runnel, key: key.to_string() })
 }
 

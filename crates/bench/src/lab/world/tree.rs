@@ -13,7 +13,7 @@ use crate::workload::tree::{self, Source};
 use crate::workload::{Database, HELLO_C, class, python};
 
 /// Changes when trees are made in another way.
-const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 
 /// Folder of the lab's own files inside a tree.
 const OWN: &str = "lab";
