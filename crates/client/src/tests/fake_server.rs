@@ -234,11 +234,11 @@ impl FakeServer {
         let segment = units::SegmentIndex(segment);
         let piece = PushPiece { stream, segment, pages: pages.to_vec(), bytes: bytes.into() };
         // Refused if the client has stopped the stream meanwhile; what a test expects of a piece it sees at the client.
-        self.ask(connection, move |machine| drop(machine.push(piece)));
+        self.ask(connection, move |machine| _ = machine.push(piece));
     }
 
     pub fn push_end(&self, connection: usize, stream: StreamId) {
-        self.ask(connection, move |machine| drop(machine.push_end(stream, PushEndReason::Complete)));
+        self.ask(connection, move |machine| _ = machine.push_end(stream, PushEndReason::Complete));
     }
 }
 
