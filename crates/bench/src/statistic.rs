@@ -20,7 +20,7 @@ impl Summary {
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let count = sorted.len();
-        let median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2.0;
+        let median = f64::midpoint(sorted[(count - 1) / 2], sorted[count / 2]);
         Some(Summary { median, min, max, count })
     }
 }
@@ -36,6 +36,7 @@ mod tests {
         let even = Summary::of(&[4.0, 1.0, 2.0, 10.0]);
         assert_eq!(even, Some(Summary { median: 3.0, min: 1.0, max: 10.0, count: 4 }));
         assert_eq!(Summary::of(&[7.0]).map(|one| one.median), Some(7.0));
+        assert_eq!(Summary::of(&[f64::MAX, f64::MAX]).map(|two| two.median), Some(f64::MAX));
         assert_eq!(Summary::of(&[]), None);
     }
 }

@@ -48,7 +48,8 @@ struct Value {
 
 impl Value {
     fn new(median: f64, spread: Option<f64>) -> Value {
-        Value { median, spread: spread.unwrap_or(SPREAD_UNKNOWN * median.abs()) }
+        // A file that was written by others may hold anything.
+        Value { median, spread: spread.map_or(SPREAD_UNKNOWN * median.abs(), |spread| spread.max(0.0)) }
     }
 }
 
@@ -67,7 +68,8 @@ struct Compared<'a> {
     change: &'a str,
 }
 
-/// Compares `a` with `b` and writes a table, or with `json` a line per value, to `out`.
+/// Compares `a` with `b` and writes a table, or with `json` a line per value, to `out`. An error if there is nothing to
+/// compare.
 pub fn run(a: &str, b: &str, json: bool, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let (left, right) = (load(a)?, load(b)?);
     let mut outcome = Outcome {
@@ -75,6 +77,7 @@ pub fn run(a: &str, b: &str, json: bool, out: &mut dyn Write) -> anyhow::Result<
         only_b: right.keys().filter(|key| !left.contains_key(*key)).count(),
         ..Outcome::default()
     };
+    ensure!(outcome.only_a < left.len(), "{a} and {b} have no value in common");
     let mut lines = vec![["row", "value", "A", "B", "B/A", ""].map(str::to_string).to_vec()];
     for ((row, value), a) in &left {
         let Some(b) = right.get(&(row.clone(), value.clone())) else { continue };
@@ -82,14 +85,21 @@ pub fn run(a: &str, b: &str, json: bool, out: &mut dyn Write) -> anyhow::Result<
         outcome.common += 1;
         outcome.lower += usize::from(change == "lower");
         outcome.higher += usize::from(change == "higher");
-        let ratio = (a.median != 0.0).then(|| b.median / a.median);
+        let ratio = (a.median != 0.0).then(|| b.median / a.median).filter(|ratio| ratio.is_finite());
         if json {
             let line = Compared { row, value, a: a.median, b: b.median, ratio, change };
             writeln!(out, "{}", serde_json::to_string(&line).context("cannot write a compared value")?)?;
         } else {
             let ratio = ratio.map_or("-".to_string(), |ratio| format!("{ratio:.3}"));
             let mark = if change == "same" { "" } else { change };
-            lines.push(vec![row.clone(), value.clone(), number(a.median), number(b.median), ratio, mark.to_string()]);
+            lines.push(vec![
+                printable(row),
+                printable(value),
+                number(a.median),
+                number(b.median),
+                ratio,
+                mark.to_string(),
+            ]);
         }
     }
     if !json {
@@ -115,7 +125,12 @@ fn change(a: Value, b: Value) -> &'static str {
     }
 }
 
-/// Six significant digits at most, so that counts stay whole and microseconds visible.
+/// A name without what would confuse a terminal.
+fn printable(name: &str) -> String {
+    name.replace(char::is_control, "\u{fffd}")
+}
+
+/// Six digits behind the point, so that counts stay whole and microseconds visible.
 fn number(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e15 { format!("{value:.0}") } else { format!("{value:.6}") }
 }
@@ -136,7 +151,8 @@ fn load(argument: &str) -> anyhow::Result<Side> {
     let commits: BTreeSet<&str> = content.commits().collect();
     let known: Vec<&str> = commits.into_iter().collect();
     let of = commit.map(|commit| format!(" of commit {commit}")).unwrap_or_default();
-    ensure!(!side.is_empty(), "no values{of} in {file}; commits there: {}", known.join(", "));
+    let known = if known.is_empty() { "none".to_string() } else { known.join(", ") };
+    ensure!(!side.is_empty(), "no values{of} in {file}; commits there: {known}");
     Ok(side)
 }
 
@@ -313,12 +329,37 @@ mod tests {
     }
 
     #[test]
+    fn hostile_values_make_no_change() -> anyhow::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("history").display().to_string();
+        let rows = r#"{"x\u001b[31m":{"cold":1,"warm":1e-308},"y":{"cold":1.7e308}}"#;
+        let spread = r#"{"x\u001b[31m":{"cold":-5},"y":{"cold":-1e308}}"#;
+        let line = |rows: &str| {
+            format!(r#"{{"bench":"lab","machine":"","commit":"abcd","date":"","rows":{rows},"spread":{spread}}}"#)
+        };
+        fs::write(&path, line(rows))?;
+        let (outcome, table) = compared(&path, &path, false)?;
+        assert_eq!(outcome, Outcome { common: 3, ..Outcome::default() });
+        assert!(!table.contains('\u{1b}'), "{table}");
+        let other = folder.path().join("other").display().to_string();
+        fs::write(&other, line(&rows.replace("1e-308", "1e308")))?;
+        let (outcome, table) = compared(&path, &other, false)?;
+        assert!(outcome.higher == 1 && !table.contains("inf") && !table.contains("NaN"), "{table}");
+        Ok(())
+    }
+
+    #[test]
     fn what_is_no_result_is_named() -> anyhow::Result<()> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("notes").display().to_string();
         fs::write(&path, "{\"a\":1}\n")?;
         let error = format!("{:#}", compared(&path, &path, false).expect_err("no results"));
         assert!(error.contains("notes") && error.contains("line 1"), "{error}");
+        fs::write(&path, OLD)?;
+        let other = folder.path().join("other").display().to_string();
+        fs::write(&other, OLD.replace("wall", "stall"))?;
+        let error = format!("{:#}", compared(&path, &other, true).expect_err("nothing in common"));
+        assert!(error.contains("no value in common"), "{error}");
         let error = format!("{:#}", compared("/nowhere/at/all", &path, false).expect_err("no file"));
         assert!(error.contains("/nowhere/at/all"), "{error}");
         Ok(())

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::Record;
+use super::record::{Record, measurement};
 use super::report::About;
 use crate::statistic::Summary;
 
@@ -93,8 +93,8 @@ pub fn summaries(records: &[Record]) -> BTreeMap<String, BTreeMap<String, Summar
     }
     let summary = |runs: BTreeMap<u32, &Record>| {
         let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-        for (name, value) in runs.values().flat_map(|record| &record.values).filter(|(_, value)| value.is_finite()) {
-            values.entry(name.clone()).or_default().push(*value);
+        for (name, value) in runs.values().flat_map(|record| &record.values) {
+            values.entry(name.clone()).or_default().extend(measurement(*value));
         }
         values.into_iter().filter_map(|(name, values)| Some((name, Summary::of(&values)?))).collect()
     };
@@ -120,7 +120,7 @@ mod tests {
     fn a_line_is_read_back() -> anyhow::Result<()> {
         let entry: Entry = "start wifi runnel:learned perl 3".parse()?;
         let run = |run: u32, cold: f64| {
-            let values = [("cold", cold), ("rx_bytes", 1000.0), ("faults", 7.0), ("warm", f64::NAN)];
+            let values = [("cold", cold), ("rx_bytes", 1000.0), ("faults", 7.0), ("warm", f64::NAN), ("stall", 1e308)];
             let values = values.map(|(name, value)| (name.to_string(), value)).into();
             Record { row: entry.row.clone(), run, values, ..Record::default() }
         };

@@ -1,12 +1,14 @@
 //! Options of `runnel bench lab`, checked before anything is set up.
 
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
-use super::link::Link;
+use super::guest;
 use super::plan::{self, Entry};
-use super::program::Program;
 
 /// A plan that comes with the lab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,13 +83,16 @@ impl Default for Options {
 /// Most guests at once: each takes a core and two GiB.
 const JOBS_MAX: usize = 64;
 
+/// Longest plan, bytes: some thousand rows, more than anybody can wait for.
+const PLAN_BYTES_MAX: u64 = 256 << 10;
+
 impl Options {
     /// The rows to measure.
     pub fn entries(&self) -> anyhow::Result<Vec<Entry>> {
         let (name, text) = match &self.plan {
             Some(path) => {
-                let text = std::fs::read_to_string(path);
-                (path.display().to_string(), text.with_context(|| format!("cannot read the plan {}", path.display()))?)
+                let text = read_plan(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
+                (path.display().to_string(), text)
             }
             None => (format!("{:?}", self.size).to_lowercase(), self.size.text().to_string()),
         };
@@ -125,15 +130,19 @@ fn cache_folder(work: Option<&Path>, variable: impl Fn(&str) -> Option<PathBuf>)
     Ok(caches.join("runnel/lab"))
 }
 
-/// Refuses what no guest could measure. Experiments, systems and modes are the guest's to know.
+fn read_plan(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(PLAN_BYTES_MAX + 1).read_to_string(&mut text)?;
+    ensure!(text.len() as u64 <= PLAN_BYTES_MAX, "it is longer than {PLAN_BYTES_MAX} bytes");
+    Ok(text)
+}
+
+/// Refuses what no guest could measure.
 fn check(entries: &[Entry]) -> anyhow::Result<()> {
-    for (index, entry) in entries.iter().enumerate() {
-        let row = &entry.row;
-        Program::named(&row.program).with_context(|| row.to_string())?;
-        if row.link != "-" {
-            Link::named(&row.link).with_context(|| row.to_string())?;
-        }
-        ensure!(entries[..index].iter().all(|other| other.row != *row), "the row '{row}' is there twice");
+    let mut seen = BTreeSet::new();
+    for Entry { row, .. } in entries {
+        guest::check(row).with_context(|| row.to_string())?;
+        ensure!(seen.insert(row), "the row '{row}' is there twice");
     }
     Ok(())
 }
@@ -166,11 +175,27 @@ mod tests {
             ("start moon nfs perl 1\n", "no link 'moon'"),
             ("start - local emacs 1\n", "no program 'emacs'"),
             ("start - local perl 1\nstart - local perl 2\n", "twice"),
+            ("dance - local perl 1\n", "no experiment 'dance'"),
+            ("start lan afs perl 1\n", "no system 'afs'"),
+            ("start lan squashfs:fast perl 1\n", "with a mode 'fast'"),
+            ("start - local:fast perl 1\n", "local has no modes"),
+            ("start lan nfs:v3 perl 1\n", "nfs has no modes"),
+            ("start lan runnel:twice perl 1\n", "no mode 'twice'"),
+            ("start - sd:c perl 1\n", "no card 'c'"),
+            ("start - erofs perl 1\n", "needs a link"),
+            ("set wifi nfs perl 1\n", "for disks"),
         ] {
             let error = format!("{:#}", check(&plan::parse(text)?).expect_err(expected));
             assert!(error.contains(expected), "{error}");
         }
         Ok(())
+    }
+
+    #[test]
+    fn a_plan_without_end_is_not_read() {
+        let options = Options { plan: Some("/dev/zero".into()), ..Options::default() };
+        let error = format!("{:#}", options.entries().expect_err("no plan"));
+        assert!(error.contains("/dev/zero") && error.contains("longer"), "{error}");
     }
 
     #[test]

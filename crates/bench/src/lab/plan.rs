@@ -19,6 +19,9 @@ use serde::{Deserialize, Serialize};
 /// Most runs of a row: more would not end.
 const RUNS_MAX: u32 = 100;
 
+/// Most characters of a bad line that a message shows.
+const SHOWN_CHARACTERS_MAX: usize = 80;
+
 /// One line of the plan. The run count is not part of a row's identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Row {
@@ -64,14 +67,24 @@ impl FromStr for Entry {
     fn from_str(line: &str) -> anyhow::Result<Entry> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [experiment, link, system, program, runs] = words[..] else {
-            anyhow::bail!("'{line}' has {} words, not EXPERIMENT LINK SYSTEM[:MODE] PROGRAM RUNS", words.len());
+            let count = words.len();
+            anyhow::bail!("'{}' has {count} words, not EXPERIMENT LINK SYSTEM[:MODE] PROGRAM RUNS", shown(line));
         };
         let (system, mode) = system.split_once(':').unwrap_or((system, ""));
-        let runs = runs.parse().with_context(|| format!("'{runs}' in '{line}' is no number of runs"))?;
-        ensure!((1..=RUNS_MAX).contains(&runs), "'{line}': from 1 to {RUNS_MAX} runs");
+        let number = runs.parse();
+        let runs = number.with_context(|| format!("'{}' in '{}' is no number of runs", shown(runs), shown(line)))?;
+        ensure!((1..=RUNS_MAX).contains(&runs), "'{}': from 1 to {RUNS_MAX} runs", shown(line));
+        let plain = words.iter().all(|word| !word.contains(char::is_control));
+        ensure!(plain, "'{}' has control characters", shown(line));
         let [experiment, link, system, mode, program] = [experiment, link, system, mode, program].map(str::to_string);
         Ok(Entry { row: Row { experiment, link, system, mode, program }, runs })
     }
+}
+
+/// A text as it is put into a message: its beginning, without control characters.
+fn shown(text: &str) -> String {
+    let start: String = text.chars().take(SHOWN_CHARACTERS_MAX).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN_CHARACTERS_MAX).is_some() { start + "..." } else { start }
 }
 
 /// Reads a plan; empty lines and lines that start with `#` are skipped.
@@ -101,9 +114,11 @@ mod tests {
             ("start wifi nfs perl", "4 words"),
             ("\nstart wifi nfs perl x", "line 2"),
             ("start wifi nfs perl 0", "from 1 to"),
+            ("start wifi nfs \u{1b}[31m 1", "control characters"),
+            (&"x\u{1b}".repeat(1000), "1 words"),
         ] {
             let error = format!("{:#}", parse(text).expect_err(expected));
-            assert!(error.contains(expected), "{error}");
+            assert!(error.contains(expected) && !error.contains('\u{1b}') && error.len() < 1000, "{error}");
         }
     }
 }

@@ -9,6 +9,22 @@ use super::plan::Row;
 /// What starts a line of the guest's console that is meant for the lab.
 pub const LINE_MARK: &str = "@lab ";
 
+/// Magnitude beyond which a value is no measurement: no time, size or count comes near it.
+const VALUE_MAX: f64 = 1e30;
+
+/// Magnitude below which a value is zero.
+const VALUE_MIN: f64 = 1e-30;
+
+/// `value` as far as it can be a measurement; then ratios and sums of values are finite too.
+pub fn measurement(value: f64) -> Option<f64> {
+    match value.abs() {
+        magnitude if magnitude < VALUE_MIN => Some(0.0),
+        magnitude if magnitude <= VALUE_MAX => Some(value),
+        // Also what is no number.
+        _ => None,
+    }
+}
+
 /// One run of a row of the plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -52,4 +68,20 @@ pub enum Event {
     },
     /// Every row was tried.
     Done,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_measured_is_a_measurement() {
+        for value in [0.0, -1.5, 1e-9, 1e18] {
+            assert_eq!(measurement(value), Some(value));
+        }
+        assert_eq!((measurement(5e-324), measurement(-1e-300)), (Some(0.0), Some(0.0)));
+        for value in [f64::NAN, f64::INFINITY, 1.7e308, -1e308] {
+            assert_eq!(measurement(value), None, "{value}");
+        }
+    }
 }

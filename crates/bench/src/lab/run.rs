@@ -35,6 +35,10 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let entries = options.entries()?;
     let guests = options.guests()?;
     let cache = options.cache()?;
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "the lab makes Debian systems and mounts file systems, which needs root; run it with sudo"
+    );
     fs::create_dir_all(&cache).with_context(|| format!("cannot make the cache folder {}", cache.display()))?;
     let cache = fs::canonicalize(&cache)?;
     interrupt::listen()?;
@@ -61,19 +65,22 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     notes.extend(failures.iter().map(|(row, reason)| format!("{row}: {}", first_line(reason))));
     let about = about(&world, notes);
     let path = options.report.clone().unwrap_or_else(|| cache.join("report.html"));
-    report::write(&records, &page_lists(&cache)?, &about, &path)?;
+    let pages = page_lists(&cache)?;
+    report::write(&records, &pages, &about, &path)?;
     say(&format!("lab: {} after {}", path.display(), duration(start.elapsed())));
     if options.json {
         records
             .iter()
             .try_for_each(|record| writeln!(out, "{}", serde_json::to_string(record)?).map_err(anyhow::Error::from))?;
     } else {
-        writeln!(out, "{}", report::tables(&records))?;
+        writeln!(out, "{}", report::tables(&records, &pages))?;
     }
-    if let Some(history) = &options.history {
-        append_history(history, &[super::history::line(&records, &about)])?;
+    judge(&entries, &results, &failures, options.size == Size::Smoke && options.plan.is_none(), &path)?;
+    // A run with failures is no point of the history: the next one goes on from it.
+    match &options.history {
+        Some(history) => append_history(history, &[super::history::line(&records, &about)]),
+        None => Ok(()),
     }
-    judge(&entries, &results, &failures, options.size == Size::Smoke && options.plan.is_none(), &path)
 }
 
 /// Makes the world; rows of systems that this machine lacks are left out with a note.
@@ -102,7 +109,9 @@ fn set_up(
             needs = Needs::of(&entries)?;
         }
     }
-    let nydus = needs.nydus().then(|| nydus::find(cache)).flatten();
+    ensure!(!entries.is_empty(), "nothing is left of the plan: {}", notes.join("; "));
+    // Into the guest whether or not this plan uses it, so that plans do not undo each other's set-up.
+    let nydus = nydus::find(cache);
     let settings = Settings { cache: cache.to_path_buf(), runnel, binary: options.binary.clone(), nydus };
     Ok((world::prepare(&needs, &settings)?, entries))
 }

@@ -52,12 +52,10 @@ pub fn cost(entry: &Entry) -> f64 {
 pub fn slices(entries: &[Entry], guests: usize) -> Vec<Vec<Entry>> {
     let total: f64 = entries.iter().map(cost).sum();
     let least = (total / (guests.max(1) as f64 * SLICES_PER_GUEST)).max(SLICE_SECONDS_MIN);
-    // A plan for one slice is still shared by all guests.
-    let least = least.min(total / guests.max(1) as f64);
     let mut slices: Vec<Vec<Entry>> = Vec::new();
     let mut full = true;
     let mut sum = 0.0;
-    for entry in entries {
+    for (index, entry) in entries.iter().enumerate() {
         if full {
             slices.push(Vec::new());
             sum = 0.0;
@@ -66,7 +64,9 @@ pub fn slices(entries: &[Entry], guests: usize) -> Vec<Vec<Entry>> {
         if let Some(slice) = slices.last_mut() {
             slice.push(entry.clone());
         }
-        full = sum >= least;
+        // A plan that is too short for many slices is still shared by all guests.
+        let (left, idle) = (entries.len() - index - 1, guests.saturating_sub(slices.len()));
+        full = sum >= least || left <= idle || (idle > 0 && sum >= total / guests as f64);
     }
     slices
 }

@@ -127,8 +127,10 @@ pub(crate) fn read_request(reader: &mut impl BufRead) -> io::Result<Option<Reque
 
 fn parse_range(value: &str) -> Option<(u64, Option<u64>)> {
     let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
+    let first: u64 = first.parse().ok()?;
     let last = if last.is_empty() { None } else { Some(last.parse().ok()?) };
-    Some((first.parse().ok()?, last))
+    // One that ends before it begins is none.
+    last.is_none_or(|last| last >= first).then_some((first, last))
 }
 
 fn answer(out: &mut impl Write, folder: &Path, request: &Request) -> io::Result<()> {
@@ -205,6 +207,7 @@ mod tests {
                 "GET /blob HTTP/1.1\r\nrange: bytes=10-\r\nconnection: close\r\n\r\n",
                 "bytes */10\r\nContent-Length: 0\r\n\r\n",
             ),
+            ("GET /blob HTTP/1.1\r\nrange: bytes=5-2\r\nconnection: close\r\n\r\n", "\r\n\r\n0123456789"),
             ("HEAD /blob HTTP/1.1\r\nconnection: close\r\n\r\n", "octet-stream\r\n\r\n"),
             ("GET /none HTTP/1.1\r\nconnection: close\r\n\r\n", "Content-Length: 0\r\n\r\n"),
             ("GET /.. HTTP/1.1\r\nconnection: close\r\n\r\n", "Content-Length: 0\r\n\r\n"),

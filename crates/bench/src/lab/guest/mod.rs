@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
 use super::link::Link;
 use super::plan::{self, Entry, Row};
@@ -97,6 +97,24 @@ fn runs(entry: &Entry, program: &'static Program, system: &mut dyn System) -> an
         let outcome = one(&entry.row, program, system).with_context(|| format!("run {run}"))?;
         let Outcome { values, series } = outcome;
         emit(&Event::Record { record: Record { row: entry.row.clone(), run, values, series } })?;
+    }
+    Ok(())
+}
+
+/// Experiments by their names in plans.
+const EXPERIMENTS: [&str; 6] = ["start", "touch", "page", "set", "cache", "energy"];
+
+/// Refuses a row that no guest could measure. Called by the host, before anything is set up.
+pub fn check(row: &Row) -> anyhow::Result<()> {
+    let experiment = row.experiment.as_str();
+    let known = EXPERIMENTS.join(", ");
+    ensure!(EXPERIMENTS.contains(&experiment), "the lab has no experiment '{experiment}'; there are {known}");
+    Program::named(&row.program)?;
+    let is_remote = system::make(row)?.is_remote();
+    ensure!(!is_remote || experiment != "set", "the experiment 'set' is for disks: local, sd");
+    match row.link.as_str() {
+        "-" => ensure!(!is_remote, "{} needs a link; '-' is for disks", row.system),
+        name => Link::named(name).map(drop)?,
     }
     Ok(())
 }

@@ -66,13 +66,17 @@ pub trait System {
     fn stop(&mut self) -> anyhow::Result<()>;
 }
 
-/// The system of `row`.
+/// The system of `row`. Nothing is started or changed yet: the host makes it too, to see whether a plan is possible.
 pub fn make(row: &Row) -> anyhow::Result<Box<dyn System>> {
-    match row.system.as_str() {
-        "local" => Ok(Box::new(disk::Local)),
-        "sd" => Ok(Box::new(disk::Card::named(&row.mode)?)),
-        "nfs" => Ok(Box::new(nfs::Nfs::default())),
-        "runnel" => Ok(Box::new(product::Runnel::new(&row.mode, &row.program)?)),
-        other => peer::make(other, &row.mode).with_context(|| format!("the lab has no system '{other}'")),
+    match (row.system.as_str(), row.mode.as_str()) {
+        ("local", "") => Ok(Box::new(disk::Local)),
+        ("sd", mode) => Ok(Box::new(disk::Card::named(mode)?)),
+        ("nfs", "") => Ok(Box::new(nfs::Nfs::default())),
+        ("runnel", mode) => Ok(Box::new(product::Runnel::new(mode, &row.program)?)),
+        ("local" | "nfs", mode) => anyhow::bail!("{} has no modes, so none called '{mode}'", row.system),
+        (other, mode) => peer::make(other, mode).with_context(|| {
+            let mode = if mode.is_empty() { String::new() } else { format!(" with a mode '{mode}'") };
+            format!("the lab has no system '{other}'{mode}")
+        }),
     }
 }

@@ -12,7 +12,7 @@ use super::text;
 
 const STYLE: &str = include_str!("style.css");
 
-/// Text as HTML, in content and in attributes.
+/// Text as HTML, in content and in attributes. HTML has no other control characters than the white ones.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -22,6 +22,7 @@ pub fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
+            control if control.is_control() && !control.is_ascii_whitespace() => escaped.push('\u{fffd}'),
             other => escaped.push(other),
         }
     }
@@ -246,9 +247,9 @@ mod tests {
     #[test]
     fn text_stays_text() {
         let mut table = Table::new(&["<b>", "x"]);
-        table.row(["a&b\"'", "<script>"]);
+        table.row(["a&b\"'", "<script>\u{1b}\0"]);
         let html = table.html();
         assert!(html.contains("&lt;b&gt;") && html.contains("a&amp;b&quot;&#39;") && html.contains("&lt;script&gt;"));
-        assert!(!html.contains("<script>") && Table::new(&["a"]).html().is_empty());
+        assert!(!html.contains("<script>") && !html.contains(['\u{1b}', '\0']) && Table::new(&["a"]).html().is_empty());
     }
 }

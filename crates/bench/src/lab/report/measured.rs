@@ -1,13 +1,13 @@
 //! Records by row: medians, spreads and series, and in which order systems and programs are shown.
 //!
-//! Values that are no finite number are dropped here, so that nothing after this has to ask. Rows of `local` and of
+//! Values that can be no measurement are dropped here, so that nothing after this has to ask. Rows of `local` and of
 //! cards need no network; whichever link their row names, they are found for every link.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::PageLists;
 use crate::lab::program::PROGRAMS;
-use crate::lab::record::Record;
+use crate::lab::record::{Record, measurement};
 use crate::statistic::Summary;
 
 /// Programs of the SYSFLOW paper and those of the same kind; `jvm`, `python`, `perl`, `openssl` and `gcc` are its five.
@@ -87,8 +87,8 @@ impl<'a> Measured<'a> {
 
     /// Median and spread of a value over the runs of a row.
     pub fn summary(&self, row: &Place, value: &str) -> Option<Summary> {
-        let finite = |record: &&Record| record.values.get(value).copied().filter(|number| number.is_finite());
-        let numbers: Vec<f64> = self.runs(row).iter().filter_map(finite).collect();
+        let known = |record: &&Record| record.values.get(value).copied().and_then(measurement);
+        let numbers: Vec<f64> = self.runs(row).iter().filter_map(known).collect();
         Summary::of(&numbers)
     }
 
@@ -99,8 +99,8 @@ impl<'a> Measured<'a> {
 
     /// Series of every run of a row, without values that are no number.
     pub fn series(&self, row: &Place, name: &str) -> Vec<Vec<f64>> {
-        let finite = |series: &Vec<f64>| series.iter().copied().filter(|number| number.is_finite()).collect();
-        let series = self.runs(row).into_iter().filter_map(|record| record.series.get(name)).map(finite);
+        let known = |series: &Vec<f64>| series.iter().copied().filter_map(measurement).collect();
+        let series = self.runs(row).into_iter().filter_map(|record| record.series.get(name)).map(known);
         series.filter(|series: &Vec<f64>| !series.is_empty()).collect()
     }
 

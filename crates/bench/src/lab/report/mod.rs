@@ -68,13 +68,8 @@ pub fn write(records: &[Record], pages: &PageLists, about: &About, path: &Path) 
     fs::write(path, page).with_context(|| format!("cannot write the report {}", path.display()))
 }
 
-/// The bars and the start times, for the terminal, where no page lists are at hand.
-pub fn tables(records: &[Record]) -> String {
-    tables_with_pages(records, &PageLists::new())
-}
-
 /// The bars and the start times, for the terminal. With the page lists of the report, both judge alike.
-pub fn tables_with_pages(records: &[Record], pages: &PageLists) -> String {
+pub fn tables(records: &[Record], pages: &PageLists) -> String {
     let measured = Measured::new(records, pages);
     let mut text = aligned(&target_lines(&measured));
     for link in measured.links("start").iter().filter(|link| **link != "-") {

@@ -78,7 +78,7 @@ fn an_empty_run_leaves_notes() -> anyhow::Result<()> {
     let figures = figure::all(&Measured::new(&[], &pages));
     assert_eq!(html.matches("Not measured in this run.").count(), figures.len());
     assert!(figures.iter().all(|figure| !figure.is_measured()));
-    assert!(tables(&[]).contains("not measured"));
+    assert!(tables(&[], &PageLists::new()).contains("not measured"));
     Ok(())
 }
 
@@ -87,11 +87,22 @@ fn poor_records_make_no_poor_report() -> anyhow::Result<()> {
     let pages = PageLists::from([("perl".to_string(), vec![("/a".to_string(), 0)])]);
     let mut records = synthetic::records();
     for (index, record) in records.iter_mut().enumerate() {
-        let poor = [0.0, f64::NAN, f64::INFINITY, -1.0][index % 4];
+        let poor = [0.0, f64::NAN, f64::INFINITY, -1.0, f64::MAX, 5e-324, -1e308, 1e29][index % 8];
         record.values.values_mut().for_each(|value| *value = poor);
         record.series.values_mut().for_each(|series| series.iter_mut().for_each(|value| *value = poor));
     }
     check(&written(&records, &pages, &About::default())?);
+
+    // Every row poor in the same way, and a page list that ends at the end of numbers.
+    let last = PageLists::from([("perl".to_string(), vec![("/a".to_string(), u64::MAX), ("/b".to_string(), 7)])]);
+    for poor in [0.0, -1.0, f64::MAX, 5e-324, -1e308, 1e30, 1e-30] {
+        let mut records = synthetic::records();
+        for record in &mut records {
+            record.values.values_mut().for_each(|value| *value = poor);
+            record.series.values_mut().for_each(|series| series.iter_mut().for_each(|value| *value = poor));
+        }
+        check(&written(&records, &last, &About::default())?);
+    }
 
     // One record at a time: whatever a row lacks beside it.
     for record in synthetic::records().into_iter().step_by(23) {
@@ -130,7 +141,7 @@ fn poor_records_make_no_poor_report() -> anyhow::Result<()> {
 
 #[test]
 fn the_terminal_gets_bars_and_start_times() {
-    let text = tables_with_pages(&synthetic::records(), &synthetic::pages());
+    let text = tables(&synthetic::records(), &synthetic::pages());
     if std::env::var_os(SAMPLE_VARIABLE).is_some() {
         println!("{text}");
     }

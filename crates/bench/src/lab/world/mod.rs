@@ -73,10 +73,6 @@ pub struct Settings {
 /// Makes the world, or what of it is missing or out of date.
 pub fn prepare(needs: &Needs, settings: &Settings) -> anyhow::Result<World> {
     ensure!(
-        rustix::process::geteuid().is_root(),
-        "the lab makes Debian systems and mounts file systems, which needs root; run it with sudo"
-    );
-    ensure!(
         cfg!(target_arch = "x86_64"),
         "the lab's guest runs x86-64 programs, some of them on the host: it needs such a host"
     );

@@ -137,7 +137,10 @@ impl System for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // Only after a failed row: a device that stays connected would fail the next one too.
-        let _ = unmount_if_mounted(APP).and_then(|()| self.disconnect());
+        // Only after a failed row: a device that stays connected would fail the next one too. What somebody else mounted
+        // there is left alone: plans are checked on the host.
+        if self.connected {
+            let _ = unmount_if_mounted(APP).and_then(|()| self.disconnect());
+        }
     }
 }

@@ -14,8 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2};
@@ -47,18 +46,25 @@ pub fn serve(folder: &Path, listen: SocketAddr, count: &Path) -> anyhow::Result<
 struct Site {
     root: OwnedFd,
     count: File,
-    requests: AtomicU64,
+    requests: Mutex<u64>,
 }
 
 impl Site {
     fn open(folder: &Path, count: &Path) -> anyhow::Result<Site> {
         let root = File::open(folder).with_context(|| format!("cannot open {}", folder.display()))?;
         let count = File::create(count).with_context(|| format!("cannot write {}", count.display()))?;
-        Ok(Site { root: root.into(), count, requests: AtomicU64::new(0) })
+        Ok(Site { root: root.into(), count, requests: Mutex::new(0) })
     }
 
     fn write_count(&self, requests: u64) -> io::Result<()> {
         self.count.write_all_at(format!("{requests:>COUNT_WIDTH$}\n").as_bytes(), 0)
+    }
+
+    /// Counts and writes under one lock: else a connection could put an older number over a newer one.
+    fn count_request(&self) -> io::Result<()> {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        *requests += 1;
+        self.write_count(*requests)
     }
 
     fn serve(&self, stream: &TcpStream) -> io::Result<()> {
@@ -68,7 +74,7 @@ impl Site {
         while let Some(request) = read_request(&mut reader)? {
             self.answer(&mut writer, &request)?;
             writer.flush()?;
-            self.write_count(self.requests.fetch_add(1, Ordering::Relaxed) + 1)?;
+            self.count_request()?;
             if request.close {
                 break;
             }

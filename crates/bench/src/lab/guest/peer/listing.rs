@@ -5,6 +5,8 @@
 
 use std::fmt::Write;
 
+use crate::lab::report::html::escape;
+
 /// Seconds of a day.
 const DAY_SECONDS: u64 = 86_400;
 
@@ -21,8 +23,9 @@ pub struct Entry {
     pub folder: bool,
 }
 
-/// The index page of the folder at `path`, which is percent-encoded and ends with a slash.
+/// The index page of the folder at `path`, as it was asked for, with a slash at its end.
 pub fn page(path: &str, entries: &[Entry]) -> String {
+    let path = escape(path);
     let mut text = format!("<!DOCTYPE html>\n<html><head><title>Index of {path}</title></head><body>\n");
     text.push_str("<a href=\"../\">../</a>\n");
     for entry in entries {
@@ -55,7 +58,8 @@ pub fn decode(text: &str) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut index = 0;
     while let Some(byte) = bytes.get(index) {
-        let digits = bytes.get(index + 1..index + 3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let digits = bytes.get(index + 1..index + 3).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
         match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
             Some(code) if *byte == b'%' => {
                 decoded.push(code);
@@ -97,6 +101,7 @@ mod tests {
     #[test]
     fn a_page_links_every_entry() {
         let entry = |name: &str, folder| Entry { name: name.as_bytes().to_vec(), folder };
+        assert!(!page("/<b>/", &[]).contains("<b>"));
         let text = page("/usr/", &[entry("bin", true), entry("_a b+c.so.1", false), entry("[", false)]);
         assert!(text.starts_with("<!DOCTYPE html>") && text.contains("Index of /usr/"), "{text}");
         for link in ["<a href=\"bin/\">", "<a href=\"%5Fa%20b%2Bc.so.1\">", "<a href=\"%5B\">"] {
@@ -109,7 +114,7 @@ mod tests {
         for name in ["[", "a%b", "_x", "libstdc++.so.6", "ä ö", "-", "..."] {
             assert_eq!(decode(&encode(name.as_bytes())), name.as_bytes(), "{name}");
         }
-        assert_eq!(decode("/a%2Fb%zz%4"), b"/a/b%zz%4");
+        assert_eq!(decode("/a%2Fb%zz%+4%4"), b"/a/b%zz%+4%4");
     }
 
     #[test]

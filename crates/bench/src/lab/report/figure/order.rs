@@ -70,15 +70,15 @@ fn order(measured: &Measured, program: &str) -> Option<Vec<f64>> {
     let mut lengths: BTreeMap<&str, u64> = BTreeMap::new();
     for (path, page) in pages {
         let length = lengths.entry(path).or_default();
-        *length = (*length).max(page + 1);
+        *length = (*length).max(page.saturating_add(1));
     }
-    let mut start = 0;
+    let mut start = 0u64;
     let mut starts: BTreeMap<&str, u64> = BTreeMap::new();
     for (path, length) in lengths {
         starts.insert(path, start);
-        start += length;
+        start = start.saturating_add(length);
     }
-    Some(pages.iter().map(|(path, page)| (starts[path.as_str()] + page) as f64).collect())
+    Some(pages.iter().map(|(path, page)| starts[path.as_str()].saturating_add(*page) as f64).collect())
 }
 
 fn plot(program: &str, positions: &[f64]) -> String {
