@@ -1,6 +1,6 @@
 //! The systems we are compared with, in the same run, behind the same shaped link.
 
-mod nydus;
+pub(crate) mod nydus;
 pub(crate) mod range_server;
 mod squashfs;
 

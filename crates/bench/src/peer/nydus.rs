@@ -89,7 +89,7 @@ impl Peer for Nydus {
         let cache = folder.join("cache");
         std::fs::create_dir_all(&cache)?;
         let config = folder.join("nydusd.toml");
-        std::fs::write(&config, configuration(&shaped, &cache))?;
+        std::fs::write(&config, configuration(&shaped.address().to_string(), &cache))?;
 
         let start = Instant::now();
         let root = MountPoint::create(folder.join("root"))?;
@@ -108,8 +108,8 @@ impl Peer for Nydus {
     }
 }
 
-fn configuration(shaped: &ShapedLink, cache: &Path) -> String {
-    let address = shaped.address();
+/// The configuration of nydusd: blobs from the HTTP server at `address` (host:port), an empty blob cache in `cache`.
+pub(crate) fn configuration(address: &str, cache: &Path) -> String {
     let cache = cache.display();
     // Paths are ours and hold no quotes. No prefetch: on a thin link it only competes with demand (measured by others).
     format!(

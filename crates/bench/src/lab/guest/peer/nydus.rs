@@ -13,6 +13,7 @@ use super::client::{Mounter, Server};
 use super::web_server::{WebServer, address};
 use super::{image, program};
 use crate::lab::program::Program;
+use crate::peer::nydus::configuration;
 
 /// The system.
 #[derive(Clone, Copy, Debug)]
@@ -50,27 +51,8 @@ impl Mounter for Nydus {
 }
 
 fn configuration_of(cache: &Path) -> String {
-    let (address, cache) = (address(""), cache.display());
-    let address = address.trim_end_matches('/');
-    // Paths are ours and hold no quotes. No prefetch: on a thin link it only competes with demand (measured by others).
-    format!(
-        r#"version = 2
-[backend]
-type = "http-proxy"
-[backend.http-proxy]
-addr = "{address}"
-path = "/blobs"
-timeout = 120
-connect_timeout = 20
-retry_limit = 2
-[cache]
-type = "blobcache"
-[cache.filecache]
-work_dir = "{cache}"
-[rafs]
-mode = "direct"
-"#
-    )
+    let url = address("");
+    configuration(url.trim_start_matches("http://").trim_end_matches('/'), cache)
 }
 
 #[cfg(test)]
