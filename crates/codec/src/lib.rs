@@ -9,6 +9,7 @@
 //! Compression is behind the feature `encode`; a device that only mounts does not need it.
 
 mod error;
+pub mod filter;
 mod lz4;
 mod stream;
 mod xz;
@@ -18,6 +19,7 @@ mod zstandard;
 mod tests;
 
 pub use error::CodecError;
+pub use filter::Filter;
 pub use stream::StreamDecoder;
 #[cfg(feature = "encode")]
 pub use stream::StreamEncoder;

@@ -1,5 +1,7 @@
 //! Round trips, exact lengths, bounds and hostile bytes, for every codec and for streams.
 
+mod filter;
+
 use super::*;
 use proptest::prelude::*;
 use units::{Rng, SplitMix64};

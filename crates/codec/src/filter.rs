@@ -1,0 +1,85 @@
+//! Reversible filters that make machine code compress better.
+//!
+//! Idea: a call stores how far its target is, so two calls of one function differ in their bytes. A filter replaces
+//! such a distance by the target itself; equal targets then become equal bytes. It changes bytes in place, never
+//! their number, and every chunk alone, so any chunk of a block can be read by itself.
+//!
+//! Both directions walk the bytes forward and take the same decisions, because a decision looks only at bytes that no
+//! filter step changes: opcodes, and never at an operand that was or was not converted. That makes each filter a
+//! bijection on every input, code or not. `position` is where the chunk stood in the file it was first seen in.
+//!
+//! Called by `pack` (encoding) and by the readers of blocks (decoding).
+
+mod aarch64;
+mod x86_64;
+
+/// What was done to a chunk before it was compressed. The discriminant is what stands on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Filter {
+    /// Nothing.
+    None = 0,
+    /// Calls, jumps and instruction-relative operands of x86-64 hold their targets.
+    X86_64 = 1,
+    /// Calls and page addresses of AArch64 hold their targets.
+    Aarch64 = 2,
+}
+
+impl Filter {
+    /// Every filter, in the order of their numbers.
+    pub const ALL: [Filter; 3] = [Filter::None, Filter::X86_64, Filter::Aarch64];
+
+    /// The filter with this number on disk, or `None` if this version knows none.
+    pub const fn from_u8(number: u8) -> Option<Filter> {
+        match number {
+            0 => Some(Filter::None),
+            1 => Some(Filter::X86_64),
+            2 => Some(Filter::Aarch64),
+            _ => None,
+        }
+    }
+
+    /// The number on disk.
+    pub const fn to_u8(self) -> u8 {
+        self as u8
+    }
+
+    /// The name users type and dumps print.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Filter::None => "none",
+            Filter::X86_64 => "x86-64",
+            Filter::Aarch64 => "aarch64",
+        }
+    }
+
+    /// The filter of this name, as printed by [`Filter::name`].
+    pub fn from_name(name: &str) -> Option<Filter> {
+        Filter::ALL.into_iter().find(|filter| filter.name() == name)
+    }
+}
+
+impl std::fmt::Display for Filter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Applies `filter` to the chunk `bytes`, which began at byte `position` of its file. [`decode`] undoes it.
+#[cfg(feature = "encode")]
+pub fn encode(filter: Filter, position: u64, bytes: &mut [u8]) {
+    match filter {
+        Filter::None => {}
+        Filter::X86_64 => x86_64::convert::<true>(position, bytes),
+        Filter::Aarch64 => aarch64::convert::<true>(position, bytes),
+    }
+}
+
+/// Undoes [`encode`] for the same whole chunk and `position`. Any bytes decode to something; none fail.
+pub fn decode(filter: Filter, position: u64, bytes: &mut [u8]) {
+    match filter {
+        Filter::None => {}
+        Filter::X86_64 => x86_64::convert::<false>(position, bytes),
+        Filter::Aarch64 => aarch64::convert::<false>(position, bytes),
+    }
+}
