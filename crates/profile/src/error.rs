@@ -1,7 +1,7 @@
-//! What can be wrong with an actions file.
+//! What can be wrong with an actions file, and with the way from traces to hot pages.
 
 use trace::varint::VarintError;
-use units::ActionId;
+use units::{ActionId, ImageId, InodeId};
 
 /// Errors of reading an actions file. Offsets are bytes from the start of the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,5 +77,42 @@ pub enum ProfileError {
         found: u64,
         /// How many are accepted.
         limit: u64,
+    },
+}
+
+/// Why a trace or a set of actions does not say which files are hot.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HotError {
+    /// It names inodes only, and nobody can say what they are called.
+    #[error("it does not name its files: that takes the image it was recorded on, {image}")]
+    NoNames {
+        /// The image it was recorded on.
+        image: ImageId,
+    },
+    /// It names inodes of another image than the one at hand.
+    #[error("it was recorded on image {expected}, not on {found}")]
+    OtherImage {
+        /// The image at hand.
+        found: ImageId,
+        /// The image it was recorded on.
+        expected: ImageId,
+    },
+    /// A page of an inode that the image does not have, or that is no regular file there.
+    #[error("it speaks of inode {inode}, which is no file of image {image}")]
+    UnknownInode {
+        /// The inode.
+        inode: InodeId,
+        /// The image.
+        image: ImageId,
+    },
+    /// A page that its file does not have.
+    #[error("it speaks of page {page} of {path}, which has {size} bytes")]
+    BehindEnd {
+        /// The file.
+        path: String,
+        /// The page.
+        page: u32,
+        /// Length of the file in bytes.
+        size: u64,
     },
 }

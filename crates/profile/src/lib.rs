@@ -11,6 +11,8 @@
 //! because a program that stops early is contained in every longer run of itself; as a refinement it would tear down
 //! the longer action. A run in which pushes hid touches can only add the pages that it missed.
 //!
+//! [`Hot`] is what traces and actions become for the packer: paths and the pages of them to lay together.
+//!
 //! Everything is a pure function of its arguments. Callers: `predict`, `server`, `pack`, `cli`.
 
 mod action;
@@ -18,15 +20,17 @@ mod dump;
 mod error;
 mod file;
 pub mod format;
+mod hot;
 mod merge;
 mod order;
 mod set;
 
 pub use action::{Action, PageMark};
 pub use dump::dump;
-pub use error::ProfileError;
+pub use error::{HotError, ProfileError};
 pub use file::{Limits, decode};
 pub use format::{ACCEPTED_ACTION_PAGES_MAX, ACCEPTED_ACTIONS_MAX, ACCEPTED_PAGES_TOTAL_MAX, VERSION};
+pub use hot::{Hot, HotFile, HotFit, HotPage, HotRun, Names};
 pub use merge::{Extra, MergeConfig, overlap_percent};
 pub use order::{Order, first_touches, orders};
 pub use set::{ActionSet, Change, Outcome};
