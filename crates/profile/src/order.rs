@@ -46,6 +46,7 @@ pub fn orders(trace: &Trace) -> Vec<Order> {
                     found[position].ended = Some(*at);
                 }
             }
+            Event::File { .. } => {}
         }
     }
     found

@@ -2,15 +2,19 @@
 
 use std::fmt::{self, Write};
 
-use crate::{Event, Trace, VERSION};
+use crate::{Event, Trace};
 
 /// Writes `trace` as text. Times are seconds; names show bytes outside printable ASCII as escapes.
 pub fn dump(trace: &Trace, out: &mut dyn Write) -> fmt::Result {
-    writeln!(out, "trace version {VERSION} source {} image {}", trace.header.source, trace.header.image)?;
+    writeln!(out, "trace source {} image {}", trace.header.source, trace.header.image)?;
     for event in &trace.events {
-        let at = event.at().0;
-        write!(out, "{}.{:06} {} ", at / 1_000_000, at % 1_000_000, event.token())?;
+        if let (Some(at), Some(token)) = (event.at(), event.token()) {
+            write!(out, "{}.{:06} {token} ", at.0 / 1_000_000, at.0 % 1_000_000)?;
+        }
         match event {
+            Event::File { inode, size, path } => {
+                writeln!(out, "file {inode} size {size} \"{}\"", path.escape_ascii())?;
+            }
             Event::Start { name, .. } => writeln!(out, "start \"{}\"", name.escape_ascii())?,
             Event::Touch { page, how, .. } => writeln!(out, "touch {page} {how}")?,
             Event::End { .. } => writeln!(out, "end")?,

@@ -1,6 +1,6 @@
 //! What can be wrong with a trace.
 
-use units::Token;
+use units::{InodeId, Token};
 
 /// Errors of writing and reading traces. Offsets are bytes from the start of the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,11 +22,11 @@ pub enum TraceError {
         expected: [u8; 8],
     },
     /// Written by another version of this software.
-    #[error("trace version {found} is unknown (this program reads version {expected})")]
+    #[error("trace version {found} is unknown (this program reads up to version {expected})")]
     Version {
         /// The file's version.
         found: u16,
-        /// The version read here.
+        /// The newest version read here.
         expected: u16,
     },
     /// A header field has a value without meaning.
@@ -83,6 +83,17 @@ pub enum TraceError {
         /// The limit.
         limit: usize,
     },
+    /// A path that no trace may hold; see [`crate::path_fault`].
+    #[error("the path of inode {inode} cannot be written: {what}")]
+    Path {
+        /// The file.
+        inode: InodeId,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A file named after its first touch, or twice.
+    #[error("inode {0} has been named or touched already")]
+    Named(InodeId),
     /// A touch or end of a token that has not started, or has ended.
     #[error("token {0} has not started")]
     NotStarted(Token),

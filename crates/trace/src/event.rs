@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use units::{ImageId, Moment, PageId, Token};
+use units::{ImageId, InodeId, Moment, PageId, Token};
 
 use crate::format;
 
@@ -96,7 +96,8 @@ impl fmt::Display for How {
     }
 }
 
-/// One record. A token starts, touches pages and ends, in this order; after its end it may start again.
+/// One record. A token starts, touches pages and ends, in this order; after its end it may start again. A file is named
+/// at most once, before any page of it is touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A program starts.
@@ -126,20 +127,48 @@ pub enum Event {
         /// When.
         at: Moment,
     },
+    /// What the file is called whose pages are touched from here on: with it a trace fits other images, and plain trees.
+    File {
+        /// Its inode in the image of the trace.
+        inode: InodeId,
+        /// Its length in bytes.
+        size: u64,
+        /// Its path from the root of the image, without a leading slash; see [`path_fault`].
+        path: Vec<u8>,
+    },
 }
 
 impl Event {
-    /// The token it speaks of.
-    pub const fn token(&self) -> Token {
+    /// The token it speaks of; a file has none.
+    pub const fn token(&self) -> Option<Token> {
         match self {
-            Event::Start { token, .. } | Event::Touch { token, .. } | Event::End { token, .. } => *token,
+            Event::Start { token, .. } | Event::Touch { token, .. } | Event::End { token, .. } => Some(*token),
+            Event::File { .. } => None,
         }
     }
 
-    /// When it happened. Moments of a trace may go backwards a little where several threads record.
-    pub const fn at(&self) -> Moment {
+    /// When it happened. Moments of a trace may go backwards a little where several threads record. A file has none.
+    pub const fn at(&self) -> Option<Moment> {
         match self {
-            Event::Start { at, .. } | Event::Touch { at, .. } | Event::End { at, .. } => *at,
+            Event::Start { at, .. } | Event::Touch { at, .. } | Event::End { at, .. } => Some(*at),
+            Event::File { .. } => None,
         }
     }
+}
+
+/// What is wrong with the path of a file, if anything: a trace holds only paths that can be appended to any folder and
+/// stay inside it.
+pub fn path_fault(path: &[u8]) -> Option<&'static str> {
+    if path.len() > format::PATH_BYTES_MAX {
+        return Some("a path over 4096 bytes");
+    }
+    if path.contains(&0) {
+        return Some("a path with a zero byte");
+    }
+    // An empty path has one empty part, and so has each slash at an end.
+    path.split(|byte| *byte == b'/').find_map(|part| match part {
+        b"" => Some("a path with an empty part"),
+        b"." | b".." => Some("a path with a part . or .."),
+        _ => None,
+    })
 }

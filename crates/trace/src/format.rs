@@ -6,8 +6,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First eight bytes of every trace.
 pub const MAGIC: [u8; 8] = *b"RNLTRACE";
 
-/// The only version there is.
-pub const VERSION: u16 = 1;
+/// The version that is written. Version 2 added the file record; all else is as in version 1.
+pub const VERSION: u16 = 2;
+
+/// The oldest version that is read.
+pub const VERSION_MIN: u16 = 1;
+
+/// The first version with file records.
+pub const VERSION_WITH_FILES: u16 = 2;
 
 /// Records between two seals. A seal is 20 bytes at most, so 4096 records of about 3 bytes pay 0.2 %; a crash leaves at
 /// most this many records without a verified hash.
@@ -15,6 +21,9 @@ pub const SECTION_RECORDS: u32 = 4096;
 
 /// Longest name of an executable, written and accepted: PATH_MAX of Linux.
 pub const NAME_BYTES_MAX: usize = 4096;
+
+/// Longest path of a file, written and accepted: PATH_MAX of Linux. A file with a longer one stays without a record.
+pub const PATH_BYTES_MAX: usize = 4096;
 
 /// Tokens open at one time, written and accepted: more than a device has processes, and 24 bytes each for a reader.
 pub const TOKENS_OPEN_MAX: usize = 65536;
@@ -28,7 +37,7 @@ pub const SEAL_HASH_BYTES: usize = 16;
 pub struct FileHeader {
     /// [`MAGIC`].
     pub magic: [u8; 8],
-    /// [`VERSION`].
+    /// [`VERSION_MIN`] to [`VERSION`].
     pub version: U16,
     /// Who recorded: see the `SOURCE_` constants.
     pub source: u8,
@@ -53,12 +62,15 @@ pub const SOURCE_PTRACE: u8 = 2;
 pub const KIND_MASK: u8 = 0b0000_0011;
 /// Kind: a seal closes a section.
 pub const KIND_SEAL: u8 = 0;
-/// Kind: a program starts.
+/// Kind: a program starts, or with [`FLAG_FILE`] a file is named.
 pub const KIND_START: u8 = 1;
 /// Kind: a page is touched.
 pub const KIND_TOUCH: u8 = 2;
 /// Kind: a program ends.
 pub const KIND_END: u8 = 3;
+
+/// Beside [`KIND_START`]: the record names a file. It has no token and no time.
+pub const FLAG_FILE: u8 = 0b0000_0100;
 
 /// Bits 2-3 of a touch: how the page was got (0 demand, 1 local, 2 pushed; 3 is invalid).
 pub const HOW_SHIFT: u32 = 2;

@@ -1,5 +1,6 @@
 //! Reading a trace: strict about every byte, lenient only about where it ends.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use units::{ImageId, InodeId, Moment, PageId, Token};
@@ -7,19 +8,21 @@ use zerocopy::FromBytes;
 
 use crate::format::{self, FileHeader};
 use crate::varint::{self, VarintError};
-use crate::{Event, Header, How, Source, TraceError};
+use crate::{Event, Header, How, Source, TraceError, path_fault};
 
 /// What a reader accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Events in a file. An event takes at least 2 bytes in the file and 48 in memory.
     pub events_max: usize,
+    /// File records among them. Each takes its path and about 64 bytes more in memory.
+    pub files_max: usize,
 }
 
 impl Default for Limits {
-    /// 16 million events, 800 MB in memory: a day of a busy device.
+    /// 16 million events, 800 MB in memory: a day of a busy device. A million files: ten root file systems.
     fn default() -> Limits {
-        Limits { events_max: 16 << 20 }
+        Limits { events_max: 16 << 20, files_max: 1 << 20 }
     }
 }
 
@@ -68,8 +71,8 @@ pub struct Trace {
 /// Errors: not a trace, another version, a record that makes no sense, a hash that does not match, bytes after the final
 /// seal, or more than `limits` allow. A file that merely ends early is no error: see [`Tail`].
 pub fn read(bytes: &[u8], limits: &Limits) -> Result<Trace, TraceError> {
-    let header = read_header(bytes)?;
-    let mut reader = Reader::new(bytes);
+    let (version, header) = read_header(bytes)?;
+    let mut reader = Reader::new(bytes, version, limits.files_max);
     let mut events = Vec::new();
     loop {
         let offset = reader.at;
@@ -96,14 +99,15 @@ pub fn read(bytes: &[u8], limits: &Limits) -> Result<Trace, TraceError> {
     }
 }
 
-fn read_header(bytes: &[u8]) -> Result<Header, TraceError> {
+fn read_header(bytes: &[u8]) -> Result<(u16, Header), TraceError> {
     let (header, _) = FileHeader::read_from_prefix(bytes)
         .map_err(|_| TraceError::Short { bytes: bytes.len(), expected: size_of::<FileHeader>() })?;
     if header.magic != format::MAGIC {
         return Err(TraceError::Magic { found: header.magic, expected: format::MAGIC });
     }
-    if header.version.get() != format::VERSION {
-        return Err(TraceError::Version { found: header.version.get(), expected: format::VERSION });
+    let version = header.version.get();
+    if !(format::VERSION_MIN..=format::VERSION).contains(&version) {
+        return Err(TraceError::Version { found: version, expected: format::VERSION });
     }
     for (field, found) in [("reserved", u64::from(header.reserved)), ("reserved_too", header.reserved_too.get().into())]
     {
@@ -113,7 +117,7 @@ fn read_header(bytes: &[u8]) -> Result<Header, TraceError> {
     }
     let source = Source::from_u8(header.source)
         .ok_or(TraceError::HeaderField { field: "source", found: header.source.into() })?;
-    Ok(Header { image: ImageId(header.image), source })
+    Ok((version, Header { image: ImageId(header.image), source }))
 }
 
 enum Record {
@@ -143,21 +147,31 @@ struct Reader<'a> {
     hashed: usize,
     hasher: blake3::Hasher,
     slots: Vec<Slot>,
-    open: std::collections::HashSet<Token>,
+    open: HashSet<Token>,
+    /// Files named or touched so far.
+    files: HashSet<InodeId>,
+    version: u16,
+    /// File records that may still come, and how many there may be in all.
+    files_left: usize,
+    files_max: usize,
     last_at: Moment,
     last_slot: Option<usize>,
     section_records: usize,
 }
 
 impl<'a> Reader<'a> {
-    fn new(bytes: &'a [u8]) -> Reader<'a> {
+    fn new(bytes: &'a [u8], version: u16, files_max: usize) -> Reader<'a> {
         Reader {
             bytes,
             at: size_of::<FileHeader>(),
             hashed: 0,
             hasher: blake3::Hasher::new(),
             slots: Vec::new(),
-            open: Default::default(),
+            open: HashSet::new(),
+            files: HashSet::new(),
+            version,
+            files_left: files_max,
+            files_max,
             last_at: Moment(0),
             last_slot: None,
             section_records: 0,
@@ -170,6 +184,7 @@ impl<'a> Reader<'a> {
         let first = cursor.byte()?;
         let record = match first & format::KIND_MASK {
             format::KIND_SEAL => self.read_seal(&mut cursor, first)?,
+            format::KIND_START if first & format::FLAG_FILE != 0 => self.read_file(&mut cursor, first)?,
             format::KIND_START => self.read_start(&mut cursor, first)?,
             format::KIND_TOUCH => self.read_touch(&mut cursor, first)?,
             _ => self.read_end(&mut cursor, first)?,
@@ -228,6 +243,33 @@ impl<'a> Reader<'a> {
         Ok(Record::Event(Event::Start { token, at, name }))
     }
 
+    fn read_file(&mut self, cursor: &mut Cursor, first: u8) -> Result<Record, Stop> {
+        if first != format::KIND_START | format::FLAG_FILE {
+            return Err(cursor.bad("a file with unknown flags"));
+        }
+        if self.version < format::VERSION_WITH_FILES {
+            return Err(cursor.bad("a file in a trace of version 1"));
+        }
+        let inode = u32::try_from(cursor.number()?).map_err(|_| cursor.bad("an inode over 32 bits"))?;
+        let size = cursor.number()?;
+        let path_bytes = cursor.number()?;
+        if path_bytes > format::PATH_BYTES_MAX as u64 {
+            return Err(cursor.bad("a path over 4096 bytes"));
+        }
+        let path = cursor.slice(path_bytes as usize)?.to_vec();
+        if let Some(what) = path_fault(&path) {
+            return Err(cursor.bad(what));
+        }
+        let Some(left) = self.files_left.checked_sub(1) else {
+            return Err(Stop::Bad(TraceError::Limit { what: "files", offset: cursor.start, limit: self.files_max }));
+        };
+        if !self.files.insert(InodeId(inode)) {
+            return Err(cursor.bad("a file that has been named or touched before"));
+        }
+        self.files_left = left;
+        Ok(Record::Event(Event::File { inode: InodeId(inode), size, path }))
+    }
+
     fn read_touch(&mut self, cursor: &mut Cursor, first: u8) -> Result<Record, Stop> {
         let how = How::from_u8((first & format::HOW_MASK) >> format::HOW_SHIFT)
             .ok_or_else(|| cursor.bad("a touch got in no known way"))?;
@@ -251,6 +293,9 @@ impl<'a> Reader<'a> {
             return Err(cursor.bad("a touch that is not in its shortest form"));
         }
         let page = PageId::new(InodeId(inode), index);
+        if page.inode != last.inode || inode == 0 {
+            self.files.insert(page.inode);
+        }
         self.last_at = at;
         self.last_slot = Some(slot);
         self.slots[slot].last_page = page;

@@ -20,8 +20,22 @@ fn read_all(bytes: &[u8]) -> Result<Trace, TraceError> {
     read(bytes, &Limits::default())
 }
 
-/// Two programs at once, every kind of touch, names that are no UTF-8, time that goes back, a token that starts twice.
+fn file(inode: u32, size: u64, path: &[u8]) -> Event {
+    Event::File { inode: InodeId(inode), size, path: path.to_vec() }
+}
+
+/// [`version_1`] with three of its files named: the first, one between two touches of another, and an empty one that
+/// nobody touches.
 fn sample() -> Vec<Event> {
+    let mut events = version_1();
+    events.insert(5, file(9, 1 << 40, b"usr/lib/\xe4 b\".so"));
+    events.insert(1, file(7, 8191, b"usr/bin/python3"));
+    events.push(file(1000, 0, b"x"));
+    events
+}
+
+/// Two programs at once, every kind of touch, names that are no UTF-8, time that goes back, a token that starts twice.
+fn version_1() -> Vec<Event> {
     let (one, two) = (Token(1), Token(u128::MAX));
     let touch = |token, at, inode, index, how| Event::Touch {
         token,
@@ -159,17 +173,21 @@ fn errors_name_what_is_wrong() {
         read_all(&bytes)
     };
     assert!(matches!(with(0, b'X'), Err(TraceError::Magic { .. })));
-    assert_eq!(with(8, 2), Err(TraceError::Version { found: 2, expected: 1 }));
+    assert_eq!(with(8, 3), Err(TraceError::Version { found: 3, expected: 2 }));
+    assert_eq!(with(8, 0), Err(TraceError::Version { found: 0, expected: 2 }));
+    assert!(matches!(with(8, 1), Err(TraceError::Record { what: "a file in a trace of version 1", .. })));
     assert_eq!(with(10, 9), Err(TraceError::HeaderField { field: "source", found: 9 }));
     assert_eq!(with(11, 1), Err(TraceError::HeaderField { field: "reserved", found: 1 }));
     assert!(matches!(with(20, 0), Err(TraceError::Seal { .. })), "the image id is under the hash");
     let mut longer = good.clone();
     longer.push(0);
     assert_eq!(read_all(&longer), Err(TraceError::Trailing { offset: good.len(), bytes: 1 }));
-    let limits = Limits { events_max: 3 };
+    let limits = Limits { files_max: 1, ..Limits::default() };
+    assert!(matches!(read(&good, &limits), Err(TraceError::Limit { what: "files", limit: 1, .. })));
+    let limits = Limits { events_max: 3, ..Limits::default() };
     assert!(matches!(read(&good, &limits), Err(TraceError::Limit { what: "events", limit: 3, .. })));
     let text = read_all(&good[..good.len() - 1]).unwrap().tail.to_string();
-    assert!(text.starts_with("cut at offset ") && text.contains("13 events are not covered"), "{text}");
+    assert!(text.starts_with("cut at offset ") && text.contains("16 events are not covered"), "{text}");
 }
 
 #[test]
@@ -199,8 +217,80 @@ fn golden_dump() {
 fn golden_bytes_of_version_1() {
     // A file as version 1 wrote it must open for ever, and equal input must give equal bytes.
     let stored = include_bytes!("../testdata/sample-v1.trace");
+    assert_eq!(read_all(stored).unwrap().events, version_1());
+}
+
+#[test]
+fn golden_bytes_of_version_2() {
+    let stored = include_bytes!("../testdata/sample-v2.trace");
     assert_eq!(read_all(stored).unwrap().events, sample());
     assert_eq!(write(&HEADER, &sample()), stored);
+}
+
+/// The bytes of a whole trace with one record more, which no writer would write, after a good start, file and touch.
+fn forged(record: &[u8]) -> Vec<u8> {
+    let touch = Event::Touch { token: Token(1), at: Moment(0), page: PageId::new(InodeId(5), 0), how: How::Demand };
+    let start = Event::Start { token: Token(1), at: Moment(0), name: Vec::new() };
+    let mut writer = Writer::new(&HEADER);
+    for event in [start, file(3, 1, b"a"), touch] {
+        writer.push(&event).unwrap();
+    }
+    let mut bytes = writer.take();
+    bytes.extend_from_slice(record);
+    bytes.extend_from_slice(&[format::KIND_SEAL | format::FLAG_FINAL, 4]);
+    let hash = blake3::hash(&bytes);
+    bytes.extend_from_slice(&hash.as_bytes()[..16]);
+    bytes
+}
+
+#[test]
+fn bad_file_records_are_refused_with_their_place() {
+    assert_eq!(read_all(&forged(b"\x05\x04\x00\x03a/b")).unwrap().events.len(), 4);
+    let long = [&b"\x05\x04\x00\x81\x20"[..], &[b'x'; 4097]].concat();
+    let cases: [(&[u8], &str); 14] = [
+        (b"\x05\x03\x00\x01b", "a file that has been named or touched before"),
+        (b"\x05\x05\x00\x01b", "a file that has been named or touched before"),
+        (b"\x05\x04\x00\x00", "a path with an empty part"),
+        (b"\x05\x04\x00\x02/b", "a path with an empty part"),
+        (b"\x05\x04\x00\x02b/", "a path with an empty part"),
+        (b"\x05\x04\x00\x04b//c", "a path with an empty part"),
+        (b"\x05\x04\x00\x05../../", "a path with a part . or .."),
+        (b"\x05\x04\x00\x03b/.", "a path with a part . or .."),
+        (b"\x05\x04\x00\x03b\x00c", "a path with a zero byte"),
+        (&long, "a path over 4096 bytes"),
+        (b"\x05\x80\x80\x80\x80\x10\x00\x01b", "an inode over 32 bits"),
+        (b"\x15\x04\x00\x01b", "a file with unknown flags"),
+        (b"\x0d\x04\x00\x01b", "a file with unknown flags"),
+        (b"\x05\x84\x00\x00\x01b", "a number that is not in its shortest form or has over 64 bits"),
+    ];
+    let place = forged(b"").len() - 18;
+    for (record, what) in cases {
+        assert_eq!(read_all(&forged(record)), Err(TraceError::Record { offset: place, what }), "{record:02x?}");
+    }
+}
+
+#[test]
+fn the_writer_names_a_file_once_and_before_its_first_touch() {
+    let touch = |inode| {
+        let page = PageId::new(InodeId(inode), 0);
+        Event::Touch { token: Token(1), at: Moment(0), page, how: How::Local }
+    };
+    let mut writer = Writer::new(&HEADER);
+    writer.push(&Event::Start { token: Token(1), at: Moment(0), name: Vec::new() }).unwrap();
+    for inode in [0, 7] {
+        writer.push(&touch(inode)).unwrap();
+        assert_eq!(writer.push(&file(inode, 1, b"a")), Err(TraceError::Named(InodeId(inode))));
+    }
+    writer.push(&file(8, u64::MAX, b"a")).unwrap();
+    assert_eq!(writer.push(&file(8, u64::MAX, b"a")), Err(TraceError::Named(InodeId(8))));
+    assert!(writer.knows(InodeId(8)) && !writer.knows(InodeId(9)));
+    for path in [&b""[..], b"/a", b"a/../b", b"a\0", &[b'x'; PATH_BYTES_MAX + 1]] {
+        assert!(matches!(writer.push(&file(9, 1, path)), Err(TraceError::Path { inode: InodeId(9), .. })));
+    }
+    writer.push(&file(9, 1, &[b'x'; PATH_BYTES_MAX])).unwrap();
+    assert!(writer.is_running(Token(1)) && writer.running() == [Token(1)]);
+    writer.finish().unwrap();
+    assert_eq!(read_all(&writer.take()).unwrap().events.len(), 5);
 }
 
 #[test]
@@ -228,17 +318,22 @@ fn any_events() -> impl Strategy<Value = Vec<Event>> {
     let raw = (0..4u8, 0..5u128, any::<u64>(), any::<u64>(), prop::collection::vec(any::<u8>(), 0..9));
     prop::collection::vec(raw, 0..200).prop_map(|raw| {
         let mut running = std::collections::BTreeSet::new();
+        let mut known = std::collections::BTreeSet::new();
         let mut events = Vec::new();
         for (kind, token, at, page, name) in raw {
             let (token, at) = (Token(token), Moment(if kind % 2 == 0 { at } else { at % 1000 }));
             let page = PageId::from_u64(if name.len() > 4 { page } else { page & 0x1_0000_0003 });
             let how = [How::Demand, How::Local, How::Pushed][name.len() % 3];
-            if running.insert(token) {
+            if kind == 3 && name.len() < 5 && known.insert(page.inode) {
+                let path = format!("{:x}/{token}", name.len()).into_bytes();
+                events.push(Event::File { inode: page.inode, size: at.0, path });
+            } else if running.insert(token) {
                 events.push(Event::Start { token, at, name });
             } else if kind == 0 {
                 running.remove(&token);
                 events.push(Event::End { token, at });
             } else {
+                known.insert(page.inode);
                 events.push(Event::Touch { token, at, page, how });
             }
         }
@@ -258,7 +353,7 @@ proptest! {
 /// The invariant: no bytes make the reader panic; what it accepts as whole is exactly what the writer would have written;
 /// what it accepts as cut is well-formed, so the writer takes it. Returns whether the bytes were a whole trace.
 fn fuzz_one(bytes: &[u8]) -> bool {
-    let Ok(trace) = read(bytes, &Limits { events_max: 10_000 }) else { return false };
+    let Ok(trace) = read(bytes, &Limits { events_max: 10_000, files_max: 1000 }) else { return false };
     let mut writer = Writer::new(&trace.header);
     for event in &trace.events {
         writer.push(event).expect("what the reader accepts the writer accepts");

@@ -1,16 +1,16 @@
 //! Writing a trace, record by record, into bytes that the caller puts where it likes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use units::{Moment, PageId, Token};
+use units::{InodeId, Moment, PageId, Token};
 use zerocopy::IntoBytes;
 
 use crate::format::{self, FileHeader};
-use crate::{Event, Header, TraceError, varint};
+use crate::{Event, Header, TraceError, path_fault, varint};
 
 /// A streaming writer. Bytes gather inside until [`Writer::take`] moves them out; each is valid to append to a file at once,
-/// because a trace cut anywhere is readable up to its last whole record. Memory: the bytes not yet taken and 48 bytes a
-/// token that is running.
+/// because a trace cut anywhere is readable up to its last whole record. Memory: the bytes not yet taken, 48 bytes a
+/// token that is running, and about 8 bytes a file.
 #[derive(Debug)]
 pub struct Writer {
     out: Vec<u8>,
@@ -18,6 +18,8 @@ pub struct Writer {
     unhashed: usize,
     hasher: blake3::Hasher,
     open: HashMap<Token, Slot>,
+    /// Files named or touched so far.
+    files: HashSet<InodeId>,
     slots_used: u64,
     last_at: Moment,
     last_token: Option<Token>,
@@ -47,6 +49,7 @@ impl Writer {
             unhashed: 0,
             hasher: blake3::Hasher::new(),
             open: HashMap::new(),
+            files: HashSet::new(),
             slots_used: 0,
             last_at: Moment(0),
             last_token: None,
@@ -56,15 +59,18 @@ impl Writer {
     }
 
     /// Appends an event. Nothing is written if it is refused: a name too long, too many running tokens, a touch or end
-    /// of a token that is not running, a start of one that is, or a finished trace.
+    /// of a token that is not running, a start of one that is, a path that is no plain relative one, a file that has been
+    /// named or touched, or a finished trace.
     pub fn push(&mut self, event: &Event) -> Result<(), TraceError> {
         self.admit(event)?;
         match event {
             Event::Start { token, at, name } => self.put_start(*token, *at, name),
             Event::Touch { token, at, page, how } => self.put_touch(*token, *at, *page, how.to_u8()),
             Event::End { token, at } => self.put_end(*token, *at),
+            Event::File { inode, size, path } => self.put_file(*inode, *size, path),
         }
-        self.last_token = Some(event.token());
+        // A file leaves "the record before" as it was.
+        self.last_token = event.token().or(self.last_token);
         self.section_records += 1;
         if self.section_records == format::SECTION_RECORDS {
             self.put_seal(0);
@@ -100,6 +106,23 @@ impl Writer {
         std::mem::take(&mut self.out)
     }
 
+    /// Whether the file has been named or touched: then it cannot be named any more.
+    pub fn knows(&self, inode: InodeId) -> bool {
+        self.files.contains(&inode)
+    }
+
+    /// Whether the token is running.
+    pub fn is_running(&self, token: Token) -> bool {
+        self.open.contains_key(&token)
+    }
+
+    /// The tokens that are running, in the order of their starts.
+    pub fn running(&self) -> Vec<Token> {
+        let mut tokens: Vec<(u64, Token)> = self.open.iter().map(|(token, slot)| (slot.number, *token)).collect();
+        tokens.sort_unstable();
+        tokens.into_iter().map(|(_, token)| token).collect()
+    }
+
     /// Tokens that are running.
     pub fn open_tokens(&self) -> usize {
         self.open.len()
@@ -109,8 +132,13 @@ impl Writer {
         if self.finished {
             return Err(TraceError::Finished);
         }
-        let open = self.open.contains_key(&event.token());
+        let open = event.token().is_some_and(|token| self.open.contains_key(&token));
         match event {
+            Event::File { inode, path, .. } => match path_fault(path) {
+                Some(what) => Err(TraceError::Path { inode: *inode, what }),
+                None if self.files.contains(inode) => Err(TraceError::Named(*inode)),
+                None => Ok(()),
+            },
             Event::Start { token, .. } if open => Err(TraceError::Started(*token)),
             Event::Start { name, .. } if name.len() > format::NAME_BYTES_MAX => {
                 Err(TraceError::Name { bytes: name.len(), limit: format::NAME_BYTES_MAX })
@@ -142,6 +170,9 @@ impl Writer {
         let last = std::mem::replace(&mut slot.last_page, page);
         let number = slot.number;
         let same_inode = last.inode == page.inode;
+        if !same_inode || page.inode == InodeId(0) {
+            self.files.insert(page.inode);
+        }
         let next_index = page.index == last.index.wrapping_add(1);
         let mut first = format::KIND_TOUCH | how << format::HOW_SHIFT;
         first |= if same_token { format::FLAG_SAME_TOKEN } else { 0 };
@@ -160,6 +191,15 @@ impl Writer {
             let difference = i64::from(page.index) - i64::from(last.index);
             varint::put(&mut self.out, varint::zigzag(difference));
         }
+    }
+
+    fn put_file(&mut self, inode: InodeId, size: u64, path: &[u8]) {
+        self.out.push(format::KIND_START | format::FLAG_FILE);
+        varint::put(&mut self.out, u64::from(inode.0));
+        varint::put(&mut self.out, size);
+        varint::put(&mut self.out, path.len() as u64);
+        self.out.extend_from_slice(path);
+        self.files.insert(inode);
     }
 
     fn put_end(&mut self, token: Token, at: Moment) {
