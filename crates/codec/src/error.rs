@@ -46,6 +46,12 @@ pub enum CodecError {
         /// Largest supported.
         max: u32,
     },
+    /// A dictionary is not usable, or was given for a codec that has none.
+    #[error("the dictionary cannot be used: {reason}")]
+    Dictionary {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The library could not set up or run, which in practice means out of memory.
     #[error("{codec} library failed: {reason}")]
     Library {

@@ -8,6 +8,7 @@
 //! Units: bytes. Called by `image` (sections and blocks), `pack` (encoding), `client` and `server` (streams).
 //! Compression is behind the feature `encode`; a device that only mounts does not need it.
 
+mod dictionary;
 mod error;
 pub mod filter;
 mod lz4;
@@ -18,6 +19,9 @@ mod zstandard;
 #[cfg(test)]
 mod tests;
 
+pub use dictionary::{DICTIONARY_BYTES_MAX, Dictionary};
+#[cfg(feature = "encode")]
+pub use dictionary::{EncodeDictionary, train};
 pub use error::CodecError;
 pub use filter::Filter;
 pub use stream::StreamDecoder;
@@ -73,10 +77,12 @@ impl Codec {
         Codec::ALL.into_iter().find(|codec| codec.name() == name)
     }
 
-    /// The level used when the user names none: the point where more time stops buying much size.
+    /// The level used when the user names none: the point where more time stops buying much size. For LZ4 that is
+    /// its last: level 12 writes faster than zstd at 9 does, reads as fast as level 0, and is a quarter smaller.
     pub const fn default_level(self) -> i32 {
         match self {
-            Codec::Stored | Codec::Lz4 => 0,
+            Codec::Stored => 0,
+            Codec::Lz4 => 12,
             Codec::Zstd => 9,
             Codec::Xz => 6,
         }
@@ -89,19 +95,39 @@ impl std::fmt::Display for Codec {
     }
 }
 
+/// Decodes `stored` into `out` without a dictionary; see [`decode_with`].
+///
+/// # Errors
+/// Those of [`decode_with`].
+pub fn decode(codec: Codec, stored: &[u8], raw_bytes: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    decode_with(codec, None, stored, raw_bytes, out)
+}
+
 /// Decodes `stored` into `out`, which is cleared first and holds exactly `raw_bytes` bytes afterwards.
+///
+/// `dictionary` is the one the data was compressed with, and only zstd knows any. Without it, or with another one,
+/// zstd data either fails to decode or yields wrong bytes, which the hash of the unit notices.
 ///
 /// Allocates at most `raw_bytes` plus a constant (about 160 KiB for zstd, and for xz a dictionary of at most
 /// 1.5 times `raw_bytes` with 96 KiB of state). The caller bounds `raw_bytes`.
 ///
 /// # Errors
-/// Fewer or more bytes than `raw_bytes`, bytes after the end of the compressed data, or data that is not of this
-/// codec. `out` is empty after an error.
-pub fn decode(codec: Codec, stored: &[u8], raw_bytes: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
+/// Fewer or more bytes than `raw_bytes`, bytes after the end of the compressed data, data that is not of this codec,
+/// or a dictionary with a codec other than zstd. `out` is empty after an error.
+pub fn decode_with(
+    codec: Codec,
+    dictionary: Option<&Dictionary>,
+    stored: &[u8],
+    raw_bytes: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), CodecError> {
     out.clear();
+    if dictionary.is_some() && codec != Codec::Zstd {
+        return Err(dictionary::only_zstd(codec));
+    }
     let decoded = match codec {
         Codec::Stored => copy(stored, raw_bytes, out),
-        Codec::Zstd => zstandard::decode(stored, raw_bytes, out),
+        Codec::Zstd => zstandard::decode(dictionary, stored, raw_bytes, out),
         Codec::Lz4 => lz4::decode(stored, raw_bytes, out),
         Codec::Xz => xz::decode(stored, raw_bytes, out),
     };
@@ -112,23 +138,42 @@ pub fn decode(codec: Codec, stored: &[u8], raw_bytes: usize, out: &mut Vec<u8>) 
     decoded
 }
 
+/// Compresses `raw` into `out` without a dictionary; see [`encode_with`].
+///
+/// # Errors
+/// Those of [`encode_with`].
+#[cfg(feature = "encode")]
+pub fn encode(codec: Codec, level: i32, raw: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
+    encode_with(codec, level, None, raw, out)
+}
+
 /// Compresses `raw` into `out`, which is cleared first. The result may be larger than `raw`; the caller then stores.
 ///
 /// Deterministic for a given version of the libraries. Levels: zstd 1..=22, xz 0..=9 (10..=19 mean "extreme" 0..=9),
-/// values outside are clamped; `Stored` and `Lz4` have no levels.
+/// lz4 0 (fast) and 1..=12 (LZ4-HC, slower to write, as fast to read); values outside are clamped; `Stored` has none.
+/// With a dictionary, the level is the one the dictionary was prepared for, and `level` is not looked at.
 ///
 /// # Errors
-/// The library refuses, which happens only when memory runs out.
+/// A dictionary with a codec other than zstd, or the library refuses, which happens only when memory runs out.
 #[cfg(feature = "encode")]
-pub fn encode(codec: Codec, level: i32, raw: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
+pub fn encode_with(
+    codec: Codec,
+    level: i32,
+    dictionary: Option<&EncodeDictionary>,
+    raw: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), CodecError> {
     out.clear();
+    if dictionary.is_some() && codec != Codec::Zstd {
+        return Err(dictionary::only_zstd(codec));
+    }
     match codec {
         Codec::Stored => {
             out.extend_from_slice(raw);
             Ok(())
         }
-        Codec::Zstd => zstandard::encode(level, raw, out),
-        Codec::Lz4 => lz4::encode(raw, out),
+        Codec::Zstd => zstandard::encode(level, dictionary, raw, out),
+        Codec::Lz4 => lz4::encode(level, raw, out),
         Codec::Xz => xz::encode(level, raw, out),
     }
 }

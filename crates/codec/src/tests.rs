@@ -1,6 +1,8 @@
 //! Round trips, exact lengths, bounds and hostile bytes, for every codec and for streams.
 
+mod dictionary;
 mod filter;
+mod gain;
 
 use super::*;
 use proptest::prelude::*;
@@ -253,8 +255,51 @@ fn fuzz_decoders_survive_hostile_bytes() {
     assert!(accepted > 300, "only {accepted} accepted");
 }
 
+#[test]
+fn lz4_levels_shrink_and_are_clamped() {
+    let raw = sample(6, 200_000);
+    let stored = |level| {
+        let mut stored = Vec::new();
+        encode(Codec::Lz4, level, &raw, &mut stored).unwrap();
+        stored
+    };
+    assert!(stored(12).len() < stored(3).len() && stored(3).len() < stored(0).len());
+    assert_eq!(stored(100), stored(12));
+    assert_eq!(stored(-1), stored(0));
+}
+
+/// The C library once read through the pointer of an empty slice, which points nowhere.
+#[test]
+fn regress_tiny_inputs_at_every_level() {
+    for codec in Codec::ALL {
+        for level in 0..=22 {
+            for bytes in 0..20 {
+                let raw: Box<[u8]> = sample(bytes, bytes as usize).into();
+                let (mut stored, mut out) = (Vec::new(), Vec::new());
+                encode(codec, level, &raw, &mut stored).unwrap();
+                decode(codec, &stored, raw.len(), &mut out).unwrap();
+                assert_eq!(out, *raw, "{codec} level {level}, {bytes} bytes");
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// The reader is another program than the writer: lz4_flex has to understand what the C library wrote.
+    #[test]
+    fn prop_lz4_flex_reads_what_hc_wrote(seed: u64, bytes in 0usize..200_000, noise in 0usize..2, level in 0i32..=12) {
+        let mut raw = sample(seed, bytes);
+        if noise == 1 {
+            let mut rng = SplitMix64(seed);
+            raw.iter_mut().step_by(7).for_each(|byte| *byte = rng.below(256) as u8);
+        }
+        let (mut stored, mut out) = (Vec::new(), Vec::new());
+        encode(Codec::Lz4, level, &raw, &mut stored).unwrap();
+        decode(Codec::Lz4, &stored, raw.len(), &mut out).unwrap();
+        prop_assert_eq!(out, raw);
+    }
 
     #[test]
     fn prop_round_trip(raw in proptest::collection::vec(any::<u8>(), 0..5000), which in 0usize..4, level in 0i32..12) {
