@@ -1,8 +1,11 @@
 //! x86-64: the distances of calls, jumps and instruction-relative operands become targets.
 //!
 //! The filter walks from instruction to instruction, as a linear disassembler does, knowing only how long each one
-//! is. A 32-bit distance is replaced by the address it leads to; the walk then continues behind the
-//! instruction, so no converted byte is ever taken for an opcode. A walk that starts inside an instruction, as at the
+//! is. A 32-bit distance is replaced by the address it leads to, highest byte first; the walk then continues behind the
+//! instruction, so no converted byte is ever taken for an opcode. The targets of jumps also move to the end of the page:
+//! they seldom repeat, and without them the instructions around them do. (Moving those of calls loses more than it
+//! gains; so does little-endian order. On five programs at zstd 19, bytes saved in blocks of 64 KiB and 1 MiB: calls
+//! alone 6.8 and 8.1 %; everything in place 11.1 and 12.1 %; jumps moved 12.3 and 14.2 %.) A walk that starts inside an instruction, as at the
 //! border of a chunk, falls into step within a few of them. Lengths: Intel SDM volume 2, chapter 2 and appendix A.
 
 /// Immediate bytes behind opcode and operand, or one of the special cases below.
@@ -19,6 +22,8 @@ const TARGET: u8 = 7;
 const TEST_BYTE: u8 = 9;
 /// The same with [`FULL`].
 const TEST_FULL: u8 = 10;
+/// The only one of them that is no jump.
+const CALL: u8 = 0xe8;
 /// Prefix bytes that change nothing we need.
 const PREFIX: u8 = 0x20;
 
@@ -143,31 +148,82 @@ const fn map1() -> [u8; 256] {
     map
 }
 
+/// Bytes handled at once, for which a copy fits on the stack. A page, as most chunks are.
+const PIECE_BYTES: usize = 4096;
+
 /// Converts distances to targets (`ENCODE`) or back, in place.
 pub(super) fn convert<const ENCODE: bool>(position: u64, bytes: &mut [u8]) {
-    let mut at = 0;
-    while let Some(found) = instruction(bytes, at) {
-        if let Some(field) = found.field
-            && let Some(four) = bytes.get_mut(field..).and_then(|rest| rest.first_chunk_mut::<4>())
-        {
-            *four = operand::<ENCODE>((position as u32).wrapping_add(found.end as u32), *four);
+    // Only the low bits of the position count: targets wrap within their fields.
+    let mut position = position as u32;
+    for piece in bytes.chunks_mut(PIECE_BYTES) {
+        let mut copy = [0; PIECE_BYTES];
+        let source = &mut copy[..piece.len()];
+        source.copy_from_slice(piece);
+        if ENCODE {
+            encode(position, source, piece)
+        } else {
+            decode(position, source, piece)
         }
-        at = found.end;
+        position = position.wrapping_add(PIECE_BYTES as u32);
     }
 }
 
-fn operand<const ENCODE: bool>(end: u32, four: [u8; 4]) -> [u8; 4] {
-    if ENCODE {
-        u32::from_le_bytes(four).wrapping_add(end).to_be_bytes()
-    } else {
-        u32::from_be_bytes(four).wrapping_sub(end).to_le_bytes()
+/// Fills `out` with the instructions in `source`, the targets of jumps gathered from its end downwards.
+fn encode(position: u32, source: &mut [u8], out: &mut [u8]) {
+    let bytes = source.len();
+    // What `source[from..]` holds goes to `out[to..]`; `out[tail..]` are targets.
+    let (mut at, mut from, mut to, mut tail) = (0, 0, 0, bytes);
+    while let Some(found) = instruction(source, at) {
+        at = found.end;
+        let Some(field) = found.field.filter(|field| field + 4 <= bytes) else { continue };
+        let distance = u32::from_le_bytes(four(source, field));
+        let target = distance.wrapping_add(position).wrapping_add(found.end as u32).to_be_bytes();
+        if found.jump {
+            let run = field - from;
+            out[to..to + run].copy_from_slice(&source[from..field]);
+            (from, to, tail) = (field + 4, to + run, tail - 4);
+            out[tail..tail + 4].copy_from_slice(&target);
+        } else {
+            source[field..field + 4].copy_from_slice(&target);
+        }
     }
+    out[to..tail].copy_from_slice(&source[from..]);
+}
+
+/// Undoes [`encode`]. Every input is the encoding of something, so no index can leave its slice: an operand is taken
+/// under the same condition under which it was given.
+fn decode(position: u32, source: &mut [u8], out: &mut [u8]) {
+    let bytes = source.len();
+    let (mut at, mut from, mut to, mut tail) = (0, 0, 0, bytes);
+    while let Some(found) = instruction(&source[..tail], at) {
+        at = found.end;
+        let Some(field) = found.field.filter(|field| field + 4 <= tail) else { continue };
+        // Jumps before this place took four bytes each out of the stream of instructions.
+        let end = position.wrapping_add((found.end + bytes - tail) as u32);
+        if found.jump {
+            let run = field - from;
+            out[to..to + run].copy_from_slice(&source[from..field]);
+            (at, from, to, tail) = (field, field, to + run + 4, tail - 4);
+            let distance = u32::from_be_bytes(four(source, tail)).wrapping_sub(end);
+            out[to - 4..to].copy_from_slice(&distance.to_le_bytes());
+        } else {
+            let distance = u32::from_be_bytes(four(source, field)).wrapping_sub(end);
+            source[field..field + 4].copy_from_slice(&distance.to_le_bytes());
+        }
+    }
+    out[to..].copy_from_slice(&source[from..tail]);
+}
+
+fn four(bytes: &[u8], at: usize) -> [u8; 4] {
+    [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]
 }
 
 /// What the walk needs to know of an instruction.
 struct Instruction {
     /// Where its distance stands, if it has one of four bytes.
     field: Option<usize>,
+    /// Whether it is a jump, conditional or not; its distance is its last part.
+    jump: bool,
     /// Where the next instruction begins; past the chunk if this one is cut.
     end: usize,
 }
@@ -264,5 +320,6 @@ fn instruction(bytes: &[u8], mut at: usize) -> Option<Instruction> {
         }
         bytes => bytes as usize,
     };
-    Some(Instruction { field, end: at })
+    let jump = kind == TARGET && opcode != CALL;
+    Some(Instruction { field, jump, end: at })
 }
