@@ -1,8 +1,8 @@
 //! Reversible filters that make machine code compress better.
 //!
 //! Idea: a call stores how far its target is, so two calls of one function differ in their bytes. A filter replaces
-//! such a distance by the target itself; equal targets then become equal bytes. It changes bytes in place, never
-//! their number, and every chunk alone, so any chunk of a block can be read by itself.
+//! such a distance by the target itself; equal targets then become equal bytes. It never changes
+//! how many bytes there are, and handles every chunk alone, so any chunk of a block can be read by itself.
 //!
 //! Both directions walk the bytes forward and take the same decisions, because a decision looks only at bytes that no
 //! filter step changes: opcodes, and never at an operand that was or was not converted. That makes each filter a

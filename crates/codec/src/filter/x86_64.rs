@@ -5,8 +5,10 @@
 //! instruction, so no converted byte is ever taken for an opcode. The targets of jumps also move to the end of the page:
 //! they seldom repeat, and without them the instructions around them do. (Moving those of calls loses more than it
 //! gains; so does little-endian order. On 700 KB of each of five programs at zstd 19, bytes saved in blocks of 64 KiB
-//! and 1 MiB: everything in place 11.1 and 12.1 %, jumps moved 12.3 and 14.2 %.) A walk that starts inside an instruction, as at the
-//! border of a chunk, falls into step within a few of them. Lengths: Intel SDM volume 2, chapter 2 and appendix A.
+//! and 1 MiB: everything in place 11.1 and 12.1 %, jumps moved 12.3 and 14.2 %.)
+//!
+//! A walk that starts inside an instruction, as at the border of a chunk, falls into step within a few of them.
+//! Lengths: Intel SDM volume 2, chapter 2 and appendix A.
 
 /// Immediate bytes behind opcode and operand, or one of the special cases below.
 const IMMEDIATE_MASK: u8 = 0x0f;
