@@ -129,7 +129,7 @@ fn parse_class<Elf: FileHeader<Endian = Endianness>>(bytes: &(impl Bytes + ?Size
     Ok(program)
 }
 
-fn read_program_headers<Elf: FileHeader<Endian = Endianness>>(
+pub(crate) fn read_program_headers<Elf: FileHeader<Endian = Endianness>>(
     bytes: &(impl Bytes + ?Sized),
     header: &Elf,
     endian: Endianness,
@@ -219,7 +219,12 @@ fn read_string(bytes: &(impl Bytes + ?Sized), what: &'static str, offset: u64, r
     }
 }
 
-fn exact(bytes: &(impl Bytes + ?Sized), what: &'static str, offset: u64, expected: usize) -> Result<Vec<u8>, ElfError> {
+pub(crate) fn exact(
+    bytes: &(impl Bytes + ?Sized),
+    what: &'static str,
+    offset: u64,
+    expected: usize,
+) -> Result<Vec<u8>, ElfError> {
     let mut buffer = vec![0u8; expected];
     let found = fill(bytes, what, offset, &mut buffer)?;
     if found < expected {
@@ -229,7 +234,12 @@ fn exact(bytes: &(impl Bytes + ?Sized), what: &'static str, offset: u64, expecte
 }
 
 /// Reads until the buffer is full or the file ends.
-fn fill(bytes: &(impl Bytes + ?Sized), what: &'static str, offset: u64, buffer: &mut [u8]) -> Result<usize, ElfError> {
+pub(crate) fn fill(
+    bytes: &(impl Bytes + ?Sized),
+    what: &'static str,
+    offset: u64,
+    buffer: &mut [u8],
+) -> Result<usize, ElfError> {
     let mut done = 0;
     while done < buffer.len() {
         let Some(at) = offset.checked_add(done as u64) else { break };
@@ -241,10 +251,10 @@ fn fill(bytes: &(impl Bytes + ?Sized), what: &'static str, offset: u64, buffer: 
     Ok(done)
 }
 
-fn first<T: Pod>(raw: &[u8]) -> Result<&T, ElfError> {
+pub(crate) fn first<T: Pod>(raw: &[u8]) -> Result<&T, ElfError> {
     pod::from_bytes(raw).map(|(value, _)| value).map_err(|()| ElfError::NotElf)
 }
 
-fn all<T: Pod>(raw: &[u8]) -> Result<&[T], ElfError> {
+pub(crate) fn all<T: Pod>(raw: &[u8]) -> Result<&[T], ElfError> {
     pod::slice_from_all_bytes(raw).map_err(|()| ElfError::NotElf)
 }
