@@ -18,7 +18,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codec::Codec;
 use image::Metadata;
 use units::BlockId;
 
@@ -34,10 +33,31 @@ pub(crate) type BlockBytes = Arc<Vec<u8>>;
 /// Buffers of decoded blocks kept for the next ones: two connections, and a READ at the same time.
 const SPARES_MAX: usize = 3;
 
+/// How a stored block is decoded.
+#[derive(Clone, Debug)]
+enum Coding {
+    /// As the image says of this block.
+    Block(Arc<Metadata>, BlockId),
+    /// By a codec alone.
+    #[cfg(test)]
+    Plain(codec::Codec),
+}
+
+impl Coding {
+    /// Decodes `stored` into `raw`; `None` only if the bytes were never verified.
+    fn decode(&self, stored: &[u8], _raw_bytes: usize, raw: &mut Vec<u8>) -> Option<()> {
+        match self {
+            Coding::Block(metadata, block) => metadata.decode_verified(*block, stored, raw).ok(),
+            #[cfg(test)]
+            Coding::Plain(codec) => codec::decode(*codec, stored, _raw_bytes, raw).ok(),
+        }
+    }
+}
+
 /// A block as it lies in the image, its hash checked.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredBlock {
-    pub codec: Codec,
+    coding: Coding,
     pub raw_bytes: usize,
     pub bytes: Bytes,
 }
@@ -79,7 +99,7 @@ struct Entry {
 /// A stored block in the slab.
 #[derive(Debug)]
 struct Kept {
-    codec: Codec,
+    coding: Coding,
     slots: Slots,
 }
 
@@ -102,15 +122,16 @@ pub(crate) struct Evicted {
 
 impl StoredBlock {
     /// The stored bytes of a block that were checked against its hash.
-    pub fn of(metadata: &Metadata, block: BlockId, bytes: Bytes) -> Option<StoredBlock> {
+    pub fn of(metadata: &Arc<Metadata>, block: BlockId, bytes: Bytes) -> Option<StoredBlock> {
         let entry = metadata.block(block)?;
-        Some(StoredBlock { codec: entry.codec, raw_bytes: entry.raw_bytes as usize, bytes })
+        let coding = Coding::Block(Arc::clone(metadata), block);
+        Some(StoredBlock { coding, raw_bytes: entry.raw_bytes as usize, bytes })
     }
 
     /// Decodes the block; `None` only if its bytes were never verified.
     fn decode(&self) -> Option<BlockBytes> {
         let mut raw = Vec::new();
-        codec::decode(self.codec, &self.bytes, self.raw_bytes, &mut raw).ok()?;
+        self.coding.decode(&self.bytes, self.raw_bytes, &mut raw)?;
         Some(Arc::new(raw))
     }
 }
@@ -214,7 +235,7 @@ impl BlockCache {
         let mut raw = self.spare();
         let kept = self.entries.get(&block)?.stored.as_ref()?;
         self.slab.read(&kept.slots, &mut self.joined);
-        codec::decode(kept.codec, &self.joined, raw_bytes, &mut raw).ok()?;
+        kept.coding.decode(&self.joined, raw_bytes, &mut raw)?;
         self.decodes += 1;
         let bytes = Arc::new(raw);
         self.entries.get_mut(&block)?.decoded = Some(Arc::clone(&bytes));
@@ -230,6 +251,15 @@ impl BlockCache {
         let first_use = !entry.used;
         entry.used = true;
         first_use && entry.speculated
+    }
+
+    /// Notes that the whole block will have been handed on, and returns it as if it left, with what was taken before.
+    pub fn hand_on(&mut self, block: BlockId, bytes: &BlockBytes) -> Option<Evicted> {
+        let entry = self.entries.get_mut(&block)?;
+        let taken = entry.taken.clone();
+        entry.taken.mark(0, entry.raw_bytes);
+        let (speculated, used) = (entry.speculated, entry.used);
+        Some(Evicted { block, taken, speculated, used, decoded: Some(Arc::clone(bytes)), stored: None })
     }
 
     /// Adds a block to the first level, and to the second if `stored` is given and has room there; it replaces an older
@@ -260,7 +290,7 @@ impl BlockCache {
             }
             if let Some(slots) = self.slab.put(&stored.bytes) {
                 self.stored.add(self.clock, block, wanted);
-                entry.stored = Some(Kept { codec: stored.codec, slots });
+                entry.stored = Some(Kept { coding: stored.coding, slots });
             }
         }
         entry.decoded = Some(bytes);
@@ -301,12 +331,12 @@ impl BlockCache {
         if decoded.is_some() {
             self.decoded.remove(used_at, raw_bytes);
         }
-        let stored = stored.map(|Kept { codec, slots }| {
+        let stored = stored.map(|Kept { coding, slots }| {
             self.stored.remove(used_at, Slab::held_bytes(slots.bytes()));
             let mut bytes = Vec::with_capacity(slots.bytes());
             self.slab.read(&slots, &mut bytes);
             self.slab.free(slots);
-            StoredBlock { codec, raw_bytes, bytes: bytes.into() }
+            StoredBlock { coding, raw_bytes, bytes: bytes.into() }
         });
         Some(Evicted { block, taken, speculated, used, decoded, stored })
     }
@@ -344,6 +374,7 @@ impl Taken {
 mod tests {
     use super::*;
     use crate::slab::SLOT_BYTES;
+    use codec::Codec;
     use proptest::prelude::*;
 
     fn block(bytes: usize) -> BlockBytes {
@@ -354,7 +385,7 @@ mod tests {
     fn stored(bytes: usize) -> StoredBlock {
         let mut out = Vec::new();
         codec::encode(Codec::Zstd, 1, &block(bytes), &mut out).unwrap();
-        StoredBlock { codec: Codec::Zstd, raw_bytes: bytes, bytes: out.into() }
+        StoredBlock { coding: Coding::Plain(Codec::Zstd), raw_bytes: bytes, bytes: out.into() }
     }
 
     #[test]

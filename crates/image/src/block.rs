@@ -1,6 +1,7 @@
 //! Blocks: the unit of storage and of a pull. A block is verified by its hash before anything decodes it.
 
 use crate::{Codec, ImageError, Metadata};
+use codec::filter::{self, Filter};
 use units::BlockId;
 
 /// A block as the block table has it.
@@ -16,6 +17,10 @@ pub struct BlockEntry {
     pub raw_bytes: u32,
     /// How it is compressed.
     pub codec: Codec,
+    /// What its chunks went through before that.
+    pub filter: Filter,
+    /// Index of the dictionary it was compressed with.
+    pub dictionary: Option<u8>,
     /// BLAKE3 of the stored bytes.
     pub hash: [u8; 32],
 }
@@ -30,6 +35,8 @@ impl Metadata {
             stored_bytes: raw.stored_bytes.get(),
             raw_bytes: raw.raw_bytes.get(),
             codec: Codec::from_u8(raw.codec)?,
+            filter: Filter::from_u8(raw.filter)?,
+            dictionary: raw.dictionary.checked_sub(1),
             hash: raw.hash,
         })
     }
@@ -57,11 +64,36 @@ impl Metadata {
     /// As [`Metadata::verify_block`], or the block was written wrongly and does not decode.
     pub fn decode_block(&self, id: BlockId, stored: &[u8], out: &mut Vec<u8>) -> Result<(), ImageError> {
         out.clear();
-        let block = self.verify_block(id, stored)?;
-        codec::decode(block.codec, stored, block.raw_bytes as usize, out).map_err(|source| ImageError::BlockCodec {
-            block: id,
-            offset: block.file_offset,
-            source,
-        })
+        self.verify_block(id, stored)?;
+        self.decode_verified(id, stored, out)
+    }
+
+    /// Decodes the stored bytes of a block, which were verified before, into `out`, which is cleared first.
+    ///
+    /// # Errors
+    /// No such block, or it was written wrongly and does not decode.
+    pub fn decode_verified(&self, id: BlockId, stored: &[u8], out: &mut Vec<u8>) -> Result<(), ImageError> {
+        out.clear();
+        let block = self.block(id).ok_or(ImageError::NoBlock { block: id, count: self.block_count() })?;
+        let dictionary = block.dictionary.and_then(|index| self.tables.dictionaries.get(usize::from(index)));
+        codec::decode_with(block.codec, dictionary, stored, block.raw_bytes as usize, out)
+            .map_err(|source| ImageError::BlockCodec { block: id, offset: block.file_offset, source })?;
+        if block.filter != Filter::None {
+            self.unfilter(id, &block, out);
+        }
+        Ok(())
+    }
+
+    /// Undoes the filter of a block, chunk by chunk: each depends on where it lies in the first file that has it.
+    fn unfilter(&self, id: BlockId, block: &BlockEntry, raw: &mut [u8]) {
+        for chunk in self.block_chunks(id) {
+            let (Some(entry), Some((_, index))) = (self.tables.chunks.get(chunk.0), self.chunk_reference(chunk)) else {
+                continue;
+            };
+            let start = (entry.position() - block.raw_start) as usize;
+            if let Some(bytes) = raw.get_mut(start..start + entry.bytes() as usize) {
+                filter::decode(block.filter, u64::from(index) * self.chunk_bytes() as u64, bytes);
+            }
+        }
     }
 }

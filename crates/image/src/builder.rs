@@ -12,7 +12,7 @@ mod layout;
 mod section;
 
 use crate::limits::NAME_BYTES_MAX;
-use crate::{Codec, ImageError, Kind, Limits, limits};
+use crate::{Codec, Filter, ImageError, Kind, Limits, format, limits};
 use layout::Layout;
 use units::{BlockId, ChunkId, ImageId, InodeId};
 
@@ -102,6 +102,10 @@ impl Content {
 pub struct BlockRecord {
     /// How it is compressed; anything but [`Codec::Stored`] must have made it smaller.
     pub codec: Codec,
+    /// The filter that each of its chunks went through, with the place of its first use in a file as position.
+    pub filter: Filter,
+    /// Index of the dictionary it was compressed with.
+    pub dictionary: Option<u8>,
     /// Bytes in the file.
     pub stored_bytes: u32,
     /// Bytes before compression.
@@ -146,6 +150,8 @@ pub struct Builder {
     entries: Vec<NewEntry>,
     extents: Vec<NewExtent>,
     optional: Vec<(u32, Vec<u8>)>,
+    dictionaries: Vec<Vec<u8>>,
+    hot_blocks: u32,
 }
 
 struct NewEntry {
@@ -172,7 +178,15 @@ fn printable(name: &[u8]) -> String {
 impl Builder {
     /// An empty image.
     pub fn new(params: BuilderParams) -> Builder {
-        Builder { params, inodes: Vec::new(), entries: Vec::new(), extents: Vec::new(), optional: Vec::new() }
+        Builder {
+            params,
+            inodes: Vec::new(),
+            entries: Vec::new(),
+            extents: Vec::new(),
+            optional: Vec::new(),
+            dictionaries: Vec::new(),
+            hot_blocks: 0,
+        }
     }
 
     /// Adds an inode. The first is the root directory.
@@ -254,11 +268,28 @@ impl Builder {
     /// # Errors
     /// The kind is one of a required section, or was added before.
     pub fn add_optional_section(&mut self, kind: u32, bytes: Vec<u8>) -> Result<(), ImageError> {
-        if kind == 0 || crate::format::SECTIONS_REQUIRED.contains(&kind) || self.optional.iter().any(|s| s.0 == kind) {
+        if kind == 0 || is_reserved(kind) || self.optional.iter().any(|s| s.0 == kind) {
             return Err(unwritable("an optional section has a kind of its own", kind));
         }
         self.optional.push((kind, bytes));
         Ok(())
+    }
+
+    /// The zstd dictionaries that blocks were compressed with.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn set_dictionaries(&mut self, dictionaries: Vec<Vec<u8>>) -> Result<(), ImageError> {
+        if dictionaries.len() > format::DICTIONARIES_MAX {
+            return Err(unwritable("an image has at most 255 dictionaries", dictionaries.len()));
+        }
+        self.dictionaries = dictionaries;
+        Ok(())
+    }
+
+    /// The first `count` blocks hold what programs read when they start.
+    pub fn set_hot_blocks(&mut self, count: u32) {
+        self.hot_blocks = count;
     }
 
     /// Lays everything out. `blocks` lie in the file already; `chunks` is indexed by the numbers used in
@@ -269,11 +300,16 @@ impl Builder {
     pub fn finish(mut self, blocks: &[BlockRecord], chunks: &[ChunkRecord]) -> Result<Built, ImageError> {
         self.optional.sort();
         let layout = Layout::new(&mut self, blocks, chunks)?;
-        section::assemble(&self.params, &layout, &self.optional)
+        section::assemble(&self, &layout)
     }
 
     fn kind(&self, id: InodeId) -> Option<Kind> {
         let index = id.0.checked_sub(1)?;
         Some(self.inodes.get(index as usize)?.content.kind())
     }
+}
+
+/// Whether sections of this kind are the builder's own.
+fn is_reserved(kind: u32) -> bool {
+    format::SECTIONS_REQUIRED.contains(&kind) || kind == format::SECTION_DICTIONARIES
 }

@@ -85,6 +85,12 @@ impl Metadata {
 
     /// The first page that refers to a chunk: lowest inode number, then lowest page. `None` if there is no such chunk.
     pub fn chunk_owner(&self, id: ChunkId) -> Option<PageId> {
+        let (inode, index) = self.chunk_reference(id)?;
+        Some(PageId::new(inode, (u64::from(index) * self.chunk_bytes() as u64 / PAGE_BYTES as u64) as u32))
+    }
+
+    /// The first file that refers to a chunk, and where in it, in chunks.
+    pub(crate) fn chunk_reference(&self, id: ChunkId) -> Option<(InodeId, u32)> {
         if id.0 >= self.chunk_count() {
             return None;
         }
@@ -101,8 +107,7 @@ impl Metadata {
                     && id.0 >= first.0
                     && id.0 - first.0 < run.chunks
                 {
-                    let chunk = u64::from(run.file_chunk) + u64::from(id.0 - first.0);
-                    return Some(PageId::new(inode, (chunk * self.chunk_bytes() as u64 / PAGE_BYTES as u64) as u32));
+                    return Some((inode, run.file_chunk + (id.0 - first.0)));
                 }
                 index += 1;
             }

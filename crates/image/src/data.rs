@@ -7,7 +7,7 @@
 use crate::chunk::{ChunkIndex, OWNER_SAMPLE_EXTENTS, block_at};
 use crate::metadata::Tables;
 use crate::section::unknown_codec;
-use crate::{Codec, ImageError, Superblock, format, section_name};
+use crate::{Codec, Filter, ImageError, Superblock, format, section_name};
 use std::ops::Range;
 
 /// Positions of chunks have 48 bits.
@@ -36,11 +36,14 @@ pub(crate) fn validate(superblock: &Superblock, tables: &Tables) -> Result<Chunk
     let chunk_bytes = superblock.chunk_bytes() as u32;
     let chunks = validate_chunks(tables, chunk_bytes)?;
     let introduced = validate_files(tables, chunk_bytes, &chunks.short)?;
-    let by_position = chunks.unsorted.then(|| {
+    let by_position: Option<Vec<u32>> = chunks.unsorted.then(|| {
         let mut order: Vec<u32> = (0..tables.chunks.len()).collect();
         order.sort_by_key(|&chunk| tables.chunks.get(chunk).map(|chunk| chunk.position()));
         order
     });
+    if superblock.has(format::FEATURE_FILTERS) {
+        validate_apart(tables, by_position.as_deref())?;
+    }
     Ok(ChunkIndex { introduced, by_position })
 }
 
@@ -64,8 +67,9 @@ fn validate_blocks(superblock: &Superblock, tables: &Tables) -> Result<(), Image
             let what = "the stored size of a block, bounded by its raw size,";
             return Err(block_error(index, 16, what, raw.into(), stored.into()));
         }
+        validate_coding(superblock, tables, index, block, codec)?;
         if let Some(byte) = block.reserved.iter().find(|&&byte| byte != 0) {
-            return Err(block_error(index, 25, "a reserved byte", 0, (*byte).into()));
+            return Err(block_error(index, 27, "a reserved byte", 0, (*byte).into()));
         }
         largest = largest.max(raw);
         file_end = file_end.saturating_add(stored.into());
@@ -82,6 +86,46 @@ fn validate_blocks(superblock: &Superblock, tables: &Tables) -> Result<(), Image
         let (expected, found) = (largest.into(), superblock.block_bytes.into());
         let what = "the largest raw size of a block";
         return Err(ImageError::Corrupt { section: "superblock", offset: 40, what, expected, found });
+    }
+    Ok(())
+}
+
+/// Checks the filter and the dictionary of a block against what the image says it uses.
+fn validate_coding(
+    superblock: &Superblock,
+    tables: &Tables,
+    index: u32,
+    block: &format::Block,
+    codec: Codec,
+) -> Result<(), ImageError> {
+    let known = Filter::ALL.iter().map(|filter| filter.to_u8()).max().unwrap_or(0);
+    if Filter::from_u8(block.filter).is_none() {
+        return Err(ImageError::NeedsNewer { what: "block filter", found: block.filter.into(), known: known.into() });
+    }
+    if block.filter != 0 && !superblock.has(format::FEATURE_FILTERS) {
+        return Err(block_error(index, 25, "the filter of a block, by the features,", 0, block.filter.into()));
+    }
+    let most = if codec == Codec::Zstd { tables.dictionaries.len() as u64 } else { 0 };
+    if u64::from(block.dictionary) > most {
+        return Err(block_error(index, 26, "the dictionary of a block, at most", most, block.dictionary.into()));
+    }
+    Ok(())
+}
+
+/// Chunks of a filtered block must not overlap: undoing the filter of one would change the other.
+fn validate_apart(tables: &Tables, by_position: Option<&[u32]>) -> Result<(), ImageError> {
+    let mut end_before = 0;
+    for rank in 0..tables.chunks.len() {
+        let index = by_position.and_then(|order| order.get(rank as usize).copied()).unwrap_or(rank);
+        let Some(chunk) = tables.chunks.get(index) else { break };
+        if chunk.position() < end_before {
+            let block = block_at(&tables.blocks, chunk.position()).and_then(|block| tables.blocks.get(block));
+            if block.is_none_or(|block| block.filter != 0) {
+                let what = "the position of a chunk in a filtered block, at least";
+                return Err(chunk_error(index, what, end_before, chunk.position()));
+            }
+        }
+        end_before = end_before.max(chunk.position() + u64::from(chunk.bytes()));
     }
     Ok(())
 }

@@ -29,7 +29,17 @@ pub fn dump(metadata: &Metadata, out: &mut dyn Write) -> Result {
     for id in (0..metadata.block_count()).map(BlockId) {
         let Some(block) = metadata.block(id) else { continue };
         let (at, stored, raw) = (block.file_offset, block.stored_bytes, block.raw_bytes);
-        write!(out, "block {id} offset {at} stored {stored} raw {raw} {} blake3 ", block.codec)?;
+        write!(out, "block {id} offset {at} stored {stored} raw {raw} {}", block.codec)?;
+        if block.filter != crate::Filter::None {
+            write!(out, " filter {}", block.filter.name())?;
+        }
+        if let Some(index) = block.dictionary {
+            write!(out, " dictionary {index}")?;
+        }
+        if id.0 < metadata.hot_blocks() {
+            write!(out, " hot")?;
+        }
+        write!(out, " blake3 ")?;
         hex(&block.hash, out)?;
         writeln!(out)?;
     }
@@ -44,6 +54,12 @@ fn dump_superblock(metadata: &Metadata, out: &mut dyn Write) -> Result {
     writeln!(out, "metadata offset {} bytes {}", superblock.metadata_offset, superblock.metadata_bytes)?;
     writeln!(out, "chunk-bytes {}", superblock.chunk_bytes())?;
     writeln!(out, "block-bytes {}", superblock.block_bytes)?;
+    if superblock.features != 0 {
+        writeln!(out, "features {:#x}", superblock.features)?;
+    }
+    if superblock.hot_blocks != 0 {
+        writeln!(out, "hot-blocks {}", superblock.hot_blocks)?;
+    }
     for section in metadata.section_report() {
         let (name, codec) = (section.name(), section.codec_name());
         write!(out, "section {} {name} {codec} offset {}", section.kind, section.offset)?;

@@ -88,6 +88,14 @@ pub enum ImageError {
         /// What there is.
         found: u64,
     },
+    /// A dictionary cannot be used.
+    #[error("dictionary {index} of the image cannot be used: {source}")]
+    Dictionary {
+        /// Its index.
+        index: u32,
+        /// The codec's error.
+        source: codec::CodecError,
+    },
     /// There is no such block.
     #[error("block {block} does not exist, the image has {count}")]
     NoBlock {

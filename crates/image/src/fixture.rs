@@ -3,7 +3,7 @@
 //! It splits files into chunks, deduplicates them, fills blocks in a chosen (or shuffled) order and compresses them
 //! with a cycle of codecs. Only what tests need: the real packer is the crate `pack`.
 
-use crate::{BlockRecord, Builder, BuilderParams, ChunkRecord, Codec, Content, ImageError, InodeRecord};
+use crate::{BlockRecord, Builder, BuilderParams, ChunkRecord, Codec, Content, Filter, ImageError, InodeRecord};
 use std::collections::BTreeMap;
 use units::{BlockId, ChunkId, InodeId, Rng, SplitMix64};
 
@@ -78,6 +78,12 @@ pub struct Fixture {
     pub block_bytes: usize,
     /// Codecs of the blocks, in turn.
     pub codecs: Vec<Codec>,
+    /// Filters of the blocks, in turn.
+    pub filters: Vec<Filter>,
+    /// A dictionary for the blocks of codec zstd.
+    pub dictionary: Option<Vec<u8>>,
+    /// So many blocks are marked hot.
+    pub hot_blocks: u32,
     /// Seed for placing chunks in random order; `None` keeps the order of first reference.
     pub shuffle: Option<u64>,
 }
@@ -85,7 +91,15 @@ pub struct Fixture {
 impl Default for Fixture {
     fn default() -> Fixture {
         let codecs = vec![Codec::Zstd];
-        Fixture { params: BuilderParams::default(), block_bytes: 64 << 10, codecs, shuffle: None }
+        Fixture {
+            params: BuilderParams::default(),
+            block_bytes: 64 << 10,
+            codecs,
+            filters: vec![Filter::None],
+            dictionary: None,
+            hot_blocks: 0,
+            shuffle: None,
+        }
     }
 }
 
@@ -93,15 +107,18 @@ impl Default for Fixture {
 #[derive(Default)]
 struct Chunks {
     bytes: Vec<Vec<u8>>,
+    /// Where each lies in the first file that has it.
+    positions: Vec<u64>,
     known: BTreeMap<[u8; 32], ChunkId>,
 }
 
 impl Chunks {
-    fn add(&mut self, bytes: &[u8]) -> ChunkId {
+    fn add(&mut self, bytes: &[u8], position: u64) -> ChunkId {
         let id = ChunkId(self.bytes.len() as u32);
         let found = *self.known.entry(*blake3::hash(bytes).as_bytes()).or_insert(id);
         if found == id {
             self.bytes.push(bytes.to_vec());
+            self.positions.push(position);
         }
         found
     }
@@ -155,24 +172,27 @@ impl Fixture {
         })?;
         let chunk_bytes = 1usize << self.params.chunk_shift;
         if let Body::File(parts) = &node.body {
+            let mut position = 0;
             for part in parts {
                 match part {
                     Part::Data(bytes) => {
-                        for chunk in bytes.chunks(chunk_bytes) {
-                            builder.add_extent(id, Some(chunks.add(chunk)), 1)?;
+                        for (index, chunk) in bytes.chunks(chunk_bytes).enumerate() {
+                            let at = position + (index * chunk_bytes) as u64;
+                            builder.add_extent(id, Some(chunks.add(chunk, at)), 1)?;
                         }
                     }
                     Part::Hole(bytes) => {
                         builder.add_extent(id, None, bytes.div_ceil(chunk_bytes as u64) as u32)?;
                     }
                 }
+                position += part.len();
             }
         }
         Ok(id)
     }
 
     /// Fills and compresses blocks, and puts the image together.
-    fn write(&self, builder: Builder, chunks: &Chunks) -> Result<Vec<u8>, ImageError> {
+    fn write(&self, mut builder: Builder, chunks: &Chunks) -> Result<Vec<u8>, ImageError> {
         let mut order: Vec<usize> = (0..chunks.bytes.len()).collect();
         if let Some(seed) = self.shuffle {
             let mut rng = SplitMix64(seed);
@@ -189,24 +209,34 @@ impl Fixture {
             let block = raw_blocks.len() - 1;
             let offset = raw_blocks[block].len() as u32;
             raw_blocks[block].extend_from_slice(bytes);
+            let filter = self.filters[block % self.filters.len()];
+            codec::filter::encode(filter, chunks.positions[index], &mut raw_blocks[block][offset as usize..]);
             let hash = *blake3::hash(bytes).as_bytes();
             records[index] = ChunkRecord { block: BlockId(block as u32), offset, bytes: bytes.len() as u32, hash };
         }
         let mut image = vec![0; crate::format::SUPERBLOCK_BYTES];
         let mut blocks = Vec::new();
-        for (raw, codec) in raw_blocks.iter().zip(self.codecs.iter().cycle()) {
+        let failed = |e: codec::CodecError| ImageError::Unwritable { what: "the codec failed", detail: e.to_string() };
+        let dictionary = self.dictionary.as_ref().map(|raw| codec::EncodeDictionary::new(3, raw)).transpose();
+        let dictionary = dictionary.map_err(failed)?;
+        for (index, (raw, codec)) in raw_blocks.iter().zip(self.codecs.iter().cycle()).enumerate() {
             let mut packed = Vec::new();
-            codec::encode(*codec, codec.default_level(), raw, &mut packed)
-                .map_err(|e| ImageError::Unwritable { what: "the codec failed", detail: e.to_string() })?;
-            let (codec, stored) = if packed.len() < raw.len() { (*codec, &packed) } else { (Codec::Stored, raw) };
+            let helped = dictionary.as_ref().filter(|_| *codec == Codec::Zstd);
+            codec::encode_with(*codec, codec.default_level(), helped, raw, &mut packed).map_err(failed)?;
+            let is_packed = packed.len() < raw.len();
+            let (codec, stored) = if is_packed { (*codec, &packed) } else { (Codec::Stored, raw) };
             blocks.push(BlockRecord {
                 codec,
+                filter: self.filters[index % self.filters.len()],
+                dictionary: helped.filter(|_| is_packed).map(|_| 0),
                 stored_bytes: stored.len() as u32,
                 raw_bytes: raw.len() as u32,
                 hash: *blake3::hash(stored).as_bytes(),
             });
             image.extend_from_slice(stored);
         }
+        builder.set_hot_blocks(self.hot_blocks);
+        builder.set_dictionaries(self.dictionary.iter().cloned().collect())?;
         let built = builder.finish(&blocks, &records)?;
         image.extend_from_slice(&built.metadata);
         image[..built.superblock.len()].copy_from_slice(&built.superblock);

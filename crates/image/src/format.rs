@@ -16,8 +16,15 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 /// Entries of the section table in the superblock: what fills the superblock after its header.
 pub const SECTIONS_MAX: usize = 62;
 
-/// Features a reader must know (`Superblock::features`); version 1 defines none.
-pub const FEATURES_KNOWN: u32 = 0;
+/// Feature: the chunks of some blocks went through a branch filter before compression (`Block::filter`).
+pub const FEATURE_FILTERS: u32 = 1;
+/// Feature: there is a section of dictionaries, and blocks that need them (`Block::dictionary`).
+pub const FEATURE_DICTIONARIES: u32 = 2;
+/// Feature: the first blocks are hot (`Superblock::hot_blocks`).
+pub const FEATURE_HOT: u32 = 4;
+
+/// Features a reader must know (`Superblock::features`).
+pub const FEATURES_KNOWN: u32 = FEATURE_FILTERS | FEATURE_DICTIONARIES | FEATURE_HOT;
 
 /// Required section: inode records, inode 1 first.
 pub const SECTION_INODES: u32 = 1;
@@ -42,6 +49,9 @@ pub const SECTION_BLOCKS: u32 = 10;
 /// Required section: first 16 bytes of the BLAKE3 hash of each chunk. Last, because it is the largest and a mount does
 /// not need it to start.
 pub const SECTION_CHUNK_HASHES: u32 = 11;
+/// Section of images with [`FEATURE_DICTIONARIES`]: a count (u32), so many lengths (u32), and the zstd dictionaries back
+/// to back. Stands before the chunk hashes in the file, since a mount needs it to start.
+pub const SECTION_DICTIONARIES: u32 = 12;
 /// Optional section, reserved: a profile that travels with the image.
 pub const SECTION_PROFILE: u32 = 32;
 /// Optional section, reserved: a signature of the superblock with `check` and this section's table entry zeroed.
@@ -61,6 +71,18 @@ pub const SECTIONS_REQUIRED: [u32; 11] = [
     SECTION_BLOCKS,
     SECTION_CHUNK_HASHES,
 ];
+
+/// Where a kind of section stands among the others: by number, except that the chunk hashes come after the dictionaries.
+pub const fn section_rank(kind: u32) -> u32 {
+    match kind {
+        SECTION_CHUNK_HASHES => SECTION_DICTIONARIES,
+        SECTION_DICTIONARIES => SECTION_CHUNK_HASHES,
+        kind => kind,
+    }
+}
+
+/// Most dictionaries of an image: `Block::dictionary` is a byte, and 0 means none.
+pub const DICTIONARIES_MAX: usize = 255;
 
 /// Section flag: a reader that does not know the kind skips the section.
 pub const SECTION_OPTIONAL: u8 = 1;
@@ -138,8 +160,10 @@ pub struct Superblock {
     pub section_count: U32,
     /// Zero.
     pub reserved_b: U32,
+    /// With [`FEATURE_HOT`]: the blocks before this one hold what programs read when they start; else 0.
+    pub hot_blocks: U32,
     /// Zero.
-    pub reserved_c: [u8; 24],
+    pub reserved_c: [u8; 20],
     /// BLAKE3 of the superblock with this field zero. Not needed for trust, since the identity of the image covers
     /// it too, but it tells a damaged superblock from one that was written wrongly.
     pub check: [u8; 32],
@@ -261,8 +285,12 @@ pub struct Block {
     pub raw_bytes: U32,
     /// Codec number.
     pub codec: u8,
+    /// With [`FEATURE_FILTERS`]: number of the filter that each chunk of the block went through; else 0.
+    pub filter: u8,
+    /// With [`FEATURE_DICTIONARIES`]: 0 for none, else 1 + index of the dictionary it was compressed with; else 0.
+    pub dictionary: u8,
     /// Zero.
-    pub reserved: [u8; 7],
+    pub reserved: [u8; 5],
     /// BLAKE3 of the stored bytes.
     pub hash: [u8; 32],
 }

@@ -19,6 +19,7 @@ mod builder;
 mod check;
 mod chunk;
 mod data;
+mod dictionary;
 mod directory;
 mod dump;
 mod error;
@@ -47,6 +48,7 @@ pub use builder::{BlockRecord, Builder, BuilderParams, Built, ChunkRecord, Conte
 pub use check::{Report, check};
 pub use chunk::ChunkPlace;
 pub use codec::Codec;
+pub use codec::filter::Filter;
 pub use directory::Entry;
 pub use dump::dump;
 pub use error::ImageError;

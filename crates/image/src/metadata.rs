@@ -3,7 +3,7 @@
 use crate::chunk::ChunkIndex;
 use crate::section::{decode, read_stored};
 use crate::table::Table;
-use crate::{ImageError, Limits, ReadAt, SectionReport, Superblock, data, format, tree};
+use crate::{ImageError, Limits, ReadAt, SectionReport, Superblock, data, dictionary, format, tree};
 use std::ops::Range;
 use std::sync::OnceLock;
 use units::ImageId;
@@ -34,6 +34,7 @@ pub(crate) struct Tables {
     pub(crate) extents: Table<format::Extent>,
     pub(crate) chunks: Table<format::Chunk>,
     pub(crate) blocks: Table<format::Block>,
+    pub(crate) dictionaries: Vec<codec::Dictionary>,
     /// Empty until loaded.
     pub(crate) chunk_hashes: OnceLock<Table<format::ChunkHash>>,
 }
@@ -71,6 +72,13 @@ impl Metadata {
                 *slot = decode(section, &stored)?;
             }
         }
+        let dictionaries = match superblock.section(format::SECTION_DICTIONARIES).filter(|section| !section.optional) {
+            None => Vec::new(),
+            Some(section) => {
+                read_stored(source, section, &mut stored)?;
+                dictionary::parse(&decode(section, &stored)?)?
+            }
+        };
         drop(stored);
         let [inodes, entries, names, targets, xattr_sets, xattrs, xattr_bytes, extents, chunks, blocks] = raw;
         let tables = Tables {
@@ -84,6 +92,7 @@ impl Metadata {
             extents: Table::new(extents),
             chunks: Table::new(chunks),
             blocks: Table::new(blocks),
+            dictionaries,
             chunk_hashes: OnceLock::new(),
         };
         tree::validate(&tables, limits)?;
@@ -148,6 +157,11 @@ impl Metadata {
         self.tables.chunks.len()
     }
 
+    /// The blocks before this one hold what programs read when they start; 0 if the packer did not know.
+    pub fn hot_blocks(&self) -> u32 {
+        self.superblock.hot_blocks
+    }
+
     /// Bytes of a full chunk: a power of two, at most a page.
     pub fn chunk_bytes(&self) -> usize {
         self.superblock.chunk_bytes()
@@ -164,8 +178,9 @@ impl Metadata {
         let pools = t.names.len() + t.targets.len() + t.xattr_bytes.len();
         let tree = t.inodes.byte_len() + t.entries.byte_len() + t.xattr_sets.byte_len() + t.xattrs.byte_len();
         let data = t.extents.byte_len() + t.chunks.byte_len() + t.blocks.byte_len();
+        let dictionaries: usize = t.dictionaries.iter().map(codec::Dictionary::memory_bytes).sum();
         let hashes = t.chunk_hashes.get().map_or(0, Table::byte_len);
-        size_of::<Metadata>() + pools + tree + data + hashes + self.chunk_index.memory_bytes()
+        size_of::<Metadata>() + pools + tree + data + dictionaries + hashes + self.chunk_index.memory_bytes()
     }
 
     /// Reads, verifies and decodes an optional section (profile, signature) from the image this was opened from;

@@ -49,6 +49,7 @@ pub fn section_name(kind: u32) -> &'static str {
         format::SECTION_CHUNKS => "chunks",
         format::SECTION_CHUNK_HASHES => "chunk-hashes",
         format::SECTION_BLOCKS => "blocks",
+        format::SECTION_DICTIONARIES => "dictionaries",
         format::SECTION_PROFILE => "profile",
         format::SECTION_SIGNATURE => "signature",
         _ => "unknown",

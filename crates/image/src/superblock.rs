@@ -33,6 +33,10 @@ pub struct Superblock {
     pub chunk_count: u32,
     /// Blocks.
     pub block_count: u32,
+    /// Bits of the features it uses.
+    pub features: u32,
+    /// The blocks before this one hold what programs read when they start; 0 if that is not known.
+    pub hot_blocks: u32,
     /// The section table, in file order.
     pub sections: Vec<SectionReport>,
 }
@@ -109,11 +113,12 @@ impl Superblock {
         }
         require_zero(&[raw.reserved_a], 11)?;
         require_zero(raw.reserved_b.as_bytes(), 68)?;
-        require_zero(&raw.reserved_c, 72)?;
+        require_zero(&raw.reserved_c, 76)?;
         let superblock = Superblock::from_raw(raw, bytes);
         superblock.check_region(limits)?;
         superblock.check_sections(raw)?;
         superblock.check_counts(limits)?;
+        superblock.check_features()?;
         Ok(superblock)
     }
 
@@ -146,6 +151,8 @@ impl Superblock {
             extent_count: raw.extent_count.get(),
             chunk_count: raw.chunk_count.get(),
             block_count: raw.block_count.get(),
+            features: raw.features.get(),
+            hot_blocks: raw.hot_blocks.get(),
             sections: raw.sections[..used].iter().map(section_report).collect(),
         }
     }
@@ -171,15 +178,16 @@ impl Superblock {
             return Err(corrupt(64, "the number of sections", format::SECTIONS_MAX as u64, count.into()));
         }
         let mut end = self.metadata_offset;
-        let mut kind_before = 0;
+        let mut rank_before = 0;
         for (i, section) in self.sections.iter().enumerate() {
             let at = 128 + 64 * i;
-            if section.kind <= kind_before {
-                let least = u64::from(kind_before) + 1;
+            let rank = format::section_rank(section.kind);
+            if rank <= rank_before {
+                let least = u64::from(rank_before) + 1;
                 return Err(corrupt(at, "the section kind, which must ascend,", least, section.kind.into()));
             }
-            kind_before = section.kind;
-            check_section_flags(at, section, &raw.sections[i])?;
+            rank_before = rank;
+            check_section_flags(at, section, &raw.sections[i], self.has(format::FEATURE_DICTIONARIES))?;
             if section.offset != end {
                 return Err(corrupt(at + 8, "the start of a section", end, section.offset));
             }
@@ -189,6 +197,23 @@ impl Superblock {
             return Err(corrupt(128, "the end of the last section", self.file_bytes, end));
         }
         require_zero(raw.sections[count as usize..].as_bytes(), 128 + 64 * count as usize)
+    }
+
+    /// Whether the image uses a feature.
+    pub(crate) fn has(&self, feature: u32) -> bool {
+        self.features & feature != 0
+    }
+
+    fn check_features(&self) -> Result<(), ImageError> {
+        let found = u64::from(self.section(format::SECTION_DICTIONARIES).is_some());
+        if found != u64::from(self.has(format::FEATURE_DICTIONARIES)) {
+            return Err(corrupt(12, "the number of dictionary sections, by the features,", 1 - found, found));
+        }
+        let most = if self.has(format::FEATURE_HOT) { self.block_count } else { 0 };
+        if self.hot_blocks > most {
+            return Err(corrupt(72, "the number of hot blocks, at most", most.into(), self.hot_blocks.into()));
+        }
+        Ok(())
     }
 
     fn check_counts(&self, limits: &Limits) -> Result<(), ImageError> {
@@ -254,7 +279,12 @@ fn section_report(raw: &format::Section) -> SectionReport {
     }
 }
 
-fn check_section_flags(at: usize, section: &SectionReport, raw: &format::Section) -> Result<(), ImageError> {
+fn check_section_flags(
+    at: usize,
+    section: &SectionReport,
+    raw: &format::Section,
+    dictionaries: bool,
+) -> Result<(), ImageError> {
     let flags = raw.flags;
     if flags & !format::SECTION_OPTIONAL != 0 {
         let (found, known) = (flags.into(), format::SECTION_OPTIONAL.into());
@@ -263,7 +293,9 @@ fn check_section_flags(at: usize, section: &SectionReport, raw: &format::Section
     if raw.reserved != 0 {
         return Err(corrupt(at + 7, "a reserved byte", 0, raw.reserved.into()));
     }
-    if !format::SECTIONS_REQUIRED.contains(&section.kind) {
+    let is_required = format::SECTIONS_REQUIRED.contains(&section.kind)
+        || (dictionaries && section.kind == format::SECTION_DICTIONARIES);
+    if !is_required {
         if section.optional {
             return Ok(());
         }

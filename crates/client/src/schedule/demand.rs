@@ -215,6 +215,11 @@ impl Schedule {
         for page in self.pages_waiting_for(block) {
             self.complete(now, page, block, &bytes);
         }
+        // A local start reads hot blocks whole, so their pages go to the kernel at once. From a server they come by
+        // READs, which it learns from.
+        if !self.settings.remote && self.settings.store_evicted && block.0 < self.metadata.hot_blocks() {
+            self.effects.evicted.extend(self.cache.hand_on(block, &bytes));
+        }
         self.speculate(now);
     }
 

@@ -80,7 +80,9 @@ impl Layout {
                 stored_bytes: block.stored_bytes.into(),
                 raw_bytes: block.raw_bytes.into(),
                 codec: block.codec.to_u8(),
-                reserved: [0; 7],
+                filter: block.filter.to_u8(),
+                dictionary: block.dictionary.map_or(0, |index| index + 1),
+                reserved: [0; 5],
                 hash: block.hash,
             });
             file_end += u64::from(block.stored_bytes);

@@ -1,18 +1,16 @@
 //! From tables to the bytes of the metadata region and the superblock.
 
 use super::layout::Layout;
-use super::{BuilderParams, Built};
+use super::{Builder, BuilderParams, Built};
 use crate::section::{record_bytes, to_columns};
 use crate::superblock::check_hash;
-use crate::{Codec, ImageError, Metadata, ReadAt, format};
+use crate::{Codec, ImageError, Metadata, ReadAt, dictionary, format};
 use std::io;
 use zerocopy::{FromZeros, IntoBytes};
 
-pub(super) fn assemble(
-    params: &BuilderParams,
-    layout: &Layout,
-    optional: &[(u32, Vec<u8>)],
-) -> Result<Built, ImageError> {
+pub(super) fn assemble(builder: &Builder, layout: &Layout) -> Result<Built, ImageError> {
+    let params = &builder.params;
+    let dictionaries = dictionary::section(&builder.dictionaries);
     let raw: [(u32, &[u8]); format::SECTIONS_REQUIRED.len()] = [
         (format::SECTION_INODES, layout.inodes.as_bytes()),
         (format::SECTION_ENTRIES, layout.entries.as_bytes()),
@@ -29,12 +27,15 @@ pub(super) fn assemble(
     let mut region = Region { start: layout.metadata_offset, metadata: Vec::new(), table: Vec::new() };
     // Kinds ascend in the file, and optional kinds may lie between the required ones' numbers in later versions.
     let mut sections: Vec<(u32, &[u8], u8)> = raw.iter().map(|&(kind, bytes)| (kind, bytes, 0)).collect();
-    sections.extend(optional.iter().map(|(kind, bytes)| (*kind, bytes.as_slice(), format::SECTION_OPTIONAL)));
-    sections.sort_by_key(|&(kind, _, _)| kind);
+    if !builder.dictionaries.is_empty() {
+        sections.push((format::SECTION_DICTIONARIES, &dictionaries, 0));
+    }
+    sections.extend(builder.optional.iter().map(|(kind, bytes)| (*kind, bytes.as_slice(), format::SECTION_OPTIONAL)));
+    sections.sort_by_key(|&(kind, _, _)| format::section_rank(kind));
     for (kind, bytes, flags) in sections {
         region.push(params, kind, flags, bytes)?;
     }
-    let superblock = superblock(params, layout, &region)?;
+    let superblock = superblock(builder, layout, &region)?;
     let mut built = Built {
         superblock: superblock.as_bytes().to_vec(),
         metadata_offset: layout.metadata_offset,
@@ -87,7 +88,7 @@ impl Region {
     }
 }
 
-fn superblock(params: &BuilderParams, layout: &Layout, region: &Region) -> Result<format::Superblock, ImageError> {
+fn superblock(builder: &Builder, layout: &Layout, region: &Region) -> Result<format::Superblock, ImageError> {
     let (limit, found) = (format::SECTIONS_MAX as u64, region.table.len() as u64);
     if found > limit {
         return Err(ImageError::Limit { what: "the number of sections", limit, found });
@@ -95,7 +96,9 @@ fn superblock(params: &BuilderParams, layout: &Layout, region: &Region) -> Resul
     let mut superblock = format::Superblock::new_zeroed();
     superblock.magic = format::MAGIC;
     superblock.version.set(format::VERSION);
-    superblock.chunk_shift = params.chunk_shift;
+    superblock.chunk_shift = builder.params.chunk_shift;
+    superblock.features.set(features(builder, layout));
+    superblock.hot_blocks.set(builder.hot_blocks);
     superblock.file_bytes.set(layout.metadata_offset + region.metadata.len() as u64);
     superblock.metadata_offset.set(layout.metadata_offset);
     superblock.metadata_bytes.set(region.metadata.len() as u64);
@@ -109,6 +112,14 @@ fn superblock(params: &BuilderParams, layout: &Layout, region: &Region) -> Resul
     superblock.sections[..region.table.len()].copy_from_slice(&region.table);
     superblock.check = check_hash(&superblock);
     Ok(superblock)
+}
+
+/// Bits of the features that this image needs a reader to know.
+fn features(builder: &Builder, layout: &Layout) -> u32 {
+    let bit = |needed, feature| if needed { feature } else { 0 };
+    bit(layout.blocks.iter().any(|block| block.filter != 0), format::FEATURE_FILTERS)
+        | bit(!builder.dictionaries.is_empty(), format::FEATURE_DICTIONARIES)
+        | bit(builder.hot_blocks > 0, format::FEATURE_HOT)
 }
 
 /// The image about to be written, without its blocks, which opening does not read.

@@ -2,7 +2,8 @@
 
 use super::open;
 use crate::{
-    BlockRecord, Builder, BuilderParams, ChunkRecord, Codec, Content, ImageError, InodeRecord, Limits, Metadata, ReadAt,
+    BlockRecord, Builder, BuilderParams, ChunkRecord, Codec, Content, Filter, ImageError, InodeRecord, Limits,
+    Metadata, ReadAt,
 };
 use units::{BlockId, ChunkId, InodeId};
 
@@ -19,7 +20,14 @@ fn with_file(bytes: u64) -> (Builder, InodeId) {
     (builder, file)
 }
 
-const BLOCK: BlockRecord = BlockRecord { codec: Codec::Stored, stored_bytes: 8192, raw_bytes: 8192, hash: [0; 32] };
+const BLOCK: BlockRecord = BlockRecord {
+    codec: Codec::Stored,
+    filter: Filter::None,
+    dictionary: None,
+    stored_bytes: 8192,
+    raw_bytes: 8192,
+    hash: [0; 32],
+};
 
 fn chunk(offset: u32, bytes: u32) -> ChunkRecord {
     ChunkRecord { block: BlockId(0), offset, bytes, hash: [offset as u8; 32] }

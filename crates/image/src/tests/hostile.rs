@@ -1,10 +1,11 @@
 //! Damaged and hostile images: every flipped byte, every truncation, and every rule of the format broken by itself.
 
 use super::parts::{Parts, seal};
-use super::tree::{everything, plain};
+use super::tree::{dictionary, everything, plain};
 use super::{check, open};
+use crate::fixture::Fixture;
 use crate::format::*;
-use crate::{Codec, ImageError, Limits, Metadata};
+use crate::{Codec, Filter, ImageError, Limits, Metadata};
 
 fn image() -> Vec<u8> {
     plain().pack(&everything()).unwrap()
@@ -79,7 +80,7 @@ fn with_superblock(change: impl FnOnce(&mut [u8])) -> String {
 fn a_newer_image_asks_for_a_newer_runnel() {
     let newer = "needs a newer runnel";
     assert!(with_superblock(|s| s[8] = 2).contains(newer));
-    assert!(with_superblock(|s| s[12] = 1).contains(newer));
+    assert!(with_superblock(|s| s[12] = 8).contains(newer));
     // A codec, a section flag, and a required kind this version does not know.
     assert!(with_superblock(|s| s[128 + 4] = 9).contains(newer));
     assert!(with_superblock(|s| s[128 + 5] = 2).contains(newer));
@@ -110,7 +111,7 @@ fn optional_sections_are_skipped_but_verified() {
 
 #[test]
 fn every_rule_of_the_superblock_holds() {
-    let cases: [(usize, u8, &str); 15] = [
+    let cases: [(usize, u8, &str); 17] = [
         (8, 0, "format version"),
         (10, 13, "chunk size"),
         (10, 7, "chunk size"),
@@ -124,7 +125,9 @@ fn every_rule_of_the_superblock_holds() {
         (64, 12, "section kind"),
         (128 + 2 * 64 + 6, 1, "newer runnel: filter"),
         (69, 1, "reserved"),
-        (72, 1, "reserved"),
+        (72, 1, "hot blocks"),
+        (76, 1, "reserved"),
+        (12, 2, "dictionary sections"),
         (4095, 1, "reserved"),
     ];
     for (at, value, expected) in cases {
@@ -342,6 +345,49 @@ fn every_rule_of_data_holds() {
     let mut parts = Parts::of(&image());
     parts.blocks.push(0);
     assert!(open(&parts.assemble()).unwrap_err().to_string().contains("end of the last block"));
+}
+
+#[test]
+fn every_rule_of_filters_dictionaries_and_heat_holds() {
+    let fixture = Fixture {
+        codecs: vec![Codec::Zstd],
+        filters: vec![Filter::X86_64],
+        dictionary: Some(dictionary()),
+        hot_blocks: 1,
+        ..plain()
+    };
+    let image = fixture.pack(&everything()).unwrap();
+    check(&image).unwrap();
+    assert_eq!(open(&image).unwrap().hot_blocks(), 1);
+    let refused = |change: &dyn Fn(&mut Parts), expected: &str| {
+        let mut parts = Parts::of(&image);
+        change(&mut parts);
+        let error = open(&parts.assemble()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let features = |features: u32| move |parts: &mut Parts| parts.superblock.features.set(features);
+    refused(&features(FEATURE_DICTIONARIES | FEATURE_HOT), "filter of a block, by the features");
+    refused(&features(FEATURE_FILTERS | FEATURE_DICTIONARIES), "hot blocks");
+    refused(&features(FEATURE_FILTERS | FEATURE_HOT), "newer runnel: required section");
+    refused(&|parts| parts.superblock.hot_blocks.set(1 << 20), "hot blocks");
+    refused(&|parts| parts.section(SECTION_BLOCKS)[25] = 9, "newer runnel: block filter");
+    refused(&|parts| parts.section(SECTION_BLOCKS)[26] = 2, "dictionary of a block");
+    refused(&|parts| parts.section(SECTION_BLOCKS)[27] = 1, "reserved");
+    refused(&|parts| parts.set(SECTION_DICTIONARIES, 0, 0), "number of dictionaries");
+    refused(&|parts| parts.set(SECTION_DICTIONARIES, 0, 256), "number of dictionaries");
+    refused(&|parts| parts.set(SECTION_DICTIONARIES, 0, 200), "end of a dictionary");
+    refused(&|parts| parts.set(SECTION_DICTIONARIES, 4, u32::MAX), "end of a dictionary");
+    let short = dictionary().len() as u32 - 1;
+    refused(&|parts| parts.set(SECTION_DICTIONARIES, 4, short), "end of the last dictionary");
+    refused(&|parts| parts.set(SECTION_DICTIONARIES, 4, 100), "dictionary 0 of the image cannot be used");
+    refused(&|parts| parts.section(SECTION_DICTIONARIES).truncate(3), "size of the section");
+    // Two chunks at one place of a filtered block: undoing the filter of one would change the other.
+    let metadata = open(&image).unwrap();
+    let first = metadata.tables.chunks.get(0).unwrap();
+    let same = (1..metadata.chunk_count())
+        .find(|&id| metadata.tables.chunks.get(id).is_some_and(|chunk| chunk.bytes() == first.bytes()));
+    let at = 8 * same.expect("two chunks of one length") as usize;
+    refused(&|parts| parts.set_u64(SECTION_CHUNKS, at, first.place.get()), "chunk in a filtered block");
 }
 
 #[test]

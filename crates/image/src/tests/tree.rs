@@ -1,7 +1,7 @@
 //! Trees to test with: one that has everything once, and random ones.
 
 use crate::fixture::{Body, Fixture, Node, Part};
-use crate::{BuilderParams, Codec, Content, Limits, device_number};
+use crate::{BuilderParams, Codec, Content, Filter, Limits, device_number};
 use units::{Rng, SplitMix64};
 
 /// Bytes that repeat little, from a seed.
@@ -64,10 +64,17 @@ pub(super) fn everything() -> Vec<Node> {
 /// A packer whose output depends on no compression library: what may be pinned.
 pub(super) fn plain() -> Fixture {
     let params = BuilderParams { metadata_codec: Codec::Stored, metadata_level: 0, ..BuilderParams::default() };
-    Fixture { params, block_bytes: 8192, codecs: vec![Codec::Stored], shuffle: None }
+    Fixture { params, block_bytes: 8192, codecs: vec![Codec::Stored], ..Fixture::default() }
 }
 
-/// A random packer: chunk size, block size, codecs, order.
+/// A dictionary learned from text as it stands in random trees.
+pub(super) fn dictionary() -> Vec<u8> {
+    let samples: Vec<Vec<u8>> = (0..200).map(|seed| text(seed, 400)).collect();
+    let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();
+    codec::train(&samples, 4096).unwrap().expect("enough to learn from")
+}
+
+/// A random packer: chunk size, block size, codecs, filters, dictionary, order.
 pub(super) fn random_fixture(rng: &mut impl Rng) -> Fixture {
     let params = BuilderParams {
         chunk_shift: 8 + rng.below(5) as u8,
@@ -77,7 +84,9 @@ pub(super) fn random_fixture(rng: &mut impl Rng) -> Fixture {
     };
     let codecs = (0..1 + rng.below(3)).map(|_| Codec::ALL[rng.below(4) as usize]).collect();
     let shuffle = if rng.below(2) == 0 { Some(rng.next_u64()) } else { None };
-    Fixture { params, block_bytes: 4096 << rng.below(5), codecs, shuffle }
+    let filters = (0..1 + rng.below(3)).map(|_| Filter::ALL[rng.below(3) as usize]).collect();
+    let dictionary = if rng.below(2) == 0 { Some(dictionary()) } else { None };
+    Fixture { params, block_bytes: 4096 << rng.below(5), codecs, filters, dictionary, shuffle, hot_blocks: 0 }
 }
 
 fn random_name(rng: &mut impl Rng) -> Vec<u8> {
