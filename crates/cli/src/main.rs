@@ -14,9 +14,11 @@ macro_rules! outln {
 
 mod command;
 mod failure;
+mod hot;
 mod progress;
+mod recording;
 
-use command::*;
+use command::{hot as hot_command, *};
 
 /// Run software that your device has no room to install.
 #[derive(Parser)]
@@ -43,6 +45,8 @@ enum Command {
     Mount(mount::Args),
     Umount(umount::Args),
     Run(run::Args),
+    Record(record::Args),
+    Hot(hot_command::Args),
     Enter(enter::Args),
     Redirect(redirect::Args),
     Status(status::Args),
@@ -69,6 +73,8 @@ fn main() -> ExitCode {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Run(args) => run::run(args),
+        Command::Record(args) => record::run(args),
+        Command::Hot(args) => hot_command::run(args),
         Command::Enter(args) => enter::run(args),
         Command::Redirect(args) => redirect::run(args),
         Command::Status(args) => status::run(args),

@@ -25,6 +25,7 @@ use units::{InodeId, PAGE_BYTES};
 use crate::counters::{Operations, count};
 use crate::errno;
 use crate::process::Processes;
+use crate::record::{Read, Recorder, Tap};
 use crate::source::Source;
 use crate::sparse::{self, Seek};
 
@@ -56,6 +57,8 @@ pub(crate) struct ImageFilesystem {
     source: Arc<dyn Source>,
     metadata: Arc<Metadata>,
     processes: Processes,
+    /// Where a recording of the mount goes.
+    tap: Option<Arc<Tap>>,
     operations: Arc<Operations>,
     settings: Settings,
     /// Whether any inode has extended attributes; if none, the kernel is told not to ask again.
@@ -66,15 +69,27 @@ pub(crate) struct ImageFilesystem {
 }
 
 impl ImageFilesystem {
-    pub(crate) fn new(source: Arc<dyn Source>, operations: Arc<Operations>, settings: Settings) -> ImageFilesystem {
+    pub(crate) fn new(
+        source: Arc<dyn Source>,
+        operations: Arc<Operations>,
+        settings: Settings,
+        recorder: Option<Arc<dyn Recorder>>,
+    ) -> ImageFilesystem {
         let metadata = source.metadata().clone();
-        let ending = source.clone();
-        let processes = Processes::new(move |token| ending.end(token));
+        let tap = recorder.map(|recorder| Arc::new(Tap::new(recorder, &metadata)));
+        let (ending, told) = (source.clone(), tap.clone());
+        let processes = Processes::new(move |token| {
+            if let Some(tap) = &told {
+                tap.end(token);
+            }
+            ending.end(token);
+        });
         let has_xattrs = has_xattrs(&metadata);
         ImageFilesystem {
             source,
             metadata,
             processes,
+            tap,
             operations,
             settings,
             has_xattrs,
@@ -214,7 +229,13 @@ impl Filesystem for ImageFilesystem {
             Ok(_) => reply.error(errno::INCONSISTENT),
             Err(error) => reply.error(errno::of_read(&error)),
         });
-        self.source.read(token, id, offset, bytes, done);
+        match &self.tap {
+            None => self.source.read(token, id, offset, bytes, done),
+            Some(tap) => {
+                let read = Read { token, thread: request.pid(), inode: id, offset, bytes };
+                tap.read(&*self.source, &self.metadata, read, done);
+            }
+        }
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {

@@ -4,7 +4,8 @@
 //! pushes are stored into the page cache ahead of the program, and a warm program asks the daemon for nothing. Reads
 //! that do reach the daemon go to a [`client::Session`], which answers from any thread.
 //!
-//! The parts, bottom up: `filesystem` (FUSE operations), `process` (thread ids to tokens), `connection` and `sink` (the
+//! The parts, bottom up: `filesystem` (FUSE operations), `process` (thread ids to tokens), `record` (who is told what is
+//! read), `connection` and `sink` (the
 //! page cache), `mountpoint` (the mount table), `device` (making a mount), `mounted` (one live mount, bounded in every wait), `control` (the socket
 //! `runnel status` asks), `enter` (a program inside an image without root), `run` (mount and enter), `redirect` (image
 //! files over local paths). Called by `cli` and `bench`. This is the only crate that names fuser.
@@ -23,6 +24,7 @@ pub mod mountpoint;
 mod namespace;
 mod overlay;
 mod process;
+pub mod record;
 pub mod redirect;
 pub mod run;
 mod runtime;

@@ -26,6 +26,7 @@ use crate::control::{Controlled, MountStatus, Server};
 use crate::counters::{FuseCounters, Operations};
 use crate::filesystem::{ImageFilesystem, Settings};
 use crate::mountpoint;
+use crate::record::Recorder;
 use crate::runtime::{PrivateDirectory, Purpose};
 use crate::signals::{self, Signals};
 use crate::sink::Sink;
@@ -65,6 +66,8 @@ pub struct Options {
     pub overlay: Option<PathBuf>,
     /// Whether `runnel status` shows this mount.
     pub control: bool,
+    /// Who is told what is read. A recorded mount has one serving thread, and the kernel reads nothing ahead.
+    pub recorder: Option<Arc<dyn Recorder>>,
     /// Whether `fusermount3` may be used when the system call is not allowed.
     pub helper: bool,
 }
@@ -82,6 +85,7 @@ impl Default for Options {
             owner: None,
             overlay: None,
             control: true,
+            recorder: None,
             helper: true,
         }
     }
@@ -143,14 +147,17 @@ impl Mounted {
     pub(crate) fn start_source(
         source: Arc<dyn Source>,
         mountpoint: &Path,
-        options: Options,
+        mut options: Options,
     ) -> Result<Mounted, MountError> {
+        if options.recorder.is_some() {
+            (options.threads, options.readahead_bytes) = (1, 0);
+        }
         let mountpoint = mountpoint::validate(mountpoint)?;
         let private = options.overlay.as_ref().map(|_| PrivateDirectory::new(Purpose::Lower)).transpose()?;
         let lower = private.as_ref().map_or_else(|| mountpoint.clone(), |private| private.path().to_path_buf());
         let operations = Arc::new(Operations::default());
         let settings = Settings { readahead_bytes: options.readahead_bytes, owner: options.owner };
-        let filesystem = ImageFilesystem::new(source.clone(), operations.clone(), settings);
+        let filesystem = ImageFilesystem::new(source.clone(), operations.clone(), settings, options.recorder.clone());
         let fuse = make(filesystem, &lower, &options)?;
         let started = serve(fuse, source, operations, mountpoint, lower.clone(), private, options);
         if started.is_err() {

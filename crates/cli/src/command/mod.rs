@@ -10,12 +10,14 @@ pub mod dump;
 pub mod enter;
 #[cfg(feature = "full")]
 pub mod extract;
+pub mod hot;
 pub mod images;
 pub mod ls;
 pub mod mount;
 #[cfg(feature = "full")]
 pub mod pack;
 pub mod push;
+pub mod record;
 pub mod redirect;
 pub mod run;
 #[cfg(feature = "full")]

@@ -34,6 +34,8 @@ macro_rules! need_fuse {
     };
 }
 
+mod recording;
+
 /// An image and its contents, in memory.
 struct Memory {
     metadata: Arc<Metadata>,

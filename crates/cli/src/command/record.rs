@@ -1,0 +1,117 @@
+//! `runnel record`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use ::mount::record::exact;
+use ::mount::run::Request;
+use ::mount::{MountError, Mounted, Options, Stop, mountpoint};
+use client::{Session, Target};
+
+use crate::command::enter::PlanArgs;
+use crate::command::mount::short_name;
+use crate::command::session::SessionArgs;
+use crate::progress;
+use crate::recording::Recording;
+
+/// Record which pages of an image a program reads, in order, for `pack --trace`
+#[derive(clap::Args)]
+#[command(
+    after_help = "Standard output is the program's alone; what was recorded is told on standard error. The trace \
+is complete however the program ends. The mount is new, so all that the program reads is seen; the kernel reads nothing ahead."
+)]
+pub struct Args {
+    /// runnel://host[:port]/name[:tag] (runnels:// for TLS), http://host/path/app.rnl, or app.rnl
+    target: String,
+
+    /// The trace file (default: the image's name and `.trace`, in the current directory)
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Replace the trace file if there is one
+    #[arg(long)]
+    force: bool,
+
+    /// Mount on this directory and record all that is read there, until it is unmounted or Ctrl-C
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["command", "overlay"])]
+    mount: Option<PathBuf>,
+
+    /// Tell what was recorded as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Let the program write: changes go to this folder. A file that is changed is read whole for that
+    #[arg(long, value_name = "DIR")]
+    overlay: Option<PathBuf>,
+
+    #[command(flatten)]
+    plan: PlanArgs,
+
+    #[command(flatten)]
+    session: SessionArgs,
+
+    /// The program and its arguments
+    #[arg(last = true, required_unless_present = "mount")]
+    command: Vec<OsString>,
+}
+
+/// Runs the program in a recorded mount of its own, or serves a recorded mount; ends with the program's exit code.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let target = Target::parse(&args.target)?;
+    let plan = args.plan.plan(PathBuf::new(), args.command.clone())?;
+    if let Some(directory) = &args.mount {
+        mountpoint::validate(directory)?;
+    }
+    let name = short_name(&args.target);
+    let output = args.output.clone().unwrap_or_else(|| default_output(&name));
+    let recording = Arc::new(Recording::create(&output, args.force)?);
+    let options = Options {
+        name,
+        target: args.target.clone(),
+        overlay: args.overlay.clone(),
+        recorder: Some(recording.clone()),
+        ..Options::default()
+    };
+    let config = exact(args.session.config());
+    let open = || Session::open(&target, config).map_err(MountError::Session);
+    let ended = match &args.mount {
+        Some(directory) => serve(directory, options, open),
+        None => ::mount::run::run(Request::new(options, plan), open),
+    };
+    let code = ended.inspect_err(|_| recording.discard())?;
+    let summary = recording.finish()?;
+    if args.json {
+        let mut json = serde_json::to_value(summary)?;
+        json["trace"] = output.display().to_string().into();
+        json["exit_code"] = code.into();
+        eprintln!("{json}");
+    } else {
+        let size = progress::human(summary.bytes);
+        eprintln!("recorded {} files, {} pages, {size} in {}", summary.files, summary.pages, output.display());
+    }
+    Ok(ExitCode::from(code.clamp(0, 255) as u8))
+}
+
+fn serve(
+    directory: &std::path::Path,
+    options: Options,
+    open: impl FnOnce() -> Result<Arc<Session>, MountError>,
+) -> Result<i32, MountError> {
+    // Before any thread starts, so that Ctrl-C ends the mount and the trace.
+    let stop = Stop::listen()?;
+    let allow_other = rustix::process::geteuid().is_root();
+    let mounted = Mounted::start(open()?, directory, Options { allow_other, ..options })?;
+    eprintln!("recording what is read in {}; Ctrl-C or `runnel umount` ends it", directory.display());
+    mounted.wait_or_stop(&stop)?;
+    Ok(0)
+}
+
+/// `app.trace` for `runnel://host/some/app:tag`.
+fn default_output(name: &str) -> PathBuf {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    let stem = last.split_once(':').map_or(last, |(stem, _)| stem).trim_start_matches('@');
+    let stem = if stem.is_empty() { "image" } else { stem };
+    PathBuf::from(format!("{stem}.trace"))
+}

@@ -1,0 +1,95 @@
+//! From files to hot pages: traces of `runnel record`, and the actions that a server learned (`learned/ID.actions` in its store).
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use image::{Kind, Limits, Metadata};
+use profile::{ActionSet, Hot, HotError, HotRun, Names};
+use trace::{Tail, Trace};
+use units::{ImageId, InodeId};
+
+use crate::failure;
+
+/// Merges what `files` say, each a trace or an actions file by its first bytes, into one list of hot pages. `image` is the image
+/// that they were recorded on, and is needed only for those that do not name their files. Pages that fewer than `min_runs` runs
+/// touched are left out.
+///
+/// # Errors
+/// A file cannot be read, is neither, is damaged, or speaks of another image; each names the file and what to do.
+pub fn load(files: &[PathBuf], image: Option<&Path>, min_runs: u32) -> anyhow::Result<Hot> {
+    let image = image.map(|path| Ok::<_, anyhow::Error>((path, client::open_file(path, &Limits::default())?.1)));
+    let image = image.transpose()?;
+    let mut runs = Vec::new();
+    for path in files {
+        match read(path)? {
+            File::Trace(trace) => {
+                let run = names_from(&image, |names| HotRun::from_trace(&trace, names));
+                runs.push(run.map_err(|error| explain(path, &image, error))?);
+            }
+            File::Actions(actions) => {
+                let missing = HotError::NoNames { image: actions.image() };
+                let found = names_from(&image, |names| HotRun::from_actions(&actions, names.ok_or(missing)?));
+                runs.extend(found.map_err(|error| explain(path, &image, error))?);
+            }
+        }
+    }
+    Ok(Hot::merge(&runs, min_runs))
+}
+
+enum File {
+    Trace(Trace),
+    Actions(ActionSet),
+}
+
+fn read(path: &Path) -> anyhow::Result<File> {
+    let name = path.display();
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read the trace {name}"))?;
+    if bytes.starts_with(&trace::format::MAGIC) {
+        let trace = trace::read(&bytes, &trace::Limits::default())
+            .map_err(|error| failure::corrupt(format!("{name}: {error}; record it anew with `runnel record`")))?;
+        if trace.tail != Tail::Whole {
+            eprintln!("warning: {name}: {}", trace.tail);
+        }
+        return Ok(File::Trace(trace));
+    }
+    if bytes.starts_with(&profile::format::MAGIC) {
+        let actions = profile::decode(&bytes, &profile::Limits::default())
+            .map_err(|error| failure::corrupt(format!("{name}: {error}; copy it anew from the server's store")))?;
+        return Ok(File::Actions(actions));
+    }
+    Err(failure::corrupt(format!(
+        "{name}: neither a trace nor learned actions; `runnel record` makes traces, and a server keeps what it learned in \
+         `learned` in its store"
+    )))
+}
+
+/// Calls `with` with the names of the files of `image`.
+fn names_from<T>(image: &Option<(&Path, Metadata)>, with: impl FnOnce(Option<Names>) -> T) -> T {
+    let Some((_, metadata)) = image else { return with(None) };
+    let file = |inode: InodeId| {
+        let found = metadata.inode(inode).filter(|found| found.kind() == Kind::File)?;
+        Some((metadata.path(inode)?, found.size()))
+    };
+    with(Some(Names { image: metadata.id(), file: &file }))
+}
+
+fn explain(path: &Path, image: &Option<(&Path, Metadata)>, error: HotError) -> anyhow::Error {
+    let name = path.display();
+    let short = |id: ImageId| id.to_string()[..12].to_string();
+    let given = image.as_ref().map(|(path, _)| path.display().to_string()).unwrap_or_default();
+    match error {
+        HotError::NoNames { image } => failure::usage(format!(
+            "{name} does not name its files; it needs --trace-image, the image it was recorded on ({}…)",
+            short(image)
+        )),
+        HotError::OtherImage { found, expected } => failure::usage(format!(
+            "{name} was recorded on image {}…, but {given} is {}…; give the former with --trace-image",
+            short(expected),
+            short(found)
+        )),
+        damaged => failure::corrupt(format!("{name}: {damaged}")),
+    }
+}
+
+#[cfg(test)]
+mod tests;
