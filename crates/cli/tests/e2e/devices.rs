@@ -6,7 +6,7 @@ use crate::support::*;
 const PROGRAM: &str = "import json, decimal, email.message, http.client, sqlite3, ssl, asyncio; print(json.dumps([1]))";
 
 /// Starts the program inside a mount.
-fn start_python(mount: &Mount) {
+pub fn start_python(mount: &Mount) {
     let output =
         runnel().arg("enter").arg(&mount.path).args(["--", "/usr/bin/python3", "-c", PROGRAM]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -83,7 +83,7 @@ fn fuse_two_devices_at_once_do_not_disturb_each_other() {
 
 /// Waits until all that was learned is compressed: learning ends when the token does. Returns how many touches were
 /// outside the action that was followed, in all runs so far.
-fn wait_until_learned(server: &Server) -> u64 {
+pub fn wait_until_learned(server: &Server) -> u64 {
     let start = std::time::Instant::now();
     loop {
         let url = format!("runnel://{}", server.address);

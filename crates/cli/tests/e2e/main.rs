@@ -7,5 +7,6 @@ mod cpython;
 mod crash;
 mod devices;
 mod images;
+mod record;
 mod rootfs;
 mod support;
