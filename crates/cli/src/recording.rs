@@ -118,7 +118,7 @@ impl Recording {
         }
     }
 
-    /// Takes the file away again if nothing was recorded: the program never came to run.
+    /// Takes the file away again if no touch was recorded: the program never came to run.
     pub fn discard(&self) {
         let state = self.lock();
         // Whoever writes to /dev/null wants to keep it.

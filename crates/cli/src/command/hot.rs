@@ -38,7 +38,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         outln!("{:>7} of {:>7} pages  {}", file.pages.len(), file.size.div_ceil(4096), file.path.escape_ascii());
     }
     let (files, pages) = (hot.files.len(), hot.order.len());
-    outln!("{files} files, {pages} pages, {} over {} runs", progress::human(hot.bytes()), hot.runs);
+    let runs = if hot.runs == 1 { "1 run".to_string() } else { format!("{} runs", hot.runs) };
+    outln!("{files} files, {pages} pages, {} over {runs}", progress::human(hot.bytes()));
     if hot.rare > 0 {
         outln!("{} pages of fewer than {} runs left out", hot.rare, args.min_runs);
     }

@@ -82,12 +82,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let code = ended.inspect_err(|_| recording.discard())?;
     let summary = recording.finish()?;
+    if summary.pages == 0 {
+        recording.discard();
+        eprintln!("nothing was read from the image, so there is no trace");
+    }
     if args.json {
         let mut json = serde_json::to_value(summary)?;
         json["trace"] = output.display().to_string().into();
         json["exit_code"] = code.into();
         eprintln!("{json}");
-    } else {
+    } else if summary.pages > 0 {
         let size = progress::human(summary.bytes);
         eprintln!("recorded {} files, {} pages, {size} in {}", summary.files, summary.pages, output.display());
     }

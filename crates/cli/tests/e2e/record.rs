@@ -131,6 +131,10 @@ fn fuse_a_bad_output_is_found_before_the_program_starts_and_a_full_disk_does_not
     if !can_mount("fuse_record_full") || !Path::new("/dev/full").exists() {
         return;
     }
+    let missing = folder.path().join("m");
+    let arguments = ["record".as_ref(), python_image().as_os_str(), "--output".as_ref(), missing.as_os_str()];
+    fails(&[&arguments[..], &["--".as_ref(), "/no/such/program".as_ref()]].concat(), 127, "no trace");
+    assert!(!missing.exists());
     let output = record(Path::new("/dev/full"), &["--force"], "print('ran')");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b"ran\n"[..]), "{text}");
