@@ -110,11 +110,11 @@ impl Recording {
         }
         match state.failed.take() {
             None => Ok(state.summary),
-            Some(error) => Err(error.context(format!(
-                "the trace {} is not complete; it holds the first {} pages",
-                self.path.display(),
-                state.summary.pages
-            ))),
+            Some(error) => {
+                let path = self.path.display();
+                Err(error
+                    .context(format!("the trace {path} is not complete; what it holds of the beginning can be used")))
+            }
         }
     }
 
