@@ -11,6 +11,7 @@
 //! Called by `pack` (encoding) and by the readers of blocks (decoding).
 
 mod aarch64;
+mod delta;
 mod x86_64;
 
 /// What was done to a chunk before it was compressed. The discriminant is what stands on disk.
@@ -23,11 +24,15 @@ pub enum Filter {
     X86_64 = 1,
     /// Calls and page addresses of AArch64 hold their targets.
     Aarch64 = 2,
+    /// Records of 24 bytes, such as relocations, hold by how much they are above the one before.
+    Records24 = 3,
+    /// Records of 8 bytes, such as the index of exception tables, likewise.
+    Records8 = 4,
 }
 
 impl Filter {
     /// Every filter, in the order of their numbers.
-    pub const ALL: [Filter; 3] = [Filter::None, Filter::X86_64, Filter::Aarch64];
+    pub const ALL: [Filter; 5] = [Filter::None, Filter::X86_64, Filter::Aarch64, Filter::Records24, Filter::Records8];
 
     /// The filter with this number on disk, or `None` if this version knows none.
     pub const fn from_u8(number: u8) -> Option<Filter> {
@@ -35,6 +40,8 @@ impl Filter {
             0 => Some(Filter::None),
             1 => Some(Filter::X86_64),
             2 => Some(Filter::Aarch64),
+            3 => Some(Filter::Records24),
+            4 => Some(Filter::Records8),
             _ => None,
         }
     }
@@ -50,6 +57,8 @@ impl Filter {
             Filter::None => "none",
             Filter::X86_64 => "x86-64",
             Filter::Aarch64 => "aarch64",
+            Filter::Records24 => "records-24",
+            Filter::Records8 => "records-8",
         }
     }
 
@@ -72,6 +81,8 @@ pub fn encode(filter: Filter, position: u64, bytes: &mut [u8]) {
         Filter::None => {}
         Filter::X86_64 => x86_64::convert::<true>(position, bytes),
         Filter::Aarch64 => aarch64::convert::<true>(position, bytes),
+        Filter::Records24 => delta::encode::<24>(position, bytes),
+        Filter::Records8 => delta::encode::<8>(position, bytes),
     }
 }
 
@@ -81,5 +92,7 @@ pub fn decode(filter: Filter, position: u64, bytes: &mut [u8]) {
         Filter::None => {}
         Filter::X86_64 => x86_64::convert::<false>(position, bytes),
         Filter::Aarch64 => aarch64::convert::<false>(position, bytes),
+        Filter::Records24 => delta::decode::<24>(position, bytes),
+        Filter::Records8 => delta::decode::<8>(position, bytes),
     }
 }

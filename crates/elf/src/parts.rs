@@ -8,7 +8,7 @@ use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 
 use crate::program::{all, exact, fill, first, read_program_headers};
-use crate::{Bytes, ElfError, Machine};
+use crate::{Bytes, Class, ElfError, Machine};
 
 /// Section headers we accept by `e_shnum`; files with more say 0 there and are described by their segments.
 const SECTION_HEADERS_MAX: usize = 65_279;
@@ -23,8 +23,10 @@ pub enum PartKind {
     Code,
     /// Constants.
     ReadOnly,
-    /// How to unwind the stack: `.eh_frame`, its index, exception tables.
+    /// How to unwind the stack: `.eh_frame`, exception tables.
     Exceptions,
+    /// The sorted index of `.eh_frame`: pairs of 32-bit numbers.
+    ExceptionIndex,
     /// Relocations.
     Relocations,
     /// Symbols, their hash tables and versions.
@@ -53,6 +55,8 @@ pub struct Part {
 pub struct Parts {
     /// Processor architecture.
     pub machine: Machine,
+    /// Word size.
+    pub class: Class,
     /// In file order, without overlap; what lies between them is [`PartKind::Other`].
     pub list: Vec<Part>,
 }
@@ -112,7 +116,8 @@ fn parse_class<Elf: FileHeader<Endian = Endianness>>(bytes: &(impl Bytes + ?Size
         end = end.max(part.end);
         part.start < part.end
     });
-    Ok(Parts { machine, list })
+    let class = if header.is_type_64() { Class::Elf64 } else { Class::Elf32 };
+    Ok(Parts { machine, class, list })
 }
 
 fn sections<Elf: FileHeader<Endian = Endianness>>(
@@ -150,6 +155,9 @@ fn sections<Elf: FileHeader<Endian = Endianness>>(
 
 fn kind_of(section_type: u32, flags: u64, name: &[u8]) -> PartKind {
     let has = |flag: u32| flags & u64::from(flag) != 0;
+    if name == b".eh_frame_hdr" {
+        return PartKind::ExceptionIndex;
+    }
     let exceptions: [&[u8]; 3] = [b".eh_frame", b".gcc_except_table", b".ARM.ex"];
     if exceptions.iter().any(|prefix| name.starts_with(prefix)) {
         return PartKind::Exceptions;
