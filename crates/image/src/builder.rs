@@ -25,6 +25,8 @@ pub struct BuilderParams {
     pub metadata_codec: Codec,
     /// Level of that codec.
     pub metadata_level: i32,
+    /// Leave the chunk hashes out of the file; who needs them derives them from the blocks.
+    pub derive_hashes: bool,
     /// What the image must stay within.
     pub limits: Limits,
 }
@@ -36,6 +38,7 @@ impl Default for BuilderParams {
             metadata_codec: Codec::Zstd,
             // Metadata is about a hundredth of an image, and every device reads all of it: worth some time.
             metadata_level: 15,
+            derive_hashes: false,
             limits: Limits::WRITTEN,
         }
     }

@@ -22,9 +22,12 @@ pub const FEATURE_FILTERS: u32 = 1;
 pub const FEATURE_DICTIONARIES: u32 = 2;
 /// Feature: the first blocks are hot (`Superblock::hot_blocks`).
 pub const FEATURE_HOT: u32 = 4;
+/// Feature: the chunk hashes are not in the file; whoever needs them derives them from the blocks
+/// ([`SECTION_DERIVED`]).
+pub const FEATURE_DERIVED_HASHES: u32 = 8;
 
 /// Features a reader must know (`Superblock::features`).
-pub const FEATURES_KNOWN: u32 = FEATURE_FILTERS | FEATURE_DICTIONARIES | FEATURE_HOT;
+pub const FEATURES_KNOWN: u32 = FEATURE_FILTERS | FEATURE_DICTIONARIES | FEATURE_HOT | FEATURE_DERIVED_HASHES;
 
 /// Required section: inode records, inode 1 first.
 pub const SECTION_INODES: u32 = 1;
@@ -86,6 +89,10 @@ pub const DICTIONARIES_MAX: usize = 255;
 
 /// Section flag: a reader that does not know the kind skips the section.
 pub const SECTION_OPTIONAL: u8 = 1;
+
+/// Section flag: the section is not in the file but follows from the blocks. Its offset is the end of the file, its
+/// hash that of the bytes it would have. Only the chunk hashes, with [`FEATURE_DERIVED_HASHES`].
+pub const SECTION_DERIVED: u8 = 2;
 
 /// `Section::filter`: the decoded bytes are the section.
 pub const FILTER_NONE: u8 = 0;

@@ -45,7 +45,7 @@ mod tests;
 pub use block::BlockEntry;
 #[cfg(feature = "build")]
 pub use builder::{BlockRecord, Builder, BuilderParams, Built, ChunkRecord, Content, InodeRecord};
-pub use check::{Report, check};
+pub use check::{Report, check, chunk_hashes};
 pub use chunk::ChunkPlace;
 pub use codec::Codec;
 pub use codec::filter::Filter;

@@ -41,13 +41,16 @@ pub(crate) struct Tables {
 
 impl Metadata {
     /// Reads the superblock and the metadata region of `source`, and checks them entirely: hashes, sizes, the tree,
-    /// the extents, the places of chunks and blocks. Reads no block.
+    /// the extents, the places of chunks and blocks. Reads no block, so chunk hashes that are not in the file are not
+    /// loaded.
     ///
     /// # Errors
     /// See [`ImageError`]; the first thing wrong, with its place.
     pub fn open(source: &dyn ReadAt, limits: &Limits) -> Result<Metadata, ImageError> {
         let metadata = Metadata::open_early(source, limits)?;
-        metadata.load_chunk_hashes(source)?;
+        if !metadata.derives_chunk_hashes() {
+            metadata.load_chunk_hashes(source)?;
+        }
         let mut stored = Vec::new();
         for section in metadata.superblock.sections.iter().filter(|section| section.optional) {
             read_stored(source, section, &mut stored)?;
@@ -117,7 +120,33 @@ impl Metadata {
         Ok(())
     }
 
-    /// Whether pages can be verified: always after [`Metadata::open`].
+    /// Takes chunk hashes that were derived, if they are those the image was made with.
+    ///
+    /// # Errors
+    /// They are not.
+    pub fn adopt_chunk_hashes(&self, raw: Vec<u8>) -> Result<(), ImageError> {
+        let Some(section) = self.superblock.section(format::SECTION_CHUNK_HASHES) else { return Ok(()) };
+        let found = *blake3::hash(&raw).as_bytes();
+        if found != section.hash {
+            let (offset, expected) = (section.offset, section.hash);
+            return Err(ImageError::SectionHash { section: section.name(), offset, expected, found });
+        }
+        self.tables.chunk_hashes.get_or_init(|| Table::new(raw.into_boxed_slice()));
+        Ok(())
+    }
+
+    /// Whether the chunk hashes are not in the file, but follow from the blocks ([`crate::chunk_hashes`]).
+    pub fn derives_chunk_hashes(&self) -> bool {
+        self.superblock.has(format::FEATURE_DERIVED_HASHES)
+    }
+
+    /// Where the chunk hashes stand, or would stand after the end of the file if they are derived.
+    pub fn chunk_hash_region(&self) -> Range<u64> {
+        let section = self.superblock.section(format::SECTION_CHUNK_HASHES);
+        section.map_or(0..0, |section| section.offset..section.offset + section.stored_bytes)
+    }
+
+    /// Whether pages can be verified: after [`Metadata::open`] of an image that stores the chunk hashes.
     pub fn has_chunk_hashes(&self) -> bool {
         self.tables.chunk_hashes.get().is_some()
     }

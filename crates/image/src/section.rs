@@ -13,6 +13,8 @@ pub struct SectionReport {
     pub filter: u8,
     /// Whether readers that do not know the kind skip it.
     pub optional: bool,
+    /// Whether it is not in the file, but follows from the blocks.
+    pub derived: bool,
     /// Where it starts in the file.
     pub offset: u64,
     /// Bytes in the file.

@@ -178,6 +178,7 @@ impl Superblock {
             return Err(corrupt(64, "the number of sections", format::SECTIONS_MAX as u64, count.into()));
         }
         let mut end = self.metadata_offset;
+        let derives = self.has(format::FEATURE_DERIVED_HASHES);
         let mut rank_before = 0;
         for (i, section) in self.sections.iter().enumerate() {
             let at = 128 + 64 * i;
@@ -188,10 +189,17 @@ impl Superblock {
             }
             rank_before = rank;
             check_section_flags(at, section, &raw.sections[i], self.has(format::FEATURE_DICTIONARIES))?;
-            if section.offset != end {
-                return Err(corrupt(at + 8, "the start of a section", end, section.offset));
+            if section.derived != (derives && section.kind == format::SECTION_CHUNK_HASHES) {
+                let (expected, found) = (u64::from(!section.derived), section.derived.into());
+                return Err(corrupt(at + 5, "the flag of a derived section", expected, found));
             }
-            end = end.saturating_add(section.stored_bytes);
+            let start = if section.derived { self.file_bytes } else { end };
+            if section.offset != start {
+                return Err(corrupt(at + 8, "the start of a section", start, section.offset));
+            }
+            if !section.derived {
+                end = end.saturating_add(section.stored_bytes);
+            }
         }
         if end != self.file_bytes {
             return Err(corrupt(128, "the end of the last section", self.file_bytes, end));
@@ -272,6 +280,7 @@ fn section_report(raw: &format::Section) -> SectionReport {
         codec: raw.codec,
         filter: raw.filter,
         optional: raw.flags & format::SECTION_OPTIONAL != 0,
+        derived: raw.flags & format::SECTION_DERIVED != 0,
         offset: raw.offset.get(),
         stored_bytes: raw.stored_bytes.get(),
         raw_bytes: raw.raw_bytes.get(),
@@ -286,8 +295,9 @@ fn check_section_flags(
     dictionaries: bool,
 ) -> Result<(), ImageError> {
     let flags = raw.flags;
-    if flags & !format::SECTION_OPTIONAL != 0 {
-        let (found, known) = (flags.into(), format::SECTION_OPTIONAL.into());
+    let known = format::SECTION_OPTIONAL | format::SECTION_DERIVED;
+    if flags & !known != 0 {
+        let (found, known) = (flags.into(), known.into());
         return Err(ImageError::NeedsNewer { what: "section flags", found, known });
     }
     if raw.reserved != 0 {
@@ -311,6 +321,7 @@ fn check_section_flags(
     }
     let codec = Codec::from_u8(section.codec).ok_or(unknown_codec(section.codec))?;
     let fits = match codec {
+        _ if section.derived => codec == Codec::Stored && section.stored_bytes == section.raw_bytes,
         Codec::Stored => section.stored_bytes == section.raw_bytes,
         _ => section.stored_bytes < section.raw_bytes,
     };

@@ -10,8 +10,13 @@ mod tree;
 
 use crate::{ImageError, Limits, Metadata};
 
+/// Opens an image, with the chunk hashes even if it does not store them.
 fn open(image: &[u8]) -> Result<Metadata, ImageError> {
-    Metadata::open(&image, &Limits::default())
+    let metadata = Metadata::open(&image, &Limits::default())?;
+    if metadata.derives_chunk_hashes() {
+        metadata.adopt_chunk_hashes(crate::chunk_hashes(&image, &metadata)?)?;
+    }
+    Ok(metadata)
 }
 
 fn check(image: &[u8]) -> Result<crate::Report, ImageError> {

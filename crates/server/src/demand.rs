@@ -54,6 +54,13 @@ pub(crate) fn metadata(image: &Published, offset: u64, bytes: u32) -> Result<Rep
     Ok(Reply::MetaData { offset, bytes: image.read(offset, bytes as usize)? })
 }
 
+/// A range of the chunk hashes of an image that does not store them; the first to ask waits until they are derived.
+pub(crate) fn chunk_hashes(image: &Published, offset: u64, bytes: u32) -> Result<Reply, Failure> {
+    let hashes = image.chunk_hashes()?;
+    let start = (offset - image.metadata.chunk_hash_region().start) as usize;
+    Ok(Reply::MetaData { offset, bytes: hashes.slice(start..start + bytes as usize) })
+}
+
 /// Single pages, as one piece, compressed if that makes it smaller.
 pub(crate) fn pages(image: &Published, pages: &[PageId]) -> Result<Reply, Failure> {
     let mut raw = Vec::with_capacity(pages.len() * PAGE_BYTES);

@@ -39,6 +39,8 @@ pub(crate) struct Published {
     pub bundles: Mutex<HashMap<ActionId, (u32, Arc<Bundle>)>>,
     /// Window of the bundles: the smallest of any client's so far, so that every client can take them.
     window_log: AtomicU8,
+    /// Chunk hashes of an image that does not store them, once a client has asked.
+    hashes: Mutex<Option<Bytes>>,
     /// Hash of the learned file as it was saved last.
     pub saved: Mutex<Option<blake3::Hash>>,
 }
@@ -63,6 +65,7 @@ impl Published {
             predictor: Mutex::new(predictor),
             bundles: Mutex::new(HashMap::new()),
             window_log: AtomicU8::new(BUNDLE_WINDOW_LOG_MAX),
+            hashes: Mutex::new(None),
             saved: Mutex::new(None),
         }
     }
@@ -93,6 +96,18 @@ impl Published {
     /// Tells the system that the whole file will be needed.
     pub fn advise_whole(&self) {
         self.object().advise_whole();
+    }
+
+    /// The chunk hashes of an image that does not store them. Deriving them decodes the whole image: a second for some
+    /// hundred megabytes.
+    pub fn chunk_hashes(&self) -> Result<Bytes, Failure> {
+        let mut known = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hashes) = &*known {
+            return Ok(hashes.clone());
+        }
+        let derived = image::chunk_hashes(&ImageObject(self.object()), &self.metadata)
+            .map_err(|error| Failure::corrupt(format!("image {}: {error}", self.id)))?;
+        Ok(known.insert(derived.into()).clone())
     }
 
     /// A range of the image file.

@@ -33,8 +33,13 @@ pub(super) fn assemble(builder: &Builder, layout: &Layout) -> Result<Built, Imag
     sections.extend(builder.optional.iter().map(|(kind, bytes)| (*kind, bytes.as_slice(), format::SECTION_OPTIONAL)));
     sections.sort_by_key(|&(kind, _, _)| format::section_rank(kind));
     for (kind, bytes, flags) in sections {
-        region.push(params, kind, flags, bytes)?;
+        if kind == format::SECTION_CHUNK_HASHES && params.derive_hashes {
+            region.derived(kind, bytes);
+        } else {
+            region.push(params, kind, flags, bytes)?;
+        }
     }
+    region.place_derived();
     let superblock = superblock(builder, layout, &region)?;
     let mut built = Built {
         superblock: superblock.as_bytes().to_vec(),
@@ -57,6 +62,28 @@ struct Region {
 }
 
 impl Region {
+    /// Notes a section that is not written.
+    fn derived(&mut self, kind: u32, raw: &[u8]) {
+        self.table.push(format::Section {
+            kind: kind.into(),
+            codec: Codec::Stored.to_u8(),
+            flags: format::SECTION_DERIVED,
+            filter: format::FILTER_NONE,
+            reserved: 0,
+            offset: 0.into(),
+            stored_bytes: (raw.len() as u64).into(),
+            raw_bytes: (raw.len() as u64).into(),
+            hash: *blake3::hash(raw).as_bytes(),
+        });
+    }
+
+    /// Once all is written: what is not would follow the end.
+    fn place_derived(&mut self) {
+        let end = self.start + self.metadata.len() as u64;
+        let derived = self.table.iter_mut().filter(|section| section.flags & format::SECTION_DERIVED != 0);
+        derived.for_each(|section| section.offset = end.into());
+    }
+
     fn push(&mut self, params: &BuilderParams, kind: u32, flags: u8, raw: &[u8]) -> Result<(), ImageError> {
         let offset = self.start + self.metadata.len() as u64;
         // Hashes are noise in any order; all other records have columns of like bytes.
@@ -120,6 +147,7 @@ fn features(builder: &Builder, layout: &Layout) -> u32 {
     bit(layout.blocks.iter().any(|block| block.filter != 0), format::FEATURE_FILTERS)
         | bit(!builder.dictionaries.is_empty(), format::FEATURE_DICTIONARIES)
         | bit(builder.hot_blocks > 0, format::FEATURE_HOT)
+        | bit(builder.params.derive_hashes, format::FEATURE_DERIVED_HASHES)
 }
 
 /// The image about to be written, without its blocks, which opening does not read.

@@ -80,10 +80,10 @@ fn with_superblock(change: impl FnOnce(&mut [u8])) -> String {
 fn a_newer_image_asks_for_a_newer_runnel() {
     let newer = "needs a newer runnel";
     assert!(with_superblock(|s| s[8] = 2).contains(newer));
-    assert!(with_superblock(|s| s[12] = 8).contains(newer));
+    assert!(with_superblock(|s| s[12] = 16).contains(newer));
     // A codec, a section flag, and a required kind this version does not know.
     assert!(with_superblock(|s| s[128 + 4] = 9).contains(newer));
-    assert!(with_superblock(|s| s[128 + 5] = 2).contains(newer));
+    assert!(with_superblock(|s| s[128 + 5] = 4).contains(newer));
     let mut parts = Parts::of(&image());
     parts.sections.push((77, 0, b"unknown".to_vec()));
     assert!(open(&parts.assemble()).unwrap_err().to_string().contains(newer));
@@ -383,11 +383,57 @@ fn every_rule_of_filters_dictionaries_and_heat_holds() {
     refused(&|parts| parts.section(SECTION_DICTIONARIES).truncate(3), "size of the section");
     // Two chunks at one place of a filtered block: undoing the filter of one would change the other.
     let metadata = open(&image).unwrap();
-    let first = metadata.tables.chunks.get(0).unwrap();
-    let same = (1..metadata.chunk_count())
-        .find(|&id| metadata.tables.chunks.get(id).is_some_and(|chunk| chunk.bytes() == first.bytes()));
-    let at = 8 * same.expect("two chunks of one length") as usize;
-    refused(&|parts| parts.set_u64(SECTION_CHUNKS, at, first.place.get()), "chunk in a filtered block");
+    let chunks: Vec<_> = metadata.tables.chunks.iter().copied().collect();
+    let fits = |a: &Chunk, b: &Chunk| a.bytes() <= b.bytes() && a.position() != b.position();
+    let pairs = chunks.iter().enumerate().flat_map(|(at, a)| chunks.iter().map(move |b| (at, a, b)));
+    let (at, moved, onto) = pairs.into_iter().find(|(_, a, b)| fits(a, b)).expect("one chunk fits over another");
+    let place = u64::from(moved.bytes()) << CHUNK_LENGTH_SHIFT | onto.position();
+    refused(&|parts| parts.set_u64(SECTION_CHUNKS, at * 8, place), "chunk in a filtered block");
+}
+
+#[test]
+fn hashes_that_are_not_stored_are_derived_and_checked() {
+    let mut fixture = plain();
+    fixture.filters = vec![Filter::X86_64];
+    let stored = fixture.pack(&everything()).unwrap();
+    fixture.params.derive_hashes = true;
+    let mut image = fixture.pack(&everything()).unwrap();
+    let metadata = Metadata::open(&&image[..], &Limits::default()).unwrap();
+    assert!(metadata.derives_chunk_hashes() && !metadata.has_chunk_hashes());
+    assert_eq!(stored.len() - image.len(), metadata.chunk_count() as usize * CHUNK_HASH_BYTES);
+    let expected = open(&stored).unwrap();
+    let derived = crate::chunk_hashes(&&image[..], &metadata).unwrap();
+    let region = metadata.chunk_hash_region();
+    assert_eq!((region.start, region.end - region.start), (image.len() as u64, derived.len() as u64));
+    let mut wrong = derived.clone();
+    wrong[0] ^= 1;
+    assert!(matches!(metadata.adopt_chunk_hashes(wrong), Err(ImageError::SectionHash { .. })));
+    assert!(!metadata.has_chunk_hashes());
+    metadata.adopt_chunk_hashes(derived).unwrap();
+    let ids = (0..metadata.chunk_count()).map(units::ChunkId);
+    assert!(ids.into_iter().all(|id| metadata.chunk_hash(id) == expected.chunk_hash(id)));
+    check(&image).unwrap();
+    for at in 0..image.len() {
+        image[at] ^= 0x11;
+        assert!(check(&image).is_err(), "byte {at} went unnoticed");
+        image[at] ^= 0x11;
+    }
+    // Every rule: the feature and the flag go together, and the section follows the end.
+    let at = 128 + 64 * 10;
+    let cases: [(usize, u8, &str); 5] = [
+        (12, FEATURE_FILTERS as u8, "flag of a derived section"),
+        (at + 5, 0, "flag of a derived section"),
+        (128 + 5, SECTION_DERIVED, "flag of a derived section"),
+        (at + 8, 0, "start of a section"),
+        (at + 32, image[at + 32] ^ 1, "is damaged"),
+    ];
+    for (at, value, expected) in cases {
+        let mut broken = image.clone();
+        broken[at] = value;
+        seal(&mut broken);
+        let error = check(&broken).unwrap_err().to_string();
+        assert!(error.contains(expected), "byte {at}: {error}");
+    }
 }
 
 #[test]

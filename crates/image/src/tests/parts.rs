@@ -1,7 +1,7 @@
 //! Takes an image apart into decoded sections, and puts it together again with all hashes, sizes and offsets right:
 //! so that a changed field is judged by its own rule and not by a hash.
 
-use crate::format::{Section, Superblock};
+use crate::format::{SECTION_DERIVED, Section, Superblock};
 use crate::superblock::check_hash;
 use crate::{Codec, Limits, Metadata, section};
 use zerocopy::{FromBytes, IntoBytes};
@@ -20,6 +20,9 @@ impl Parts {
     pub(super) fn of(image: &[u8]) -> Parts {
         let metadata = Metadata::open(&image, &Limits::default()).unwrap();
         let sections = metadata.section_report().iter().map(|report| {
+            if report.derived {
+                return (report.kind, SECTION_DERIVED, crate::chunk_hashes(&image, &metadata).unwrap());
+            }
             let start = report.offset as usize;
             let stored = &image[start..start + report.stored_bytes as usize];
             let raw = section::decode(report, stored).unwrap().into_vec();
@@ -71,8 +74,12 @@ impl Parts {
                 raw_bytes: (raw.len() as u64).into(),
                 hash: *blake3::hash(raw).as_bytes(),
             };
-            image.extend_from_slice(raw);
+            if flags & SECTION_DERIVED == 0 {
+                image.extend_from_slice(raw);
+            }
         }
+        let derived = superblock.sections.iter_mut().filter(|section| section.flags & SECTION_DERIVED != 0);
+        derived.for_each(|section| section.offset = (image.len() as u64).into());
         superblock.section_count.set(self.sections.len() as u32);
         superblock.file_bytes.set(image.len() as u64);
         superblock.metadata_bytes.set(image.len() as u64 - superblock.metadata_offset.get());

@@ -80,11 +80,12 @@ pub(super) fn random_fixture(rng: &mut impl Rng) -> Fixture {
         chunk_shift: 8 + rng.below(5) as u8,
         metadata_codec: Codec::ALL[rng.below(4) as usize],
         metadata_level: 3,
+        derive_hashes: rng.below(4) == 0,
         limits: Limits::WRITTEN,
     };
     let codecs = (0..1 + rng.below(3)).map(|_| Codec::ALL[rng.below(4) as usize]).collect();
     let shuffle = if rng.below(2) == 0 { Some(rng.next_u64()) } else { None };
-    let filters = (0..1 + rng.below(3)).map(|_| Filter::ALL[rng.below(3) as usize]).collect();
+    let filters = (0..1 + rng.below(3)).map(|_| Filter::ALL[rng.below(5) as usize]).collect();
     let dictionary = if rng.below(2) == 0 { Some(dictionary()) } else { None };
     Fixture { params, block_bytes: 4096 << rng.below(5), codecs, filters, dictionary, shuffle, hot_blocks: 0 }
 }

@@ -116,14 +116,21 @@ impl Session {
         let image = self.image(handle)?;
         let region = image.metadata.metadata_region();
         let end = offset.saturating_add(bytes.into());
-        let inside = end <= image::format::SUPERBLOCK_BYTES as u64 || offset >= region.start && end <= region.end;
+        // Hashes that the image does not store are served as if they followed its end.
+        let hashes = image.metadata.chunk_hash_region();
+        let derived = image.metadata.derives_chunk_hashes() && offset >= hashes.start && end <= hashes.end;
+        let stored = end <= image::format::SUPERBLOCK_BYTES as u64 || offset >= region.start && end <= region.end;
+        let inside = derived || stored;
         if !inside || bytes == 0 || bytes as usize > wire::format::META_READ_BYTES_MAX {
             return Err(Failure::bad_request(format!(
                 "bytes {offset} to {end} are not a range of superblock or metadata"
             )));
         }
         self.shared.metrics.metadata_bytes.add(bytes.into());
-        self.answer(request, bytes as usize, move || demand::metadata(&image, offset, bytes));
+        self.answer(request, bytes as usize, move || match derived {
+            true => demand::chunk_hashes(&image, offset, bytes),
+            false => demand::metadata(&image, offset, bytes),
+        });
         Ok(())
     }
 
