@@ -4,18 +4,17 @@
 //! free, whether or not the source file was sparse there.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use image::{Builder, ChunkRecord, ImageError};
-use units::{BlockId, ChunkId};
+use image::{Builder, ImageError};
+use units::{ChunkId, PAGE_BYTES};
 
+use crate::group::Group;
 use crate::inodes::FileWork;
-use crate::read_batch::CHUNK_BYTES;
 
 /// The BLAKE3 hash of a chunk, or `None` for a chunk of zeros.
 pub(crate) fn hash(bytes: &[u8]) -> Option<[u8; 32]> {
-    const ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
+    const ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
     (bytes != &ZEROS[..bytes.len()]).then(|| *blake3::hash(bytes).as_bytes())
 }
 
@@ -35,28 +34,50 @@ impl Hasher for Prefix {
     }
 }
 
+/// A distinct chunk, as the first file has it that uses it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) hash: [u8; 32],
+    /// Its length.
+    pub(crate) bytes: u32,
+    /// Index of that file in the list of files.
+    pub(crate) file: u32,
+    /// Position in that file, in chunks.
+    pub(crate) position: u32,
+    /// Hot if any use of it is.
+    pub(crate) group: Group,
+}
+
 /// All distinct chunks so far.
-#[derive(Default)]
 pub(crate) struct Chunks {
     numbers: HashMap<[u8; 32], ChunkId, BuildHasherDefault<Prefix>>,
-    pub(crate) records: Vec<ChunkRecord>,
-    /// Uses of chunks, repetitions counted.
-    pub(crate) uses: u64,
+    /// Whether equal chunks are kept once.
+    deduplicate: bool,
+    pub(crate) list: Vec<Chunk>,
+    /// The chunk of each use, file after file; holes left out.
+    pub(crate) uses: Vec<ChunkId>,
+    /// For each use the file.
+    pub(crate) users: Vec<u32>,
 }
 
 impl Chunks {
-    /// The number of the chunk with this hash. For a new one, `place` keeps its bytes and says where they lie.
-    pub(crate) fn add(&mut self, hash: [u8; 32], bytes: u32, place: impl FnOnce() -> (BlockId, u32)) -> ChunkId {
-        self.uses += 1;
-        match self.numbers.entry(hash) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(free) => {
-                let number = *free.insert(ChunkId(self.records.len() as u32));
-                let (block, offset) = place();
-                self.records.push(ChunkRecord { block, offset, bytes, hash });
-                number
-            }
+    pub(crate) fn new(deduplicate: bool) -> Chunks {
+        Chunks { numbers: HashMap::default(), deduplicate, list: Vec::new(), uses: Vec::new(), users: Vec::new() }
+    }
+
+    /// The number of a chunk like this one, and whether it is new.
+    pub(crate) fn add(&mut self, chunk: Chunk) -> (ChunkId, bool) {
+        let next = ChunkId(self.list.len() as u32);
+        let number = if self.deduplicate { *self.numbers.entry(chunk.hash).or_insert(next) } else { next };
+        self.uses.push(number);
+        self.users.push(chunk.file);
+        if number == next {
+            self.list.push(chunk);
+        } else if chunk.group.is_hot() {
+            let known = &mut self.list[number.0 as usize];
+            known.group = known.group.hot();
         }
+        (number, number == next)
     }
 }
 
@@ -64,6 +85,7 @@ impl Chunks {
 pub(crate) struct Runs<'a> {
     builder: &'a mut Builder,
     files: &'a [FileWork<'a>],
+    chunk_bytes: u64,
     /// Index of the current file.
     file: usize,
     /// Chunks of the current file that the builder knows.
@@ -73,8 +95,8 @@ pub(crate) struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    pub(crate) fn new(builder: &'a mut Builder, files: &'a [FileWork<'a>]) -> Runs<'a> {
-        Runs { builder, files, file: 0, done: 0, run: None }
+    pub(crate) fn new(builder: &'a mut Builder, files: &'a [FileWork<'a>], chunk_bytes: u64) -> Runs<'a> {
+        Runs { builder, files, chunk_bytes, file: 0, done: 0, run: None }
     }
 
     /// Chunk `position` of file `file` is `chunk`.
@@ -106,7 +128,7 @@ impl<'a> Runs<'a> {
     fn end_file(&mut self) -> Result<(), ImageError> {
         self.end_run()?;
         // Within 32 bits: the builder refused larger files when they were added.
-        self.hole(self.files[self.file].size.div_ceil(CHUNK_BYTES as u64) as u32)?;
+        self.hole(self.files[self.file].size.div_ceil(self.chunk_bytes) as u32)?;
         self.file += 1;
         self.done = 0;
         Ok(())

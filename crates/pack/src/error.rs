@@ -63,6 +63,17 @@ pub enum PackError {
         /// The rule that it breaks.
         source: image::ImageError,
     },
+    /// Most of what a trace names is not in the tree, or not in this size.
+    #[error(
+        "the traces are of another tree: {missing} of the {files} files they name are not here, or not in that size; \
+         record them again on this one"
+    )]
+    ForeignTrace {
+        /// Files that are not in the tree.
+        missing: usize,
+        /// Files that the traces name.
+        files: usize,
+    },
     /// An option is out of its range.
     #[error("{name} is {found}, must be {expected}")]
     Option {

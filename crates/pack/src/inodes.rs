@@ -25,12 +25,15 @@ pub(crate) struct Inodes<'a> {
     pub(crate) bytes: u64,
     /// Inodes of all kinds.
     pub(crate) count: u64,
+    /// The inode of each node of the tree that has a name.
+    pub(crate) numbers: Vec<Option<InodeId>>,
 }
 
 /// Numbers the inodes in the order of [`Tree::walk`]: the files of a directory lie together, directories after their
 /// parents.
-pub(crate) fn number(tree: &Tree) -> Result<Inodes<'_>, PackError> {
-    let mut found = Inodes { builder: Builder::new(BuilderParams::default()), files: Vec::new(), bytes: 0, count: 0 };
+pub(crate) fn number(tree: &Tree, params: BuilderParams) -> Result<Inodes<'_>, PackError> {
+    let mut found =
+        Inodes { builder: Builder::new(params), files: Vec::new(), bytes: 0, count: 0, numbers: Vec::new() };
     let mut numbers: Vec<Option<InodeId>> = vec![None; tree.node_count()];
     let mut failed: Option<(NodeId, Vec<u8>, ImageError)> = None;
     let root = add(tree.node(Tree::ROOT), &mut found)?;
@@ -53,7 +56,7 @@ pub(crate) fn number(tree: &Tree) -> Result<Inodes<'_>, PackError> {
     });
     match failed {
         Some((directory, name, source)) => Err(PackError::Entry { path: path_of(tree, directory, &name), source }),
-        None => Ok(found),
+        None => Ok(Inodes { numbers, ..found }),
     }
 }
 

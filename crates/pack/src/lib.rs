@@ -1,24 +1,37 @@
 //! From a tree of files to an image, and back.
 //!
-//! [`pack`] lists a [`Source`] (directory, tar, container image, closure of a program) into a tree, reads its files in
-//! order, splits them into chunks of 4 KiB, keeps each distinct chunk once, fills blocks and compresses them, and
-//! writes the image beside its final name until it is complete. Reading, hashing and compressing run in parallel; the
-//! result depends on the tree and the options alone. [`extract`], [`cat`] and [`list`] are the way back.
+//! [`pack`] lists a [`Source`] (directory, tar, container image, closure of a program) into a tree and packs it after
+//! RubikFS (Huang et al., FAST '26), a stage to a module:
 //!
-//! Memory of [`pack`]: about 200 bytes and the name for each file, 100 bytes for each distinct chunk (25 MB for 1 GB),
-//! five batches of at most 64 MiB (8 MiB on few cores), and at the end some tens of MB to compress the metadata;
-//! 160 MB in all for 700 MB of libraries. Of [`extract`]: the image's metadata and 32 MiB of decoded blocks.
+//! ```text
+//! tree -> survey (read, hash, deduplicate; group: what kind of data; hot: what traces show)
+//!      -> arrange (sort: which chunks share a block) -> dictionary -> emit (gather, filter, compress) -> image
+//! ```
+//!
+//! The survey keeps no data, so each file is read twice; a hash tells if it changed in between. The image is written
+//! beside its final name until it is complete. All stages run on all threads; the result depends on the tree and the
+//! options alone. [`extract`], [`cat`] and [`list`] are the way back.
+//!
+//! Memory of [`pack`]: about 200 bytes and the name for each file, 150 bytes and 4 bytes a shingle for each distinct
+//! chunk while they are sorted, and eight blocks a thread. Of [`extract`]: the image's metadata and 32 MiB of decoded
+//! blocks.
 //!
 //! This crate opens files and knows no network; the format itself is the crate `image`. Called by `cli`, `bench`, and by
 //! the tests of `mount`, which compare a mounted tree with its source by [`compare`](mod@compare).
 
-mod blocks;
+mod arrange;
 mod chunks;
 pub mod compare;
 mod content;
+mod dictionary;
+mod emit;
 mod error;
+mod explain;
 mod extract;
 mod file_image;
+mod gather;
+mod group;
+mod hot;
 mod inodes;
 mod list;
 mod notes;
@@ -28,8 +41,11 @@ mod packer;
 mod progress;
 mod read_batch;
 mod reader;
+mod report;
+mod sort;
 mod source;
 mod spool;
+mod survey;
 mod tree;
 mod xattrs;
 
@@ -41,10 +57,15 @@ pub use extract::{ExtractOptions, ExtractReport, extract};
 pub use file_image::FileImage;
 pub use list::{Listing, cat, list, write_listing};
 pub use notes::Notes;
-pub use options::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LEVEL_DEFAULT, Options};
+pub use options::{
+    BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LEVEL_DEFAULT, LOCALITY_DEFAULT, LOCALITY_MAX, Options,
+    Stages,
+};
 pub use output::{FileOutput, Output};
-pub use packer::{Report, pack, pack_to};
+pub use packer::{pack, pack_to};
 pub use progress::{Phase, Progress, Silent};
 pub use reader::BlockReader;
+pub use report::{Report, StageReport, Times};
+pub use sort::Method;
 pub use source::{Layout, Source, TarInput};
 pub use spool::default_directory;

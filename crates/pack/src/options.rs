@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use image::Codec;
+use profile::Hot;
 
 use crate::PackError;
+use crate::sort::Method;
 
 /// Smallest raw size of a block: one page, where every fault pulls exactly what it asks for.
 pub const BLOCK_BYTES_MIN: u32 = 4 << 10;
@@ -21,7 +23,50 @@ pub const LEVEL_DEFAULT: i32 = 8;
 /// Threads we start at most; more than any machine we pack on has cores.
 const THREADS_MAX: usize = 256;
 
-/// How to pack. The image depends on all of these except `threads` and `spool_directory`.
+/// Weight of locality unless told otherwise.
+pub const LOCALITY_DEFAULT: u32 = crate::sort::LOCALITY_DEFAULT;
+/// Largest weight of locality.
+pub const LOCALITY_MAX: u32 = 10_000;
+/// Chunks that a block holds at least, as in RubikFS: smaller blocks have chunks below a page.
+const CHUNKS_PER_BLOCK_MIN: u32 = 16;
+/// Smallest chunk that an image may have.
+const CHUNK_BYTES_MIN: u32 = 256;
+
+/// The stages of packing, each of which can be left out to see what it is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stages {
+    /// Equal chunks are kept once.
+    pub deduplicate: bool,
+    /// Kinds of data lie apart.
+    pub group: bool,
+    /// How chunks are sorted.
+    pub sort: Method,
+    /// Machine code goes through a branch filter.
+    pub filter: bool,
+    /// Small blocks get dictionaries; only with zstd.
+    pub dictionary: bool,
+    /// Hot chunks lie apart, if there is a trace.
+    pub hot: bool,
+}
+
+impl Stages {
+    /// Everything on.
+    pub const ALL: Stages =
+        Stages { deduplicate: true, group: true, sort: Method::Greedy, filter: true, dictionary: true, hot: true };
+
+    /// Whether the sorter looks at contents.
+    pub(crate) fn needs_features(&self) -> bool {
+        self.sort != Method::None
+    }
+}
+
+impl Default for Stages {
+    fn default() -> Stages {
+        Stages::ALL
+    }
+}
+
+/// How to pack. The image depends on all of these except `threads`, `spool_directory` and `explain`.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How blocks are compressed. A block that does not get smaller is stored as it is.
@@ -30,6 +75,22 @@ pub struct Options {
     pub level: Option<i32>,
     /// Raw bytes of a block, a multiple of 4096.
     pub block_bytes: u32,
+    /// Bytes of a chunk, a power of two from 256 to 4096; `None` for a sixteenth of a block and at most 4096.
+    pub chunk_bytes: Option<u32>,
+    /// The stages that run.
+    pub stages: Stages,
+    /// What programs read when they start; nothing if that is not known.
+    pub hot: Hot,
+    /// How much keeping the chunks of a file together counts against size, in percent of the default; 0 sorts for size
+    /// alone.
+    pub locality: u32,
+    /// Seed of sort methods that draw random numbers.
+    pub seed: u64,
+    /// Leave the chunk hashes out of the image, 1 to 2 % of it. Local mounts need none; a server derives them when a
+    /// device first asks, which decodes the whole image once.
+    pub derive_hashes: bool,
+    /// Find out what each stage saves, at the cost of compressing everything several times.
+    pub explain: bool,
     /// Worker threads; 0 for as many as there are cores.
     pub threads: usize,
     /// Where contents of compressed or piped archives go meanwhile; `None` for [`crate::default_directory`].
@@ -38,7 +99,20 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { codec: Codec::Zstd, level: None, block_bytes: BLOCK_BYTES_DEFAULT, threads: 0, spool_directory: None }
+        Options {
+            codec: Codec::Zstd,
+            level: None,
+            block_bytes: BLOCK_BYTES_DEFAULT,
+            chunk_bytes: None,
+            stages: Stages::ALL,
+            hot: Hot::default(),
+            locality: LOCALITY_DEFAULT,
+            seed: 0,
+            derive_hashes: false,
+            explain: false,
+            threads: 0,
+            spool_directory: None,
+        }
     }
 }
 
@@ -54,6 +128,13 @@ impl Options {
             let expected = format!("a multiple of {page} from {BLOCK_BYTES_MIN} to {BLOCK_BYTES_MAX}");
             return wrong("block size", self.block_bytes.to_string(), expected);
         }
+        let chunk = self.chunk_bytes();
+        if !(CHUNK_BYTES_MIN..=page).contains(&chunk) || !chunk.is_power_of_two() {
+            return wrong("chunk size", chunk.to_string(), format!("a power of two from {CHUNK_BYTES_MIN} to {page}"));
+        }
+        if self.locality > LOCALITY_MAX {
+            return wrong("locality", self.locality.to_string(), format!("at most {LOCALITY_MAX}"));
+        }
         if self.threads > THREADS_MAX {
             return wrong("threads", self.threads.to_string(), format!("at most {THREADS_MAX}"));
         }
@@ -61,7 +142,9 @@ impl Options {
             Codec::Zstd => 1..=22,
             // 10 to 19 are the slower variants of 0 to 9.
             Codec::Xz => 0..=19,
-            Codec::Lz4 | Codec::Stored => 0..=0,
+            // 0 is the fast one.
+            Codec::Lz4 => 0..=12,
+            Codec::Stored => 0..=0,
         };
         match self.level {
             Some(level) if !levels.contains(&level) => {
@@ -70,6 +153,13 @@ impl Options {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Bytes of a chunk.
+    pub fn chunk_bytes(&self) -> u32 {
+        let share = self.block_bytes / CHUNKS_PER_BLOCK_MIN;
+        let rounded = if share == 0 { CHUNK_BYTES_MIN } else { 1 << share.ilog2() };
+        self.chunk_bytes.unwrap_or(rounded.min(units::PAGE_BYTES as u32))
     }
 
     /// The level that blocks are compressed with.

@@ -5,17 +5,25 @@
 pub enum Phase {
     /// Listing the source. Counted in entries; the total is not known (0).
     Scan,
-    /// Reading, hashing and compressing. Counted in bytes of the source's files, holes included.
+    /// Reading and hashing. Counted in bytes of the source's files, holes included.
+    Survey,
+    /// Sorting chunks into blocks. Counted in distinct chunks.
+    Sort,
+    /// Learning dictionaries; the total is not known (0).
+    Learn,
+    /// Compressing and writing. Counted in bytes of distinct chunks.
     Pack,
+    /// Compressing everything again with some stages only, up to the one named; as `Pack`.
+    Explain(&'static str),
     /// Writing the metadata and making the output durable. Counted in bytes of metadata.
     Finish,
     /// Writing files out of an image. Counted in bytes of the files, holes included.
     Extract,
 }
 
-/// Receives progress. Called from the thread that runs the work, up to some thousand times a second, so it should be
+/// Receives progress. Called from the threads that do the work, up to some thousand times a second, so it should be
 /// cheap.
-pub trait Progress {
+pub trait Progress: Sync {
     /// A new phase begins; `total` is 0 if it is not known.
     fn phase(&self, phase: Phase, total: u64);
 

@@ -1,21 +1,20 @@
 //! Reading the files to pack, in order, into batches of chunks. Runs on a thread of its own, one batch ahead of the
 //! hashing and compressing.
 
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use units::PAGE_BYTES;
-
 use crate::PackError;
+use crate::group::FileKind;
 use crate::inodes::FileWork;
-
-/// Bytes of a chunk: a page, so that a page is one chunk and chunk tables are smallest.
-pub(crate) const CHUNK_BYTES: usize = PAGE_BYTES;
 
 /// Some data of some files.
 #[derive(Default)]
 pub(crate) struct Batch {
     pub(crate) bytes: Vec<u8>,
     pub(crate) pieces: Vec<Piece>,
+    /// What the files are, by [`Piece::kind`].
+    pub(crate) kinds: Vec<Arc<FileKind>>,
     /// Bytes of files that are done with this batch, holes included.
     pub(crate) progress: u64,
 }
@@ -25,6 +24,8 @@ pub(crate) struct Batch {
 pub(crate) struct Piece {
     /// Index in the list of files.
     pub(crate) file: u32,
+    /// Index of what the file is.
+    pub(crate) kind: u32,
     /// Position in the file, in chunks.
     pub(crate) chunk_first: u32,
     /// Where it starts in the batch.
@@ -35,20 +36,28 @@ pub(crate) struct Piece {
 
 impl Piece {
     /// Position in the file, place in the batch and length of each chunk.
-    pub(crate) fn chunks(self) -> impl Iterator<Item = (u32, usize, usize)> {
-        (0..self.bytes.div_ceil(CHUNK_BYTES)).map(move |index| {
-            let offset = index * CHUNK_BYTES;
-            (self.chunk_first + index as u32, self.start + offset, CHUNK_BYTES.min(self.bytes - offset))
+    pub(crate) fn chunks(self, chunk_bytes: usize) -> impl Iterator<Item = (u32, usize, usize)> {
+        (0..self.bytes.div_ceil(chunk_bytes)).map(move |index| {
+            let offset = index * chunk_bytes;
+            (self.chunk_first + index as u32, self.start + offset, chunk_bytes.min(self.bytes - offset))
         })
     }
 }
 
-/// Reads all files and sends batches of about `batch_bytes`, which is a multiple of the chunk size. Ends early, without
-/// a word, when nobody receives any more.
-pub(crate) fn read_files(files: &[FileWork<'_>], batch_bytes: usize, send: &SyncSender<Result<Batch, PackError>>) {
+/// Sizes of what is read.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Bytes of a chunk.
+    pub(crate) chunk: usize,
+    /// Bytes of a batch, about; a multiple of a chunk's.
+    pub(crate) batch: usize,
+}
+
+/// Reads all files and sends them in batches. Ends early, without a word, when nobody receives any more.
+pub(crate) fn read_files(files: &[FileWork<'_>], sizes: Sizes, send: &SyncSender<Result<Batch, PackError>>) {
     let mut batch = Batch::default();
     for (index, file) in files.iter().enumerate() {
-        match read_file(index as u32, file, batch_bytes, &mut batch, send) {
+        match read_file(index as u32, file, sizes, &mut batch, send) {
             Ok(Flow::Continue) => {}
             Ok(Flow::Stop) => return,
             Err(error) => {
@@ -69,12 +78,13 @@ enum Flow {
 fn read_file(
     index: u32,
     file: &FileWork<'_>,
-    batch_bytes: usize,
+    sizes: Sizes,
     batch: &mut Batch,
     send: &SyncSender<Result<Batch, PackError>>,
 ) -> Result<Flow, PackError> {
-    let chunk = CHUNK_BYTES as u64;
+    let chunk = sizes.chunk as u64;
     let content = file.content.open()?;
+    let kind = Arc::new(FileKind::of(&content, file.size));
     let mut position = 0;
     while let Some(range) = content.next_data(position, file.size)? {
         // Chunks that hold any data are read whole; `position` is at a border of chunks already.
@@ -83,7 +93,7 @@ fn read_file(
         batch.progress += from - position;
         while from < end {
             // A multiple of the chunk size, since chunks at the end of files are rounded up to the next border.
-            let room = batch_bytes - batch.bytes.len().next_multiple_of(CHUNK_BYTES).min(batch_bytes);
+            let room = sizes.batch - batch.bytes.len().next_multiple_of(sizes.chunk).min(sizes.batch);
             if room == 0 {
                 if send.send(Ok(std::mem::take(batch))).is_err() {
                     return Ok(Flow::Stop);
@@ -92,10 +102,14 @@ fn read_file(
             }
             let bytes = (end - from).min(room as u64) as usize;
             let start = batch.bytes.len();
-            batch.bytes.reserve(batch_bytes - start);
+            batch.bytes.reserve(sizes.batch - start);
             batch.bytes.resize(start + bytes, 0);
             content.read_at(from, &mut batch.bytes[start..])?;
-            batch.pieces.push(Piece { file: index, chunk_first: (from / chunk) as u32, start, bytes });
+            if batch.kinds.last().is_none_or(|last| !Arc::ptr_eq(last, &kind)) {
+                batch.kinds.push(Arc::clone(&kind));
+            }
+            let number = batch.kinds.len() as u32 - 1;
+            batch.pieces.push(Piece { file: index, kind: number, chunk_first: (from / chunk) as u32, start, bytes });
             batch.progress += bytes as u64;
             from += bytes as u64;
         }

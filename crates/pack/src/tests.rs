@@ -10,3 +10,4 @@ mod fuzz;
 mod prop;
 mod round_trip;
 mod same_bytes;
+mod stages;

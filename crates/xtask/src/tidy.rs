@@ -32,7 +32,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("profile", &["trace"]),
     ("predict", &["profile"]),
     ("image", &["codec"]),
-    ("pack", &["image", "codec", "elf"]),
+    ("pack", &["image", "codec", "elf", "profile"]),
     ("server", &["store", "image", "wire", "predict", "profile", "codec"]),
     ("client", &["wire", "image", "codec"]),
     ("mount", &["client", "image"]),

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use ::pack::{Layout, Options, Phase, Progress, Source, TarInput};
+use ::pack::{Layout, Method, Options, Phase, Progress, Report, Source, Stages, TarInput};
 use clap::ValueEnum;
 use image::Codec;
 use indicatif::ProgressBar;
 
-use crate::{failure, progress};
+use crate::{failure, hot, progress};
 
 /// Pack a directory, a tar archive, a container image or the closure of a program into an image
 #[derive(clap::Args)]
@@ -46,25 +46,12 @@ pub struct Args {
     #[arg(long)]
     one_file_system: bool,
 
-    /// How blocks are compressed
-    #[arg(long, value_enum, default_value_t = Compression::Zstd)]
-    codec: Compression,
+    #[command(flatten)]
+    tuning: Tuning,
 
-    /// Compression level (zstd 1 to 22, xz 0 to 19)
-    #[arg(long, value_name = "N")]
-    level: Option<i32>,
-
-    /// Bytes of a block before compression: 4096 to 1 MiB, a multiple of 4096
-    #[arg(long, value_name = "BYTES", default_value_t = ::pack::BLOCK_BYTES_DEFAULT)]
-    block_bytes: u32,
-
-    /// Worker threads (0: one per core); the image does not depend on it
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    threads: usize,
-
-    /// Folder for contents of compressed or piped archives meanwhile [default: $TMPDIR, else /var/tmp]
-    #[arg(long, value_name = "DIR")]
-    spool: Option<PathBuf>,
+    /// Replace the output even if it is not an image
+    #[arg(short, long)]
+    force: bool,
 
     /// Print the report as JSON
     #[arg(long)]
@@ -87,25 +74,158 @@ enum As {
 enum Compression {
     Zstd,
     Lz4,
+    #[value(alias = "lzma")]
     Xz,
     Stored,
 }
 
+/// How to pack, whatever the source.
+#[derive(clap::Args)]
+pub struct Tuning {
+    /// How blocks are compressed
+    #[arg(long, value_enum, default_value_t = Compression::Zstd)]
+    codec: Compression,
+
+    /// Compression level (zstd 1 to 22, xz 0 to 19, lz4 0 to 12)
+    #[arg(long, value_name = "N")]
+    level: Option<i32>,
+
+    /// Size of a block before compression: 4k to 1m, a multiple of 4096
+    #[arg(long, alias = "block-bytes", value_name = "SIZE", value_parser = size, default_value_t = ::pack::BLOCK_BYTES_DEFAULT)]
+    block_size: u32,
+
+    /// Size of a chunk: 256 to 4k [default: a sixteenth of a block, at most 4k]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    chunk_size: Option<u32>,
+
+    /// What programs read when they start, from `runnel record` or a server; may be given several times
+    #[arg(long, value_name = "FILE")]
+    trace: Vec<PathBuf>,
+
+    /// The image that the traces were recorded on, for traces that name no files
+    #[arg(long, value_name = "IMAGE", requires = "trace")]
+    trace_image: Option<PathBuf>,
+
+    /// Leave out pages that fewer runs than this touched
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "trace")]
+    min_runs: u32,
+
+    /// How chunks are sorted
+    #[arg(long, value_enum, default_value_t = Sort::Greedy)]
+    sort: Sort,
+
+    /// How much keeping a file together counts against size, in per cent of the default; 0 sorts for size alone
+    #[arg(long, value_name = "N", default_value_t = ::pack::LOCALITY_DEFAULT)]
+    locality: u32,
+
+    /// Seed of sort methods that draw random numbers
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// Keep equal chunks as often as they come
+    #[arg(long)]
+    no_dedup: bool,
+
+    /// Do not keep kinds of data apart
+    #[arg(long)]
+    no_group: bool,
+
+    /// Do not filter machine code
+    #[arg(long)]
+    no_filter: bool,
+
+    /// Do not use dictionaries
+    #[arg(long)]
+    no_dictionary: bool,
+
+    /// Do not keep hot chunks apart
+    #[arg(long)]
+    no_hot: bool,
+
+    /// Leave out the hashes of single pages, 1 to 2 % of the image; a server derives them when a device first asks
+    #[arg(long)]
+    derive_hashes: bool,
+
+    /// Print what each stage saved; compresses everything once more for each
+    #[arg(long)]
+    explain: bool,
+
+    /// Worker threads (0: one per core); the image does not depend on it
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+
+    /// Folder for contents of compressed or piped archives meanwhile [default: $TMPDIR, else /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+}
+
+/// See [`Method`].
+#[derive(Clone, Copy, ValueEnum)]
+enum Sort {
+    /// Blocks filled with what shares most with them
+    Greedy,
+    /// A similarity graph cut into blocks by METIS, as in RubikFS
+    Metis,
+    /// Similar files one after the other
+    Files,
+    /// In the order of the tree
+    None,
+}
+
+impl Tuning {
+    /// The options; reads the traces.
+    pub fn options(&self) -> anyhow::Result<Options> {
+        let options = Options {
+            codec: match self.codec {
+                Compression::Zstd => Codec::Zstd,
+                Compression::Lz4 => Codec::Lz4,
+                Compression::Xz => Codec::Xz,
+                Compression::Stored => Codec::Stored,
+            },
+            level: self.level,
+            block_bytes: self.block_size,
+            chunk_bytes: self.chunk_size,
+            stages: Stages {
+                deduplicate: !self.no_dedup,
+                group: !self.no_group,
+                sort: match self.sort {
+                    Sort::Greedy => Method::Greedy,
+                    Sort::Metis => Method::Metis,
+                    Sort::Files => Method::Files,
+                    Sort::None => Method::None,
+                },
+                filter: !self.no_filter,
+                dictionary: !self.no_dictionary,
+                hot: !self.no_hot,
+            },
+            hot: Default::default(),
+            locality: self.locality,
+            seed: self.seed,
+            derive_hashes: self.derive_hashes,
+            explain: self.explain,
+            threads: self.threads,
+            spool_directory: self.spool.clone(),
+        };
+        options.validate().map_err(|error| failure::usage(error.to_string()))?;
+        Ok(Options { hot: hot::load(&self.trace, self.trace_image.as_deref(), self.min_runs)?, ..options })
+    }
+}
+
+/// A number of bytes: 65536, 64k or 1m.
+fn size(text: &str) -> Result<u32, String> {
+    let (number, unit) = match text.trim_end_matches(['b', 'B', 'i']).to_ascii_lowercase() {
+        lower if lower.ends_with('k') => (lower[..lower.len() - 1].to_string(), 1u32 << 10),
+        lower if lower.ends_with('m') => (lower[..lower.len() - 1].to_string(), 1 << 20),
+        lower => (lower, 1),
+    };
+    let number: u32 = number.parse().map_err(|_| format!("'{text}' is no size such as 65536, 64k or 1m"))?;
+    number.checked_mul(unit).ok_or_else(|| format!("{text} is too large"))
+}
+
 /// Packs and reports.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let options = Options {
-        codec: match args.codec {
-            Compression::Zstd => Codec::Zstd,
-            Compression::Lz4 => Codec::Lz4,
-            Compression::Xz => Codec::Xz,
-            Compression::Stored => Codec::Stored,
-        },
-        level: args.level,
-        block_bytes: args.block_bytes,
-        threads: args.threads,
-        spool_directory: args.spool.clone(),
-    };
-    options.validate().map_err(|error| failure::usage(error.to_string()))?;
+    check_output(&args.output, args.force)?;
+    let options = args.tuning.options()?;
     let source = source(&args)?;
     let bars = Bars(Mutex::new(ProgressBar::hidden()));
     let report = ::pack::pack(source, &args.output, &options, &bars);
@@ -118,20 +238,65 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         outln!("{}", serde_json::to_string(&report)?);
         return Ok(ExitCode::SUCCESS);
     }
-    let rate = report.bytes_in as f64 / 1e6 / report.seconds.max(1e-9);
     outln!("{}: {}", args.output.display(), report.id);
+    print(&report)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The report for people.
+pub fn print(report: &Report) -> anyhow::Result<()> {
+    let rate = report.bytes_in as f64 / 1e6 / report.seconds.max(1e-9);
+    let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
     outln!(
-        "{} files, {} -> {} ({:.1} %), {} of {} chunks unique, {} blocks, {:.1} s, {rate:.0} MB/s",
+        "{} files, {} -> {} ({:.1} %, ratio {:.3}), {} of {} chunks unique, {} blocks, {:.1} s, {rate:.0} MB/s",
         report.files,
         progress::human(report.bytes_in),
         progress::human(report.bytes_out),
-        100.0 * report.bytes_out as f64 / report.bytes_in.max(1) as f64,
+        share(report.bytes_out, report.bytes_in),
+        report.bytes_in as f64 / report.bytes_out.max(1) as f64,
         report.chunks_unique,
         report.chunks,
         report.blocks,
         report.seconds,
     );
-    Ok(ExitCode::SUCCESS)
+    outln!(
+        "metadata {} ({:.2} %), blocks per file {:.2}, hot {} of data in {} ({} blocks)",
+        progress::human(report.bytes_metadata),
+        share(report.bytes_metadata, report.bytes_out),
+        report.blocks_per_file,
+        progress::human(report.hot_bytes),
+        progress::human(report.hot_bytes_stored),
+        report.hot_blocks,
+    );
+    let Some(stages) = &report.stages else { return Ok(()) };
+    outln!("{:20} {:>14} {:>10} {:>16}", "stage", "blocks, bytes", "saved", "blocks per file");
+    let mut before = None;
+    for stage in stages {
+        let saved = before.map_or(String::new(), |before: u64| {
+            format!("{:.2} %", 100.0 * (before as f64 - stage.bytes as f64) / before.max(1) as f64)
+        });
+        outln!("{:20} {:>14} {:>10} {:>16.2}", stage.stage, stage.bytes, saved, stage.blocks_per_file);
+        before = Some(stage.bytes);
+    }
+    Ok(())
+}
+
+/// Refuses to replace a file that is no image, which can only be a slip of the fingers.
+pub fn check_output(path: &Path, force: bool) -> anyhow::Result<()> {
+    use std::io::Read;
+    if force {
+        return Ok(());
+    }
+    let Ok(mut file) = std::fs::File::open(path) else { return Ok(()) };
+    let is_file = file.metadata().is_ok_and(|about| about.is_file() && about.len() > 0);
+    let mut magic = [0; image::format::MAGIC.len()];
+    if is_file && (file.read_exact(&mut magic).is_err() || magic != image::format::MAGIC) {
+        return Err(failure::usage(format!(
+            "{} is there and is not an image; give another --output, or --force to replace it",
+            path.display()
+        )));
+    }
+    Ok(())
 }
 
 fn source(args: &Args) -> anyhow::Result<Source> {
@@ -163,7 +328,11 @@ impl Progress for Bars {
     fn phase(&self, phase: Phase, total: u64) {
         let what = match phase {
             Phase::Scan => "listing",
+            Phase::Survey => "reading",
+            Phase::Sort => "sorting",
+            Phase::Learn => "learning",
             Phase::Pack => "packing",
+            Phase::Explain(stage) => stage,
             Phase::Finish => "finishing",
             Phase::Extract => "extracting",
         };

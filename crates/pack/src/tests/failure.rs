@@ -110,8 +110,12 @@ fn options_are_checked_before_anything_is_written() {
         &|options| options.block_bytes = 5000,
         &|options| options.block_bytes = 2 << 20,
         &|options| options.level = Some(23),
-        &|options| (options.codec, options.level) = (Codec::Lz4, Some(3)),
+        &|options| (options.codec, options.level) = (Codec::Lz4, Some(13)),
         &|options| options.threads = 100_000,
+        &|options| options.chunk_bytes = Some(128),
+        &|options| options.chunk_bytes = Some(8192),
+        &|options| options.chunk_bytes = Some(3000),
+        &|options| options.locality = 1_000_000,
     ] {
         let error = with(change).unwrap_err();
         assert!(matches!(error, PackError::Option { .. }), "{error}");
@@ -127,7 +131,7 @@ fn a_file_that_changes_under_our_hands_is_named() {
     struct Meddler(PathBuf, fn(&Path));
     impl crate::Progress for Meddler {
         fn phase(&self, phase: crate::Phase, _total: u64) {
-            if phase == crate::Phase::Pack {
+            if phase == crate::Phase::Survey {
                 self.1(&self.0);
             }
         }

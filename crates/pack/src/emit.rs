@@ -1,0 +1,130 @@
+//! The second pass: makes the blocks. Gathers the chunks of each, filters them, compresses, and writes in order.
+//!
+//! Many blocks are made at once and their order kept, so the result does not depend on the number of threads. Memory:
+//! the raw and the compressed bytes of eight blocks a thread, and what the codec needs a thread.
+
+use codec::filter;
+use image::{BlockRecord, ChunkRecord, Codec, Filter};
+use rayon::ThreadPool;
+use rayon::prelude::*;
+use units::BlockId;
+
+use crate::arrange::Arrangement;
+use crate::dictionary::Dictionaries;
+use crate::gather::gather;
+use crate::inodes::FileWork;
+use crate::survey::Survey;
+use crate::{Options, PackError, Progress};
+
+/// Blocks made at once for each thread: the slowest of the last few makes the others wait.
+const WINDOW_BLOCKS_PER_THREAD: usize = 8;
+
+/// What all blocks are made of.
+pub(crate) struct Emitter<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) files: &'a [FileWork<'a>],
+    pub(crate) survey: &'a Survey,
+    pub(crate) dictionaries: &'a Dictionaries,
+}
+
+/// Where everything went.
+pub(crate) struct Emitted {
+    pub(crate) blocks: Vec<BlockRecord>,
+    /// By chunk number.
+    pub(crate) chunks: Vec<ChunkRecord>,
+}
+
+/// A block as it goes to the output.
+struct Made {
+    stored: Vec<u8>,
+    record: BlockRecord,
+}
+
+impl Emitter<'_> {
+    /// Makes all blocks on `pool`, and hands their bytes to `write` in order.
+    pub(crate) fn emit(
+        &self,
+        pool: &ThreadPool,
+        arrangement: &Arrangement,
+        progress: &dyn Progress,
+        write: &mut dyn FnMut(&[u8]) -> Result<(), PackError>,
+    ) -> Result<Emitted, PackError> {
+        let nowhere = ChunkRecord { block: BlockId(0), offset: 0, bytes: 0, hash: [0; 32] };
+        let mut emitted = Emitted {
+            blocks: Vec::with_capacity(arrangement.blocks.len()),
+            chunks: vec![nowhere; self.survey.chunks.list.len()],
+        };
+        let window = pool.current_num_threads() * WINDOW_BLOCKS_PER_THREAD;
+        for from in (0..arrangement.blocks.len()).step_by(window) {
+            let to = arrangement.blocks.len().min(from + window);
+            let made: Vec<Made> = pool.install(|| {
+                (from..to).into_par_iter().map(|index| self.make(arrangement, index)).collect::<Result<_, _>>()
+            })?;
+            for (chunks, made) in arrangement.blocks[from..to].iter().zip(made) {
+                write(&made.stored)?;
+                let block = BlockId(emitted.blocks.len() as u32);
+                let mut offset = 0;
+                for &number in chunks {
+                    let chunk = &self.survey.chunks.list[number as usize];
+                    emitted.chunks[number as usize] =
+                        ChunkRecord { block, offset, bytes: chunk.bytes, hash: chunk.hash };
+                    offset += chunk.bytes;
+                }
+                emitted.blocks.push(made.record);
+                progress.advance(made.record.raw_bytes.into());
+            }
+        }
+        Ok(emitted)
+    }
+
+    fn make(&self, arrangement: &Arrangement, index: usize) -> Result<Made, PackError> {
+        let group = arrangement.groups[index];
+        let mut raw = Vec::with_capacity(self.options.block_bytes as usize);
+        let filter = self.raw(&arrangement.blocks[index], group.filter(), &mut raw)?;
+        let dictionary = self.dictionaries.of(group);
+        let mut stored = Vec::new();
+        let level = self.options.effective_level();
+        codec::encode_with(self.options.codec, level, dictionary.map(|(_, prepared)| prepared), &raw, &mut stored)?;
+        let raw_bytes = raw.len() as u32;
+        let (codec, filter, dictionary, stored) = if stored.len() < raw.len() {
+            (self.options.codec, filter, dictionary.map(|(index, _)| index), stored)
+        } else {
+            // Stored as it is, so also without its filter.
+            raw.clear();
+            self.raw(&arrangement.blocks[index], Filter::None, &mut raw)?;
+            (Codec::Stored, Filter::None, None, raw)
+        };
+        let hash = *blake3::hash(&stored).as_bytes();
+        let record = BlockRecord { codec, filter, dictionary, stored_bytes: stored.len() as u32, raw_bytes, hash };
+        Ok(Made { stored, record })
+    }
+
+    /// The bytes of a block before compression, and the filter that its chunks went through.
+    pub(crate) fn raw(&self, chunks: &[u32], wanted: Filter, raw: &mut Vec<u8>) -> Result<Filter, PackError> {
+        let list: Vec<_> = chunks.iter().map(|&number| &self.survey.chunks.list[number as usize]).collect();
+        let chunk_bytes = u64::from(self.options.chunk_bytes());
+        gather(self.files, chunk_bytes, &list, raw)?;
+        if wanted == Filter::None {
+            return Ok(Filter::None);
+        }
+        let plain = raw.clone();
+        let each = |raw: &mut [u8], apply: fn(Filter, u64, &mut [u8])| {
+            let mut rest = raw;
+            for chunk in &list {
+                let (bytes, after) = std::mem::take(&mut rest).split_at_mut(chunk.bytes as usize);
+                apply(wanted, u64::from(chunk.position) * chunk_bytes, bytes);
+                rest = after;
+            }
+        };
+        each(raw, filter::encode);
+        let mut back = raw.clone();
+        each(&mut back, filter::decode);
+        if back != plain {
+            // A filter that cannot be undone is a mistake of ours; the block goes without it.
+            debug_assert!(false, "the filter {wanted} is not reversible");
+            *raw = plain;
+            return Ok(Filter::None);
+        }
+        Ok(wanted)
+    }
+}

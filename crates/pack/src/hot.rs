@@ -1,0 +1,61 @@
+//! The hotness grouper: which pages of the tree programs read when they start, from traces.
+//!
+//! Hot chunks lie apart from cold ones and before them, so that a start reads one sequential run instead of many blocks
+//! in which most is not needed. A trace names pages by path; what the tree does not have, or has in another size, counts
+//! as another file: the packer says how much of a trace it could use, and refuses one that is of another tree.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use profile::Hot;
+use units::PAGE_BYTES;
+
+use crate::inodes::Inodes;
+use crate::tree::{Body, Tree};
+use crate::{Notes, PackError};
+
+/// Hot pages by file.
+#[derive(Debug, Default)]
+pub(crate) struct HotPages(BTreeMap<u32, BTreeSet<u32>>);
+
+impl HotPages {
+    /// Finds what `hot` names in the tree.
+    pub(crate) fn resolve(
+        hot: &Hot,
+        tree: &Tree,
+        inodes: &Inodes<'_>,
+        notes: &mut Notes,
+    ) -> Result<HotPages, PackError> {
+        let files: BTreeMap<_, _> = (0u32..).zip(&inodes.files).map(|(index, file)| (file.inode, index)).collect();
+        let mut found = HotPages::default();
+        let mut missing = 0usize;
+        for file in &hot.files {
+            let node = tree.find(&file.path);
+            let index = node.and_then(|node| files.get(&inodes.numbers[node.0 as usize]?)).copied();
+            let same = node.is_some_and(|node| match &tree.node(node).body {
+                Body::File { size, .. } => *size == file.size,
+                _ => false,
+            });
+            match index.filter(|_| same) {
+                Some(index) => found.0.entry(index).or_default().extend(&file.pages),
+                None => missing += 1,
+            }
+        }
+        if !hot.files.is_empty() && missing * 2 > hot.files.len() {
+            return Err(PackError::ForeignTrace { missing, files: hot.files.len() });
+        }
+        if missing > 0 {
+            let known = hot.files.len() - missing;
+            notes.add(format!(
+                "the traces name {} files, {known} of them are in the tree as they were",
+                hot.files.len()
+            ));
+        }
+        Ok(found)
+    }
+
+    /// Whether chunk `position` of a file is hot.
+    pub(crate) fn contains(&self, file: u32, position: u32, chunk_bytes: usize) -> bool {
+        let page = u64::from(position) * chunk_bytes as u64 / PAGE_BYTES as u64;
+        self.0.get(&file).is_some_and(|pages| pages.contains(&(page as u32)))
+    }
+}

@@ -1,0 +1,169 @@
+//! The stages of packing, alone and together: each gives the same files, and does what it is for.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use image::{Codec, Filter, Metadata};
+use profile::{Hot, HotFile};
+use units::BlockId;
+
+use super::build::*;
+use crate::compare::{CompareOptions, assert_equal};
+use crate::{FileImage, Method, Options, PackError, Phase, Progress, Report, Stages, pack};
+
+const NONE: Stages =
+    Stages { deduplicate: false, group: false, sort: Method::None, filter: false, dictionary: false, hot: false };
+
+/// A tree with machine code (this program's own), text, equal files, dense data and a sparse file.
+fn tree(base: &Path) {
+    let program = fs::read("/proc/self/exe").unwrap();
+    write(&base.join("bin/program"), &program[..program.len().min(3 << 20)]);
+    write(&base.join("bin/same"), &program[..program.len().min(3 << 20)]);
+    write(&base.join("bin/shifted"), [&[0x90; 4096][..], &program[..program.len().min(1 << 20)]].concat());
+    for index in 0..40u64 {
+        let text: String = (0..800).map(|line| format!("line {} of file {index}: {}\n", line, line * index)).collect();
+        write(&base.join(format!("doc/text-{index}")), text);
+        write(&base.join(format!("doc/dense-{index}")), noise(index, 5000));
+    }
+    let file = fs::File::create(base.join("sparse")).unwrap();
+    file.write_all_at(b"in the middle", 5 << 20).unwrap();
+    file.set_len(9 << 20).unwrap();
+}
+
+/// Packs, checks every chunk, extracts and compares; returns the report and the image's metadata.
+#[track_caller]
+fn there_and_back(source: &Path, options: &Options) -> (Report, Metadata) {
+    let scratch = scratch();
+    let out = scratch.path().join("out.rnl");
+    let report = packed(directory(source), &out, options);
+    let target = scratch.path().join("target");
+    unpack(&out, &target).unwrap();
+    assert_equal(source, &target, &CompareOptions::default());
+    (report, Metadata::open(&FileImage::open(&out).unwrap(), &Default::default()).unwrap())
+}
+
+#[test]
+fn every_stage_alone_and_all_together_give_the_same_files() {
+    let scratch = scratch();
+    let source = scratch.path().join("source");
+    tree(&source);
+    let stages = [
+        NONE,
+        Stages { deduplicate: true, ..NONE },
+        Stages { group: true, ..NONE },
+        Stages { sort: Method::Greedy, ..NONE },
+        Stages { sort: Method::Files, ..NONE },
+        Stages { filter: true, ..NONE },
+        Stages { dictionary: true, group: true, ..NONE },
+        Stages::ALL,
+    ];
+    for stages in stages {
+        for (codec, block_bytes) in [(Codec::Zstd, 64 << 10), (Codec::Lz4, 16 << 10), (Codec::Xz, 256 << 10)] {
+            let options = Options { stages, codec, block_bytes, level: Some(3), hot: Hot::default(), ..quick() };
+            let (report, metadata) = there_and_back(&source, &options);
+            assert_eq!(metadata.chunk_bytes() as u32, (block_bytes / 16).min(4096));
+            assert!(report.bytes_out < report.bytes_in, "{stages:?} {codec}");
+        }
+    }
+}
+
+#[test]
+fn machine_code_is_filtered_and_dense_data_stored() {
+    let scratch = scratch();
+    let source = scratch.path().join("source");
+    tree(&source);
+    let (_, metadata) = there_and_back(&source, &Options { level: Some(3), ..quick() });
+    let blocks: Vec<_> = (0..metadata.block_count()).filter_map(|id| metadata.block(BlockId(id))).collect();
+    let filtered: u32 = blocks.iter().filter(|block| block.filter != Filter::None).map(|block| block.raw_bytes).sum();
+    let stored: u32 = blocks.iter().filter(|block| block.codec == Codec::Stored).map(|block| block.raw_bytes).sum();
+    assert!(!cfg!(target_arch = "x86_64") || filtered > 256 << 10, "{filtered} bytes of code");
+    assert!((190_000..300_000).contains(&stored), "{stored} of 200,000 dense bytes");
+}
+
+fn hot_file(source: &Path, path: &str, pages: &[u32]) -> HotFile {
+    let size = fs::metadata(source.join(path)).unwrap().len();
+    HotFile { path: path.into(), size, pages: pages.to_vec() }
+}
+
+#[test]
+fn hot_chunks_lie_in_the_first_blocks_and_nothing_else_does() {
+    let scratch = scratch();
+    let source = scratch.path().join("source");
+    tree(&source);
+    let pages: Vec<u32> = (0..100).map(|index| index * 3).collect();
+    let files = vec![hot_file(&source, "bin/program", &pages), hot_file(&source, "doc/text-7", &[0, 2])];
+    let hot = Hot { files, ..Hot::default() };
+    let (report, metadata) = there_and_back(&source, &Options { hot: hot.clone(), level: Some(3), ..quick() });
+    assert_eq!(u64::from(metadata.hot_blocks()), report.hot_blocks);
+    // Equal pages of other files are the same chunk.
+    assert!(report.hot_blocks > 0 && report.hot_bytes <= 102 * 4096);
+    for file in &hot.files {
+        let inode = metadata.resolve(&file.path).unwrap();
+        for page in 0..metadata.page_count(inode) {
+            let chunks = metadata.page_chunks(units::PageId::new(inode, page)).unwrap();
+            let is_hot = chunks.chunks().all(|chunk| metadata.chunk(chunk).unwrap().block.0 < metadata.hot_blocks());
+            assert!(is_hot || !file.pages.contains(&page), "page {page}");
+        }
+    }
+    let off = Options { hot, stages: Stages { hot: false, ..Stages::ALL }, level: Some(3), ..quick() };
+    assert_eq!(there_and_back(&source, &off).1.hot_blocks(), 0);
+}
+
+#[test]
+fn a_trace_of_another_tree_is_refused_and_a_stale_one_noted() {
+    let scratch = scratch();
+    let source = scratch.path().join("source");
+    tree(&source);
+    let out = scratch.path().join("out.rnl");
+    let mut files = vec![hot_file(&source, "doc/text-1", &[0]), hot_file(&source, "doc/text-2", &[0])];
+    files.push(HotFile { path: b"doc/gone".to_vec(), size: 10, pages: vec![0] });
+    let options = |files| Options { hot: Hot { files, ..Hot::default() }, ..quick() };
+    let report = pack(directory(&source), &out, &options(files.clone()), &crate::Silent).unwrap();
+    assert!(report.notes.iter().any(|note| note.contains("3 files, 2 of them")), "{:?}", report.notes);
+    files[0].size += 1;
+    let error = pack(directory(&source), &out, &options(files), &crate::Silent).unwrap_err();
+    assert!(matches!(error, PackError::ForeignTrace { missing: 2, files: 3 }), "{error}");
+}
+
+/// Changes a file when the second pass begins, in place and with its old modification time.
+struct Meddler(PathBuf);
+
+impl Progress for Meddler {
+    fn phase(&self, phase: Phase, _total: u64) {
+        if phase == Phase::Pack {
+            let file = fs::File::options().write(true).open(&self.0).unwrap();
+            let before = file.metadata().unwrap().modified().unwrap();
+            file.write_all_at(b"changed", 100).unwrap();
+            file.set_modified(before).unwrap();
+        }
+    }
+
+    fn advance(&self, _amount: u64) {}
+}
+
+#[test]
+fn a_file_that_changes_between_the_passes_is_named() {
+    let scratch = scratch();
+    let source = scratch.path().join("source");
+    tree(&source);
+    let (changed, out) = (source.join("doc/text-3"), scratch.path().join("out.rnl"));
+    let error = pack(directory(&source), &out, &quick(), &Meddler(changed.clone())).unwrap_err();
+    assert!(matches!(&error, PackError::Changed { path } if *path == changed), "{error}");
+    assert!(!out.exists());
+}
+
+#[test]
+fn explaining_lists_the_stages_and_changes_nothing() {
+    let scratch = scratch();
+    let source = scratch.path().join("source");
+    tree(&source);
+    let (plain, _) = there_and_back(&source, &Options { level: Some(3), ..quick() });
+    let (report, _) = there_and_back(&source, &Options { level: Some(3), explain: true, ..quick() });
+    assert_eq!(plain.id, report.id);
+    let stages = report.stages.unwrap();
+    assert_eq!(stages.first().unwrap().stage, "file order");
+    let last = stages.last().unwrap();
+    assert_eq!(last.bytes, report.bytes_out - report.bytes_metadata - 4096 + report.bytes_dictionaries);
+    assert!(last.bytes < stages[0].bytes);
+}
