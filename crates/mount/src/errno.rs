@@ -11,6 +11,9 @@ pub(crate) fn of_read(_error: &ReadError) -> Errno {
     Errno::EIO
 }
 
+/// A block that cannot be read or does not match the image's metadata.
+pub(crate) const DAMAGED: Errno = Errno::EIO;
+
 /// A name or an inode the image does not have.
 pub(crate) const NOT_FOUND: Errno = Errno::ENOENT;
 

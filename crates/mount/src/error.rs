@@ -77,6 +77,12 @@ pub enum MountError {
         /// The setting that forbids it.
         hint: &'static str,
     },
+    /// The kernel's EROFS cannot be used for this image, here.
+    #[error("cannot mount with the kernel's EROFS: {problem}\nhint: leave out --kernel to mount without it")]
+    Kernel {
+        /// What is missing.
+        problem: String,
+    },
     /// The command to run inside an image does not exist there.
     #[error("{command}: not found in the image\nhint: give its full path, or set the search path with --env PATH=...")]
     CommandMissing {

@@ -8,7 +8,7 @@
 //! read), `connection` and `sink` (the
 //! page cache), `mountpoint` (the mount table), `device` (making a mount), `mounted` (one live mount, bounded in every wait), `control` (the socket
 //! `runnel status` asks), `enter` (a program inside an image without root), `run` (mount and enter), `redirect` (image
-//! files over local paths). Called by `cli` and `bench`. This is the only crate that names fuser.
+//! files over local paths). Beside them, `kernel` mounts an image file by the kernel's EROFS. Called by `cli` and `bench`. This is the only crate that names fuser.
 #![cfg(target_os = "linux")]
 
 mod connection;
@@ -19,6 +19,7 @@ pub mod enter;
 mod errno;
 mod error;
 mod filesystem;
+mod kernel;
 mod mounted;
 pub mod mountpoint;
 mod namespace;
@@ -36,5 +37,6 @@ mod sparse;
 pub use control::{MountStatus, mounts};
 pub use counters::FuseCounters;
 pub use error::MountError;
+pub use kernel::KernelMount;
 pub use mounted::{Mounted, Options, Stop};
 pub use mountpoint::umount;

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::MountError;
-use crate::control;
+use crate::{control, kernel};
 
 /// File-system type of our mounts in the mount table.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.runnel";
@@ -44,9 +44,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The image's name if this is one of our mounts: of FUSE itself, or an overlay over it.
+    /// The image's name if this is one of our mounts: of FUSE itself, an overlay over it, or EROFS.
     pub fn image(&self) -> Option<&str> {
-        let ours = self.kind == FILE_SYSTEM_TYPE || self.kind == "fuse" || self.kind == "overlay";
+        let ours = self.kind == FILE_SYSTEM_TYPE
+            || self.kind == "fuse"
+            || self.kind == "overlay"
+            || self.kind == kernel::FILE_SYSTEM_TYPE;
         self.source.strip_prefix(SOURCE_PREFIX).filter(|_| ours)
     }
 }

@@ -23,10 +23,12 @@ pub(crate) enum Purpose {
     Redirect,
     /// The control file system of FUSE, for a moment.
     Control,
+    /// The files below EROFS, until it has opened them.
+    Kernel,
 }
 
 impl Purpose {
-    const ALL: [Purpose; 4] = [Purpose::Lower, Purpose::Run, Purpose::Redirect, Purpose::Control];
+    const ALL: [Purpose; 5] = [Purpose::Lower, Purpose::Run, Purpose::Redirect, Purpose::Control, Purpose::Kernel];
 
     fn name(self) -> &'static str {
         match self {
@@ -34,6 +36,7 @@ impl Purpose {
             Purpose::Run => "run",
             Purpose::Redirect => "redirect",
             Purpose::Control => "control",
+            Purpose::Kernel => "kernel",
         }
     }
 }

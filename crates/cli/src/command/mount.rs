@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use ::mount::{Mounted, Options, Stop, mountpoint};
+use ::mount::{KernelMount, Mounted, Options, Stop, mountpoint};
 use anyhow::Context;
 use client::{Session, Target};
 
 use crate::command::session::SessionArgs;
+use crate::failure;
 
 /// Mount an image, from a server or a local file
 #[derive(clap::Args)]
@@ -40,6 +41,10 @@ pub struct Args {
     #[arg(long)]
     allow_devices: bool,
 
+    /// Let the kernel's EROFS serve the files (an image file, root, Linux 6.12): no server, no pushes
+    #[arg(long, conflicts_with_all = ["overlay", "allow_other"])]
+    kernel: bool,
+
     /// Write to this file once the mount is ready
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
@@ -51,13 +56,13 @@ pub struct Args {
 /// Mounts; in the background unless asked otherwise.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let target = Target::parse(&args.target)?;
+    let kernel_image = kernel_image(&args, &target)?;
     mountpoint::validate(&args.directory)?;
     if !args.foreground {
         return detach();
     }
     // Before any thread starts, so that SIGTERM and Ctrl-C end the mount instead of leaving it behind.
     let stop = Stop::listen()?;
-    let session = Session::open(&target, args.session.config())?;
     let is_root = rustix::process::geteuid().is_root();
     let options = Options {
         name: short_name(&args.target),
@@ -68,7 +73,36 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         overlay: args.overlay.clone(),
         ..Options::default()
     };
+    if let Some(image) = kernel_image {
+        let mounted = KernelMount::start(image, &args.directory, options)?;
+        if mounted.attributes_left_out() > 0 {
+            let count = mounted.attributes_left_out();
+            eprintln!("note: {count} extended attributes are of kinds that EROFS does not have; the mount lacks them");
+        }
+        announce(&args)?;
+        mounted.wait_or_stop(&stop)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let session = Session::open(&target, args.session.config())?;
     let mounted = Mounted::start(session, &args.directory, options)?;
+    announce(&args)?;
+    mounted.wait_or_stop(&stop)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The file to mount with --kernel, if that was asked for.
+fn kernel_image<'a>(args: &Args, target: &'a Target) -> anyhow::Result<Option<&'a Path>> {
+    match target {
+        _ if !args.kernel => Ok(None),
+        Target::File(path) => Ok(Some(path)),
+        _ => Err(failure::usage(
+            "--kernel needs an image file on this machine\nhint: leave it out to mount from a server",
+        )),
+    }
+}
+
+/// Says that the mount is there: to whoever waits for the file, and to the process in the foreground.
+fn announce(args: &Args) -> anyhow::Result<()> {
     if let Some(file) = &args.ready_file {
         std::fs::write(file, "ready\n").with_context(|| file.display().to_string())?;
     }
@@ -80,8 +114,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         rustix::stdio::dup2_stdout(&null).context("standard output")?;
         rustix::stdio::dup2_stderr(&null).context("standard error")?;
     }
-    mounted.wait_or_stop(&stop)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Marks the process in the background.

@@ -1,0 +1,202 @@
+//! The FUSE file system below EROFS: one directory with two files, the metadata and the virtual blob.
+//!
+//! The metadata go through the page cache as any file; EROFS uses these very pages. The blob is opened for direct
+//! reads: its pages go straight into those of the files that EROFS shows, and are not kept twice. That also makes each
+//! read of EROFS one request, which succeeds or fails as a whole. Through the page cache a read could end early at a
+//! damaged page, and EROFS takes what is missing for zeros.
+//!
+//! Called by fuser's serving threads; a READ decodes blocks on the thread that got it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use erofs::Volume;
+use fuser::{
+    FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, Request,
+};
+use units::PAGE_BYTES;
+
+use super::blocks::{Blocks, Failure, Near};
+use crate::counters::{Operations, count};
+use crate::errno;
+
+/// Name of the blob.
+pub(super) const BLOB_NAME: &str = "blob";
+
+const ROOT: u64 = 1;
+const METADATA: u64 = 2;
+const BLOB: u64 = 3;
+
+/// The two files never change.
+const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// Largest READ: a run of slots, and what FUSE sends at most.
+const REQUEST_BYTES_MAX: u32 = ((erofs::RUN_SLOTS_MAX + 1) as usize * PAGE_BYTES) as u32;
+
+/// The two files.
+pub(super) struct Files {
+    blocks: Arc<Blocks>,
+    volume: Volume,
+    /// Name of the metadata, which the mount table shows.
+    name: String,
+    operations: Arc<Operations>,
+}
+
+impl Files {
+    pub(super) fn new(blocks: Arc<Blocks>, volume: Volume, name: String, operations: Arc<Operations>) -> Files {
+        Files { blocks, volume, name, operations }
+    }
+
+    fn attributes(&self, number: u64) -> Option<FileAttr> {
+        let (kind, size, perm) = match number {
+            ROOT => (FileType::Directory, 0, 0o500),
+            METADATA => (FileType::RegularFile, self.volume.metadata_bytes(), 0o400),
+            BLOB => (FileType::RegularFile, self.volume.blob_bytes(), 0o400),
+            _ => return None,
+        };
+        Some(FileAttr {
+            ino: INodeNo(number),
+            size,
+            blocks: size.div_ceil(512),
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind,
+            perm,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: PAGE_BYTES as u32,
+            flags: 0,
+        })
+    }
+
+    /// Fills `out` with the blob at `offset`; all of it or nothing.
+    fn read_blob(&self, offset: u64, out: &mut [u8]) -> Result<(), Failure> {
+        let page = PAGE_BYTES as u64;
+        let mut near = Near::default();
+        let mut scratch = [0; PAGE_BYTES];
+        let mut at = 0;
+        while at < out.len() {
+            let (slot, skip) = ((offset + at as u64) / page, ((offset + at as u64) % page) as usize);
+            let bytes = (PAGE_BYTES - skip).min(out.len() - at);
+            let part = &mut out[at..at + bytes];
+            // EROFS reads whole slots; anybody else goes through a page of our own.
+            if bytes == PAGE_BYTES {
+                self.read_slot(slot, &mut near, part)?;
+            } else {
+                scratch.fill(0);
+                self.read_slot(slot, &mut near, &mut scratch)?;
+                part.copy_from_slice(&scratch[skip..skip + bytes]);
+            }
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    /// Fills a slot that holds zeros.
+    fn read_slot(&self, slot: u64, near: &mut Near, out: &mut [u8]) -> Result<(), Failure> {
+        let slot = u32::try_from(slot).map_err(|_| Failure::Corrupt)?;
+        let mut result = Ok(());
+        self.volume.slot_chunks(self.blocks.metadata(), slot, |start, chunk| {
+            if result.is_ok() {
+                result = self.blocks.copy_chunk(chunk, near, &mut out[start..]);
+            }
+        });
+        result
+    }
+}
+
+impl Filesystem for Files {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let offered = config.capabilities();
+        let wanted = InitFlags::FUSE_ASYNC_READ | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
+        // Each is an improvement only; a kernel that lacks one works without.
+        let _ = config.add_capabilities(wanted & offered);
+        // Also the largest READ.
+        let _ = config.set_max_write(REQUEST_BYTES_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        count(&self.operations.lookup);
+        let number = match name.to_str() {
+            Some(BLOB_NAME) => BLOB,
+            Some(name) if name == self.name => METADATA,
+            _ => return reply.error(errno::NOT_FOUND),
+        };
+        match self.attributes(number).filter(|_| parent.0 == ROOT) {
+            Some(attributes) => reply.entry(&FOR_EVER, &attributes, Generation(0)),
+            None => reply.error(errno::NOT_FOUND),
+        }
+    }
+
+    fn forget(&self, _request: &Request, _number: INodeNo, _lookups: u64) {
+        count(&self.operations.forget);
+    }
+
+    fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        count(&self.operations.getattr);
+        match self.attributes(number.0) {
+            Some(attributes) => reply.attr(&FOR_EVER, &attributes),
+            None => reply.error(errno::NOT_FOUND),
+        }
+    }
+
+    fn open(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        count(&self.operations.open);
+        let flags = if number.0 == BLOB { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_KEEP_CACHE };
+        reply.opened(FileHandle(0), flags | FopenFlags::FOPEN_NOFLUSH);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        count(&self.operations.read);
+        let end = match number.0 {
+            METADATA => self.volume.metadata_bytes(),
+            BLOB => self.volume.blob_bytes(),
+            _ => return reply.error(errno::NOT_FOUND),
+        };
+        let bytes = u64::from(size.min(REQUEST_BYTES_MAX)).min(end.saturating_sub(offset)) as usize;
+        let mut out = vec![0; bytes];
+        if number.0 == METADATA {
+            self.volume.read(self.blocks.metadata(), offset, &mut out);
+            return reply.data(&out);
+        }
+        match self.read_blob(offset, &mut out) {
+            Ok(()) => reply.data(&out),
+            Err(_) => {
+                self.blocks.count_error();
+                reply.error(errno::DAMAGED);
+            }
+        }
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        count(&self.operations.release);
+        reply.ok();
+    }
+}
