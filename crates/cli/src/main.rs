@@ -36,6 +36,10 @@ enum Command {
     Cat(cat::Args),
     #[cfg(feature = "full")]
     Extract(extract::Args),
+    #[cfg(feature = "full")]
+    Export(export::Args),
+    #[cfg(feature = "full")]
+    Convert(convert::Args),
     Check(check::Args),
     Dump(dump::Args),
     #[cfg(feature = "full")]
@@ -64,6 +68,10 @@ fn main() -> ExitCode {
         Command::Cat(args) => cat::run(args),
         #[cfg(feature = "full")]
         Command::Extract(args) => extract::run(args),
+        #[cfg(feature = "full")]
+        Command::Export(args) => export::run(args),
+        #[cfg(feature = "full")]
+        Command::Convert(args) => convert::run(args),
         Command::Check(args) => check::run(args),
         Command::Dump(args) => dump::run(args),
         #[cfg(feature = "full")]

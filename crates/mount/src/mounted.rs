@@ -133,6 +133,22 @@ impl Stop {
             .map_err(|error| MountError::step("receive signals in", "/proc/self", error))?;
         Ok(Stop { signals })
     }
+
+    /// Waits for one of the signals; returns its number.
+    ///
+    /// # Errors
+    /// The kernel refuses to wait.
+    pub fn wait(&self) -> Result<i32, MountError> {
+        loop {
+            let polled = rustix::event::poll(&mut [PollFd::from_borrowed_fd(self.signals.fd(), PollFlags::IN)], None);
+            match polled.map_err(io::Error::from).and_then(|_| self.signals.next()) {
+                Ok(Some(arrived)) => return Ok(arrived.signal as i32),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(MountError::step("receive signals in", "/proc/self", error)),
+            }
+        }
+    }
 }
 
 impl Mounted {

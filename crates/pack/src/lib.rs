@@ -64,7 +64,7 @@ pub use options::{
 pub use output::{FileOutput, Output};
 pub use packer::{pack, pack_to};
 pub use progress::{Phase, Progress, Silent};
-pub use reader::BlockReader;
+pub use reader::{BlockReader, Part};
 pub use report::{Report, StageReport, Times};
 pub use sort::Method;
 pub use source::{Layout, Source, TarInput};

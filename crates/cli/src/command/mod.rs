@@ -5,11 +5,17 @@ pub mod bench;
 pub mod cat;
 pub mod check;
 #[cfg(feature = "full")]
+pub mod convert;
+#[cfg(feature = "full")]
 pub mod demo;
 pub mod dump;
 pub mod enter;
 #[cfg(feature = "full")]
+pub mod export;
+#[cfg(feature = "full")]
 pub mod extract;
+#[cfg(feature = "full")]
+pub mod foreign;
 pub mod hot;
 pub mod images;
 pub mod ls;

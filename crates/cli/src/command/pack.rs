@@ -16,15 +16,15 @@ use crate::{failure, hot, progress};
 pub struct Args {
     /// Directory, tar archive (- for standard input), OCI layout or docker-save archive
     #[arg(required_unless_present = "closure", conflicts_with = "closure")]
-    source: Option<PathBuf>,
+    pub source: Option<PathBuf>,
 
     /// The image file to write
     #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    pub output: PathBuf,
 
     /// Pack this program with its interpreter and shared libraries; may be given several times
     #[arg(long, value_name = "PROGRAM")]
-    closure: Vec<PathBuf>,
+    pub closure: Vec<PathBuf>,
 
     /// With --closure: pack this path too, with all below it
     #[arg(long, value_name = "PATH", requires = "closure")]
@@ -224,6 +224,11 @@ fn size(text: &str) -> Result<u32, String> {
 
 /// Packs and reports.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    run_from(args, source)
+}
+
+/// The same with another way to come from arguments to a source.
+pub fn run_from(args: Args, source: impl FnOnce(&Args) -> anyhow::Result<Source>) -> anyhow::Result<ExitCode> {
     check_output(&args.output, args.force)?;
     let options = args.tuning.options()?;
     let source = source(&args)?;

@@ -61,7 +61,7 @@ fn rustix_is_root() -> bool {
 }
 
 /// Waits until `path` holds text, as long as `child` lives.
-fn wait_for_file(path: &Path, child: &mut Child, what: &str) -> String {
+pub fn wait_for_file(path: &Path, child: &mut Child, what: &str) -> String {
     let start = Instant::now();
     loop {
         if let Ok(text) = std::fs::read_to_string(path)
@@ -172,6 +172,13 @@ impl Mount {
     pub fn kill(&mut self) {
         self.child.kill().expect("the daemon can be killed");
         self.child.wait().expect("the daemon can be waited for");
+    }
+
+    /// SIGTERM, and the end of the daemon, which must be a success.
+    pub fn terminate(&mut self) {
+        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        assert!(sent.expect("kill is there").success());
+        assert!(self.child.wait().expect("the daemon can be waited for").success());
     }
 
     /// The resident memory of the daemon that is not file-backed, in kB.
