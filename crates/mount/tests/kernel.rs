@@ -7,7 +7,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use image::{Limits, Metadata};
+use image::fixture::{Body, Node, Part};
+use image::{BuilderParams, Limits, Metadata};
 use mount::{KernelMount, MountError, Options, mountpoint};
 use pack::compare::{CompareOptions, assert_equal};
 use pack::{FileImage, Silent, Source, pack};
@@ -111,6 +112,47 @@ fn fuse_ref_programs_of_this_machine_equal_their_kernel_mount() {
     let fixture = packed(source);
     let mounted = fixture.mount();
     assert_equal(source, mounted.mountpoint(), &CompareOptions::default());
+    mounted.unmount().expect("unmounts");
+}
+
+/// Chunks smaller than a page, in blocks that are in no order: pages are put together from several blocks.
+#[test]
+fn fuse_pages_of_several_chunks() {
+    need_kernel!();
+    let noise: Vec<u8> = (0..40_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let mixed = vec![
+        Part::Data(noise[..1024].to_vec()),
+        Part::Hole(2048),
+        Part::Data(noise[1024..9216].to_vec()),
+        Part::Hole(70_000 * 1024),
+        Part::Data(noise[..3000].to_vec()),
+    ];
+    let bytes_of = |parts: &[Part]| -> Vec<u8> {
+        let part = |part: &Part| match part {
+            Part::Data(bytes) => bytes.clone(),
+            Part::Hole(bytes) => vec![0; *bytes as usize],
+        };
+        parts.iter().flat_map(part).collect()
+    };
+    let expected = bytes_of(&mixed);
+    let nodes = [
+        Node::file(b"noise", &noise),
+        Node::file(b"shifted", &noise[1024..]),
+        Node::file(b"same", &noise),
+        Node::new(b"mixed", Body::File(mixed)),
+    ];
+    let params = BuilderParams { chunk_shift: 10, ..BuilderParams::default() };
+    let packed = image::fixture::Fixture { params, shuffle: Some(3), block_bytes: 5000, ..Default::default() };
+    let folder = tempfile::tempdir().expect("tempdir");
+    let (image, root) = (folder.path().join("small.rnl"), folder.path().join("mount"));
+    fs::write(&image, packed.pack(&nodes).expect("packed")).expect("written");
+    fs::create_dir(&root).expect("made");
+    let options = Options { control: false, ..Options::default() };
+    let mounted = KernelMount::start(&image, &root, options).expect("mounts");
+    assert!(fs::read(root.join("noise")).expect("read") == noise);
+    assert!(fs::read(root.join("shifted")).expect("read") == noise[1024..]);
+    assert!(fs::read(root.join("same")).expect("read") == noise);
+    assert!(fs::read(root.join("mixed")).expect("read") == expected);
     mounted.unmount().expect("unmounts");
 }
 

@@ -10,7 +10,9 @@ use image::{ImageError, Metadata, ReadAt};
 use units::{BlockId, ChunkId};
 
 /// Bytes of decoded blocks kept: with blocks of 64 KiB the 128 used last. A program that starts goes back and forth
-/// between the blocks of a few dozen files; beyond this the gain is small and a device has other uses for the memory.
+/// between the blocks of a few dozen files. Blocks decoded for one start of Python from an image in the order of its
+/// tree, and from one with similar chunks together: 626 and 1,088 with 1 MiB, 526 and 825 with 8, 489 and 694 with 16,
+/// 471 and 614 with all kept. A block costs some 150 us to decode, and a device has other uses for the memory.
 const CACHE_BYTES_MAX: usize = 8 << 20;
 
 /// A decoded block, or why there is none. Set once by whoever asks first; others wait for it.

@@ -13,7 +13,7 @@ mod blocks;
 mod files;
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -49,6 +49,9 @@ const END_WAIT: Duration = Duration::from_secs(2);
 /// Serving threads at most: each decodes one block at a time.
 const THREADS_MAX: usize = 4;
 
+/// Where the administrator may lower the pages of a FUSE request (from Linux 6.13 on).
+const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+
 /// A live mount by EROFS. Dropping it unmounts.
 pub struct KernelMount {
     shared: Arc<Shared>,
@@ -83,6 +86,7 @@ impl KernelMount {
         if !rustix::process::geteuid().is_root() {
             return Err(MountError::Kernel { problem: "this needs root: EROFS is mounted by the kernel".into() });
         }
+        check_request_limit(fs::read_to_string(PAGES_LIMIT).ok().as_deref())?;
         let mountpoint = mountpoint::validate(mountpoint)?;
         let (file, metadata) = open(image)?;
         let volume = Volume::build(&metadata).map_err(|error| MountError::Kernel { problem: error.to_string() })?;
@@ -202,6 +206,18 @@ impl Drop for KernelMount {
     fn drop(&mut self) {
         // Whoever wants the error calls `unmount`.
         let _ = self.shared.unmount();
+    }
+}
+
+/// A run of slots must fit into one request: EROFS would take the rest of a read of which only a part succeeds for
+/// zeros. `limit` is the text of [`PAGES_LIMIT`], if the kernel has that.
+fn check_request_limit(limit: Option<&str>) -> Result<(), MountError> {
+    let limit = limit.and_then(|text| text.trim().parse::<u32>().ok());
+    match limit.filter(|limit| *limit < erofs::RUN_SLOTS_MAX) {
+        None => Ok(()),
+        Some(limit) => Err(MountError::Kernel {
+            problem: format!("{PAGES_LIMIT} is {limit}; with less than its usual 256 damage could read as zeros"),
+        }),
     }
 }
 
@@ -368,5 +384,33 @@ impl Controlled for Shared {
 
     fn detach(&self) -> Result<(), MountError> {
         if self.is_there() { mountpoint::detach(&self.mountpoint) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_say_what_is_missing() {
+        for (error, what) in [
+            (Errno::NODEV, "modprobe erofs"),
+            (Errno::NOTBLK, "Linux 6.12"),
+            (Errno::PERM, "container"),
+            (Errno::INVAL, "features"),
+        ] {
+            let error = refusal(error, Path::new("/mnt"));
+            let text = error.to_string();
+            assert!(text.contains(what) && text.contains("leave out --kernel"), "{text}");
+            assert_eq!(error.exit_code(), 1);
+        }
+        assert!(matches!(refusal(Errno::NOMEM, Path::new("/mnt")), MountError::Step { .. }));
+    }
+
+    #[test]
+    fn requests_must_hold_a_run_of_slots() {
+        assert!(check_request_limit(None).is_ok());
+        assert!(check_request_limit(Some("256\n")).is_ok());
+        assert!(check_request_limit(Some("32\n")).is_err());
     }
 }
