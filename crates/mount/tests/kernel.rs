@@ -179,6 +179,9 @@ fn fuse_a_damaged_block_is_an_error_in_its_pages_and_never_zeros() {
     let contents: Vec<u8> = (0..(1u64 << 20) / 8)
         .flat_map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at << 40).rotate_left(at as u32 % 64).to_le_bytes())
         .collect();
+    // Five pages come first, so that blocks and the kernel's reads do not start at the same pages.
+    const BEFORE: u32 = 5;
+    fs::write(tree.path().join("before"), &contents[10..][..BEFORE as usize * PAGE_BYTES]).expect("written");
     fs::write(tree.path().join("file"), &contents).expect("written");
     fs::write(tree.path().join("other"), b"whole").expect("written");
     let fixture = packed(tree.path());
@@ -195,7 +198,7 @@ fn fuse_a_damaged_block_is_an_error_in_its_pages_and_never_zeros() {
 
     let mounted = fixture.mount();
     let expected = |index: usize| &contents[index * PAGE_BYTES..(index + 1) * PAGE_BYTES];
-    let in_damaged = |index: usize| metadata.chunk(ChunkId(index as u32)).expect("there").block == damaged;
+    let in_damaged = |index: usize| metadata.chunk(ChunkId(BEFORE + index as u32)).expect("there").block == damaged;
     let file = File::open(fixture.root.join("file")).expect("opens");
     // Without read-ahead every page stands for itself.
     rustix::fs::fadvise(&file, 0, None, Advice::Random).expect("advised");
