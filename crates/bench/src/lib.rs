@@ -8,17 +8,21 @@
 //! calls `run`.
 
 pub mod demo;
+pub mod html;
 pub mod interrupt;
 pub mod lab;
 pub mod link;
 pub mod options;
 pub mod peer;
+pub mod plot;
 pub mod predictors;
 pub mod process;
 pub mod product;
 pub mod row;
 pub mod site;
+pub mod stage;
 pub mod statistic;
 pub mod stream;
 pub mod table;
+pub mod text;
 pub mod workload;

@@ -1,4 +1,4 @@
-//! Median and spread of a few runs.
+//! Median and spread of a few runs, quantiles of many values.
 
 /// Summary of the values of one metric over several runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,6 +23,20 @@ impl Summary {
         let median = f64::midpoint(sorted[(count - 1) / 2], sorted[count / 2]);
         Some(Summary { median, min, max, count })
     }
+}
+
+/// The value below which a share of `sorted` lies.
+pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    sorted.get((share * last as f64).round() as usize).copied()
+}
+
+/// At most `most` of the values, evenly over their indexes, first and last among them.
+pub fn thinned<T: Copy>(values: &[T], most: usize) -> Vec<T> {
+    if values.len() <= most || most < 2 {
+        return values.to_vec();
+    }
+    (0..most).map(|index| values[index * (values.len() - 1) / (most - 1)]).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
-use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,7 +20,6 @@ use super::slice::slices;
 use super::world::needs::Needs;
 use super::world::{self, Settings, World, nydus};
 use crate::interrupt;
-use crate::process::tool;
 use crate::row::append_history;
 use crate::statistic::Summary;
 use crate::stream::say;
@@ -243,24 +241,8 @@ fn page_lists(cache: &Path) -> anyhow::Result<PageLists> {
 
 /// Where and of what the results are.
 fn about(world: &World, notes: Vec<String>) -> About {
-    let field = |path: &str, name: &str| {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let line = text.lines().find(|line| line.starts_with(name)).and_then(|line| line.split_once(':'));
-        line.map(|(_, value)| value.trim().to_string()).unwrap_or_default()
-    };
-    let memory = field("/proc/meminfo", "MemTotal");
-    let kilobytes: u64 = memory.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
-    let date = tool(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"])).unwrap_or_default();
-    About {
-        commit: crate::options::revision(),
-        cpu: field("/proc/cpuinfo", "model name"),
-        cores: std::thread::available_parallelism().map_or(1, usize::from),
-        memory_bytes: kilobytes * 1024,
-        date: String::from_utf8_lossy(&date).trim().to_string(),
-        kernel: world.kernel.release.clone(),
-        binary_bytes: fs::metadata(&world.runnel).map(|found| found.len()).unwrap_or(0),
-        notes,
-    }
+    let binary_bytes = fs::metadata(&world.runnel).map(|found| found.len()).unwrap_or(0);
+    About { kernel: world.kernel.release.clone(), ..About::here(binary_bytes, notes) }
 }
 
 fn first_line(text: &str) -> &str {

@@ -8,13 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::PageLists;
 use crate::lab::program::PROGRAMS;
 use crate::lab::record::{Record, measurement};
+use crate::plot::{RESERVED_TONES, neutral_tone};
 use crate::statistic::Summary;
+pub use crate::statistic::{quantile, thinned};
 
 /// Programs of the SYSFLOW paper and those of the same kind; `jvm`, `python`, `perl`, `openssl` and `gcc` are its five.
 pub const PAPER_KINDS: [&str; 7] = ["jvm", "python", "python-imports", "python-200", "perl", "openssl", "gcc"];
 
 /// Systems in the order in which they are shown; the position also chooses the colour.
-pub const SYSTEMS: [&str; 15] = [
+pub const SYSTEMS: [&str; RESERVED_TONES] = [
     "local",
     "sd:a",
     "sd:b",
@@ -182,18 +184,10 @@ pub fn is_free_of_links(system: &str) -> bool {
     system == "local" || system.starts_with("sd:")
 }
 
-/// The value below which a share of `sorted` lies.
-pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
-    let last = sorted.len().checked_sub(1)?;
-    sorted.get((share * last as f64).round() as usize).copied()
-}
-
-/// At most `most` of the values, evenly over their indexes, first and last among them.
-pub fn thinned<T: Copy>(values: &[T], most: usize) -> Vec<T> {
-    if values.len() <= most || most < 2 {
-        return values.to_vec();
-    }
-    (0..most).map(|index| values[index * (values.len() - 1) / (most - 1)]).collect()
+/// The colour of a system or of a mode: always the same for the same name.
+pub fn tone(system: &str) -> usize {
+    let known = SYSTEMS.iter().position(|name| *name == system);
+    known.unwrap_or_else(|| neutral_tone(system.bytes().map(usize::from).sum()))
 }
 
 #[cfg(test)]

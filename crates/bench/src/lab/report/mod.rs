@@ -10,7 +10,6 @@ pub mod figure;
 pub mod html;
 pub mod limit;
 pub mod measured;
-pub mod plot;
 pub mod target;
 pub mod text;
 
@@ -22,10 +21,13 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::Context;
 
 use super::record::Record;
+pub use crate::plot;
+use crate::process::tool;
 use crate::table::aligned;
 use measured::Measured;
 use target::Verdict;
@@ -55,6 +57,28 @@ pub struct About {
 }
 
 impl About {
+    /// Of this machine, its kernel, and the binary that runs.
+    pub fn here(binary_bytes: u64, notes: Vec<String>) -> About {
+        let field = |path: &str, name: &str| {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let line = text.lines().find(|line| line.starts_with(name)).and_then(|line| line.split_once(':'));
+            line.map(|(_, value)| value.trim().to_string()).unwrap_or_default()
+        };
+        let memory = field("/proc/meminfo", "MemTotal");
+        let kilobytes: u64 = memory.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
+        let date = tool(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"])).unwrap_or_default();
+        About {
+            commit: crate::options::revision(),
+            cpu: field("/proc/cpuinfo", "model name"),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: kilobytes * 1024,
+            date: String::from_utf8_lossy(&date).trim().to_string(),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            binary_bytes,
+            notes,
+        }
+    }
+
     /// CPU, cores and memory in one line.
     pub fn machine(&self) -> String {
         let cores = if self.cores == 1 { "core" } else { "cores" };

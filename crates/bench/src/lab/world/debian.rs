@@ -15,7 +15,7 @@ use crate::process::{find_program, tool};
 use crate::stream::say;
 
 /// The release whose packages the lab uses: results are compared across machines, so it does not follow the host's.
-const RELEASE: &str = "bookworm";
+pub const RELEASE: &str = "bookworm";
 
 /// Where the release comes from if apt names no mirror of it.
 const MIRROR: &str = "http://deb.debian.org/debian/";
@@ -103,7 +103,7 @@ fn apt_settings() -> anyhow::Result<String> {
 }
 
 /// The mirror of the release that apt on this machine uses.
-fn mirror() -> anyhow::Result<String> {
+pub fn mirror() -> anyhow::Result<String> {
     let output = tool(Command::new("apt-get").args(["indextargets", "--format", "$(REPO_URI) $(CODENAME)"]))?;
     Ok(choose_mirror(&String::from_utf8_lossy(&output)))
 }

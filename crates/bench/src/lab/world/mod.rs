@@ -18,7 +18,6 @@ pub mod kernel;
 pub mod learn;
 pub mod needs;
 pub mod nydus;
-pub mod stage;
 pub mod tree;
 
 use std::collections::BTreeSet;
@@ -28,6 +27,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 
 use super::program::{PROGRAMS, Program};
+pub use crate::stage;
 use kernel::Kernel;
 use needs::{Form, Needs};
 use stage::{Fingerprint, Stages};

@@ -3,10 +3,10 @@
 use super::{Figure, sentences};
 use crate::lab::report::html::Table;
 use crate::lab::report::limit;
+use crate::lab::report::measured::tone;
 use crate::lab::report::measured::{Measured, PAPER_KINDS, Place, quantile};
 use crate::lab::report::plot::lines::{Axis, Curve, Lines, Style, distribution};
 use crate::lab::report::plot::scale::Unit;
-use crate::lab::report::plot::tone;
 use crate::lab::report::text;
 
 const LINK: &str = "wifi";

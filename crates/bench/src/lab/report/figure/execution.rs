@@ -3,10 +3,10 @@
 use super::{Figure, heading, lower_sentence, sentences};
 use crate::lab::report::html::Table;
 use crate::lab::report::limit::Limit;
+use crate::lab::report::measured::tone;
 use crate::lab::report::measured::{Measured, PAPER_KINDS, Place};
 use crate::lab::report::plot::bars::{Bar, Bars, Group};
 use crate::lab::report::plot::scale::Unit;
-use crate::lab::report::plot::tone;
 use crate::lab::report::text;
 
 const LINKS: [&str; 2] = ["lan", "wifi"];

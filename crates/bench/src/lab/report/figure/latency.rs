@@ -3,11 +3,11 @@
 use super::{Figure, heading, lower_sentence, network_links, sentences};
 use crate::lab::report::html::Table;
 use crate::lab::report::limit;
+use crate::lab::report::measured::tone;
 use crate::lab::report::measured::{Measured, Place};
 use crate::lab::report::plot::lines::percentiles;
 use crate::lab::report::plot::ranges::{Range, Ranges};
 use crate::lab::report::plot::scale::Unit;
-use crate::lab::report::plot::tone;
 use crate::lab::report::text;
 
 /// Systems of the figure.

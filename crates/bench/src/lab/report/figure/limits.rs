@@ -3,10 +3,11 @@
 use super::{Figure, heading, sentences};
 use crate::lab::report::html::{Cell, Table};
 use crate::lab::report::limit::Limit;
+use crate::lab::report::measured::tone;
 use crate::lab::report::measured::{Measured, loss};
 use crate::lab::report::plot::bars::{Bar, Bars, Group};
 use crate::lab::report::plot::scale::Unit;
-use crate::lab::report::plot::{Key, neutral_tone, tone};
+use crate::lab::report::plot::{Key, neutral_tone};
 use crate::lab::report::text;
 
 /// The link that has a bar.

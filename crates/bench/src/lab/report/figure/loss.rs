@@ -3,10 +3,10 @@
 use super::{Figure, PAPER_UNKNOWN, sentences};
 use crate::lab::report::html::Table;
 use crate::lab::report::limit::Limit;
+use crate::lab::report::measured::tone;
 use crate::lab::report::measured::{Measured, loss};
 use crate::lab::report::plot::lines::{Axis, Curve, Lines, Style};
 use crate::lab::report::plot::scale::Unit;
-use crate::lab::report::plot::tone;
 use crate::lab::report::text;
 
 const BASE_LINK: &str = "wifi";

@@ -3,10 +3,10 @@
 use super::{Figure, heading};
 use crate::lab::report::html::Table;
 use crate::lab::report::limit::Limit;
+use crate::lab::report::measured::tone;
 use crate::lab::report::measured::{Measured, Place, loss};
 use crate::lab::report::plot::bars::{Bar, Bars, Group};
 use crate::lab::report::plot::scale::Unit;
-use crate::lab::report::plot::tone;
 use crate::lab::report::text;
 
 /// Systems that are drawn; the table has all.

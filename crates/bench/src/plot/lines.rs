@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::scale::{Scale, Unit};
 use super::{Canvas, Key, WIDTH, at};
-use crate::lab::report::html::Table;
-use crate::lab::report::measured::{quantile, thinned};
+use crate::html::Table;
+use crate::statistic::{quantile, thinned};
 
 const LEFT: f64 = 56.0;
 const RIGHT: f64 = 16.0;

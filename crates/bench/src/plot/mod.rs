@@ -1,39 +1,34 @@
 //! Plots as SVG inside HTML: horizontal bars ([`bars`]), lines, distributions and scatter ([`lines`]), ranges
-//! ([`ranges`]).
+//! ([`ranges`]), strips ([`strips`]).
 //!
 //! Colours are classes, so that the style sheet can give them other values in the dark; a plot never tells series
 //! apart by colour alone: bars carry their names, lines a dash pattern. Every plot is followed by its numbers as a
 //! table that opens on demand, and has a title for screen readers. Coordinates are user units of a drawing [`WIDTH`]
-//! wide, which the page scales. Numbers must be finite: [`super::measured`] sees to that, and [`scale::Scale`] keeps
+//! wide, which the page scales. Numbers must be finite: whoever measures sees to that, and [`scale::Scale`] keeps
 //! points inside the drawing.
 
 pub mod bars;
 pub mod lines;
 pub mod ranges;
 pub mod scale;
+pub mod strips;
 
 use std::fmt::Write;
 
-use super::html::{Table, escape};
-use super::measured::SYSTEMS;
+use crate::html::{Table, escape};
 
 /// Width of a drawing, user units.
 pub const WIDTH: f64 = 540.0;
 
-/// Colours of the style sheet: one for each of [`SYSTEMS`], then some for anything else.
-const TONES: usize = SYSTEMS.len() + 5;
+/// Colours of the style sheet that belong to the systems of the lab, one each.
+pub const RESERVED_TONES: usize = 15;
 
-/// The colour of a system or of a mode: always the same for the same name.
-pub fn tone(system: &str) -> usize {
-    let known = SYSTEMS.iter().position(|name| *name == system);
-    let others = TONES - SYSTEMS.len();
-    let sum: usize = system.bytes().map(usize::from).sum();
-    known.unwrap_or(SYSTEMS.len() + sum % others)
-}
+/// All colours of the style sheet.
+const TONES: usize = RESERVED_TONES + 5;
 
-/// The `index`th colour that belongs to no system.
+/// The `index`th colour that belongs to no system of the lab.
 pub fn neutral_tone(index: usize) -> usize {
-    SYSTEMS.len() + index % (TONES - SYSTEMS.len())
+    RESERVED_TONES + index % (TONES - RESERVED_TONES)
 }
 
 /// An entry of a legend.

@@ -3,7 +3,7 @@
 
 use super::scale::{Scale, Unit};
 use super::{Canvas, WIDTH};
-use crate::lab::report::html::Table;
+use crate::html::Table;
 
 const LABEL_WIDTH: f64 = 152.0;
 const RIGHT: f64 = 18.0;

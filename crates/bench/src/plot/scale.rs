@@ -1,6 +1,6 @@
 //! From values to coordinates, and where an axis has its ticks.
 
-use crate::lab::report::text;
+use crate::text;
 
 /// What an axis counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum Unit {
     Ratio,
     /// Energy.
     Joules,
+    /// A size.
+    Bytes,
 }
 
 impl Unit {
@@ -29,6 +31,8 @@ impl Unit {
             Unit::Count => text::count(value),
             Unit::Ratio => format!("{}x", text::plain(value)),
             Unit::Joules => format!("{} J", text::plain(value)),
+            Unit::Bytes if value >= 1e6 => format!("{} MB", text::plain(value / 1e6)),
+            Unit::Bytes => text::bytes(value),
         }
     }
 
@@ -41,6 +45,7 @@ impl Unit {
             Unit::Count => text::count(value),
             Unit::Ratio => text::ratio(value),
             Unit::Joules => format!("{value:.3} J"),
+            Unit::Bytes => text::bytes(value),
         }
     }
 }

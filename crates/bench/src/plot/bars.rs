@@ -2,7 +2,7 @@
 
 use super::scale::{Scale, Unit};
 use super::{Canvas, Key, WIDTH};
-use crate::lab::report::html::Table;
+use crate::html::Table;
 
 const LABEL_WIDTH: f64 = 152.0;
 const VALUE_WIDTH: f64 = 66.0;

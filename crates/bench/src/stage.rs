@@ -17,13 +17,20 @@ use crate::stream::say;
 #[derive(Clone, Debug)]
 pub struct Stages {
     folder: PathBuf,
+    /// Whose set-up it is, for messages.
+    title: &'static str,
 }
 
 impl Stages {
-    /// Stamps in `folder`, which is made.
+    /// Stamps of the lab in `folder`, which is made.
     pub fn open(folder: PathBuf) -> anyhow::Result<Stages> {
+        Stages::titled("lab", folder)
+    }
+
+    /// Stamps of the bench `title` in `folder`, which is made.
+    pub fn titled(title: &'static str, folder: PathBuf) -> anyhow::Result<Stages> {
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        Ok(Stages { folder })
+        Ok(Stages { folder, title })
     }
 
     fn stamp(&self, name: &str) -> PathBuf {
@@ -54,14 +61,14 @@ impl Stages {
             }
             _ => {}
         }
-        say(&format!("lab: {name} ..."));
+        say(&format!("{}: {name} ...", self.title));
         let start = Instant::now();
-        work().with_context(|| format!("set-up of the lab, stage '{name}'"))?;
+        work().with_context(|| format!("set-up of the {}, stage '{name}'", self.title))?;
         let new = self.stamp(&format!("{name}.new"));
         fs::write(&new, inputs)
             .and_then(|()| fs::rename(&new, &stamp))
             .with_context(|| format!("cannot write {}", stamp.display()))?;
-        say(&format!("lab: {name}: {:.1} s", start.elapsed().as_secs_f64()));
+        say(&format!("{}: {name}: {:.1} s", self.title, start.elapsed().as_secs_f64()));
         Ok(())
     }
 }
