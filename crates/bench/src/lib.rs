@@ -13,6 +13,7 @@ pub mod interrupt;
 pub mod lab;
 pub mod link;
 pub mod options;
+pub mod pack;
 pub mod peer;
 pub mod plot;
 pub mod predictors;

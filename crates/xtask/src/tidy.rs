@@ -37,7 +37,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("server", &["store", "image", "wire", "predict", "profile", "codec"]),
     ("client", &["wire", "image", "codec"]),
     ("mount", &["client", "erofs", "image"]),
-    ("bench", &["predict", "profile", "trace"]),
+    ("bench", &["image", "pack", "predict", "profile", "trace"]),
     ("cli", &["bench", "client", "image", "mount", "pack", "predict", "profile", "server", "trace", "wire"]),
     ("xtask", &[]),
 ];

@@ -19,6 +19,7 @@ pub struct Args {
 enum Bench {
     Stream(Stream),
     Predict(Predict),
+    Pack(Pack),
     Lab(Lab),
     Compare(Compare),
     #[command(hide = true)]
@@ -27,6 +28,45 @@ enum Bench {
     LabExec(LabExec),
     #[command(hide = true)]
     LabHttp(LabHttp),
+}
+
+/// Images of real trees beside SquashFS, EROFS, DwarFS and one compressed stream
+///
+/// Makes the trees from Debian packages (kept in a cache folder; needs root), packs each with this binary and with the tools
+/// of the other systems, decodes every image of ours and compares it with its tree, and measures what a start reads. Rows
+/// that were measured before with the same binary are known. Ends with an error that names the rows that failed.
+#[derive(clap::Args)]
+struct Pack {
+    /// The first tree and few rows: some minutes
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// Every codec and block size on every tree: some hours
+    #[arg(long)]
+    full: bool,
+    /// Only these trees: debian-amd64, debian-arm64, jdk, node, gimp
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    trees: Vec<String>,
+    /// A tree of your own; may be given several times
+    #[arg(long = "tree", value_name = "DIR")]
+    folders: Vec<PathBuf>,
+    /// Only rows whose name contains TEXT
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Measure again what was measured already
+    #[arg(long)]
+    fresh: bool,
+    /// Cache folder (default: runnel/pack in the user's caches); about 10 GB
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+    /// Where the report goes (default: report.html in the cache folder)
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// One JSON line per row instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Add a line with all figures to this file
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
 }
 
 /// Every claim beside NFS, an SD card and other systems, in a reproducible guest
@@ -192,6 +232,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.bench {
         Bench::Stream(stream) => ::bench::stream::run(&stream.options(), out)?,
         Bench::Predict(predict) => ::bench::predictors::run(&predict.stream.options(), &predict.traces, out)?,
+        Bench::Pack(pack) => ::bench::pack::run::run(&pack.options(), out)?,
         Bench::Lab(lab) => ::bench::lab::run::run(&lab.options(), out)?,
         Bench::Compare(Compare { a, b, json }) => ::bench::lab::compare::run(&a, &b, json, out).map(drop)?,
         Bench::LabGuest(guest) => ::bench::lab::guest::run(&guest.plan)?,
@@ -204,6 +245,29 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+impl Pack {
+    fn options(self) -> ::bench::pack::options::Options {
+        use ::bench::pack::options::{Options, Size};
+        let size = match (self.quick, self.full) {
+            (true, _) => Size::Quick,
+            (_, true) => Size::Full,
+            _ => Size::Usual,
+        };
+        Options {
+            size,
+            trees: self.trees,
+            folders: self.folders,
+            only: self.only,
+            work: self.work,
+            fresh: self.fresh,
+            json: self.json,
+            report: self.report,
+            history: self.history,
+            ..Options::default()
+        }
+    }
 }
 
 impl Lab {
