@@ -261,7 +261,11 @@ fn reads(results: &Results) -> Vec<Bar> {
     let squashfs = "squashfs zstd-19 128K";
     let counted = |set: &str| Some(read(results, squashfs, set)?.counted?.bytes as f64);
     let held_out = stored(&traced("python"), "shell").zip(counted("shell")).map(|(ours, theirs)| ours / theirs);
-    let cold_blocks = results.blocks_per_file.iter().find(|(name, _)| *name == traced(START)).map(|(_, value)| *value);
+    let cold_blocks = results
+        .spread
+        .iter()
+        .find(|spread| spread.tree == FIRST && spread.image == traced(START))
+        .map(|spread| spread.blocks);
     let ours = read(results, &traced(START), START).and_then(cold_start);
     let faster = |peer: &str| {
         let theirs = read(results, peer, START).and_then(cold_start);

@@ -165,7 +165,8 @@ impl Packer {
         Ok(words)
     }
 
-    fn lz4_has_levels(&self) -> bool {
+    /// Whether LZ4 has its high-compression encoder, which its levels choose.
+    pub fn lz4_has_levels(&self) -> bool {
         let after = self.help.split("--level <").nth(1).unwrap_or_default();
         let about = after.split("\n      --").next().unwrap_or_default();
         about.to_ascii_lowercase().contains("lz4")

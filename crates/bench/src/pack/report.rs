@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::bar::{self, Bar, Verdict};
-use super::result::Results;
+use super::result::{Results, Spread};
 use super::row::{Row, size};
 use super::text_report::{origin, read_cells, sorted};
 use crate::html::{Cell, Table, escape, head};
@@ -241,7 +241,9 @@ fn reads(results: &Results) -> String {
     let mut table = Table::new(&head).words(2);
     results.reads.iter().for_each(|reads| table.row(read_cells(reads)));
     let mut cold = Table::new(&["image", "blocks per cold file"]);
-    results.blocks_per_file.iter().for_each(|(name, blocks)| cold.row([name.clone(), format!("{blocks:.2}")]));
+    for Spread { tree, image, blocks } in &results.spread {
+        cold.row([format!("{tree} {image}"), format!("{blocks:.2}")]);
+    }
     let seed = super::read_set::SEED;
     format!(
         "<p>Ours from the metadata of the image, EROFS from its extents as dump.erofs prints them, decoded bytes of SquashFS \

@@ -74,6 +74,17 @@ pub struct Check {
     pub value: f64,
 }
 
+/// Over how many blocks the files of an image are spread.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The tree.
+    pub tree: String,
+    /// Name of the row of the image.
+    pub image: String,
+    /// Mean number of blocks that hold a file without hot pages.
+    pub blocks: f64,
+}
+
 /// Where hot chunks lie in an image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Heat {
@@ -92,8 +103,8 @@ pub struct Results {
     pub rows: Vec<Row>,
     /// Start-up reads.
     pub reads: Vec<ReadRow>,
-    /// Mean blocks per cold file: name of the image and number.
-    pub blocks_per_file: Vec<(String, f64)>,
+    /// Blocks per cold file.
+    pub spread: Vec<Spread>,
     /// Other findings.
     pub checks: Vec<Check>,
     /// Maps of hot chunks.

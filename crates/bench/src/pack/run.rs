@@ -55,6 +55,9 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let kept = Kept::open(&cache.join("rows.jsonl"))?;
     let mut bench =
         Bench { packer: Packer::open(&runnel)?, cache, kept, options: options.clone(), results: Results::default() };
+    if !bench.packer.lz4_has_levels() {
+        bench.note("this packer has no levels for LZ4: its rows called lz4hc are of the fast encoder".into());
+    }
     bench.trees()?;
     let about = About::here(fs::metadata(&runnel).map(|found| found.len()).unwrap_or(0), bench.results.notes.clone());
     bench.finish(&about, out)

@@ -10,7 +10,7 @@ use super::options::Size;
 use super::packer::Stage;
 use super::plan::{self, Job};
 use super::read_set::{self, HOT_SHARES, PROGRAMS, ReadSet};
-use super::result::{Heat, ReadRow};
+use super::result::{Heat, ReadRow, Spread};
 use super::row::{Row, size};
 use super::run::Bench;
 use super::tree::Tree;
@@ -192,9 +192,13 @@ fn files_and_heat(bench: &mut Bench, tree: &Tree, sets: &[ReadSet]) -> anyhow::R
     for (name, path) in images {
         let opened = Opened::open(&path)?;
         let hot = start.map_or(&[][..], |set| &set.pages);
-        bench.results.blocks_per_file.push((name.clone(), opened.blocks_per_file(hot)));
+        let blocks = opened.blocks_per_file(hot);
+        bench.results.spread.push(Spread { tree: tree.name.clone(), image: name.clone(), blocks });
         if name.contains(&format!(" {}", size(BLOCK))) && start.is_some() {
-            bench.results.heat.push(Heat { image: name, cells: opened.heat(hot, HEAT_CELLS) });
+            bench
+                .results
+                .heat
+                .push(Heat { image: format!("{} {name}", tree.name), cells: opened.heat(hot, HEAT_CELLS) });
         }
     }
     Ok(())

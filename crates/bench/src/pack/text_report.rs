@@ -1,7 +1,7 @@
 //! The results as tables for the terminal.
 
 use super::bar;
-use super::result::Results;
+use super::result::{Results, Spread};
 use super::row::{Origin, Row};
 use crate::table::aligned;
 
@@ -20,8 +20,8 @@ pub fn tables(results: &Results) -> String {
         text.push_str(&aligned(&read_lines(results)));
         text.push('\n');
     }
-    for (image, blocks) in &results.blocks_per_file {
-        text.push_str(&format!("  {image}: {blocks:.2} blocks per cold file\n"));
+    for Spread { tree, image, blocks } in &results.spread {
+        text.push_str(&format!("  {tree} {image}: {blocks:.2} blocks per cold file\n"));
     }
     text.push('\n');
     text.push_str(&aligned(&bar_lines(results)));
