@@ -86,9 +86,9 @@ fn summary(bars: &[Bar]) -> String {
     );
     for bar in bars {
         let verdict = bar.verdict();
-        let worst = bar.worst().map_or("no case in this run".to_string(), |(case, value)| {
-            format!("worst {} ({case})", bar.form.show(value))
-        });
+        let deciding = bar
+            .deciding()
+            .map_or("no case in this run".to_string(), |(case, value)| format!("{} ({case})", bar.form.show(value)));
         let _ = writeln!(
             html,
             "<li class=\"{}\"><b>{}</b><span class=\"verdict\">{}</span><span>{}</span><span>{}</span></li>",
@@ -96,7 +96,7 @@ fn summary(bars: &[Bar]) -> String {
             escape(&bar.name),
             verdict.word(),
             escape(&bar.demanded()),
-            escape(&worst)
+            escape(&deciding)
         );
     }
     html.push_str("</ul></section>\n");

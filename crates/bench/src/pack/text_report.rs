@@ -96,12 +96,12 @@ pub fn read_cells(reads: &super::result::ReadRow) -> Vec<String> {
 }
 
 fn bar_lines(results: &Results) -> Vec<Vec<String>> {
-    let mut lines = vec![["bar", "demanded", "worst", "cases", "verdict"].map(str::to_string).to_vec()];
+    let mut lines = vec![["bar", "demanded", "measured", "cases", "verdict"].map(str::to_string).to_vec()];
     for bar in bar::all(results) {
-        let worst = bar.worst().map_or("-".into(), |(case, value)| format!("{} ({case})", bar.form.show(value)));
+        let deciding = bar.deciding().map_or("-".into(), |(case, value)| format!("{} ({case})", bar.form.show(value)));
         let (measured, all) = bar.coverage();
         let verdict = bar.verdict().word().to_string();
-        lines.push(vec![bar.name.clone(), bar.demanded(), worst, format!("{measured} of {all}"), verdict]);
+        lines.push(vec![bar.name.clone(), bar.demanded(), deciding, format!("{measured} of {all}"), verdict]);
     }
     lines
 }
