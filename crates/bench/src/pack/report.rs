@@ -144,7 +144,8 @@ fn sizes(results: &Results, tree: &str, tar_bytes: u64) -> String {
         legend: SYSTEMS.iter().map(|system| Key::area(*system, tone(system))).collect(),
     };
     let mut table =
-        Table::new(&["image", "size", "ratio to tar", "CPU s", "wall s", "peak memory", "blocks a file", "note"]);
+        Table::new(&["image", "note", "size", "ratio to tar", "CPU s", "wall s", "peak memory", "blocks a file"])
+            .words(2);
     for row in sorted(results, tree) {
         let cost = |show: &dyn Fn(super::measure::Cost) -> String| row.cost.map_or("-".to_string(), show);
         let bytes = row.has_bytes().then_some(row.bytes);
@@ -152,13 +153,13 @@ fn sizes(results: &Results, tree: &str, tar_bytes: u64) -> String {
         let note = if failed { Cell::judged(origin(row), false) } else { Cell::from(origin(row)) };
         table.row([
             Cell::from(row.name()),
+            note,
             bytes.map(mega).into(),
             bytes.map(|bytes| format!("{:.3}", tar_bytes as f64 / bytes as f64)).into(),
             cost(&|cost| format!("{:.1}", cost.cpu)).into(),
             cost(&|cost| format!("{:.1}", cost.wall)).into(),
             cost(&|cost| mega(cost.peak)).into(),
             row.report.get("blocks_per_file").map(|blocks| format!("{blocks:.2}")).into(),
-            note,
         ]);
     }
     format!("<p>tar: {}</p>\n{}{}", mega(tar_bytes), bars.html(), table.html())

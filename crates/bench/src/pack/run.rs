@@ -79,6 +79,9 @@ impl Bench {
             let tree = tree::of_user(&folder, &self.cache, &stages)?;
             self.tree(&tree)?;
         }
+        if let (Some(only), true) = (&self.options.only, self.results.rows.is_empty()) {
+            self.results.notes.push(format!("no row contains '{only}'"));
+        }
         ensure!(!self.results.rows.is_empty(), "nothing was packed: {}", self.results.notes.join("; "));
         if self.options.size == Size::Full {
             self.all_together()?;

@@ -5,6 +5,10 @@ use super::{Canvas, Key, WIDTH};
 use crate::html::Table;
 
 const LABEL_WIDTH: f64 = 152.0;
+/// Beyond this, bars would have no room.
+const LABEL_WIDTH_MAX: f64 = 250.0;
+/// About what a character takes on a phone, where letters are largest in units of the drawing.
+const CHARACTER_WIDTH: f64 = 7.2;
 const VALUE_WIDTH: f64 = 66.0;
 const BAR_HEIGHT: f64 = 12.0;
 const ROW_HEIGHT: f64 = 16.0;
@@ -74,7 +78,9 @@ impl Bars {
         if groups.is_empty() {
             return String::new();
         }
-        let ends = [LABEL_WIDTH, WIDTH - VALUE_WIDTH];
+        let labels = groups.iter().flat_map(|group| &group.bars).map(|bar| bar.label.chars().count());
+        let label_width = (labels.max().unwrap_or(0) as f64 * CHARACTER_WIDTH).clamp(LABEL_WIDTH, LABEL_WIDTH_MAX);
+        let ends = [label_width, WIDTH - VALUE_WIDTH];
         let scale = Scale::linear(groups.iter().flat_map(|group| &group.bars).flat_map(Bar::values), ends);
         let height = |group: &&Group| head_height(group) + group.bars.len() as f64 * ROW_HEIGHT;
         let bottom: f64 = groups.iter().map(height).sum::<f64>() + 4.0;
@@ -87,7 +93,7 @@ impl Bars {
             }
             top += head_height(group);
             for bar in &group.bars {
-                draw(&mut canvas, &scale, bar, top);
+                draw(&mut canvas, &scale, bar, (label_width, top));
                 top += ROW_HEIGHT;
             }
         }
@@ -120,10 +126,10 @@ fn head_height(group: &Group) -> f64 {
     if group.label.is_empty() { 6.0 } else { GROUP_HEAD_HEIGHT }
 }
 
-fn draw(canvas: &mut Canvas, scale: &Scale, bar: &Bar, top: f64) {
+fn draw(canvas: &mut Canvas, scale: &Scale, bar: &Bar, (label_width, top): (f64, f64)) {
     let middle = top + ROW_HEIGHT / 2.0;
     let corner = middle - BAR_HEIGHT / 2.0;
-    canvas.text(LABEL_WIDTH - 6.0, middle + 4.0, "name end", &bar.label);
+    canvas.text(label_width - 6.0, middle + 4.0, "name end", &bar.label);
     let mut from = 0.0;
     for (value, tone) in &bar.parts {
         let (left, right) = (scale.at(f64::min(from, from + value)), scale.at(f64::max(from, from + value)));
