@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, statvfs};
 
 use super::options::{Options, Size};
 use super::packer::Packer;
@@ -18,7 +18,7 @@ use super::{peer, reference, report, text_report};
 use crate::interrupt;
 use crate::lab::report::About;
 use crate::row::append_history;
-use crate::stage::{Fingerprint, Stages, remove};
+use crate::stage::{Fingerprint, Stages, remove, unfinished};
 use crate::stream::say;
 
 /// What the parts of a run share.
@@ -174,8 +174,11 @@ impl Bench {
                 ));
             }
             Err(error) => {
-                interrupt::check()?;
+                // What is left of it would take the room of the next.
+                unfinished(&image)?;
                 remove(&image)?;
+                remove(&self.cache.join("extracted"))?;
+                interrupt::check()?;
                 say(&format!("pack: {} {name}: FAILED: {error:#}", tree.name));
                 row.origin = Origin::Failed(format!("{error:#}"));
             }
@@ -227,6 +230,18 @@ impl Bench {
     }
 
     fn make(&self, tree: &Tree, job: &Job, image: &Path, row: &mut Row) -> anyhow::Result<()> {
+        // An image, and the tree again as it is extracted.
+        let needed = 2 * tree.data_bytes;
+        let found = statvfs(&self.cache).context("cannot ask for the room on the disk")?;
+        let free = found.f_bavail.saturating_mul(found.f_frsize);
+        let megabytes = |bytes: u64| bytes / 1_000_000;
+        ensure!(
+            free >= needed,
+            "{} has room for {} MB, this row needs up to {}; make room or give --work DIR",
+            self.cache.display(),
+            megabytes(free),
+            megabytes(needed)
+        );
         match job {
             Job::Ours(setting, _) => {
                 let arguments = self.packer.arguments(setting).map_err(|missing| anyhow::anyhow!(missing))?;
