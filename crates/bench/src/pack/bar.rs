@@ -11,7 +11,7 @@ use super::plan::{BLOCKS, DICTIONARY, RECOMPRESS};
 use super::result::{ReadRow, Results};
 use super::row::{Row, size};
 use super::startup::START;
-use super::tree::{FIRST, RECIPES};
+use super::tree::{FIRST, RECIPES, REQUIRED};
 
 /// Seconds that a page of the slow device takes (the figure).
 pub const DEVICE_PAGE_SECONDS: f64 = 75e-6;
@@ -178,8 +178,10 @@ fn bytes(results: &Results, tree: &str, name: &str) -> Option<f64> {
 }
 
 fn against_peers(results: &Results) -> Vec<Bar> {
-    // Every tree of the bench, whether it was packed in this run or not.
-    let trees: Vec<&str> = RECIPES.iter().map(|recipe| recipe.name).collect();
+    // Trees that the bars ask for count whether they were packed in this run or not, others if they were.
+    let counts = |(index, name): &(usize, &str)| *index < REQUIRED || results.tar_bytes(name).is_some();
+    let names = RECIPES.iter().map(|recipe| recipe.name).enumerate();
+    let trees: Vec<&str> = names.filter(counts).map(|(_, name)| name).collect();
     let (mut squashfs, mut erofs) = (Vec::new(), Vec::new());
     for (tree, codec) in trees.iter().flat_map(|tree| [Codec::Zstd, Codec::Lz4].map(|codec| (*tree, codec.name()))) {
         let ours = bytes(results, tree, &format!("runnel {codec} 64K"));

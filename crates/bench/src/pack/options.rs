@@ -11,10 +11,10 @@ use super::tree;
 pub enum Size {
     /// The first tree, few rows: minutes.
     Quick,
-    /// All trees, the rows that the bars need: about an hour and a half.
+    /// The trees and rows that the bars need: about an hour and a half.
     #[default]
     Usual,
-    /// Every codec and block size on every tree, and memory on all trees together: some hours.
+    /// One tree more, every codec and block size on every tree, and memory on all trees together: some hours.
     Full,
 }
 
@@ -77,7 +77,11 @@ impl Options {
         if !self.folders.is_empty() {
             return Ok(Vec::new());
         }
-        let count = if self.size == Size::Quick { 1 } else { tree::RECIPES.len() };
+        let count = match self.size {
+            Size::Quick => 1,
+            Size::Usual => tree::REQUIRED,
+            Size::Full => tree::RECIPES.len(),
+        };
         Ok(tree::RECIPES[..count].iter().collect())
     }
 

@@ -47,6 +47,9 @@ pub struct Recipe {
     method: Method,
 }
 
+/// How many trees, from the first on, the bars over all trees ask for; the others are there for more.
+pub const REQUIRED: usize = 4;
+
 /// The trees, the most important first.
 pub const RECIPES: &[Recipe] = &[
     Recipe {

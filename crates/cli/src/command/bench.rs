@@ -40,7 +40,7 @@ struct Pack {
     /// The first tree and few rows: some minutes
     #[arg(long, conflicts_with = "full")]
     quick: bool,
-    /// Every codec and block size on every tree: some hours
+    /// One tree more, and every codec and block size on every tree: some hours
     #[arg(long)]
     full: bool,
     /// Only these trees: debian-amd64, debian-arm64, jdk, node, gimp
@@ -64,6 +64,9 @@ struct Pack {
     /// One JSON line per row instead of tables
     #[arg(long)]
     json: bool,
+    /// Measure this runnel instead of the one that runs
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
     /// Add a line with all figures to this file
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
@@ -256,6 +259,7 @@ impl Pack {
             _ => Size::Usual,
         };
         Options {
+            runnel: self.binary.unwrap_or(Options::default().runnel),
             size,
             trees: self.trees,
             folders: self.folders,
@@ -265,7 +269,6 @@ impl Pack {
             json: self.json,
             report: self.report,
             history: self.history,
-            ..Options::default()
         }
     }
 }
