@@ -96,6 +96,13 @@ impl ReadSet {
         let token = Token(1);
         writer.push(&Event::Start { token, at: Moment(0), name: name.as_bytes().to_vec() })?;
         for (at, page) in (1..).zip(&found) {
+            // Names make the trace fit the tree itself, and other images of it.
+            if !writer.knows(page.inode) {
+                let path = base.metadata().path(page.inode).unwrap_or_default();
+                let size = base.metadata().inode(page.inode).map_or(0, |inode| inode.size());
+                let path = path.strip_prefix(b"/").map(<[u8]>::to_vec).unwrap_or(path);
+                writer.push(&Event::File { inode: page.inode, size, path })?;
+            }
             writer.push(&Event::Touch { token, at: Moment(at), page: *page, how: How::Demand })?;
         }
         writer.push(&Event::End { token, at: Moment(found.len() as u64 + 1) })?;
@@ -204,4 +211,35 @@ pub fn chosen(percent: u64, base: &Opened, folder: &Path) -> anyhow::Result<Read
         bytes += u64::from(length) * PAGE_BYTES as u64;
     }
     ReadSet::write(&format!("hot-{percent}"), pages, base, folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pack::{Options, Silent};
+
+    #[test]
+    fn chosen_sets_are_of_the_stated_size_and_come_back_from_their_traces() -> anyhow::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let (tree, image) = (folder.path().join("tree"), folder.path().join("image.rnl"));
+        std::fs::create_dir_all(tree.join("d"))?;
+        for index in 0..60 {
+            std::fs::write(tree.join(format!("d/f{index}")), vec![index as u8; 4096 * (1 + index % 7)])?;
+        }
+        pack::pack(pack::Source::detect(&tree)?, &image, &Options::default(), &Silent)?;
+        let base = Opened::open(&image)?;
+        let set = chosen(40, &base, folder.path())?;
+        let total: u64 = (0..60).map(|index| 4096 * (1 + index % 7)).sum();
+        let share = set.bytes(&base) as f64 / total as f64;
+        assert!((0.40..0.52).contains(&share), "{share}");
+        assert_eq!(chosen(40, &base, folder.path())?.pages, set.pages, "the same every time");
+        let found = trace::read(&std::fs::read(&set.trace)?, &trace::Limits::default())?;
+        assert!(found.events.iter().any(|event| matches!(event, Event::File { path, .. } if path.starts_with(b"d/f"))));
+        let known = ReadSet::load(&set.name, &base, folder.path())?.map(|set| set.pages);
+        assert_eq!(known.as_ref(), Some(&set.pages));
+        assert!(ReadSet::load("none", &base, folder.path())?.is_none());
+        let both = ReadSet::union("both", &[&set, &set], &base, folder.path())?;
+        assert_eq!(both.pages, set.pages);
+        Ok(())
+    }
 }

@@ -242,6 +242,7 @@ impl Bench {
             megabytes(free),
             megabytes(needed)
         );
+        remove(image)?;
         match job {
             Job::Ours(setting, _) => {
                 let arguments = self.packer.arguments(setting).map_err(|missing| anyhow::anyhow!(missing))?;
@@ -286,6 +287,7 @@ impl Bench {
         let folder = self.cache.join("trees");
         let image = self.cache.join("images").join("together.image");
         say("pack: all trees as one, for memory ...");
+        remove(&image)?;
         let arguments = ["--codec", "zstd", "--level", "3"].map(std::ffi::OsString::from);
         match self.packer.pack(&folder, &image, &arguments) {
             Ok(packed) => {
