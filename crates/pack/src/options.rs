@@ -50,7 +50,14 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Everything on.
+    /// For streaming, the default: files lie together as in the tree, so that the first start of a program over a network,
+    /// before anything was learned, asks for few blocks; and nothing makes the metadata larger, which a device fetches
+    /// before it starts. Sorted chunks with dictionaries cost such a start 8.1 s instead of 5.7 (Python with 200 modules,
+    /// 20 ms, 25 Mbit/s). What a trace calls hot lies apart: that helps every start.
+    pub const STREAM: Stages =
+        Stages { deduplicate: true, group: false, sort: Method::None, filter: false, dictionary: false, hot: true };
+
+    /// Everything on: the smallest image.
     pub const ALL: Stages =
         Stages { deduplicate: true, group: true, sort: Method::Greedy, filter: true, dictionary: true, hot: true };
 
@@ -62,7 +69,7 @@ impl Stages {
 
 impl Default for Stages {
     fn default() -> Stages {
-        Stages::ALL
+        Stages::STREAM
     }
 }
 
@@ -104,7 +111,7 @@ impl Default for Options {
             level: None,
             block_bytes: BLOCK_BYTES_DEFAULT,
             chunk_bytes: None,
-            stages: Stages::ALL,
+            stages: Stages::STREAM,
             hot: Hot::default(),
             locality: LOCALITY_DEFAULT,
             seed: 0,

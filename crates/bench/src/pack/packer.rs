@@ -137,6 +137,9 @@ impl Packer {
     /// The option that the binary lacks.
     pub fn arguments(&self, setting: &Setting) -> Result<Vec<OsString>, String> {
         let mut words: Vec<String> = Vec::new();
+        if self.has("--small") {
+            words.push("--small".into());
+        }
         if self.has("--block-size") {
             words.extend(["--block-size".into(), size(setting.block).to_lowercase()]);
         } else {

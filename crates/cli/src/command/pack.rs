@@ -110,9 +110,14 @@ pub struct Tuning {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "trace")]
     min_runs: u32,
 
-    /// How chunks are sorted
-    #[arg(long, value_enum, default_value_t = Sort::Greedy)]
-    sort: Sort,
+    /// Make the image small instead of quick to stream: kinds of data apart, similar chunks together, machine code
+    /// filtered, dictionaries, no hashes of single pages; the switches below leave parts of this out
+    #[arg(long)]
+    small: bool,
+
+    /// How chunks are sorted [default: greedy with --small, else none]
+    #[arg(long, value_enum)]
+    sort: Option<Sort>,
 
     /// How much keeping a file together counts against size, in per cent of the default; 0 sorts for size alone
     #[arg(long, value_name = "N", default_value_t = ::pack::LOCALITY_DEFAULT)]
@@ -143,8 +148,12 @@ pub struct Tuning {
     no_hot: bool,
 
     /// Leave out the hashes of single pages, 1 to 2 % of the image; a server derives them when a device first asks
-    #[arg(long)]
+    #[arg(long, conflicts_with = "page_hashes")]
     derive_hashes: bool,
+
+    /// With --small: keep the hashes of single pages in the image
+    #[arg(long)]
+    page_hashes: bool,
 
     /// Print what each stage saved; compresses everything once more for each
     #[arg(long)]
@@ -175,6 +184,7 @@ enum Sort {
 impl Tuning {
     /// The options; reads the traces.
     pub fn options(&self) -> anyhow::Result<Options> {
+        let base = if self.small { Stages::ALL } else { Stages::STREAM };
         let options = Options {
             codec: match self.codec {
                 Compression::Zstd => Codec::Zstd,
@@ -187,21 +197,22 @@ impl Tuning {
             chunk_bytes: self.chunk_size,
             stages: Stages {
                 deduplicate: !self.no_dedup,
-                group: !self.no_group,
                 sort: match self.sort {
-                    Sort::Greedy => Method::Greedy,
-                    Sort::Metis => Method::Metis,
-                    Sort::Files => Method::Files,
-                    Sort::None => Method::None,
+                    None => base.sort,
+                    Some(Sort::Greedy) => Method::Greedy,
+                    Some(Sort::Metis) => Method::Metis,
+                    Some(Sort::Files) => Method::Files,
+                    Some(Sort::None) => Method::None,
                 },
-                filter: !self.no_filter,
-                dictionary: !self.no_dictionary,
-                hot: !self.no_hot,
+                group: base.group && !self.no_group,
+                filter: base.filter && !self.no_filter,
+                dictionary: base.dictionary && !self.no_dictionary,
+                hot: base.hot && !self.no_hot,
             },
             hot: Default::default(),
             locality: self.locality,
             seed: self.seed,
-            derive_hashes: self.derive_hashes,
+            derive_hashes: (self.small || self.derive_hashes) && !self.page_hashes,
             explain: self.explain,
             threads: self.threads,
             spool_directory: self.spool.clone(),

@@ -15,6 +15,11 @@ use crate::{FileImage, Method, Options, PackError, Phase, Progress, Report, Stag
 const NONE: Stages =
     Stages { deduplicate: false, group: false, sort: Method::None, filter: false, dictionary: false, hot: false };
 
+/// Everything on.
+fn small() -> Options {
+    Options { stages: Stages::ALL, derive_hashes: true, ..quick() }
+}
+
 /// A tree with machine code (this program's own), text, equal files, dense data and a sparse file.
 fn tree(base: &Path) {
     let program = fs::read("/proc/self/exe").unwrap();
@@ -60,7 +65,7 @@ fn every_stage_alone_and_all_together_give_the_same_files() {
     ];
     for stages in stages {
         for (codec, block_bytes) in [(Codec::Zstd, 64 << 10), (Codec::Lz4, 16 << 10), (Codec::Xz, 256 << 10)] {
-            let options = Options { stages, codec, block_bytes, level: Some(3), hot: Hot::default(), ..quick() };
+            let options = Options { stages, codec, block_bytes, level: Some(3), hot: Hot::default(), ..small() };
             let (report, metadata) = there_and_back(&source, &options);
             assert_eq!(metadata.chunk_bytes() as u32, (block_bytes / 16).min(4096));
             assert!(report.bytes_out < report.bytes_in, "{stages:?} {codec}");
@@ -73,7 +78,7 @@ fn machine_code_is_filtered_and_dense_data_stored() {
     let scratch = scratch();
     let source = scratch.path().join("source");
     tree(&source);
-    let (_, metadata) = there_and_back(&source, &Options { level: Some(3), ..quick() });
+    let (_, metadata) = there_and_back(&source, &Options { level: Some(3), ..small() });
     let blocks: Vec<_> = (0..metadata.block_count()).filter_map(|id| metadata.block(BlockId(id))).collect();
     let filtered: u32 = blocks.iter().filter(|block| block.filter != Filter::None).map(|block| block.raw_bytes).sum();
     let stored: u32 = blocks.iter().filter(|block| block.codec == Codec::Stored).map(|block| block.raw_bytes).sum();
@@ -94,7 +99,7 @@ fn hot_chunks_lie_in_the_first_blocks_and_nothing_else_does() {
     let pages: Vec<u32> = (0..100).map(|index| index * 3).collect();
     let files = vec![hot_file(&source, "bin/program", &pages), hot_file(&source, "doc/text-7", &[0, 2])];
     let hot = Hot { files, ..Hot::default() };
-    let (report, metadata) = there_and_back(&source, &Options { hot: hot.clone(), level: Some(3), ..quick() });
+    let (report, metadata) = there_and_back(&source, &Options { hot: hot.clone(), level: Some(3), ..small() });
     assert_eq!(u64::from(metadata.hot_blocks()), report.hot_blocks);
     // Equal pages of other files are the same chunk.
     assert!(report.hot_blocks > 0 && report.hot_bytes <= 102 * 4096);
@@ -106,7 +111,7 @@ fn hot_chunks_lie_in_the_first_blocks_and_nothing_else_does() {
             assert!(is_hot || !file.pages.contains(&page), "page {page}");
         }
     }
-    let off = Options { hot, stages: Stages { hot: false, ..Stages::ALL }, level: Some(3), ..quick() };
+    let off = Options { hot, stages: Stages { hot: false, ..Stages::ALL }, level: Some(3), ..small() };
     assert_eq!(there_and_back(&source, &off).1.hot_blocks(), 0);
 }
 
@@ -158,8 +163,8 @@ fn explaining_lists_the_stages_and_changes_nothing() {
     let scratch = scratch();
     let source = scratch.path().join("source");
     tree(&source);
-    let (plain, _) = there_and_back(&source, &Options { level: Some(3), ..quick() });
-    let (report, _) = there_and_back(&source, &Options { level: Some(3), explain: true, ..quick() });
+    let (plain, _) = there_and_back(&source, &Options { level: Some(3), ..small() });
+    let (report, _) = there_and_back(&source, &Options { level: Some(3), explain: true, ..small() });
     assert_eq!(plain.id, report.id);
     let stages = report.stages.unwrap();
     assert_eq!(stages.first().unwrap().stage, "file order");
