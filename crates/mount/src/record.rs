@@ -10,7 +10,7 @@ use std::fs;
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use client::{Config, Done};
@@ -50,17 +50,33 @@ pub fn exact(config: Config) -> Config {
 /// What stands between the file system and its recorder: which tokens have started.
 pub(crate) struct Tap {
     recorder: Arc<dyn Recorder>,
-    started: Mutex<HashSet<Token>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    started: HashSet<Token>,
+    /// The process whose READ is being answered; there is one serving thread.
+    reading: Option<Token>,
+    /// It has its answer and ended before that was told.
+    ended: bool,
 }
 
 impl Tap {
     pub(crate) fn new(recorder: Arc<dyn Recorder>, metadata: &Arc<Metadata>) -> Tap {
         recorder.begin(metadata);
-        Tap { recorder, started: Mutex::default() }
+        Tap { recorder, state: Mutex::default() }
     }
 
     /// Reads through `source` and tells the recorder. The range is not empty and lies within the file.
     pub(crate) fn read(&self, source: &dyn Source, metadata: &Metadata, read: Read, done: Done) {
+        {
+            let mut state = self.lock();
+            if state.started.insert(read.token) {
+                self.recorder.start(read.token, executable(metadata, &read));
+            }
+            state.reading = Some(read.token);
+        }
         let serving = thread::current().id();
         let at_once = Arc::new(AtomicBool::new(false));
         let told = at_once.clone();
@@ -73,19 +89,32 @@ impl Tap {
         let how = if at_once.load(Ordering::Relaxed) { Answer::AtOnce } else { Answer::Later };
         let end = read.offset + u64::from(read.bytes);
         let pages = (read.offset / PAGE) as u32..end.div_ceil(PAGE) as u32;
-        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        if started.insert(read.token) {
-            self.recorder.start(read.token, executable(metadata, &read));
-        }
+        let mut state = self.lock();
         self.recorder.touch(read.token, read.inode, pages, how);
+        state.reading = None;
+        if std::mem::take(&mut state.ended) {
+            self.forget(&mut state, read.token);
+        }
     }
 
     /// A process has ended.
     pub(crate) fn end(&self, token: Token) {
-        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        if started.remove(&token) {
+        let mut state = self.lock();
+        if state.reading == Some(token) {
+            state.ended = true;
+        } else {
+            self.forget(&mut state, token);
+        }
+    }
+
+    fn forget(&self, state: &mut State, token: Token) {
+        if state.started.remove(&token) {
             self.recorder.end(token);
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
