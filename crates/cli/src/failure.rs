@@ -79,13 +79,25 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if error.is::<client::TargetError>() {
         return Some(2);
     }
-    if error.is::<image::ImageError>() {
-        return Some(3);
+    if let Some(error) = error.downcast_ref::<image::ImageError>() {
+        return Some(image_code(error));
+    }
+    #[cfg(feature = "full")]
+    if let Some(::pack::PackError::Image(error)) = error.downcast_ref() {
+        return Some(image_code(error));
     }
     if let Some(error) = error.downcast_ref::<std::io::Error>() {
         return Some(if error.kind() == std::io::ErrorKind::NotFound { 4 } else { 1 });
     }
     None
+}
+
+/// A damaged image, or one that cannot be made.
+fn image_code(error: &image::ImageError) -> u8 {
+    match error {
+        image::ImageError::Limit { .. } | image::ImageError::Unwritable { .. } => 1,
+        _ => 3,
+    }
 }
 
 fn client_code(error: &ClientError) -> u8 {

@@ -1,5 +1,6 @@
 //! From files to hot pages: traces of `runnel record`, and the actions that a server learned (`learned/ID.actions` in its store).
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -36,6 +37,9 @@ pub fn load(files: &[PathBuf], image: Option<&Path>, min_runs: u32) -> anyhow::R
     Ok(Hot::merge(&runs, min_runs))
 }
 
+/// Longest file we read: hundreds of millions of touches.
+const TRACE_BYTES_MAX: u64 = 256 << 20;
+
 enum File {
     Trace(Trace),
     Actions(ActionSet),
@@ -43,7 +47,19 @@ enum File {
 
 fn read(path: &Path) -> anyhow::Result<File> {
     let name = path.display();
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read the trace {name}"))?;
+    let mut file = std::fs::File::open(path).with_context(|| format!("cannot read the trace {name}"))?;
+    let mut bytes = Vec::new();
+    let mut more = |limit: u64, bytes: &mut Vec<u8>| {
+        let read = (&mut file).take(limit).read_to_end(bytes);
+        read.with_context(|| format!("cannot read the trace {name}"))
+    };
+    more(trace::format::MAGIC.len() as u64, &mut bytes)?;
+    if bytes.starts_with(&trace::format::MAGIC) || bytes.starts_with(&profile::format::MAGIC) {
+        more(TRACE_BYTES_MAX + 1, &mut bytes)?;
+    }
+    if bytes.len() as u64 > TRACE_BYTES_MAX {
+        return Err(failure::corrupt(format!("{name} is longer than {TRACE_BYTES_MAX} bytes; record shorter runs")));
+    }
     if bytes.starts_with(&trace::format::MAGIC) {
         let trace = trace::read(&bytes, &trace::Limits::default())
             .map_err(|error| failure::corrupt(format!("{name}: {error}; record it anew with `runnel record`")))?;

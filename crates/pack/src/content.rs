@@ -86,7 +86,7 @@ impl Content {
 }
 
 /// Opens a regular file for reading; a symlink or fifo that took its place is not followed or waited for.
-fn open_plain(path: &Path) -> io::Result<File> {
+pub(crate) fn open_plain(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
     File::options().read(true).custom_flags(flags.bits() as i32).open(path)
 }

@@ -24,6 +24,8 @@ const DICTIONARY_BYTES: usize = 112 << 10;
 const BYTES_PER_BYTE: u64 = 16;
 /// Bytes to learn from for each byte of a dictionary, as zstd's documentation advises.
 const SAMPLE_BYTES_PER_BYTE: usize = 100;
+/// Level at which the metadata of an image is compressed.
+const METADATA_LEVEL: i32 = 15;
 /// Blocks compressed both ways to see whether a dictionary pays.
 const TRIAL_BLOCKS: usize = 24;
 
@@ -42,6 +44,16 @@ impl Dictionaries {
     pub(crate) fn of(&self, group: Group) -> Option<(u8, &EncodeDictionary)> {
         let index = *self.by_group.get(&group.without_heat())?;
         Some((index, &self.prepared[usize::from(index)]))
+    }
+
+    /// Bytes that they take in an image, where they are compressed together.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        let mut stored = Vec::new();
+        let raw = self.raw.concat();
+        match codec::encode(Codec::Zstd, METADATA_LEVEL, &raw, &mut stored) {
+            Ok(()) => stored.len().min(raw.len()) as u64,
+            Err(_) => raw.len() as u64,
+        }
     }
 
     /// Whether dictionaries are of any use with these options.

@@ -70,7 +70,7 @@ fn measure(
 
 fn written(emitter: &Emitter<'_>, emitted: &Emitted, stage: &'static str) -> StageReport {
     let blocks: u64 = emitted.blocks.iter().map(|block| u64::from(block.stored_bytes)).sum();
-    let dictionaries: u64 = emitter.dictionaries.raw.iter().map(|raw| raw.len() as u64).sum();
+    let dictionaries = emitter.dictionaries.stored_bytes();
     let block_of: Vec<u32> = emitted.chunks.iter().map(|chunk| chunk.block.0).collect();
     StageReport {
         stage,

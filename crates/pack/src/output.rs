@@ -1,13 +1,16 @@
 //! Where an image is written.
 //!
-//! An image becomes visible whole or not at all: [`FileOutput`] writes a temporary file in the same directory, makes
+//! An image becomes visible whole or not at all: [`FileOutput`] writes a file without a name in the same directory, makes
 //! it durable, and only then gives it its name. [`Output`] is a trait so that tests can run out of space at any byte.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
 use tempfile::NamedTempFile;
 
 use crate::PackError;
@@ -32,8 +35,63 @@ pub struct FileOutput {
     path: PathBuf,
     directory: PathBuf,
     /// Gone once committed.
-    file: Option<NamedTempFile>,
+    file: Option<Temporary>,
 }
+
+/// A file that is not there yet.
+enum Temporary {
+    /// Without a name, so that nothing is left of it however the process ends.
+    Unnamed(File),
+    /// Where the file system knows no files without names.
+    Named(NamedTempFile),
+}
+
+impl Temporary {
+    fn create(directory: &Path, prefix: &OsStr) -> io::Result<Temporary> {
+        // Its name comes through here in the end.
+        if Path::new(DESCRIPTORS).is_dir()
+            && let Ok(file) = rustix::fs::open(
+                directory,
+                OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
+                Mode::from_raw_mode(PERMISSIONS),
+            )
+        {
+            return Ok(Temporary::Unnamed(file.into()));
+        }
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(prefix).suffix(SUFFIX).permissions(Permissions::from_mode(PERMISSIONS));
+        builder.tempfile_in(directory).map(Temporary::Named)
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            Temporary::Unnamed(file) => file,
+            Temporary::Named(file) => file.as_file(),
+        }
+    }
+
+    /// Gives it the name `path`, in place of what has it.
+    fn persist(self, directory: &Path, prefix: &OsStr, path: &Path) -> io::Result<()> {
+        match self {
+            Temporary::Named(file) => file.persist(path).map(drop).map_err(|failed| failed.error),
+            Temporary::Unnamed(file) => {
+                // A link replaces nothing, a rename does: so by way of a name that nobody has.
+                let mut builder = tempfile::Builder::new();
+                builder.prefix(prefix).suffix(SUFFIX);
+                let from = format!("{DESCRIPTORS}/{}", file.as_raw_fd());
+                let link = |name: &Path| Ok(linkat(CWD, from.as_str(), CWD, name, AtFlags::SYMLINK_FOLLOW)?);
+                builder.make_in(directory, link)?.into_temp_path().persist(path).map_err(|failed| failed.error)
+            }
+        }
+    }
+}
+
+/// Links to the files that this process has open.
+const DESCRIPTORS: &str = "/proc/self/fd";
+/// End of the name of an unfinished file.
+const SUFFIX: &str = ".part";
+/// Of any new file: what the umask leaves of these.
+const PERMISSIONS: u32 = 0o666;
 
 impl FileOutput {
     /// Starts a temporary file beside `path`.
@@ -55,28 +113,28 @@ impl FileOutput {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
             _ => PathBuf::from("."),
         };
-        let mut prefix = std::ffi::OsString::from(".");
-        prefix.push(name);
-        // The permissions of any new file: what the umask leaves of these.
-        let file = tempfile::Builder::new()
-            .prefix(&prefix)
-            .suffix(".part")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(&directory)
-            .map_err(|source| PackError::write(path, source))?;
+        let file = Temporary::create(&directory, &prefix(name)).map_err(|source| PackError::write(path, source))?;
         Ok(FileOutput { path: path.to_owned(), directory, file: Some(file) })
     }
 
     /// Device and inode number of the temporary file, and of what it will replace.
     pub(crate) fn identities(&self) -> Vec<(u64, u64)> {
-        let of = |path: &Path| fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
-        let temporary = self.file.as_ref().and_then(|file| of(file.path()));
-        temporary.into_iter().chain(of(&self.path)).collect()
+        let of = |about: io::Result<fs::Metadata>| about.ok().map(|about| (about.dev(), about.ino()));
+        let temporary = self.file.as_ref().and_then(|file| of(file.file().metadata()));
+        temporary.into_iter().chain(of(fs::metadata(&self.path))).collect()
     }
 
-    fn file(&mut self) -> io::Result<&mut NamedTempFile> {
-        self.file.as_mut().ok_or_else(|| io::Error::other("the output is complete already"))
+    fn file(&self) -> io::Result<&File> {
+        let file = self.file.as_ref().ok_or_else(|| io::Error::other("the output is complete already"))?;
+        Ok(file.file())
     }
+}
+
+/// Start of the name of an unfinished file.
+fn prefix(name: &OsStr) -> OsString {
+    let mut prefix = OsString::from(".");
+    prefix.push(name);
+    prefix
 }
 
 impl Output for FileOutput {
@@ -85,13 +143,14 @@ impl Output for FileOutput {
     }
 
     fn write_start(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file()?.as_file().write_all_at(bytes, 0)
+        self.file()?.write_all_at(bytes, 0)
     }
 
     fn commit(&mut self) -> io::Result<()> {
-        self.file()?.as_file().sync_all()?;
+        self.file()?.sync_all()?;
         if let Some(file) = self.file.take() {
-            file.persist(&self.path).map_err(|failed| failed.error)?;
+            let name = self.path.file_name().unwrap_or_default();
+            file.persist(&self.directory, &prefix(name), &self.path)?;
         }
         // The new name itself is durable only once the directory is.
         File::open(&self.directory)?.sync_all()

@@ -31,6 +31,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE", group = "form")]
     squashfs: Option<PathBuf>,
 
+    /// Replace the output if it is there
+    #[arg(short, long)]
+    force: bool,
+
     /// With --squashfs: how blocks are compressed
     #[arg(long, value_enum, requires = "squashfs")]
     codec: Option<Compression>,
@@ -60,6 +64,7 @@ const PACKAGE: &str = "squashfs-tools";
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let options = squashfs_options(&args)?;
     let cleanup = Cleanup::new()?;
+    check_output(&args)?;
     let image = FileImage::open(&args.image)?;
     let name = || args.image.display().to_string();
     let metadata = Metadata::open_early(&image, &Limits::default()).with_context(name)?;
@@ -92,6 +97,21 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses to write over the image itself, and over anything else unless told to.
+fn check_output(args: &Args) -> anyhow::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let Some(path) = args.tar.as_ref().or(args.squashfs.as_ref()) else { return Ok(()) };
+    let Ok(there) = fs::metadata(path) else { return Ok(()) };
+    let name = path.display();
+    if fs::metadata(&args.image).is_ok_and(|image| (image.dev(), image.ino()) == (there.dev(), there.ino())) {
+        return Err(failure::usage(format!("{name} is the image itself; give the output another name")));
+    }
+    if there.is_file() && there.len() > 0 && !args.force && path != Path::new("-") {
+        return Err(failure::usage(format!("{name} is there; give another name, or --force to replace it")));
+    }
+    Ok(())
 }
 
 /// An [`Output`] as a writer.

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::content::{Content, LocalFile};
+use crate::content::{Content, LocalFile, open_plain};
 use crate::tree::{Attributes, Body, Device, Node, NodeId, Time, Tree};
 use crate::{PackError, Progress, xattrs};
 
@@ -131,6 +131,9 @@ fn body(path: &Path, about: &Metadata) -> Result<Body, PackError> {
     Ok(if kind.is_dir() {
         Node::directory(Attributes::implied_directory()).body
     } else if kind.is_file() {
+        if about.size() == 0 {
+            check_empty(path)?;
+        }
         file_body(path.to_owned(), about)
     } else if kind.is_symlink() {
         let target = fs::read_link(path).map_err(|source| PackError::read(path, source))?;
@@ -144,6 +147,16 @@ fn body(path: &Path, about: &Metadata) -> Result<Body, PackError> {
     } else {
         Body::Socket
     })
+}
+
+/// Files of /proc and its like call themselves empty and are not. One that cannot be read is taken at its word.
+fn check_empty(path: &Path) -> Result<(), PackError> {
+    let Ok(mut file) = open_plain(path) else { return Ok(()) };
+    if matches!(std::io::Read::read(&mut file, &mut [0; 1]), Ok(1..)) {
+        let problem = "it calls itself empty but has contents, as files of /proc do; such a tree cannot be packed";
+        return Err(PackError::Source { path: path.to_owned(), problem: problem.into() });
+    }
+    Ok(())
 }
 
 /// A regular file on disk, to be read later.
