@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use image::Limits;
-use units::ImageId;
+use image::fixture::Fixture;
+use units::{ImageId, PAGE_BYTES, PageId};
 use wire::{Reply, Request, ServerEvent};
 
 use super::fake_server::{FakeServer, HANDLE, opened};
+use super::fake_sink::FakeSink;
 use super::tree::Tree;
 use super::{open, plain, read};
 use crate::{ClientError, Config, ReadError, Session, Target, admin};
@@ -63,6 +65,29 @@ fn a_damaged_local_file_fails_with_an_error_and_never_with_wrong_bytes() {
     assert_eq!(read(&session, 1, tree.big(), 0, 4096).wait(), Err(ReadError::Corrupt));
     let last = 100 * 4096;
     assert_eq!(read(&session, 1, tree.big(), last, 4096).wait().unwrap(), tree.range(tree.big(), last, 4096));
+}
+
+#[test]
+fn a_hot_block_of_a_local_image_goes_to_the_kernel_at_once() {
+    let tree = Tree::of(Fixture { hot_blocks: 1, ..Fixture::default() }, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.rnl");
+    std::fs::write(&path, &tree.bytes).unwrap();
+    let session = Session::open(&Target::File(path), Config::default()).unwrap();
+    let sink = Arc::new(FakeSink::default());
+    session.attach(sink.clone());
+    // The cold block first: what is stored is stored in the order of the READs.
+    for index in [20, 5] {
+        let start = index * PAGE_BYTES as u64;
+        assert_eq!(read(&session, 1, tree.big(), start, 4096).wait().unwrap(), tree.range(tree.big(), start, 4096));
+    }
+    sink.wait_stored(PageId::new(tree.big(), 15));
+    let expected: Vec<PageId> =
+        (0..16).filter(|index| *index != 5).map(|index| PageId::new(tree.big(), index)).collect();
+    assert_eq!(sink.pages(), expected);
+    for page in expected {
+        assert_eq!(sink.page(page).unwrap(), tree.page(page));
+    }
 }
 
 #[test]
