@@ -7,7 +7,7 @@ use object::Endianness;
 use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 
-use crate::program::{all, exact, fill, first, read_program_headers};
+use crate::program::{all, class_of, exact, fill, first, read_program_headers};
 use crate::{Bytes, Class, ElfError, Machine};
 
 /// Section headers we accept by `e_shnum`; files with more say 0 there and are described by their segments.
@@ -67,15 +67,9 @@ impl Parts {
     /// # Errors
     /// No ELF file, or its program headers are damaged or lie outside.
     pub fn parse(bytes: &(impl Bytes + ?Sized)) -> Result<Parts, ElfError> {
-        let mut ident = [0u8; 16];
-        let found = fill(bytes, "identification", 0, &mut ident)?;
-        if found < ident.len() || ident[..4] != elf::ELFMAG {
-            return Err(ElfError::NotElf);
-        }
-        match ident[4] {
-            1 => parse_class::<FileHeader32<Endianness>>(bytes),
-            2 => parse_class::<FileHeader64<Endianness>>(bytes),
-            _ => Err(ElfError::NotElf),
+        match class_of(bytes)? {
+            Class::Elf32 => parse_class::<FileHeader32<Endianness>>(bytes),
+            Class::Elf64 => parse_class::<FileHeader64<Endianness>>(bytes),
         }
     }
 

@@ -66,21 +66,29 @@ pub struct Program {
 impl Program {
     /// Reads the facts of the ELF file in `bytes`. A file without a dynamic section (static, relocatable) needs nothing.
     pub fn parse(bytes: &(impl Bytes + ?Sized)) -> Result<Program, ElfError> {
-        let mut ident = [0u8; 16];
-        let found = fill(bytes, "identification", 0, &mut ident)?;
-        if found < ident.len() || ident[..4] != elf::ELFMAG {
-            return Err(ElfError::NotElf);
-        }
-        match ident[4] {
-            1 => parse_class::<FileHeader32<Endianness>>(bytes),
-            2 => parse_class::<FileHeader64<Endianness>>(bytes),
-            _ => Err(ElfError::NotElf),
+        match class_of(bytes)? {
+            Class::Elf32 => parse_class::<FileHeader32<Endianness>>(bytes),
+            Class::Elf64 => parse_class::<FileHeader64<Endianness>>(bytes),
         }
     }
 
     /// Whether `ld.so` would load `other` into a process of this program.
     pub fn fits(&self, other: &Program) -> bool {
         (self.class, self.endian, self.machine) == (other.class, other.endian, other.machine)
+    }
+}
+
+/// The word size of an ELF file, which says how all else in it is read.
+pub(crate) fn class_of(bytes: &(impl Bytes + ?Sized)) -> Result<Class, ElfError> {
+    let mut ident = [0u8; 16];
+    let found = fill(bytes, "identification", 0, &mut ident)?;
+    if found < ident.len() || ident[..4] != elf::ELFMAG {
+        return Err(ElfError::NotElf);
+    }
+    match ident[4] {
+        1 => Ok(Class::Elf32),
+        2 => Ok(Class::Elf64),
+        _ => Err(ElfError::NotElf),
     }
 }
 
