@@ -10,7 +10,8 @@ use crate::survey::Survey;
 pub(crate) struct Arrangement {
     /// For each block its chunks, by number, in the order in which they lie in it.
     pub(crate) blocks: Vec<Vec<u32>>,
-    /// For each block what its chunks have in common; the kind only if it is the same for all.
+    /// For each block the group of its first chunk. Heat and filter are the same for all chunks of a block; the kind may
+    /// differ where rests of groups were joined, and any serves them alike.
     pub(crate) groups: Vec<Group>,
     /// The first so many blocks are hot.
     pub(crate) hot_blocks: u32,
@@ -45,8 +46,8 @@ pub(crate) fn arrange(
         .partition(|block| block.first().is_some_and(|&chunk| Group(items[chunk as usize].group).is_hot()));
     let hot_blocks = hot.len() as u32;
     let blocks: Vec<Vec<u32>> = hot.into_iter().chain(cold).collect();
-    let groups = blocks.iter().map(|block| common(block.iter().map(|&chunk| Group(items[chunk as usize].group))));
-    Arrangement { groups: groups.collect(), blocks, hot_blocks }
+    let first = |block: &Vec<u32>| block.first().map_or(Group(0), |&chunk| Group(items[chunk as usize].group));
+    Arrangement { groups: blocks.iter().map(first).collect(), blocks, hot_blocks }
 }
 
 /// The group of a chunk as far as the stages look at it.
@@ -58,9 +59,4 @@ fn group(mut group: Group, stages: &Stages) -> Group {
         group = group.without_filter();
     }
     if stages.hot { group } else { group.without_heat() }
-}
-
-/// The kind is that of the first chunk: rests of groups that were joined have several, and any serves them alike.
-fn common(mut groups: impl Iterator<Item = Group>) -> Group {
-    groups.next().unwrap_or(Group(0))
 }

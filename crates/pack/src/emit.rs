@@ -90,8 +90,10 @@ impl Emitter<'_> {
             (self.options.codec, filter, dictionary.map(|(index, _)| index), stored)
         } else {
             // Stored as it is, so also without its filter.
-            raw.clear();
-            self.raw(&arrangement.blocks[index], Filter::None, &mut raw)?;
+            if filter != Filter::None {
+                raw.clear();
+                self.raw(&arrangement.blocks[index], Filter::None, &mut raw)?;
+            }
             (Codec::Stored, Filter::None, None, raw)
         };
         let hash = *blake3::hash(&stored).as_bytes();

@@ -77,6 +77,8 @@ impl Group {
 pub(crate) enum FileKind {
     Elf(Parts, Filter),
     Other,
+    /// Nobody asked.
+    Unknown,
 }
 
 /// System V ABI numbers of the architectures that have a filter.
@@ -98,7 +100,11 @@ impl FileKind {
 
     /// The group of the chunk `bytes` at `position` of the file.
     pub(crate) fn group(&self, position: u64, bytes: &[u8]) -> Group {
-        let FileKind::Elf(parts, filter) = self else { return Group::new(judge(bytes), Filter::None) };
+        let (parts, filter) = match self {
+            FileKind::Elf(parts, filter) => (parts, filter),
+            FileKind::Other => return Group::new(judge(bytes), Filter::None),
+            FileKind::Unknown => return Group::new(Kind::Binary, Filter::None),
+        };
         let kind = match parts.majority(position, position + bytes.len() as u64) {
             PartKind::Code => return Group::new(Kind::Code, *filter),
             PartKind::ReadOnly => Kind::ReadOnly,

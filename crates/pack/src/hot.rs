@@ -10,7 +10,7 @@ use profile::Hot;
 use units::PAGE_BYTES;
 
 use crate::inodes::Inodes;
-use crate::tree::{Body, Tree};
+use crate::tree::Tree;
 use crate::{Notes, PackError};
 
 /// Hot pages by file.
@@ -26,29 +26,23 @@ impl HotPages {
         notes: &mut Notes,
     ) -> Result<HotPages, PackError> {
         let files: BTreeMap<_, _> = (0u32..).zip(&inodes.files).map(|(index, file)| (file.inode, index)).collect();
+        let find = |path: &[u8]| {
+            let index = *files.get(&inodes.numbers[tree.find(path)?.0 as usize]?)?;
+            Some((index, inodes.files[index as usize].size))
+        };
+        let fit = hot.fit(|path| find(path).map(|(_, size)| size));
+        let total = hot.files.len();
+        if fit.is_foreign() {
+            return Err(PackError::ForeignTrace { missing: total - fit.known, files: total });
+        }
+        if fit.known < total {
+            notes.add(format!("the traces name {total} files, {} of them are in the tree as they were", fit.known));
+        }
         let mut found = HotPages::default();
-        let mut missing = 0usize;
         for file in &hot.files {
-            let node = tree.find(&file.path);
-            let index = node.and_then(|node| files.get(&inodes.numbers[node.0 as usize]?)).copied();
-            let same = node.is_some_and(|node| match &tree.node(node).body {
-                Body::File { size, .. } => *size == file.size,
-                _ => false,
-            });
-            match index.filter(|_| same) {
-                Some(index) => found.0.entry(index).or_default().extend(&file.pages),
-                None => missing += 1,
+            if let Some((index, _)) = find(&file.path).filter(|(_, size)| *size == file.size) {
+                found.0.entry(index).or_default().extend(&file.pages);
             }
-        }
-        if !hot.files.is_empty() && missing * 2 > hot.files.len() {
-            return Err(PackError::ForeignTrace { missing, files: hot.files.len() });
-        }
-        if missing > 0 {
-            let known = hot.files.len() - missing;
-            notes.add(format!(
-                "the traces name {} files, {known} of them are in the tree as they were",
-                hot.files.len()
-            ));
         }
         Ok(found)
     }

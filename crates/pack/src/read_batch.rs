@@ -44,20 +44,22 @@ impl Piece {
     }
 }
 
-/// Sizes of what is read.
+/// How files are read.
 #[derive(Clone, Copy)]
-pub(crate) struct Sizes {
+pub(crate) struct Reading {
     /// Bytes of a chunk.
     pub(crate) chunk: usize,
     /// Bytes of a batch, about; a multiple of a chunk's.
     pub(crate) batch: usize,
+    /// Whether it matters what a file is.
+    pub(crate) kinds: bool,
 }
 
 /// Reads all files and sends them in batches. Ends early, without a word, when nobody receives any more.
-pub(crate) fn read_files(files: &[FileWork<'_>], sizes: Sizes, send: &SyncSender<Result<Batch, PackError>>) {
+pub(crate) fn read_files(files: &[FileWork<'_>], reading: Reading, send: &SyncSender<Result<Batch, PackError>>) {
     let mut batch = Batch::default();
     for (index, file) in files.iter().enumerate() {
-        match read_file(index as u32, file, sizes, &mut batch, send) {
+        match read_file(index as u32, file, reading, &mut batch, send) {
             Ok(Flow::Continue) => {}
             Ok(Flow::Stop) => return,
             Err(error) => {
@@ -78,13 +80,13 @@ enum Flow {
 fn read_file(
     index: u32,
     file: &FileWork<'_>,
-    sizes: Sizes,
+    reading: Reading,
     batch: &mut Batch,
     send: &SyncSender<Result<Batch, PackError>>,
 ) -> Result<Flow, PackError> {
-    let chunk = sizes.chunk as u64;
+    let chunk = reading.chunk as u64;
     let content = file.content.open()?;
-    let kind = Arc::new(FileKind::of(&content, file.size));
+    let kind = Arc::new(if reading.kinds { FileKind::of(&content, file.size) } else { FileKind::Unknown });
     let mut position = 0;
     while let Some(range) = content.next_data(position, file.size)? {
         // Chunks that hold any data are read whole; `position` is at a border of chunks already.
@@ -93,7 +95,7 @@ fn read_file(
         batch.progress += from - position;
         while from < end {
             // A multiple of the chunk size, since chunks at the end of files are rounded up to the next border.
-            let room = sizes.batch - batch.bytes.len().next_multiple_of(sizes.chunk).min(sizes.batch);
+            let room = reading.batch - batch.bytes.len().next_multiple_of(reading.chunk).min(reading.batch);
             if room == 0 {
                 if send.send(Ok(std::mem::take(batch))).is_err() {
                     return Ok(Flow::Stop);
@@ -102,7 +104,7 @@ fn read_file(
             }
             let bytes = (end - from).min(room as u64) as usize;
             let start = batch.bytes.len();
-            batch.bytes.reserve(sizes.batch - start);
+            batch.bytes.reserve(reading.batch - start);
             batch.bytes.resize(start + bytes, 0);
             content.read_at(from, &mut batch.bytes[start..])?;
             if batch.kinds.last().is_none_or(|last| !Arc::ptr_eq(last, &kind)) {

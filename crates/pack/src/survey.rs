@@ -15,7 +15,7 @@ use crate::chunks::{self, Chunk, Chunks, Runs};
 use crate::group::Group;
 use crate::hot::HotPages;
 use crate::inodes::FileWork;
-use crate::read_batch::{Batch, Sizes, read_files};
+use crate::read_batch::{Batch, Reading, read_files};
 use crate::sort::{self, Features};
 use crate::{Options, PackError, Progress};
 
@@ -59,10 +59,11 @@ pub(crate) fn survey(
         sampling,
         filters: options.stages.filter,
     };
-    let sizes = Sizes { chunk: chunk_bytes, batch: BATCH_BYTES };
+    let stages = &options.stages;
+    let reading = Reading { chunk: chunk_bytes, batch: BATCH_BYTES, kinds: stages.group || stages.filter };
     std::thread::scope(|scope| {
         let (send, receive) = sync_channel(1);
-        scope.spawn(move || read_files(files, sizes, &send));
+        scope.spawn(move || read_files(files, reading, &send));
         work.run(receive, progress)
     })?;
     work.runs.finish()?;

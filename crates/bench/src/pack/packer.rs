@@ -46,7 +46,7 @@ impl Codec {
 /// A stage of the packer that has a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Groups by kind of data, ELF files cut at their sections.
+    /// Groups by kind of data; a page of an ELF file counts as what most of it is.
     Group,
     /// Similarity order.
     Sort,

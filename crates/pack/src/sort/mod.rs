@@ -67,6 +67,7 @@ pub(crate) struct Config {
     /// is not the smallest: neighbours in a file resemble each other in ways that shingles do not show.
     pub(crate) locality: u32,
     /// Seed of the random numbers that METIS draws; the other methods draw none.
+    #[cfg_attr(not(feature = "metis"), expect(dead_code, reason = "only METIS draws"))]
     pub(crate) seed: u64,
 }
 
