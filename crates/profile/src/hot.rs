@@ -104,7 +104,7 @@ impl HotRun {
             match event {
                 Event::File { inode, size, path } => run.name(*inode, path, *size),
                 Event::Touch { page, .. } => run.touch(*page, 1)?,
-                Event::Start { .. } | Event::End { .. } => {}
+                Event::Start { .. } | Event::End { .. } | Event::Lookup { .. } | Event::Code { .. } => {}
             }
         }
         Ok(run.finish(1))

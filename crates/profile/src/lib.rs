@@ -13,7 +13,9 @@
 //!
 //! [`Hot`] is what traces and actions become for the packer: paths and the pages of them to lay together.
 //!
-//! Everything is a pure function of its arguments. Callers: `predict`, `server`, `pack`, `cli`.
+//! A [`plan::Plan`] is what traces of a local program become for `launch`: prefetch groups and their breakpoints.
+//!
+//! Everything is a pure function of its arguments. Callers: `predict`, `server`, `pack`, `launch`, `cli`.
 
 mod action;
 mod dump;
@@ -23,6 +25,7 @@ pub mod format;
 mod hot;
 mod merge;
 mod order;
+pub mod plan;
 mod set;
 
 pub use action::{Action, PageMark};

@@ -46,7 +46,7 @@ pub fn orders(trace: &Trace) -> Vec<Order> {
                     found[position].ended = Some(*at);
                 }
             }
-            Event::File { .. } => {}
+            Event::File { .. } | Event::Lookup { .. } | Event::Code { .. } => {}
         }
     }
     found

@@ -94,6 +94,9 @@ pub enum TraceError {
     /// A file named after its first touch, or twice.
     #[error("inode {0} has been named or touched already")]
     Named(InodeId),
+    /// A look-up of a path that no trace may hold; see [`crate::path_fault`].
+    #[error("a look-up cannot be written: {0}")]
+    Lookup(&'static str),
     /// A touch or end of a token that has not started, or has ended.
     #[error("token {0} has not started")]
     NotStarted(Token),

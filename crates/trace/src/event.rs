@@ -15,6 +15,12 @@ pub enum Source {
     Server,
     /// A tracer beside the program.
     Ptrace,
+    /// Page faults as perf events (64 KiB windows around each, as the kernel maps them), and reads as a tracer saw them.
+    Perf,
+    /// The kernel's `filemap` trace points: ranges of faults and of reads.
+    Filemap,
+    /// What of the files was in memory afterwards. Touches are in the order of files and offsets, all at the end.
+    Residency,
 }
 
 impl Source {
@@ -23,6 +29,9 @@ impl Source {
             Source::Mount => format::SOURCE_MOUNT,
             Source::Server => format::SOURCE_SERVER,
             Source::Ptrace => format::SOURCE_PTRACE,
+            Source::Perf => format::SOURCE_PERF,
+            Source::Filemap => format::SOURCE_FILEMAP,
+            Source::Residency => format::SOURCE_RESIDENCY,
         }
     }
 
@@ -31,6 +40,9 @@ impl Source {
             format::SOURCE_MOUNT => Some(Source::Mount),
             format::SOURCE_SERVER => Some(Source::Server),
             format::SOURCE_PTRACE => Some(Source::Ptrace),
+            format::SOURCE_PERF => Some(Source::Perf),
+            format::SOURCE_FILEMAP => Some(Source::Filemap),
+            format::SOURCE_RESIDENCY => Some(Source::Residency),
             _ => None,
         }
     }
@@ -42,6 +54,9 @@ impl fmt::Display for Source {
             Source::Mount => "mount",
             Source::Server => "server",
             Source::Ptrace => "ptrace",
+            Source::Perf => "perf",
+            Source::Filemap => "filemap",
+            Source::Residency => "residency",
         })
     }
 }
@@ -49,10 +64,21 @@ impl fmt::Display for Source {
 /// What all events of a trace have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The image whose inodes the pages belong to.
+    /// The image whose inodes the pages belong to; [`LOCAL`] if they are files of this machine.
     pub image: ImageId,
     /// Who recorded.
     pub source: Source,
+}
+
+/// Stands for an image where a program was recorded that lives on the machine itself: inodes are numbers that the recorder gave,
+/// each named by a [`Event::File`], and paths start at the root of the machine's files.
+pub const LOCAL: ImageId = ImageId([0; 32]);
+
+impl Header {
+    /// Whether the files are those of a machine, not of an image.
+    pub fn is_local(&self) -> bool {
+        self.image == LOCAL
+    }
 }
 
 /// How a touched page came to the reader.
@@ -96,6 +122,46 @@ impl fmt::Display for How {
     }
 }
 
+/// What a look-up of a path found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Found {
+    /// A file, which was opened.
+    File,
+    /// A directory, whose names were read.
+    Directory,
+    /// Nothing. Search paths make most of these, and on a cold disk each costs what a file costs.
+    Nothing,
+}
+
+impl Found {
+    pub(crate) const fn to_u8(self) -> u8 {
+        match self {
+            Found::File => format::FOUND_FILE,
+            Found::Directory => format::FOUND_DIRECTORY,
+            Found::Nothing => format::FOUND_NOTHING,
+        }
+    }
+
+    pub(crate) const fn from_u8(code: u8) -> Option<Found> {
+        match code {
+            format::FOUND_FILE => Some(Found::File),
+            format::FOUND_DIRECTORY => Some(Found::Directory),
+            format::FOUND_NOTHING => Some(Found::Nothing),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Found::File => "file",
+            Found::Directory => "directory",
+            Found::Nothing => "nothing",
+        })
+    }
+}
+
 /// One record. A token starts, touches pages and ends, in this order; after its end it may start again. A file is named
 /// at most once, before any page of it is touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +193,28 @@ pub enum Event {
         /// When.
         at: Moment,
     },
+    /// A program looks up a path. Local recorders only.
+    Lookup {
+        /// Its token.
+        token: Token,
+        /// When.
+        at: Moment,
+        /// What was there.
+        found: Found,
+        /// The path from the root, without a leading slash and links resolved where that can be; see [`path_fault`].
+        path: Vec<u8>,
+    },
+    /// A program runs code of a file for the first time since its start, as far as page faults tell: a place for a breakpoint.
+    Code {
+        /// Its token.
+        token: Token,
+        /// When.
+        at: Moment,
+        /// The file.
+        inode: InodeId,
+        /// Where in the file the instruction starts, in bytes. It is the start of an instruction: it was being executed.
+        offset: u64,
+    },
     /// What the file is called whose pages are touched from here on: with it a trace fits other images, and plain trees.
     File {
         /// Its inode in the image of the trace.
@@ -142,7 +230,11 @@ impl Event {
     /// The token it speaks of; a file has none.
     pub const fn token(&self) -> Option<Token> {
         match self {
-            Event::Start { token, .. } | Event::Touch { token, .. } | Event::End { token, .. } => Some(*token),
+            Event::Start { token, .. }
+            | Event::Touch { token, .. }
+            | Event::End { token, .. }
+            | Event::Lookup { token, .. }
+            | Event::Code { token, .. } => Some(*token),
             Event::File { .. } => None,
         }
     }
@@ -150,7 +242,11 @@ impl Event {
     /// When it happened. Moments of a trace may go backwards a little where several threads record. A file has none.
     pub const fn at(&self) -> Option<Moment> {
         match self {
-            Event::Start { at, .. } | Event::Touch { at, .. } | Event::End { at, .. } => Some(*at),
+            Event::Start { at, .. }
+            | Event::Touch { at, .. }
+            | Event::End { at, .. }
+            | Event::Lookup { at, .. }
+            | Event::Code { at, .. } => Some(*at),
             Event::File { .. } => None,
         }
     }

@@ -6,14 +6,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First eight bytes of every trace.
 pub const MAGIC: [u8; 8] = *b"RNLTRACE";
 
-/// The version that is written. Version 2 added the file record; all else is as in version 1.
-pub const VERSION: u16 = 2;
+/// The version that is written. Version 2 added the file record, version 3 the look-up and code records and three sources;
+/// all else is as in version 1.
+pub const VERSION: u16 = 3;
 
 /// The oldest version that is read.
 pub const VERSION_MIN: u16 = 1;
 
 /// The first version with file records.
 pub const VERSION_WITH_FILES: u16 = 2;
+
+/// The first version with look-up and code records.
+pub const VERSION_WITH_CODE: u16 = 3;
 
 /// Records between two seals. A seal is 20 bytes at most, so 4096 records of about 3 bytes pay 0.2 %; a crash leaves at
 /// most this many records without a verified hash.
@@ -57,12 +61,18 @@ pub const SOURCE_MOUNT: u8 = 0;
 pub const SOURCE_SERVER: u8 = 1;
 /// Source: a tracer beside the program.
 pub const SOURCE_PTRACE: u8 = 2;
+/// Source: page faults as perf events, and reads as a tracer saw them.
+pub const SOURCE_PERF: u8 = 3;
+/// Source: the kernel's `filemap` trace points.
+pub const SOURCE_FILEMAP: u8 = 4;
+/// Source: what of the files was in memory afterwards; the order is unknown.
+pub const SOURCE_RESIDENCY: u8 = 5;
 
 /// Bits 0-1 of a record's first byte: its kind.
 pub const KIND_MASK: u8 = 0b0000_0011;
 /// Kind: a seal closes a section.
 pub const KIND_SEAL: u8 = 0;
-/// Kind: a program starts, or with [`FLAG_FILE`] a file is named.
+/// Kind: a program starts, or what [`START_MASK`] says.
 pub const KIND_START: u8 = 1;
 /// Kind: a page is touched.
 pub const KIND_TOUCH: u8 = 2;
@@ -71,12 +81,25 @@ pub const KIND_END: u8 = 3;
 
 /// Beside [`KIND_START`]: the record names a file. It has no token and no time.
 pub const FLAG_FILE: u8 = 0b0000_0100;
+/// Beside [`KIND_START`]: a path was looked up.
+pub const FLAG_LOOKUP: u8 = 0b0000_1000;
+/// Beside [`KIND_START`]: code ran for the first time.
+pub const FLAG_CODE: u8 = 0b0000_1100;
+/// The bits of [`FLAG_FILE`], [`FLAG_LOOKUP`] and [`FLAG_CODE`]; none of them is a start.
+pub const START_MASK: u8 = 0b0000_1100;
+
+/// A look-up found a file that was then opened.
+pub const FOUND_FILE: u8 = 0;
+/// A look-up found a directory, whose names were then read.
+pub const FOUND_DIRECTORY: u8 = 1;
+/// A look-up found nothing.
+pub const FOUND_NOTHING: u8 = 2;
 
 /// Bits 2-3 of a touch: how the page was got (0 demand, 1 local, 2 pushed; 3 is invalid).
 pub const HOW_SHIFT: u32 = 2;
 /// Mask of the two bits at [`HOW_SHIFT`], in place.
 pub const HOW_MASK: u8 = 0b0000_1100;
-/// Touch and end: the token is that of the record before; its slot number is left out.
+/// Touch, end, look-up and code: the token is that of the record before; its slot number is left out.
 pub const FLAG_SAME_TOKEN: u8 = 0b0001_0000;
 /// Touch: the file is that of this token's last touch; the inode difference is left out.
 pub const FLAG_SAME_INODE: u8 = 0b0010_0000;

@@ -8,7 +8,7 @@ use zerocopy::FromBytes;
 
 use crate::format::{self, FileHeader};
 use crate::varint::{self, VarintError};
-use crate::{Event, Header, How, Source, TraceError, path_fault};
+use crate::{Event, Found, Header, How, Source, TraceError, path_fault};
 
 /// What a reader accepts.
 #[derive(Clone, Copy, Debug)]
@@ -184,8 +184,12 @@ impl<'a> Reader<'a> {
         let first = cursor.byte()?;
         let record = match first & format::KIND_MASK {
             format::KIND_SEAL => self.read_seal(&mut cursor, first)?,
-            format::KIND_START if first & format::FLAG_FILE != 0 => self.read_file(&mut cursor, first)?,
-            format::KIND_START => self.read_start(&mut cursor, first)?,
+            format::KIND_START => match first & format::START_MASK {
+                format::FLAG_FILE => self.read_file(&mut cursor, first)?,
+                format::FLAG_LOOKUP => self.read_lookup(&mut cursor, first)?,
+                format::FLAG_CODE => self.read_code(&mut cursor, first)?,
+                _ => self.read_start(&mut cursor, first)?,
+            },
             format::KIND_TOUCH => self.read_touch(&mut cursor, first)?,
             _ => self.read_end(&mut cursor, first)?,
         };
@@ -252,14 +256,7 @@ impl<'a> Reader<'a> {
         }
         let inode = u32::try_from(cursor.number()?).map_err(|_| cursor.bad("an inode over 32 bits"))?;
         let size = cursor.number()?;
-        let path_bytes = cursor.number()?;
-        if path_bytes > format::PATH_BYTES_MAX as u64 {
-            return Err(cursor.bad("a path over 4096 bytes"));
-        }
-        let path = cursor.slice(path_bytes as usize)?.to_vec();
-        if let Some(what) = path_fault(&path) {
-            return Err(cursor.bad(what));
-        }
+        let path = cursor.path()?;
         let Some(left) = self.files_left.checked_sub(1) else {
             return Err(Stop::Bad(TraceError::Limit { what: "files", offset: cursor.start, limit: self.files_max }));
         };
@@ -268,6 +265,43 @@ impl<'a> Reader<'a> {
         }
         self.files_left = left;
         Ok(Record::Event(Event::File { inode: InodeId(inode), size, path }))
+    }
+
+    fn read_lookup(&mut self, cursor: &mut Cursor, first: u8) -> Result<Record, Stop> {
+        let (slot, at) = self.running(cursor, first)?;
+        let found = Found::from_u8(cursor.byte()?).ok_or_else(|| cursor.bad("a look-up that found no known thing"))?;
+        let path = cursor.path()?;
+        let token = self.went_on(slot, at);
+        Ok(Record::Event(Event::Lookup { token, at, found, path }))
+    }
+
+    fn read_code(&mut self, cursor: &mut Cursor, first: u8) -> Result<Record, Stop> {
+        let (slot, at) = self.running(cursor, first)?;
+        let inode = u32::try_from(cursor.number()?).map_err(|_| cursor.bad("an inode over 32 bits"))?;
+        let inode = InodeId(inode);
+        let offset = cursor.number()?;
+        self.files.insert(inode);
+        let token = self.went_on(slot, at);
+        Ok(Record::Event(Event::Code { token, at, inode, offset }))
+    }
+
+    /// Time and slot of a look-up or of code.
+    fn running(&mut self, cursor: &mut Cursor, first: u8) -> Result<(usize, Moment), Stop> {
+        if first & !(format::KIND_MASK | format::START_MASK | format::FLAG_SAME_TOKEN) != 0 {
+            return Err(cursor.bad("a look-up or code with unknown flags"));
+        }
+        if self.version < format::VERSION_WITH_CODE {
+            return Err(cursor.bad("a look-up or code in a trace before version 3"));
+        }
+        let at = self.time(cursor)?;
+        Ok((self.slot(cursor, first)?, at))
+    }
+
+    /// Remembers a whole record of a token that runs on; its token.
+    fn went_on(&mut self, slot: usize, at: Moment) -> Token {
+        self.last_at = at;
+        self.last_slot = Some(slot);
+        self.slots[slot].token
     }
 
     fn read_touch(&mut self, cursor: &mut Cursor, first: u8) -> Result<Record, Stop> {
@@ -296,10 +330,9 @@ impl<'a> Reader<'a> {
         if page.inode != last.inode || inode == 0 {
             self.files.insert(page.inode);
         }
-        self.last_at = at;
-        self.last_slot = Some(slot);
+        let token = self.went_on(slot, at);
         self.slots[slot].last_page = page;
-        Ok(Record::Event(Event::Touch { token: self.slots[slot].token, at, page, how }))
+        Ok(Record::Event(Event::Touch { token, at, page, how }))
     }
 
     fn read_end(&mut self, cursor: &mut Cursor, first: u8) -> Result<Record, Stop> {
@@ -308,10 +341,8 @@ impl<'a> Reader<'a> {
         }
         let at = self.time(cursor)?;
         let slot = self.slot(cursor, first)?;
-        self.last_at = at;
-        self.last_slot = Some(slot);
+        let token = self.went_on(slot, at);
         self.slots[slot].open = false;
-        let token = self.slots[slot].token;
         self.open.remove(&token);
         Ok(Record::Event(Event::End { token, at }))
     }
@@ -365,6 +396,18 @@ impl<'a> Cursor<'a> {
         let slice = self.bytes.get(self.at..end).ok_or(Stop::Short)?;
         self.at = end;
         Ok(slice)
+    }
+
+    fn path(&mut self) -> Result<Vec<u8>, Stop> {
+        let path_bytes = self.number()?;
+        if path_bytes > format::PATH_BYTES_MAX as u64 {
+            return Err(self.bad("a path over 4096 bytes"));
+        }
+        let path = self.slice(path_bytes as usize)?.to_vec();
+        match path_fault(&path) {
+            Some(what) => Err(self.bad(what)),
+            None => Ok(path),
+        }
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {

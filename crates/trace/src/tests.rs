@@ -24,9 +24,27 @@ fn file(inode: u32, size: u64, path: &[u8]) -> Event {
     Event::File { inode: InodeId(inode), size, path: path.to_vec() }
 }
 
+/// [`version_2`] with every kind of look-up, and code in a file that is touched, and in one that never is.
+fn sample() -> Vec<Event> {
+    let lookup = |token, at, found, path: &[u8]| Event::Lookup { token, at: Moment(at), found, path: path.to_vec() };
+    let code = |at, inode, offset| Event::Code { token: Token(1), at: Moment(at), inode: InodeId(inode), offset };
+    let mut events = version_2();
+    events.splice(
+        4..4,
+        [
+            lookup(Token(1), 1_000_901, Found::Nothing, b"usr/lib/python3.11/\xffsite.py"),
+            lookup(Token(1), 1_000_902, Found::Directory, b"usr/lib"),
+            code(1_000_950, 7, 0x1234),
+            code(1_000_940, 77, u64::MAX),
+        ],
+    );
+    events.insert(12, lookup(Token(u128::MAX), 1_001_110, Found::File, b"etc/x"));
+    events
+}
+
 /// [`version_1`] with three of its files named: the first, one between two touches of another, and an empty one that
 /// nobody touches.
-fn sample() -> Vec<Event> {
+fn version_2() -> Vec<Event> {
     let mut events = version_1();
     events.insert(5, file(9, 1 << 40, b"usr/lib/\xe4 b\".so"));
     events.insert(1, file(7, 8191, b"usr/bin/python3"));
@@ -173,8 +191,10 @@ fn errors_name_what_is_wrong() {
         read_all(&bytes)
     };
     assert!(matches!(with(0, b'X'), Err(TraceError::Magic { .. })));
-    assert_eq!(with(8, 3), Err(TraceError::Version { found: 3, expected: 2 }));
-    assert_eq!(with(8, 0), Err(TraceError::Version { found: 0, expected: 2 }));
+    assert_eq!(with(8, 4), Err(TraceError::Version { found: 4, expected: 3 }));
+    assert_eq!(with(8, 0), Err(TraceError::Version { found: 0, expected: 3 }));
+    let early = "a look-up or code in a trace before version 3";
+    assert!(matches!(with(8, 2), Err(TraceError::Record { what, .. }) if what == early));
     assert!(matches!(with(8, 1), Err(TraceError::Record { what: "a file in a trace of version 1", .. })));
     assert_eq!(with(10, 9), Err(TraceError::HeaderField { field: "source", found: 9 }));
     assert_eq!(with(11, 1), Err(TraceError::HeaderField { field: "reserved", found: 1 }));
@@ -187,7 +207,7 @@ fn errors_name_what_is_wrong() {
     let limits = Limits { events_max: 3, ..Limits::default() };
     assert!(matches!(read(&good, &limits), Err(TraceError::Limit { what: "events", limit: 3, .. })));
     let text = read_all(&good[..good.len() - 1]).unwrap().tail.to_string();
-    assert!(text.starts_with("cut at offset ") && text.contains("16 events are not covered"), "{text}");
+    assert!(text.starts_with("cut at offset ") && text.contains("21 events are not covered"), "{text}");
 }
 
 #[test]
@@ -223,6 +243,12 @@ fn golden_bytes_of_version_1() {
 #[test]
 fn golden_bytes_of_version_2() {
     let stored = include_bytes!("../testdata/sample-v2.trace");
+    assert_eq!(read_all(stored).unwrap().events, version_2());
+}
+
+#[test]
+fn golden_bytes_of_version_3() {
+    let stored = include_bytes!("../testdata/sample-v3.trace");
     assert_eq!(read_all(stored).unwrap().events, sample());
     assert_eq!(write(&HEADER, &sample()), stored);
 }
@@ -247,7 +273,7 @@ fn forged(record: &[u8]) -> Vec<u8> {
 fn bad_file_records_are_refused_with_their_place() {
     assert_eq!(read_all(&forged(b"\x05\x04\x00\x03a/b")).unwrap().events.len(), 4);
     let long = [&b"\x05\x04\x00\x81\x20"[..], &[b'x'; 4097]].concat();
-    let cases: [(&[u8], &str); 14] = [
+    let cases: [(&[u8], &str); 13] = [
         (b"\x05\x03\x00\x01b", "a file that has been named or touched before"),
         (b"\x05\x05\x00\x01b", "a file that has been named or touched before"),
         (b"\x05\x04\x00\x00", "a path with an empty part"),
@@ -260,13 +286,43 @@ fn bad_file_records_are_refused_with_their_place() {
         (&long, "a path over 4096 bytes"),
         (b"\x05\x80\x80\x80\x80\x10\x00\x01b", "an inode over 32 bits"),
         (b"\x15\x04\x00\x01b", "a file with unknown flags"),
-        (b"\x0d\x04\x00\x01b", "a file with unknown flags"),
         (b"\x05\x84\x00\x00\x01b", "a number that is not in its shortest form or has over 64 bits"),
     ];
     let place = forged(b"").len() - 18;
     for (record, what) in cases {
         assert_eq!(read_all(&forged(record)), Err(TraceError::Record { offset: place, what }), "{record:02x?}");
     }
+}
+
+#[test]
+fn bad_lookups_and_code_are_refused_with_their_place() {
+    let place = forged(b"").len() - 18;
+    let good: [&[u8]; 2] = [b"\x19\x00\x02\x03a/b", b"\x1d\x00\x05\x81\x01"];
+    for record in good {
+        assert_eq!(read_all(&forged(record)).unwrap().events.len(), 4);
+    }
+    let cases: [(&[u8], &str); 8] = [
+        (b"\x39\x00\x02\x01b", "a look-up or code with unknown flags"),
+        (b"\x9d\x00\x05\x01", "a look-up or code with unknown flags"),
+        (b"\x19\x00\x03\x01b", "a look-up that found no known thing"),
+        (b"\x19\x00\x02\x00", "a path with an empty part"),
+        (b"\x19\x00\x02\x02..", "a path with a part . or .."),
+        (b"\x09\x00\x00\x02\x01b", "a token that is not in its shortest form"),
+        (b"\x09\x00\x01\x02\x01b", "a token that is not running"),
+        (b"\x1d\x00\x80\x80\x80\x80\x10\x00", "an inode over 32 bits"),
+    ];
+    for (record, what) in cases {
+        assert_eq!(read_all(&forged(record)), Err(TraceError::Record { offset: place, what }), "{record:02x?}");
+    }
+    let mut writer = Writer::new(&HEADER);
+    let lookup =
+        |path: &[u8]| Event::Lookup { token: Token(1), at: Moment(0), found: Found::File, path: path.to_vec() };
+    assert_eq!(writer.push(&lookup(b"a")), Err(TraceError::NotStarted(Token(1))));
+    writer.push(&Event::Start { token: Token(1), at: Moment(0), name: Vec::new() }).unwrap();
+    assert_eq!(writer.push(&lookup(b"/a")), Err(TraceError::Lookup("a path with an empty part")));
+    let code = Event::Code { token: Token(1), at: Moment(0), inode: InodeId(4), offset: 1 };
+    writer.push(&code).unwrap();
+    assert_eq!(writer.push(&file(4, 1, b"a")), Err(TraceError::Named(InodeId(4))), "code counts as a touch");
 }
 
 #[test]
@@ -315,7 +371,7 @@ fn varints_have_one_form() {
 }
 
 fn any_events() -> impl Strategy<Value = Vec<Event>> {
-    let raw = (0..4u8, 0..5u128, any::<u64>(), any::<u64>(), prop::collection::vec(any::<u8>(), 0..9));
+    let raw = (0..6u8, 0..5u128, any::<u64>(), any::<u64>(), prop::collection::vec(any::<u8>(), 0..9));
     prop::collection::vec(raw, 0..200).prop_map(|raw| {
         let mut running = std::collections::BTreeSet::new();
         let mut known = std::collections::BTreeSet::new();
@@ -332,6 +388,12 @@ fn any_events() -> impl Strategy<Value = Vec<Event>> {
             } else if kind == 0 {
                 running.remove(&token);
                 events.push(Event::End { token, at });
+            } else if kind == 4 {
+                let found = [Found::File, Found::Directory, Found::Nothing][name.len() % 3];
+                events.push(Event::Lookup { token, at, found, path: format!("{:x}", name.len()).into_bytes() });
+            } else if kind == 5 {
+                known.insert(page.inode);
+                events.push(Event::Code { token, at, inode: page.inode, offset: at.0 });
             } else {
                 known.insert(page.inode);
                 events.push(Event::Touch { token, at, page, how });
@@ -343,7 +405,7 @@ fn any_events() -> impl Strategy<Value = Vec<Event>> {
 
 proptest! {
     #[test]
-    fn prop_any_events_come_back(events in any_events(), source in 0..3u8) {
+    fn prop_any_events_come_back(events in any_events(), source in 0..6u8) {
         let header = Header { image: ImageId([7; 32]), source: Source::from_u8(source).unwrap() };
         let trace = read_all(&write(&header, &events)).unwrap();
         prop_assert_eq!(trace, Trace { header, events, tail: Tail::Whole });

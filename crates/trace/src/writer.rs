@@ -6,7 +6,7 @@ use units::{InodeId, Moment, PageId, Token};
 use zerocopy::IntoBytes;
 
 use crate::format::{self, FileHeader};
-use crate::{Event, Header, TraceError, path_fault, varint};
+use crate::{Event, Found, Header, TraceError, path_fault, varint};
 
 /// A streaming writer. Bytes gather inside until [`Writer::take`] moves them out; each is valid to append to a file at once,
 /// because a trace cut anywhere is readable up to its last whole record. Memory: the bytes not yet taken, 48 bytes a
@@ -60,7 +60,7 @@ impl Writer {
 
     /// Appends an event. Nothing is written if it is refused: a name too long, too many running tokens, a touch or end
     /// of a token that is not running, a start of one that is, a path that is no plain relative one, a file that has been
-    /// named or touched, or a finished trace.
+    /// named or touched before, or a finished trace.
     pub fn push(&mut self, event: &Event) -> Result<(), TraceError> {
         self.admit(event)?;
         match event {
@@ -68,6 +68,8 @@ impl Writer {
             Event::Touch { token, at, page, how } => self.put_touch(*token, *at, *page, how.to_u8()),
             Event::End { token, at } => self.put_end(*token, *at),
             Event::File { inode, size, path } => self.put_file(*inode, *size, path),
+            Event::Lookup { token, at, found, path } => self.put_lookup(*token, *at, *found, path),
+            Event::Code { token, at, inode, offset } => self.put_code(*token, *at, *inode, *offset),
         }
         // A file leaves "the record before" as it was.
         self.last_token = event.token().or(self.last_token);
@@ -149,8 +151,16 @@ impl Writer {
                 limit: format::TOKENS_OPEN_MAX,
             }),
             Event::Start { .. } => Ok(()),
-            Event::Touch { token, .. } | Event::End { token, .. } if !open => Err(TraceError::NotStarted(*token)),
-            Event::Touch { .. } | Event::End { .. } => Ok(()),
+            Event::Touch { token, .. }
+            | Event::End { token, .. }
+            | Event::Lookup { token, .. }
+            | Event::Code { token, .. }
+                if !open =>
+            {
+                Err(TraceError::NotStarted(*token))
+            }
+            Event::Lookup { path, .. } => path_fault(path).map_or(Ok(()), |what| Err(TraceError::Lookup(what))),
+            Event::Touch { .. } | Event::End { .. } | Event::Code { .. } => Ok(()),
         }
     }
 
@@ -202,14 +212,34 @@ impl Writer {
         self.files.insert(inode);
     }
 
-    fn put_end(&mut self, token: Token, at: Moment) {
+    fn put_lookup(&mut self, token: Token, at: Moment, found: Found, path: &[u8]) {
+        self.put_slot(format::KIND_START | format::FLAG_LOOKUP, token, at);
+        self.out.push(found.to_u8());
+        varint::put(&mut self.out, path.len() as u64);
+        self.out.extend_from_slice(path);
+    }
+
+    fn put_code(&mut self, token: Token, at: Moment, inode: InodeId, offset: u64) {
+        self.put_slot(format::KIND_START | format::FLAG_CODE, token, at);
+        varint::put(&mut self.out, u64::from(inode.0));
+        varint::put(&mut self.out, offset);
+        self.files.insert(inode);
+    }
+
+    /// The first byte, the time and the slot of a record whose token runs on.
+    fn put_slot(&mut self, first: u8, token: Token, at: Moment) {
         let same_token = self.last_token == Some(token);
-        let slot = self.open.remove(&token).expect("admitted ends have a slot");
-        self.out.push(format::KIND_END | if same_token { format::FLAG_SAME_TOKEN } else { 0 });
+        let number = self.open[&token].number;
+        self.out.push(first | if same_token { format::FLAG_SAME_TOKEN } else { 0 });
         self.put_time(at);
         if !same_token {
-            varint::put(&mut self.out, slot.number);
+            varint::put(&mut self.out, number);
         }
+    }
+
+    fn put_end(&mut self, token: Token, at: Moment) {
+        self.put_slot(format::KIND_END, token, at);
+        self.open.remove(&token);
     }
 
     fn put_time(&mut self, at: Moment) {

@@ -31,6 +31,7 @@ fn shown(trace: &Trace) -> Vec<String> {
         Event::Touch { token, page, how, .. } => format!("touch {} {page} {how}", token.0),
         Event::End { token, .. } => format!("end {}", token.0),
         Event::File { size, path, .. } => format!("file {} {size}", path.escape_ascii()),
+        Event::Lookup { .. } | Event::Code { .. } => unreachable!("a mount sees neither"),
     };
     trace.events.iter().map(event).collect()
 }

@@ -1,0 +1,97 @@
+//! Launch plans: what a program reads in bursts, and what to prefetch when (Spidermine, SAC 2023,
+//! doi 10.1145/3555776.3577754).
+//!
+//! A program reads in *bursts* with *idle periods* between them. The reads of one burst are a *prefetch group*: the first one
+//! is fetched when the program starts, each later one when a *breakpoint* in the idle period before it is hit. A group whose
+//! idle period has no unique address links back to an earlier trigger.
+//!
+//! A plan names files, not inodes, and remembers of each what it was (device-free: inode, length, mtime, build id), so
+//! that a changed file drops out and the rest of the plan stays. Everything here is a pure function; who reads files, asks the disk
+//! where they lie or plants breakpoints is `launch`.
+
+use units::Moment;
+
+/// What a program reads, when, and what tells that it soon will.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Absolute path of the program, as it is started.
+    pub program: Vec<u8>,
+    /// Learning runs that it was made from.
+    pub runs: u32,
+    /// All files that groups, breakpoints and opens speak of.
+    pub files: Vec<PlanFile>,
+    /// The prefetch groups in the order of their bursts; the first one is that of the launch.
+    pub groups: Vec<Group>,
+}
+
+/// A file as it was when it was learned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanFile {
+    /// From the root, without a leading slash; see [`trace::path_fault`].
+    pub path: Vec<u8>,
+    /// What it was; `None` for a directory or a path where nothing was found.
+    pub identity: Option<Identity>,
+}
+
+/// Tells whether a file is still the one that was learned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its inode number on its file system; opens go in this order on rotating disks.
+    pub inode: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Last change of its content: nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// The build id of an ELF file, at most 32 bytes; empty if it has none.
+    pub build_id: Vec<u8>,
+}
+
+/// What one burst reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// What starts its prefetch.
+    pub trigger: Trigger,
+    /// When its burst began in the learning run, from the start of the program.
+    pub at: Moment,
+    /// Positions in [`Plan::files`]: files and directories that are opened, paths that are looked for in vain, in the order
+    /// in which it happened.
+    pub opens: Vec<u32>,
+    /// Extents in the order of their first touch; none overlaps another one of the plan.
+    pub extents: Vec<GroupExtent>,
+}
+
+/// A run of pages of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupExtent {
+    /// Position in [`Plan::files`].
+    pub file: u32,
+    /// Index of the first page.
+    pub page: u32,
+    /// How many.
+    pub pages: u32,
+}
+
+/// What tells that a burst is about to come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Trigger {
+    /// The start of the program.
+    #[default]
+    Launch,
+    /// A one-shot breakpoint.
+    Breakpoint(Breakpoint),
+    /// The trigger of an earlier group, by its position: no address of its own idle period is unique.
+    With(u32),
+}
+
+/// An address that is run once, in the idle period before a burst.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Breakpoint {
+    /// Position in [`Plan::files`] of the file whose code it is.
+    pub file: u32,
+    /// Where in that file, in bytes.
+    pub offset: u64,
+    /// Position in [`Plan::files`] of the executable of the process that runs it.
+    pub process: u32,
+    /// The original byte there, so that a wrong place is never written to.
+    pub byte: u8,
+}
