@@ -9,7 +9,14 @@
 //! that a changed file drops out and the rest of the plan stays. Everything here is a pure function; who reads files, asks the disk
 //! where they lie or plants breakpoints is `launch`.
 
+mod error;
+mod file;
+pub mod format;
+
 use units::Moment;
+
+pub use error::{PlanError, RunError};
+pub use file::{Limits, decode, encode};
 
 /// What a program reads, when, and what tells that it soon will.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,4 +101,13 @@ pub struct Breakpoint {
     pub process: u32,
     /// The original byte there, so that a wrong place is never written to.
     pub byte: u8,
+    /// When it was hit in the learning run, from the start of the program. The group's own `at` less this is the lead.
+    pub at: Moment,
+}
+
+impl GroupExtent {
+    /// Index of the first page behind it.
+    pub fn end(&self) -> u32 {
+        self.page.saturating_add(self.pages)
+    }
 }
