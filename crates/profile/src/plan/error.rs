@@ -92,7 +92,9 @@ pub enum PlanError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
     /// It was recorded in an image.
-    #[error("it was recorded in image {image}, not among the files of this machine: such a trace is for `pack --trace`")]
+    #[error(
+        "it was recorded in image {image}, not among the files of this machine: such a trace is for `pack --trace`"
+    )]
     Image {
         /// The image.
         image: ImageId,

@@ -9,14 +9,23 @@
 //! that a changed file drops out and the rest of the plan stays. Everything here is a pure function; who reads files, asks the disk
 //! where they lie or plants breakpoints is `launch`.
 
+mod analyse;
+mod breakpoint;
+pub mod burst;
 mod error;
+mod extent;
 mod file;
 pub mod format;
+mod merge;
+mod run;
 
 use units::Moment;
 
+pub use analyse::{AnalyseConfig, Analysis, Files, OVER_FETCH_PERCENT_MAX, Report, analyse};
+pub use burst::{Burst, BurstConfig, Timeline};
 pub use error::{PlanError, RunError};
 pub use file::{Limits, decode, encode};
+pub use run::{Code, Lookup, ProcessImage, Run, RunFile, Touch};
 
 /// What a program reads, when, and what tells that it soon will.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,84 @@
+//! Which address tells that a burst is about to come.
+//!
+//! The candidates are the first executions of code in the idle period before a burst. One is good if it is *unique*: in no
+//! process image with the same executable is that place run at any other time, in any run, and if there are several runs, at least half of the others
+//! run it in the idle period that corresponds. The earliest one wins: it leaves the most time for fetching.
+//!
+//! Of several at the same moment, code of the program's own file is preferred to libraries, and these to the C library and
+//! the loader, which any change of a locale or an allocator sends along another path. After that file and offset decide, so that the
+//! result is always the same.
+//!
+//! What a fault saw first is really the first: a fault maps up to 16 pages around it, and any earlier run of
+//! code there would have been the fault. So a one-shot breakpoint is hit then, and not before.
+
+use std::collections::BTreeMap;
+
+use units::Moment;
+
+use super::merge::Common;
+
+/// A place of code: executable of the process, file, offset.
+pub(super) type Place = (u32, u32, u64);
+
+/// Where and when places were run: run and moment, in the order of runs and times.
+pub(super) struct Places {
+    executions: BTreeMap<Place, Vec<(usize, Moment)>>,
+    runs: usize,
+}
+
+/// A place that may get a breakpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub place: Place,
+    /// When it was run in the reference.
+    pub at: Moment,
+}
+
+impl Places {
+    pub fn new(runs: &[Common]) -> Places {
+        let mut executions: BTreeMap<Place, Vec<(usize, Moment)>> = BTreeMap::new();
+        for (number, run) in runs.iter().enumerate() {
+            for code in &run.run.codes {
+                if let Some(place) = run.code(code) {
+                    executions.entry(place).or_default().push((number, code.at));
+                }
+            }
+        }
+        Places { executions, runs: runs.len() }
+    }
+
+    /// Good places for group `period`, best first. `path` names files of all runs.
+    pub fn candidates(&self, period: usize, runs: &[Common], path: &dyn Fn(u32) -> Vec<u8>) -> Vec<Candidate> {
+        let idle: Vec<Option<(Moment, Moment)>> = runs.iter().map(|run| run.idle_before(period)).collect();
+        let Some(Some((from, to))) = idle.first().copied() else { return Vec::new() };
+        let mut found: Vec<Candidate> = Vec::new();
+        for (place, executions) in &self.executions {
+            let Some((0, at)) = executions.first().copied() else { continue };
+            if from < at && at < to && self.is_unique(executions, &idle) {
+                found.push(Candidate { place: *place, at });
+            }
+        }
+        found.sort_by_cached_key(|candidate| {
+            let (executable, file, offset) = candidate.place;
+            let name = path(file);
+            let rank = if executable == file { 0 } else { 1 + u8::from(is_system(&name)) };
+            (candidate.at, rank, name, offset, executable)
+        });
+        found
+    }
+
+    /// Run at most once in each run, there in the corresponding idle period, and in at least half of the runs after the first.
+    fn is_unique(&self, executions: &[(usize, Moment)], idle: &[Option<(Moment, Moment)>]) -> bool {
+        let once = executions.windows(2).all(|pair| pair[0].0 != pair[1].0);
+        let inside = executions.iter().all(|(run, at)| idle[*run].is_some_and(|(from, to)| from < *at && *at < to));
+        let confirmed = executions.len() - 1;
+        once && inside && 2 * confirmed >= self.runs - 1
+    }
+}
+
+/// Whether a file belongs to the C library: the loader, libc and the parts that it once had beside it.
+fn is_system(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    let parts: [&[u8]; 8] = [b"ld-", b"ld.so", b"libc.so", b"libc-", b"libm.so", b"libpthread", b"libdl.", b"librt."];
+    parts.iter().any(|part| name.starts_with(part))
+}
