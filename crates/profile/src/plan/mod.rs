@@ -12,17 +12,20 @@
 mod analyse;
 mod breakpoint;
 pub mod burst;
+mod dump;
 mod error;
 mod extent;
 mod file;
 pub mod format;
 mod merge;
+pub mod order;
 mod run;
 
 use units::Moment;
 
 pub use analyse::{AnalyseConfig, Analysis, Files, OVER_FETCH_PERCENT_MAX, Report, analyse};
 pub use burst::{Burst, BurstConfig, Timeline};
+pub use dump::dump;
 pub use error::{PlanError, RunError};
 pub use file::{Limits, decode, encode};
 pub use run::{Code, Lookup, ProcessImage, Run, RunFile, Touch};
@@ -120,3 +123,6 @@ impl GroupExtent {
         self.page.saturating_add(self.pages)
     }
 }
+
+#[cfg(test)]
+mod tests;
