@@ -1,0 +1,1 @@
+//! Safe ptrace, seccomp and perf; the only crate with their `unsafe`.
