@@ -1,1 +1,44 @@
 //! Safe ptrace, seccomp and perf; the only crate with their `unsafe`.
+//!
+//! [`Breakpoints::launch`] starts a program, stops it once at each of a set of places in its files, and lets go of it
+//! after the last one: the trigger of prefetching in Spidermine (SAC 2023, doi 10.1145/3555776.3577754), on a stock kernel
+//! and without root. Library loads are followed by one breakpoint in the dynamic linker. No seccomp filter is used here: a
+//! filter outlives its tracer, and then every system call that it would stop fails.
+//!
+//! The program is never changed in what it does. If it cannot be traced it runs untraced, and the [`Outcome`] says why.
+//! What cannot be hidden from it:
+//!
+//! - While it is traced, a set-user-id program that it starts runs without the privileges of its file, unless the launcher
+//!   has CAP_SYS_PTRACE. A launched program that is itself set-user-id is therefore not traced.
+//! - A program that traces itself or its children (a debugger, some copy protections) finds that somebody does already.
+//! - A thread that hits a breakpoint while it blocks or ignores SIGTRAP unblocks it, and its action becomes the default:
+//!   the kernel does this to every forced signal.
+//! - Some waiting system calls (epoll_wait among them, see signal(7)) fail with EINTR when the tracer lets go, as they do
+//!   after SIGSTOP and SIGCONT.
+//! - If the launcher is killed by SIGKILL, breakpoints remain. `librunnel_trace.so` (the crate `preload`) makes dynamic
+//!   programs go on past them.
+//!
+//! Processor architectures: x86-64 and AArch64; elsewhere programs run untraced.
+
+mod breakpoint;
+mod error;
+mod program;
+mod spawn;
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod arch;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod linker;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod maps;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod memory;
+mod process;
+mod ptrace;
+mod wake;
+
+pub use breakpoint::{
+    Breakpoints, End, Exit, FileId, Hit, Observer, Outcome, Site, Stop, Stops, TIME_LIMIT, Traced, Untraced,
+};
+pub use error::TraceeError;
+pub use program::Program;

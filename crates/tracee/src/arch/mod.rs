@@ -1,0 +1,38 @@
+//! What differs between processors: the breakpoint instruction and where the program counter stands after it.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+use nix::errno::Errno;
+use nix::unistd::Pid;
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::Aarch64 as Native;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::X86_64 as Native;
+
+/// Longest breakpoint instruction, in bytes.
+pub(crate) const CODE_BYTES_MAX: usize = 4;
+
+/// A processor architecture.
+pub(crate) trait Arch {
+    /// The breakpoint instruction.
+    const BREAKPOINT: &'static [u8];
+    /// Instructions may begin at multiples of this.
+    const ALIGN: usize;
+    /// Code that may precede the return in an empty function.
+    const PADDING: &'static [&'static [u8]];
+    /// A return instruction.
+    const RETURN: &'static [u8];
+
+    /// Where the breakpoint lies that this thread, stopped by SIGTRAP or before its delivery, has run into.
+    fn trap_address(tid: Pid) -> Result<u64, Errno>;
+
+    /// Sets where a stopped thread goes on.
+    fn set_pc(tid: Pid, address: u64) -> Result<(), Errno>;
+}
+
+/// The breakpoint instruction of this machine.
+pub(crate) const BREAKPOINT: &[u8] = Native::BREAKPOINT;

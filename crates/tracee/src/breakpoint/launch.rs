@@ -1,0 +1,136 @@
+//! Starts a program, traced if that is possible and plainly if not.
+
+use std::time::Instant;
+
+use nix::sys::wait::{WaitStatus, waitpid};
+
+use crate::breakpoint::{Breakpoints, Exit, Observer, Outcome, Untraced};
+use crate::spawn::Waiting;
+use crate::{Program, TraceeError};
+
+impl Breakpoints {
+    /// Starts `program`, tells `observer` of every site that it comes to, lets go of it after the last one, and waits for
+    /// its end.
+    ///
+    /// Blocks the calling thread; the tracing is done by a thread of its own, which calls the observer. The program is a
+    /// child of this process, in its process group, and gets the signals of its terminal by itself. A signal sent to the
+    /// launcher alone should be passed on by the caller (the process is told by [`Observer::started`]).
+    ///
+    /// # Errors
+    /// Only when the program could not be started. One that cannot be traced runs plainly, and [`Outcome::traced`] says
+    /// why.
+    pub fn launch(&self, program: &Program, observer: &mut impl Observer) -> Result<Outcome, TraceeError> {
+        let start = Instant::now();
+        match self.traced(program, observer, start)? {
+            Ok(outcome) => Ok(outcome),
+            Err(why) => plainly(program, observer, why),
+        }
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn traced(&self, _: &Program, _: &mut impl Observer, _: Instant) -> Result<Result<Outcome, Untraced>, TraceeError> {
+        let Breakpoints { sites: _, time_limit: _, follow_children: _, stop: _ } = self;
+        Ok(Err(Untraced::Architecture))
+    }
+
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn traced(
+        &self,
+        program: &Program,
+        observer: &mut impl Observer,
+        start: Instant,
+    ) -> Result<Result<Outcome, Untraced>, TraceeError> {
+        use nix::sys::pthread::pthread_self;
+
+        if program.would_lose_privileges() {
+            return Ok(Err(Untraced::Privileged));
+        }
+        let stop = self.stop();
+        stop.set_deadline(Some(start + self.time_limit));
+        let (tell, thread) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let tracing = scope.spawn(|| {
+                // Also when the engine panics: the caller must not wait for ever.
+                let _done = Done(&stop);
+                let _ = tell.send(pthread_self());
+                self.trace(program, observer, start)
+            });
+            if let Ok(thread) = thread.recv() {
+                stop.watch(thread);
+            }
+            tracing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// On the tracing thread: all requests to the kernel must come from the one that seized.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn trace(
+        &self,
+        program: &Program,
+        observer: &mut impl Observer,
+        start: Instant,
+    ) -> Result<Result<Outcome, Untraced>, TraceeError> {
+        use crate::breakpoint::engine::{Engine, Phase, options};
+        use crate::breakpoint::{End, Traced};
+
+        let waiting = Waiting::spawn(program)?;
+        let pid = waiting.pid;
+        if let Err(error) = nix::sys::ptrace::seize(pid, options()) {
+            // It has executed nothing, and ends when the gate is closed.
+            drop(waiting);
+            let _ = waitpid(pid, None);
+            return Ok(Err(Untraced::Denied(error as i32)));
+        }
+        let mut engine = Engine::new(self, pid, waiting.go(), start, observer);
+        engine.run().map_err(TraceeError::step("wait for the program"))?;
+        if let Some(source) = engine.failure {
+            return Err(TraceeError::Execute { program: program.name(), source });
+        }
+        let (end, released) = match engine.phase {
+            Phase::Released(end, moment) => (end, moment),
+            Phase::Releasing(end) => (end, engine.now()),
+            Phase::Tracing => (End::Exited, engine.now()),
+        };
+        let traced = Traced {
+            end,
+            released,
+            stops: engine.stops,
+            hits: engine.hits,
+            planted: engine.planted,
+            cpu: crate::process::thread_cpu(),
+        };
+        let exit = engine.exit.unwrap_or(Exit::Signal(libc::SIGKILL));
+        Ok(Ok(Outcome { exit, traced: Ok(traced) }))
+    }
+}
+
+/// Ends the watch of the calling thread.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+struct Done<'a>(&'a crate::Stop);
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.done();
+    }
+}
+
+/// Runs a program that is not traced.
+fn plainly(program: &Program, observer: &mut impl Observer, why: Untraced) -> Result<Outcome, TraceeError> {
+    let waiting = Waiting::spawn(program)?;
+    let pid = waiting.pid;
+    observer.started(pid.as_raw() as u32);
+    let failure = waiting.go().failure();
+    let exit = loop {
+        match waitpid(pid, None) {
+            Ok(WaitStatus::Exited(_, code)) => break Exit::Code(code),
+            Ok(WaitStatus::Signaled(_, signal, _)) => break Exit::Signal(signal as i32),
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(TraceeError::step("wait for the program")(error)),
+        }
+    };
+    match failure {
+        Some(source) => Err(TraceeError::Execute { program: program.name(), source }),
+        None => Ok(Outcome { exit, traced: Err(why) }),
+    }
+}

@@ -1,0 +1,114 @@
+//! One-shot breakpoints by file and offset, in a program that we start: when one is hit it is taken out, its number is
+//! told to an [`Observer`], and after the last one the program runs free.
+//!
+//! Why a breakpoint and not a system call filter: a byte can be put back, a filter cannot. See [`engine`] for the loop,
+//! [`space`] for what is planted where.
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod engine;
+mod launch;
+mod outcome;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod release;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod space;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod table;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod trap;
+
+use std::time::Duration;
+
+use units::Moment;
+
+pub use crate::wake::Stop;
+pub use outcome::{End, Exit, Outcome, Stops, Traced, Untraced};
+
+/// Which file, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// `st_dev` of stat.
+    pub device: u64,
+    /// `st_ino` of stat.
+    pub inode: u64,
+}
+
+/// A place to stop at, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The file.
+    pub file: FileId,
+    /// Offset in the file of the first byte of an instruction. (An offset inside an instruction changes the program:
+    /// nothing checks it.)
+    pub offset: u64,
+    /// Only in processes that execute this file.
+    pub executable: Option<FileId>,
+    /// The caller's number for it.
+    pub id: u32,
+}
+
+/// A thread came to a site for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// [`Site::id`].
+    pub id: u32,
+    /// The process that it happened in.
+    pub pid: u32,
+    /// Since the start of the launch.
+    pub moment: Moment,
+}
+
+/// Is told what happens, on the tracing thread, while one thread of the program stands still: implementations hand work to
+/// another thread and return.
+pub trait Observer: Send {
+    /// The program is loaded and has not executed an instruction. It is held until this returns, traced or not.
+    fn started(&mut self, pid: u32) {
+        let _ = pid;
+    }
+
+    /// A site was hit.
+    fn hit(&mut self, hit: Hit);
+
+    /// Nothing is traced any more; the program runs on.
+    fn released(&mut self, end: End) {
+        let _ = end;
+    }
+}
+
+/// Default of [`Breakpoints::time_limit`]: loading phases of long sessions lie within it, and a program that runs for days
+/// is let go of.
+pub const TIME_LIMIT: Duration = Duration::from_secs(600);
+
+/// A set of one-shot breakpoints for one launch.
+#[derive(Clone, Debug)]
+pub struct Breakpoints {
+    sites: Vec<Site>,
+    time_limit: Duration,
+    follow_children: bool,
+    stop: Stop,
+}
+
+impl Breakpoints {
+    /// Breakpoints at these sites, each hit at most once in the whole tree of processes.
+    pub fn new(sites: impl Into<Vec<Site>>) -> Breakpoints {
+        Breakpoints { sites: sites.into(), time_limit: TIME_LIMIT, follow_children: true, stop: Stop::new() }
+    }
+
+    /// After this time the program is let go of, hits or not. Default [`TIME_LIMIT`].
+    pub fn time_limit(mut self, limit: Duration) -> Breakpoints {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Whether sites may be hit in child processes too (the default). If not, children are let go of at their first
+    /// instruction, and may then run set-user-id programs.
+    pub fn follow_children(mut self, follow: bool) -> Breakpoints {
+        self.follow_children = follow;
+        self
+    }
+
+    /// A handle to end the tracing from another thread.
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+}

@@ -1,0 +1,227 @@
+//! One address space: which breakpoints stand in it, and which did.
+//!
+//! Threads share one, and so do a process and its vfork child. A forked child has a copy of its own, breakpoints included.
+//! An exec makes a new, empty one. If the kernel cannot tell whether two processes share theirs, each gets a `Space` of its
+//! own for the same memory: harmless, since a breakpoint is only taken out where one stands, and every trap is looked up
+//! in all of them.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+
+use nix::unistd::Pid;
+
+use crate::FileId;
+use crate::breakpoint::table::{SiteIndex, Table};
+use crate::linker::{CONSISTENT, Hook};
+use crate::maps::{self, Mapping};
+use crate::memory::{Code, Memory, breakpoint_code};
+use crate::process;
+
+/// What a breakpoint is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Site(SiteIndex),
+    Linker,
+}
+
+/// How a space knows the address of a trap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// A breakpoint stands there.
+    Planted(Purpose),
+    /// One stood there; the instruction is back.
+    Retired,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Planted {
+    code: Code,
+    purpose: Purpose,
+}
+
+/// The dynamic linker in this space.
+#[derive(Clone, Copy, Debug)]
+struct Linker {
+    /// Where the breakpoint belongs.
+    address: u64,
+    hook: Hook,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Space {
+    memory: Memory,
+    executable: Option<FileId>,
+    planted: HashMap<u64, Planted>,
+    retired: HashSet<u64>,
+    linker: Option<Linker>,
+}
+
+impl Space {
+    /// The space of a process that has just executed a program: plants all that is mapped already.
+    pub(crate) fn after_exec(pid: Pid, table: &mut Table) -> io::Result<Space> {
+        let (mut space, mappings) = Space::open(pid)?;
+        // Only the program and its linker are mapped yet, the linker above; the program is one if it was named as such.
+        let hooks = mappings.iter().rev().filter_map(|mapping| Some((mapping, table.find_hook(pid, mapping)?)));
+        space.linker = hooks.filter_map(linker_at).next();
+        space.plant(pid, &mappings, table)?;
+        Ok(space)
+    }
+
+    /// The space of a process that came by fork: takes over the breakpoints that it inherited.
+    pub(crate) fn after_fork(pid: Pid, table: &mut Table) -> io::Result<Space> {
+        let (mut space, mappings) = Space::open(pid)?;
+        let hooks = mappings.iter().filter_map(|mapping| Some((mapping, table.known_hook(mapping)?)));
+        space.linker = hooks.filter_map(linker_at).next();
+        space.plant(pid, &mappings, table)?;
+        Ok(space)
+    }
+
+    fn open(pid: Pid) -> io::Result<(Space, Vec<Mapping>)> {
+        let space = Space {
+            memory: Memory::open(pid)?,
+            executable: process::executable(pid).ok(),
+            planted: HashMap::new(),
+            retired: HashSet::new(),
+            linker: None,
+        };
+        Ok((space, maps::read(pid)?))
+    }
+
+    /// Breakpoints that stand in this space.
+    pub(crate) fn planted_count(&self) -> usize {
+        self.planted.len()
+    }
+
+    /// How the address of a trap is known here.
+    pub(crate) fn known(&self, address: u64) -> Option<Known> {
+        let retired = || self.retired.contains(&address).then_some(Known::Retired);
+        self.planted.get(&address).map(|planted| Known::Planted(planted.purpose)).or_else(retired)
+    }
+
+    /// Where a thread goes on that hit the linker's breakpoint: at another return instruction.
+    pub(crate) fn after_linker_hook(&self) -> Option<u64> {
+        self.linker.map(|linker| linker.address.wrapping_add(linker.hook.to_other_return))
+    }
+
+    /// At a stop in the linker's hook: plants the sites of newly mapped files.
+    pub(crate) fn libraries_changed(&mut self, pid: Pid, table: &mut Table) -> io::Result<()> {
+        if !self.is_consistent() {
+            return Ok(());
+        }
+        let mappings = maps::read(pid)?;
+        self.plant(pid, &mappings, table)
+    }
+
+    /// False before the list of libraries changes; such a stop has nothing new.
+    fn is_consistent(&self) -> bool {
+        let state = self.linker.and_then(|linker| {
+            let debug = linker.address.wrapping_add(linker.hook.to_debug?);
+            // struct r_debug { int version; link_map *map; address brk; int state; ... }
+            self.memory.word(debug.wrapping_add(3 * linker.hook.word_bytes as u64), 4).ok()
+        });
+        state.is_none_or(|state| state == CONSISTENT)
+    }
+
+    /// Plants every open site of these mappings that is not planted yet, and the linker's hook if more may follow.
+    fn plant(&mut self, pid: Pid, mappings: &[Mapping], table: &mut Table) -> io::Result<()> {
+        // A library that is gone took its breakpoints along; what is mapped there now is not ours.
+        let mapped = |address: u64| mappings.iter().any(|mapping| (mapping.start..mapping.end).contains(&address));
+        self.planted.retain(|address, _| mapped(*address));
+        for mapping in mappings {
+            for (index, address) in table.in_mapping(pid, mapping) {
+                self.plant_site(index, address, table)?;
+            }
+        }
+        self.plant_linker(table)
+    }
+
+    fn plant_site(&mut self, index: SiteIndex, address: u64, table: &mut Table) -> io::Result<()> {
+        if self.planted.contains_key(&address) {
+            return Ok(());
+        }
+        let wanted = table.site(index).executable.is_none_or(|wanted| Some(wanted) == self.executable);
+        let is_open = wanted && !table.is_hit(index);
+        // Unmapped since by another thread.
+        let Ok(current) = self.memory.code(address) else { return Ok(()) };
+        let is_breakpoint = current == breakpoint_code();
+        let code = match (is_breakpoint, table.code(index)) {
+            // One of the program itself, which no breakpoint of ours can stand for.
+            (true, None) => return Ok(()),
+            (true, Some(code)) => code,
+            (false, _) => current,
+        };
+        table.set_code(index, code);
+        if is_open {
+            if !is_breakpoint {
+                self.memory.set_code(address, &breakpoint_code())?;
+            }
+            self.retired.remove(&address);
+            self.planted.insert(address, Planted { code, purpose: Purpose::Site(index) });
+        } else if is_breakpoint {
+            // Inherited, and hit elsewhere since.
+            self.memory.set_code(address, &code)?;
+            self.retired.insert(address);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the linker's hook is there exactly as long as sites are missing.
+    fn plant_linker(&mut self, table: &Table) -> io::Result<()> {
+        let Some(Linker { address, hook }) = self.linker else { return Ok(()) };
+        let here: HashSet<SiteIndex> = self.planted.values().filter_map(|planted| planted.purpose.site()).collect();
+        let is_missing = table.open_in(self.executable).any(|index| !here.contains(&index));
+        let Ok(current) = self.memory.code(address) else { return Ok(()) };
+        let stands = current == breakpoint_code();
+        if is_missing && !self.planted.contains_key(&address) {
+            if !stands {
+                self.memory.set_code(address, &breakpoint_code())?;
+            }
+            self.retired.remove(&address);
+            self.planted.insert(address, Planted { code: hook.code, purpose: Purpose::Linker });
+        } else if !is_missing && stands {
+            self.memory.set_code(address, &hook.code)?;
+            self.planted.remove(&address);
+            self.retired.insert(address);
+        }
+        Ok(())
+    }
+
+    /// Takes the breakpoints of one site out.
+    pub(crate) fn retire_site(&mut self, index: SiteIndex) {
+        self.retire(|planted| planted.purpose == Purpose::Site(index));
+    }
+
+    /// Takes all breakpoints out.
+    pub(crate) fn retire_all(&mut self) {
+        self.retire(|_| true);
+    }
+
+    fn retire(&mut self, which: impl Fn(&Planted) -> bool) {
+        let Space { memory, planted, retired, .. } = self;
+        planted.retain(|address, breakpoint| {
+            if !which(breakpoint) {
+                return true;
+            }
+            // Memory that cannot be read is gone, with the library or with the process.
+            if memory.code(*address).is_ok_and(|code| code == breakpoint_code()) {
+                let _ = memory.set_code(*address, &breakpoint.code);
+            }
+            retired.insert(*address);
+            false
+        });
+    }
+}
+
+impl Purpose {
+    fn site(self) -> Option<SiteIndex> {
+        match self {
+            Purpose::Site(index) => Some(index),
+            Purpose::Linker => None,
+        }
+    }
+}
+
+fn linker_at((mapping, hook): (&Mapping, Hook)) -> Option<Linker> {
+    Some(Linker { address: mapping.address_of(hook.offset)?, hook })
+}

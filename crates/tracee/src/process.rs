@@ -1,0 +1,109 @@
+//! What /proc says about one process or thread.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::unistd::Pid;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::FileId;
+
+/// The parts of /proc/PID/status that the engine needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    /// Process (thread group) that the thread belongs to.
+    pub(crate) group: i32,
+    /// Its own process ends, or has ended and waits for other threads.
+    pub(crate) is_dead: bool,
+    /// Signals sent to this thread alone that it has not got yet; bit N-1 is signal N.
+    pub(crate) pending: u64,
+    /// Signals that it blocks.
+    pub(crate) blocked: u64,
+}
+
+impl State {
+    /// Reads the state of a thread.
+    pub(crate) fn read(tid: Pid) -> io::Result<State> {
+        Ok(State::parse(&fs::read_to_string(format!("/proc/{tid}/status"))?))
+    }
+
+    fn parse(text: &str) -> State {
+        let mut state = State::default();
+        for line in text.lines() {
+            let Some((name, value)) = line.split_once(':') else { continue };
+            let value = value.trim();
+            match name {
+                "Tgid" => state.group = value.parse().unwrap_or(0),
+                "State" => state.is_dead = value.starts_with(['Z', 'X']),
+                "SigPnd" => state.pending = u64::from_str_radix(value, 16).unwrap_or(0),
+                "SigBlk" => state.blocked = u64::from_str_radix(value, 16).unwrap_or(0),
+                _ => {}
+            }
+        }
+        state
+    }
+
+    /// Whether `signal` will certainly be delivered to this thread next.
+    pub(crate) fn will_get(&self, signal: i32) -> bool {
+        let bit = 1u64 << (signal - 1);
+        self.pending & bit != 0 && self.blocked & bit == 0
+    }
+}
+
+/// The file that a process executes.
+pub(crate) fn executable(pid: Pid) -> io::Result<FileId> {
+    FileId::of(Path::new(&format!("/proc/{pid}/exe")))
+}
+
+/// CPU time of the calling thread.
+pub(crate) fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+}
+
+/// Whether this process may trace every other (CAP_SYS_PTRACE); then traced programs keep the privileges of their files.
+pub(crate) fn may_trace_all() -> bool {
+    const CAP_SYS_PTRACE: u32 = 19;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|value| u64::from_str_radix(value.trim(), 16).ok());
+    effective.is_some_and(|capabilities| capabilities & (1 << CAP_SYS_PTRACE) != 0)
+}
+
+/// Whether a program file gives privileges: set-user-id, set-group-id, capabilities.
+pub(crate) fn has_privileges(path: &Path) -> bool {
+    const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+    let set_id = fs::metadata(path).is_ok_and(|metadata| metadata.mode() & SET_ID != 0);
+    set_id || rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64]).is_ok()
+}
+
+impl FileId {
+    /// The identity of the file that `path` leads to, as `stat` gives it.
+    pub fn of(path: &Path) -> io::Result<FileId> {
+        let metadata = fs::metadata(path)?;
+        Ok(FileId { device: metadata.dev(), inode: metadata.ino() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_of_interest_are_read() {
+        let text = "Name:\tx\nState:\tt (tracing stop)\nTgid:\t70\nSigPnd:\t0000000000000010\nSigBlk:\t0\n";
+        let state = State::parse(text);
+        assert_eq!((state.group, state.is_dead), (70, false));
+        assert!(state.will_get(libc::SIGTRAP) && !state.will_get(libc::SIGINT));
+        assert!(!State { blocked: 0x10, ..state }.will_get(libc::SIGTRAP));
+        assert!(State::parse("State:\tZ (zombie)\n").is_dead);
+    }
+
+    #[test]
+    fn our_own_group_is_our_process() {
+        assert_eq!(State::read(Pid::this()).expect("readable").group, Pid::this().as_raw());
+    }
+}
