@@ -148,7 +148,7 @@ impl Shared {
         loop {
             let mut state = self.lock();
             let (done, id) = loop {
-                if let Some(next) = state.timeline.next() {
+                if let Some(next) = state.timeline.next_done() {
                     break next;
                 }
                 if state.over {

@@ -88,7 +88,7 @@ impl Timeline {
 
     /// The request that is done next, and when; nothing if none waits. To be asked again only when that moment has come,
     /// as a rotating disk chooses among what has arrived by then.
-    pub fn next(&mut self) -> Option<(Moment, u64)> {
+    pub fn next_done(&mut self) -> Option<(Moment, u64)> {
         match self.model.kind {
             Kind::Flat { latency } => self.next_flat(latency),
             Kind::Rotating { read_on, .. } => self.next_rotating(read_on),

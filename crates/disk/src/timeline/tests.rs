@@ -12,7 +12,7 @@ fn together(disk: &mut Timeline, reads: impl IntoIterator<Item = (u64, u64)>) ->
     for (id, (offset, bytes)) in reads.into_iter().enumerate() {
         disk.arrive(0, Request { id: id as u64, offset, bytes });
     }
-    std::iter::from_fn(|| disk.next()).last().map_or(0, |(done, _)| done)
+    std::iter::from_fn(|| disk.next_done()).last().map_or(0, |(done, _)| done)
 }
 
 /// Serves `reads` one after the other, each sent when the one before is done.
@@ -20,7 +20,7 @@ fn in_turn(disk: &mut Timeline, reads: impl IntoIterator<Item = (u64, u64)>) -> 
     let mut now = 0;
     for (offset, bytes) in reads {
         disk.arrive(now, Request { id: 0, offset, bytes });
-        now = disk.next().expect("it was sent").0;
+        now = disk.next_done().expect("it was sent").0;
     }
     now
 }
@@ -88,13 +88,13 @@ fn a_hard_disk_reads_on_while_nobody_asks() {
     let chunk = 4096;
     let transfer = MODELS[0].transfer(chunk);
     disk.arrive(0, Request { id: 1, offset: 0, bytes: chunk });
-    assert_eq!(disk.next(), Some((transfer, 1)));
+    assert_eq!(disk.next_done(), Some((transfer, 1)));
     // A millisecond later the next bytes lie in its buffer.
     disk.arrive(transfer + 1_000_000, Request { id: 2, offset: chunk, bytes: chunk });
-    assert_eq!(disk.next(), Some((transfer + 1_000_000, 2)));
+    assert_eq!(disk.next_done(), Some((transfer + 1_000_000, 2)));
     // What lies before the head needs a turn.
     disk.arrive(2_000_000, Request { id: 3, offset: 0, bytes: chunk });
-    let (done, _) = disk.next().expect("it was sent");
+    let (done, _) = disk.next_done().expect("it was sent");
     assert_eq!(done, 8_333_333 + transfer);
 }
 
@@ -103,19 +103,19 @@ fn a_disk_chooses_only_among_what_has_arrived() {
     let mut disk = disk("hdd");
     disk.arrive(0, Request { id: 1, offset: 4_000_000_000, bytes: 4096 });
     disk.arrive(1, Request { id: 2, offset: 0, bytes: 4096 });
-    assert_eq!(disk.next().map(|(_, id)| id), Some(1), "the nearer one came later");
-    assert_eq!(disk.next().map(|(_, id)| id), Some(2));
-    assert_eq!(disk.next(), None);
+    assert_eq!(disk.next_done().map(|(_, id)| id), Some(1), "the nearer one came later");
+    assert_eq!(disk.next_done().map(|(_, id)| id), Some(2));
+    assert_eq!(disk.next_done(), None);
 }
 
 #[test]
 fn another_model_takes_over_at_the_same_moment() {
     let mut disk = disk("emmc");
     disk.arrive(0, Request { id: 1, offset: 0, bytes: 4096 });
-    let (done, _) = disk.next().expect("it was sent");
+    let (done, _) = disk.next_done().expect("it was sent");
     disk.change(INSTANT);
     disk.arrive(done, Request { id: 2, offset: 9 << 20, bytes: 4096 });
-    assert_eq!(disk.next(), Some((done + INSTANT.transfer(4096), 2)));
+    assert_eq!(disk.next_done(), Some((done + INSTANT.transfer(4096), 2)));
     assert_eq!(disk.counters().requests, 2);
 }
 
@@ -129,14 +129,14 @@ proptest! {
         let (mut now, mut served, mut last) = (0, Vec::new(), 0);
         for (id, (offset, bytes, pause)) in reads.iter().enumerate() {
             now += pause;
-            while let Some((done, id)) = (last <= now).then(|| disk.next()).flatten() {
+            while let Some((done, id)) = (last <= now).then(|| disk.next_done()).flatten() {
                 prop_assert!(done >= last);
                 last = done;
                 served.push(id);
             }
             disk.arrive(now, Request { id: id as u64, offset: *offset, bytes: *bytes });
         }
-        while let Some((done, id)) = disk.next() {
+        while let Some((done, id)) = disk.next_done() {
             prop_assert!(done >= last);
             last = done;
             served.push(id);
