@@ -8,6 +8,7 @@
 //! The crate is pure: the caller hands in the tree as a [`Root`] (the `pack` crate reads a real one), bytes as
 //! [`Bytes`]. All input is hostile until parsed; every count and length has a limit, and nothing here panics on bytes.
 
+mod build_id;
 mod closure;
 mod error;
 mod ldconf;
@@ -22,6 +23,7 @@ mod shebang;
 #[cfg(test)]
 mod tests;
 
+pub use build_id::{BUILD_ID_BYTES_MAX, build_id};
 pub use closure::{Closure, Finder, Missing};
 pub use error::{ClosureError, ElfError};
 pub use machine::{Class, Endian, Machine};

@@ -21,6 +21,8 @@ const IMPURE: &[&str] =
 /// Files that may hold `unsafe`, each block with its SAFETY note.
 const UNSAFE_FILES: &[&str] = &[
     "crates/bench/src/lab/guest/pages.rs",
+    "crates/launch/src/fiemap.rs",
+    "crates/launch/src/priority.rs",
     "crates/preload/src/trap.rs",
     "crates/tracee/src/ptrace.rs",
     "crates/tracee/src/spawn.rs",
@@ -45,9 +47,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("client", &["wire", "image", "codec"]),
     ("mount", &["client", "erofs", "image"]),
     ("bench", &["disk", "image", "pack", "predict", "profile", "trace"]),
-    ("cli", &["bench", "client", "image", "mount", "pack", "predict", "profile", "server", "trace", "wire"]),
+    ("cli", &["bench", "client", "image", "launch", "mount", "pack", "predict", "profile", "server", "trace", "wire"]),
     ("preload", &[]),
     ("tracee", &[]),
+    ("launch", &["tracee", "trace", "profile", "elf"]),
     ("xtask", &[]),
 ];
 

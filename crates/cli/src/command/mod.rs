@@ -18,10 +18,12 @@ pub mod extract;
 pub mod foreign;
 pub mod hot;
 pub mod images;
+pub mod launch;
 pub mod ls;
 pub mod mount;
 #[cfg(feature = "full")]
 pub mod pack;
+pub mod plans;
 pub mod push;
 pub mod record;
 pub mod redirect;

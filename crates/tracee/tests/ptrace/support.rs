@@ -41,9 +41,10 @@ pub(crate) fn compile(compiler: &str, name: &str, flags: &[&str]) -> Option<Path
 pub(crate) fn site(path: &Path, function: &str, id: u32) -> Site {
     let bytes = fs::read(path).expect("readable");
     let file = object::File::parse(&*bytes).expect("ELF");
-    let symbol = file.symbols().chain(file.dynamic_symbols()).find(|symbol| {
-        symbol.is_definition() && symbol.name() == Ok(function)
-    });
+    let symbol = file
+        .symbols()
+        .chain(file.dynamic_symbols())
+        .find(|symbol| symbol.is_definition() && symbol.name() == Ok(function));
     let address = symbol.unwrap_or_else(|| panic!("{function} in {}", path.display())).address();
     let offset = file.segments().find_map(|segment| {
         let (offset, bytes) = segment.file_range();

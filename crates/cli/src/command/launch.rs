@@ -1,0 +1,194 @@
+//! `runnel launch`.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use ::launch::{DiskKind, LaunchError, Outcome, PlanStore, Program, Request, shim};
+use anyhow::Context;
+use clap::ValueEnum;
+
+use crate::command::plans::AnalyseArgs;
+use crate::{failure, progress};
+
+/// Start a local program faster: read ahead what it is about to read, as learned from earlier runs
+#[derive(clap::Args)]
+#[command(after_help = "Without a plan, and whenever anything is in the way, the program starts as it would plainly. \
+`runnel launch --learn -- PROGRAM` records a run and makes or betters the plan; two runs are better than one. \
+Plans are kept in ~/.cache/runnel/plans; `runnel plans` lists what each saves. Ends with the exit code of the program.")]
+pub struct Args {
+    /// Record this run, and make or better the plan with it
+    #[arg(long, conflicts_with_all = ["plan", "install", "uninstall"])]
+    learn: bool,
+
+    /// Start the program this way from menus and by plain name: a shim in ~/.local/bin, and desktop entries
+    #[arg(long, conflicts_with = "uninstall")]
+    install: bool,
+
+    /// Take away what --install made
+    #[arg(long)]
+    uninstall: bool,
+
+    /// Use this plan
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+
+    /// The folder of plans (default: ~/.cache/runnel/plans)
+    #[arg(long, value_name = "DIR")]
+    plans: Option<PathBuf>,
+
+    /// The kind of disk that the program lies on (default: what the kernel says)
+    #[arg(long, value_enum)]
+    disk: Option<Disk>,
+
+    /// Prefetch at most so many MiB (default: 512, or a quarter of the free memory)
+    #[arg(long, value_name = "MIB")]
+    budget: Option<u64>,
+
+    /// Prefetch even if memory seems to hold everything, and whatever earlier launches gained
+    #[arg(long)]
+    always: bool,
+
+    /// No breakpoints: only what the program reads first is prefetched
+    #[arg(long)]
+    no_ptrace: bool,
+
+    /// Tell on standard error what was done, when the program has ended
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// The same as one line of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    analyse: AnalyseArgs,
+
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Disk {
+    /// Heads move: fetch in the order of the disk, and hold the program while its files are opened
+    Rotating,
+    /// SSD, card, network: fetch in the order of first touches, beside the program
+    Other,
+}
+
+/// Launches, learns, or installs a shim.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let program = match Program::find(&args.command) {
+        // As shells do it: scripts tell the two apart.
+        Err(error @ LaunchError::NotFound(_)) => {
+            eprintln!("error: {error}");
+            return Ok(ExitCode::from(127));
+        }
+        other => other?,
+    };
+    if args.install || args.uninstall {
+        return install(&args, &program);
+    }
+    let store = PlanStore::open(args.plans.as_deref())?;
+    if args.learn {
+        let _ = (&store, args.analyse.config()?);
+    }
+    let plan = args.plan.as_deref().map(::launch::read_plan).transpose()?;
+    let request = Request {
+        program,
+        store,
+        plan,
+        disk: args.disk.map(|disk| match disk {
+            Disk::Rotating => DiskKind::Rotating,
+            Disk::Other => DiskKind::Other,
+        }),
+        budget_bytes: args.budget.map(|mib| mib.saturating_mul(1 << 20)),
+        always: args.always,
+        breakpoints: !args.no_ptrace,
+        preload: preload(),
+        hints: Arc::new(::launch::NoHints),
+        command: args.command,
+    };
+    let outcome = match ::launch::launch(&request) {
+        Err(error) => {
+            eprintln!("error: {error}");
+            return Ok(ExitCode::from(126));
+        }
+        Ok(outcome) => outcome,
+    };
+    tell(&outcome, args.verbose, args.json);
+    Ok(ExitCode::from(outcome.code.clamp(0, 255) as u8))
+}
+
+/// `librunnel_trace.so` beside this program or in the library folder beside its own.
+pub fn preload() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let folder = program.parent()?;
+    let places = [folder.join("librunnel_trace.so"), folder.join("../lib/runnel/librunnel_trace.so")];
+    places.into_iter().find(|path| path.is_file())
+}
+
+fn install(args: &Args, program: &Program) -> anyhow::Result<ExitCode> {
+    let places = shim::Places::of_user()?;
+    let runnel = std::env::current_exe().context("cannot find out where this program lies")?;
+    let files = match args.install {
+        true => shim::install(&places, &runnel, &program.file)?,
+        false => shim::uninstall(&places, &program.file)?,
+    };
+    if files.is_empty() {
+        return Err(failure::not_found(format!("{}: nothing was installed for it", program.file.display())));
+    }
+    for file in &files {
+        outln!("{}", file.display());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if args.install && !std::env::split_paths(&path).any(|folder| folder == places.bin) {
+        eprintln!("hint: {} is not in PATH, so only menus start it this way", places.bin.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(outcome: &Outcome, verbose: bool, json: bool) {
+    if json {
+        let traced = outcome.traced.as_ref().map(|traced| match traced {
+            Ok(traced) => serde_json::json!({
+                "hits": traced.hits, "stops": traced.stops.total(), "planted": traced.planted,
+                "cpu_s": traced.cpu.as_secs_f64(), "end": format!("{:?}", traced.end),
+            }),
+            Err(why) => serde_json::json!({ "untraced": why.to_string() }),
+        });
+        let line = serde_json::json!({
+            "code": outcome.code, "mode": outcome.mode, "launch_s": outcome.launch.as_secs_f64(),
+            "fetched": outcome.fetched, "traced": traced, "notes": outcome.notes,
+        });
+        eprintln!("{line}");
+    } else if verbose {
+        let fetched = &outcome.fetched;
+        let how = match outcome.mode {
+            None => "no plan".to_string(),
+            Some(::launch::Mode::Warm) => "all was in memory".to_string(),
+            Some(::launch::Mode::Without) => "not prefetched: its books say so, or for comparison".to_string(),
+            Some(::launch::Mode::With) => format!(
+                "{} groups, {}, {} opens, {} files changed",
+                fetched.groups,
+                progress::human(fetched.bytes),
+                fetched.opens,
+                fetched.stale
+            ),
+        };
+        eprintln!("runnel launch: {how}; launched in {:.2} s", outcome.launch.as_secs_f64());
+        match &outcome.traced {
+            Some(Ok(traced)) => {
+                eprintln!("runnel launch: {} breakpoints hit, {} stops", traced.hits, traced.stops.total())
+            }
+            Some(Err(why)) => eprintln!("runnel launch: no breakpoints: {why}"),
+            None => {}
+        }
+        outcome.notes.iter().for_each(|note| eprintln!("runnel launch: {note}"));
+    } else if outcome.mode.is_none() && std::io::stderr().is_terminal() {
+        eprintln!("runnel launch: no plan yet; `runnel launch --learn -- …` makes one");
+    }
+}

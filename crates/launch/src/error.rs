@@ -1,0 +1,43 @@
+//! What can go wrong beside a launch. Inside one nothing of this reaches the program.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Errors of keeping plans and of starting programs.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// A file or folder of plans cannot be used.
+    #[error("cannot {what} {}: {source}", .path.display())]
+    Io {
+        /// What was tried: a verb.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// There is no folder for plans.
+    #[error("neither XDG_CACHE_HOME nor HOME is set, so there is no folder for plans\nhint: give one with --plans DIR")]
+    NoFolder,
+    /// A plan that cannot be read.
+    #[error("{}: {source}\nhint: `runnel plans forget` it and learn it anew", .path.display())]
+    Plan {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: profile::plan::PlanError,
+    },
+    /// Traces that are not those of one local program.
+    #[error("these traces make no plan: {0}")]
+    Run(profile::plan::RunError),
+    /// A command that is not there.
+    #[error("{}: no such program in PATH", .0.display())]
+    NotFound(PathBuf),
+}
+
+impl LaunchError {
+    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> LaunchError {
+        let path = path.into();
+        move |source| LaunchError::Io { what, path, source }
+    }
+}

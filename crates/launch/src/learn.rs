@@ -1,0 +1,79 @@
+//! From traces to a plan in the store.
+//!
+//! The traces of the last few learning runs stay beside the plan, so that each further run makes a better one: what only one of
+//! them touched is not prefetched.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use profile::plan::{self, AnalyseConfig, Analysis, Files, Identity, Run};
+use trace::Trace;
+
+use crate::files::{absolute, identity, open};
+use crate::{LaunchError, PlanStore, Program};
+
+/// Traces kept of a program: more say little that three do not, and each takes some 100 KB.
+pub const TRACES_MAX: usize = 3;
+
+/// Longest trace that is read, in bytes: a million touches of a day's recording.
+pub const TRACE_BYTES_MAX: u64 = 64 << 20;
+
+/// The files of this machine, for the analyser.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalFiles;
+
+impl Files for LocalFiles {
+    fn identity(&self, path: &[u8]) -> Option<Identity> {
+        identity(&absolute(path))
+    }
+
+    fn byte(&self, path: &[u8], offset: u64) -> Option<u8> {
+        let mut byte = [0u8];
+        let read = open(&absolute(path)).ok()?.read_at(&mut byte, offset).ok()?;
+        (read == 1).then_some(byte[0])
+    }
+}
+
+impl PlanStore {
+    /// Makes the plan of `program` anew from traces of its runs, oldest first, and keeps plan and traces.
+    ///
+    /// # Errors
+    /// Traces that are no learning runs of the program; a folder that cannot be written to.
+    pub fn learn(
+        &self,
+        program: &Program,
+        traces: &[(Vec<u8>, Trace)],
+        config: &AnalyseConfig,
+    ) -> Result<(PathBuf, Analysis), LaunchError> {
+        let traces = &traces[traces.len().saturating_sub(TRACES_MAX)..];
+        let runs: Result<Vec<Run>, _> = traces.iter().map(|(_, trace)| Run::from_trace(trace)).collect();
+        let analysis = runs.and_then(|runs| plan::analyse(&runs, &LocalFiles, config)).map_err(LaunchError::Run)?;
+        let path = self.save(program, &analysis.plan)?;
+        for (number, slot) in self.trace_paths(program).iter().enumerate() {
+            match traces.get(number) {
+                Some((bytes, _)) => crate::store::write(slot, bytes)?,
+                None => drop(std::fs::remove_file(slot)),
+            }
+        }
+        Ok((path, analysis))
+    }
+
+    /// The traces that are kept of a program, oldest first; what cannot be read any more is left out.
+    pub fn traces(&self, program: &Program) -> Vec<(Vec<u8>, Trace)> {
+        let read = |path: &PathBuf| {
+            let bytes = crate::store::read(path, TRACE_BYTES_MAX).ok()?;
+            let trace = trace::read(&bytes, &trace::Limits::default()).ok()?;
+            Some((bytes, trace))
+        };
+        self.trace_paths(program).iter().filter_map(read).collect()
+    }
+
+    fn trace_paths(&self, program: &Program) -> Vec<PathBuf> {
+        traces_of(&self.plan_path(program))
+    }
+}
+
+/// Where the traces of a plan lie.
+pub(crate) fn traces_of(plan: &Path) -> Vec<PathBuf> {
+    (0..TRACES_MAX).map(|number| plan.with_extension(format!("{number}.trace"))).collect()
+}

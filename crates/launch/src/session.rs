@@ -1,0 +1,278 @@
+//! One launch: decide, hold, start, follow, keep the books.
+//!
+//! What is decided before the program starts: is there a plan, do its books want it used, is anything of it cold. On a
+//! rotating disk the program is then held (at most [`HOLD_MAX`]) while its files are opened in the order of the disk; elsewhere it
+//! starts at once beside the prefetch. Later groups are fetched when their breakpoint is hit; after the last one the program
+//! runs free. Nothing of all this can make the launch fail: whatever goes wrong is a note in [`Outcome::notes`], and the program
+//! starts as if started plainly.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use profile::plan::{Plan, Trigger};
+use tracee::{Breakpoints, End, FileId, Hit, Observer, Site, Traced, TraceeError, Untraced};
+
+use crate::files::{absolute, is_same, open};
+use crate::ledger::{Launch, Ledger, Mode};
+use crate::prefetch::{Fetched, Hints, Job, Prefetcher, Settings};
+use crate::store::PlanStore;
+use crate::{DiskKind, Program, Warmth, quiet, signals, warmth};
+
+/// A held program starts at last after this, opened files or not: people notice longer.
+pub const HOLD_MAX: Duration = Duration::from_secs(2);
+
+/// A program to launch, and how.
+pub struct Request {
+    /// The command line as the user gave it.
+    pub command: Vec<OsString>,
+    /// Whose plan.
+    pub program: Program,
+    /// Where plans lie.
+    pub store: PlanStore,
+    /// A plan from elsewhere instead; it has no books.
+    pub plan: Option<Plan>,
+    /// The kind of disk, if not to be asked for.
+    pub disk: Option<DiskKind>,
+    /// Bytes to prefetch at most, if not the default of [`Settings::of`].
+    pub budget_bytes: Option<u64>,
+    /// Use the plan even if memory holds all, and whatever its books say.
+    pub always: bool,
+    /// Breakpoints for later groups.
+    pub breakpoints: bool,
+    /// The library that carries a program past breakpoints if this process is killed.
+    pub preload: Option<PathBuf>,
+    /// Owners of files that are not local.
+    pub hints: Arc<dyn Hints>,
+}
+
+/// What a launch came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The exit code of the program; 128 and the number of the signal that ended it.
+    pub code: i32,
+    /// How it was launched; `None` without a plan.
+    pub mode: Option<Mode>,
+    /// Until the program rested or ended; zero without a plan.
+    pub launch: Duration,
+    /// What was prefetched.
+    pub fetched: Fetched,
+    /// Breakpoints and stops; why there were none; `None` if none were wanted.
+    pub traced: Option<Result<Traced, Untraced>>,
+    /// What did not go as it should, for the curious.
+    pub notes: Vec<String>,
+}
+
+/// Launches and waits for the program's end.
+///
+/// # Errors
+/// The program itself cannot be started.
+pub fn launch(request: &Request) -> Result<Outcome, TraceeError> {
+    let began = Instant::now();
+    let mut notes = Vec::new();
+    // Before any thread starts, because threads inherit what is blocked.
+    let signals = signals::pass_on().map_err(|error| notes.push(format!("signals are not passed on: {error}"))).ok();
+    let (plan, ledger) = match &request.plan {
+        Some(plan) => (Some(plan.clone()), Ledger::default()),
+        None => {
+            let found = request.store.load(&request.program);
+            let found = found.map_err(|error| notes.push(error.to_string())).ok().flatten();
+            found.map_or((None, Ledger::default()), |(plan, ledger)| (Some(plan), ledger))
+        }
+    };
+    let Some(plan) = plan.map(Arc::new) else {
+        return start(request, Prepared { signals, ..Prepared::default() }, began, notes);
+    };
+    let mode = mode(request, &plan, &ledger);
+    let mut prepared = Prepared { mode: Some(mode), signals, ..Prepared::default() };
+    if mode == Mode::With {
+        prepared.prefetch(request, &plan, &mut notes);
+    }
+    let outcome = start(request, prepared, began, notes)?;
+    if request.plan.is_none() {
+        enter(request, &outcome);
+    }
+    Ok(outcome)
+}
+
+fn mode(request: &Request, plan: &Plan, ledger: &Ledger) -> Mode {
+    if request.always {
+        return Mode::With;
+    }
+    let groups = plan.groups.iter().map(|group| warmth(plan, group));
+    if groups.collect::<Vec<Warmth>>().iter().all(Warmth::is_warm) {
+        return Mode::Warm;
+    }
+    if ledger.wants() { Mode::With } else { Mode::Without }
+}
+
+/// Books are read anew: another launch of the same program may have ended meanwhile.
+fn enter(request: &Request, outcome: &Outcome) {
+    let Some(mode) = outcome.mode else { return };
+    let Ok(Some((_, mut ledger))) = request.store.load(&request.program) else { return };
+    let launch_us = outcome.launch.as_micros().min(u128::from(u64::MAX)) as u64;
+    ledger.enter(Launch { mode, launch_us, bytes: outcome.fetched.bytes });
+    // A full disk costs a line of the books.
+    let _ = request.store.save_ledger(&request.program, &ledger);
+}
+
+/// What runs beside the program.
+#[derive(Default)]
+struct Prepared {
+    mode: Option<Mode>,
+    /// Wants to know which process signals are for.
+    signals: Option<Sender<u32>>,
+    prefetcher: Option<Prefetcher>,
+    /// Hears when the launch group is opened.
+    opened: Option<Receiver<()>>,
+    sites: Vec<Site>,
+    /// Groups by the number of their site.
+    groups: BTreeMap<u32, Vec<usize>>,
+}
+
+impl Prepared {
+    fn prefetch(&mut self, request: &Request, plan: &Arc<Plan>, notes: &mut Vec<String>) {
+        let mut settings = Settings::of(&request.program.real);
+        settings.disk = request.disk.unwrap_or(settings.disk);
+        settings.budget_bytes = request.budget_bytes.unwrap_or(settings.budget_bytes);
+        let prefetcher = match Prefetcher::start(Arc::clone(plan), settings, Arc::clone(&request.hints)) {
+            Ok(prefetcher) => prefetcher,
+            Err(error) => return notes.push(format!("no thread for prefetching: {error}")),
+        };
+        let (sender, receiver) = mpsc::channel();
+        let hold = settings.disk == DiskKind::Rotating;
+        let jobs = prefetcher.jobs();
+        for group in followers(plan, 0) {
+            let opened = (group == 0 && hold).then(|| sender.clone());
+            // The thread lives until it is stopped.
+            let _ = jobs.send(Job { group, opened });
+        }
+        self.opened = hold.then_some(receiver);
+        self.prefetcher = Some(prefetcher);
+        if request.breakpoints {
+            self.plant(plan, notes);
+        }
+    }
+
+    fn plant(&mut self, plan: &Plan, notes: &mut Vec<String>) {
+        for (group, found) in plan.groups.iter().enumerate() {
+            let Trigger::Breakpoint(breakpoint) = &found.trigger else { continue };
+            let id = group as u32;
+            let code = site_file(plan, breakpoint.file, Some((breakpoint.offset, breakpoint.byte)));
+            match (code, site_file(plan, breakpoint.process, None)) {
+                (Some(file), Some(process)) => {
+                    self.sites.push(Site { file, offset: breakpoint.offset, executable: Some(process), id });
+                    self.groups.insert(id, followers(plan, group));
+                }
+                _ => notes.push(format!("group {group}: the file of its breakpoint has changed")),
+            }
+        }
+    }
+}
+
+/// A group and those that go with it.
+fn followers(plan: &Plan, group: usize) -> Vec<usize> {
+    let with = |number: &usize| {
+        *number == group || matches!(plan.groups[*number].trigger, Trigger::With(to) if to as usize == group)
+    };
+    (0..plan.groups.len()).filter(with).collect()
+}
+
+/// The file, if it is the one that was learned and holds the byte that was there.
+fn site_file(plan: &Plan, number: u32, byte: Option<(u64, u8)>) -> Option<FileId> {
+    use std::os::unix::fs::FileExt;
+    let learned = plan.files.get(number as usize)?;
+    let file = open(&absolute(&learned.path)).ok()?;
+    if !is_same(&file, learned.identity.as_ref()?).ok()? {
+        return None;
+    }
+    if let Some((offset, byte)) = byte {
+        let mut found = [0u8];
+        if file.read_at(&mut found, offset).ok()? != 1 || found[0] != byte {
+            return None;
+        }
+    }
+    let metadata = file.metadata().ok()?;
+    Some(FileId { device: metadata.dev(), inode: metadata.ino() })
+}
+
+/// Tells the prefetcher what the program reached, and the clock when it started.
+struct Follower {
+    opened: Option<Receiver<()>>,
+    jobs: Option<Sender<Job>>,
+    groups: BTreeMap<u32, Vec<usize>>,
+    /// Who wants to know which process it is.
+    started: [Option<Sender<u32>>; 2],
+}
+
+impl Observer for Follower {
+    fn started(&mut self, pid: u32) {
+        // Held until all is opened: the sender is dropped then.
+        if let Some(opened) = self.opened.take() {
+            let _ = opened.recv_timeout(HOLD_MAX);
+        }
+        for hears in self.started.iter().flatten() {
+            let _ = hears.send(pid);
+        }
+    }
+
+    fn hit(&mut self, hit: Hit) {
+        let (Some(jobs), Some(groups)) = (&self.jobs, self.groups.get(&hit.id)) else { return };
+        for group in groups {
+            let _ = jobs.send(Job { group: *group, opened: None });
+        }
+    }
+
+    fn released(&mut self, _: End) {
+        self.jobs = None;
+    }
+}
+
+fn start(request: &Request, prepared: Prepared, began: Instant, notes: Vec<String>) -> Result<Outcome, TraceeError> {
+    let Prepared { mode, signals, prefetcher, opened, sites, groups } = prepared;
+    let wanted = !sites.is_empty();
+    let (started, hears_start) = mpsc::channel();
+    let (ended, hears_end) = mpsc::channel::<()>();
+    let jobs = prefetcher.as_ref().map(Prefetcher::jobs);
+    let mut follower = Follower { opened, jobs, groups, started: [signals, Some(started)] };
+    let rested = Arc::new(Mutex::new(None));
+    let watcher = mode.filter(|mode| *mode != Mode::Warm).and_then(|_| {
+        let rested = Arc::clone(&rested);
+        let watch = move || {
+            if let Ok(pid) = hears_start.recv() {
+                let launch = quiet::wait(pid, began, &hears_end);
+                *rested.lock().unwrap_or_else(PoisonError::into_inner) = Some(launch);
+            }
+        };
+        thread::Builder::new().name("launch-clock".into()).spawn(watch).ok()
+    });
+    let mut program = tracee::Program::new(request.command.clone());
+    if let Some(library) = request.preload.as_ref().filter(|_| wanted) {
+        program = program.variable("LD_PRELOAD", preloaded(library)).variable("RUNNEL_TRAP", "1");
+    }
+    let outcome = Breakpoints::new(sites).launch(&program, &mut follower);
+    drop((ended, follower));
+    if let Some(watcher) = watcher {
+        // Its end does not matter if it panicked.
+        let _ = watcher.join();
+    }
+    let fetched = prefetcher.map_or_else(Fetched::default, Prefetcher::stop);
+    let outcome = outcome?;
+    let launch = rested.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or_default();
+    Ok(Outcome { code: outcome.exit.code(), mode, launch, fetched, traced: wanted.then_some(outcome.traced), notes })
+}
+
+/// The library before those that are preloaded already.
+fn preloaded(library: &std::path::Path) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        list.push(OsStr::new(":"));
+        list.push(others);
+    }
+    list
+}

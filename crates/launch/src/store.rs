@@ -1,0 +1,188 @@
+//! The user's plans: one folder with a plan and its books for each program.
+//!
+//! `NAME-KEY.plan` is the plan, `NAME-KEY.json` its books; KEY is the start of a hash of the program's path (and of
+//! what an interpreter runs), so two programs of one name do not meet. Files are replaced by rename, so a launch never sees half a one; two launches that end at once lose
+//! one line of the books, not the books.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use profile::plan::{self, Plan};
+
+use crate::{LaunchError, Ledger, Program};
+
+/// Longest plan that is read, in bytes: a plan takes some 10 bytes an extent, the largest program seen has 30,000.
+const PLAN_BYTES_MAX: u64 = 16 << 20;
+
+/// Longest books: 48 launches of 80 bytes, and room.
+const LEDGER_BYTES_MAX: u64 = 64 << 10;
+
+/// A folder of plans.
+#[derive(Clone, Debug)]
+pub struct PlanStore {
+    folder: PathBuf,
+}
+
+/// A plan in the folder.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its file.
+    pub path: PathBuf,
+    /// The plan, or why it cannot be read.
+    pub plan: Result<Plan, LaunchError>,
+    /// Its books; empty ones if there are none or they cannot be read: they cost a few comparisons, no data of the user.
+    pub ledger: Ledger,
+}
+
+impl PlanStore {
+    /// The folder `given`, or `$XDG_CACHE_HOME/runnel/plans`, or `~/.cache/runnel/plans`. Nothing is made yet.
+    ///
+    /// # Errors
+    /// Neither is known.
+    pub fn open(given: Option<&Path>) -> Result<PlanStore, LaunchError> {
+        let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let caches = || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
+        let folder = given.map(Path::to_path_buf).or_else(|| caches().map(|caches| caches.join("runnel/plans")));
+        folder.map(|folder| PlanStore { folder }).ok_or(LaunchError::NoFolder)
+    }
+
+    /// Where the plan of a program lies.
+    pub fn plan_path(&self, program: &Program) -> PathBuf {
+        let key = program.key().to_hex();
+        let name = program.real.file_name().unwrap_or(OsStr::new("program")).as_bytes();
+        // A file name holds 255 bytes, and key and ending need 22.
+        let mut file = OsString::from_vec(name[..name.len().min(200)].to_vec());
+        file.push(format!("-{}.plan", &key[..16]));
+        self.folder.join(file)
+    }
+
+    /// The plan and the books of a program; `None` if it has no plan.
+    ///
+    /// # Errors
+    /// There is one that cannot be read.
+    pub fn load(&self, program: &Program) -> Result<Option<(Plan, Ledger)>, LaunchError> {
+        let path = self.plan_path(program);
+        let plan = match read_plan(&path) {
+            Err(LaunchError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        // The key is a hash of the path, and whoever renames plans shall not launch another program's.
+        let fits = plan.program == program.real.as_os_str().as_bytes();
+        Ok(fits.then(|| (plan, read_ledger(&path.with_extension("json")))))
+    }
+
+    /// Keeps a plan. Books that are there stay, but for a verdict on an older plan: its launches go.
+    ///
+    /// # Errors
+    /// The folder cannot be made or written to.
+    pub fn save(&self, program: &Program, plan: &Plan) -> Result<PathBuf, LaunchError> {
+        let path = self.plan_path(program);
+        let books = path.with_extension("json");
+        let ledger = Ledger { recent: Vec::new(), title: program.title(), ..read_ledger(&books) };
+        write(&path, &plan::encode(plan).map_err(|source| LaunchError::Plan { path: path.clone(), source })?)?;
+        self.save_ledger(program, &ledger)?;
+        Ok(path)
+    }
+
+    /// Keeps the books of a program.
+    ///
+    /// # Errors
+    /// The folder cannot be made or written to.
+    pub fn save_ledger(&self, program: &Program, ledger: &Ledger) -> Result<(), LaunchError> {
+        let path = self.plan_path(program).with_extension("json");
+        let text = serde_json::to_vec(ledger).expect("numbers and names have a JSON form");
+        write(&path, &text)
+    }
+
+    /// Takes plan and books of a program away; whether there was a plan.
+    ///
+    /// # Errors
+    /// They cannot be taken away.
+    pub fn forget(&self, program: &Program) -> Result<bool, LaunchError> {
+        self.remove(&self.plan_path(program))
+    }
+
+    /// Takes the plan in `path`, as [`PlanStore::list`] gave it, and its books away; whether there was one.
+    ///
+    /// # Errors
+    /// They cannot be taken away.
+    pub fn remove(&self, path: &Path) -> Result<bool, LaunchError> {
+        let removed = |path: PathBuf| match fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(LaunchError::io("remove", path)(error)),
+        };
+        removed(path.with_extension("json"))?;
+        for trace in crate::learn::traces_of(path) {
+            removed(trace)?;
+        }
+        removed(path.to_path_buf())
+    }
+
+    /// All plans, by file name.
+    ///
+    /// # Errors
+    /// The folder is there and cannot be read.
+    pub fn list(&self) -> Result<Vec<Entry>, LaunchError> {
+        let names = match fs::read_dir(&self.folder) {
+            Ok(names) => names,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(LaunchError::io("read", &self.folder)(error)),
+        };
+        let mut paths: Vec<PathBuf> = names.filter_map(|name| Some(name.ok()?.path())).collect();
+        paths.retain(|path| path.extension() == Some(OsStr::new("plan")));
+        paths.sort();
+        let entry =
+            |path: PathBuf| Entry { plan: read_plan(&path), ledger: read_ledger(&path.with_extension("json")), path };
+        Ok(paths.into_iter().map(entry).collect())
+    }
+}
+
+/// Reads one plan file.
+///
+/// # Errors
+/// It cannot be read, is too long, or is no plan.
+pub fn read_plan(path: &Path) -> Result<Plan, LaunchError> {
+    let bytes = read(path, PLAN_BYTES_MAX).map_err(LaunchError::io("read", path))?;
+    plan::decode(&bytes, &plan::Limits::default())
+        .map_err(|source| LaunchError::Plan { path: path.to_path_buf(), source })
+}
+
+fn read_ledger(path: &Path) -> Ledger {
+    let bytes = read(path, LEDGER_BYTES_MAX).unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or_default()
+}
+
+pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    crate::files::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > bytes_max {
+        true => Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("over {bytes_max} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+/// Replaces a file as a whole; others cannot read it, since it tells what its owner runs.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), LaunchError> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder).map_err(LaunchError::io("make", folder))?;
+    let mut part = path.as_os_str().to_owned();
+    part.push(format!(".{}.part", std::process::id()));
+    let part = PathBuf::from(part);
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&part)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_data()))
+        .and_then(|()| fs::rename(&part, path));
+    written.map_err(|error| {
+        let _ = fs::remove_file(&part);
+        LaunchError::io("write", path)(error)
+    })
+}

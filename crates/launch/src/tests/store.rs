@@ -1,0 +1,49 @@
+//! Plans and books in a folder.
+
+use super::*;
+
+#[test]
+fn plans_and_books_are_kept_listed_and_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = PlanStore::open(Some(&folder.path().join("new/plans"))).unwrap();
+    let sh = program("sh");
+    assert!(store.list().unwrap().is_empty() && store.load(&sh).unwrap().is_none() && !store.forget(&sh).unwrap());
+    let (_tree, mut plan) = tree(&[3]);
+    plan.program = sh.real.as_os_str().as_bytes().to_vec();
+    store.save(&sh, &plan).unwrap();
+    let (found, mut ledger) = store.load(&sh).unwrap().unwrap();
+    assert_eq!((found, ledger.title.as_str()), (plan.clone(), sh.title().as_str()));
+    ledger.enter(Launch { mode: Mode::With, launch_us: 5, bytes: 6 });
+    store.save_ledger(&sh, &ledger).unwrap();
+    assert_eq!(store.load(&sh).unwrap().unwrap().1, ledger);
+    // A new plan is judged anew.
+    store.save(&sh, &plan).unwrap();
+    assert_eq!(store.load(&sh).unwrap().unwrap().1.recent, []);
+    assert_eq!(store.list().unwrap().len(), 1);
+    assert!(store.forget(&sh).unwrap());
+    assert_eq!(fs::read_dir(folder.path().join("new/plans")).unwrap().count(), 0, "nothing stays");
+}
+
+#[test]
+fn damaged_plans_are_errors_and_damaged_books_are_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = PlanStore::open(Some(folder.path())).unwrap();
+    let (sh, env) = (program("sh"), program("env"));
+    let (_tree, mut plan) = tree(&[3]);
+    plan.program = sh.real.as_os_str().as_bytes().to_vec();
+    let path = store.save(&sh, &plan).unwrap();
+    fs::write(path.with_extension("json"), b"{\"launches\": -1}").unwrap();
+    assert_eq!(store.load(&sh).unwrap().unwrap().1, Ledger::default());
+    // Another program's plan under this one's name.
+    fs::copy(&path, store.plan_path(&env)).unwrap();
+    assert!(store.load(&env).unwrap().is_none());
+    let good = fs::read(&path).unwrap();
+    for bytes in [&b""[..], b"RNL", &good[..good.len() - 1]] {
+        fs::write(&path, bytes).unwrap();
+        assert!(matches!(store.load(&sh), Err(LaunchError::Plan { .. })));
+        assert!(store.list().unwrap().iter().any(|entry| entry.plan.is_err()));
+    }
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(matches!(store.load(&sh), Err(LaunchError::Io { .. })));
+}

@@ -1,0 +1,69 @@
+//! Whether what a group would fetch is in memory already.
+//!
+//! A few pages are asked for with `RWF_NOWAIT`, which reads what is in the page cache and else fails at once. Unlike
+//! mincore(2) and cachestat(2) it tells the truth about files of other users. A page that is missing may make the kernel read
+//! ahead: it is one that is wanted anyway.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+
+use profile::plan::{Group, Plan};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use units::PAGE_BYTES;
+
+use crate::files;
+
+/// Pages asked for: enough to tell 80 from 95 %, at about a microsecond each.
+const SAMPLES: usize = 32;
+
+/// Cold pages after which the rest is not asked for: on a cold disk each question costs a seek.
+const COLD_ENOUGH: usize = 3;
+
+/// What a sample of pages says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Warmth {
+    /// Pages in memory.
+    pub warm: usize,
+    /// Pages that would be read from the disk.
+    pub cold: usize,
+}
+
+impl Warmth {
+    /// Whether there is so little to fetch that a prefetch would cost more than it saves: under one page in ten is cold.
+    pub fn is_warm(&self) -> bool {
+        self.cold * 10 < self.warm + self.cold || self.warm + self.cold == 0
+    }
+}
+
+/// Samples pages of `group`, evenly over its extents.
+pub fn warmth(plan: &Plan, group: &Group) -> Warmth {
+    let mut found = Warmth::default();
+    let step = group.extents.len().div_ceil(SAMPLES).max(1);
+    let mut open: Option<(u32, File)> = None;
+    for extent in group.extents.iter().step_by(step) {
+        if open.as_ref().is_none_or(|(file, _)| *file != extent.file) {
+            let Some(file) = plan.files.get(extent.file as usize) else { continue };
+            open = files::open(&files::absolute(&file.path)).ok().map(|opened| (extent.file, opened));
+        }
+        let Some((_, file)) = &open else { continue };
+        match is_in_memory(file, u64::from(extent.page) * PAGE_BYTES as u64) {
+            Ok(true) => found.warm += 1,
+            Ok(false) => found.cold += 1,
+            // A file system that cannot say is not asked again and again.
+            Err(_) => return Warmth { warm: 0, cold: COLD_ENOUGH },
+        }
+        if found.cold == COLD_ENOUGH {
+            break;
+        }
+    }
+    found
+}
+
+pub(crate) fn is_in_memory(file: &File, offset: u64) -> io::Result<bool> {
+    let mut byte = [0u8];
+    match preadv2(file, &mut [IoSliceMut::new(&mut byte)], offset, ReadWriteFlags::NOWAIT) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
