@@ -1,10 +1,10 @@
 //! Tests of plans. A learning run is written as a script, a plan is compared as its dump.
 
 mod analyse;
-mod burst;
+mod bursts;
 mod file;
-mod order;
-mod prop;
+mod orders;
+mod properties;
 
 use std::collections::BTreeMap;
 
