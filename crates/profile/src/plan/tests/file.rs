@@ -2,6 +2,7 @@
 
 use units::{Rng, SplitMix64};
 
+use super::super::order;
 use super::*;
 
 fn identity(inode: u64, size: u64) -> Option<Identity> {
