@@ -19,6 +19,7 @@ mod resolve;
 mod root;
 mod search;
 mod shebang;
+mod symbol;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ pub use program::{Bytes, Program};
 pub use resolve::{Resolved, Resolver};
 pub use root::{Node, Root};
 pub use shebang::Shebang;
+pub use symbol::{Symbol, symbol_at};
 
 /// Program headers we accept. Linkers write about 15; the field could say 65,535.
 pub const PROGRAM_HEADERS_MAX: usize = 1024;
