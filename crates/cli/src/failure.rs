@@ -38,6 +38,11 @@ pub fn not_found(text: impl Into<String>) -> anyhow::Error {
     Failure { code: 4, text: text.into() }.into()
 }
 
+/// A program that could not be started, with the exit code that shells give for that.
+pub fn with_code(code: u8, text: impl Into<String>) -> anyhow::Error {
+    Failure { code, text: text.into() }.into()
+}
+
 /// Prints an error and gives its exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     // A reader that has seen enough, as in `runnel ls … | head`, is no failure worth a message.

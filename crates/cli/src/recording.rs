@@ -5,20 +5,19 @@
 //! fails ends the recording, never the program: [`Recording::finish`] tells.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{ErrorKind, Write};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ::mount::record::{Answer, Recorder};
-use anyhow::Context;
 use image::Metadata;
 use trace::{Event, Header, How, Source, Writer};
 use units::{InodeId, Moment, PageId, Token};
 
-use crate::failure;
+use output::{Output, incomplete};
+
+pub mod output;
 
 /// Records between two writes to the file: a start touches thousands of pages, so this costs little, and this much is lost
 /// if the process is killed.
@@ -30,7 +29,6 @@ const RECORDS_MAX: usize = 16 << 20;
 /// A trace file in the making.
 #[derive(Debug)]
 pub struct Recording {
-    path: PathBuf,
     began: Instant,
     state: Mutex<State>,
 }
@@ -52,7 +50,7 @@ pub struct Summary {
 
 #[derive(Debug)]
 struct State {
-    file: File,
+    output: Output,
     image: Option<Arc<Metadata>>,
     /// `None` before the image is known, and after the recording ended, well or not.
     writer: Option<Writer>,
@@ -68,21 +66,9 @@ impl Recording {
     /// # Errors
     /// The file exists or cannot be made.
     pub fn create(path: &Path, force: bool) -> anyhow::Result<Recording> {
-        let mut options = File::options();
-        options.write(true);
-        if force {
-            options.create(true).truncate(true)
-        } else {
-            options.create_new(true)
-        };
-        let file = options.open(path).map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => {
-                failure::usage(format!("{}: exists; --force replaces it, --output names another file", path.display()))
-            }
-            _ => anyhow::Error::from(error).context(format!("cannot write the trace {}", path.display())),
-        })?;
+        let output = Output::create(path, force)?;
         let state = State {
-            file,
+            output,
             image: None,
             writer: None,
             seen: HashSet::new(),
@@ -90,7 +76,7 @@ impl Recording {
             summary: Summary::default(),
             failed: None,
         };
-        Ok(Recording { path: path.to_path_buf(), began: Instant::now(), state: Mutex::new(state) })
+        Ok(Recording { began: Instant::now(), state: Mutex::new(state) })
     }
 
     /// Ends the recording once the mount is gone: all that still ran can touch nothing more.
@@ -105,26 +91,20 @@ impl Recording {
         }
         if let Some(mut writer) = state.writer.take() {
             let closed = writer.finish().map_err(anyhow::Error::from);
-            let written = closed.and_then(|()| state.write(&writer.take())).and_then(|()| state.sync());
+            let written = closed.and_then(|()| state.write(&writer.take())).and_then(|()| state.output.sync());
             state.failed = state.failed.take().or(written.err());
         }
         match state.failed.take() {
             None => Ok(state.summary),
-            Some(error) => {
-                let path = self.path.display();
-                Err(error
-                    .context(format!("the trace {path} is not complete; what it holds of the beginning can be used")))
-            }
+            Some(error) => Err(incomplete(state.output.path(), error)),
         }
     }
 
     /// Takes the file away again if no touch was recorded: the program never came to run.
     pub fn discard(&self) {
         let state = self.lock();
-        // Whoever writes to /dev/null wants to keep it.
-        if state.summary.pages == 0 && state.is_regular() {
-            // The reason why nothing ran is being told already.
-            let _ = std::fs::remove_file(&self.path);
+        if state.summary.pages == 0 {
+            state.output.discard();
         }
     }
 
@@ -139,7 +119,8 @@ impl Recording {
     /// Tells at once that the recording broke; the program does not notice.
     fn tell(&self, state: &State) {
         if let (None, Some(error)) = (&state.writer, &state.failed) {
-            eprintln!("warning: {}: {error:#}; the program goes on, unrecorded", self.path.display());
+            let path = state.output.path().display();
+            eprintln!("warning: {path}: {error:#}; the program goes on, unrecorded");
         }
     }
 }
@@ -228,21 +209,9 @@ impl State {
     }
 
     fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        self.file.write_all(bytes).context("cannot write to it")?;
+        self.output.write(bytes)?;
         self.summary.trace_bytes += bytes.len() as u64;
         Ok(())
-    }
-
-    /// Some file systems tell only now that they are full.
-    fn sync(&self) -> anyhow::Result<()> {
-        if self.is_regular() {
-            self.file.sync_all().context("cannot write to it")?;
-        }
-        Ok(())
-    }
-
-    fn is_regular(&self) -> bool {
-        self.file.metadata().is_ok_and(|metadata| metadata.is_file())
     }
 
     fn fail(&mut self, error: anyhow::Error) {

@@ -20,6 +20,9 @@
 //!
 //! Processor architectures: x86-64 and AArch64; elsewhere programs run untraced.
 
+pub mod child;
+pub mod perf;
+
 mod breakpoint;
 mod error;
 mod program;

@@ -16,17 +16,20 @@ use crate::command::session::SessionArgs;
 use crate::progress;
 use crate::recording::Recording;
 
-/// Record which pages of an image a program reads, in order, for `pack --trace`
+mod local;
+
+/// Record which pages a program touches, in order: of an image, for `pack --trace`, or of this machine, for `launch`
 #[derive(clap::Args)]
 #[command(
-    after_help = "Standard output is the program's alone; what was recorded is told on standard error. The trace \
-is complete however the program ends. The mount is new, so all that the program reads is seen; the kernel reads nothing ahead."
+    override_usage = "runnel record [OPTIONS] -- COMMAND [ARGUMENT]...\n       runnel record [OPTIONS] TARGET -- COMMAND [ARGUMENT]...",
+    after_help = local::AFTER_HELP
 )]
 pub struct Args {
-    /// runnel://host[:port]/name[:tag] (runnels:// for TLS), http://host/path/app.rnl, or app.rnl
-    target: String,
+    /// runnel://host[:port]/name[:tag] (runnels:// for TLS), http://host/path/app.rnl, or app.rnl. Without it, a program of
+    /// this machine is recorded
+    target: Option<String>,
 
-    /// The trace file (default: the image's name and `.trace`, in the current directory)
+    /// The trace file (default: the name of the image or program and `.trace`, in the current directory)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -35,7 +38,7 @@ pub struct Args {
     force: bool,
 
     /// Mount on this directory and record all that is read there, until it is unmounted or Ctrl-C
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["command", "overlay"])]
+    #[arg(long, value_name = "DIR", requires = "target", conflicts_with_all = ["command", "overlay"])]
     mount: Option<PathBuf>,
 
     /// Tell what was recorded as JSON
@@ -43,8 +46,11 @@ pub struct Args {
     json: bool,
 
     /// Let the program write: changes go to this folder. A file that is changed is read whole for that
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", requires = "target")]
     overlay: Option<PathBuf>,
+
+    #[command(flatten)]
+    local: local::Options,
 
     #[command(flatten)]
     plan: PlanArgs,
@@ -59,17 +65,19 @@ pub struct Args {
 
 /// Runs the program in a recorded mount of its own, or serves a recorded mount; ends with the program's exit code.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let target = Target::parse(&args.target)?;
+    let Some(name) = &args.target else { return local::run(&args) };
+    let target = Target::parse(name)?;
     let plan = args.plan.plan(PathBuf::new(), args.command.clone())?;
     if let Some(directory) = &args.mount {
         mountpoint::validate(directory)?;
     }
-    let name = short_name(&args.target);
+    let target_name = name.clone();
+    let name = short_name(name);
     let output = args.output.clone().unwrap_or_else(|| default_output(&name));
     let recording = Arc::new(Recording::create(&output, args.force)?);
     let options = Options {
         name,
-        target: args.target.clone(),
+        target: target_name,
         overlay: args.overlay.clone(),
         recorder: Some(recording.clone()),
         ..Options::default()

@@ -1,0 +1,124 @@
+//! `runnel record -- COMMAND`: a program of this machine.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use record::{Outcome, RecordError, Request, SourceChoice};
+
+use crate::failure;
+use crate::progress;
+use crate::recording::output::{Output, incomplete};
+
+/// The end of `record --help`.
+pub const AFTER_HELP: &str = "Standard output is the program's alone; what was recorded is told on standard error. The \
+trace is complete however the program ends.\n\n\
+Of an image (TARGET): the mount is new, so all that the program reads is seen; the kernel reads nothing ahead.\n\n\
+Of this machine: the program, its threads and children are followed until the program itself ends (--wait-all: until all of \
+them have). Recorded is what they touch, also what is in memory already, but not what the kernel reads ahead. Files that are \
+written meanwhile are left out. Set-user-id programs cannot be watched without root.";
+
+/// What only a recording of this machine knows.
+#[derive(clap::Args, Clone)]
+#[command(next_help_heading = "Recording a program of this machine")]
+pub struct Options {
+    /// What tells which pages are touched
+    #[arg(long, value_enum, default_value = "auto", conflicts_with = "target")]
+    source: SourceArg,
+
+    /// Go on until every process that the program started has ended
+    #[arg(long, conflicts_with = "target")]
+    wait_all: bool,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum SourceArg {
+    /// The best that works here
+    Auto,
+    /// Page faults as perf events: no root, no stops
+    Perf,
+}
+
+/// Runs the program, writes the trace, and ends with the program's exit code.
+pub fn run(args: &super::Args) -> anyhow::Result<ExitCode> {
+    let request = request(args)?;
+    let path = args.output.clone().unwrap_or_else(|| default_output(&request.program));
+    let mut output = Output::create(&path, args.force)?;
+    let outcome = record::record(&request).inspect_err(|_| output.discard()).map_err(not_started)?;
+    tell(args.json, &path, &outcome)?;
+    if outcome.summary.pages == 0 {
+        output.discard();
+    } else {
+        let written = output.write(&outcome.trace).and_then(|()| output.sync());
+        written.map_err(|error| incomplete(&path, error))?;
+    }
+    Ok(ExitCode::from(outcome.code.clamp(0, 255) as u8))
+}
+
+fn request(args: &super::Args) -> anyhow::Result<Request> {
+    let plan = args.plan.plan(PathBuf::new(), args.command.clone())?;
+    if !plan.binds.is_empty() || plan.own_users {
+        return Err(failure::usage("--bind and --user-namespace are for images: name a TARGET"));
+    }
+    let mut command = plan.command.into_iter();
+    let program = command.next().ok_or_else(|| failure::usage("name a program after --"))?;
+    let mut request = Request::new(program);
+    request.arguments = command.collect();
+    request.environment = plan.env;
+    request.directory = plan.cwd;
+    request.wait_all = args.local.wait_all;
+    request.source = match args.local.source {
+        SourceArg::Auto => SourceChoice::Auto,
+        SourceArg::Perf => SourceChoice::Perf,
+    };
+    Ok(request)
+}
+
+/// A program that cannot be started ends as shells let it end.
+fn not_started(error: RecordError) -> anyhow::Error {
+    match &error {
+        RecordError::Start { source, .. } => {
+            let code = if source.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+            failure::with_code(code, error.to_string())
+        }
+        _ => error.into(),
+    }
+}
+
+fn tell(json: bool, path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
+    let summary = &outcome.summary;
+    if json {
+        let mut json = serde_json::to_value(summary)?;
+        json["trace"] = path.display().to_string().into();
+        json["trace_bytes"] = outcome.trace.len().into();
+        json["exit_code"] = outcome.code.into();
+        json["source"] = outcome.source.to_string().into();
+        json["notes"] = outcome.notes.clone().into();
+        eprintln!("{json}");
+        return Ok(());
+    }
+    for note in &outcome.notes {
+        eprintln!("note: {note}");
+    }
+    if summary.pages == 0 {
+        eprintln!("no file was touched, so there is no trace");
+        return Ok(());
+    }
+    let size = progress::human(summary.bytes);
+    eprintln!(
+        "recorded {} files, {} pages, {size}, {} look-ups of {} processes in {} (source: {})",
+        summary.files,
+        summary.pages,
+        summary.lookups,
+        summary.processes,
+        path.display(),
+        outcome.source
+    );
+    Ok(())
+}
+
+/// `app.trace` for `/usr/bin/app`.
+fn default_output(program: &std::ffi::OsStr) -> PathBuf {
+    let mut name = Path::new(program).file_name().unwrap_or(program).to_os_string();
+    name.push(".trace");
+    name.into()
+}

@@ -1,0 +1,81 @@
+//! The file that a trace goes to.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::failure;
+
+/// An open file, or what the user named instead of one, such as `/dev/null` or a pipe.
+#[derive(Debug)]
+pub struct Output {
+    path: PathBuf,
+    file: File,
+}
+
+impl Output {
+    /// Makes the file, so that nothing runs in vain if that is impossible. One that is there is only overwritten with `force`.
+    ///
+    /// # Errors
+    /// The file exists or cannot be made.
+    pub fn create(path: &Path, force: bool) -> anyhow::Result<Output> {
+        let mut options = File::options();
+        options.write(true);
+        if force {
+            options.create(true).truncate(true)
+        } else {
+            options.create_new(true)
+        };
+        let file = options.open(path).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => {
+                failure::usage(format!("{}: exists; --force replaces it, --output names another file", path.display()))
+            }
+            _ => anyhow::Error::from(error).context(format!("cannot write the trace {}", path.display())),
+        })?;
+        Ok(Output { path: path.to_path_buf(), file })
+    }
+
+    /// Its path, as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// The disk is full, or the reader of a pipe gone.
+    pub fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        self.file.write_all(bytes).context("cannot write to it")
+    }
+
+    /// Some file systems tell only now that they are full.
+    ///
+    /// # Errors
+    /// What was written did not reach the disk.
+    pub fn sync(&self) -> anyhow::Result<()> {
+        if self.is_regular() {
+            self.file.sync_all().context("cannot write to it")?;
+        }
+        Ok(())
+    }
+
+    /// Takes the file away again: nothing was recorded. Whoever writes to /dev/null wants to keep it.
+    pub fn discard(&self) {
+        if self.is_regular() {
+            // The reason why nothing was recorded is being told already.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    fn is_regular(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.is_file())
+    }
+}
+
+/// What is said of a trace that could not be written to its end.
+pub fn incomplete(path: &Path, error: anyhow::Error) -> anyhow::Error {
+    let path = path.display();
+    error.context(format!("the trace {path} is not complete; what it holds of the beginning can be used"))
+}

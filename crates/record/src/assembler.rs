@@ -1,0 +1,396 @@
+//! From what the sources saw, in the order of time, to the events of a trace.
+//!
+//! It keeps for each process its token and its mappings, for each file the pages that were touched, and a list of events that
+//! grows by first touches only: however long a program runs, the list is no longer than its files. What belongs to files that
+//! changed is taken out at the end, when that is known. It asks the file system about files, and nothing else of the machine.
+
+use std::collections::{HashMap, HashSet};
+
+use trace::{Event, Found, Header, How, LOCAL, Source, TraceError, Writer};
+use tracee::perf::{Map, What};
+use units::{Moment, PAGE_BYTES, PageId, Token};
+
+use crate::files::{FileIndex, Files, Identity};
+use crate::raw::{Did, Raw};
+use crate::space::{Area, Space};
+
+/// What the kernel maps around a page that was asked for, if it is in memory: 64 KiB, aligned by address (`fault_around_bytes`).
+const FAULT_AROUND_BYTES: u64 = 64 << 10;
+
+/// Events of a recording at most: what readers take by default.
+const EVENTS_MAX: usize = 16 << 20;
+
+/// `PROT_EXEC`.
+const PROTECTION_EXECUTE: u32 = 4;
+
+/// What was recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Summary {
+    /// Files of which at least one page was touched.
+    pub files: usize,
+    /// Pages touched.
+    pub pages: usize,
+    /// Bytes of these pages; the last page of a file counts as long as it is.
+    pub bytes: u64,
+    /// Processes, counted anew at each exec.
+    pub processes: usize,
+    /// First instructions of code, one a page and process at most.
+    pub code: usize,
+    /// Paths looked up: files, directories, and paths where nothing was.
+    pub lookups: usize,
+    /// Of these, paths where nothing was.
+    pub missed: usize,
+    /// Files left out because they were written, replaced or removed while the program ran.
+    pub changed: usize,
+    /// Records that the kernel or the preloaded library had to drop: pages may be missing.
+    pub lost: u64,
+    /// Processes in which the preloaded library started.
+    pub preloaded: usize,
+}
+
+#[derive(Debug)]
+struct Process {
+    token: Token,
+    name: Vec<u8>,
+    space: Space,
+    threads: u32,
+    /// Its token has not started: the name of the executable comes with the first mapping.
+    is_unnamed: bool,
+    /// Pages whose code ran.
+    code: HashSet<(FileIndex, u32)>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Assembler {
+    files: Files,
+    processes: HashMap<u32, Process>,
+    /// Touched pages, 64 in each word.
+    touched: HashMap<(FileIndex, u32), u64>,
+    /// Paths looked up, with what was found.
+    looked_up: HashSet<(Vec<u8>, Found)>,
+    events: Vec<Event>,
+    /// Nanoseconds of the monotonic clock when the recording began.
+    began: u64,
+    full: bool,
+    lost: u64,
+    started: usize,
+    preloaded: usize,
+}
+
+impl Assembler {
+    /// Nothing seen yet; `began` is now, in nanoseconds of the monotonic clock.
+    pub(crate) fn new(files: Files, began: u64) -> Assembler {
+        Assembler {
+            files,
+            processes: HashMap::new(),
+            touched: HashMap::new(),
+            looked_up: HashSet::new(),
+            events: Vec::new(),
+            began,
+            full: false,
+            lost: 0,
+            started: 0,
+            preloaded: 0,
+        }
+    }
+
+    /// Processes that are known to run.
+    pub(crate) fn running(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// Adds what was dropped before it came here.
+    pub(crate) fn lose(&mut self, records: u64) {
+        self.lost += records;
+    }
+
+    /// Takes in what came next. Times may go backwards where a source was late.
+    pub(crate) fn push(&mut self, raw: Raw) {
+        let at = Moment(raw.at.saturating_sub(self.began) / 1000);
+        let id = raw.process;
+        match raw.what {
+            Did::Perf(What::Fault { address, instruction, major }) => self.fault(at, id, address, instruction, major),
+            Did::Perf(What::Map(map)) => self.map(at, id, &map),
+            Did::Perf(What::Exec) => self.exec(at, id),
+            Did::Perf(What::Fork { parent }) => self.fork(at, id, parent),
+            Did::Perf(What::Exit) => self.exit(at, id),
+            Did::Perf(What::Lost(records)) => self.lost += records,
+            Did::Opened { identity, path, directory } => self.opened(at, id, identity, &path, directory),
+            Did::Missed { path } => self.missed(at, id, &path),
+            Did::Range { identity, offset, bytes, missing } => self.range(at, id, identity, offset, bytes, missing),
+            Did::Hello { path } => self.hello(at, id, path),
+        }
+    }
+
+    /// The process, made up if it was not announced: its announcement was lost, or the source announces none.
+    fn process(&mut self, at: Moment, id: u32) -> &mut Process {
+        if !self.processes.contains_key(&id) {
+            use std::os::unix::ffi::OsStringExt;
+            let link = std::fs::read_link(format!("/proc/{id}/exe"));
+            let name = link.map(|path| path.into_os_string().into_vec()).unwrap_or_default();
+            self.begin(at, id, name, Space::default());
+        }
+        self.processes.get_mut(&id).expect("it was just made")
+    }
+
+    /// The token of a process, started by now even if the mapping that names its executable was lost.
+    fn running_token(&mut self, at: Moment, id: u32) -> Token {
+        let process = self.process(at, id);
+        let token = process.token;
+        if std::mem::take(&mut process.is_unnamed) {
+            self.start(at, token, b"");
+        }
+        token
+    }
+
+    fn begin(&mut self, at: Moment, id: u32, name: Vec<u8>, space: Space) {
+        let token = new_token();
+        self.start(at, token, &name);
+        let process = Process { token, name, space, threads: 1, is_unnamed: false, code: HashSet::new() };
+        self.processes.insert(id, process);
+    }
+
+    fn start(&mut self, at: Moment, token: Token, name: &[u8]) {
+        let mut name = name.to_vec();
+        name.truncate(trace::NAME_BYTES_MAX);
+        self.started += 1;
+        self.add(Event::Start { token, at, name });
+    }
+
+    fn exec(&mut self, at: Moment, id: u32) {
+        match self.processes.get_mut(&id) {
+            Some(process) => {
+                let ended = (!process.is_unnamed).then_some(process.token);
+                process.token = new_token();
+                (process.is_unnamed, process.threads) = (true, 1);
+                process.space.clear();
+                process.code.clear();
+                if let Some(token) = ended {
+                    self.add(Event::End { token, at });
+                }
+            }
+            None => {
+                let (token, space) = (new_token(), Space::default());
+                let process =
+                    Process { token, name: Vec::new(), space, threads: 1, is_unnamed: true, code: HashSet::new() };
+                self.processes.insert(id, process);
+            }
+        }
+    }
+
+    fn fork(&mut self, at: Moment, id: u32, parent: u32) {
+        if id == parent {
+            self.process(at, id).threads += 1;
+            return;
+        }
+        let parent = self.process(at, parent);
+        let (name, space) = (parent.name.clone(), parent.space.clone());
+        self.begin(at, id, name, space);
+    }
+
+    fn exit(&mut self, at: Moment, id: u32) {
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        process.threads = process.threads.saturating_sub(1);
+        if process.threads > 0 {
+            return;
+        }
+        let ended = (!process.is_unnamed).then_some(process.token);
+        self.processes.remove(&id);
+        if let Some(token) = ended {
+            self.add(Event::End { token, at });
+        }
+    }
+
+    fn hello(&mut self, at: Moment, id: u32, path: Vec<u8>) {
+        self.preloaded += 1;
+        if !self.processes.contains_key(&id) {
+            self.begin(at, id, path, Space::default());
+        }
+    }
+
+    fn map(&mut self, at: Moment, id: u32, map: &Map) {
+        let file = self.files.find(&map.path, Identity::new(map.device, map.inode));
+        let process = self.process(at, id);
+        process.space.insert(Area {
+            start: map.start,
+            end: map.start.saturating_add(map.bytes),
+            file,
+            offset: map.offset,
+            executable: map.protection & PROTECTION_EXECUTE != 0,
+        });
+        // The kernel maps the executable before its interpreter.
+        let names_it = process.is_unnamed && map.path.starts_with(b"/");
+        let token = process.token;
+        if names_it {
+            process.is_unnamed = false;
+            process.name.clone_from(&map.path);
+            self.start(at, token, &map.path);
+        }
+        let Some(file) = file else { return };
+        if names_it {
+            // It read the ELF header.
+            self.touch(at, token, file, 0, How::Local);
+        }
+        self.lookup_of(at, token, file);
+    }
+
+    fn fault(&mut self, at: Moment, id: u32, address: u64, instruction: u64, major: bool) {
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        let Some(area) = process.space.at(address).copied() else { return };
+        let Some(file) = area.file else { return };
+        let token = process.token;
+        let offset = area.offset + (address - area.start);
+        let first = address.max(area.start) & !(FAULT_AROUND_BYTES - 1);
+        let (first, last) = (first.max(area.start), (first + FAULT_AROUND_BYTES).min(area.end));
+        let page = page_of(offset);
+        // The instruction was to be fetched itself. One that goes on from the page before has another address.
+        let is_code = instruction == address && area.executable && process.code.insert((file, page));
+        let pages = page_of(area.offset + (first - area.start))..page_of(area.offset + (last - 1 - area.start)) + 1;
+        for index in pages {
+            let how = if major && index == page { How::Demand } else { How::Local };
+            self.touch(at, token, file, index, how);
+        }
+        if is_code && page < self.files.get(file).pages() {
+            self.add(Event::Code { token, at, inode: file.inode(), offset });
+        }
+    }
+
+    fn range(&mut self, at: Moment, id: u32, identity: Identity, offset: u64, bytes: u64, missing: bool) {
+        let Some(file) = self.files.by_identity(identity) else { return };
+        if bytes == 0 {
+            return;
+        }
+        let end = offset.saturating_add(bytes).min(self.files.get(file).size);
+        let token = self.running_token(at, id);
+        let how = if missing { How::Demand } else { How::Local };
+        for index in page_of(offset)..page_of(end + PAGE_BYTES as u64 - 1) {
+            self.touch(at, token, file, index, how);
+        }
+    }
+
+    fn opened(&mut self, at: Moment, id: u32, identity: Identity, path: &[u8], directory: bool) {
+        let token = self.running_token(at, id);
+        if directory {
+            self.lookup(at, token, Found::Directory, path);
+        } else if let Some(file) = self.files.find(path, identity) {
+            self.lookup_of(at, token, file);
+        }
+    }
+
+    fn missed(&mut self, at: Moment, id: u32, path: &[u8]) {
+        let token = self.running_token(at, id);
+        self.lookup(at, token, Found::Nothing, path);
+    }
+
+    fn lookup_of(&mut self, at: Moment, token: Token, file: FileIndex) {
+        let path = self.files.get(file).path.clone();
+        self.lookup(at, token, Found::File, &path);
+    }
+
+    /// Each path and finding once: a plan opens it once.
+    fn lookup(&mut self, at: Moment, token: Token, found: Found, path: &[u8]) {
+        let Some(path) = path.strip_prefix(b"/") else { return };
+        if trace::path_fault(path).is_some() || !self.looked_up.insert((path.to_vec(), found)) {
+            return;
+        }
+        self.add(Event::Lookup { token, at, found, path: path.to_vec() });
+    }
+
+    fn touch(&mut self, at: Moment, token: Token, file: FileIndex, index: u32, how: How) {
+        if index >= self.files.get(file).pages() {
+            return;
+        }
+        let word = self.touched.entry((file, index / 64)).or_default();
+        let bit = 1_u64 << (index % 64);
+        if *word & bit == 0 {
+            *word |= bit;
+            self.add(Event::Touch { token, at, page: PageId::new(file.inode(), index), how });
+        }
+    }
+
+    fn add(&mut self, event: Event) {
+        // Ends are always taken, so that tokens of a long recording do not pile up.
+        self.full |= self.events.len() >= EVENTS_MAX;
+        if !self.full {
+            self.events.push(event);
+        }
+    }
+
+    /// The trace: all events but those of files that changed, and each file before its first touch.
+    ///
+    /// # Errors
+    /// More processes run at one time than a trace can hold.
+    pub(crate) fn finish(mut self, source: Source, ended: u64) -> Result<(Vec<u8>, Summary), TraceError> {
+        let at = Moment(ended.saturating_sub(self.began) / 1000);
+        let changed = self.files.changed();
+        let mut summary = Summary { lost: self.lost, preloaded: self.preloaded, ..Summary::default() };
+        summary.processes = self.started;
+        summary.changed = changed.len();
+        let mut writer = Writer::new(&Header { image: LOCAL, source });
+        for event in std::mem::take(&mut self.events) {
+            self.write(&mut writer, event, &changed, &mut summary)?;
+        }
+        for token in writer.running() {
+            writer.push(&Event::End { token, at })?;
+        }
+        writer.finish()?;
+        Ok((writer.take(), summary))
+    }
+
+    /// Whether a limit ended the recording before the program.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    fn write(
+        &self,
+        writer: &mut Writer,
+        event: Event,
+        changed: &HashSet<FileIndex>,
+        summary: &mut Summary,
+    ) -> Result<(), TraceError> {
+        let file = match &event {
+            Event::Touch { page, .. } => Some(FileIndex(page.inode.0 - 1)),
+            Event::Code { inode, .. } => Some(FileIndex(inode.0 - 1)),
+            _ => None,
+        };
+        if let Some(file) = file {
+            if changed.contains(&file) {
+                return Ok(());
+            }
+            let known = self.files.get(file);
+            if !writer.knows(file.inode()) {
+                let path = known.path.strip_prefix(b"/").unwrap_or(&known.path).to_vec();
+                writer.push(&Event::File { inode: file.inode(), size: known.size, path })?;
+                summary.files += 1;
+            }
+        }
+        match &event {
+            Event::Touch { page, .. } => {
+                let size = self.files.get(FileIndex(page.inode.0 - 1)).size;
+                summary.pages += 1;
+                summary.bytes += (size - u64::from(page.index) * PAGE_BYTES as u64).min(PAGE_BYTES as u64);
+            }
+            Event::Code { .. } => summary.code += 1,
+            Event::Lookup { found, .. } => {
+                summary.lookups += 1;
+                summary.missed += usize::from(*found == Found::Nothing);
+            }
+            _ => {}
+        }
+        writer.push(&event)
+    }
+}
+
+/// The page that a byte lies in. Files over 16 TiB have pages that no trace can number.
+fn page_of(offset: u64) -> u32 {
+    u32::try_from(offset / PAGE_BYTES as u64).unwrap_or(u32::MAX - 1)
+}
+
+/// A random number, as for every start of a program.
+fn new_token() -> Token {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the kernel gives random numbers");
+    Token(u128::from_le_bytes(bytes))
+}

@@ -1,0 +1,39 @@
+//! What can keep a recording from being made.
+
+use std::ffi::OsString;
+use std::io;
+
+/// Why nothing was recorded. Once the program runs, nothing of this can happen any more.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The program cannot be started.
+    #[error("cannot start {}: {source}", program.display())]
+    Start {
+        /// Which.
+        program: OsString,
+        /// Why.
+        source: io::Error,
+    },
+    /// The source that was asked for does not work here.
+    #[error("cannot record by {what}: {source}")]
+    Source {
+        /// Which source, or which way to see reads.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A step of our own failed.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl RecordError {
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> RecordError {
+        move |source| RecordError::System { what, source }
+    }
+}

@@ -1,0 +1,50 @@
+//! What is asked of a recording.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use tracee::perf;
+
+/// Which program to record, and how.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The program, searched in PATH if it has no slash.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Variables added to its environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Its working directory; ours if `None`.
+    pub directory: Option<PathBuf>,
+    /// What tells which pages of mapped files are touched.
+    pub source: SourceChoice,
+    /// Go on until every process that the program started has ended, not only the program.
+    pub wait_all: bool,
+    /// Bytes of the ring of page faults of each processor, at most.
+    pub ring_bytes: usize,
+}
+
+impl Request {
+    /// Records `program` by the best source there is.
+    pub fn new(program: impl Into<OsString>) -> Request {
+        Request {
+            program: program.into(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            directory: None,
+            source: SourceChoice::Auto,
+            wait_all: false,
+            ring_bytes: perf::RING_BYTES_MAX,
+        }
+    }
+}
+
+/// What tells which pages of mapped files are touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceChoice {
+    /// The best that works here.
+    #[default]
+    Auto,
+    /// Page faults as perf events.
+    Perf,
+}
