@@ -3,6 +3,7 @@
 //! The traces of the last few learning runs stay beside the plan, so that each further run makes a better one: what only one of
 //! them touched is not prefetched.
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -47,7 +48,10 @@ impl PlanStore {
     ) -> Result<(PathBuf, Analysis), LaunchError> {
         let traces = &traces[traces.len().saturating_sub(TRACES_MAX)..];
         let runs: Result<Vec<Run>, _> = traces.iter().map(|(_, trace)| Run::from_trace(trace)).collect();
-        let analysis = runs.and_then(|runs| plan::analyse(&runs, &LocalFiles, config)).map_err(LaunchError::Run)?;
+        let analysed = runs.and_then(|runs| plan::analyse(&runs, &LocalFiles, config));
+        let mut analysis = analysed.map_err(LaunchError::Run)?;
+        // Of a script the trace names the interpreter.
+        analysis.plan.program = program.real.as_os_str().as_bytes().to_vec();
         let path = self.save(program, &analysis.plan)?;
         for (number, slot) in self.trace_paths(program).iter().enumerate() {
             match traces.get(number) {

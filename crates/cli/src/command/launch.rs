@@ -10,7 +10,7 @@ use ::launch::{DiskKind, LaunchError, Outcome, PlanStore, Program, Request, shim
 use anyhow::Context;
 use clap::ValueEnum;
 
-use crate::command::plans::AnalyseArgs;
+use crate::command::plans::{AnalyseArgs, told};
 use crate::{failure, progress};
 
 /// Start a local program faster: read ahead what it is about to read, as learned from earlier runs
@@ -94,7 +94,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let store = PlanStore::open(args.plans.as_deref())?;
     if args.learn {
-        let _ = (&store, args.analyse.config()?);
+        return learn(&store, &program, &args);
     }
     let plan = args.plan.as_deref().map(::launch::read_plan).transpose()?;
     let request = Request {
@@ -121,6 +121,28 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     tell(&outcome, args.verbose, args.json);
     Ok(ExitCode::from(outcome.code.clamp(0, 255) as u8))
+}
+
+/// Records a run and makes the plan anew with it.
+fn learn(store: &PlanStore, program: &Program, args: &Args) -> anyhow::Result<ExitCode> {
+    let config = args.analyse.config()?;
+    let mut request = record::Request::new(&args.command[0]);
+    request.arguments = args.command[1..].to_vec();
+    let outcome = record::record(&request)?;
+    for note in &outcome.notes {
+        eprintln!("note: {note}");
+    }
+    let code = ExitCode::from(outcome.code.clamp(0, 255) as u8);
+    if outcome.summary.pages == 0 {
+        eprintln!("no file was touched, so nothing was learned");
+        return Ok(code);
+    }
+    let trace = trace::read(&outcome.trace, &trace::Limits::default())?;
+    let mut traces = store.traces(program);
+    traces.push((outcome.trace, trace));
+    let (_, analysis) = store.learn(program, &traces, &config)?;
+    eprintln!("{}", told(&analysis));
+    Ok(code)
 }
 
 /// `librunnel_trace.so` beside this program or in the library folder beside its own.
