@@ -3,9 +3,14 @@
 //!
 //! - [`trap`] (`RUNNEL_TRAP=1`): a program whose launcher was killed goes on past the breakpoints that were left in it.
 //!
+//! - [`reads`] (`RUNNEL_TRACE_RING=PATH`): a recorder is told what the program reads and looks up.
+//!
 //! Code here runs inside foreign programs, some of it in signal handlers: it never allocates, never panics, and calls
 //! nothing but the C library and the kernel.
 
+#[allow(unsafe_code)]
+mod reads;
+mod ring;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[allow(unsafe_code)]
 mod trap;

@@ -10,7 +10,7 @@ use trace::{Event, Found, Header, How, LOCAL, Source, TraceError, Writer};
 use tracee::perf::{Map, What};
 use units::{Moment, PAGE_BYTES, PageId, Token};
 
-use crate::files::{FileIndex, Files, Identity};
+use crate::files::{self, FileIndex, Files, Identity};
 use crate::raw::{Did, Raw};
 use crate::space::{Area, Space};
 
@@ -288,8 +288,11 @@ impl Assembler {
         self.lookup(at, token, Found::File, &path);
     }
 
-    /// Each path and finding once: a plan opens it once.
+    /// Each path and finding once: a plan opens it once. What the kernel makes up is on no disk.
     fn lookup(&mut self, at: Moment, token: Token, found: Found, path: &[u8]) {
+        if files::is_left_out(path) {
+            return;
+        }
         let Some(path) = path.strip_prefix(b"/") else { return };
         if trace::path_fault(path).is_some() || !self.looked_up.insert((path.to_vec(), found)) {
             return;

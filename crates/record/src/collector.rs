@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags};
 use tracee::perf::Rings;
 
 use crate::assembler::Assembler;
+use crate::library::Library;
 use crate::raw::{Did, Raw};
 
 /// Milliseconds between two rounds where nothing wakes us: the library's ring of 4 MiB would need a million reads a second
@@ -23,6 +24,8 @@ const ROUND_MILLISECONDS: u16 = 20;
 pub(crate) struct Sources {
     /// Page faults and mappings.
     pub(crate) perf: Option<Rings>,
+    /// Reads and look-ups, by the preloaded library.
+    pub(crate) library: Option<Library>,
 }
 
 /// See the module.
@@ -51,8 +54,10 @@ impl Collector {
             self.round();
             let before = std::mem::replace(&mut self.round_before, began);
             self.assemble(if stopped { u64::MAX } else { before });
-            self.running.store(self.assembler.running(), Ordering::Relaxed);
+            // What waits may be the beginning of a process.
+            self.running.store(self.assembler.running() + self.pending.len(), Ordering::Relaxed);
             if stopped {
+                self.assembler.lose(self.sources.library.as_ref().map_or(0, Library::lost));
                 return self.assembler;
             }
         }
@@ -73,6 +78,10 @@ impl Collector {
             rings.drain(|record| {
                 pending.push(Raw { at: record.at, process: record.process, what: Did::Perf(record.what) });
             });
+        }
+        if let Some(library) = &mut self.sources.library {
+            // Reading memory of our own does not fail.
+            let _ = library.drain(|raw| pending.push(raw));
         }
     }
 

@@ -138,8 +138,10 @@ impl Files {
 
     fn admit(&self, path: &[u8], identity: Identity) -> Option<Known> {
         let plain = path.strip_prefix(b"/")?;
-        let left_out = LEFT_OUT.iter().any(|folder| path.starts_with(folder)) || path.ends_with(DELETED);
-        if left_out || trace::path_fault(plain).is_some() || self.ours.contains(Path::new(OsStr::from_bytes(path))) {
+        if is_left_out(path)
+            || trace::path_fault(plain).is_some()
+            || self.ours.contains(Path::new(OsStr::from_bytes(path)))
+        {
             return None;
         }
         let state = state_of(path)?;
@@ -149,6 +151,11 @@ impl Files {
         let is_old = state.modified <= self.began;
         (is_same && is_old).then(|| Known { path: path.to_vec(), size: state.size, state })
     }
+}
+
+/// Whether a path is not one of files on a disk.
+pub(crate) fn is_left_out(path: &[u8]) -> bool {
+    LEFT_OUT.iter().any(|folder| path.starts_with(folder)) || path.ends_with(DELETED)
 }
 
 /// How a regular file is now; `None` for all else.

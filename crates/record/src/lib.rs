@@ -17,12 +17,19 @@ mod assembler;
 mod collector;
 mod error;
 mod files;
+mod library;
 mod raw;
 mod request;
+// Both sides compile the same file, and each uses a part of it.
+#[allow(dead_code)]
+#[path = "../../preload/src/ring.rs"]
+mod ring;
 mod space;
 mod supervise;
 
+use std::ffi::OsString;
 use std::io;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -32,11 +39,13 @@ use tracee::perf::Rings;
 
 pub use assembler::Summary;
 pub use error::RecordError;
-pub use request::{Request, SourceChoice};
+pub use library::{LIBRARY, find_library};
+pub use request::{ReadsChoice, Request, SourceChoice};
 
 use assembler::Assembler;
 use collector::{Collector, Sources, now};
 use files::Files;
+use library::Library;
 use supervise::Signals;
 
 /// A recording that was made.
@@ -62,13 +71,19 @@ pub struct Outcome {
 /// The source that was asked for does not work here, or the program cannot be started. It did not run then.
 pub fn record(request: &Request) -> Result<Outcome, RecordError> {
     let mut notes = Vec::new();
-    let (source, sources) = open(request, &mut notes)?;
+    let (source, mut sources) = open(request, &mut notes)?;
+    let path = library(request, &mut notes)?;
+    let mut command = command(request);
+    if let Some(path) = &path {
+        let library = Library::new().map_err(RecordError::system("make the ring of reads"))?;
+        command.envs(library.environment(path, preloaded(request)));
+        sources.library = Some(library);
+    }
     let signals = Signals::block().map_err(RecordError::system("receive signals"))?;
-    let assembler = Assembler::new(Files::new([]), now());
-    let running = Arc::new(AtomicUsize::new(0));
+    let assembler = Assembler::new(Files::new(path), now());
+    let running = Arc::new(AtomicUsize::new(usize::MAX));
     let collector = Collector::new(sources, assembler, Arc::clone(&running));
     let (stop, stopper) = io::pipe().map_err(RecordError::system("make a pipe"))?;
-    let mut command = command(request);
     tracee::child::with_signal_mask(&mut command, signals.mask_before());
     let mut child =
         command.spawn().map_err(|source| RecordError::Start { program: request.program.clone(), source })?;
@@ -101,7 +116,31 @@ fn open(request: &Request, notes: &mut Vec<String>) -> Result<(Source, Sources),
     if !perf.sees_kernel_faults() {
         notes.push("perf_event_paranoid hides page faults inside system calls".into());
     }
-    Ok((Source::Perf, Sources { perf: Some(perf) }))
+    Ok((Source::Perf, Sources { perf: Some(perf), ..Sources::default() }))
+}
+
+/// The library to preload, if reads are to be seen by it.
+fn library(request: &Request, notes: &mut Vec<String>) -> Result<Option<PathBuf>, RecordError> {
+    if request.reads == ReadsChoice::None {
+        return Ok(None);
+    }
+    let path = request.library.clone().or_else(find_library).map(|path| path.canonicalize());
+    match path.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::NotFound))) {
+        Ok(path) => Ok(Some(path)),
+        Err(source) if request.reads == ReadsChoice::Preload => {
+            Err(RecordError::Source { what: "the preloaded library", source })
+        }
+        Err(_) => {
+            notes.push(format!("{LIBRARY} is not beside this program: reads and look-ups are not seen"));
+            Ok(None)
+        }
+    }
+}
+
+/// What the program would preload anyway.
+fn preloaded(request: &Request) -> Option<OsString> {
+    let given = request.environment.iter().rev().find(|(name, _)| name == "LD_PRELOAD");
+    given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os("LD_PRELOAD"))
 }
 
 fn command(request: &Request) -> Command {

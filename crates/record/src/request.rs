@@ -18,6 +18,10 @@ pub struct Request {
     pub directory: Option<PathBuf>,
     /// What tells which pages of mapped files are touched.
     pub source: SourceChoice,
+    /// What tells which ranges of files are read, and what is looked up.
+    pub reads: ReadsChoice,
+    /// The library that is preloaded to see reads; [`find_library`](crate::find_library) if `None`.
+    pub library: Option<PathBuf>,
     /// Go on until every process that the program started has ended, not only the program.
     pub wait_all: bool,
     /// Bytes of the ring of page faults of each processor, at most.
@@ -33,6 +37,8 @@ impl Request {
             environment: Vec::new(),
             directory: None,
             source: SourceChoice::Auto,
+            reads: ReadsChoice::Auto,
+            library: None,
             wait_all: false,
             ring_bytes: perf::RING_BYTES_MAX,
         }
@@ -47,4 +53,16 @@ pub enum SourceChoice {
     Auto,
     /// Page faults as perf events.
     Perf,
+}
+
+/// What tells which ranges of files are read, and what is looked up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadsChoice {
+    /// The best that works here.
+    #[default]
+    Auto,
+    /// A library that is loaded before the program: no stops, no root.
+    Preload,
+    /// Nothing: mapped files only.
+    None,
 }

@@ -1,0 +1,26 @@
+//! Tells a recorder which parts of files a program reads, which files and directories it opens, and which paths it looks
+//! for in vain.
+//!
+//! With `RUNNEL_TRACE_RING=PATH` in the environment, functions of the C library are followed by a note in the ring at that path
+//! ([`crate::ring`]): reads with the place in the file, the first opening of each file, each vain path once. A note costs a
+//! `fstat` and an `lseek`, and no stop. Without the variable each function is only called.
+//!
+//! Not seen are reads that the C library makes inside itself (only `fopen`, `fread` and `fclose` tell of them), those by raw
+//! system calls (Go, static programs) and by io_uring.
+//!
+//! `exports` has the functions, `notes` what is noted of them, `writer` the ring.
+
+mod exports;
+mod notes;
+mod writer;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    if writer::open() {
+        exports::find_all();
+        notes::hello();
+    }
+}

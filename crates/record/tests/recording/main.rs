@@ -1,0 +1,166 @@
+//! Programs that touch known pages, recorded.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use record::{ReadsChoice, Request};
+use support::{PAGES, Place, pages, windows};
+use trace::{Event, Found};
+
+/// A trace of touch.c with these arguments holds exactly these pages of the data file.
+fn check(place: &Place, request: Request, expected: &BTreeSet<u32>) -> Vec<Event> {
+    let (outcome, events) = place.record(request);
+    assert_eq!(outcome.code, 0, "{outcome:?}");
+    assert_eq!(outcome.summary.lost, 0);
+    assert_eq!(&place.pages_of_data(&events), expected);
+    support::assert_sound(&events);
+    events
+}
+
+#[test]
+fn perf_touched_pages_are_recorded_with_their_windows() {
+    let Some(place) = Place::new("perf") else { return };
+    let last = PAGES - 1;
+    let request = place.request(&["map", "DATA", "3", "100", "101", "517", &last.to_string()]);
+    check(&place, request, &windows(&[3, 100, 517, last]));
+}
+
+#[test]
+fn perf_threads_and_children_are_followed() {
+    let Some(place) = Place::new("perf") else { return };
+    check(&place, place.request(&["thread", "DATA", "200"]), &windows(&[200]));
+    let events = check(&place, place.request(&["fork", "DATA", "300"]), &windows(&[300]));
+    let names: Vec<&[u8]> = events.iter().filter_map(support::name).collect();
+    assert_eq!(names.len(), 2, "a child has a token of its own");
+    assert_eq!(names[0], names[1]);
+}
+
+#[test]
+fn perf_each_program_of_an_exec_chain_has_a_token() {
+    let Some(place) = Place::new("perf") else { return };
+    let program = place.program();
+    let request = place.request(&["exec", &program, "exec", &program, "map", "DATA", "40"]);
+    let events = check(&place, request, &windows(&[40]));
+    assert_eq!(events.iter().filter_map(support::name).count(), 3);
+    let ends = events.iter().filter(|event| matches!(event, Event::End { .. })).count();
+    assert_eq!(ends, 3);
+}
+
+#[test]
+fn perf_code_is_where_instructions_start() {
+    let Some(place) = Place::new("perf") else { return };
+    let (_, events) = place.record(place.request(&["map", "DATA", "1"]));
+    let entry = support::entry_offset(&place.program());
+    let name = place.program();
+    let inode = events.iter().find_map(|event| match event {
+        Event::File { inode, path, .. } if *path == name.as_bytes()[1..] => Some(*inode),
+        _ => None,
+    });
+    let code: Vec<u64> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Code { inode: file, offset, .. } if Some(*file) == inode => Some(*offset),
+            _ => None,
+        })
+        .collect();
+    // The first of the program's own code that runs is its entry point, or a function that the linker calls before on that page.
+    assert!(!code.is_empty());
+    let starts = support::instruction_starts(&place.program());
+    for offset in &code {
+        assert!(starts.is_empty() || starts.contains(offset), "{offset:#x} is no instruction of {starts:x?}");
+    }
+    let page = |offset: u64| offset / 4096;
+    assert!(code.iter().any(|offset| page(*offset) == page(entry)), "{code:x?} {entry:#x}");
+}
+
+#[test]
+fn perf_static_programs_are_recorded() {
+    let Some(place) = Place::new("perf") else { return };
+    let Some(place) = place.with_static_program() else { return };
+    check(&place, place.request(&["map", "DATA", "64"]), &windows(&[64]));
+}
+
+#[test]
+fn perf_a_tiny_ring_loses_records_and_says_so() {
+    let Some(place) = Place::new("perf") else { return };
+    let mut request = Request::new("sh");
+    request.arguments = vec!["-c".into(), "for i in 1 2 3 4 5 6 7 8; do (:); ls / >/dev/null; done".into()];
+    request.ring_bytes = 4096;
+    request.reads = ReadsChoice::None;
+    let (outcome, events) = place.record(request);
+    assert_eq!(outcome.code, 0);
+    support::assert_sound(&events);
+    if outcome.summary.lost == 0 {
+        eprintln!("skipped: the reader kept up with a ring of a page");
+    } else {
+        assert!(outcome.notes.iter().any(|note| note.contains("lost")), "{:?}", outcome.notes);
+    }
+}
+
+#[test]
+fn perf_nobody_can_record_too() {
+    let Some(place) = Place::new("perf") else { return };
+    support::as_nobody(&place, &["map", "DATA", "3", "100"], &windows(&[3, 100]));
+}
+
+#[test]
+fn perf_reads_are_recorded_by_their_ranges() {
+    let Some(place) = Place::new("perf") else { return };
+    let Some(library) = support::library() else { return };
+    for call in ["pread", "read"] {
+        let mut request = place.request(&[call, "DATA", "8000", "9000"]);
+        request.library = Some(library.clone());
+        check(&place, request, &pages(1..=4));
+    }
+    let mut request = place.request(&["fread", "DATA", "40960", "20480"]);
+    request.library = Some(library);
+    check(&place, request, &pages(10..=14));
+}
+
+#[test]
+fn perf_lookups_are_recorded_with_what_they_found() {
+    let Some(place) = Place::new("perf") else { return };
+    let Some(library) = support::library() else { return };
+    let data = place.path("data");
+    let folder = place.path("folder");
+    std::fs::create_dir_all(&folder).expect("made");
+    std::os::unix::fs::symlink(&folder, place.path("link")).expect("linked");
+    let mut request = place.request(&["open", "DATA", &folder, &place.path("link/../link/none")]);
+    request.library = Some(library);
+    let (_, events) = place.record(request);
+    let found = |path: &str| {
+        events.iter().find_map(|event| match event {
+            Event::Lookup { found, path: other, .. } if *other == path.as_bytes()[1..] => Some(*found),
+            _ => None,
+        })
+    };
+    assert_eq!(found(&data), Some(Found::File));
+    assert_eq!(found(&folder), Some(Found::Directory));
+    assert_eq!(found(&place.path("folder/none")), Some(Found::Nothing));
+}
+
+#[test]
+fn perf_files_that_change_are_left_out() {
+    let Some(place) = Place::new("perf") else { return };
+    let mut request = place.request(&["write", "DATA"]);
+    request.library = support::library();
+    let (outcome, events) = place.record(request);
+    assert_eq!(outcome.code, 0);
+    assert_eq!(place.pages_of_data(&events), BTreeSet::new());
+}
+
+#[test]
+fn perf_a_killed_program_leaves_a_whole_trace() {
+    let Some(place) = Place::new("perf") else { return };
+    let (outcome, events) = place.record(place.request(&["raise", "9"]));
+    assert_eq!(outcome.code, 128 + 9);
+    support::assert_sound(&events);
+    assert!(outcome.summary.pages > 0);
+}
+
+#[test]
+fn a_program_that_is_not_there_is_an_error() {
+    let result = record::record(&Request::new("/nonexistent/program"));
+    assert!(matches!(result, Err(record::RecordError::Start { .. } | record::RecordError::Source { .. })));
+}
