@@ -20,6 +20,9 @@ const FAULT_AROUND_BYTES: u64 = 64 << 10;
 /// Events of a recording at most: what readers take by default.
 const EVENTS_MAX: usize = 16 << 20;
 
+/// Instructions of a process seen by the clock that are kept: what runs later runs all the time or hardly at all.
+const RUNNING_MAX: usize = 16 << 10;
+
 /// `PROT_EXEC`.
 const PROTECTION_EXECUTE: u32 = 4;
 
@@ -34,7 +37,7 @@ pub struct Summary {
     pub bytes: u64,
     /// Processes, counted anew at each exec.
     pub processes: usize,
-    /// First instructions of code, one a page and process at most.
+    /// First instructions of code: of pages, and those that the clock saw.
     pub code: usize,
     /// Paths looked up: files, directories, and paths where nothing was.
     pub lookups: usize,
@@ -58,6 +61,8 @@ struct Process {
     is_unnamed: bool,
     /// Pages whose code ran.
     code: HashSet<(FileIndex, u32)>,
+    /// Instructions that the clock found it at.
+    running: HashSet<(FileIndex, u64)>,
 }
 
 /// See the module.
@@ -111,6 +116,7 @@ impl Assembler {
         let id = raw.process;
         match raw.what {
             Did::Perf(What::Fault { address, instruction, major }) => self.fault(at, id, address, instruction, major),
+            Did::Perf(What::Runs { instruction }) => self.runs(at, id, instruction),
             Did::Perf(What::Map(map)) => self.map(at, id, &map),
             Did::Perf(What::Exec) => self.exec(at, id),
             Did::Perf(What::Fork { parent }) => self.fork(at, id, parent),
@@ -147,7 +153,15 @@ impl Assembler {
     fn begin(&mut self, at: Moment, id: u32, name: Vec<u8>, space: Space) {
         let token = new_token();
         self.start(at, token, &name);
-        let process = Process { token, name, space, threads: 1, is_unnamed: false, code: HashSet::new() };
+        let process = Process {
+            token,
+            name,
+            space,
+            threads: 1,
+            is_unnamed: false,
+            code: HashSet::new(),
+            running: HashSet::new(),
+        };
         self.processes.insert(id, process);
     }
 
@@ -166,14 +180,22 @@ impl Assembler {
                 (process.is_unnamed, process.threads) = (true, 1);
                 process.space.clear();
                 process.code.clear();
+                process.running.clear();
                 if let Some(token) = ended {
                     self.add(Event::End { token, at });
                 }
             }
             None => {
                 let (token, space) = (new_token(), Space::default());
-                let process =
-                    Process { token, name: Vec::new(), space, threads: 1, is_unnamed: true, code: HashSet::new() };
+                let process = Process {
+                    token,
+                    name: Vec::new(),
+                    space,
+                    threads: 1,
+                    is_unnamed: true,
+                    code: HashSet::new(),
+                    running: HashSet::new(),
+                };
                 self.processes.insert(id, process);
             }
         }
@@ -252,6 +274,20 @@ impl Assembler {
             self.touch(at, token, file, index, how);
         }
         if is_code && page < self.files.get(file).pages() {
+            self.add(Event::Code { token, at, inode: file.inode(), offset });
+        }
+    }
+
+    /// Inner loops of what a program does while it reads nothing: the first look at one is near its first run.
+    fn runs(&mut self, at: Moment, id: u32, instruction: u64) {
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        let Some(area) = process.space.at(instruction).filter(|area| area.executable).copied() else { return };
+        let Some(file) = area.file else { return };
+        let (token, offset) = (process.token, area.offset + (instruction - area.start));
+        if process.is_unnamed || process.running.len() >= RUNNING_MAX || !process.running.insert((file, offset)) {
+            return;
+        }
+        if offset < self.files.get(file).size {
             self.add(Event::Code { token, at, inode: file.inode(), offset });
         }
     }

@@ -1,6 +1,7 @@
 //! Page faults and mappings of a process tree as perf events: no stop, no root, no kernel module.
 //!
-//! Two software events per processor, minor and major page faults with period 1, share one ring of records per processor
+//! Three software events per processor, minor and major page faults with period 1 and a clock of processor time ([`CLOCK_PERIOD_NS`]),
+//! share one ring of records per processor
 //! (an inherited event can only be mapped per processor). They are opened on the calling thread, disabled, and are inherited
 //! by what it starts: `enable_on_exec` turns them on in a child at its first exec, and in nothing else. The rings also hold what is
 //! needed to make sense of an address: every mapping with its file (`mmap2`, `mmap_data`), fork, exit and exec. Each record
@@ -56,6 +57,11 @@ struct Attributes {
 const _: () = assert!(size_of::<Attributes>() == 112);
 
 const TYPE_SOFTWARE: u32 = 1;
+/// Processor time between two looks at what a thread runs. A thousand a second cost under a percent, and an idle period of half a
+/// second in which the program computes still shows its inner loops.
+pub const CLOCK_PERIOD_NS: u64 = 1_000_000;
+
+const CONFIG_TASK_CLOCK: u64 = 1;
 const CONFIG_FAULTS_MINOR: u64 = 5;
 const CONFIG_FAULTS_MAJOR: u64 = 6;
 /// IP, TID, TIME, ADDR, IDENTIFIER.
@@ -121,6 +127,11 @@ pub enum What {
         /// Whether the page was read from a disk.
         major: bool,
     },
+    /// It was running this instruction when the clock asked.
+    Runs {
+        /// Its address.
+        instruction: u64,
+    },
     /// A mapping was made, or its protection changed.
     Map(Map),
     /// A new program in the old process.
@@ -160,6 +171,8 @@ pub struct Map {
 pub struct Rings {
     rings: Vec<Ring>,
     major: Vec<u64>,
+    /// Identifiers of the clocks.
+    clock: Vec<u64>,
     ring_bytes: usize,
     kernel_faults: bool,
 }
@@ -169,7 +182,8 @@ struct Ring {
     /// The event that owns the ring.
     minor: OwnedFd,
     /// Kept open: it writes to the same ring.
-    _major: OwnedFd,
+    /// Major faults and the clock: open as long as they shall count.
+    _others: [OwnedFd; 2],
     map: Mapping,
     /// The bytes of one drain, in one piece.
     copied: Vec<u8>,
@@ -199,7 +213,7 @@ impl Rings {
     }
 
     fn try_open(processors: &[i32], ring_bytes: usize, kernel_faults: bool) -> Result<Rings, (Step, io::Error)> {
-        let mut rings = Rings { rings: Vec::new(), major: Vec::new(), ring_bytes, kernel_faults };
+        let mut rings = Rings { rings: Vec::new(), major: Vec::new(), clock: Vec::new(), ring_bytes, kernel_faults };
         for &processor in processors {
             let minor = match open_event(CONFIG_FAULTS_MINOR, processor, ring_bytes, kernel_faults) {
                 // It went offline this moment.
@@ -211,7 +225,11 @@ impl Rings {
             let map = Mapping::new(&minor, page_bytes() + ring_bytes).map_err(|error| (Step::Map, error))?;
             ioctl_set_output(&major, &minor).map_err(|error| (Step::Open, error))?;
             rings.major.push(ioctl_id(&major).map_err(|error| (Step::Open, error))?);
-            rings.rings.push(Ring { minor, _major: major, map, copied: Vec::new() });
+            let clock = open_event(CONFIG_TASK_CLOCK, processor, ring_bytes, false);
+            let clock = clock.map_err(|error| (Step::Open, error))?;
+            ioctl_set_output(&clock, &minor).map_err(|error| (Step::Open, error))?;
+            rings.clock.push(ioctl_id(&clock).map_err(|error| (Step::Open, error))?);
+            rings.rings.push(Ring { minor, _others: [major, clock], map, copied: Vec::new() });
         }
         Ok(rings)
     }
@@ -251,7 +269,7 @@ impl Rings {
             ring.map.copy_new(&mut ring.copied);
             let mut rest = ring.copied.as_slice();
             while let Some((record, after)) = split_record(rest) {
-                if let Some(record) = parse(record, &self.major) {
+                if let Some(record) = parse(record, &self.major, &self.clock) {
                     take(record);
                 }
                 rest = after;
@@ -283,7 +301,7 @@ fn open_event(config: u64, processor: i32, ring_bytes: usize, kernel_faults: boo
         kind: TYPE_SOFTWARE,
         size: size_of::<Attributes>() as u32,
         config,
-        sample_period: 1,
+        sample_period: if config == CONFIG_TASK_CLOCK { CLOCK_PERIOD_NS } else { 1 },
         sample_type: SAMPLE_TYPE,
         flags,
         wakeup_watermark: (ring_bytes / 4) as u32,
@@ -393,7 +411,7 @@ impl Drop for Mapping {
 
 /// A record with its header, and what follows it.
 fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let length = usize::from(u16::from_ne_bytes(*bytes.get(6..)?.first_chunk()?));
+    let length = (u32_at(bytes, 4)? >> 16) as usize;
     (length >= 8).then(|| bytes.split_at_checked(length))?
 }
 
@@ -409,15 +427,15 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// Makes sense of a record; `None` for kinds that we do not need.
-fn parse(record: &[u8], major: &[u64]) -> Option<Record> {
+fn parse(record: &[u8], major: &[u64], clock: &[u64]) -> Option<Record> {
     let kind = u32_at(record, 0)?;
     let misc = (u32_at(record, 4)? & 0xffff) as u16;
     let body = &record[8..];
     if kind == RECORD_SAMPLE {
-        let what = What::Fault {
-            instruction: u64_at(body, 8)?,
-            address: u64_at(body, 32)?,
-            major: major.contains(&u64_at(body, 0)?),
+        let (event, instruction) = (u64_at(body, 0)?, u64_at(body, 8)?);
+        let what = match clock.contains(&event) {
+            true => What::Runs { instruction },
+            false => What::Fault { instruction, address: u64_at(body, 32)?, major: major.contains(&event) },
         };
         return Some(Record { at: u64_at(body, 24)?, process: u32_at(body, 16)?, what });
     }
