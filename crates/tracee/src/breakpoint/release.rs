@@ -10,7 +10,7 @@ use nix::sys::ptrace as nix_ptrace;
 use nix::unistd::Pid;
 
 use crate::arch::{Arch, Native};
-use crate::breakpoint::engine::{Engine, Phase};
+use crate::breakpoint::engine::{Engine, Phase, Thread};
 use crate::breakpoint::{End, Observer};
 use crate::process::State;
 use crate::ptrace;
@@ -87,9 +87,10 @@ impl<O: Observer> Engine<'_, O> {
     /// Notes when the last thread was let go of.
     pub(super) fn note_released(&mut self) {
         let Phase::Releasing(end) = self.phase else { return };
-        // A leader that has ended and waits for its threads cannot be stopped.
-        let is_dead = |tid: &Pid| State::read(*tid).is_ok_and(|state| state.is_dead);
-        if self.threads.keys().all(is_dead) {
+        // A leader that has ended and waits for its threads cannot be stopped. Of any other thread the end will be told.
+        let is_dead =
+            |(tid, thread): (&Pid, &Thread)| *tid == thread.group && State::read(*tid).is_ok_and(|state| state.is_dead);
+        if self.threads.iter().all(is_dead) {
             self.phase = Phase::Released(end, self.now());
             self.observer.released(end);
         }

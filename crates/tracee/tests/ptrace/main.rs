@@ -3,4 +3,7 @@
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod basic;
+mod signals;
 mod support;
+mod threads;
+mod tree;

@@ -1,0 +1,54 @@
+// THREADS threads call 64 functions in an order given by a seed, all at once, and print a sum that depends on every call.
+// Then it waits for the end of its input, alive for whoever wants to look.
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define THREADS 8
+#define CALLS 400
+
+#define ONE(n) uint64_t f##n(uint64_t value) { return (value ^ (n * 2654435761u)) * (2 * n + 1) + (value >> 7); }
+#define FOUR(n) ONE(n##0) ONE(n##1) ONE(n##2) ONE(n##3)
+#define NAME(n) f##n,
+#define NAMES(n) NAME(n##0) NAME(n##1) NAME(n##2) NAME(n##3)
+#define ALL(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
+
+ALL(FOUR)
+
+static uint64_t (*functions[])(uint64_t) = {ALL(NAMES)};
+static pthread_barrier_t barrier;
+static uint64_t seed;
+
+static void *work(void *argument) {
+    uint64_t state = seed * 6364136223846793005u + (uint64_t)(uintptr_t)argument, sum = 0;
+    pthread_barrier_wait(&barrier);
+    // All begin with the same functions: they run into the same breakpoints at once.
+    for (unsigned call = 0; call < CALLS; call++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        unsigned which = call < 128 ? (call + seed) % 64 : (state >> 58);
+        sum = sum * 31 + functions[which](sum + call);
+    }
+    return (void *)(uintptr_t)sum;
+}
+
+int main(int count, char **arguments) {
+    seed = count > 1 ? strtoull(arguments[1], 0, 10) : 1;
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&barrier, 0, THREADS);
+    for (uintptr_t thread = 0; thread < THREADS; thread++)
+        pthread_create(&threads[thread], 0, work, (void *)thread);
+    uint64_t sum = 0;
+    for (int thread = 0; thread < THREADS; thread++) {
+        void *result;
+        pthread_join(threads[thread], &result);
+        sum = sum * 31 + (uintptr_t)result;
+    }
+    printf("%016llx\n", (unsigned long long)sum);
+    fflush(stdout);
+    char byte;
+    while (read(0, &byte, 1) > 0) {
+    }
+    return (int)(sum % 100);
+}
