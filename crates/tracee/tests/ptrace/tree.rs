@@ -134,3 +134,18 @@ fn ptrace_python_with_imports() {
     assert_eq!(log.ids(), [1]);
     println!("{traced:?}");
 }
+
+/// Stops and CPU time of following any program to its end: `MEASURE='python3 -c 1' cargo test ... measure -- --ignored`.
+#[test]
+#[ignore = "a measurement"]
+fn measure() {
+    let line = std::env::var("MEASURE").expect("a command in MEASURE");
+    let never = Site { file: FileId { device: 1, inode: 1 }, offset: 0, executable: None, id: 0 };
+    for sites in [vec![], vec![never]] {
+        let mut log = Log::default();
+        let start = std::time::Instant::now();
+        let (ran, outcome) = launch(&breakpoints(sites), &["sh", "-c", &format!("exec {line}")], &mut log);
+        let traced = outcome.traced.expect("traced");
+        println!("{:?} {:?} total {} {traced:?}", start.elapsed(), ran.exit, traced.stops.total());
+    }
+}
