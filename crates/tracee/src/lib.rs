@@ -34,6 +34,8 @@ mod spawn;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod arch;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod libraries;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod linker;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod maps;

@@ -31,9 +31,6 @@ pub(crate) struct Hook {
     pub(crate) word_bytes: usize,
 }
 
-/// `RT_CONSISTENT` of link.h: the list of libraries is complete.
-pub(crate) const CONSISTENT: u64 = 0;
-
 impl Hook {
     /// Finds the hook in a dynamic linker. `Ok(None)` for every file that has none, or whose function is not empty.
     pub(crate) fn find(path: &Path) -> io::Result<Option<Hook>> {
@@ -89,6 +86,7 @@ fn find<Elf: FileHeader<Endian = Endianness>>(cache: &ReadCache<File>, word_byte
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::libraries::News;
 
     #[test]
     fn a_program_has_no_hook_and_a_text_is_no_error() {
@@ -109,7 +107,9 @@ mod tests {
         let address = linker.address_of(hook.offset).expect("mapped");
         assert_eq!(memory.code(address).expect("readable"), hook.code);
         assert!(memory.code(address + hook.to_other_return).expect("readable").starts_with(Native::RETURN));
-        let debug = address.wrapping_add(hook.to_debug.expect("exported"));
-        assert_eq!(memory.word(debug + 3 * hook.word_bytes as u64, 4).expect("readable"), CONSISTENT);
+        let mut libraries = crate::libraries::Libraries::new(address, hook);
+        assert!(hook.to_debug.is_some());
+        assert_eq!(libraries.news(&memory, |_| unreachable!()), News::Mapped);
+        assert_eq!(libraries.news(&memory, |_| unreachable!()), News::Nothing);
     }
 }

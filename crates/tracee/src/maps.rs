@@ -34,8 +34,13 @@ impl Mapping {
 
     /// Where this process finds the file, as a path that this process of ours can open.
     pub(crate) fn path_from_outside(&self, pid: Pid) -> PathBuf {
-        Path::new(&format!("/proc/{pid}/root")).join(self.path.strip_prefix("/").unwrap_or(&self.path))
+        from_outside(pid, &self.path)
     }
+}
+
+/// Where we find what is at an absolute path for a process, which may have another root or name space.
+pub(crate) fn from_outside(pid: Pid, path: &Path) -> PathBuf {
+    Path::new(&format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// Reads the mappings of a process, in the order of addresses.

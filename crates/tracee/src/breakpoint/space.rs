@@ -12,7 +12,8 @@ use nix::unistd::Pid;
 
 use crate::FileId;
 use crate::breakpoint::table::{SiteIndex, Table};
-use crate::linker::{CONSISTENT, Hook};
+use crate::libraries::{Libraries, News};
+use crate::linker::Hook;
 use crate::maps::{self, Mapping};
 use crate::memory::{Code, Memory, breakpoint_code};
 use crate::process;
@@ -39,14 +40,6 @@ struct Planted {
     purpose: Purpose,
 }
 
-/// The dynamic linker in this space.
-#[derive(Clone, Copy, Debug)]
-struct Linker {
-    /// Where the breakpoint belongs.
-    address: u64,
-    hook: Hook,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Space {
@@ -54,7 +47,9 @@ pub(crate) struct Space {
     executable: Option<FileId>,
     planted: HashMap<u64, Planted>,
     retired: HashSet<u64>,
-    linker: Option<Linker>,
+    libraries: Option<Libraries>,
+    /// Open sites when the linker's hook was last thought about.
+    left: usize,
 }
 
 impl Space {
@@ -63,7 +58,7 @@ impl Space {
         let (mut space, mappings) = Space::open(pid)?;
         // Only the program and its linker are mapped yet, the linker above; the program is one if it was named as such.
         let hooks = mappings.iter().rev().filter_map(|mapping| Some((mapping, table.find_hook(pid, mapping)?)));
-        space.linker = hooks.filter_map(linker_at).next();
+        space.libraries = hooks.filter_map(linker_at).next();
         space.plant(pid, &mappings, table)?;
         Ok(space)
     }
@@ -72,7 +67,7 @@ impl Space {
     pub(crate) fn after_fork(pid: Pid, table: &mut Table) -> io::Result<Space> {
         let (mut space, mappings) = Space::open(pid)?;
         let hooks = mappings.iter().filter_map(|mapping| Some((mapping, table.known_hook(mapping)?)));
-        space.linker = hooks.filter_map(linker_at).next();
+        space.libraries = hooks.filter_map(linker_at).next();
         space.plant(pid, &mappings, table)?;
         Ok(space)
     }
@@ -83,7 +78,8 @@ impl Space {
             executable: process::executable(pid).ok(),
             planted: HashMap::new(),
             retired: HashSet::new(),
-            linker: None,
+            libraries: None,
+            left: 0,
         };
         Ok((space, maps::read(pid)?))
     }
@@ -99,28 +95,22 @@ impl Space {
         self.planted.get(&address).map(|planted| Known::Planted(planted.purpose)).or_else(retired)
     }
 
-    /// Where a thread goes on that hit the linker's breakpoint: at another return instruction.
+    /// Where a thread goes on that hit the linker's breakpoint.
     pub(crate) fn after_linker_hook(&self) -> Option<u64> {
-        self.linker.map(|linker| linker.address.wrapping_add(linker.hook.to_other_return))
+        self.libraries.as_ref().map(Libraries::after_hook)
     }
 
     /// At a stop in the linker's hook: plants the sites of newly mapped files.
     pub(crate) fn libraries_changed(&mut self, pid: Pid, table: &mut Table) -> io::Result<()> {
-        if !self.is_consistent() {
-            return Ok(());
+        let Space { libraries: Some(libraries), memory, .. } = self else { return Ok(()) };
+        match libraries.news(memory, |path| table.has_sites(pid, path)) {
+            News::Mapped => {
+                let mappings = maps::read(pid)?;
+                self.plant(pid, &mappings, table)
+            }
+            News::Nothing if self.left != table.left() => self.plant_linker(table),
+            News::Nothing => Ok(()),
         }
-        let mappings = maps::read(pid)?;
-        self.plant(pid, &mappings, table)
-    }
-
-    /// False before the list of libraries changes; such a stop has nothing new.
-    fn is_consistent(&self) -> bool {
-        let state = self.linker.and_then(|linker| {
-            let debug = linker.address.wrapping_add(linker.hook.to_debug?);
-            // struct r_debug { int version; link_map *map; address brk; int state; ... }
-            self.memory.word(debug.wrapping_add(3 * linker.hook.word_bytes as u64), 4).ok()
-        });
-        state.is_none_or(|state| state == CONSISTENT)
     }
 
     /// Plants every open site of these mappings that is not planted yet, and the linker's hook if more may follow.
@@ -168,7 +158,8 @@ impl Space {
 
     /// Sees to it that the linker's hook is there exactly as long as sites are missing.
     fn plant_linker(&mut self, table: &Table) -> io::Result<()> {
-        let Some(Linker { address, hook }) = self.linker else { return Ok(()) };
+        let Some(Libraries { address, hook, .. }) = self.libraries else { return Ok(()) };
+        self.left = table.left();
         let here: HashSet<SiteIndex> = self.planted.values().filter_map(|planted| planted.purpose.site()).collect();
         let is_missing = table.open_in(self.executable).any(|index| !here.contains(&index));
         let Ok(current) = self.memory.code(address) else { return Ok(()) };
@@ -222,6 +213,6 @@ impl Purpose {
     }
 }
 
-fn linker_at((mapping, hook): (&Mapping, Hook)) -> Option<Linker> {
-    Some(Linker { address: mapping.address_of(hook.offset)?, hook })
+fn linker_at((mapping, hook): (&Mapping, Hook)) -> Option<Libraries> {
+    Some(Libraries::new(mapping.address_of(hook.offset)?, hook))
 }

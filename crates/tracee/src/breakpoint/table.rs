@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::unistd::Pid;
 
 use crate::linker::Hook;
-use crate::maps::Mapping;
+use crate::maps::{self, Mapping};
 use crate::memory::Code;
 use crate::{FileId, Site};
 
@@ -86,6 +86,15 @@ impl Table {
         let file = self.stat_name(pid, mapping);
         let sites = self.by_file.get(&file).map_or(&[][..], Vec::as_slice);
         sites.iter().filter_map(|index| Some((*index, mapping.address_of(self.sites[*index].site.offset)?))).collect()
+    }
+
+    /// Whether there are sites in the library that a process has loaded from this path. Names without a directory are
+    /// those of no file; relative ones cannot be looked up from here, so there may be.
+    pub(crate) fn has_sites(&self, pid: Pid, path: &Path) -> bool {
+        if !path.is_absolute() {
+            return path.as_os_str().as_encoded_bytes().contains(&b'/');
+        }
+        FileId::of(&maps::from_outside(pid, path)).map_or(true, |file| self.by_file.contains_key(&file))
     }
 
     /// The file of a mapping, as stat names it.
