@@ -13,8 +13,8 @@
 //! - A program that traces itself or its children (a debugger, some copy protections) finds that somebody does already.
 //! - A thread that hits a breakpoint while it blocks or ignores SIGTRAP unblocks it, and its action becomes the default:
 //!   the kernel does this to every forced signal.
-//! - Some waiting system calls (epoll_wait among them, see signal(7)) fail with EINTR when the tracer lets go, as they do
-//!   after SIGSTOP and SIGCONT.
+//! - On AArch64 some waiting system calls (epoll_wait among them, see signal(7)) fail with EINTR when the tracer lets go,
+//!   as they do after SIGSTOP and SIGCONT. On x86-64 they are started again, with their full timeout.
 //! - If the launcher is killed by SIGKILL, breakpoints remain. `librunnel_trace.so` (the crate `preload`) makes dynamic
 //!   programs go on past them.
 //!

@@ -62,9 +62,9 @@ impl Libraries {
         let debug = self.address.wrapping_add(to_debug);
         let word = self.hook.word_bytes;
         // struct r_debug { int version; link_map *map; address brk; int state; ... }, each field at a multiple of a word.
-        let head = memory.word(debug.wrapping_add(word as u64), word);
-        let state = memory.word(debug.wrapping_add(3 * word as u64), 4);
-        let (Ok(head), Ok(state)) = (head, state) else { return News::Mapped };
+        let Ok([_, head, _, state]) = memory.four_words(debug, word) else { return News::Mapped };
+        // An int, behind which there may be padding.
+        let state = if cfg!(target_endian = "big") && word == 8 { state >> 32 } else { state & u64::from(u32::MAX) };
         match (state, self.last) {
             (ADD, _) => News::Nothing,
             (DELETE, _) => {
@@ -89,16 +89,18 @@ impl Libraries {
     /// Goes from node `from` to the end of the chain: the last node, and whether one behind `from` matters.
     fn follow(&self, memory: &Memory, from: u64, mut matters: impl FnMut(&Path) -> bool) -> io::Result<(u64, bool)> {
         let word = self.hook.word_bytes;
-        let (mut node, mut is_found) = (from, false);
+        let mut is_found = false;
+        // struct link_map { address addr; char *name; dynamic *ld; link_map *next, *prev; ... }
+        let [_, _, _, mut next] = memory.four_words(from, word)?;
+        let mut node = from;
         for _ in 0..LIBRARIES_MAX {
-            // struct link_map { address addr; char *name; dynamic *ld; link_map *next, *prev; ... }
-            let next = memory.word(node.wrapping_add(3 * word as u64), word)?;
             if next == 0 {
                 return Ok((node, is_found));
             }
             node = next;
-            let name = name_at(memory, memory.word(node.wrapping_add(word as u64), word)?)?;
-            is_found = is_found || matters(Path::new(OsStr::from_bytes(&name)));
+            let name;
+            [_, name, _, next] = memory.four_words(node, word)?;
+            is_found = is_found || matters(Path::new(OsStr::from_bytes(&name_at(memory, name)?)));
         }
         Err(io::ErrorKind::InvalidData.into())
     }

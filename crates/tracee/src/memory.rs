@@ -27,12 +27,17 @@ impl Memory {
         self.0.read_exact_at(buffer, address)
     }
 
-    /// A number of `bytes` bytes (4 or 8) in the order of this machine.
-    pub(crate) fn word(&self, address: u64, bytes: usize) -> io::Result<u64> {
-        let mut buffer = [0u8; 8];
-        let at = if cfg!(target_endian = "big") { 8 - bytes } else { 0 };
-        self.read(address, &mut buffer[at..at + bytes])?;
-        Ok(if cfg!(target_endian = "big") { u64::from_be_bytes(buffer) } else { u64::from_le_bytes(buffer) })
+    /// Four numbers of `bytes` bytes (4 or 8) each, in the order of this machine.
+    pub(crate) fn four_words(&self, address: u64, bytes: usize) -> io::Result<[u64; 4]> {
+        let mut buffer = [0u8; 32];
+        self.read(address, &mut buffer[..4 * bytes])?;
+        Ok([0, 1, 2, 3].map(|index| {
+            let word = &buffer[index * bytes..][..bytes];
+            word.iter().enumerate().fold(0, |sum, (place, byte)| {
+                let power = if cfg!(target_endian = "big") { bytes - 1 - place } else { place };
+                sum | u64::from(*byte) << (8 * power)
+            })
+        }))
     }
 
     /// The instruction bytes at `address` that a breakpoint would replace.

@@ -20,6 +20,11 @@ pub(crate) struct State {
     pub(crate) is_dead: bool,
     /// Signals sent to this thread alone that it has not got yet; bit N-1 is signal N.
     pub(crate) pending: u64,
+    /// Signals sent to the process that no thread has got yet.
+    pub(crate) shared: u64,
+    /// Signals that the process has handlers for, and those that it ignores.
+    pub(crate) caught: u64,
+    pub(crate) ignored: u64,
     /// Signals that it blocks.
     pub(crate) blocked: u64,
 }
@@ -31,6 +36,7 @@ impl State {
     }
 
     fn parse(text: &str) -> State {
+        let set = |value| u64::from_str_radix(value, 16).unwrap_or(0);
         let mut state = State::default();
         for line in text.lines() {
             let Some((name, value)) = line.split_once(':') else { continue };
@@ -38,8 +44,11 @@ impl State {
             match name {
                 "Tgid" => state.group = value.parse().unwrap_or(0),
                 "State" => state.is_dead = value.starts_with(['Z', 'X']),
-                "SigPnd" => state.pending = u64::from_str_radix(value, 16).unwrap_or(0),
-                "SigBlk" => state.blocked = u64::from_str_radix(value, 16).unwrap_or(0),
+                "SigPnd" => state.pending = set(value),
+                "ShdPnd" => state.shared = set(value),
+                "SigBlk" => state.blocked = set(value),
+                "SigCgt" => state.caught = set(value),
+                "SigIgn" => state.ignored = set(value),
                 _ => {}
             }
         }
@@ -48,9 +57,25 @@ impl State {
 
     /// Whether `signal` will certainly be delivered to this thread next.
     pub(crate) fn will_get(&self, signal: i32) -> bool {
-        let bit = 1u64 << (signal - 1);
-        self.pending & bit != 0 && self.blocked & bit == 0
+        self.pending & !self.blocked & bit(signal) != 0
     }
+
+    /// Whether some signal waits to be delivered to this thread.
+    pub(crate) fn will_get_any(&self) -> bool {
+        (self.pending | self.shared) & !self.blocked != 0
+    }
+
+    /// Whether a signal means nothing to the process. Without a tracer the kernel drops such a signal when it is sent.
+    pub(crate) fn drops(&self, signal: i32) -> bool {
+        const BY_DEFAULT: [i32; 3] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH];
+        let is_default = self.caught & bit(signal) == 0 && BY_DEFAULT.contains(&signal);
+        is_default || self.ignored & bit(signal) != 0
+    }
+}
+
+/// A signal in a set of them.
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
 }
 
 /// The file that a process executes.
@@ -100,6 +125,9 @@ mod tests {
         assert!(state.will_get(libc::SIGTRAP) && !state.will_get(libc::SIGINT));
         assert!(!State { blocked: 0x10, ..state }.will_get(libc::SIGTRAP));
         assert!(State::parse("State:\tZ (zombie)\n").is_dead);
+        let state = State::parse("ShdPnd:\t1\nSigBlk:\t2\nSigIgn:\t4\nSigCgt:\t10000\n");
+        assert!(state.will_get_any() && state.drops(3) && !state.drops(17) && !state.drops(2));
+        assert!(State::default().drops(libc::SIGWINCH) && !State::default().will_get_any());
     }
 
     #[test]

@@ -32,6 +32,11 @@ pub(crate) trait Arch {
 
     /// Sets where a stopped thread goes on.
     fn set_pc(tid: Pid, address: u64) -> Result<(), Errno>;
+
+    /// A stopped thread may have been woken from a system call that the kernel does not start again by itself, as it does
+    /// for most. If `may_restart` agrees, it goes on in that call as if nothing had been. Where the arguments of the call
+    /// are lost by then, nothing is done, and the program sees EINTR.
+    fn restart_call(tid: Pid, may_restart: impl FnOnce() -> bool) -> Result<(), Errno>;
 }
 
 /// The breakpoint instruction of this machine.

@@ -15,6 +15,24 @@ pub(crate) struct X86_64;
 /// Where the kernel's `struct user` holds the instruction pointer; its registers come first.
 const RIP: usize = offset_of!(libc::user_regs_struct, rip);
 
+/// System calls that fail with EINTR when the thread is woken, be it only to be stopped (signal(7), last section).
+/// Outside of a call the register that holds the number is negative.
+const NOT_RESTARTED: [i64; 7] = [
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_io_getevents,
+];
+
+/// Code segment of 64-bit programs (`__USER_CS`); those of 32 bits have other numbers of system calls.
+const CODE_64_BITS: u64 = 0x33;
+
+/// Bytes of the SYSCALL instruction.
+const SYSCALL_BYTES: u64 = 2;
+
 impl Arch for X86_64 {
     const BREAKPOINT: &'static [u8] = &[0xcc];
     const ALIGN: usize = 1;
@@ -28,5 +46,17 @@ impl Arch for X86_64 {
 
     fn set_pc(tid: Pid, address: u64) -> Result<(), Errno> {
         ptrace::write_user(tid, RIP as *mut _, address as i64)
+    }
+
+    fn restart_call(tid: Pid, may_restart: impl FnOnce() -> bool) -> Result<(), Errno> {
+        let mut registers = ptrace::getregs(tid)?;
+        let is_interrupted = registers.rax as i64 == -i64::from(libc::EINTR);
+        let is_of_64_bits = registers.cs == CODE_64_BITS;
+        if is_interrupted && is_of_64_bits && NOT_RESTARTED.contains(&(registers.orig_rax as i64)) && may_restart() {
+            registers.rax = registers.orig_rax;
+            registers.rip -= SYSCALL_BYTES;
+            ptrace::setregs(tid, registers)?;
+        }
+        Ok(())
     }
 }

@@ -15,6 +15,7 @@ use nix::sys::ptrace as nix_ptrace;
 use nix::unistd::Pid;
 use units::Moment;
 
+use crate::arch::{Arch, Native};
 use crate::breakpoint::space::Space;
 use crate::breakpoint::table::Table;
 use crate::breakpoint::{Breakpoints, End, Exit, Observer, Stop, Stops};
@@ -144,6 +145,10 @@ impl<'a, O: Observer> Engine<'a, O> {
             0 if signal == libc::SIGTRAP => self.trapped(tid),
             _ => {
                 self.stops.signal += 1;
+                if event == 0 {
+                    // Untraced, the thread would not have been woken for this.
+                    let _ = Native::restart_call(tid, || State::read(tid).is_ok_and(|state| state.drops(signal)));
+                }
                 self.go_on(tid, if event == 0 { signal } else { 0 });
             }
         }
@@ -162,7 +167,7 @@ impl<'a, O: Observer> Engine<'a, O> {
         if is_tracing && in_group_stop && self.may_follow(tid) {
             let _ = ptrace::listen(tid);
         } else {
-            self.go_on_from_halt(tid);
+            self.go_on_from_halt(tid, signal);
         }
     }
 

@@ -52,10 +52,14 @@ impl<O: Observer> Engine<'_, O> {
     }
 
     /// The same for a thread that was stopped from outside, at any instruction.
-    pub(super) fn go_on_from_halt(&mut self, tid: Pid) {
+    pub(super) fn go_on_from_halt(&mut self, tid: Pid, signal: i32) {
         if (self.phase == Phase::Tracing && self.may_follow(tid)) || self.has_pending_trap(tid) {
             let _ = ptrace::go_on(tid, 0);
         } else {
+            if signal == libc::SIGTRAP {
+                // Our interrupt, not job control. If a signal waits too, it would have woken the thread anyway.
+                let _ = Native::restart_call(tid, || State::read(tid).is_ok_and(|state| !state.will_get_any()));
+            }
             self.let_go(tid, 0);
         }
     }

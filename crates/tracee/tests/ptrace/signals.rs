@@ -162,6 +162,60 @@ fn ptrace_children_that_outlive_the_program_are_let_go_of() {
     assert_eq!(text, "parent\nchild lives\n");
 }
 
+/// Ends the input when the program is free, and stops the tracing when a child of it has ended.
+struct Waiter {
+    log: Log,
+    stop: Stop,
+    input: Option<PipeWriter>,
+    helper: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Observer for Waiter {
+    fn started(&mut self, pid: u32) {
+        self.log.started(pid);
+    }
+
+    fn hit(&mut self, hit: Hit) {
+        self.log.hit(hit);
+        if hit.id == 1 {
+            let (child, parent) = (Pid::from_raw(hit.pid as i32), Pid::from_raw(self.log.pid as i32));
+            let stop = self.stop.clone();
+            self.helper = Some(std::thread::spawn(move || {
+                wait_for(child, &['Z']);
+                wait_for(parent, &['S']);
+                stop.request();
+            }));
+        }
+    }
+
+    fn released(&mut self, end: End) {
+        self.log.released(end);
+        wait_for(Pid::from_raw(self.log.pid as i32), &['S']);
+        self.input.take();
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn ptrace_waiting_calls_are_not_interrupted() {
+    let Some(program) = compile("cc", "waiting", &[]) else { return };
+    let mut sites: Vec<Site> = (0..).zip(["before", "again"]).map(|(id, name)| site(&program, name, id)).collect();
+    sites.push(Site { offset: 1 << 40, id: 9, ..sites[0] });
+    let breakpoints = breakpoints(sites);
+    let (reader, input) = std::io::pipe().expect("pipe");
+    let (output, writer) = std::io::pipe().expect("pipe");
+    let mut observer = Waiter { log: Log::default(), stop: breakpoints.stop(), input: Some(input), helper: None };
+    let program = Program::new([&program])
+        .input(fs::File::from(OwnedFd::from(reader)))
+        .output(fs::File::from(OwnedFd::from(writer)));
+    let outcome = breakpoints.launch(&program, &mut observer).expect("started");
+    drop(program);
+    observer.helper.expect("hit").join().expect("no panic");
+    let text = std::io::read_to_string(output).expect("text");
+    assert_eq!(text, "before 4\nagain 7\nepoll_wait 1 \n");
+    assert_eq!((outcome.exit, observer.log.ids(), observer.log.end), (Exit::Code(3), vec![0, 1], Some(End::Stopped)));
+}
+
 /// Runs one of the tests below as another process, with a tool before it.
 fn as_role(tool: &[&str], role: &str) -> Option<std::process::Output> {
     let exe = std::env::current_exe().expect("known");
