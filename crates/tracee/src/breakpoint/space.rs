@@ -38,6 +38,8 @@ pub(crate) enum Known {
 struct Planted {
     code: Code,
     purpose: Purpose,
+    /// In a file that was loaded with the program and stays as long as it; others may be unloaded and loaded again.
+    stays: bool,
 }
 
 /// See the module.
@@ -48,6 +50,8 @@ pub(crate) struct Space {
     planted: HashMap<u64, Planted>,
     retired: HashSet<u64>,
     libraries: Option<Libraries>,
+    /// Until the linker has loaded what the program needs.
+    is_starting: bool,
     /// Open sites when the linker's hook was last thought about.
     left: usize,
 }
@@ -59,6 +63,7 @@ impl Space {
         // Only the program and its linker are mapped yet, the linker above; the program is one if it was named as such.
         let hooks = mappings.iter().rev().filter_map(|mapping| Some((mapping, table.find_hook(pid, mapping)?)));
         space.libraries = hooks.filter_map(linker_at).next();
+        space.is_starting = true;
         space.plant(pid, &mappings, table)?;
         Ok(space)
     }
@@ -79,6 +84,7 @@ impl Space {
             planted: HashMap::new(),
             retired: HashSet::new(),
             libraries: None,
+            is_starting: false,
             left: 0,
         };
         Ok((space, maps::read(pid)?))
@@ -105,8 +111,9 @@ impl Space {
         let Space { libraries: Some(libraries), memory, .. } = self else { return Ok(()) };
         match libraries.news(memory, |path| table.has_sites(pid, path)) {
             News::Mapped => {
-                let mappings = maps::read(pid)?;
-                self.plant(pid, &mappings, table)
+                let planted = maps::read(pid).and_then(|mappings| self.plant(pid, &mappings, table));
+                self.is_starting = false;
+                planted
             }
             News::Nothing if self.left != table.left() => self.plant_linker(table),
             News::Nothing => Ok(()),
@@ -147,7 +154,7 @@ impl Space {
                 self.memory.set_code(address, &breakpoint_code())?;
             }
             self.retired.remove(&address);
-            self.planted.insert(address, Planted { code, purpose: Purpose::Site(index) });
+            self.planted.insert(address, Planted { code, purpose: Purpose::Site(index), stays: self.is_starting });
         } else if is_breakpoint {
             // Inherited, and hit elsewhere since.
             self.memory.set_code(address, &code)?;
@@ -156,12 +163,13 @@ impl Space {
         Ok(())
     }
 
-    /// Sees to it that the linker's hook is there exactly as long as sites are missing.
+    /// Sees to it that the linker's hook is there as long as sites are missing, or may come to be.
     fn plant_linker(&mut self, table: &Table) -> io::Result<()> {
         let Some(Libraries { address, hook, .. }) = self.libraries else { return Ok(()) };
         self.left = table.left();
-        let here: HashSet<SiteIndex> = self.planted.values().filter_map(|planted| planted.purpose.site()).collect();
-        let is_missing = table.open_in(self.executable).any(|index| !here.contains(&index));
+        let staying = self.planted.values().filter(|planted| planted.stays);
+        let staying: HashSet<SiteIndex> = staying.filter_map(|planted| planted.purpose.site()).collect();
+        let is_missing = table.open_in(self.executable).any(|index| !staying.contains(&index));
         let Ok(current) = self.memory.code(address) else { return Ok(()) };
         let stands = current == breakpoint_code();
         if is_missing && !self.planted.contains_key(&address) {
@@ -169,7 +177,7 @@ impl Space {
                 self.memory.set_code(address, &breakpoint_code())?;
             }
             self.retired.remove(&address);
-            self.planted.insert(address, Planted { code: hook.code, purpose: Purpose::Linker });
+            self.planted.insert(address, Planted { code: hook.code, purpose: Purpose::Linker, stays: true });
         } else if !is_missing && stands {
             self.memory.set_code(address, &hook.code)?;
             self.planted.remove(&address);

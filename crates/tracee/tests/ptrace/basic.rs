@@ -31,10 +31,19 @@ fn ptrace_static_programs_hit_their_sites() {
 }
 
 #[test]
-fn ptrace_musl_programs_load_libraries() {
-    let Some(program) = compile("musl-gcc", "phases", &[]) else { return };
-    let (log, _) = check(vec![site(&program, "first", 1)], &[program.to_str().expect("text")]);
-    assert_eq!(log.ids(), [1]);
+fn ptrace_plugins_come_and_go() {
+    for (compiler, flags) in [("cc", &["-ldl"][..]), ("musl-gcc", &[])] {
+        let Some(host) = compile(compiler, "host", flags) else { continue };
+        let plugin = |number| compile(compiler, "plugin", &["-shared", "-fPIC", &format!("-DPLUGIN={number}")]);
+        let (Some(one), Some(two)) = (plugin(1), plugin(2)) else { continue };
+        let arguments = [&host, &one, &two].map(|path| path.to_str().expect("text"));
+        let sites = vec![site(&one, "late", 3), site(&one, "plug", 1), site(&two, "late", 4), site(&two, "plug", 2)];
+        let (log, traced) = check(sites.clone(), &arguments);
+        assert_eq!((log.ids(), traced.end), (vec![1, 2, 3, 4], End::AllHit), "{compiler}");
+        // And when only one of them matters.
+        let (log, _) = check(vec![sites[2]], &arguments);
+        assert_eq!(log.ids(), [4], "{compiler}");
+    }
 }
 
 #[test]
