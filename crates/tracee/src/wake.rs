@@ -47,7 +47,7 @@ pub(crate) enum Call {
 }
 
 impl Stop {
-    /// A new one, for one launch.
+    /// A new one, for one launch at a time.
     pub fn new() -> Stop {
         Stop::default()
     }
@@ -58,9 +58,15 @@ impl Stop {
         self.shared.changed.notify_all();
     }
 
+    /// Called before a launch that is to be woken at `deadline`.
+    pub(crate) fn begin(&self, deadline: Instant) {
+        let mut state = self.lock();
+        *state = State { stop: state.stop, deadline: Some(deadline), call: None, done: false };
+    }
+
     /// Called by the tracing thread: wakes it at `deadline` instead of the one set before.
-    pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
-        self.lock().deadline = deadline;
+    pub(crate) fn set_deadline(&self, deadline: Instant) {
+        self.lock().deadline = Some(deadline);
         self.shared.changed.notify_all();
     }
 

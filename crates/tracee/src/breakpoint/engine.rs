@@ -125,7 +125,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             // It may have ended without executing anything.
             self.failure = self.started.take().and_then(Started::failure);
             self.release(End::Exited);
-            self.stop.set_deadline(Some(Instant::now() + GRACE));
+            self.stop.set_deadline(Instant::now() + GRACE);
         }
         self.note_released();
     }
@@ -271,6 +271,13 @@ impl<'a, O: Observer> Engine<'a, O> {
 
     pub(super) fn now(&self) -> Moment {
         Moment::default().after(self.start.elapsed())
+    }
+}
+
+/// The end of the tracing thread frees the program; should that end come early, by a panic, no breakpoint may stay.
+impl<O> Drop for Engine<'_, O> {
+    fn drop(&mut self) {
+        self.spaces.values_mut().for_each(Space::retire_all);
     }
 }
 

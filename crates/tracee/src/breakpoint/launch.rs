@@ -46,7 +46,7 @@ impl Breakpoints {
             return Ok(Err(Untraced::Privileged));
         }
         let stop = self.stop();
-        stop.set_deadline(Some(start + self.time_limit));
+        stop.begin(start + self.time_limit);
         let (tell, thread) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let tracing = scope.spawn(|| {
@@ -83,7 +83,7 @@ impl Breakpoints {
         }
         let mut engine = Engine::new(self, pid, waiting.go(), start, observer);
         engine.run().map_err(TraceeError::step("wait for the program"))?;
-        if let Some(source) = engine.failure {
+        if let Some(source) = engine.failure.take() {
             return Err(TraceeError::Execute { program: program.name(), source });
         }
         let (end, released) = match engine.phase {

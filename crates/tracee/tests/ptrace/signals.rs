@@ -242,3 +242,49 @@ fn role_denied() {
     assert_eq!(ran, plainly(&[path]));
     assert!(log.pid != 0 && log.hits.is_empty());
 }
+
+#[test]
+fn ptrace_an_observer_that_panics_leaves_the_program_alone() {
+    let Some(program) = compile("cc", "phases", &[]) else { return };
+    let (output, writer) = std::io::pipe().expect("pipe");
+    let mut sites: Vec<Site> = (0..).zip(["first", "second"]).map(|(id, name)| site(&program, name, id)).collect();
+    sites.push(site(&program, "third", 9));
+    let launched = Program::new([&program]).output(fs::File::from(OwnedFd::from(writer)));
+    let mut observer = At { log: Log::default(), hit: true, act: |_| panic!("on purpose") };
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        breakpoints(sites).launch(&launched, &mut observer).map(drop)
+    }));
+    assert!(result.is_err());
+    drop(launched);
+    assert_eq!(std::io::read_to_string(output).expect("text"), plainly(&[program.to_str().expect("text")]).output);
+}
+
+#[test]
+fn ptrace_programs_with_privileges_keep_them() {
+    let as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let tool = if nix::unistd::geteuid().is_root() { &as_nobody[..] } else { &["env"] };
+    let Some(output) = as_role(tool, "signals::role_unprivileged") else { return };
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !text.contains("running 1 test") {
+        return eprintln!("skipped: this test cannot be executed by others");
+    }
+    assert!(output.status.success(), "{text}");
+}
+
+#[test]
+#[ignore = "a part of ptrace_programs_with_privileges_keep_them"]
+fn role_unprivileged() {
+    use std::os::unix::fs::MetadataExt;
+    let Some(program) = compile("cc", "phases", &[]) else { return };
+    let sites = vec![site(&program, "first", 1)];
+    // Without privileges in either, all is as for root.
+    let (log, _) = check(sites.clone(), &[program.to_str().expect("text")]);
+    assert_eq!(log.ids(), [1]);
+    if !fs::metadata("/bin/su").is_ok_and(|metadata| metadata.mode() & 0o4000 != 0) {
+        return eprintln!("skipped: no set-user-id su");
+    }
+    for arguments in [["/bin/su", "--help"], ["su", "--help"]] {
+        let (ran, outcome) = launch(&breakpoints(sites.clone()), &arguments, &mut Log::default());
+        assert_eq!((ran, outcome.traced), (plainly(&arguments), Err(Untraced::Privileged)));
+    }
+}

@@ -147,4 +147,5 @@ fn ptrace_static_threads_outlive_breakpoints() {
 #[ignore = "takes minutes"]
 fn ptrace_threads_outlive_breakpoints_for_long() {
     stress(&[], RUNS_LONG);
+    stress(&["-static"], RUNS_LONG);
 }
