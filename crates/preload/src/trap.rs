@@ -24,6 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 /// The breakpoint instruction, and how the processor reports it.
 #[cfg(target_arch = "x86_64")]
 mod arch {
+    /// `si_code` of INT3; single steps have another.
+    pub(super) const TRAP_CODE: i32 = libc::SI_KERNEL;
+
     /// INT3.
     pub(super) const BREAKPOINT: &[u8] = &[0xcc];
 
@@ -41,6 +44,9 @@ mod arch {
 /// The breakpoint instruction, and how the processor reports it.
 #[cfg(target_arch = "aarch64")]
 mod arch {
+    /// `si_code` of BRK; single steps have another.
+    pub(super) const TRAP_CODE: i32 = libc::TRAP_BRKPT;
+
     /// BRK #0 (0xd4200000), little-endian.
     pub(super) const BREAKPOINT: &[u8] = &[0x00, 0x00, 0x20, 0xd4];
 
@@ -204,8 +210,7 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     // SAFETY: as above; nobody else knows this frame.
     let frame = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let address = arch::trap_address(frame);
-    // Codes of signals sent by processes are zero or negative.
-    let left_over = code > 0 && undo(address);
+    let left_over = code == arch::TRAP_CODE && undo(address);
     // SAFETY: errno is the thread's own.
     unsafe { *libc::__errno_location() = errno };
     if left_over {

@@ -47,6 +47,14 @@ impl Memory {
         Ok(code)
     }
 
+    /// Puts instruction bytes back where a breakpoint stands; anything else there is not ours.
+    pub(crate) fn restore(&self, address: u64, code: &Code) {
+        // Memory that cannot be read is gone, with the library or with the process.
+        if self.code(address).is_ok_and(|current| current == breakpoint_code()) {
+            let _ = self.set_code(address, code);
+        }
+    }
+
     /// Puts instruction bytes back, or a breakpoint there.
     pub(crate) fn set_code(&self, address: u64, code: &Code) -> io::Result<()> {
         self.0.write_all_at(&code[..BREAKPOINT.len()], address)

@@ -79,10 +79,9 @@ fn request(request: c_uint, tid: Pid, data: c_int) -> Result<(), Errno> {
     Errno::result(done).map(drop)
 }
 
-/// Whether the signal that a thread is about to get comes from the kernel, as those of breakpoints do: codes of signals
-/// sent by processes are zero or negative.
-pub(crate) fn from_kernel(tid: Pid) -> Result<bool, Errno> {
-    Ok(ptrace::getsiginfo(tid)?.si_code > 0)
+/// Where the signal comes from that a thread is about to get: `si_code`, zero or negative if a process sent it.
+pub(crate) fn signal_code(tid: Pid) -> Result<c_int, Errno> {
+    Ok(ptrace::getsiginfo(tid)?.si_code)
 }
 
 /// Whether two threads share their memory; None if this kernel cannot tell.

@@ -13,6 +13,7 @@ pub(crate) struct Aarch64;
 impl Arch for Aarch64 {
     /// 0xd4200000, little-endian: instructions are so on big-endian systems too.
     const BREAKPOINT: &'static [u8] = &[0x00, 0x00, 0x20, 0xd4];
+    const TRAP_CODE: i32 = libc::TRAP_BRKPT;
     const ALIGN: usize = 4;
     /// BTI c and NOP, which compilers put at the start of functions for branch target identification.
     const PADDING: &'static [&'static [u8]] = &[&[0x5f, 0x24, 0x03, 0xd5], &[0x1f, 0x20, 0x03, 0xd5]];

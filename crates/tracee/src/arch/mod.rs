@@ -20,6 +20,8 @@ pub(crate) const CODE_BYTES_MAX: usize = 4;
 pub(crate) trait Arch {
     /// The breakpoint instruction.
     const BREAKPOINT: &'static [u8];
+    /// `si_code` of the SIGTRAP that a breakpoint instruction causes; single steps and watchpoints have others.
+    const TRAP_CODE: i32;
     /// Instructions may begin at multiples of this.
     const ALIGN: usize;
     /// Code that may precede the return in an empty function.

@@ -35,6 +35,7 @@ const SYSCALL_BYTES: u64 = 2;
 
 impl Arch for X86_64 {
     const BREAKPOINT: &'static [u8] = &[0xcc];
+    const TRAP_CODE: i32 = libc::SI_KERNEL;
     const ALIGN: usize = 1;
     /// ENDBR64 and ENDBR32, which compilers put at the start of functions for control-flow enforcement.
     const PADDING: &'static [&'static [u8]] = &[&[0xf3, 0x0f, 0x1e, 0xfa], &[0xf3, 0x0f, 0x1e, 0xfb]];

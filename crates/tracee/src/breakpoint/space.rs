@@ -30,8 +30,8 @@ pub(crate) enum Purpose {
 pub(crate) enum Known {
     /// A breakpoint stands there.
     Planted(Purpose),
-    /// One stood there; the instruction is back.
-    Retired,
+    /// One stood there in place of this instruction, which is back.
+    Retired(Code),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,8 @@ pub(crate) struct Space {
     memory: Memory,
     executable: Option<FileId>,
     planted: HashMap<u64, Planted>,
-    retired: HashSet<u64>,
+    /// Where breakpoints stood, and the instructions in their place.
+    retired: HashMap<u64, Code>,
     libraries: Option<Libraries>,
     /// Until the linker has loaded what the program needs.
     is_starting: bool,
@@ -82,7 +83,7 @@ impl Space {
             memory: Memory::open(pid)?,
             executable: process::executable(pid).ok(),
             planted: HashMap::new(),
-            retired: HashSet::new(),
+            retired: HashMap::new(),
             libraries: None,
             is_starting: false,
             left: 0,
@@ -97,8 +98,18 @@ impl Space {
 
     /// How the address of a trap is known here.
     pub(crate) fn known(&self, address: u64) -> Option<Known> {
-        let retired = || self.retired.contains(&address).then_some(Known::Retired);
+        let retired = || self.retired.get(&address).copied().map(Known::Retired);
         self.planted.get(&address).map(|planted| Known::Planted(planted.purpose)).or_else(retired)
+    }
+
+    /// The instruction at an address where a breakpoint stands or stood.
+    pub(crate) fn code_before(&self, address: u64) -> Option<Code> {
+        self.planted.get(&address).map(|planted| planted.code).or_else(|| self.retired.get(&address).copied())
+    }
+
+    /// Takes a breakpoint out that should not be there.
+    pub(crate) fn restore(&self, address: u64, code: &Code) {
+        self.memory.restore(address, code);
     }
 
     /// Where a thread goes on that hit the linker's breakpoint.
@@ -122,9 +133,16 @@ impl Space {
 
     /// Plants every open site of these mappings that is not planted yet, and the linker's hook if more may follow.
     fn plant(&mut self, pid: Pid, mappings: &[Mapping], table: &mut Table) -> io::Result<()> {
-        // A library that is gone took its breakpoints along; what is mapped there now is not ours.
+        // A library that is gone took its breakpoints along. Should it only be writable for a moment, they are still known.
         let mapped = |address: u64| mappings.iter().any(|mapping| (mapping.start..mapping.end).contains(&address));
-        self.planted.retain(|address, _| mapped(*address));
+        let retired = &mut self.retired;
+        self.planted.retain(|address, planted| {
+            let stays = mapped(*address);
+            if !stays {
+                retired.insert(*address, planted.code);
+            }
+            stays
+        });
         for mapping in mappings {
             for (index, address) in table.in_mapping(pid, mapping) {
                 self.plant_site(index, address, table)?;
@@ -158,7 +176,7 @@ impl Space {
         } else if is_breakpoint {
             // Inherited, and hit elsewhere since.
             self.memory.set_code(address, &code)?;
-            self.retired.insert(address);
+            self.retired.insert(address, code);
         }
         Ok(())
     }
@@ -181,7 +199,7 @@ impl Space {
         } else if !is_missing && stands {
             self.memory.set_code(address, &hook.code)?;
             self.planted.remove(&address);
-            self.retired.insert(address);
+            self.retired.insert(address, hook.code);
         }
         Ok(())
     }
@@ -202,11 +220,8 @@ impl Space {
             if !which(breakpoint) {
                 return true;
             }
-            // Memory that cannot be read is gone, with the library or with the process.
-            if memory.code(*address).is_ok_and(|code| code == breakpoint_code()) {
-                let _ = memory.set_code(*address, &breakpoint.code);
-            }
-            retired.insert(*address);
+            memory.restore(*address, &breakpoint.code);
+            retired.insert(*address, breakpoint.code);
             false
         });
     }

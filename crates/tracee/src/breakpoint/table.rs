@@ -66,6 +66,14 @@ impl Table {
         false
     }
 
+    /// Notes hits of all other sites at the same place with the same condition, and returns them.
+    pub(crate) fn hit_twins(&mut self, index: SiteIndex) -> Vec<SiteIndex> {
+        let Site { file, offset, executable, .. } = self.sites[index].site;
+        let is_twin = |other: &Site| (other.file, other.offset, other.executable) == (file, offset, executable);
+        let same_file = self.by_file.get(&file).cloned().unwrap_or_default();
+        same_file.into_iter().filter(|other| is_twin(&self.sites[*other].site) && self.set_hit(*other)).collect()
+    }
+
     pub(crate) fn code(&self, index: SiteIndex) -> Option<Code> {
         self.sites[index].code
     }

@@ -7,6 +7,7 @@ use crate::breakpoint::engine::{Engine, Phase};
 use crate::breakpoint::space::{Known, Purpose};
 use crate::breakpoint::table::SiteIndex;
 use crate::breakpoint::{End, Hit, Observer};
+use crate::memory::{Code, Memory};
 use crate::ptrace;
 
 impl<O: Observer> Engine<'_, O> {
@@ -19,8 +20,9 @@ impl<O: Observer> Engine<'_, O> {
         match known {
             Known::Planted(Purpose::Linker) => self.at_linker(tid, address),
             Known::Planted(Purpose::Site(index)) => self.at_site(tid, address, index),
-            Known::Retired => {
+            Known::Retired(code) => {
                 self.stops.late += 1;
+                self.restore(tid, address, &code);
                 let _ = Native::set_pc(tid, address);
             }
         }
@@ -29,7 +31,7 @@ impl<O: Observer> Engine<'_, O> {
 
     /// The breakpoint of ours that this SIGTRAP comes from: its address, and what we know of it.
     fn trap_of(&self, tid: Pid) -> Option<(u64, Known)> {
-        if !ptrace::from_kernel(tid).ok()? {
+        if ptrace::signal_code(tid).ok()? != Native::TRAP_CODE {
             return None;
         }
         let address = Native::trap_address(tid).ok()?;
@@ -40,7 +42,18 @@ impl<O: Observer> Engine<'_, O> {
     pub(super) fn known(&self, tid: Pid, address: u64) -> Option<Known> {
         let own = self.threads.get(&tid).and_then(|thread| self.spaces.get(&thread.space?));
         let known = own.and_then(|space| space.known(address));
-        known.or_else(|| self.spaces.values().find_map(|space| space.known(address)).map(|_| Known::Retired))
+        known.or_else(|| self.spaces.values().find_map(|space| space.code_before(address)).map(Known::Retired))
+    }
+
+    /// Sees to it that no breakpoint stands where one should not: a thread would run into it again and again.
+    fn restore(&self, tid: Pid, address: u64, code: &Code) {
+        let own = self.threads.get(&tid).and_then(|thread| self.spaces.get(&thread.space?));
+        match own {
+            Some(space) => space.restore(address, code),
+            None => {
+                let _ = Memory::open(tid).map(|memory| memory.restore(address, code));
+            }
+        }
     }
 
     fn at_linker(&mut self, tid: Pid, address: u64) {
@@ -64,10 +77,14 @@ impl<O: Observer> Engine<'_, O> {
             return;
         }
         self.stops.site += 1;
-        self.hits += 1;
         let pid = self.threads.get(&tid).map_or(tid, |thread| thread.group).as_raw() as u32;
-        let hit = Hit { id: self.table.site(index).id, pid, moment: self.now() };
-        self.observer.hit(hit);
+        let moment = self.now();
+        let mut hit = vec![index];
+        hit.extend(self.table.hit_twins(index));
+        for index in hit {
+            self.hits += 1;
+            self.observer.hit(Hit { id: self.table.site(index).id, pid, moment });
+        }
         if self.table.left() == 0 && self.phase == Phase::Tracing {
             self.release(End::AllHit);
         }

@@ -57,6 +57,14 @@ fn ptrace_sites_in_libraries_are_planted_when_they_are_loaded() {
 }
 
 #[test]
+fn ptrace_two_sites_at_one_place_are_both_told() {
+    let Some(program) = compile("cc", "phases", &[]) else { return };
+    let sites = vec![site(&program, "first", 1), site(&program, "second", 2), site(&program, "first", 3)];
+    let (log, traced) = check(sites, &[program.to_str().expect("text")]);
+    assert_eq!((log.hits.len(), traced.stops.site, traced.end), (3, 2, End::AllHit));
+}
+
+#[test]
 fn ptrace_a_site_that_is_not_reached_changes_nothing() {
     let Some(program) = compile("cc", "phases", &[]) else { return };
     let (log, traced) = check(vec![site(&program, "never", 1)], &[program.to_str().expect("text")]);
