@@ -5,6 +5,24 @@
 //! and without root. Library loads are followed by one breakpoint in the dynamic linker. No seccomp filter is used here: a
 //! filter outlives its tracer, and then every system call that it would stop fails.
 //!
+//! ```no_run
+//! use tracee::{Breakpoints, FileId, Hit, Observer, Program, Site};
+//!
+//! struct Print;
+//! impl Observer for Print {
+//!     fn hit(&mut self, hit: Hit) {
+//!         eprintln!("{} after {} us", hit.id, hit.moment.0);
+//!     }
+//! }
+//!
+//! let file = FileId::of("/usr/lib/x86_64-linux-gnu/libz.so.1".as_ref())?;
+//! let breakpoints = Breakpoints::new([Site { file, offset: 0x3000, executable: None, id: 7 }]);
+//! let outcome = breakpoints.launch(&Program::new(["file", "--uncompress", "x.gz"]), &mut Print)?;
+//! std::process::exit(outcome.exit.code());
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The program is never changed in what it does. If it cannot be traced it runs untraced, and the [`Outcome`] says why.
 //! What cannot be hidden from it:
 //!

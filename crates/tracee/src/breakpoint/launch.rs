@@ -41,6 +41,7 @@ impl Breakpoints {
         start: Instant,
     ) -> Result<Result<Outcome, Untraced>, TraceeError> {
         use nix::sys::pthread::pthread_self;
+        use nix::sys::signal::{SigSet, Signal};
 
         if program.would_lose_privileges() {
             return Ok(Err(Untraced::Privileged));
@@ -52,6 +53,8 @@ impl Breakpoints {
             let tracing = scope.spawn(|| {
                 // Also when the engine panics: the caller must not wait for ever.
                 let _done = Done(&stop);
+                // Or the time limit could not end a wait.
+                let _ = SigSet::from(Signal::SIGURG).thread_unblock();
                 let _ = tell.send(pthread_self());
                 self.trace(program, observer, start)
             });

@@ -100,8 +100,9 @@ impl Breakpoints {
         self
     }
 
-    /// Whether sites may be hit in child processes too (the default). If not, children are let go of at their first
-    /// instruction, and may then run set-user-id programs.
+    /// Whether sites may be hit in child processes too (the default). If not, children are let go of before their first
+    /// instruction, and may then run set-user-id programs (see the crate's page): right for every program whose sites
+    /// were all seen in its first process, whatever that executes.
     pub fn follow_children(mut self, follow: bool) -> Breakpoints {
         self.follow_children = follow;
         self
