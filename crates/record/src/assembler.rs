@@ -77,6 +77,7 @@ pub(crate) struct Assembler {
     events: Vec<Event>,
     /// Nanoseconds of the monotonic clock when the recording began.
     began: u64,
+    source: Source,
     full: bool,
     lost: u64,
     started: usize,
@@ -84,8 +85,8 @@ pub(crate) struct Assembler {
 }
 
 impl Assembler {
-    /// Nothing seen yet; `began` is now, in nanoseconds of the monotonic clock.
-    pub(crate) fn new(files: Files, began: u64) -> Assembler {
+    /// Nothing seen yet; `began` is now, in nanoseconds of the monotonic clock. `source` says which of what comes counts as a touch.
+    pub(crate) fn new(files: Files, source: Source, began: u64) -> Assembler {
         Assembler {
             files,
             processes: HashMap::new(),
@@ -93,6 +94,7 @@ impl Assembler {
             looked_up: HashSet::new(),
             events: Vec::new(),
             began,
+            source,
             full: false,
             lost: 0,
             started: 0,
@@ -250,7 +252,7 @@ impl Assembler {
             self.start(at, token, &map.path);
         }
         let Some(file) = file else { return };
-        if names_it {
+        if names_it && self.source != Source::Residency {
             // It read the ELF header.
             self.touch(at, token, file, 0, How::Local);
         }
@@ -268,7 +270,14 @@ impl Assembler {
         let page = page_of(offset);
         // The instruction was to be fetched itself. One that goes on from the page before has another address.
         let is_code = instruction == address && area.executable && process.code.insert((file, page));
-        let pages = page_of(area.offset + (first - area.start))..page_of(area.offset + (last - 1 - area.start)) + 1;
+        let window = page_of(area.offset + (first - area.start))..page_of(area.offset + (last - 1 - area.start)) + 1;
+        let pages = match self.source {
+            // The trace points tell ranges themselves, but not that the disk was read.
+            Source::Filemap if !major => 0..0,
+            Source::Filemap => page..page + 1,
+            Source::Residency => 0..0,
+            _ => window,
+        };
         for index in pages {
             let how = if major && index == page { How::Demand } else { How::Local };
             self.touch(at, token, file, index, how);
@@ -294,7 +303,7 @@ impl Assembler {
 
     fn range(&mut self, at: Moment, id: u32, identity: Identity, offset: u64, bytes: u64, missing: bool) {
         let Some(file) = self.files.by_identity(identity) else { return };
-        if bytes == 0 {
+        if bytes == 0 || self.source == Source::Residency {
             return;
         }
         let end = offset.saturating_add(bytes).min(self.files.get(file).size);
@@ -360,9 +369,13 @@ impl Assembler {
     ///
     /// # Errors
     /// More processes run at one time than a trace can hold.
-    pub(crate) fn finish(mut self, source: Source, ended: u64) -> Result<(Vec<u8>, Summary), TraceError> {
+    pub(crate) fn finish(mut self, ended: u64) -> Result<(Vec<u8>, Summary), TraceError> {
+        let source = self.source;
         let at = Moment(ended.saturating_sub(self.began) / 1000);
         let changed = self.files.changed();
+        if source == Source::Residency {
+            self.add_resident(at);
+        }
         let mut summary = Summary { lost: self.lost, preloaded: self.preloaded, ..Summary::default() };
         summary.processes = self.started;
         summary.changed = changed.len();
@@ -375,6 +388,32 @@ impl Assembler {
         }
         writer.finish()?;
         Ok((writer.take(), summary))
+    }
+
+    /// What is in memory now, in the order of files and offsets, as touched by a last process with the first one's name.
+    fn add_resident(&mut self, at: Moment) {
+        let first = self.events.iter().find_map(|event| match event {
+            Event::Start { name, .. } => Some(name.clone()),
+            _ => None,
+        });
+        let token = new_token();
+        self.start(at, token, &first.unwrap_or_default());
+        let files: Vec<FileIndex> = self.files.iter().map(|(index, _)| index).collect();
+        for file in files {
+            for (first, end) in self.files.resident(file).unwrap_or_default() {
+                for index in page_of(first)..page_of(end + PAGE_BYTES as u64 - 1) {
+                    self.touch(at, token, file, index, How::Local);
+                }
+            }
+        }
+    }
+
+    /// Files of which the kernel would not say what is in memory.
+    pub(crate) fn unknown(&self) -> usize {
+        match self.source {
+            Source::Residency => self.files.iter().filter(|(index, _)| self.files.resident(*index).is_none()).count(),
+            _ => 0,
+        }
     }
 
     /// Whether a limit ended the recording before the program.

@@ -7,11 +7,13 @@ use std::io::{self, PipeReader};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
 
 use nix::poll::{PollFd, PollFlags};
 use tracee::perf::Rings;
 
 use crate::assembler::Assembler;
+use crate::filemap::Filemap;
 use crate::library::Library;
 use crate::raw::{Did, Raw};
 
@@ -26,6 +28,10 @@ pub(crate) struct Sources {
     pub(crate) perf: Option<Rings>,
     /// Reads and look-ups, by the preloaded library.
     pub(crate) library: Option<Library>,
+    /// Ranges, by the kernel's trace points.
+    pub(crate) filemap: Option<Filemap>,
+    /// Calls that stopped.
+    pub(crate) traced: Option<Receiver<Raw>>,
 }
 
 /// See the module.
@@ -82,6 +88,13 @@ impl Collector {
         if let Some(library) = &mut self.sources.library {
             // Reading memory of our own does not fail.
             let _ = library.drain(|raw| pending.push(raw));
+        }
+        if let Some(filemap) = &mut self.sources.filemap {
+            // What the kernel does not give is not there; the trace then lacks it.
+            let _ = filemap.drain(|raw| pending.push(raw));
+        }
+        if let Some(traced) = &self.sources.traced {
+            pending.extend(traced.try_iter());
         }
     }
 

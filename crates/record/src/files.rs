@@ -125,6 +125,16 @@ impl Files {
         &self.known[index.0 as usize]
     }
 
+    /// The ranges of a file that are in memory; `None` if the kernel does not tell us the truth about this file, because it is not
+    /// ours and we may not write to it.
+    pub(crate) fn resident(&self, index: FileIndex) -> Option<Vec<(u64, u64)>> {
+        let path = OsStr::from_bytes(&self.get(index).path);
+        let file = std::fs::File::open(path).ok()?;
+        let is_ours = file.metadata().ok()?.uid() == rustix::process::geteuid().as_raw();
+        let may_write = rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+        (is_ours || may_write).then(|| tracee::residency::resident(&file).ok())?
+    }
+
     /// All files with their numbers, in the order of being met.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (FileIndex, &Known)> {
         self.known.iter().enumerate().map(|(index, known)| (FileIndex(index as u32), known))

@@ -7,7 +7,12 @@
 //!
 //! | source | sees | needs |
 //! |---|---|---|
+//! | filemap | every range that a fault maps or a read takes | root |
 //! | perf | page faults and mappings, without a stop, on a warm cache too; 64 KiB around each fault | `perf_event_paranoid` at most 2 |
+//! | residency | what of the files is in memory afterwards | files that are ours |
+//!
+//! Beside it, reads and look-ups come from a preloaded library (`crates/preload`, no stops), or from stops at system calls chosen by
+//! a seccomp filter, for static programs. First instructions of code come from perf.
 //!
 //! What is recorded is what was *touched*, not what the kernel read ahead: lists of the latter made programs slower.
 //!
@@ -16,37 +21,40 @@
 mod assembler;
 mod collector;
 mod error;
+mod filemap;
 mod files;
 mod library;
+mod program;
 mod raw;
 mod request;
 // Both sides compile the same file, and each uses a part of it.
 #[allow(dead_code)]
 #[path = "../../preload/src/ring.rs"]
 mod ring;
+mod sources;
 mod space;
 mod supervise;
+mod traced;
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
-use std::process::Command;
-use std::sync::Arc;
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, mpsc};
 
 use trace::Source;
-use tracee::perf::Rings;
 
 pub use assembler::Summary;
 pub use error::RecordError;
 pub use library::{LIBRARY, find_library};
-pub use request::{ReadsChoice, Request, SourceChoice};
+pub use request::{MapsChoice, ReadsChoice, Request, SourceChoice};
+pub use tracee::follow::Counts;
 
 use assembler::Assembler;
-use collector::{Collector, Sources, now};
+use collector::{Collector, now};
 use files::Files;
-use library::Library;
 use supervise::Signals;
+use traced::Interpreter;
 
 /// A recording that was made.
 #[derive(Clone, Debug)]
@@ -59,6 +67,8 @@ pub struct Outcome {
     pub source: Source,
     /// What it holds.
     pub summary: Summary,
+    /// Stops of the program that the recording made.
+    pub stops: Counts,
     /// What the user should know about it: why a better source was not used, what may be missing.
     pub notes: Vec<String>,
 }
@@ -71,24 +81,33 @@ pub struct Outcome {
 /// The source that was asked for does not work here, or the program cannot be started. It did not run then.
 pub fn record(request: &Request) -> Result<Outcome, RecordError> {
     let mut notes = Vec::new();
-    let (source, mut sources) = open(request, &mut notes)?;
-    let path = library(request, &mut notes)?;
-    let mut command = command(request);
-    if let Some(path) = &path {
-        let library = Library::new().map_err(RecordError::system("make the ring of reads"))?;
-        command.envs(library.environment(path, preloaded(request)));
-        sources.library = Some(library);
-    }
+    let chosen = sources::choose(request, &mut notes)?;
+    let (source, mut sources, filter) = (chosen.source, chosen.sources, chosen.filter);
     let signals = Signals::block().map_err(RecordError::system("receive signals"))?;
-    let assembler = Assembler::new(Files::new(path), now());
+    let mut command = command(request);
+    if let (Some(path), Some(library)) = (&chosen.library, &sources.library) {
+        command.envs(library.environment(path, preloaded(request)));
+    }
+    tracee::child::with_signal_mask(&mut command, signals.mask_before());
+    let (to, from) = mpsc::channel();
+    if let Some(filter) = &filter {
+        tracee::child::under(&mut command, filter.clone());
+        sources.traced = Some(from);
+    }
+    if let Some(filemap) = &sources.filemap {
+        filemap.start().map_err(|source| RecordError::Source { what: "filemap trace points", source })?;
+    }
+    let assembler = Assembler::new(Files::new(chosen.library), source, now());
     let running = Arc::new(AtomicUsize::new(usize::MAX));
     let collector = Collector::new(sources, assembler, Arc::clone(&running));
     let (stop, stopper) = io::pipe().map_err(RecordError::system("make a pipe"))?;
-    tracee::child::with_signal_mask(&mut command, signals.mask_before());
     let mut child =
         command.spawn().map_err(|source| RecordError::Start { program: request.program.clone(), source })?;
     let thread = std::thread::spawn(move || collector.run(&stop));
-    let status = supervise::wait(&mut child, &signals);
+    let ended = match filter {
+        Some(_) => follow(child.id(), &signals, Interpreter::new(to)),
+        None => supervise::wait(&mut child, &signals).map(|status| (status, Counts::default())),
+    };
     if request.wait_all {
         supervise::wait_all(&running, &signals).map_err(RecordError::system("wait for processes"))?;
     }
@@ -97,44 +116,42 @@ pub fn record(request: &Request) -> Result<Outcome, RecordError> {
         what: "collect what was seen",
         source: io::Error::other("its thread panicked"),
     })?;
-    let status = status.map_err(RecordError::system("wait for the program"))?;
+    let (status, stops) = ended.map_err(RecordError::system("wait for the program"))?;
+    finish(assembler, source, supervise::exit_code(status), stops, notes)
+}
+
+fn finish(
+    assembler: Assembler,
+    source: Source,
+    code: i32,
+    stops: Counts,
+    mut notes: Vec<String>,
+) -> Result<Outcome, RecordError> {
     if assembler.is_full() {
         notes.push("the trace reached its limit and ends before the program did".into());
     }
+    let unknown = assembler.unknown();
+    if unknown > 0 {
+        notes.push(format!("the kernel does not say what of {unknown} files is in memory: they are others'"));
+    }
     let (trace, summary) = assembler
-        .finish(source, now())
+        .finish(now())
         .map_err(|error| RecordError::System { what: "write the trace", source: io::Error::other(error) })?;
     if summary.lost > 0 {
         notes.push(format!("{} records were lost: the trace may lack pages", summary.lost));
     }
-    Ok(Outcome { code: supervise::exit_code(status), trace, source, summary, notes })
+    Ok(Outcome { code, trace, source, summary, stops, notes })
 }
 
-/// Opens what will be recorded with, and says what it is.
-fn open(request: &Request, notes: &mut Vec<String>) -> Result<(Source, Sources), RecordError> {
-    let perf = Rings::open(request.ring_bytes).map_err(|source| RecordError::Source { what: "perf events", source })?;
-    if !perf.sees_kernel_faults() {
-        notes.push("perf_event_paranoid hides page faults inside system calls".into());
-    }
-    Ok((Source::Perf, Sources { perf: Some(perf), ..Sources::default() }))
-}
-
-/// The library to preload, if reads are to be seen by it.
-fn library(request: &Request, notes: &mut Vec<String>) -> Result<Option<PathBuf>, RecordError> {
-    if request.reads == ReadsChoice::None {
-        return Ok(None);
-    }
-    let path = request.library.clone().or_else(find_library).map(|path| path.canonicalize());
-    match path.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::NotFound))) {
-        Ok(path) => Ok(Some(path)),
-        Err(source) if request.reads == ReadsChoice::Preload => {
-            Err(RecordError::Source { what: "the preloaded library", source })
-        }
-        Err(_) => {
-            notes.push(format!("{LIBRARY} is not beside this program: reads and look-ups are not seen"));
-            Ok(None)
-        }
-    }
+/// Follows a program under a filter to the end of its last process.
+fn follow(child: u32, signals: &Signals, mut interpreter: Interpreter) -> io::Result<(ExitStatus, Counts)> {
+    let (stop, stopper) = io::pipe()?;
+    std::thread::scope(|scope| {
+        scope.spawn(|| supervise::forward(child, signals, &stop));
+        let ended = tracee::follow::follow(child, |call| interpreter.seen(call));
+        drop(stopper);
+        ended
+    })
 }
 
 /// What the program would preload anyway.

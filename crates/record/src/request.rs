@@ -20,6 +20,8 @@ pub struct Request {
     pub source: SourceChoice,
     /// What tells which ranges of files are read, and what is looked up.
     pub reads: ReadsChoice,
+    /// What tells which files are mapped.
+    pub maps: MapsChoice,
     /// The library that is preloaded to see reads; [`find_library`](crate::find_library) if `None`.
     pub library: Option<PathBuf>,
     /// Go on until every process that the program started has ended, not only the program.
@@ -38,6 +40,7 @@ impl Request {
             directory: None,
             source: SourceChoice::Auto,
             reads: ReadsChoice::Auto,
+            maps: MapsChoice::Auto,
             library: None,
             wait_all: false,
             ring_bytes: perf::RING_BYTES_MAX,
@@ -53,6 +56,10 @@ pub enum SourceChoice {
     Auto,
     /// Page faults as perf events.
     Perf,
+    /// The kernel's `filemap` trace points, as root.
+    Filemap,
+    /// What of the files is in memory afterwards.
+    Residency,
 }
 
 /// What tells which ranges of files are read, and what is looked up.
@@ -63,6 +70,22 @@ pub enum ReadsChoice {
     Auto,
     /// A library that is loaded before the program: no stops, no root.
     Preload,
-    /// Nothing: mapped files only.
+    /// Stops at the calls that read and look up: for static programs. Up to half of a program's time.
+    Seccomp,
+    /// Nothing: mapped files only, or what the source sees itself.
     None,
+}
+
+/// What tells which files are mapped, and where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MapsChoice {
+    /// Perf events, or stops where there are none.
+    #[default]
+    Auto,
+    /// Perf events.
+    Perf,
+    /// Perf events and stops at each mapping of a file.
+    Seccomp,
+    /// Perf events and stops at each mapping of a file that code may run in.
+    SeccompExecutable,
 }

@@ -1,6 +1,6 @@
 //! Waiting for the program, with signals passed on.
 
-use std::io;
+use std::io::{self, PipeReader};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
@@ -78,6 +78,22 @@ pub(crate) fn wait(child: &mut Child, signals: &Signals) -> io::Result<ExitStatu
             return child.wait();
         }
         signals.forward(to)?;
+    }
+}
+
+/// Passes signals on to the process `to` until the other end of `stop` is closed.
+pub(crate) fn forward(to: u32, signals: &Signals, stop: &PipeReader) -> io::Result<()> {
+    loop {
+        let mut fds =
+            [PollFd::new(stop.as_fd(), PollFlags::POLLIN), PollFd::new(signals.fd.as_fd(), PollFlags::POLLIN)];
+        match nix::poll::poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if fds[0].revents().is_some_and(|events| !events.is_empty()) {
+            return Ok(());
+        }
+        signals.forward(nix::unistd::Pid::from_raw(to as i32))?;
     }
 }
 

@@ -42,7 +42,10 @@
 #![cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 
 pub mod child;
+pub mod follow;
 pub mod perf;
+pub mod residency;
+pub mod seccomp;
 
 mod breakpoint;
 mod error;

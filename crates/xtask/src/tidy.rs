@@ -23,12 +23,18 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/bench/src/lab/guest/pages.rs",
     "crates/launch/src/fiemap.rs",
     "crates/launch/src/priority.rs",
+    "crates/preload/src/reads/exports.rs",
+    "crates/preload/src/reads/notes.rs",
+    "crates/preload/src/reads/writer.rs",
     "crates/preload/src/trap.rs",
     "crates/tracee/src/child.rs",
+    "crates/tracee/src/follow.rs",
     "crates/tracee/src/perf.rs",
     "crates/tracee/src/ptrace.rs",
     "crates/tracee/src/spawn.rs",
     "crates/tracee/src/wake.rs",
+    "crates/tracee/src/residency.rs",
+    "crates/tracee/src/seccomp.rs",
 ];
 
 /// Which of our crates each crate may use; `units` is open to all. ARCHITECTURE.md draws the same table.

@@ -1,5 +1,7 @@
 //! Programs that touch known pages, recorded.
 
+mod sources;
+mod stops;
 mod support;
 
 use std::collections::BTreeSet;
@@ -129,15 +131,9 @@ fn perf_lookups_are_recorded_with_what_they_found() {
     let mut request = place.request(&["open", "DATA", &folder, &place.path("link/../link/none")]);
     request.library = Some(library);
     let (_, events) = place.record(request);
-    let found = |path: &str| {
-        events.iter().find_map(|event| match event {
-            Event::Lookup { found, path: other, .. } if *other == path.as_bytes()[1..] => Some(*found),
-            _ => None,
-        })
-    };
-    assert_eq!(found(&data), Some(Found::File));
-    assert_eq!(found(&folder), Some(Found::Directory));
-    assert_eq!(found(&place.path("folder/none")), Some(Found::Nothing));
+    assert_eq!(support::found(&events, &data), Some(Found::File));
+    assert_eq!(support::found(&events, &folder), Some(Found::Directory));
+    assert_eq!(support::found(&events, &place.path("folder/none")), Some(Found::Nothing));
 }
 
 #[test]

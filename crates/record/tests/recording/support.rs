@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use record::{Outcome, ReadsChoice, Request};
-use trace::{Event, Limits};
+use record::{Outcome, Request, SourceChoice};
+use trace::{Event, Found, Limits};
 
 /// Pages of the data file; its last one is not full.
 pub const PAGES: u32 = 1024;
@@ -25,6 +25,10 @@ impl Place {
     pub fn new(source: &str) -> Option<Place> {
         if source == "perf" && tracee::perf::Rings::open(1 << 16).is_err() {
             eprintln!("skipped: perf events are not allowed here");
+            return None;
+        }
+        if source == "filemap" && !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: trace points need root");
             return None;
         }
         let folder = tempfile::tempdir().expect("a folder");
@@ -64,7 +68,8 @@ impl Place {
         let mut request = Request::new(self.program());
         let data = self.path("data");
         request.arguments = arguments.iter().map(|text| if *text == "DATA" { &data } else { *text }.into()).collect();
-        request.reads = ReadsChoice::Auto;
+        request.source = SourceChoice::Perf;
+        request.library = Some("/nonexistent".into());
         request
     }
 
@@ -121,6 +126,14 @@ pub fn assert_sound(events: &[Event]) {
             _ => {}
         }
     }
+}
+
+/// What a look-up of `path` found.
+pub fn found(events: &[Event], path: &str) -> Option<Found> {
+    events.iter().find_map(|event| match event {
+        Event::Lookup { found, path: other, .. } if *other == path.as_bytes()[1..] => Some(*found),
+        _ => None,
+    })
 }
 
 pub fn name(event: &Event) -> Option<&[u8]> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use record::{Outcome, RecordError, Request, SourceChoice};
+use record::{MapsChoice, Outcome, ReadsChoice, RecordError, Request, SourceChoice};
 
 use crate::failure;
 use crate::progress;
@@ -15,7 +15,8 @@ trace is complete however the program ends.\n\n\
 Of an image (TARGET): the mount is new, so all that the program reads is seen; the kernel reads nothing ahead.\n\n\
 Of this machine: the program, its threads and children are followed until the program itself ends (--wait-all: until all of \
 them have). Recorded is what they touch, also what is in memory already, but not what the kernel reads ahead. Files that are \
-written meanwhile are left out. Set-user-id programs cannot be watched without root.";
+written meanwhile are left out. Set-user-id programs cannot be watched without root. With stops (seccomp), the recording lasts \
+until the last process has ended, and Ctrl-Z does not stop them.";
 
 /// What only a recording of this machine knows.
 #[derive(clap::Args, Clone)]
@@ -24,6 +25,18 @@ pub struct Options {
     /// What tells which pages are touched
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "target")]
     source: SourceArg,
+
+    /// What tells which parts of files are read, and which paths are looked up
+    #[arg(long, value_enum, default_value = "auto", conflicts_with = "target")]
+    reads: ReadsArg,
+
+    /// What tells which files are mapped
+    #[arg(long, value_enum, default_value = "auto", conflicts_with = "target")]
+    mmaps: MapsArg,
+
+    /// The library to preload (default: librunnel_trace.so beside this program, or in ../lib/runnel)
+    #[arg(long, value_name = "FILE", conflicts_with = "target")]
+    library: Option<PathBuf>,
 
     /// Go on until every process that the program started has ended
     #[arg(long, conflicts_with = "target")]
@@ -36,6 +49,34 @@ enum SourceArg {
     Auto,
     /// Page faults as perf events: no root, no stops
     Perf,
+    /// The kernel's filemap trace points: exact ranges; root
+    Filemap,
+    /// What of the files is in memory afterwards, of files that are yours
+    Residency,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum ReadsArg {
+    /// A preloaded library; for static programs the trace points or stops
+    Auto,
+    /// A preloaded library: no stops
+    Preload,
+    /// Stops at each call that reads or looks up; the whole tree is traced to its end
+    Seccomp,
+    /// Mapped files only, or what the source sees itself
+    None,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum MapsArg {
+    /// Perf events, or stops where there are none
+    Auto,
+    /// Perf events
+    Perf,
+    /// Stops at each mapping of a file as well
+    Seccomp,
+    /// Stops at each mapping of a file that code may run in as well
+    SeccompExec,
 }
 
 /// Runs the program, writes the trace, and ends with the program's exit code.
@@ -69,7 +110,22 @@ fn request(args: &super::Args) -> anyhow::Result<Request> {
     request.source = match args.local.source {
         SourceArg::Auto => SourceChoice::Auto,
         SourceArg::Perf => SourceChoice::Perf,
+        SourceArg::Filemap => SourceChoice::Filemap,
+        SourceArg::Residency => SourceChoice::Residency,
     };
+    request.reads = match args.local.reads {
+        ReadsArg::Auto => ReadsChoice::Auto,
+        ReadsArg::Preload => ReadsChoice::Preload,
+        ReadsArg::Seccomp => ReadsChoice::Seccomp,
+        ReadsArg::None => ReadsChoice::None,
+    };
+    request.maps = match args.local.mmaps {
+        MapsArg::Auto => MapsChoice::Auto,
+        MapsArg::Perf => MapsChoice::Perf,
+        MapsArg::Seccomp => MapsChoice::Seccomp,
+        MapsArg::SeccompExec => MapsChoice::SeccompExecutable,
+    };
+    request.library.clone_from(&args.local.library);
     Ok(request)
 }
 
@@ -92,6 +148,8 @@ fn tell(json: bool, path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
         json["trace_bytes"] = outcome.trace.len().into();
         json["exit_code"] = outcome.code.into();
         json["source"] = outcome.source.to_string().into();
+        let stops = &outcome.stops;
+        json["stops"] = serde_json::json!({ "maps": stops.maps, "calls": stops.calls, "others": stops.others });
         json["notes"] = outcome.notes.clone().into();
         eprintln!("{json}");
         return Ok(());

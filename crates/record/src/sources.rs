@@ -1,0 +1,123 @@
+//! Choosing what to record with: the best that works here, and a word on why nothing better does.
+
+use std::io;
+use std::path::PathBuf;
+
+use trace::Source;
+use tracee::perf::Rings;
+use tracee::seccomp::{Calls, Filter, LOOKUPS, Maps, READS};
+
+use crate::collector::Sources;
+use crate::error::RecordError;
+use crate::filemap::Filemap;
+use crate::library::{LIBRARY, Library, find_library};
+use crate::program;
+use crate::request::{MapsChoice, ReadsChoice, Request, SourceChoice};
+
+/// What a recording is made with.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    /// What the trace will say.
+    pub(crate) source: Source,
+    /// What is open.
+    pub(crate) sources: Sources,
+    /// The library to preload, if any.
+    pub(crate) library: Option<PathBuf>,
+    /// The filter to put the program under, if any.
+    pub(crate) filter: Option<Filter>,
+}
+
+/// Chooses, and opens all but the filter.
+pub(crate) fn choose(request: &Request, notes: &mut Vec<String>) -> Result<Chosen, RecordError> {
+    let (source, mut sources) = touches(request, notes)?;
+    let is_seen = sources.filemap.as_ref().is_some_and(Filemap::sees_reads);
+    let is_static = program::is_static(&request.program);
+    let library = match request.reads {
+        ReadsChoice::Auto if !is_static => library(request, notes)?,
+        ReadsChoice::Preload => library(request, notes)?,
+        _ => None,
+    };
+    if library.is_some() {
+        sources.library = Some(Library::new().map_err(RecordError::system("make the ring of reads"))?);
+    }
+    let by_stops = match request.reads {
+        ReadsChoice::Seccomp => true,
+        ReadsChoice::Auto => is_static && !is_seen,
+        _ => false,
+    };
+    let maps = match request.maps {
+        MapsChoice::Auto if sources.perf.is_none() => Maps::Files,
+        MapsChoice::Auto | MapsChoice::Perf => Maps::None,
+        MapsChoice::Seccomp => Maps::Files,
+        MapsChoice::SeccompExecutable => Maps::Executable,
+    };
+    let numbers = if by_stops { [READS, LOOKUPS].concat() } else { Vec::new() };
+    let calls = Calls { maps, numbers };
+    let filter = (by_stops || maps != Maps::None).then(|| Filter::new(&calls));
+    if filter.is_some() {
+        notes.push("the program is traced to the end of its last process".into());
+        if !rustix::process::geteuid().is_root() {
+            notes.push("set-user-id programs that it starts have no privileges (no_new_privs)".into());
+        }
+    }
+    Ok(Chosen { source, sources, library, filter })
+}
+
+/// What sees the touches of mapped files.
+fn touches(request: &Request, notes: &mut Vec<String>) -> Result<(Source, Sources), RecordError> {
+    let failed = |what| move |source| RecordError::Source { what, source };
+    let perf = || Rings::open(request.ring_bytes);
+    match request.source {
+        SourceChoice::Filemap => {
+            let filemap = Filemap::open().map_err(failed("filemap trace points"))?;
+            Ok(with_filemap(filemap, perf().ok(), notes))
+        }
+        SourceChoice::Perf => Ok(with_perf(perf().map_err(failed("perf events"))?, notes)),
+        SourceChoice::Residency => Ok((Source::Residency, Sources { perf: perf().ok(), ..Sources::default() })),
+        SourceChoice::Auto => {
+            match Filemap::open() {
+                Ok(filemap) => return Ok(with_filemap(filemap, perf().ok(), notes)),
+                Err(error) => notes.push(format!("not by filemap trace points, which see ranges exactly: {error}")),
+            }
+            match perf() {
+                Ok(perf) => Ok(with_perf(perf, notes)),
+                Err(error) => {
+                    notes.push(format!("not by perf events, which see the order: {error} (perf_event_paranoid?)"));
+                    Ok((Source::Residency, Sources::default()))
+                }
+            }
+        }
+    }
+}
+
+fn with_filemap(filemap: Filemap, perf: Option<Rings>, notes: &mut Vec<String>) -> (Source, Sources) {
+    if perf.is_none() {
+        notes.push("no perf events: places for breakpoints are not known".into());
+    }
+    if !filemap.sees_reads() {
+        notes.push("this kernel has no trace point for reads (Linux 6.13)".into());
+    }
+    (Source::Filemap, Sources { perf, filemap: Some(filemap), ..Sources::default() })
+}
+
+fn with_perf(perf: Rings, notes: &mut Vec<String>) -> (Source, Sources) {
+    if !perf.sees_kernel_faults() {
+        notes.push("perf_event_paranoid hides page faults inside system calls".into());
+    }
+    (Source::Perf, Sources { perf: Some(perf), ..Sources::default() })
+}
+
+/// The library to preload.
+fn library(request: &Request, notes: &mut Vec<String>) -> Result<Option<PathBuf>, RecordError> {
+    let path = request.library.clone().or_else(find_library).map(|path| path.canonicalize());
+    match path.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::NotFound))) {
+        Ok(path) => Ok(Some(path)),
+        Err(source) if request.reads == ReadsChoice::Preload => {
+            Err(RecordError::Source { what: "the preloaded library", source })
+        }
+        Err(_) => {
+            notes.push(format!("{LIBRARY} is not beside this program: look-ups are not seen, nor reads without root"));
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Programs under a filter: stops at chosen calls.
+
+use record::{MapsChoice, ReadsChoice, SourceChoice};
+
+use crate::check;
+use crate::support::{self, Place, pages, windows};
+
+#[test]
+fn ptrace_reads_of_static_programs_are_recorded() {
+    let Some(place) = Place::new("perf").and_then(Place::with_static_program) else { return };
+    for call in ["pread", "read"] {
+        let mut request = place.request(&[call, "DATA", "8000", "9000"]);
+        request.source = SourceChoice::Perf;
+        let (outcome, _) = place.record(request.clone());
+        assert!(outcome.stops.calls > 0, "chosen by itself");
+        check(&place, request, &pages(1..=4));
+    }
+}
+
+#[test]
+fn ptrace_lookups_are_seen_by_stops() {
+    let Some(place) = Place::new("perf") else { return };
+    let mut request = place.request(&["open", "DATA", &place.path("none"), &place.path("")]);
+    (request.source, request.reads) = (SourceChoice::Perf, ReadsChoice::Seccomp);
+    let (_, events) = place.record(request);
+    assert_eq!(support::found(&events, &place.path("data")), Some(trace::Found::File));
+    assert_eq!(support::found(&events, &place.path("none")), Some(trace::Found::Nothing));
+}
+
+#[test]
+fn ptrace_only_mappings_of_files_stop() {
+    let Some(place) = Place::new("perf") else { return };
+    let stops = |maps| {
+        let mut request = place.request(&["map", "DATA", "3"]);
+        (request.source, request.reads, request.maps) = (SourceChoice::Perf, ReadsChoice::None, maps);
+        check(&place, request.clone(), &windows(&[3]));
+        place.record(request).0.stops
+    };
+    let (none, code, all) = (stops(MapsChoice::Auto), stops(MapsChoice::SeccompExecutable), stops(MapsChoice::Seccomp));
+    assert_eq!((none.maps, none.calls, none.others), (0, 0, 0));
+    assert_eq!((code.calls, all.calls), (0, 0));
+    assert!(0 < code.maps && code.maps < all.maps, "{code:?} {all:?}");
+    // The data file is one mapping more: a stop before and one after.
+    assert_eq!(all.maps % 2, 0);
+}
+
+#[test]
+fn ptrace_threads_children_and_execs_live_under_a_filter() {
+    let Some(place) = Place::new("perf") else { return };
+    let program = place.program();
+    for arguments in [
+        ["thread", "DATA", "200"].as_slice(),
+        ["fork", "DATA", "200"].as_slice(),
+        ["exec", &program, "fork", "DATA", "200"].as_slice(),
+    ] {
+        let mut request = place.request(arguments);
+        (request.source, request.reads, request.maps) = (SourceChoice::Perf, ReadsChoice::Seccomp, MapsChoice::Seccomp);
+        check(&place, request, &windows(&[200]));
+    }
+}
+
+#[test]
+fn ptrace_signals_reach_the_program() {
+    let Some(place) = Place::new("perf") else { return };
+    for signal in [9, 15, 40] {
+        let mut request = place.request(&["raise", &signal.to_string()]);
+        (request.reads, request.maps) = (ReadsChoice::Seccomp, MapsChoice::Seccomp);
+        let (outcome, events) = place.record(request);
+        assert_eq!(outcome.code, 128 + signal);
+        support::assert_sound(&events);
+    }
+}

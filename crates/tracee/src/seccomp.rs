@@ -1,0 +1,240 @@
+//! Seccomp filters that stop a program at chosen system calls only, by hand: a dozen instructions of classic BPF.
+//!
+//! A call that the filter names is answered by `SECCOMP_RET_TRACE`: a stop for the tracer ([`crate::follow`]) before the call.
+//! Arguments are tested in the filter, so that mappings without a file, the bulk of all `mmap`, never stop. This is the stock
+//! kernel's equal of the paper's `PTRACE_O_MMAPTRACE`.
+//!
+//! **A filter is for ever.** It cannot be taken away, children inherit it, and where no tracer is attached the named calls fail with
+//! ENOSYS. So a program under a filter must be traced to its end; learning may do that, launching must not.
+
+use std::io;
+
+/// Which calls stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Calls {
+    /// Mappings of files.
+    pub maps: Maps,
+    /// Calls that always stop, by number.
+    pub numbers: Vec<i64>,
+}
+
+/// Which mappings stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Maps {
+    /// None.
+    #[default]
+    None,
+    /// Those of files that code may run in.
+    Executable,
+    /// All of files.
+    Files,
+}
+
+/// The call that maps a file.
+pub const MMAP: i64 = libc::SYS_mmap;
+
+/// The call that reads the names of a directory.
+pub const GETDENTS: i64 = libc::SYS_getdents64;
+
+/// Calls that read from a place given in their fourth argument.
+pub const PLACED_READS: &[i64] = &[libc::SYS_pread64, libc::SYS_preadv];
+
+/// Calls that read from a descriptor.
+pub const READS: &[i64] = &[libc::SYS_read, libc::SYS_pread64, libc::SYS_readv, libc::SYS_preadv];
+
+/// Calls that open a path or look for one, and the one that reads names.
+#[cfg(target_arch = "x86_64")]
+pub const LOOKUPS: &[i64] = &[
+    libc::SYS_openat,
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_getdents64,
+];
+/// Calls that open a path or look for one, and the one that reads names.
+#[cfg(not(target_arch = "x86_64"))]
+pub const LOOKUPS: &[i64] = &[
+    libc::SYS_openat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_getdents64,
+];
+
+/// Whether a call of [`LOOKUPS`] opens what it finds.
+pub fn is_open(number: i64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_open {
+        return true;
+    }
+    number == libc::SYS_openat
+}
+
+/// Whether the path of a call of [`LOOKUPS`] is its second argument and relative to its first.
+pub fn is_relative(number: i64) -> bool {
+    let calls = [libc::SYS_openat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_faccessat, libc::SYS_faccessat2];
+    calls.contains(&number)
+}
+
+/// `AUDIT_ARCH_X86_64`; calls of other kinds of programs (32 bits) are let through.
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+/// `AUDIT_ARCH_AARCH64`.
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// Offsets in `struct seccomp_data`: the lower halves of its fields, on little-endian machines.
+const AT_NUMBER: u32 = 0;
+const AT_ARCHITECTURE: u32 = 4;
+const AT_PROTECTION: u32 = 16 + 2 * 8;
+const AT_FLAGS: u32 = 16 + 3 * 8;
+
+const RETURN_TRACE: u32 = libc::SECCOMP_RET_TRACE;
+const RETURN_ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+
+/// A filter, ready to be installed between fork and exec, where nothing may be allocated.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    program: Vec<libc::sock_filter>,
+}
+
+impl Filter {
+    /// A filter for these calls.
+    pub fn new(calls: &Calls) -> Filter {
+        let mut program = vec![
+            load(AT_ARCHITECTURE),
+            skip_unless_equal(ARCHITECTURE, 1),
+            // Here is where the right architecture goes on.
+            jump(1),
+            finish(RETURN_ALLOW),
+            load(AT_NUMBER),
+        ];
+        for number in &calls.numbers {
+            program.extend([skip_unless_equal(*number as u32, 1), finish(RETURN_TRACE)]);
+        }
+        let tests: &[libc::sock_filter] = match calls.maps {
+            Maps::None => &[],
+            Maps::Files => &[load(AT_FLAGS), skip_if_any(libc::MAP_ANONYMOUS as u32, 1), finish(RETURN_TRACE)],
+            Maps::Executable => &[
+                load(AT_FLAGS),
+                skip_if_any(libc::MAP_ANONYMOUS as u32, 3),
+                load(AT_PROTECTION),
+                skip_unless_any(libc::PROT_EXEC as u32, 1),
+                finish(RETURN_TRACE),
+            ],
+        };
+        if !tests.is_empty() {
+            program.push(skip_unless_equal(libc::SYS_mmap as u32, tests.len() as u8));
+            program.extend(tests);
+        }
+        program.push(finish(RETURN_ALLOW));
+        Filter { program }
+    }
+
+    /// Puts the calling thread under the filter, and all that it starts. Without privileges the thread gives up, for good and for
+    /// its children too, that set-user-id programs gain any.
+    ///
+    /// # Errors
+    /// The kernel has no seccomp, or a filter above forbids it.
+    #[allow(unsafe_code)]
+    pub fn install(&self) -> io::Result<()> {
+        let filter = libc::sock_fprog { len: self.program.len() as u16, filter: self.program.as_ptr().cast_mut() };
+        // SAFETY: the kernel copies `len` instructions out of the program, which outlives the call.
+        let install = || unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &filter) };
+        if install() == 0 {
+            return Ok(());
+        }
+        nix::sys::prctl::set_no_new_privs()?;
+        if install() == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+const fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}
+
+const fn load(at: u32) -> libc::sock_filter {
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at, 0, 0)
+}
+
+const fn finish(value: u32) -> libc::sock_filter {
+    instruction(libc::BPF_RET | libc::BPF_K, value, 0, 0)
+}
+
+const fn jump(over: u32) -> libc::sock_filter {
+    instruction(libc::BPF_JMP | libc::BPF_JA, over, 0, 0)
+}
+
+const fn skip_unless_equal(value: u32, over: u8) -> libc::sock_filter {
+    instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 0, over)
+}
+
+const fn skip_if_any(bits: u32, over: u8) -> libc::sock_filter {
+    instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, bits, over, 0)
+}
+
+const fn skip_unless_any(bits: u32, over: u8) -> libc::sock_filter {
+    instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, bits, 0, over)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the filter answers, by an interpreter of the few instructions that it is made of.
+    fn answer(filter: &Filter, architecture: u32, number: i64, arguments: [u32; 6]) -> u32 {
+        let (mut at, mut value) = (0, 0);
+        loop {
+            let step = filter.program[at];
+            at += 1;
+            let code = u32::from(step.code);
+            if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS {
+                value = match step.k {
+                    AT_NUMBER => number as u32,
+                    AT_ARCHITECTURE => architecture,
+                    offset => arguments[(offset as usize - 16) / 8],
+                };
+            } else if code == libc::BPF_RET | libc::BPF_K {
+                return step.k;
+            } else if code == libc::BPF_JMP | libc::BPF_JA {
+                at += step.k as usize;
+            } else {
+                let holds = if code & 0xf0 == libc::BPF_JEQ { value == step.k } else { value & step.k != 0 };
+                at += usize::from(if holds { step.jt } else { step.jf });
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_named_calls_stop() {
+        let filter = Filter::new(&Calls { maps: Maps::None, numbers: READS.to_vec() });
+        assert_eq!(answer(&filter, ARCHITECTURE, libc::SYS_read, [0; 6]), RETURN_TRACE);
+        assert_eq!(answer(&filter, ARCHITECTURE, libc::SYS_preadv, [0; 6]), RETURN_TRACE);
+        assert_eq!(answer(&filter, ARCHITECTURE, libc::SYS_write, [0; 6]), RETURN_ALLOW);
+        assert_eq!(answer(&filter, ARCHITECTURE, libc::SYS_mmap, [0; 6]), RETURN_ALLOW);
+        assert_eq!(answer(&filter, ARCHITECTURE ^ 1, libc::SYS_read, [0; 6]), RETURN_ALLOW);
+    }
+
+    #[test]
+    fn mappings_stop_by_their_arguments() {
+        let map = |maps, protection: i32, flags: i32| {
+            let filter = Filter::new(&Calls { maps, numbers: vec![libc::SYS_read] });
+            answer(&filter, ARCHITECTURE, libc::SYS_mmap, [0, 0, protection as u32, flags as u32, 0, 0])
+        };
+        let (read, code) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_EXEC);
+        let (file, memory) = (libc::MAP_PRIVATE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        assert_eq!(map(Maps::Files, read, file), RETURN_TRACE);
+        assert_eq!(map(Maps::Files, code, file), RETURN_TRACE);
+        assert_eq!(map(Maps::Files, read, memory), RETURN_ALLOW);
+        assert_eq!(map(Maps::Executable, read, file), RETURN_ALLOW);
+        assert_eq!(map(Maps::Executable, code, file), RETURN_TRACE);
+        assert_eq!(map(Maps::Executable, code, memory), RETURN_ALLOW);
+        assert_eq!(map(Maps::None, code, file), RETURN_ALLOW);
+    }
+}
