@@ -162,11 +162,10 @@ impl Filemap {
             take(Raw { at: 0, process: 0, what: Did::Perf(tracee::perf::What::Lost(lost)) });
         }
         let Some(seen) = parse(line).filter(|seen| seen.process != self.me) else { return };
-        if self.asked.insert(seen.identity) {
-            if let Some(path) = path_of(seen.process, seen.identity) {
-                let what = Did::Opened { identity: seen.identity, path, directory: false };
-                take(Raw { at: seen.at, process: seen.process, what });
-            }
+        let is_new = self.asked.insert(seen.identity);
+        if let Some(path) = is_new.then(|| path_of(seen.process, seen.identity)).flatten() {
+            let what = Did::Opened { identity: seen.identity, path, directory: false };
+            take(Raw { at: seen.at, process: seen.process, what });
         }
         let what =
             Did::Range { identity: seen.identity, offset: seen.first, bytes: seen.end - seen.first, missing: false };

@@ -411,7 +411,8 @@ impl Drop for Mapping {
 
 /// A record with its header, and what follows it.
 fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let length = (u32_at(bytes, 4)? >> 16) as usize;
+    let (_, length) = misc_and_bytes(bytes)?;
+    let length = usize::from(length);
     (length >= 8).then(|| bytes.split_at_checked(length))?
 }
 
@@ -426,10 +427,17 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
+/// The second half of a header: flags, and the length with the header.
+#[allow(clippy::host_endian_bytes)]
+fn misc_and_bytes(record: &[u8]) -> Option<(u16, u16)> {
+    let number = |at: usize| record.get(at..)?.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes));
+    Some((number(4)?, number(6)?))
+}
+
 /// Makes sense of a record; `None` for kinds that we do not need.
 fn parse(record: &[u8], major: &[u64], clock: &[u64]) -> Option<Record> {
     let kind = u32_at(record, 0)?;
-    let misc = (u32_at(record, 4)? & 0xffff) as u16;
+    let (misc, _) = misc_and_bytes(record)?;
     let body = &record[8..];
     if kind == RECORD_SAMPLE {
         let (event, instruction) = (u64_at(body, 0)?, u64_at(body, 8)?);

@@ -84,9 +84,7 @@ macro_rules! exports {
 const CWD: c_int = libc::AT_FDCWD;
 
 /// Where the stream's descriptor stands, if the buffer does not hold what is asked for.
-///
-/// # Safety
-/// The stream is open.
+// SAFETY: what callers promise: the stream is open.
 unsafe fn stream_place(stream: *mut FILE, wanted: usize) -> Option<u64> {
     // SAFETY: as the caller promises.
     let is_buffered = unsafe { buffered(stream) } >= wanted;
@@ -96,9 +94,7 @@ unsafe fn stream_place(stream: *mut FILE, wanted: usize) -> Option<u64> {
 
 /// Bytes in the buffer of a stream. The first fields of glibc's `FILE` (flags, read pointer, read end) are part of its ABI:
 /// `getc` was a macro over them.
-///
-/// # Safety
-/// The stream is open.
+// SAFETY: what callers promise: the stream is open.
 #[cfg(target_env = "gnu")]
 unsafe fn buffered(stream: *mut FILE) -> usize {
     // SAFETY: an open stream is at least so long, and its pointers are aligned.
@@ -107,18 +103,14 @@ unsafe fn buffered(stream: *mut FILE) -> usize {
 }
 
 /// Unknown.
-///
-/// # Safety
-/// None needed.
+// SAFETY: what callers promise: none needed.
 #[cfg(not(target_env = "gnu"))]
 unsafe fn buffered(_stream: *mut FILE) -> usize {
     0
 }
 
 /// A stream was opened or not.
-///
-/// # Safety
-/// The path is a string with a NUL, the stream null or open.
+// SAFETY: what callers promise: the path is a string with a NUL, the stream null or open.
 unsafe fn stream_opened(path: *const c_char, stream: *mut FILE) {
     // SAFETY: as the caller promises.
     let fd = if stream.is_null() { -1 } else { unsafe { libc::fileno(stream) } };
@@ -128,9 +120,7 @@ unsafe fn stream_opened(path: *const c_char, stream: *mut FILE) {
 }
 
 /// A directory was opened or not.
-///
-/// # Safety
-/// The path is a string with a NUL, the directory null or open.
+// SAFETY: what callers promise: the path is a string with a NUL, the directory null or open.
 unsafe fn directory_opened(path: *const c_char, directory: *mut DIR) {
     // SAFETY: as the caller promises.
     let fd = if directory.is_null() { -1 } else { unsafe { libc::dirfd(directory) } };
@@ -139,9 +129,7 @@ unsafe fn directory_opened(path: *const c_char, directory: *mut DIR) {
 }
 
 /// `sendfile` and its kin moved bytes out of a file.
-///
-/// # Safety
-/// The offset is null or can be read.
+// SAFETY: what callers promise: the offset is null or can be read.
 unsafe fn moved(fd: c_int, offset: *const i64, result: ssize_t) {
     // SAFETY: as the caller promises. The call has moved it on.
     let from = (!offset.is_null()).then(|| unsafe { *offset } - result as i64);
@@ -195,9 +183,7 @@ exports! {
 }
 
 /// A stream was read, from this place if its buffer was not enough.
-///
-/// # Safety
-/// The stream is open.
+// SAFETY: what callers promise: the stream is open.
 unsafe fn stream_read(stream: *mut FILE, before: Option<u64>) {
     if let Some(before) = before {
         // SAFETY: as the caller promises.
@@ -206,9 +192,7 @@ unsafe fn stream_read(stream: *mut FILE, before: Option<u64>) {
 }
 
 /// A call that gives zero if there is something at the path.
-///
-/// # Safety
-/// The path is null or a string with a NUL.
+// SAFETY: what callers promise: the path is null or a string with a NUL.
 unsafe fn failed(at: c_int, path: *const c_char, result: c_int) {
     if result != 0 {
         // SAFETY: as the caller promises.

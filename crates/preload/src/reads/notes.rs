@@ -80,9 +80,7 @@ pub(super) fn tell_stream(fd: c_int, is_told: bool) {
 }
 
 /// `open` and its kin returned.
-///
-/// # Safety
-/// `path` is null or a string with a NUL.
+// SAFETY: what callers promise: `path` is null or a string with a NUL.
 pub(super) unsafe fn opened(directory: c_int, path: *const c_char, flags: c_int, fd: c_int) {
     if fd < 0 {
         // SAFETY: as the caller promises.
@@ -97,9 +95,7 @@ pub(super) unsafe fn opened(directory: c_int, path: *const c_char, flags: c_int,
 }
 
 /// A call with this path failed; noted if there is nothing.
-///
-/// # Safety
-/// `path` is null or a string with a NUL.
+// SAFETY: what callers promise: `path` is null or a string with a NUL.
 pub(super) unsafe fn missed(directory: c_int, path: *const c_char) {
     // Not ENOTDIR: `opendir` says so of files, and of a path below a file nothing is read from a disk.
     if path.is_null() || errno() != libc::ENOENT {
