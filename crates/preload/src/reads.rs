@@ -8,8 +8,12 @@
 //! Not seen are reads that the C library makes inside itself (only `fopen`, `fread` and `fclose` tell of them), those by raw
 //! system calls (Go, static programs) and by io_uring.
 //!
+//! `calls`, behind the feature of that name, notes from where a few functions are called.
+//!
 //! `exports` has the functions, `notes` what is noted of them, `writer` the ring.
 
+#[cfg(all(feature = "calls", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod calls;
 mod exports;
 mod notes;
 mod writer;
@@ -22,5 +26,7 @@ extern "C" fn start() {
     if writer::open() {
         exports::find_all();
         notes::hello();
+        #[cfg(all(feature = "calls", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+        calls::start();
     }
 }

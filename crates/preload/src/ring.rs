@@ -59,6 +59,11 @@ pub const KIND_MISSED: u8 = 4;
 /// Bytes of a file were read. Payload: device, inode, offset, length.
 pub const KIND_READ: u8 = 5;
 
+/// A watched function was called for the first time from somewhere. Payload: the address it returns to.
+pub const KIND_CALL: u8 = 6;
+/// The same for the second time.
+pub const KIND_CALL_AGAIN: u8 = 7;
+
 /// Slots that a payload needs.
 pub const fn slots_of(payload_bytes: usize) -> usize {
     1 + payload_bytes.saturating_sub(FIRST_BYTES).div_ceil(FURTHER_BYTES)

@@ -12,6 +12,7 @@ use units::{Moment, PAGE_BYTES, PageId, Token};
 
 use crate::files::{self, FileIndex, Files, Identity};
 use crate::raw::{Did, Raw};
+use crate::request::CandidatesChoice;
 use crate::space::{Area, Space};
 
 /// What the kernel maps around a page that was asked for, if it is in memory: 64 KiB, aligned by address (`fault_around_bytes`).
@@ -78,6 +79,10 @@ pub(crate) struct Assembler {
     /// Nanoseconds of the monotonic clock when the recording began.
     began: u64,
     source: Source,
+    candidates: CandidatesChoice,
+    /// Events of calls, by where they return to, and which of them came to be no longer true.
+    called: HashMap<(Token, u64), usize>,
+    revoked: HashSet<usize>,
     full: bool,
     lost: u64,
     started: usize,
@@ -86,7 +91,7 @@ pub(crate) struct Assembler {
 
 impl Assembler {
     /// Nothing seen yet; `began` is now, in nanoseconds of the monotonic clock. `source` says which of what comes counts as a touch.
-    pub(crate) fn new(files: Files, source: Source, began: u64) -> Assembler {
+    pub(crate) fn new(files: Files, source: Source, candidates: CandidatesChoice, began: u64) -> Assembler {
         Assembler {
             files,
             processes: HashMap::new(),
@@ -95,6 +100,9 @@ impl Assembler {
             events: Vec::new(),
             began,
             source,
+            candidates,
+            called: HashMap::new(),
+            revoked: HashSet::new(),
             full: false,
             lost: 0,
             started: 0,
@@ -127,6 +135,7 @@ impl Assembler {
             Did::Opened { identity, path, directory } => self.opened(at, id, identity, &path, directory),
             Did::Missed { path } => self.missed(at, id, &path),
             Did::Range { identity, offset, bytes, missing } => self.range(at, id, identity, offset, bytes, missing),
+            Did::Called { address, again } => self.called(at, id, address, again),
             Did::Hello { path } => self.hello(at, id, path),
         }
     }
@@ -269,7 +278,8 @@ impl Assembler {
         let (first, last) = (first.max(area.start), (first + FAULT_AROUND_BYTES).min(area.end));
         let page = page_of(offset);
         // The instruction was to be fetched itself. One that goes on from the page before has another address.
-        let is_code = instruction == address && area.executable && process.code.insert((file, page));
+        let is_fetch = instruction == address && area.executable && self.candidates == CandidatesChoice::Faults;
+        let is_code = is_fetch && process.code.insert((file, page));
         let window = page_of(area.offset + (first - area.start))..page_of(area.offset + (last - 1 - area.start)) + 1;
         let pages = match self.source {
             // The trace points tell ranges themselves, but not that the disk was read.
@@ -299,6 +309,20 @@ impl Assembler {
         if offset < self.files.get(file).size {
             self.add(Event::Code { token, at, inode: file.inode(), offset });
         }
+    }
+
+    /// A place is a candidate as long as it was reached once.
+    fn called(&mut self, at: Moment, id: u32, address: u64, again: bool) {
+        let token = self.running_token(at, id);
+        if again {
+            self.revoked.extend(self.called.get(&(token, address)));
+            return;
+        }
+        let Some(area) = self.processes[&id].space.at(address).filter(|area| area.executable).copied() else { return };
+        let Some(file) = area.file else { return };
+        let offset = area.offset + (address - area.start);
+        self.called.insert((token, address), self.events.len());
+        self.add(Event::Code { token, at, inode: file.inode(), offset });
     }
 
     fn range(&mut self, at: Moment, id: u32, identity: Identity, offset: u64, bytes: u64, missing: bool) {
@@ -380,7 +404,9 @@ impl Assembler {
         summary.processes = self.started;
         summary.changed = changed.len();
         let mut writer = Writer::new(&Header { image: LOCAL, source });
-        for event in std::mem::take(&mut self.events) {
+        let revoked = std::mem::take(&mut self.revoked);
+        let events = std::mem::take(&mut self.events).into_iter().enumerate();
+        for (_, event) in events.filter(|(index, _)| !revoked.contains(index)) {
             self.write(&mut writer, event, &changed, &mut summary)?;
         }
         for token in writer.running() {

@@ -47,7 +47,7 @@ use trace::Source;
 pub use assembler::Summary;
 pub use error::RecordError;
 pub use library::{LIBRARY, find_library};
-pub use request::{MapsChoice, ReadsChoice, Request, SourceChoice};
+pub use request::{CandidatesChoice, MapsChoice, ReadsChoice, Request, SourceChoice};
 pub use tracee::follow::Counts;
 
 use assembler::Assembler;
@@ -87,6 +87,9 @@ pub fn record(request: &Request) -> Result<Outcome, RecordError> {
     let mut command = command(request);
     if let (Some(path), Some(library)) = (&chosen.library, &sources.library) {
         command.envs(library.environment(path, preloaded(request)));
+        if request.candidates == CandidatesChoice::Calls {
+            command.env("RUNNEL_TRACE_CALLS", "1");
+        }
     }
     tracee::child::with_signal_mask(&mut command, signals.mask_before());
     let (to, from) = mpsc::channel();
@@ -97,7 +100,7 @@ pub fn record(request: &Request) -> Result<Outcome, RecordError> {
     if let Some(filemap) = &sources.filemap {
         filemap.start().map_err(|source| RecordError::Source { what: "filemap trace points", source })?;
     }
-    let assembler = Assembler::new(Files::new(chosen.library), source, now());
+    let assembler = Assembler::new(Files::new(chosen.library), source, request.candidates, now());
     let running = Arc::new(AtomicUsize::new(usize::MAX));
     let collector = Collector::new(sources, assembler, Arc::clone(&running));
     let (stop, stopper) = io::pipe().map_err(RecordError::system("make a pipe"))?;

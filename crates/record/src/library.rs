@@ -145,6 +145,9 @@ impl Library {
                 directory: kind == ring::KIND_DIRECTORY,
             }),
             ring::KIND_MISSED => Some(Did::Missed { path: self.folders.resolve(&payload)? }),
+            ring::KIND_CALL | ring::KIND_CALL_AGAIN => {
+                Some(Did::Called { address: number(0)?, again: kind == ring::KIND_CALL_AGAIN })
+            }
             ring::KIND_READ => {
                 Some(Did::Range { identity: identity()?, offset: number(2)?, bytes: number(3)?, missing: false })
             }

@@ -45,6 +45,13 @@ pub(crate) enum Did {
         /// Whether the disk was read for it.
         missing: bool,
     },
+    /// One of the watched functions returns to this address for the first time, or for the second.
+    Called {
+        /// The return address.
+        address: u64,
+        /// For the second time: it is none that is reached once.
+        again: bool,
+    },
     /// The preloaded library started in it.
     Hello {
         /// Path of its executable.

@@ -22,6 +22,8 @@ pub struct Request {
     pub reads: ReadsChoice,
     /// What tells which files are mapped.
     pub maps: MapsChoice,
+    /// Where breakpoints may be set.
+    pub candidates: CandidatesChoice,
     /// The library that is preloaded to see reads; [`find_library`](crate::find_library) if `None`.
     pub library: Option<PathBuf>,
     /// Go on until every process that the program started has ended, not only the program.
@@ -41,6 +43,7 @@ impl Request {
             source: SourceChoice::Auto,
             reads: ReadsChoice::Auto,
             maps: MapsChoice::Auto,
+            candidates: CandidatesChoice::Faults,
             library: None,
             wait_all: false,
             ring_bytes: perf::RING_BYTES_MAX,
@@ -88,4 +91,15 @@ pub enum MapsChoice {
     Seccomp,
     /// Perf events and stops at each mapping of a file that code may run in.
     SeccompExecutable,
+}
+
+/// Where breakpoints may be set: what becomes of [`trace::Event::Code`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CandidatesChoice {
+    /// The first instruction of each page of code that runs.
+    #[default]
+    Faults,
+    /// Return addresses of a few functions of the C library that were called from there once, as in Spidermine; for comparison. The
+    /// preloaded library must have been built with the feature `calls`.
+    Calls,
 }

@@ -12,7 +12,7 @@ use crate::error::RecordError;
 use crate::filemap::Filemap;
 use crate::library::{LIBRARY, Library, find_library};
 use crate::program;
-use crate::request::{MapsChoice, ReadsChoice, Request, SourceChoice};
+use crate::request::{CandidatesChoice, MapsChoice, ReadsChoice, Request, SourceChoice};
 
 /// What a recording is made with.
 #[derive(Debug)]
@@ -37,6 +37,10 @@ pub(crate) fn choose(request: &Request, notes: &mut Vec<String>) -> Result<Chose
         ReadsChoice::Preload => library(request, notes)?,
         _ => None,
     };
+    if request.candidates == CandidatesChoice::Calls && library.is_none() {
+        let source = io::Error::from(io::ErrorKind::NotFound);
+        return Err(RecordError::Source { what: "calls: they need the preloaded library", source });
+    }
     if library.is_some() {
         sources.library = Some(Library::new().map_err(RecordError::system("make the ring of reads"))?);
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use record::{MapsChoice, Outcome, ReadsChoice, RecordError, Request, SourceChoice};
+use record::{CandidatesChoice, MapsChoice, Outcome, ReadsChoice, RecordError, Request, SourceChoice};
 
 use crate::failure;
 use crate::progress;
@@ -33,6 +33,10 @@ pub struct Options {
     /// What tells which files are mapped
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "target")]
     mmaps: MapsArg,
+
+    /// Where breakpoints may be set
+    #[arg(long, value_enum, default_value = "faults", conflicts_with = "target")]
+    candidates: CandidatesArg,
 
     /// The library to preload (default: librunnel_trace.so beside this program, or in ../lib/runnel)
     #[arg(long, value_name = "FILE", conflicts_with = "target")]
@@ -68,6 +72,15 @@ enum ReadsArg {
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum CandidatesArg {
+    /// Where code of a page runs first, by its page fault
+    Faults,
+    /// Where strlen, memcpy, memmove, memcmp, strcpy and malloc return to, if they do so once: as the paper has it, for
+    /// comparison; needs a librunnel_trace.so with the feature `calls`
+    Calls,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
 enum MapsArg {
     /// Perf events, or stops where there are none
     Auto,
@@ -86,7 +99,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<ExitCode> {
     let mut output = Output::create(&path, args.force)?;
     let outcome = record::record(&request).inspect_err(|_| output.discard()).map_err(not_started)?;
     tell(args.json, &path, &outcome)?;
-    if outcome.summary.pages == 0 {
+    if is_empty(&outcome) {
         output.discard();
     } else {
         let written = output.write(&outcome.trace).and_then(|()| output.sync());
@@ -125,6 +138,10 @@ fn request(args: &super::Args) -> anyhow::Result<Request> {
         MapsArg::Seccomp => MapsChoice::Seccomp,
         MapsArg::SeccompExec => MapsChoice::SeccompExecutable,
     };
+    request.candidates = match args.local.candidates {
+        CandidatesArg::Faults => CandidatesChoice::Faults,
+        CandidatesArg::Calls => CandidatesChoice::Calls,
+    };
     request.library.clone_from(&args.local.library);
     Ok(request)
 }
@@ -138,6 +155,11 @@ fn not_started(error: RecordError) -> anyhow::Error {
         }
         _ => error.into(),
     }
+}
+
+/// Look-ups alone are worth a trace: to open files is half of a launch.
+fn is_empty(outcome: &Outcome) -> bool {
+    outcome.summary.pages == 0 && outcome.summary.lookups == 0
 }
 
 fn tell(json: bool, path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
@@ -157,7 +179,7 @@ fn tell(json: bool, path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
     for note in &outcome.notes {
         eprintln!("note: {note}");
     }
-    if summary.pages == 0 {
+    if is_empty(outcome) {
         eprintln!("no file was touched, so there is no trace");
         return Ok(());
     }
