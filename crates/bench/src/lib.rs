@@ -15,6 +15,7 @@ pub mod link;
 pub mod options;
 pub mod pack;
 pub mod peer;
+pub mod plan_report;
 pub mod plot;
 pub mod predictors;
 pub mod process;

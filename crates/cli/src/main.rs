@@ -15,6 +15,7 @@ macro_rules! outln {
 mod command;
 mod failure;
 mod hot;
+mod local_files;
 mod progress;
 mod recording;
 
@@ -59,6 +60,8 @@ enum Command {
     #[cfg(feature = "full")]
     Bench(bench::Args),
     #[cfg(feature = "full")]
+    Report(report::Args),
+    #[cfg(feature = "full")]
     Demo(demo::Args),
 }
 
@@ -92,6 +95,8 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         #[cfg(feature = "full")]
         Command::Bench(args) => bench::run(args),
+        #[cfg(feature = "full")]
+        Command::Report(args) => report::run(args),
         #[cfg(feature = "full")]
         Command::Demo(args) => demo::run(args),
     };

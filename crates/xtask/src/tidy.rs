@@ -59,7 +59,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "bench", "client", "image", "launch", "mount", "pack", "predict", "profile", "record", "server", "trace",
+            "bench", "client", "elf", "image", "launch", "mount", "pack", "predict", "profile", "record", "server", "trace",
             "wire",
         ],
     ),

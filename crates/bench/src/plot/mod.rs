@@ -1,5 +1,5 @@
-//! Plots as SVG inside HTML: horizontal bars ([`bars`]), lines, distributions and scatter ([`lines`]), ranges
-//! ([`ranges`]), strips ([`strips`]).
+//! Plots as SVG inside HTML: horizontal bars ([`bars`]), the course of a run over time ([`course`]), what is done ahead of
+//! time ([`leads`]), lines, distributions and scatter ([`lines`]), ranges ([`ranges`]), strips ([`strips`]).
 //!
 //! Colours are classes, so that the style sheet can give them other values in the dark; a plot never tells series
 //! apart by colour alone: bars carry their names, lines a dash pattern. Every plot is followed by its numbers as a
@@ -8,6 +8,8 @@
 //! points inside the drawing.
 
 pub mod bars;
+pub mod course;
+pub mod leads;
 pub mod lines;
 pub mod ranges;
 pub mod scale;

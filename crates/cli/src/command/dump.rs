@@ -8,8 +8,9 @@ use anyhow::Context;
 use image::Limits;
 
 use crate::failure;
+use crate::local_files::LocalFiles;
 
-/// Print a file of ours as text: an image, learned actions or a trace
+/// Print a file of ours as text: an image, learned actions, a trace or a launch plan
 #[derive(clap::Args)]
 pub struct Args {
     /// The file
@@ -36,10 +37,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         let trace = trace::read(&bytes, &trace::Limits::default())
             .map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
         trace::dump(&trace, &mut text)?;
+    } else if magic == profile::plan::format::MAGIC {
+        let bytes = std::fs::read(&args.file).with_context(|| name.clone())?;
+        let plan = profile::plan::decode(&bytes, &profile::plan::Limits::default())
+            .map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
+        let files = LocalFiles::new();
+        profile::plan::dump(&plan, &|file, offset| files.symbol(file, offset), &mut text)?;
     } else {
         let found = &magic[..length];
         return Err(failure::corrupt(format!(
-            "{name}: neither an image, nor learned actions, nor a trace (it begins with {found:02x?})"
+            "{name}: neither an image, nor learned actions, nor a trace, nor a plan (it begins with {found:02x?})"
         )));
     }
     std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;

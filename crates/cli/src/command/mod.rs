@@ -27,6 +27,8 @@ pub mod plans;
 pub mod push;
 pub mod record;
 pub mod redirect;
+#[cfg(feature = "full")]
+pub mod report;
 pub mod run;
 #[cfg(feature = "full")]
 pub mod serve;
