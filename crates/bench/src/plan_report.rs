@@ -144,10 +144,9 @@ fn course(input: &Input, number: usize, run: &Run, timeline: &Timeline) -> Cours
         name: number.to_string(),
         span: (seconds(burst.began), seconds(burst.ended)),
     });
-    let (title, marks) = match number {
-        0 => (format!("Run 1, recorded by {}: it makes the groups", run.source), marks(input)),
-        _ => (format!("Run {}, recorded by {}: it confirms them", number + 1, run.source), Vec::new()),
-    };
+    let is_reference = input.learned.is_some_and(|(_, analysis)| analysis.reference == number);
+    let (part, marks) = if is_reference { ("makes the groups", marks(input)) } else { ("confirms them", Vec::new()) };
+    let title = format!("Run {}, recorded by {}: it {part}", number + 1, run.source);
     Course {
         title,
         label: "bytes read".to_string(),

@@ -9,6 +9,7 @@ mod devices;
 mod formats;
 mod images;
 mod kernel;
+mod plans;
 mod record;
 mod rootfs;
 mod support;

@@ -1,6 +1,6 @@
 //! From learning runs to a plan.
 //!
-//! Bursts of the first run make the groups ([`super::burst`]), all runs together say what is in them (`merge`), pages become
+//! Bursts of one run, the reference, make the groups ([`super::burst`]), all runs together say what is in them (`merge`), pages become
 //! extents (`extent`), and each later group gets the first unique address of the idle period before it (`breakpoint`) or, where
 //! there is none, goes with the nearest earlier group that has a trigger of its own. What the files are now is asked of
 //! the caller ([`Files`]), so that this stays a pure function.
@@ -13,7 +13,7 @@ use units::{Moment, PAGE_BYTES};
 use super::breakpoint::Places;
 use super::burst::{BurstConfig, Timeline};
 use super::extent::{Touched, extents};
-use super::merge::{Common, Item, Kept, align, keep};
+use super::merge::{Common, Item, Kept, align, keep, reference};
 use super::{Breakpoint, Group, Identity, Limits, Plan, PlanFile, Run, RunError, Trigger};
 
 /// How runs become a plan.
@@ -64,6 +64,8 @@ pub struct Analysis {
     pub plan: Plan,
     /// The runs cut into bursts, in the order they were given in.
     pub timelines: Vec<Timeline>,
+    /// Position of the run whose bursts make the groups and whose times are those of the plan.
+    pub reference: usize,
     /// What was left out, and why.
     pub report: Report,
 }
@@ -112,8 +114,11 @@ pub fn analyse(runs: &[Run], files: &dyn Files, config: &AnalyseConfig) -> Resul
         .zip(maps)
         .map(|((run, timeline), files)| Common { run, timeline, files, matched: Vec::new() })
         .collect();
+    let runs_min = config.runs_min.clamp(1, runs.len());
+    let reference = reference(&common, runs_min);
+    common[..=reference].rotate_right(1);
     align(&mut common);
-    let (kept, rare) = keep(&common, config.runs_min.clamp(1, runs.len()));
+    let (kept, rare) = keep(&common, runs_min);
     report.rare = rare;
     let mut builder = Builder { table: &table, numbers: HashMap::new(), path_bytes: 0, plan: Plan::default(), report };
     builder.plan.program = first.program.clone();
@@ -121,7 +126,7 @@ pub fn analyse(runs: &[Run], files: &dyn Files, config: &AnalyseConfig) -> Resul
     builder.groups(&kept, &common, config);
     builder.triggers(&common, files);
     let Builder { plan, report, .. } = builder;
-    Ok(Analysis { plan: plan.groups_only_if_any(), timelines, report })
+    Ok(Analysis { plan: plan.groups_only_if_any(), timelines, reference, report })
 }
 
 /// A path of any run: what it is now.

@@ -100,12 +100,6 @@ impl Timeline {
     pub fn period(&self, at: Moment) -> usize {
         self.bursts.partition_point(|burst| burst.began <= at).saturating_sub(1)
     }
-
-    /// The idle period before a burst: from the last read of the one before, up to its own first.
-    pub fn idle_before(&self, burst: usize) -> Option<(Moment, Moment)> {
-        let before = self.bursts.get(burst.checked_sub(1)?)?;
-        Some((before.ended, self.bursts.get(burst)?.began))
-    }
 }
 
 impl BurstConfig {

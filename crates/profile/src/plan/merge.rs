@@ -1,6 +1,7 @@
 //! Several learning runs of one program as one: which pages and paths count, and to which group each belongs.
 //!
-//! The first run is the *reference*: its bursts make the groups. A period of a run is a burst and the idle period after it, so
+//! One run is the *reference*: its bursts make the groups. It is the one with the most pages that count, so that a run which
+//! was ended early does not cut the others short; the earliest of equal ones. A period of a run is a burst and the idle period after it, so
 //! every touch is in exactly one period; what was touched in an idle period is fetched with the burst before it, early rather
 //! than late. Periods of another run are matched with those of the reference by the pages that both hold, never by time: two
 //! runs of one program on a busy machine may be seconds apart.
@@ -72,10 +73,12 @@ impl Common<'_> {
     }
 
     /// Where in time the idle period before group `period` lies in this run: after the last burst that corresponds to an earlier
-    /// group, before the first read of the one that corresponds to this one.
+    /// group, before the first read of the one that corresponds to this one. Bursts of its own in between count as idle.
     pub fn idle_before(&self, period: usize) -> Option<(Moment, Moment)> {
         let own = self.matched.iter().position(|matched| *matched == Some(period))?;
-        self.timeline.idle_before(own)
+        let before = (0..own).rev().find(|earlier| self.matched[*earlier].is_some())?;
+        let bursts = &self.timeline.bursts;
+        Some((bursts[before].ended, bursts[own].began))
     }
 
     /// Code in terms of all runs: the executable of its process image and the file it is in.
@@ -85,7 +88,22 @@ impl Common<'_> {
     }
 }
 
-/// Says for every run which of its periods corresponds to which of the reference, the first run.
+/// Position of the run with the most pages that at least `runs_min` runs touched; the first of equal ones.
+pub(super) fn reference(runs: &[Common], runs_min: usize) -> usize {
+    let mut seen: HashMap<(u32, u32), usize> = HashMap::new();
+    for page in runs.iter().flat_map(pages) {
+        *seen.entry(page).or_default() += 1;
+    }
+    let counted = |run: &Common| pages(run).filter(|page| seen[page] >= runs_min).count();
+    let counts: Vec<usize> = runs.iter().map(counted).collect();
+    (0..runs.len()).max_by_key(|run| (counts[*run], std::cmp::Reverse(*run))).unwrap_or(0)
+}
+
+fn pages<'a>(run: &'a Common) -> impl Iterator<Item = (u32, u32)> + 'a {
+    run.run.touches.iter().filter_map(|touch| Some((run.files[touch.file as usize]?, touch.page)))
+}
+
+/// Says for every run which of its periods corresponds to which of the reference, the first one given.
 pub(super) fn align(runs: &mut [Common]) {
     let Some((reference, others)) = runs.split_first_mut() else { return };
     reference.matched = (0..reference.timeline.bursts.len()).map(Some).collect();

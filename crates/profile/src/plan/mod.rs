@@ -70,7 +70,7 @@ pub struct Identity {
 pub struct Group {
     /// What starts its prefetch.
     pub trigger: Trigger,
-    /// When its burst began in the learning run, from the start of the program.
+    /// When its burst began in the learning run that makes the groups, from the start of the program.
     pub at: Moment,
     /// Positions in [`Plan::files`]: files and directories that are opened, paths that are looked for in vain, in the order
     /// in which it happened.

@@ -187,11 +187,25 @@ fn bursts_correspond_by_their_pages_and_not_by_their_times() {
         51000 read 1 share/b 0..60 1
     ";
     assert_eq!(triggers(&[THREE_BURSTS, second]), ["bin/app+8192 in bin/app 100", "With(1) 2400"]);
+    // Before a burst that only the second run has, code is still in the idle period that corresponds.
+    let early = second.replace("9000 code", "2500 code");
+    assert_eq!(triggers(&[THREE_BURSTS, &early]), ["bin/app+8192 in bin/app 100", "With(1) 2400"]);
     let (analysis, text) = plan_of(&[THREE_BURSTS, second], &Machine(sizes()), &config());
     assert!(!text.contains("liba") && !text.contains("etc/"), "only one run read it:\n{text}");
     assert!(text.contains("read share/b 0+60"), "{text}");
     // share/a 60..70, share/b 60..64, liba 0..40 and its open, three look-ups.
     assert_eq!(analysis.report.rare, 10 + 4 + 41 + 3);
+}
+
+#[test]
+fn a_run_that_was_ended_early_does_not_make_the_groups() {
+    let short = "0 start 1 bin/app\n0 read 1 bin/app 0..40 1\n100 end 1";
+    let (analysis, _) = plan_of(&[short, THREE_BURSTS, THREE_BURSTS], &Machine(sizes()), &config());
+    assert_eq!((analysis.reference, analysis.plan.groups.len()), (1, 3));
+    // Of the two others one confirms each address.
+    assert_eq!(analysis.report.breakpoints, 2);
+    let (alone, _) = plan_of(&[short, THREE_BURSTS], &Machine(sizes()), &config());
+    assert_eq!((alone.reference, alone.plan.groups.len()), (0, 1));
 }
 
 #[test]
