@@ -74,6 +74,8 @@ metrics! {
     page_bytes_demanded, "bytes", "Encoded bytes of those pages.";
     demands_on_the_way, "requests", "Misses answered with a push that was under way.";
     pages_touched, "pages", "First touches reported without a miss.";
+    hints, "messages", "Hints that clients sent.";
+    pages_hinted, "pages", "Pages that hints asked for, as far as they were taken.";
     pushes_started, "streams", "Push streams started.";
     pushes_from_bundle, "streams", "Push streams fed from a bundle.";
     pushes_completed, "streams", "Push streams sent to their end.";

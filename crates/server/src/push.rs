@@ -8,6 +8,7 @@
 //! The pieces come from the action's bundle if there is one and it fits ([`Pusher::choose`]), otherwise they are
 //! compressed live, leaving out pages that the device has from us already.
 
+mod hint;
 mod sequence;
 
 use std::collections::VecDeque;
@@ -170,6 +171,7 @@ impl Pusher {
         self.begin(wire, images, image, token, order, advice.cold);
     }
 
+    /// Begins a sequence; false if nothing can be pushed now.
     fn begin(
         &mut self,
         wire: &ServerConnection,
@@ -178,21 +180,21 @@ impl Pusher {
         token: Token,
         order: Ordered,
         cold: bool,
-    ) {
-        let Some(hello) = wire.hello().filter(|hello| hello.push_bytes_max > 0) else { return };
-        let Some((handle, image)) = images.by_id(image) else { return };
+    ) -> bool {
+        let Some(hello) = wire.hello().filter(|hello| hello.push_bytes_max > 0) else { return false };
+        let Some((handle, image)) = images.by_id(image) else { return false };
         let active = self.sequences.iter().filter(|sequence| !sequence.ended).count();
         if active >= SEQUENCES_MAX || order.pages.is_empty() {
-            return;
+            return false;
         }
         // A program that starts over from its first page, which the device has dropped, starts cold. One page lost in the middle
         // of an action says nothing about the others.
         if cold && order.from <= 1 {
             self.device.forget(image.id);
         }
-        let Some(source) = self.choose(&image, &order, hello.window_log_max) else { return };
+        let Some(source) = self.choose(&image, &order, hello.window_log_max) else { return false };
         if !self.device.own(self.connection, image.id, token, &self.advice) {
-            return;
+            return false;
         }
         self.shared.metrics.pushes_started.one();
         // A bundle is one stream from its first page on, even if the program is a page or two into it.
@@ -228,6 +230,7 @@ impl Pusher {
             queued: VecDeque::new(),
         });
         self.forget_ended();
+        true
     }
 
     /// A bundle if the push starts in the first segment, the device affords its window and has little of it; otherwise

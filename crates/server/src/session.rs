@@ -4,6 +4,7 @@
 //! its share of memory is queued or being read for this connection, no further event is taken up and, once the wire's
 //! event queue is full, no further byte read: a client that asks faster than it reads is slowed down by TCP.
 
+mod hints;
 mod requests;
 mod touches;
 mod uploads;
@@ -253,6 +254,7 @@ impl Session {
             }
             ServerEvent::Cancelled { request } => drop(self.uploads.remove(&request)),
             ServerEvent::Touch { image, token, pages } => self.take_touches(image, token, &pages),
+            ServerEvent::Hint { image, token, pages } => self.take_hint(image, token, pages),
             ServerEvent::TokenEnd { image, token } => self.take_token_end(image, token),
             ServerEvent::PushStopped { stream } => {
                 if let Some(pusher) = &mut self.pusher {

@@ -1,6 +1,7 @@
 //! Tests of the whole server over loopback sockets, with a small client on the wire's client side.
 
 mod client;
+mod hints;
 mod hostile;
 mod learning;
 mod provider;

@@ -29,9 +29,9 @@ pub use event::ClientEvent;
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
-    FEATURES, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN, HELLO_DEADLINE, KEEPALIVE, PUT_DEADLINE,
-    PUT_QUEUE_BYTES_MAX, REQUEST_DEADLINE, REQUEST_QUEUE_BYTES_MAX, SILENCE_MAX, TOUCH_PAGES_MAX, VERSION,
-    WINDOW_BYTES_MAX, WINDOW_LOG_MAX,
+    FEATURE_HINTS, FEATURES, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN, HELLO_DEADLINE,
+    HINT_PAGES_MAX, KEEPALIVE, PUT_DEADLINE, PUT_QUEUE_BYTES_MAX, REQUEST_DEADLINE, REQUEST_QUEUE_BYTES_MAX,
+    SILENCE_MAX, TOUCH_PAGES_MAX, VERSION, WINDOW_BYTES_MAX, WINDOW_LOG_MAX,
 };
 use crate::inbox::Inbox;
 use crate::message::{ClientMessage, Hello, HelloReply, ImageHandle, Request};
@@ -315,6 +315,26 @@ impl ClientConnection {
             return Err(Refused::Limit { what: "pages of a touch", found, min: 1, max });
         }
         self.ordered.push(None, encode::client(&ClientMessage::Touch { image, token, pages }));
+        Ok(())
+    }
+
+    /// Asks the server to push 1 to 1024 pages that will be needed soon, in this order. Not before the handshake is over,
+    /// since only then it is known whether the server takes hints.
+    ///
+    /// # Errors
+    /// [`Refused::NoFeature`] if the server takes none or this side wants no push, beside those of
+    /// [`ClientConnection::touch`].
+    pub fn hint(&mut self, image: ImageHandle, token: Token, pages: Vec<PageId>) -> Result<(), Refused> {
+        self.check_room()?;
+        let hello = self.hello().ok_or(Refused::NotReady)?;
+        if hello.features & FEATURE_HINTS == 0 || self.config.push_bytes_max == 0 {
+            return Err(Refused::NoFeature("hints"));
+        }
+        let (found, max) = (pages.len() as u64, HINT_PAGES_MAX as u64);
+        if found == 0 || found > max {
+            return Err(Refused::Limit { what: "pages of a hint", found, min: 1, max });
+        }
+        self.ordered.push(None, encode::client(&ClientMessage::Hint { image, token, pages }));
         Ok(())
     }
 

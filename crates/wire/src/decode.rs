@@ -6,8 +6,8 @@ use units::{ActionId, BlockId, ImageId, PageId, RequestId, SegmentIndex, StreamI
 use crate::coding::Reader;
 use crate::error::WireError;
 use crate::format::{
-    ClientKind, ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, META_READ_BYTES_MAX, NEED_RANGES_MAX,
-    PUSH_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TOUCH_PAGES_MAX, WINDOW_LOG_MAX,
+    ClientKind, ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, HINT_PAGES_MAX, META_READ_BYTES_MAX,
+    NEED_RANGES_MAX, PUSH_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TOUCH_PAGES_MAX, WINDOW_LOG_MAX,
 };
 use crate::message::{
     ClientMessage, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece,
@@ -26,6 +26,11 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
             image: image(&mut reader)?,
             token: token(&mut reader)?,
             pages: reader.pages(TOUCH_PAGES_MAX)?,
+        },
+        ClientKind::Hint => ClientMessage::Hint {
+            image: image(&mut reader)?,
+            token: token(&mut reader)?,
+            pages: reader.pages(HINT_PAGES_MAX)?,
         },
         ClientKind::TokenEnd => ClientMessage::TokenEnd { image: image(&mut reader)?, token: token(&mut reader)? },
         ClientKind::Credit => {

@@ -44,6 +44,9 @@ pub(crate) fn client(message: &ClientMessage) -> Frame {
         ClientMessage::Touch { image, token, pages } => {
             writer(ClientKind::Touch).u32(image.0).u128(token.0).pages(pages).finish()
         }
+        ClientMessage::Hint { image, token, pages } => {
+            writer(ClientKind::Hint).u32(image.0).u128(token.0).pages(pages).finish()
+        }
         ClientMessage::TokenEnd { image, token } => writer(ClientKind::TokenEnd).u32(image.0).u128(token.0).finish(),
         ClientMessage::Credit { stream, bytes } => writer(ClientKind::Credit).u32(stream.0).u32(*bytes).finish(),
         ClientMessage::StopPush { stream } => writer(ClientKind::StopPush).u32(stream.0).finish(),

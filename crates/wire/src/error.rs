@@ -213,4 +213,7 @@ pub enum Refused {
     /// The device wants no push, or not of this kind.
     #[error("the device takes no such push")]
     NoPush,
+    /// The server does not know this optional feature, or the device wants none of what it brings.
+    #[error("{0} cannot be used with this server")]
+    NoFeature(&'static str),
 }

@@ -12,8 +12,10 @@ pub const MAGIC: [u8; 4] = *b"RNLW";
 pub const VERSION: u16 = 1;
 /// Oldest protocol version this crate speaks.
 pub const VERSION_MIN: u16 = 1;
-/// Optional features this crate knows. None in version 1; both sides use the intersection.
-pub const FEATURES: u64 = 0;
+/// Feature bit 0: the server takes Hint frames, and pushes what they ask for.
+pub const FEATURE_HINTS: u64 = 1;
+/// Optional features this crate knows; both sides use the intersection.
+pub const FEATURES: u64 = FEATURE_HINTS;
 
 /// Port a server listens on unless told otherwise.
 pub const PORT: u16 = 7327;
@@ -45,6 +47,13 @@ pub const PUSH_PAGES_MAX: usize = 32;
 pub const PUSH_BYTES_MAX: usize = PUSH_PAGES_MAX * 4096 + 4096;
 /// Pages in one Touch.
 pub const TOUCH_PAGES_MAX: usize = 1024;
+/// Pages in one Hint, as in one Touch; longer lists take several frames.
+pub const HINT_PAGES_MAX: usize = 1024;
+/// Hinted pages of one connection that wait to be pushed: 256 MiB of files, more than a small device has room for. A
+/// client asks for no more, a server drops what exceeds it.
+pub const HINT_PAGES_WAITING_MAX: usize = 64 << 10;
+/// Action of a push stream that carries hinted pages. Learned actions count from 0 and never get there.
+pub const HINT_ACTION: units::ActionId = units::ActionId(u64::MAX);
 /// Block ranges in one PutNeed; longer lists take several frames.
 pub const NEED_RANGES_MAX: usize = 1024;
 /// Block ranges one put may name in all: one for each of the most blocks an image of 1 TiB can sensibly have.
@@ -162,6 +171,8 @@ kinds! {
         Credit = 0x22,
         /// A push stream is not wanted.
         StopPush = 0x23,
+        /// Pages that will be needed soon.
+        Hint = 0x24,
         /// Begins an upload.
         PutOpen = 0x30,
         /// Part of the superblock or metadata of an upload.
@@ -239,6 +250,7 @@ impl ServerKind {
 }
 
 const _: () = assert!(TOUCH_PAGES_MAX * 10 + 64 <= SMALL_FRAME_BYTES_MAX);
+const _: () = assert!(HINT_PAGES_MAX * 10 + 64 <= SMALL_FRAME_BYTES_MAX && HINT_PAGES_MAX <= HINT_PAGES_WAITING_MAX);
 const _: () = assert!(NEED_RANGES_MAX * 10 + 64 <= SMALL_FRAME_BYTES_MAX);
 const _: () = assert!(ERROR_TEXT_BYTES_MAX + 64 <= SMALL_FRAME_BYTES_MAX);
 const _: () = assert!(PUSH_BYTES_MAX + 1024 <= FRAME_BYTES_MAX_LEAST);

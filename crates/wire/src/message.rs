@@ -423,6 +423,16 @@ pub enum ClientMessage {
         /// 1 to 1024 pages.
         pages: Vec<PageId>,
     },
+    /// Pages that will be needed soon and that the client has not got: the server pushes them. Only if both sides know
+    /// [`crate::format::FEATURE_HINTS`].
+    Hint {
+        /// The image.
+        image: ImageHandle,
+        /// Names the stream; further hints of the same token go on where it ends. Of no running action.
+        token: Token,
+        /// 1 to 1024 pages, in the order in which they should come.
+        pages: Vec<PageId>,
+    },
     /// The running action has ended.
     TokenEnd {
         /// The image.

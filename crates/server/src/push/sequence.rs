@@ -15,6 +15,9 @@ use crate::published::Published;
 /// What a page of a piece that is not made yet is expected to come to: compressed to about a half.
 pub(crate) const PAGE_BYTES_EXPECTED: usize = PAGE_BYTES / 2;
 
+/// Ordered pages that are looked through for one that is demanded: more than the largest window holds.
+const LOOK_PAGES_MAX: usize = 4096;
+
 /// Where the pieces of a sequence come from.
 pub(super) enum Source {
     Bundle(Arc<Bundle>),
@@ -101,11 +104,11 @@ impl Sequence {
         pages
     }
 
-    /// Bytes to be pushed until `page` has left, if it is ordered and its piece is not queued yet; a guess where pieces are
-    /// not made yet.
+    /// Bytes to be pushed until `page` has left, if it is ordered, its piece is not queued yet, and it is not far ahead; a
+    /// guess where pieces are not made yet.
     pub fn bytes_until(&self, page: PageId) -> Option<usize> {
         let ahead = self.pages.get((self.queued_through - self.base) as usize..)?;
-        let index = ahead.iter().position(|ordered| *ordered == page)?;
+        let index = ahead.iter().take(LOOK_PAGES_MAX).position(|ordered| *ordered == page)?;
         Some(match &self.source {
             Source::Bundle(bundle) => {
                 let position = self.queued_through + index as u32;

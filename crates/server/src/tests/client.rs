@@ -286,6 +286,11 @@ impl Client {
         self.send();
     }
 
+    pub fn hint(&mut self, image: ImageHandle, token: Token, pages: &[PageId]) {
+        self.wire.hint(image, token, pages.to_vec()).unwrap();
+        self.send();
+    }
+
     pub fn end(&mut self, image: ImageHandle, token: Token) {
         self.wire.token_end(image, token).unwrap();
         self.send();

@@ -32,6 +32,15 @@ pub enum ServerEvent {
         /// The pages.
         pages: Vec<PageId>,
     },
+    /// Pages the client wants pushed, in this order.
+    Hint {
+        /// The image.
+        image: ImageHandle,
+        /// Names the stream.
+        token: Token,
+        /// The pages.
+        pages: Vec<PageId>,
+    },
     /// A running action has ended.
     TokenEnd {
         /// The image.

@@ -7,7 +7,7 @@ use super::put::Put;
 use super::{Asked, ServerConnection, ServerEvent, State};
 use crate::decode;
 use crate::error::WireError;
-use crate::format::{ClientKind, FEATURES, PUTS_MAX, REQUESTS_MAX, VERSION, VERSION_MIN};
+use crate::format::{ClientKind, FEATURE_HINTS, FEATURES, PUTS_MAX, REQUESTS_MAX, VERSION, VERSION_MIN};
 use crate::inbox::Arrived;
 use crate::message::{ClientMessage, ErrorCode, Hello, HelloReply, PushEndReason, Reply, Request, ServerMessage};
 
@@ -41,6 +41,12 @@ impl ServerConnection {
             ClientMessage::Ping { nonce } => self.answer(ServerMessage::Pong { nonce })?,
             ClientMessage::Touch { image, token, pages } => {
                 self.events.push_back(ServerEvent::Touch { image, token, pages });
+            }
+            ClientMessage::Hint { image, token, pages } => {
+                if self.hello.is_none_or(|hello| hello.features & FEATURE_HINTS == 0) {
+                    return Err(WireError::WrongOrder { kind: "Hint", when: "without the feature" });
+                }
+                self.events.push_back(ServerEvent::Hint { image, token, pages });
             }
             ClientMessage::TokenEnd { image, token } => self.events.push_back(ServerEvent::TokenEnd { image, token }),
             ClientMessage::Credit { stream, bytes } => {

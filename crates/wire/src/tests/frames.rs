@@ -229,6 +229,23 @@ fn bytes_of_a_pull_are_pinned() {
 }
 
 #[test]
+fn bytes_of_a_hint_are_pinned() {
+    let pages = vec![PageId::new(InodeId(0x11), 0x22), PageId::new(InodeId(0x11), 0x23), PageId::new(InodeId(0x10), 3)];
+    let hint = ClientMessage::Hint {
+        image: crate::ImageHandle(2),
+        token: Token(0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100),
+        pages,
+    };
+    let mut bytes = flat(&encode::client(&hint));
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    // three pages: inode + 17 and an index; one page on; inode - 1 and an index
+    let fields = ["1a000000", "24", "02000000", "000102030405060708090a0b0c0d0e0f", "03", "4522", "04", "0303"];
+    assert_eq!(hex, fields.concat());
+    bytes.push(0);
+    assert!(matches!(decode_client(&bytes), Err(WireError::TrailingBytes { kind: "Hint", .. })));
+}
+
+#[test]
 fn kinds_have_one_number_each_and_directions_do_not_overlap() {
     for number in 0..=255u8 {
         let kinds = (ClientKind::from_u8(number), ServerKind::from_u8(number));
@@ -236,5 +253,5 @@ fn kinds_have_one_number_each_and_directions_do_not_overlap() {
         assert!(kinds.0.is_none_or(|kind| kind as u8 == number && number < 0x80));
         assert!(kinds.1.is_none_or(|kind| kind as u8 == number && number >= 0x80));
     }
-    assert_eq!(ClientKind::ALL.len() + ServerKind::ALL.len(), 18 + 16);
+    assert_eq!(ClientKind::ALL.len() + ServerKind::ALL.len(), 19 + 16);
 }

@@ -210,6 +210,13 @@ fn a_flood_of_touches_holds_the_socket_back() {
 }
 
 #[test]
+fn hints_need_the_feature() {
+    let hint = ClientMessage::Hint { image: ImageHandle(1), token: Token(1), pages: vec![PageId::default()] };
+    let error = server_gets(&[hello(), hint]).err();
+    assert_eq!(error, Some(WireError::WrongOrder { kind: "Hint", when: "without the feature" }));
+}
+
+#[test]
 fn credit_and_stop_need_a_stream() {
     let stream = StreamId(1);
     let error = server_gets(&[hello(), ClientMessage::Credit { stream, bytes: 1 }]).err();

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use units::{ActionId, BlockId, ImageId, InodeId, PageId, RequestId, Rng, SegmentIndex, SplitMix64, StreamId, Token};
 
 use crate::coding::Frame;
-use crate::format::{FRAME_BYTES_MAX_LEAST, TOUCH_PAGES_MAX};
+use crate::format::{FRAME_BYTES_MAX_LEAST, HINT_PAGES_MAX, TOUCH_PAGES_MAX};
 use crate::message::{ClientMessage, ServerMessage};
 use crate::{
     BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply,
@@ -153,7 +153,8 @@ impl Samples {
     }
 
     pub fn client(&mut self) -> ClientMessage {
-        match self.below(13) {
+        match self.below(14) {
+            13 => ClientMessage::Hint { image: self.image(), token: self.token(), pages: self.pages(HINT_PAGES_MAX) },
             12 => ClientMessage::Hurry { request: self.request_id() },
             0 => ClientMessage::Hello(Hello {
                 version: self.number() as u16,

@@ -7,7 +7,7 @@ use units::{BlockId, ImageId, InodeId, Moment, PageId, RequestId, StreamId, Toke
 
 use super::rig::{LinkConfig, Pair};
 use super::samples::flat;
-use crate::format::{REQUESTS_MAX, VERSION};
+use crate::format::{FEATURES, HINT_PAGES_MAX, REQUESTS_MAX, VERSION};
 use crate::message::{ClientMessage, ServerMessage};
 use crate::{
     ClientConfig, ClientConnection, ClientEvent, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding,
@@ -65,7 +65,7 @@ fn handshake_takes_one_round_trip_and_requests_ride_along() {
     pair.step(Moment(15_000));
     let events = pair.server_events();
     let [ServerEvent::Ready(hello), ServerEvent::Request { .. }] = &events[..] else { panic!("{events:?}") };
-    assert_eq!((hello.version, hello.features), (VERSION, 0));
+    assert_eq!((hello.version, hello.features), (VERSION, FEATURES));
     pair.settle();
     let events = pair.client_events();
     assert!(matches!(&events[..], [ClientEvent::Ready(HelloReply { version: VERSION, .. })]), "{events:?}");
@@ -208,6 +208,35 @@ fn touches_arrive_before_the_pulls_made_after_them() {
         ),
         "{events:?}"
     );
+}
+
+#[test]
+fn hints_wait_for_the_handshake_and_come_in_order() {
+    let mut pair = Pair::new(LINK(), 1);
+    let (image, token, page) = (ImageHandle(1), Token(5), PageId::new(InodeId(1), 1));
+    assert_eq!(pair.client.hint(image, token, vec![page]), Err(Refused::NotReady));
+    let mut pair = Pair::ready(LINK(), 1);
+    let pages: Vec<PageId> = (0..HINT_PAGES_MAX as u32).map(|index| PageId::new(InodeId(1), index)).collect();
+    for wrong in [vec![], [pages.clone(), vec![page]].concat()] {
+        assert!(matches!(pair.client.hint(image, token, wrong), Err(Refused::Limit { .. })));
+    }
+    pair.client.hint(image, token, pages.clone()).unwrap();
+    pair.client.token_end(image, token).unwrap();
+    pair.settle();
+    let events = pair.server_events();
+    assert_eq!(events, [ServerEvent::Hint { image, token, pages }, ServerEvent::TokenEnd { image, token }]);
+}
+
+#[test]
+fn hints_are_kept_from_servers_that_do_not_know_them_and_from_pushes_nobody_wants() {
+    for (features, push_bytes_max) in [(0, 1 << 20), (FEATURES, 0)] {
+        let config = ClientConfig { push_bytes_max, ..ClientConfig::default() };
+        let mut client = ClientConnection::new(config, Moment(0));
+        let reply = HelloReply { version: VERSION, features, frame_bytes_max: 1 << 20 };
+        client.receive(Moment(1), &flat(&encode::server(&ServerMessage::Hello(reply)))).unwrap();
+        let hinted = client.hint(ImageHandle(1), Token(5), vec![PageId::default()]);
+        assert_eq!(hinted, Err(Refused::NoFeature("hints")));
+    }
 }
 
 #[test]

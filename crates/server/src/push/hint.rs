@@ -1,0 +1,86 @@
+//! Hints: pages that a device asks to be pushed, because it knows what a program will need.
+//!
+//! They become a sequence of their own, with an action that nobody learned. Nothing is predicted or learned here. One
+//! such sequence lives on a connection at a time, since it holds an encoder; further hints extend it, and when all that
+//! was asked for is queued, it is complete.
+//!
+//! A hint makes this side do no more than demands for the same pages would. Pieces of up to 32 pages are built one at a
+//! time, behind all answers, only while the in-flight window has room, which the client opens by credit for what it
+//! took. A page list that waits is bounded. What the device has is for the device to say: pages that it was sent before
+//! are pushed again, as they would be demanded again; the record of what was sent only keeps a page from being pushed
+//! twice for one hint.
+
+use units::{PageId, SEGMENT_PAGES_MAX, Token};
+use wire::ServerConnection;
+use wire::format::{HINT_ACTION, HINT_PAGES_WAITING_MAX};
+
+use super::sequence::Sequence;
+use super::{Ordered, Pusher};
+use crate::published::Published;
+use crate::session::Images;
+
+impl Pusher {
+    /// Orders `pages`, all of them stored in `image`, behind what was hinted before. Returns how many were taken: fewer
+    /// if too many wait, none if another token is being hinted for, or nothing can be pushed now.
+    pub fn hint(
+        &mut self,
+        wire: &ServerConnection,
+        images: &Images,
+        image: &Published,
+        token: Token,
+        mut pages: Vec<PageId>,
+    ) -> usize {
+        let current = self.sequences.iter_mut().find(|sequence| sequence.is_hinted() && !sequence.ended);
+        let waiting = current.as_ref().map_or(0, |sequence| sequence.waiting_pages());
+        pages.truncate(HINT_PAGES_WAITING_MAX.saturating_sub(waiting));
+        let taken = match current {
+            _ if pages.is_empty() => false,
+            Some(sequence) => sequence.token == token && sequence.image.id == image.id && sequence.append(&pages),
+            None => self.begin(wire, images, image.id, token, ordered(pages.clone()), false),
+        };
+        if !taken {
+            return 0;
+        }
+        self.device.not_sent(image.id, &pages);
+        pages.len()
+    }
+}
+
+/// The order that begins a sequence of hinted pages.
+fn ordered(pages: Vec<PageId>) -> Ordered {
+    Ordered {
+        action: HINT_ACTION,
+        revision: 0,
+        begins: true,
+        from: 0,
+        total: pages.len() as u32,
+        pages,
+        coming: Vec::new(),
+        before: None,
+        segment_pages: SEGMENT_PAGES_MAX as u32,
+        audit: false,
+    }
+}
+
+impl Sequence {
+    /// Whether it was made for hints.
+    pub fn is_hinted(&self) -> bool {
+        self.action == HINT_ACTION
+    }
+
+    /// Pages that are ordered and not queued yet.
+    fn waiting_pages(&self) -> usize {
+        (self.through() - self.queued_through) as usize
+    }
+
+    /// Orders further pages behind the last one. False if positions have run out, after 16 TiB without a break.
+    fn append(&mut self, pages: &[PageId]) -> bool {
+        let Some(total) = self.total.checked_add(pages.len() as u32) else { return false };
+        // What is queued already is not looked at again.
+        self.pages.drain(..(self.queued_through - self.base) as usize);
+        self.base = self.queued_through;
+        self.pages.extend_from_slice(pages);
+        self.total = total;
+        true
+    }
+}
