@@ -50,6 +50,11 @@ pub(crate) enum Command {
     TokenEnd {
         token: Token,
     },
+    /// Pages to be pushed, or pulled where nobody pushes; at most as many as one message holds.
+    Hint {
+        token: Token,
+        pages: Vec<PageId>,
+    },
     Credit {
         stream: StreamKey,
         bytes: u32,

@@ -70,4 +70,8 @@ pub struct Counters {
     pub cache_decodes: u64,
     /// Push streams refused because the image's chunk hashes could not be had.
     pub pushes_refused: u64,
+    /// Pages asked for by hints, without those that were here or on their way already.
+    pub pages_hinted: u64,
+    /// Hinted pages that came, by a push or in a block, and were verified; not among `pages_pushed`.
+    pub pages_hint_pushed: u64,
 }

@@ -295,6 +295,7 @@ impl Worker {
                     self.waiting.push_front(Asked { speculative: false, ..asked });
                 }
             }
+            Command::Hint { pages, .. } => self.shared.run(|schedule, now| schedule.pull_hinted(now, &pages)),
             // Without a smart server there is nobody to teach, and nobody pushes.
             _ => {}
         }

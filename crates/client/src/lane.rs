@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use codec::Codec;
 use units::{Moment, PageId, RequestId, Rng, SplitMix64, StreamId, Token};
-use wire::format::{FRAME_BYTES_PER_SECOND_MIN, TOUCH_PAGES_MAX};
+use wire::format::{FRAME_BYTES_PER_SECOND_MIN, HINT_ACTION, TOUCH_PAGES_MAX};
 use wire::{ClientConfig, ClientEvent, ErrorCode, ImageHandle, PushHeader, PushPiece, Refused, Reply, Request};
 
 use crate::ablation;
@@ -224,7 +224,11 @@ impl Lane {
         // Order matters to the server, so nothing overtakes what is waiting for room.
         let ordered = matches!(
             command,
-            Command::Ask { .. } | Command::Hurry { .. } | Command::Touch { .. } | Command::TokenEnd { .. }
+            Command::Ask { .. }
+                | Command::Hurry { .. }
+                | Command::Touch { .. }
+                | Command::TokenEnd { .. }
+                | Command::Hint { .. }
         );
         if ordered && !live.backlog.is_empty() {
             live.backlog.push_back(command);
@@ -244,6 +248,13 @@ impl Lane {
                 pages.chunks(TOUCH_PAGES_MAX).try_for_each(|pages| machine.touch(image, *token, pages.to_vec()))
             }
             Command::TokenEnd { token } => machine.token_end(image, *token),
+            Command::Hint { token, pages } => {
+                let refused = machine.hint(image, *token, pages.clone());
+                if matches!(refused, Err(Refused::NoFeature(_))) {
+                    self.shared.run(|schedule, now| schedule.pull_hinted(now, pages));
+                }
+                refused
+            }
             Command::Credit { stream, bytes } if stream.generation == live.generation => {
                 machine.credit(stream.stream, *bytes)
             }
@@ -419,7 +430,7 @@ impl Lane {
         }
         live.streams.insert(stream);
         let key = StreamKey { lane: self.lane, generation: live.generation, stream };
-        let info = StreamInfo { token: push.token, audit: push.audit };
+        let info = StreamInfo { token: push.token, audit: push.audit, hinted: push.action == HINT_ACTION };
         self.shared.run(|schedule, _| schedule.stream_started(key, info));
         let job = Job::Started { key, info, encoding: push.encoding, window_log: push.window_log };
         let _ = self.shared.storer.send(job);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use image::Metadata;
-use units::{InodeId, Moment, Token};
+use units::{InodeId, Moment, PageId, Token};
 
 use crate::allocator::Allocator;
 use crate::clock::Clock;
@@ -109,7 +109,8 @@ impl Session {
     ) -> Result<(Arc<Session>, Arc<Shared>), ClientError> {
         let pool = if config.ablation.allocated_pages { Ok(Allocator::without_pool()) } else { Allocator::start() };
         let pool = Arc::new(pool.map_err(ClientError::System)?);
-        let schedule = Schedule::new(Arc::clone(&metadata), Arc::clone(&pool), &config, handles.len(), remote);
+        let mut schedule = Schedule::new(Arc::clone(&metadata), Arc::clone(&pool), &config, handles.len(), remote);
+        schedule.set_hint_token(Token(random_number()?));
         let (storer, jobs) = channel();
         let shared = Arc::new(Shared {
             device,
@@ -148,6 +149,18 @@ impl Session {
         self.shared.run(|schedule, now| schedule.read(now, token, inode, offset, bytes, done));
     }
 
+    /// Somebody knows that `pages` will be needed soon, in this order, and that they are not in the page cache: they are
+    /// put there without being read. Pages that are here or on their way are left out, as are holes and what is no page.
+    /// Returns how many were asked for; what is not taken does no harm, it is read as ever.
+    ///
+    /// A Runnel server pushes them. From others, and from a local file, their blocks are read behind all that is waited
+    /// for; a page that lies in several blocks is left to its READ then.
+    pub fn hint(&self, pages: &[PageId]) -> usize {
+        // In parts: the lock is held for each.
+        let parts = pages.chunks(wire::format::HINT_PAGES_MAX);
+        parts.map(|pages| self.shared.run(|schedule, now| schedule.hint(now, pages))).sum()
+    }
+
     /// A running action ended.
     pub fn end(&self, token: Token) {
         self.shared.run(|schedule, _| schedule.end(token));
@@ -178,7 +191,7 @@ impl Shared {
 
     /// Calls the schedule and carries out what it wants: commands under the lock, callbacks without it.
     pub fn run<R>(&self, call: impl FnOnce(&mut Schedule, Moment) -> R) -> R {
-        let (result, finished, evicted, woken) = {
+        let (result, finished, evicted, hinted, woken) = {
             let mut guarded = self.lock();
             let now = self.clock.now();
             let result = call(&mut guarded.schedule, now);
@@ -192,7 +205,7 @@ impl Shared {
             if guarded.schedule.deadline().is_some_and(|deadline| deadline < guarded.timer_wakes) {
                 self.timer.notify_one();
             }
-            (result, effects.finished, effects.evicted, woken)
+            (result, effects.finished, effects.evicted, effects.hinted, woken)
         };
         for (handle, _) in self.lanes.iter().zip(woken).filter(|(_, woken)| *woken) {
             if let Some(waker) = &handle.waker {
@@ -201,6 +214,10 @@ impl Shared {
         }
         for gone in evicted {
             self.offer_evicted(gone);
+        }
+        for block in hinted {
+            // Without a storer the session is closed.
+            let _ = self.storer.send(Job::Hinted(block));
         }
         if !finished.is_empty() {
             self.reply(finished);

@@ -18,7 +18,7 @@ use wire::{PushEncoding, PushPiece};
 
 use crate::block_cache::Evicted;
 use crate::command::{Command, StreamKey};
-use crate::schedule::{Candidate, Run, StreamInfo, evicted_candidates};
+use crate::schedule::{Candidate, HintedBlock, Run, StreamInfo, evicted_candidates};
 use crate::session::{Shared, StoreOutcome};
 
 /// Push bytes that may lie undigested before credit is held back, which lets the server's window close. Four raw
@@ -43,6 +43,8 @@ pub(crate) enum Job {
     Over { key: StreamKey },
     /// A block left the cache.
     Evicted(Evicted),
+    /// A block with hinted pages came.
+    Hinted(HintedBlock),
     /// The chunk hashes are loaded, or cannot be had.
     Hashes { good: bool },
     /// The session is closed.
@@ -101,6 +103,7 @@ impl Storer {
                     self.store_evicted(&gone);
                     self.shared.undigested_bytes.fetch_sub(gone.held_bytes(), Ordering::AcqRel);
                 }
+                Job::Hinted(block) => self.store_hinted(&block),
                 Job::Hashes { good } => {
                     self.refuses |= !good;
                     self.catch_up();
@@ -155,7 +158,7 @@ impl Storer {
                 self.shared.run(|schedule, now| schedule.stream_over(now, key));
             }
             // Not about pushes.
-            Job::Evicted(_) | Job::Hashes { .. } | Job::Close => {}
+            Job::Evicted(_) | Job::Hinted(_) | Job::Hashes { .. } | Job::Close => {}
         }
     }
 
@@ -217,6 +220,16 @@ impl Storer {
             let candidates = evicted_candidates(&self.shared.metadata, gone);
             self.store(candidates, &bytes, None);
         }
+    }
+
+    fn store_hinted(&mut self, block: &HintedBlock) {
+        let mut raw = std::mem::take(&mut self.raw);
+        let candidates = block.candidates(&self.shared.metadata, &mut raw);
+        if let Some(token) = self.shared.run(|schedule, now| schedule.hinted_arriving(now, &candidates)) {
+            self.store(candidates, &raw, Some(token));
+        }
+        self.raw = raw;
+        self.shared.run(|schedule, now| schedule.hinted_stored(now, block.block));
     }
 
     /// Stores pages in runs. `keep_for`: they belong to a push of this action, and are held if the kernel cannot take

@@ -203,7 +203,8 @@ impl Schedule {
         stored: Option<StoredBlock>,
     ) {
         let ask = self.take_ask(now, key);
-        let speculative = ask.is_some_and(|ask| ask.speculative);
+        // What was hinted is no guess.
+        let speculative = ask.is_some_and(|ask| ask.speculative) && !self.hints_want(block);
         for gone in self.cache.insert(block, bytes.clone(), stored, speculative) {
             if gone.speculated && !gone.used {
                 self.counters.blocks_speculated_wasted += 1;
@@ -220,7 +221,9 @@ impl Schedule {
         if !self.settings.remote && self.settings.store_evicted && block.0 < self.metadata.hot_blocks() {
             self.effects.evicted.extend(self.cache.hand_on(block, &bytes));
         }
+        self.hinted_block(block, &bytes);
         self.speculate(now);
+        self.pull_on(now);
     }
 
     /// Pages that wait and have a part in the block, in order.
@@ -276,6 +279,7 @@ impl Schedule {
     pub fn failed(&mut self, now: Moment, key: AskKey, failure: Failure) {
         if let Some(ask) = self.take_ask(now, key) {
             self.retry(now, ask, failure);
+            self.pull_on(now);
         }
     }
 
@@ -348,6 +352,7 @@ impl Schedule {
             self.fetching.insert(block, key);
             self.dispatch(now, key);
         }
+        self.pull_on(now);
     }
 
     /// A page that should have come by itself did not: asks for it by force.
@@ -374,6 +379,7 @@ impl Schedule {
             && self.fetching.get(&block) == Some(&key)
         {
             self.fetching.remove(&block);
+            self.hints.asked_no_more(block);
         }
         if let Some(lane) = ask.lane.filter(|_| self.settings.remote) {
             let received = self.lanes[lane].bytes_received - ask.received_before.min(self.lanes[lane].bytes_received);
@@ -409,11 +415,13 @@ impl Schedule {
         for key in std::mem::take(&mut self.parked) {
             self.dispatch(now, key);
         }
+        self.pull_on(now);
     }
 
     /// A lane lost its connection: its requests go to the others, or wait.
     pub fn lane_down(&mut self, now: Moment, lane: LaneIndex) {
         self.lanes[lane].up = false;
+        self.hints.forget();
         let lost: Vec<AskKey> =
             self.asks.iter().filter(|(_, ask)| ask.lane == Some(lane)).map(|(key, _)| *key).collect();
         for key in lost {

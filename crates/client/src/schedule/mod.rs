@@ -9,10 +9,11 @@
 //! [`Effects`]: callbacks into the mount are never made under the lock, and commands to the network threads are sent
 //! before it is released, so that the server sees the touches of an action in their order.
 //!
-//! `demand` deals with requests, replies and lost connections, `pushed` with pages nobody asked for, `timer` with
-//! everything that is late. Time is a parameter. Units: pages, and microseconds inside [`Moment`].
+//! `demand` deals with requests, replies and lost connections, `pushed` with pages nobody asked for, `hints` with pages
+//! that somebody knows will be needed, `timer` with everything that is late. Time is a parameter. Units: pages, and microseconds inside [`Moment`].
 
 mod demand;
+mod hints;
 mod pushed;
 mod speculation;
 mod timer;
@@ -41,6 +42,8 @@ use crate::session::Done;
 use crate::touches::Touches;
 pub(crate) use demand::Failure;
 pub use demand::NO_TOKEN;
+pub(crate) use hints::HintedBlock;
+use hints::Hints;
 pub(crate) use pushed::{Candidate, Run, StreamInfo, evicted_candidates};
 
 /// Bytes of one READ. The kernel asks for at most 1 MiB; more is no READ.
@@ -76,6 +79,7 @@ pub(crate) struct Schedule {
     /// When a block was last missed or used for the first time: readahead goes on for a while after it.
     used_at: Moment,
     touches: Touches,
+    hints: Hints,
     link: LinkEstimate,
     streams: HashMap<StreamKey, StreamInfo>,
     /// Pages of pieces that were received and not digested yet.
@@ -106,12 +110,13 @@ struct Settings {
 }
 
 /// What the caller must do after each call, in this order: send `commands` while it still holds the lock, then, without
-/// it, answer `finished` and hand `evicted` to the storer.
+/// it, answer `finished` and hand `evicted` and `hinted` to the storer.
 #[derive(Default)]
 pub(crate) struct Effects {
     pub commands: Vec<(LaneIndex, Command)>,
     pub finished: Vec<Finished>,
     pub evicted: Vec<Evicted>,
+    pub hinted: Vec<HintedBlock>,
 }
 
 /// A READ that is over.
@@ -236,6 +241,7 @@ impl Schedule {
             readahead: Readahead::new(window, remote),
             used_at: Moment(0),
             touches: Touches::default(),
+            hints: Hints::default(),
             link: LinkEstimate::default(),
             streams: HashMap::new(),
             arriving: HashMap::new(),
@@ -247,6 +253,11 @@ impl Schedule {
             counters: Counters::default(),
             effects: Effects::default(),
         }
+    }
+
+    /// Hinted pages are asked for in the name of this token, which no process has.
+    pub fn set_hint_token(&mut self, token: Token) {
+        self.hints.set_token(token);
     }
 
     /// The counters that are kept here or in the cache.
@@ -483,6 +494,7 @@ impl Schedule {
         self.fetching.clear();
         self.parked.clear();
         self.delayed.clear();
+        self.hints.forget();
         (0..self.lanes.len()).for_each(|lane| self.effects.commands.push((lane, Command::Close)));
     }
 

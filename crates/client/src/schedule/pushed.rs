@@ -26,6 +26,8 @@ const UNKNOWN_INODES_MAX: usize = 4096;
 pub(crate) struct StreamInfo {
     pub token: Token,
     pub audit: bool,
+    /// It carries what was hinted.
+    pub hinted: bool,
 }
 
 /// Consecutive pages of one file on their way into the page cache.
@@ -102,6 +104,9 @@ impl Schedule {
         raw: &[u8],
         opens_segment: bool,
     ) -> Vec<Candidate> {
+        if info.hinted {
+            return self.hinted_piece(now, info.token, candidates, raw);
+        }
         self.counters.pages_pushed += candidates.len() as u64;
         let first = candidates.first().map(|candidate| candidate.page);
         let mut left = Vec::with_capacity(candidates.len());
@@ -144,7 +149,7 @@ impl Schedule {
         left
     }
 
-    fn arrived(&mut self, page: PageId) {
+    pub(super) fn arrived(&mut self, page: PageId) {
         if let Some(count) = self.arriving.get_mut(&page.to_u64()) {
             *count -= 1;
             if *count == 0 {
@@ -153,7 +158,7 @@ impl Schedule {
         }
     }
 
-    fn hold(&mut self, page: PageId, bytes: &[u8], token: Token, kind: HeldKind) {
+    pub(super) fn hold(&mut self, page: PageId, bytes: &[u8], token: Token, kind: HeldKind) {
         let mut buffer = self.pool.page();
         buffer[..bytes.len()].copy_from_slice(bytes);
         self.counters.pages_held += 1;

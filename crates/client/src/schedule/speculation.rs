@@ -63,7 +63,7 @@ impl Schedule {
     }
 
     /// Stored bytes of all blocks that were asked for and have not come.
-    fn bytes_under_way(&self) -> u64 {
+    pub(super) fn bytes_under_way(&self) -> u64 {
         let stored = |block: &BlockId| self.metadata.block(*block).map_or(0, |entry| u64::from(entry.stored_bytes));
         self.fetching.keys().map(stored).sum()
     }

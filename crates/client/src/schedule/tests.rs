@@ -36,6 +36,8 @@ struct Sim {
     streams_begun: u32,
     /// Pieces the storer has not digested.
     pieces: VecDeque<(StreamKey, StreamInfo, Vec<PageId>)>,
+    /// Blocks with hinted pages that the storer has not seen.
+    hinted: VecDeque<HintedBlock>,
     /// Answers were spoiled, so READs may fail.
     spoils: bool,
     stores: u64,
@@ -60,6 +62,7 @@ impl Sim {
             streams: Vec::new(),
             streams_begun: 0,
             pieces: VecDeque::new(),
+            hinted: VecDeque::new(),
             spoils: false,
             stores: 0,
         }
@@ -74,6 +77,7 @@ impl Sim {
         let mut evicted = Vec::new();
         loop {
             let effects = self.schedule.take_effects();
+            self.hinted.extend(effects.hinted);
             if effects.commands.is_empty() && effects.finished.is_empty() && effects.evicted.is_empty() {
                 break;
             }
@@ -129,6 +133,9 @@ impl Sim {
         }
         let at = self.pick(self.commands.len());
         let (lane, command) = self.commands.remove(at);
+        if let Command::Hint { token, pages } = command {
+            return self.obey_hint(lane, token, &pages);
+        }
         let Command::Ask { key, wanted, force, .. } = command else { return };
         self.schedule.lane_traffic(lane, 3000, 50);
         let mood = if honest { 99 } else { self.pick(100) };
@@ -187,7 +194,7 @@ impl Sim {
             let Some(lane) = (0..LANES).find(|lane| self.up[*lane]) else { return };
             self.streams_begun += 1;
             let key = StreamKey { lane, generation: self.generation, stream: StreamId(self.streams_begun) };
-            let info = StreamInfo { token: Token(self.rng.below(3).into()), audit: self.pick(4) == 0 };
+            let info = StreamInfo { token: Token(self.rng.below(3).into()), audit: self.pick(4) == 0, hinted: false };
             self.schedule.stream_started(key, info);
             self.streams.push((key, info));
         }
@@ -199,6 +206,41 @@ impl Sim {
             (first..(first + count).min(101)).map(|index| PageId::new(self.tree.big(), index)).collect();
         self.schedule.piece_arriving(&pages);
         self.pieces.push_back((key, info, pages));
+    }
+
+    fn hint(&mut self) {
+        let (first, step) = (self.pick(101) as u32, 1 + self.pick(3));
+        let pages: Vec<PageId> =
+            (first..first + 20).step_by(step).map(|index| PageId::new(self.tree.big(), index)).collect();
+        self.schedule.hint(self.now, &pages);
+        self.settle();
+    }
+
+    /// A server that pushes what was hinted, or one that has never heard of hints.
+    fn obey_hint(&mut self, lane: LaneIndex, token: Token, pages: &[PageId]) {
+        if self.pick(2) == 0 {
+            self.schedule.pull_hinted(self.now, pages);
+            return self.settle();
+        }
+        self.streams_begun += 1;
+        let key = StreamKey { lane, generation: self.generation, stream: StreamId(self.streams_begun) };
+        let info = StreamInfo { token, audit: false, hinted: true };
+        self.schedule.stream_started(key, info);
+        self.streams.push((key, info));
+        self.schedule.piece_arriving(pages);
+        self.pieces.push_back((key, info, pages.to_vec()));
+    }
+
+    /// The storer takes up the next block with hinted pages.
+    fn store_hinted(&mut self) {
+        let Some(block) = self.hinted.pop_front() else { return };
+        let mut raw = Vec::new();
+        let candidates = block.candidates(&self.tree.metadata, &mut raw);
+        if let Some(token) = self.schedule.hinted_arriving(self.now, &candidates) {
+            self.store(candidates, &raw, Some(token));
+        }
+        self.schedule.hinted_stored(self.now, block.block);
+        self.settle();
     }
 
     /// The storer digests its next piece.
@@ -280,7 +322,8 @@ impl Sim {
             0..35 => self.read_something(),
             35..65 => self.obey(false),
             65..75 => self.push(),
-            75..85 => self.digest(),
+            75..84 => self.digest(),
+            84 => self.store_hinted(),
             85..88 => {
                 let lane = self.pick(LANES);
                 self.toggle_lane(lane);
@@ -299,7 +342,8 @@ impl Sim {
                 self.schedule.end(token);
                 self.settle();
             }
-            92..97 => {
+            92 => self.hint(),
+            93..97 => {
                 let micros = self.rng.below(200_000);
                 self.pass_time(micros);
             }
@@ -335,6 +379,9 @@ impl Sim {
             while !self.pieces.is_empty() {
                 self.digest();
             }
+            while !self.hinted.is_empty() {
+                self.store_hinted();
+            }
             if let Some((stream, _)) = self.streams.pop() {
                 self.schedule.stream_over(self.now, stream);
             }
@@ -346,7 +393,7 @@ impl Sim {
                 self.schedule.replied(pages);
             }
             let idle = self.commands.is_empty() && self.schedule.asks.is_empty() && self.schedule.reads.is_empty();
-            if idle && self.streams.is_empty() && self.pieces.is_empty() {
+            if idle && self.streams.is_empty() && self.pieces.is_empty() && self.hinted.is_empty() {
                 break;
             }
         }
@@ -375,7 +422,7 @@ fn small_config(seed: u64) -> Config {
 #[test]
 fn sim_every_read_gets_the_bytes_of_its_file_whatever_happens() {
     for tree in [Arc::new(Tree::plain()), Arc::new(Tree::scattered())] {
-        let (mut stores, mut late, mut replays) = (0, 0, 0);
+        let (mut stores, mut late, mut replays, mut hints) = (0, 0, 0, 0);
         for seed in 0..60 {
             let mut sim = Sim::new(Arc::clone(&tree), seed, &small_config(seed));
             for _ in 0..400 {
@@ -385,9 +432,11 @@ fn sim_every_read_gets_the_bytes_of_its_file_whatever_happens() {
             stores += sim.stores;
             late += sim.schedule.counters.late_pushes;
             replays += sim.schedule.counters.replays;
+            hints += sim.schedule.counters.pages_hint_pushed;
         }
         // The simulation would prove nothing if these never happened.
-        assert!(stores > 100 && late > 100 && replays > 100, "{stores} {late} {replays}");
+        let happened = [stores, late, replays, hints];
+        assert!(happened.iter().all(|count| *count > 100), "{happened:?}");
     }
 }
 

@@ -210,8 +210,19 @@ impl FakeServer {
 
     /// Starts a push stream on a connection.
     pub fn push_start(&self, connection: usize, token: u128, encoding: PushEncoding, audit: bool) -> StreamId {
+        self.push_start_of(connection, token, units::ActionId(1), encoding, audit)
+    }
+
+    /// Starts a push stream of an action.
+    pub fn push_start_of(
+        &self,
+        connection: usize,
+        token: u128,
+        action: units::ActionId,
+        encoding: PushEncoding,
+        audit: bool,
+    ) -> StreamId {
         let window_log = if encoding == PushEncoding::Stored { 0 } else { 17 };
-        let action = units::ActionId(1);
         let push = PushHeader { image: HANDLE, token: Token(token), action, encoding, window_log, audit };
         self.ask(connection, move |machine| machine.push_start(push).unwrap())
     }

@@ -5,6 +5,7 @@ mod demand;
 mod early;
 pub(crate) mod fake_server;
 pub(crate) mod fake_sink;
+mod hints;
 mod hostile;
 mod http;
 mod loss;

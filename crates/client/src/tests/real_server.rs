@@ -22,7 +22,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    fn start(store: &Memory) -> Rig {
+    pub fn start(store: &Memory) -> Rig {
         Rig::start_with(store, |_| ())
     }
 
@@ -43,7 +43,7 @@ impl Rig {
         Rig { address, stop: Some(stop), thread: Some(thread) }
     }
 
-    fn open(&self, config: Config) -> (Arc<Session>, Arc<FakeSink>) {
+    pub fn open(&self, config: Config) -> (Arc<Session>, Arc<FakeSink>) {
         let target = Target::parse(&format!("runnel://{}/app", self.address)).unwrap();
         let session = Session::open(&target, config).unwrap();
         let sink = Arc::new(FakeSink::default());
