@@ -53,6 +53,6 @@ pub use counters::Counters;
 pub use error::{ClientError, ReadError};
 pub use local::{ImageFile, open_file};
 pub use schedule::NO_TOKEN;
-pub use session::{Done, PageSink, Session, StoreOutcome};
+pub use session::{Done, HINT_PAGES_MAX, PageSink, Session, StoreOutcome};
 pub use target::{HttpFile, ImageName, Remote, Scheme, Server, Target, TargetError};
 pub use transport::{Identity, Trust};

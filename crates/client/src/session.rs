@@ -50,6 +50,9 @@ pub trait PageSink: Send + Sync {
 /// within [`Session::read`].
 pub type Done = Box<dyn FnOnce(Result<&[u8], ReadError>) + Send>;
 
+/// Pages that may be hinted and not have come; [`Session::hint`] takes no more.
+pub const HINT_PAGES_MAX: usize = wire::format::HINT_PAGES_WAITING_MAX;
+
 /// One mounted image.
 pub struct Session {
     pub(crate) shared: Arc<Shared>,

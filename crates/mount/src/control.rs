@@ -1,10 +1,12 @@
-//! A small Unix socket per mount, for `runnel status` and `runnel umount`.
+//! A small Unix socket per mount, for `runnel status`, `runnel umount`, and hints.
 //!
-//! A client sends one line, `status` or `unmount`, and gets one line of JSON back. The sockets lie in the runtime
-//! directory, which only this user can enter; one that nobody listens on any more is removed by whoever notices.
+//! A client sends one line, `status` or `unmount`, and gets one line of JSON back; hints, of which a connection may send
+//! many, are described in `hint`. The sockets lie in the runtime directory, which only this user can enter; one that
+//! nobody listens on any more is removed by whoever notices.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -17,6 +19,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::counters::FuseCounters;
+use crate::hint::{self, Answer, Connections, HintedFile};
+use crate::hinter::Link;
 use crate::{MountError, runtime};
 
 /// How long either side waits for the other's next bytes.
@@ -25,7 +29,7 @@ const WAIT: Duration = Duration::from_secs(2);
 /// How long `unmount` may take: the daemon's own bound on it, and some more.
 const UNMOUNT_WAIT: Duration = Duration::from_secs(15);
 
-/// Longest request line.
+/// Longest request line, but for hints.
 const REQUEST_BYTES_MAX: u64 = 64;
 
 /// Longest answer: a status holds some paths and some dozens of counters.
@@ -53,6 +57,10 @@ pub struct MountStatus {
     pub session: client::Counters,
     /// What the kernel asked.
     pub fuse: FuseCounters,
+    /// Device number of the FUSE mount, `(major, minor)`: what stat shows of its files, unless an overlay lies above.
+    /// `None` if the kernel serves them.
+    #[serde(default)]
+    pub device: Option<(u32, u32)>,
 }
 
 /// What a control socket speaks for.
@@ -61,6 +69,8 @@ pub(crate) trait Controlled: Send + Sync {
     fn status(&self) -> MountStatus;
     /// Detaches the mount; its daemon ends when the last user is gone.
     fn detach(&self) -> Result<(), MountError>;
+    /// Pages that will be needed. Returns how many were asked for, or why the hint is not taken.
+    fn hint(&self, files: &[HintedFile]) -> Result<usize, String>;
 }
 
 /// The listening side of one mount; stops and removes its socket when dropped.
@@ -84,7 +94,7 @@ impl Server {
         let stopped = stop.try_clone().map_err(fail)?;
         let thread = thread::Builder::new()
             .name("runnel-control".into())
-            .spawn(move || serve(&listener, &stopped, mount.as_ref()))
+            .spawn(move || serve(&listener, stopped, &mount))
             .map_err(fail)?;
         Ok(Server { path, stop, thread: Some(thread) })
     }
@@ -103,9 +113,11 @@ impl Drop for Server {
     }
 }
 
-fn serve(listener: &UnixListener, stop: &OwnedFd, mount: &dyn Controlled) {
+fn serve(listener: &UnixListener, stop: OwnedFd, mount: &Arc<dyn Controlled>) {
+    let Ok(stop_hints) = stop.try_clone() else { return };
+    let hints = Connections::new(stop_hints);
     loop {
-        let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
+        let mut fds = [PollFd::new(&stop, PollFlags::IN), PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
         if rustix::event::poll(&mut fds, None).is_err() {
             continue;
         }
@@ -114,17 +126,21 @@ fn serve(listener: &UnixListener, stop: &OwnedFd, mount: &dyn Controlled) {
         }
         if let Ok((stream, _)) = listener.accept() {
             // A client that went away or sent nonsense concerns nobody.
-            let _ = answer(&stream, mount);
+            let _ = answer(stream, mount, &hints);
         }
     }
 }
 
-fn answer(mut stream: &UnixStream, mount: &dyn Controlled) -> io::Result<()> {
+fn answer(stream: UnixStream, mount: &Arc<dyn Controlled>, hints: &Connections) -> io::Result<()> {
     stream.set_read_timeout(Some(WAIT))?;
     stream.set_write_timeout(Some(WAIT))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(REQUEST_BYTES_MAX)).read_line(&mut line)?;
-    let text = match line.trim_end() {
+    let mut reader = BufReader::new(stream);
+    let mut line = Vec::new();
+    reader.by_ref().take(REQUEST_BYTES_MAX).read_until(b'\n', &mut line)?;
+    if line.starts_with(hint::REQUEST.as_bytes()) {
+        return hints.take(mount, reader, line);
+    }
+    let text = match String::from_utf8_lossy(&line).trim_end() {
         "status" => serde_json::to_string(&mount.status())?,
         "unmount" => match mount.detach() {
             Ok(()) => "{}".to_string(),
@@ -132,6 +148,7 @@ fn answer(mut stream: &UnixStream, mount: &dyn Controlled) -> io::Result<()> {
         },
         _ => r#"{"error":"unknown request"}"#.to_string(),
     };
+    let mut stream = reader.get_ref();
     stream.write_all(text.as_bytes())?;
     stream.write_all(b"\n")
 }
@@ -181,10 +198,43 @@ fn sockets() -> Result<Vec<PathBuf>, MountError> {
 /// # Errors
 /// The runtime directory cannot be used. A mount whose daemon does not answer is left out.
 pub fn mounts() -> Result<Vec<MountStatus>, MountError> {
-    let mut found: Vec<MountStatus> =
-        sockets()?.iter().filter_map(|path| ask::<MountStatus>(path, "status", WAIT)).collect();
+    let mut found: Vec<MountStatus> = live()?.into_iter().map(|(_, status)| status).collect();
     found.sort_by(|a, b| a.mountpoint.cmp(&b.mountpoint));
     Ok(found)
+}
+
+/// All live mounts of this user with their sockets.
+pub(crate) fn live() -> Result<Vec<(PathBuf, MountStatus)>, MountError> {
+    let asked = sockets()?.into_iter().filter_map(|path| {
+        let status = ask::<MountStatus>(&path, "status", WAIT)?;
+        Some((path, status))
+    });
+    Ok(asked.collect())
+}
+
+/// Tells the mount that `path` lies on which pages of which of its files will be needed: paths inside the mount, and
+/// ranges of pages. False if no mount of this user is there, or the kernel serves it. See [`crate::Hinter`] for many hints.
+///
+/// # Errors
+/// There is no such path; the mount says what is wrong with the hint, or does not answer.
+pub fn hint(path: &Path, files: &[(PathBuf, Vec<Range<u32>>)]) -> Result<bool, MountError> {
+    let absolute = fs::canonicalize(path).map_err(|error| MountError::step("examine", path, error))?;
+    let above = live()?.into_iter().filter(|(_, status)| absolute.starts_with(&status.mountpoint));
+    let nearest = above.max_by_key(|(_, status)| status.mountpoint.components().count());
+    let Some((socket, _)) = nearest.filter(|(_, status)| status.device.is_some()) else { return Ok(false) };
+    let fail = |error| MountError::step("give a hint to", path, error);
+    let mut link = Link::connect(&socket).map_err(fail)?;
+    for (file, ranges) in files {
+        for part in ranges.chunks(hint::RANGES_MAX) {
+            let pages = part.iter().map(|range| (range.start, range.end)).collect();
+            let file = HintedFile { path: Some(file.to_string_lossy().into_owned()), inode: None, pages };
+            let line = hint::line(&[file]).map_err(fail)?;
+            if let Answer::Error(problem) = link.ask(&line).map_err(fail)? {
+                return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, problem)));
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// Asks the daemon of the mount at `mountpoint` to detach it; `false` if there is none or it could not.
@@ -220,6 +270,14 @@ mod tests {
                 overlay: None,
                 session: client::Counters::default(),
                 fuse: FuseCounters { lookup: 3, ..FuseCounters::default() },
+                device: Some((0, 77)),
+            }
+        }
+
+        fn hint(&self, files: &[HintedFile]) -> Result<usize, String> {
+            match &files.first().and_then(|file| file.path.clone()) {
+                Some(path) if path == "/none" => Err("the image has no file /none".into()),
+                _ => Ok(files.iter().flat_map(|file| &file.pages).map(|(first, end)| (end - first) as usize).sum()),
             }
         }
 
@@ -247,6 +305,44 @@ mod tests {
         drop(server);
         assert!(!socket.exists());
         assert_eq!(ours(mounts().expect("listed")), None);
+    }
+
+    #[test]
+    fn hints_come_many_to_a_connection_and_status_is_answered_beside_them() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let mountpoint = fs::canonicalize(folder.path()).expect("there");
+        let fake = Arc::new(Fake { mountpoint: mountpoint.clone(), detached: AtomicBool::new(false) });
+        let server = Server::start(fake.clone()).expect("starts");
+        let mut link = Link::connect(&server.path).expect("connects");
+        let mut say = |text: &str| link.ask(&format!("{text}\n")).expect("answered");
+        assert_eq!(say(r#"hint [{"path":"/a","pages":[[0,3]]},{"inode":2,"pages":[[7,8]]}]"#), Answer::Hinted(4));
+        for (text, what) in [
+            (r#"hint [{"path":"/none","pages":[]}]"#, "no file /none"),
+            ("hint garbage", "not a hint: expected value"),
+            (r#"hint [{"path":"/a","pages":[[0,3]],"more":1}]"#, "unknown field `more`"),
+            (r#"hint [{"path":"/a","pages":[[0,-3]]}]"#, "not a hint"),
+            ("status", "unknown request"),
+        ] {
+            let Answer::Error(problem) = say(text) else { panic!("{text} was taken") };
+            assert!(problem.contains(what), "{problem}");
+        }
+        assert_eq!(ask::<MountStatus>(&server.path, "status", WAIT), Some(fake.status()), "while the link is open");
+        let many = format!("hint [{}]", vec![r#"{"path":"/a","pages":[[0,3]]}"#; 2000].join(","));
+        assert_eq!(say(&many), Answer::Hinted(6000));
+        let long = format!("hint [{}]", " ".repeat(hint::LINE_BYTES_MAX as usize));
+        assert!(matches!(say(&long), Answer::Error(problem) if problem.contains("longer than 65536 bytes")));
+
+        let below = mountpoint.join("sub");
+        fs::create_dir(&below).expect("mkdir");
+        assert!(super::hint(&below, &[("/a".into(), vec![0..9, 12..13])]).expect("taken"));
+        let error = super::hint(&mountpoint, &[("/none".into(), vec![0..1])]).expect_err("refused").to_string();
+        assert!(error.contains("no file /none"), "{error}");
+        assert!(!super::hint(Path::new("/"), &[]).expect("nobody is there"));
+        // A connection that is open does not keep the mount from ending.
+        let mut link = Link::connect(&server.path).expect("connects");
+        assert_eq!(link.ask("hint []\n").ok(), Some(Answer::Hinted(0)));
+        drop(server);
+        assert!(link.ask("hint []\n").is_err());
     }
 
     #[test]

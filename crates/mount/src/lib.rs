@@ -7,7 +7,7 @@
 //! The parts, bottom up: `filesystem` (FUSE operations), `process` (thread ids to tokens), `record` (who is told what is
 //! read), `connection` and `sink` (the
 //! page cache), `mountpoint` (the mount table), `device` (making a mount), `mounted` (one live mount, bounded in every wait), `control` (the socket
-//! `runnel status` asks), `enter` (a program inside an image without root), `run` (mount and enter), `redirect` (image
+//! `runnel status` asks), `hint` and `hinter` (what will be needed soon, and who says so), `enter` (a program inside an image without root), `run` (mount and enter), `redirect` (image
 //! files over local paths). Beside them, `kernel` mounts an image file by the kernel's EROFS. Called by `cli` and `bench`. This is the only crate that names fuser.
 #![cfg(target_os = "linux")]
 
@@ -19,6 +19,8 @@ pub mod enter;
 mod errno;
 mod error;
 mod filesystem;
+mod hint;
+mod hinter;
 mod kernel;
 mod mounted;
 pub mod mountpoint;
@@ -37,6 +39,7 @@ mod sparse;
 pub use control::{MountStatus, mounts};
 pub use counters::FuseCounters;
 pub use error::MountError;
+pub use hinter::Hinter;
 pub use kernel::KernelMount;
 pub use mounted::{Mounted, Options, Stop};
 pub use mountpoint::umount;

@@ -25,13 +25,14 @@ use crate::connection::Connection;
 use crate::control::{Controlled, MountStatus, Server};
 use crate::counters::{FuseCounters, Operations};
 use crate::filesystem::{ImageFilesystem, Settings};
+use crate::hint::HintedFile;
 use crate::mountpoint;
 use crate::record::Recorder;
 use crate::runtime::{PrivateDirectory, Purpose};
 use crate::signals::{self, Signals};
 use crate::sink::Sink;
 use crate::source::Source;
-use crate::{MountError, device, overlay};
+use crate::{MountError, device, hint, overlay};
 
 /// How long the kernel may take to end the session once nothing uses the mount, and again after each harder step.
 const END_WAIT: Duration = Duration::from_secs(2);
@@ -107,6 +108,8 @@ struct Shared {
     lower: PathBuf,
     /// Keeps the private directory until the end.
     _private: Option<PrivateDirectory>,
+    /// Device number of the FUSE mount.
+    device: (u32, u32),
     connection: Arc<Connection>,
     sink: Arc<Sink>,
     operations: Arc<Operations>,
@@ -314,6 +317,7 @@ fn serve(
         mountpoint,
         lower,
         _private: private,
+        device: entry.device,
         connection,
         sink,
         operations,
@@ -465,7 +469,15 @@ impl Controlled for Shared {
             overlay: self.options.overlay.clone(),
             session: self.source.counters(),
             fuse: self.operations.read(),
+            device: Some(self.device),
         }
+    }
+
+    fn hint(&self, files: &[HintedFile]) -> Result<usize, String> {
+        if self.options.recorder.is_some() {
+            return Err("this mount is recorded: nothing is read ahead".into());
+        }
+        Ok(self.source.hint(&hint::pages(self.source.metadata(), self.options.overlay.as_deref(), files)?))
     }
 
     fn detach(&self) -> Result<(), MountError> {

@@ -1,10 +1,10 @@
-//! What a mount needs of a session: six of its functions, as a trait, so that tests can mount a source that stalls.
+//! What a mount needs of a session: seven of its functions, as a trait, so that tests can mount a source that stalls.
 
 use std::sync::Arc;
 
 use client::{Counters, Done, PageSink, Session};
 use image::Metadata;
-use units::{InodeId, Token};
+use units::{InodeId, PageId, Token};
 
 /// See the functions of the same names of [`client::Session`].
 pub(crate) trait Source: Send + Sync {
@@ -12,6 +12,7 @@ pub(crate) trait Source: Send + Sync {
     fn attach(&self, sink: Arc<dyn PageSink>);
     fn read(&self, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done);
     fn end(&self, token: Token);
+    fn hint(&self, pages: &[PageId]) -> usize;
     fn counters(&self) -> Counters;
     fn shutdown(&self);
 }
@@ -31,6 +32,10 @@ impl Source for Session {
 
     fn end(&self, token: Token) {
         self.end(token);
+    }
+
+    fn hint(&self, pages: &[PageId]) -> usize {
+        self.hint(pages)
     }
 
     fn counters(&self) -> Counters {

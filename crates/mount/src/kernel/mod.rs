@@ -35,6 +35,7 @@ use self::files::{BLOB_NAME, Files};
 use crate::connection::Connection;
 use crate::control::{Controlled, MountStatus, Server};
 use crate::counters::Operations;
+use crate::hint::HintedFile;
 use crate::mounted::{Options, Stop};
 use crate::mountpoint::SOURCE_PREFIX;
 use crate::runtime::{PrivateDirectory, Purpose};
@@ -379,7 +380,12 @@ impl Controlled for Shared {
             overlay: None,
             session: self.blocks.counters(fuse.read),
             fuse,
+            device: None,
         }
+    }
+
+    fn hint(&self, _files: &[HintedFile]) -> Result<usize, String> {
+        Err("the kernel serves this mount and takes no hints: read ahead".into())
     }
 
     fn detach(&self) -> Result<(), MountError> {

@@ -13,7 +13,7 @@ use client::{Counters, Done, PageSink, ReadError, StoreOutcome};
 use image::fixture::{Body, Fixture, Node, Part};
 use image::{Content, Limits, Metadata};
 use rustix::fs::{SeekFrom, XattrFlags};
-use units::{InodeId, PAGE_BYTES, Token};
+use units::{InodeId, PAGE_BYTES, PageId, Token};
 
 use super::*;
 
@@ -34,6 +34,7 @@ macro_rules! need_fuse {
     };
 }
 
+mod hints;
 mod recording;
 
 /// An image and its contents, in memory.
@@ -43,6 +44,7 @@ struct Memory {
     sink: Mutex<Option<Arc<dyn PageSink>>>,
     tokens: Mutex<Vec<Token>>,
     ended: Mutex<Vec<Token>>,
+    hinted: Mutex<Vec<PageId>>,
     /// While set, READs wait here, and each is announced.
     stalled: Mutex<Option<Sender<()>>>,
     waiting: Mutex<Vec<Done>>,
@@ -69,6 +71,7 @@ impl Memory {
             sink: Mutex::default(),
             tokens: Mutex::default(),
             ended: Mutex::default(),
+            hinted: Mutex::default(),
             stalled: Mutex::default(),
             waiting: Mutex::default(),
             closed: false.into(),
@@ -116,6 +119,11 @@ impl Source for Memory {
 
     fn end(&self, token: Token) {
         self.ended.lock().expect("unpoisoned").push(token);
+    }
+
+    fn hint(&self, pages: &[PageId]) -> usize {
+        self.hinted.lock().expect("unpoisoned").extend(pages);
+        pages.len()
     }
 
     fn counters(&self) -> Counters {
