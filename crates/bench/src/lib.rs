@@ -11,6 +11,7 @@ pub mod demo;
 pub mod html;
 pub mod interrupt;
 pub mod lab;
+pub mod launch;
 pub mod link;
 pub mod options;
 pub mod pack;

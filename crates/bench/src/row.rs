@@ -149,7 +149,7 @@ pub enum Number {
     Real(f64),
 }
 
-fn rounded(value: f64) -> Number {
+pub(crate) fn rounded(value: f64) -> Number {
     let micro = (value * 1e6).round() / 1e6;
     if micro.fract() == 0.0 && micro.abs() < 1e15 { Number::Whole(micro as i64) } else { Number::Real(micro) }
 }

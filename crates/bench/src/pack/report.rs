@@ -74,7 +74,7 @@ fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-fn summary(bars: &[Bar]) -> String {
+pub(crate) fn summary(bars: &[Bar]) -> String {
     let count = |verdict| bars.iter().filter(|bar| bar.verdict() == verdict).count();
     let mut html = format!(
         "<section id=\"summary\"><h2>Summary</h2><p class=\"score\"><b class=\"good\">{} met</b> <b class=\"bad\">{} \
@@ -103,7 +103,7 @@ fn summary(bars: &[Bar]) -> String {
     html
 }
 
-fn section(html: &mut String, id: &str, title: &str, body: &str) {
+pub(crate) fn section(html: &mut String, id: &str, title: &str, body: &str) {
     let body = if body.is_empty() { "<p class=\"absent\">Not measured in this run.</p>\n" } else { body };
     let _ = writeln!(
         html,

@@ -20,6 +20,7 @@ enum Bench {
     Stream(Stream),
     Predict(Predict),
     Pack(Pack),
+    Launch(Launch),
     Lab(Lab),
     Compare(Compare),
     #[command(hide = true)]
@@ -68,6 +69,48 @@ struct Pack {
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
     /// Add a line with all figures to this file
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+}
+
+/// Starts of local programs from slow disks: cold, warm, prefetched perfectly, and by `runnel launch`
+///
+/// Makes a Debian system with all programs (kept in a cache folder; needs root), serves it as a disk whose reads take as long
+/// as a model of a hard disk, SATA SSD, eMMC or network disk says, and starts programs from it. Ends with an error that names
+/// what failed, after the report.
+#[derive(clap::Args)]
+struct Launch {
+    /// Programs without windows on a hard disk and a SATA SSD: about half an hour (default)
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// All programs on all disks: some hours
+    #[arg(long)]
+    full: bool,
+    /// Only these disks: hdd, sata, emmc, net
+    #[arg(long = "disk", value_name = "NAME", value_delimiter = ',')]
+    disks: Vec<String>,
+    /// Only these programs: python, java, gxx, office, gimp, inkscape, later-0.5, later-2, later-4
+    #[arg(long = "program", value_name = "NAME", value_delimiter = ',')]
+    programs: Vec<String>,
+    /// Only these modes: cold, warm, perfect, readahead-512, files, preload, runnel, runnel-warm
+    #[arg(long = "mode", value_name = "NAME", value_delimiter = ',')]
+    modes: Vec<String>,
+    /// Runs of each program in each mode on each disk
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    runs: usize,
+    /// Cache folder (default: runnel/launch in the user's caches); up to 8 GB while the system is made
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+    /// Where the report goes (default: report.html in the cache folder)
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// One JSON line per row instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Measure this runnel instead of the one that runs
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Add the rows to this file
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
 }
@@ -236,6 +279,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Bench::Stream(stream) => ::bench::stream::run(&stream.options(), out)?,
         Bench::Predict(predict) => ::bench::predictors::run(&predict.stream.options(), &predict.traces, out)?,
         Bench::Pack(pack) => ::bench::pack::run::run(&pack.options(), out)?,
+        Bench::Launch(launch) => ::bench::launch::run::run(&launch.options(), out)?,
         Bench::Lab(lab) => ::bench::lab::run::run(&lab.options(), out)?,
         Bench::Compare(Compare { a, b, json }) => ::bench::lab::compare::run(&a, &b, json, out).map(drop)?,
         Bench::LabGuest(guest) => ::bench::lab::guest::run(&guest.plan)?,
@@ -266,6 +310,25 @@ impl Pack {
             only: self.only,
             work: self.work,
             fresh: self.fresh,
+            json: self.json,
+            report: self.report,
+            history: self.history,
+        }
+    }
+}
+
+impl Launch {
+    fn options(self) -> ::bench::launch::options::Options {
+        use ::bench::launch::options::{Options, Size};
+        Options {
+            runnel: self.binary.unwrap_or(Options::default().runnel),
+            // `--quick` is what happens without it.
+            size: if self.full && !self.quick { Size::Full } else { Size::Quick },
+            disks: self.disks,
+            programs: self.programs,
+            modes: self.modes,
+            runs: self.runs,
+            work: self.work,
             json: self.json,
             report: self.report,
             history: self.history,

@@ -40,7 +40,7 @@ pub fn make(folder: &Path, image: &Path, spare_bytes: u64) -> anyhow::Result<()>
 }
 
 /// Bytes that `folder` takes on a disk, each hard link counted once.
-fn disk_bytes(folder: &Path) -> anyhow::Result<u64> {
+pub(crate) fn disk_bytes(folder: &Path) -> anyhow::Result<u64> {
     let output = tool(Command::new("du").args(["-s", "--block-size=1"]).arg(folder))?;
     let text = String::from_utf8_lossy(&output).into_owned();
     let number = text.split_whitespace().next().and_then(|word| word.parse().ok());
@@ -48,7 +48,7 @@ fn disk_bytes(folder: &Path) -> anyhow::Result<u64> {
 }
 
 /// Size of a disk for content of `bytes`: a sixteenth more for tables.
-fn image_bytes(bytes: u64, spare_bytes: u64) -> u64 {
+pub(crate) fn image_bytes(bytes: u64, spare_bytes: u64) -> u64 {
     (bytes + bytes / 16 + spare_bytes).next_multiple_of(ALIGNMENT_BYTES)
 }
 
