@@ -10,7 +10,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 use crate::error::{DiskError, tool};
 use crate::model::Model;
-use crate::server::Server;
+use crate::server::{Lateness, Server};
 use crate::timeline::Counters;
 
 /// How long a device may take to be let go.
@@ -157,6 +157,11 @@ impl Disk {
     /// What was read from it so far.
     pub fn counters(&self) -> Counters {
         self.server.counters()
+    }
+
+    /// How much later than the model its answers were, since it took this model.
+    pub fn lateness(&self) -> Lateness {
+        self.server.lateness()
     }
 
     fn settle(&self) -> Result<(), DiskError> {

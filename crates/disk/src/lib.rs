@@ -20,5 +20,5 @@ pub use device::{Disk, missing, private_mounts};
 pub use error::DiskError;
 pub use ext4::format;
 pub use model::{INSTANT, Kind, MODELS, Model};
-pub use server::Server;
+pub use server::{Lateness, Server};
 pub use timeline::{Counters, Moment, Request, Timeline};

@@ -69,7 +69,30 @@ struct State {
     /// READs that were not answered yet.
     replies: HashMap<u64, (Request, ReplyData)>,
     next: u64,
+    lateness: Lateness,
     over: bool,
+}
+
+/// How much later than the model answers were: what the machine adds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lateness {
+    /// Answers.
+    pub answers: u64,
+    /// Sum over them, nanoseconds.
+    pub sum: u64,
+    /// Of the latest, nanoseconds.
+    pub worst: u64,
+}
+
+impl Lateness {
+    /// Mean, nanoseconds; 0 without answers.
+    pub fn mean(&self) -> f64 {
+        self.sum as f64 / self.answers.max(1) as f64
+    }
+
+    fn add(&mut self, late: u64) {
+        *self = Lateness { answers: self.answers + 1, sum: self.sum + late, worst: self.worst.max(late) };
+    }
 }
 
 impl Server {
@@ -80,7 +103,8 @@ impl Server {
     pub fn start(image: &Path, model: Model, folder: &Path) -> Result<Server, DiskError> {
         let file = File::open(image).map_err(|error| DiskError::step("open", image, error))?;
         let bytes = file.metadata().map_err(|error| DiskError::step("examine", image, error))?.len();
-        let state = State { timeline: Timeline::new(model), replies: HashMap::new(), next: 0, over: false };
+        let timeline = Timeline::new(model);
+        let state = State { timeline, replies: HashMap::new(), next: 0, lateness: Lateness::default(), over: false };
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let shared = Arc::new(Shared { image: file, bytes, state, changed, start: clock() });
         let device = mount(folder)?;
@@ -109,7 +133,14 @@ impl Server {
 
     /// Goes on as a disk of another model.
     pub fn change(&self, model: Model) {
-        self.shared.lock().timeline.change(model);
+        let mut state = self.shared.lock();
+        state.timeline.change(model);
+        state.lateness = Lateness::default();
+    }
+
+    /// How late answers were since the model was last changed.
+    pub fn lateness(&self) -> Lateness {
+        self.shared.lock().lateness
     }
 
     /// What was read so far.
@@ -161,10 +192,12 @@ impl Shared {
             let out = &mut buffer[..request.bytes as usize];
             let read = self.image.read_exact_at(out, request.offset);
             sleep_until(self.start + done);
+            let late = clock().saturating_sub(self.start + done);
             match read {
                 Ok(()) => reply.data(out),
                 Err(_) => reply.error(Errno::EIO),
             }
+            self.lock().lateness.add(late);
         }
     }
 }

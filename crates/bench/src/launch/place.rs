@@ -67,6 +67,8 @@ pub struct Run {
     pub loads: Vec<f64>,
     /// What the disk did.
     pub disk: Counters,
+    /// How much later than its model the disk answered, mean of its answers, seconds.
+    pub late: f64,
     /// What the program and its launcher wrote to their error output.
     pub said: String,
 }
@@ -140,7 +142,6 @@ impl Place {
     pub fn run(
         &self,
         command: &[String],
-        environment: &[(String, String)],
         start: Instant,
         before: &Counters,
         on_phase: &mut dyn FnMut(usize),
@@ -149,8 +150,7 @@ impl Place {
         let mut errors = tempfile::tempfile().context("cannot make a temporary file")?;
         let mut chroot = Command::new("chroot");
         chroot.arg(self.disk.root()).args(command).env_clear().envs(ENVIRONMENT);
-        chroot.envs(environment.iter().map(|(name, value)| (name, value)));
-        chroot.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").current_dir("/");
+        chroot.current_dir("/");
         chroot.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors.try_clone()?).process_group(0);
         let mut child = chroot.spawn().context("cannot start chroot")?;
         let output = child.stdout.take().context("a pipe")?;
@@ -179,6 +179,7 @@ impl Place {
         }
         run.cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
         run.disk = self.disk.counters().since(before);
+        run.late = self.disk.lateness().mean() / 1e9;
         Ok(run)
     }
 }

@@ -177,7 +177,9 @@ fn bounds(results: &Results) -> Table {
 }
 
 fn reads(results: &Results) -> Table {
-    let mut table = Table::new(&["program", "disk", "mode", "read", "beyond touched", "requests", "seeks"]).words(3);
+    let mut table =
+        Table::new(&["program", "disk", "mode", "read", "beyond touched", "requests", "seeks", "answers late by"])
+            .words(3);
     for case in results.cases.iter().filter(|case| !case.runs.is_empty()) {
         let median = |value: fn(&Run) -> u64| case.summary(|run| value(run) as f64).map(|found| found.median);
         table.row([
@@ -188,6 +190,7 @@ fn reads(results: &Results) -> Table {
             results.overfetch(case).filter(|share| *share > -0.99).map(percent),
             median(|run| run.disk.requests).map(count),
             median(|run| run.disk.seeks).map(count),
+            case.summary(|run| run.late).map(|late| seconds(late.median)),
         ]);
     }
     table

@@ -119,7 +119,8 @@ impl Results {
     /// Stops of the launched program, if the launcher tells.
     pub fn stops(&self, program: &str, disk: &str) -> Option<f64> {
         let case = self.case(program, disk, Mode::Runnel)?;
-        case.runs.iter().filter_map(|run| product::stops(&run.said)).reduce(f64::max)
+        let stops = |run: &Run| product::told(&run.said)?.traced?.stops.map(|stops| stops as f64);
+        case.runs.iter().filter_map(stops).reduce(f64::max)
     }
 
     /// Names of the disks that were measured.
@@ -163,6 +164,7 @@ impl Results {
             ("bytes", "B", case.summary(|run| run.disk.bytes as f64)),
             ("requests", "count", case.summary(|run| run.disk.requests as f64)),
             ("seeks", "count", case.summary(|run| run.disk.seeks as f64)),
+            ("late", "s", case.summary(|run| run.late)),
             ("saved", "share", self.saved(program, disk, case.mode).map(one)),
             ("share_of_perfect", "share", self.share_of_perfect(program, disk, case.mode).map(one)),
             ("overfetch", "share", self.overfetch(case).map(one)),
@@ -191,7 +193,7 @@ impl Results {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A case with runs of these times, each of which reads `bytes`.
@@ -200,8 +202,12 @@ pub mod tests {
         let run = |wall: &f64| {
             let loads = if program.lead.is_some() { vec![wall / 2.0, wall / 2.0] } else { Vec::new() };
             let disk = disk::Counters { requests: 10, bytes, seeks: 5, busy: 1 };
-            let said = if mode.is_ours() { "runnel: 125 stops".to_string() } else { String::new() };
-            Run { wall: *wall, cpu: 1.0, loads, disk, said }
+            let said = if mode.is_ours() {
+                r#"{"fetched":{"groups":1,"bytes":1},"traced":{"stops":125}}"#.to_string()
+            } else {
+                String::new()
+            };
+            Run { wall: *wall, cpu: 1.0, loads, disk, late: 5e-5, said }
         };
         Case { program, disk, mode, runs: walls.iter().map(run).collect() }
     }

@@ -324,27 +324,27 @@ impl Start<'_> {
         Ok(run)
     }
 
-    /// What is started, and with which environment.
-    fn command(&self) -> (Vec<String>, Vec<(String, String)>) {
+    /// What is started.
+    fn command(&self) -> Vec<String> {
         match self.product.filter(|_| self.mode.is_ours()) {
-            Some(product) => (product.launch(self.program), product.environment()),
-            None => (self.program.command.iter().map(|word| word.to_string()).collect(), Vec::new()),
+            Some(product) => product.launch(self.program, self.mode == Mode::Runnel),
+            None => self.program.command.iter().map(|word| word.to_string()).collect(),
         }
     }
 
     fn plain(&self, place: &mut Place, read_ahead: u32) -> anyhow::Result<Run> {
         place.refresh(self.model, read_ahead)?;
-        let (command, environment) = self.command();
-        place.run(&command, &environment, Instant::now(), &place.disk.counters(), &mut |_| {})
+        let command = self.command();
+        place.run(&command, Instant::now(), &place.disk.counters(), &mut |_| {})
     }
 
     fn warm(&self, place: &mut Place) -> anyhow::Result<Run> {
         place.refresh(&disk::INSTANT, READ_AHEAD)?;
-        let (command, environment) = self.command();
-        place.run(&command, &environment, Instant::now(), &place.disk.counters(), &mut |_| {})?;
+        let command = self.command();
+        place.run(&command, Instant::now(), &place.disk.counters(), &mut |_| {})?;
         place.tidy()?;
         place.disk.change(self.model, READ_AHEAD)?;
-        place.run(&command, &environment, Instant::now(), &place.disk.counters(), &mut |_| {})
+        place.run(&command, Instant::now(), &place.disk.counters(), &mut |_| {})
     }
 
     fn prefetched(&self, place: &mut Place) -> anyhow::Result<Run> {
@@ -354,7 +354,7 @@ impl Start<'_> {
         let phases = if self.program.lead.is_some() { PHASES } else { 1 };
         let fetches: Vec<Fetch> =
             (0..phases).map(|phase| Fetch::new(place.disk.root(), self.touched, phase, style)).collect();
-        let (command, environment) = self.command();
+        let command = self.command();
         let (start, before) = (Instant::now(), place.disk.counters());
         let run = std::thread::scope(|scope| {
             let begin = |phase: usize| {
@@ -371,7 +371,7 @@ impl Start<'_> {
             } else {
                 begin(0);
             }
-            let run = place.run(&command, &environment, start, &before, &mut |phase| begin(phase));
+            let run = place.run(&command, start, &before, &mut |phase| begin(phase));
             fetches.iter().for_each(Fetch::stop);
             run
         });

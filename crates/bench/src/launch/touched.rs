@@ -113,7 +113,7 @@ pub fn learn(place: &mut Place, program: &Program, folder: &Path, file: &Path) -
     let command: Vec<String> = program.command.iter().map(|word| word.to_string()).collect();
     let (run, mapped) = std::thread::scope(|scope| {
         let mapped = scope.spawn(|| watch_mappings(&root, device, &over));
-        let run = place.run(&command, &[], Instant::now(), &before, &mut |_| phases.push(clock()));
+        let run = place.run(&command, Instant::now(), &before, &mut |_| phases.push(clock()));
         over.store(true, Ordering::Relaxed);
         (run, mapped.join().unwrap_or_default())
     });
