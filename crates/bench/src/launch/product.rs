@@ -4,6 +4,7 @@
 //! machine that is seen there, as a disk of the device that is not measured. A binary without these commands is said to
 //! have none, and its rows are left out.
 
+use std::fmt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -88,6 +89,28 @@ pub struct Told {
     pub fetched: Fetched,
     /// What became of breakpoints; absent if there were none.
     pub traced: Option<Traced>,
+    /// Whether it prefetched.
+    #[serde(default)]
+    pub mode: Option<String>,
+    /// What it noted.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Fetched { groups, bytes, opens, stale } = self.fetched;
+        let mode = self.mode.as_deref().unwrap_or("no plan");
+        write!(formatter, "{mode}: {groups} groups, {:.1} MB, {opens} opens, {stale} stale", bytes as f64 / 1e6)?;
+        match &self.traced {
+            Some(Traced { untraced: Some(why), .. }) => write!(formatter, ", no breakpoints: {why}")?,
+            Some(Traced { hits: Some(hits), stops: Some(stops), .. }) => {
+                write!(formatter, ", {hits} breakpoints hit, {stops} stops")?;
+            }
+            _ => {}
+        }
+        self.notes.iter().try_for_each(|note| write!(formatter, "; {note}"))
+    }
 }
 
 /// What a launcher asked for.
@@ -97,6 +120,12 @@ pub struct Fetched {
     pub groups: u64,
     /// Bytes.
     pub bytes: u64,
+    /// Files, folders and missing paths looked at.
+    #[serde(default)]
+    pub opens: u64,
+    /// Files that were not those that were learned.
+    #[serde(default)]
+    pub stale: u64,
 }
 
 /// How a launcher followed its program.
@@ -125,9 +154,11 @@ mod tests {
                     \"traced\":{\"hits\":1,\"stops\":125,\"planted\":2},\"notes\":[]}\n";
         let told = told(said).expect("it is there");
         assert_eq!((told.fetched.groups, told.fetched.bytes), (2, 4096));
-        assert_eq!(told.traced.and_then(|traced| traced.stops), Some(125));
+        assert_eq!(told.traced.as_ref().and_then(|traced| traced.stops), Some(125));
         let none = r#"{"fetched":{"groups":1,"bytes":1},"traced":null}"#;
         assert_eq!(super::told(none).map(|told| told.traced), Some(None));
+        let shown = told.to_string();
+        assert_eq!(shown, "with: 2 groups, 0.0 MB, 3 opens, 0 stale, 1 breakpoints hit, 125 stops");
         assert_eq!(super::told("{}\nno json"), None);
     }
 

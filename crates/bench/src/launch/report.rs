@@ -7,6 +7,7 @@ use disk::Model;
 
 use super::bar;
 use super::place::Run;
+use super::product;
 use super::program::Program;
 use super::results::Results;
 use super::run::Mode;
@@ -69,6 +70,7 @@ pub fn page(results: &Results, about: &About) -> String {
     section(&mut html, "bounds", "What a perfect prefetch saves", &bounds(results).html());
     section(&mut html, "bytes", "Bytes from the disk", &reads(results).html());
     section(&mut html, "programs", "Programs", &programs(results).html());
+    section(&mut html, "launcher", "What the launcher told", &launcher(results).html());
     section(&mut html, "modes", "Modes", &modes().html());
     html.push_str("</main></body></html>\n");
     html
@@ -206,6 +208,20 @@ fn programs(results: &Results) -> Table {
             facts.map(|facts| bytes(facts.touched as f64)),
             facts.map(|facts| count(facts.files as f64)),
             facts.map(|facts| bytes(facts.disk as f64)),
+        ]);
+    }
+    table
+}
+
+fn launcher(results: &Results) -> Table {
+    let mut table = Table::new(&["program", "disk", "mode", "first run"]).words(4);
+    for case in results.cases.iter().filter(|case| case.mode.is_ours()) {
+        let Some(told) = case.runs.first().and_then(|run| product::told(&run.said)) else { continue };
+        table.row([
+            case.program.name.to_string(),
+            case.disk.to_string(),
+            case.mode.name().to_string(),
+            told.to_string(),
         ]);
     }
     table

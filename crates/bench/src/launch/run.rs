@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use super::fetch::{Fetch, Style};
 use super::options::{Options, Plan};
 use super::place::{Place, Run};
-use super::product::Product;
+use super::product::{self, Product};
 use super::program::Program;
 use super::results::{Case, Facts, Learning, Results};
 use super::touched::{self, Touched};
@@ -34,8 +34,11 @@ const PHASES: usize = 3;
 /// Least share of the bytes that a program needs from the disk which a cold start must have read.
 const COLD_SHARE: f64 = 0.5;
 
-/// Largest such share of a warm start.
-const WARM_SHARE: f64 = 0.02;
+/// Largest such share of a warm start: no two starts touch quite the same.
+const WARM_SHARE: f64 = 0.05;
+
+/// Starts before one counts as warm.
+const WARMING_RUNS: usize = 2;
 
 /// How a program is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,6 +273,9 @@ impl Bench {
                 summary.max,
                 read as f64 / 1e6
             ));
+            if let Some(told) = case.runs.first().and_then(|run| product::told(&run.said)) {
+                say(&format!("launch: {:15} the launcher told {told}", ""));
+            }
         }
         Ok(())
     }
@@ -341,8 +347,10 @@ impl Start<'_> {
     fn warm(&self, place: &mut Place) -> anyhow::Result<Run> {
         place.refresh(&disk::INSTANT, READ_AHEAD)?;
         let command = self.command();
-        place.run(&command, Instant::now(), &place.disk.counters(), &mut |_| {})?;
-        place.tidy()?;
+        for _ in 0..WARMING_RUNS {
+            place.run(&command, Instant::now(), &place.disk.counters(), &mut |_| {})?;
+            place.tidy()?;
+        }
         place.disk.change(self.model, READ_AHEAD)?;
         place.run(&command, Instant::now(), &place.disk.counters(), &mut |_| {})
     }
