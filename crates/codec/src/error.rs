@@ -52,6 +52,12 @@ pub enum CodecError {
         /// What is wrong with it.
         reason: String,
     },
+    /// An expansion of deflate streams is damaged, or was made to take long.
+    #[error("deflate block is damaged: {reason}")]
+    Deflate {
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// The library could not set up or run, which in practice means out of memory.
     #[error("{codec} library failed: {reason}")]
     Library {

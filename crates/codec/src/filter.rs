@@ -28,11 +28,14 @@ pub enum Filter {
     Records24 = 3,
     /// Records of 8 bytes, such as the index of exception tables, likewise.
     Records8 = 4,
+    /// Deflate streams were expanded to their texts: not chunk by chunk but the block as a whole, by [`crate::deflate`].
+    Deflate = 5,
 }
 
 impl Filter {
     /// Every filter, in the order of their numbers.
-    pub const ALL: [Filter; 5] = [Filter::None, Filter::X86_64, Filter::Aarch64, Filter::Records24, Filter::Records8];
+    pub const ALL: [Filter; 6] =
+        [Filter::None, Filter::X86_64, Filter::Aarch64, Filter::Records24, Filter::Records8, Filter::Deflate];
 
     /// The filter with this number on disk, or `None` if this version knows none.
     pub const fn from_u8(number: u8) -> Option<Filter> {
@@ -42,8 +45,14 @@ impl Filter {
             2 => Some(Filter::Aarch64),
             3 => Some(Filter::Records24),
             4 => Some(Filter::Records8),
+            5 => Some(Filter::Deflate),
             _ => None,
         }
+    }
+
+    /// Whether it works chunk by chunk.
+    pub const fn is_of_chunks(self) -> bool {
+        !matches!(self, Filter::None | Filter::Deflate)
     }
 
     /// The number on disk.
@@ -59,6 +68,7 @@ impl Filter {
             Filter::Aarch64 => "aarch64",
             Filter::Records24 => "records-24",
             Filter::Records8 => "records-8",
+            Filter::Deflate => "deflate",
         }
     }
 
@@ -74,11 +84,12 @@ impl std::fmt::Display for Filter {
     }
 }
 
-/// Applies `filter` to the chunk `bytes`, which began at byte `position` of its file. [`decode`] undoes it.
+/// Applies `filter` to the chunk `bytes`, which began at byte `position` of its file. [`decode`] undoes it. What works on
+/// whole blocks does nothing here.
 #[cfg(feature = "encode")]
 pub fn encode(filter: Filter, position: u64, bytes: &mut [u8]) {
     match filter {
-        Filter::None => {}
+        Filter::None | Filter::Deflate => {}
         Filter::X86_64 => x86_64::convert::<true>(position, bytes),
         Filter::Aarch64 => aarch64::convert::<true>(position, bytes),
         Filter::Records24 => delta::encode::<24>(position, bytes),
@@ -89,7 +100,7 @@ pub fn encode(filter: Filter, position: u64, bytes: &mut [u8]) {
 /// Undoes [`encode`] for the same whole chunk and `position`. Any bytes decode to something; none fail.
 pub fn decode(filter: Filter, position: u64, bytes: &mut [u8]) {
     match filter {
-        Filter::None => {}
+        Filter::None | Filter::Deflate => {}
         Filter::X86_64 => x86_64::convert::<false>(position, bytes),
         Filter::Aarch64 => aarch64::convert::<false>(position, bytes),
         Filter::Records24 => delta::decode::<24>(position, bytes),

@@ -8,6 +8,7 @@
 //! Units: bytes. Called by `image` (sections and blocks), `pack` (encoding), `client` and `server` (streams).
 //! Compression is behind the feature `encode`; a device that only mounts does not need it.
 
+pub mod deflate;
 mod dictionary;
 mod error;
 pub mod filter;

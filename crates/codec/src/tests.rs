@@ -1,5 +1,6 @@
 //! Round trips, exact lengths, bounds and hostile bytes, for every codec and for streams.
 
+mod deflate;
 mod dictionary;
 mod filter;
 mod gain;

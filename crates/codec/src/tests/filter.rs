@@ -22,7 +22,7 @@ fn numbers_and_names_are_those_of_the_format() {
         assert_eq!(Filter::from_u8(number as u8), Some(filter));
         assert_eq!(Filter::from_name(filter.name()), Some(filter));
     }
-    assert_eq!(Filter::from_u8(5), None);
+    assert_eq!(Filter::from_u8(6), None);
     assert_eq!(Filter::from_name("arm"), None);
 }
 
