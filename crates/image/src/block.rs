@@ -21,6 +21,8 @@ pub struct BlockEntry {
     pub filter: Filter,
     /// Index of the dictionary it was compressed with.
     pub dictionary: Option<u8>,
+    /// With [`Filter::Deflate`]: bytes that the codec decodes to; else 0.
+    pub expansion_bytes: u32,
     /// BLAKE3 of the stored bytes.
     pub hash: [u8; 32],
 }
@@ -37,6 +39,7 @@ impl Metadata {
             codec: Codec::from_u8(raw.codec)?,
             filter: Filter::from_u8(raw.filter)?,
             dictionary: raw.dictionary.checked_sub(1),
+            expansion_bytes: raw.expansion_bytes.get(),
             hash: raw.hash,
         })
     }
@@ -76,9 +79,16 @@ impl Metadata {
         out.clear();
         let block = self.block(id).ok_or(ImageError::NoBlock { block: id, count: self.block_count() })?;
         let dictionary = block.dictionary.and_then(|index| self.tables.dictionaries.get(usize::from(index)));
-        codec::decode_with(block.codec, dictionary, stored, block.raw_bytes as usize, out)
-            .map_err(|source| ImageError::BlockCodec { block: id, offset: block.file_offset, source })?;
-        if block.filter != Filter::None {
+        let raw_bytes = block.raw_bytes as usize;
+        let decoded = if block.filter == Filter::Deflate {
+            let mut expansion = Vec::new();
+            codec::decode_with(block.codec, dictionary, stored, block.expansion_bytes as usize, &mut expansion)
+                .and_then(|()| codec::deflate::contract(&expansion, raw_bytes, out))
+        } else {
+            codec::decode_with(block.codec, dictionary, stored, raw_bytes, out)
+        };
+        decoded.map_err(|source| ImageError::BlockCodec { block: id, offset: block.file_offset, source })?;
+        if block.filter.is_of_chunks() {
             self.unfilter(id, &block, out);
         }
         Ok(())

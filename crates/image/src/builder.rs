@@ -113,6 +113,8 @@ pub struct BlockRecord {
     pub stored_bytes: u32,
     /// Bytes before compression.
     pub raw_bytes: u32,
+    /// With [`Filter::Deflate`]: bytes that the codec decodes to; else 0.
+    pub expansion_bytes: u32,
     /// BLAKE3 of the stored bytes.
     pub hash: [u8; 32],
 }

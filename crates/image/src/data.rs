@@ -7,7 +7,7 @@
 use crate::chunk::{ChunkIndex, OWNER_SAMPLE_EXTENTS, block_at};
 use crate::metadata::Tables;
 use crate::section::unknown_codec;
-use crate::{Codec, Filter, ImageError, Superblock, format, section_name};
+use crate::{Codec, Filter, ImageError, Superblock, format, limits, section_name};
 use std::ops::Range;
 
 /// Positions of chunks have 48 bits.
@@ -68,8 +68,8 @@ fn validate_blocks(superblock: &Superblock, tables: &Tables) -> Result<(), Image
             return Err(block_error(index, 16, what, raw.into(), stored.into()));
         }
         validate_coding(superblock, tables, index, block, codec)?;
-        if let Some(byte) = block.reserved.iter().find(|&&byte| byte != 0) {
-            return Err(block_error(index, 27, "a reserved byte", 0, (*byte).into()));
+        if block.reserved != 0 {
+            return Err(block_error(index, 27, "a reserved byte", 0, block.reserved.into()));
         }
         largest = largest.max(raw);
         file_end = file_end.saturating_add(stored.into());
@@ -102,14 +102,31 @@ fn validate_coding(
     if Filter::from_u8(block.filter).is_none() {
         return Err(ImageError::NeedsNewer { what: "block filter", found: block.filter.into(), known: known.into() });
     }
-    if block.filter != 0 && !superblock.has(format::FEATURE_FILTERS) {
+    let is_deflate = block.filter == format::FILTER_DEFLATE;
+    let feature = if is_deflate { format::FEATURE_DEFLATE } else { format::FEATURE_FILTERS };
+    if block.filter != 0 && !superblock.has(feature) {
         return Err(block_error(index, 25, "the filter of a block, by the features,", 0, block.filter.into()));
+    }
+    let expansion = block.expansion_bytes.get();
+    let fits = if is_deflate { fits_expansion(block.raw_bytes.get(), expansion) } else { expansion == 0 };
+    if !fits {
+        let most = if is_deflate { limits::EXPANSION_BYTES_ACCEPTED } else { 0 };
+        return Err(block_error(index, 28, "the size of an expansion, at most", most.into(), expansion.into()));
+    }
+    if is_deflate && codec == Codec::Stored {
+        return Err(block_error(index, 24, "the codec of an expansion, at least", 1, 0));
     }
     let most = if codec == Codec::Zstd { tables.dictionaries.len() as u64 } else { 0 };
     if u64::from(block.dictionary) > most {
         return Err(block_error(index, 26, "the dictionary of a block, at most", most, block.dictionary.into()));
     }
     Ok(())
+}
+
+/// Whether a reader holds so large an expansion for a block of `raw` bytes.
+fn fits_expansion(raw: u32, expansion: u32) -> bool {
+    let by_ratio = raw.saturating_mul(limits::EXPANSION_RATIO_ACCEPTED);
+    (1..=limits::EXPANSION_BYTES_ACCEPTED.min(by_ratio)).contains(&expansion)
 }
 
 /// Chunks of a filtered block must not overlap: undoing the filter of one would change the other.
@@ -120,7 +137,7 @@ fn validate_apart(tables: &Tables, by_position: Option<&[u32]>) -> Result<(), Im
         let Some(chunk) = tables.chunks.get(index) else { break };
         if chunk.position() < end_before {
             let block = block_at(&tables.blocks, chunk.position()).and_then(|block| tables.blocks.get(block));
-            if block.is_none_or(|block| block.filter != 0) {
+            if block.is_none_or(|block| Filter::from_u8(block.filter).is_none_or(Filter::is_of_chunks)) {
                 let what = "the position of a chunk in a filtered block, at least";
                 return Err(chunk_error(index, what, end_before, chunk.position()));
             }

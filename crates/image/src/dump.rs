@@ -33,6 +33,9 @@ pub fn dump(metadata: &Metadata, out: &mut dyn Write) -> Result {
         if block.filter != crate::Filter::None {
             write!(out, " filter {}", block.filter.name())?;
         }
+        if block.filter == crate::Filter::Deflate {
+            write!(out, " expansion {}", block.expansion_bytes)?;
+        }
         if let Some(index) = block.dictionary {
             write!(out, " dictionary {index}")?;
         }

@@ -221,13 +221,24 @@ impl Fixture {
         let dictionary = dictionary.map_err(failed)?;
         for (index, (raw, codec)) in raw_blocks.iter().zip(self.codecs.iter().cycle()).enumerate() {
             let mut packed = Vec::new();
+            let mut filter = self.filters[index % self.filters.len()];
+            let expansion = (filter == Filter::Deflate).then(|| {
+                let mut expansion = codec::deflate::Expansion::default();
+                expansion.bytes(raw);
+                expansion.to_bytes()
+            });
             let helped = dictionary.as_ref().filter(|_| *codec == Codec::Zstd);
-            codec::encode_with(*codec, codec.default_level(), helped, raw, &mut packed).map_err(failed)?;
+            codec::encode_with(*codec, codec.default_level(), helped, expansion.as_ref().unwrap_or(raw), &mut packed)
+                .map_err(failed)?;
             let is_packed = packed.len() < raw.len();
+            if filter == Filter::Deflate && (!is_packed || *codec == Codec::Stored) {
+                filter = Filter::None;
+            }
             let (codec, stored) = if is_packed { (*codec, &packed) } else { (Codec::Stored, raw) };
             blocks.push(BlockRecord {
                 codec,
-                filter: self.filters[index % self.filters.len()],
+                filter,
+                expansion_bytes: expansion.filter(|_| filter == Filter::Deflate).map_or(0, |bytes| bytes.len() as u32),
                 dictionary: helped.filter(|_| is_packed).map(|_| 0),
                 stored_bytes: stored.len() as u32,
                 raw_bytes: raw.len() as u32,

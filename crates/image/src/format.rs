@@ -26,8 +26,12 @@ pub const FEATURE_HOT: u32 = 4;
 /// ([`SECTION_DERIVED`]).
 pub const FEATURE_DERIVED_HASHES: u32 = 8;
 
+/// Feature: the deflate streams of some blocks are kept as their texts ([`FILTER_DEFLATE`], `Block::expansion_bytes`).
+pub const FEATURE_DEFLATE: u32 = 16;
+
 /// Features a reader must know (`Superblock::features`).
-pub const FEATURES_KNOWN: u32 = FEATURE_FILTERS | FEATURE_DICTIONARIES | FEATURE_HOT | FEATURE_DERIVED_HASHES;
+pub const FEATURES_KNOWN: u32 =
+    FEATURE_FILTERS | FEATURE_DICTIONARIES | FEATURE_HOT | FEATURE_DERIVED_HASHES | FEATURE_DEFLATE;
 
 /// Required section: inode records, inode 1 first.
 pub const SECTION_INODES: u32 = 1;
@@ -100,6 +104,9 @@ pub const FILTER_NONE: u8 = 0;
 /// second byte of every record, and so on. Like bytes stand together, which compresses better. Only for sections of
 /// records.
 pub const FILTER_COLUMNS: u8 = 1;
+
+/// `Block::filter`: what the codec decodes to is an expansion, from which the bytes of the block are made.
+pub const FILTER_DEFLATE: u8 = 5;
 
 /// `Extent::chunk_first` of a hole; so no image has this many chunks.
 pub const HOLE: u32 = u32::MAX;
@@ -292,12 +299,15 @@ pub struct Block {
     pub raw_bytes: U32,
     /// Codec number.
     pub codec: u8,
-    /// With [`FEATURE_FILTERS`]: number of the filter that each chunk of the block went through; else 0.
+    /// With [`FEATURE_FILTERS`]: number of the filter that each chunk of the block went through; with
+    /// [`FEATURE_DEFLATE`]: [`FILTER_DEFLATE`]; else 0.
     pub filter: u8,
     /// With [`FEATURE_DICTIONARIES`]: 0 for none, else 1 + index of the dictionary it was compressed with; else 0.
     pub dictionary: u8,
     /// Zero.
-    pub reserved: [u8; 5],
+    pub reserved: u8,
+    /// With [`FILTER_DEFLATE`]: bytes that the codec decodes to; else 0.
+    pub expansion_bytes: U32,
     /// BLAKE3 of the stored bytes.
     pub hash: [u8; 32],
 }

@@ -43,6 +43,15 @@ pub const BLOCK_BYTES_ACCEPTED: u32 = 4 << 20;
 /// Written: beyond 1 MiB the ratio gains nothing and each pull costs more than it saves.
 pub const BLOCK_BYTES_WRITTEN: u32 = 1 << 20;
 
+/// Accepted: who decodes a block holds this beside it, and makes 4 MiB/s of it on a slow device.
+pub const EXPANSION_BYTES_ACCEPTED: u32 = 8 << 20;
+/// Written: texts are three to four times as large as their deflate streams.
+pub const EXPANSION_BYTES_WRITTEN: u32 = 4 << 20;
+/// Accepted: bytes of an expansion for each byte of the block, so that no small block costs much; deflate could do 1032.
+pub const EXPANSION_RATIO_ACCEPTED: u32 = 32;
+/// Written: what is denser gains little, since it is small already.
+pub const EXPANSION_RATIO_WRITTEN: u32 = 16;
+
 /// Accepted: deeper paths cannot be named in one system call, since a path has at most 4096 bytes.
 pub const DEPTH_ACCEPTED: u32 = 4096;
 /// Written: 2047 one-letter directories fill a path of 4096 bytes.

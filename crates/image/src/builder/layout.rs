@@ -82,7 +82,8 @@ impl Layout {
                 codec: block.codec.to_u8(),
                 filter: block.filter.to_u8(),
                 dictionary: block.dictionary.map_or(0, |index| index + 1),
-                reserved: [0; 5],
+                reserved: 0,
+                expansion_bytes: block.expansion_bytes.into(),
                 hash: block.hash,
             });
             file_end += u64::from(block.stored_bytes);

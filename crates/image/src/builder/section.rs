@@ -144,7 +144,9 @@ fn superblock(builder: &Builder, layout: &Layout, region: &Region) -> Result<for
 /// Bits of the features that this image needs a reader to know.
 fn features(builder: &Builder, layout: &Layout) -> u32 {
     let bit = |needed, feature| if needed { feature } else { 0 };
-    bit(layout.blocks.iter().any(|block| block.filter != 0), format::FEATURE_FILTERS)
+    let filters = || layout.blocks.iter().map(|block| block.filter).filter(|&filter| filter != 0);
+    bit(filters().any(|filter| filter != format::FILTER_DEFLATE), format::FEATURE_FILTERS)
+        | bit(filters().any(|filter| filter == format::FILTER_DEFLATE), format::FEATURE_DEFLATE)
         | bit(!builder.dictionaries.is_empty(), format::FEATURE_DICTIONARIES)
         | bit(builder.hot_blocks > 0, format::FEATURE_HOT)
         | bit(builder.params.derive_hashes, format::FEATURE_DERIVED_HASHES)

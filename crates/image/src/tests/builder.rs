@@ -23,6 +23,7 @@ fn with_file(bytes: u64) -> (Builder, InodeId) {
 const BLOCK: BlockRecord = BlockRecord {
     codec: Codec::Stored,
     filter: Filter::None,
+    expansion_bytes: 0,
     dictionary: None,
     stored_bytes: 8192,
     raw_bytes: 8192,

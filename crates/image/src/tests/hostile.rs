@@ -80,7 +80,7 @@ fn with_superblock(change: impl FnOnce(&mut [u8])) -> String {
 fn a_newer_image_asks_for_a_newer_runnel() {
     let newer = "needs a newer runnel";
     assert!(with_superblock(|s| s[8] = 2).contains(newer));
-    assert!(with_superblock(|s| s[12] = 16).contains(newer));
+    assert!(with_superblock(|s| s[12] = 32).contains(newer));
     // A codec, a section flag, and a required kind this version does not know.
     assert!(with_superblock(|s| s[128 + 4] = 9).contains(newer));
     assert!(with_superblock(|s| s[128 + 5] = 4).contains(newer));
@@ -327,7 +327,7 @@ fn every_rule_of_data_holds() {
         (SECTION_BLOCKS, 16, 1, "stored size"),
         (SECTION_BLOCKS, 20, 0, "raw size of a block"),
         (SECTION_BLOCKS, 20, u32::MAX, "raw size of a block"),
-        (SECTION_BLOCKS, 28, 1, "reserved byte"),
+        (SECTION_BLOCKS, 28, 1, "size of an expansion"),
     ]);
     let length = 1 << CHUNK_LENGTH_SHIFT;
     for (place, expected) in [
@@ -389,6 +389,35 @@ fn every_rule_of_filters_dictionaries_and_heat_holds() {
     let (at, moved, onto) = pairs.into_iter().find(|(_, a, b)| fits(a, b)).expect("one chunk fits over another");
     let place = u64::from(moved.bytes()) << CHUNK_LENGTH_SHIFT | onto.position();
     refused(&|parts| parts.set_u64(SECTION_CHUNKS, at * 8, place), "chunk in a filtered block");
+}
+
+#[test]
+fn every_rule_of_deflate_blocks_holds() {
+    let fixture = Fixture { codecs: vec![Codec::Zstd], filters: vec![Filter::Deflate], ..plain() };
+    let image = fixture.pack(&everything()).unwrap();
+    check(&image).unwrap();
+    let mut parts = Parts::of(&image);
+    let blocks = parts.section(SECTION_BLOCKS).to_vec();
+    let at = blocks.chunks(64).position(|block| block[25] == FILTER_DEFLATE).expect("some block compresses") * 64;
+    let raw = u32::from_le_bytes(std::array::from_fn(|i| blocks[at + 20 + i]));
+    assert_eq!(parts.superblock.features.get() & (FEATURE_FILTERS | FEATURE_DEFLATE), FEATURE_DEFLATE);
+    let refused = |change: &dyn Fn(&mut Parts), expected: &str| {
+        let mut parts = Parts::of(&image);
+        change(&mut parts);
+        let error = open(&parts.assemble()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let expansion = |bytes: u32| move |parts: &mut Parts| parts.set(SECTION_BLOCKS, at + 28, bytes);
+    refused(&|parts| parts.superblock.features.set(FEATURE_FILTERS), "filter of a block, by the features");
+    refused(&|parts| parts.section(SECTION_BLOCKS)[at + 25] = 0, "size of an expansion");
+    refused(&|parts| parts.section(SECTION_BLOCKS)[at + 25] = 1, "filter of a block, by the features");
+    refused(&expansion(0), "size of an expansion");
+    refused(&expansion(raw * crate::limits::EXPANSION_RATIO_ACCEPTED + 1), "size of an expansion");
+    refused(&expansion(crate::limits::EXPANSION_BYTES_ACCEPTED + 1), "size of an expansion");
+    // A size that may be, but is not the one that comes out: an error of the block alone.
+    let mut parts = Parts::of(&image);
+    expansion(raw)(&mut parts);
+    assert!(check(&parts.assemble()).unwrap_err().to_string().contains("expected"));
 }
 
 #[test]
