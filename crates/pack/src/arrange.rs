@@ -1,8 +1,11 @@
 //! Which chunks share a block: the groups, their heat and the sorter put together, each as far as the options ask.
 
+use image::Filter;
+
 use crate::Options;
-use crate::group::Group;
+use crate::group::{Group, Kind};
 use crate::options::Stages;
+use crate::recompress::{self, Streams};
 use crate::sort::{self, Item};
 use crate::survey::Survey;
 
@@ -28,8 +31,13 @@ pub(crate) fn arrange(
         .chunks
         .list
         .iter()
-        .map(|chunk| Item {
-            group: group(chunk.group, stages).0,
+        .zip(0..)
+        .map(|(chunk, number)| Item {
+            group: if stages.recompress && survey.streams.of(number).is_some() {
+                STREAM.0
+            } else {
+                group(chunk.group, stages).0
+            },
             file: chunk.file,
             position: chunk.position,
             bytes: chunk.bytes,
@@ -43,11 +51,30 @@ pub(crate) fn arrange(
     };
     let (hot, cold): (Vec<_>, Vec<_>) = sort::blocks(&items, &survey.features, &config, sorted)
         .into_iter()
+        .filter(|block| block.first().is_none_or(|&chunk| items[chunk as usize].group != STREAM.0))
         .partition(|block| block.first().is_some_and(|&chunk| Group(items[chunk as usize].group).is_hot()));
     let hot_blocks = hot.len() as u32;
-    let blocks: Vec<Vec<u32>> = hot.into_iter().chain(cold).collect();
+    let streams = if stages.recompress { streams(&survey.streams, &config) } else { Vec::new() };
+    let blocks: Vec<Vec<u32>> = hot.into_iter().chain(cold).chain(streams).collect();
     let first = |block: &Vec<u32>| block.first().map_or(Group(0), |&chunk| Group(items[chunk as usize].group));
     Arrangement { groups: blocks.iter().map(first).collect(), blocks, hot_blocks }
+}
+
+/// The group of all chunks of files that are kept as their text. They are sorted as files, by their texts.
+const STREAM: Group = Group::new(Kind::Dense, Filter::Deflate);
+
+/// Blocks of files that are kept as their text, as chunks.
+fn streams(streams: &Streams, config: &sort::Config) -> Vec<Vec<u32>> {
+    let items: Vec<Item> = (0..)
+        .zip(&streams.list)
+        .map(|(number, stream)| Item { group: STREAM.0, file: number, position: 0, bytes: stream.bytes })
+        .collect();
+    let blocks = recompress::cut(sort::blocks(&items, &streams.features, config, &|_| {}), streams);
+    let chunks = |&number: &u32| {
+        let stream = &streams.list[number as usize];
+        stream.chunk_first..stream.chunk_first + stream.chunk_count
+    };
+    blocks.iter().map(|block| block.iter().flat_map(chunks).collect()).collect()
 }
 
 /// The group of a chunk as far as the stages look at it.

@@ -13,6 +13,7 @@ use crate::arrange::Arrangement;
 use crate::dictionary::Dictionaries;
 use crate::gather::gather;
 use crate::inodes::FileWork;
+use crate::recompress::expand;
 use crate::survey::Survey;
 use crate::{Options, PackError, Progress};
 
@@ -32,6 +33,22 @@ pub(crate) struct Emitted {
     pub(crate) blocks: Vec<BlockRecord>,
     /// By chunk number.
     pub(crate) chunks: Vec<ChunkRecord>,
+}
+
+/// A block of which nothing is known yet.
+const EMPTY: BlockRecord = BlockRecord {
+    codec: Codec::Stored,
+    filter: Filter::None,
+    dictionary: None,
+    stored_bytes: 0,
+    raw_bytes: 0,
+    expansion_bytes: 0,
+    hash: [0; 32],
+};
+
+fn made(stored: Vec<u8>, record: BlockRecord) -> Made {
+    let hash = *blake3::hash(&stored).as_bytes();
+    Made { record: BlockRecord { stored_bytes: stored.len() as u32, hash, ..record }, stored }
 }
 
 /// A block as it goes to the output.
@@ -80,6 +97,9 @@ impl Emitter<'_> {
     fn make(&self, arrangement: &Arrangement, index: usize) -> Result<Made, PackError> {
         let group = arrangement.groups[index];
         let mut raw = Vec::with_capacity(self.options.block_bytes as usize);
+        if group.filter() == Filter::Deflate {
+            return self.make_expanded(&arrangement.blocks[index], raw);
+        }
         let filter = self.raw(&arrangement.blocks[index], group.filter(), &mut raw)?;
         let dictionary = self.dictionaries.of(group);
         let mut stored = Vec::new();
@@ -96,9 +116,32 @@ impl Emitter<'_> {
             }
             (Codec::Stored, Filter::None, None, raw)
         };
-        let hash = *blake3::hash(&stored).as_bytes();
-        let record = BlockRecord { codec, filter, dictionary, stored_bytes: stored.len() as u32, raw_bytes, hash };
-        Ok(Made { stored, record })
+        Ok(made(stored, BlockRecord { codec, filter, dictionary, raw_bytes, ..EMPTY }))
+    }
+
+    /// A block of files that are kept as their text; an ordinary one if that is not smaller or does not come out.
+    fn make_expanded(&self, chunks: &[u32], mut raw: Vec<u8>) -> Result<Made, PackError> {
+        self.raw(chunks, Filter::None, &mut raw)?;
+        let (codec, level) = (self.options.codec, self.options.effective_level());
+        let raw_bytes = raw.len() as u32;
+        let mut plain = Vec::new();
+        codec::encode(codec, level, &raw, &mut plain)?;
+        let record = if plain.len() < raw.len() {
+            BlockRecord { codec, raw_bytes, ..EMPTY }
+        } else {
+            plain = raw.clone();
+            BlockRecord { raw_bytes, ..EMPTY }
+        };
+        // What the codec leaves as it is has nothing to gain.
+        let expansion = if codec == Codec::Stored { None } else { expand(&self.survey.streams, chunks, &raw) };
+        let Some(expansion) = expansion else { return Ok(made(plain, record)) };
+        let mut stored = Vec::new();
+        codec::encode(codec, level, &expansion, &mut stored)?;
+        if stored.len() >= plain.len() {
+            return Ok(made(plain, record));
+        }
+        let expansion_bytes = expansion.len() as u32;
+        Ok(made(stored, BlockRecord { codec, filter: Filter::Deflate, raw_bytes, expansion_bytes, ..EMPTY }))
     }
 
     /// The bytes of a block before compression, and the filter that its chunks went through.

@@ -20,7 +20,15 @@ pub(crate) fn stages(
     progress: &dyn Progress,
 ) -> Result<Vec<StageReport>, PackError> {
     let wanted = whole.options.stages;
-    let mut now = Stages { group: false, sort: Method::None, filter: false, dictionary: false, hot: false, ..wanted };
+    let mut now = Stages {
+        group: false,
+        sort: Method::None,
+        filter: false,
+        dictionary: false,
+        hot: false,
+        recompress: false,
+        ..wanted
+    };
     let mut next = now;
     let mut lines = vec![measure(pool, whole, now, "file order", progress)?];
     let mut add = |stage, next: Stages| -> Result<(), PackError> {
@@ -45,6 +53,8 @@ pub(crate) fn stages(
     add("dictionaries", next)?;
     next.hot = wanted.hot;
     add("hot chunks apart", next)?;
+    next.recompress = wanted.recompress;
+    add("deflate as text", next)?;
     Ok(lines)
 }
 

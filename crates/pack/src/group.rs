@@ -35,8 +35,8 @@ pub(crate) struct Group(pub(crate) u16);
 const HOT: u16 = 1 << 15;
 
 impl Group {
-    pub(crate) fn new(kind: Kind, filter: Filter) -> Group {
-        Group(u16::from(filter.to_u8()) << 8 | kind as u16)
+    pub(crate) const fn new(kind: Kind, filter: Filter) -> Group {
+        Group((filter.to_u8() as u16) << 8 | kind as u16)
     }
 
     pub(crate) fn hot(self) -> Group {

@@ -41,6 +41,7 @@ mod packer;
 mod progress;
 mod read_batch;
 mod reader;
+mod recompress;
 mod report;
 mod sort;
 mod source;

@@ -47,6 +47,8 @@ pub struct Stages {
     pub dictionary: bool,
     /// Hot chunks lie apart, if there is a trace.
     pub hot: bool,
+    /// `.gz` files are kept as their text where they come out bit for bit.
+    pub recompress: bool,
 }
 
 impl Stages {
@@ -54,12 +56,30 @@ impl Stages {
     /// before anything was learned, asks for few blocks; and nothing makes the metadata larger, which a device fetches
     /// before it starts. Sorted chunks with dictionaries cost such a start 8.1 s instead of 5.7 (Python with 200 modules,
     /// 20 ms, 25 Mbit/s). What a trace calls hot lies apart: that helps every start.
-    pub const STREAM: Stages =
-        Stages { deduplicate: true, group: false, sort: Method::None, filter: false, dictionary: false, hot: true };
+    pub const STREAM: Stages = Stages {
+        deduplicate: true,
+        group: false,
+        sort: Method::None,
+        filter: false,
+        dictionary: false,
+        hot: true,
+        recompress: false,
+    };
+
+    /// Everything that reading hardly pays for: small images. `recompress` makes them smaller, but a block of such files
+    /// takes forty times as long to decode as another.
+    pub const SMALL: Stages = Stages {
+        deduplicate: true,
+        group: true,
+        sort: Method::Greedy,
+        filter: true,
+        dictionary: true,
+        hot: true,
+        recompress: false,
+    };
 
     /// Everything on: the smallest image.
-    pub const ALL: Stages =
-        Stages { deduplicate: true, group: true, sort: Method::Greedy, filter: true, dictionary: true, hot: true };
+    pub const ALL: Stages = Stages { recompress: true, ..Stages::SMALL };
 
     /// Whether the sorter looks at contents.
     pub(crate) fn needs_features(&self) -> bool {

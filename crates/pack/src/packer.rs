@@ -19,7 +19,7 @@ use crate::notes::Notes;
 use crate::report::{Report, Times};
 use crate::survey::survey;
 use crate::tree::Tree;
-use crate::{FileOutput, Options, Output, PackError, Phase, Progress, Source, explain, spool};
+use crate::{FileOutput, Options, Output, PackError, Phase, Progress, Source, explain, recompress, sort, spool};
 
 /// Packs `source` into an image at `output`. An existing file there is replaced when the new one is complete, and
 /// untouched if anything fails.
@@ -88,7 +88,14 @@ fn write_tree(
 
     let mut times = Times::default();
     progress.phase(Phase::Survey, bytes);
-    let survey = timed(&mut times.survey, || pool.install(|| survey(files, bytes, &hot, builder, options, progress)))?;
+    let mut survey =
+        timed(&mut times.survey, || pool.install(|| survey(files, bytes, &hot, builder, options, progress)))?;
+    if options.stages.recompress {
+        progress.phase(Phase::Expand, 0);
+        let sampling = options.stages.needs_features().then(|| sort::sampling(bytes));
+        let find = || recompress::find(files, &survey.chunks, sampling, options, progress);
+        survey.streams = timed(&mut times.expand, || pool.install(find))?;
+    }
     progress.phase(Phase::Sort, survey.chunks.list.len() as u64);
     let sorted = |chunks| progress.advance(chunks);
     let arrangement = timed(&mut times.sort, || pool.install(|| arrange(&survey, options, &options.stages, &sorted)));

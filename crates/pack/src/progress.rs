@@ -7,6 +7,8 @@ pub enum Phase {
     Scan,
     /// Reading and hashing. Counted in bytes of the source's files, holes included.
     Survey,
+    /// Looking into deflate streams. Counted in bytes of files that may have one; the total is not known (0).
+    Expand,
     /// Sorting chunks into blocks. Counted in distinct chunks.
     Sort,
     /// Learning dictionaries; the total is not known (0).

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use image::Filter;
 use serde::Serialize;
 use units::ImageId;
 
@@ -46,6 +47,14 @@ pub struct Report {
     pub hot_bytes: u64,
     /// Their bytes in the image, one sequential run.
     pub hot_bytes_stored: u64,
+    /// Files that are kept as their text.
+    pub deflate_files: u64,
+    /// Bytes of the blocks that they lie in, as files, as texts, and in the image.
+    pub deflate_bytes: u64,
+    /// See `deflate_bytes`.
+    pub deflate_bytes_expanded: u64,
+    /// See `deflate_bytes`.
+    pub deflate_bytes_stored: u64,
     /// Wall time from listing to durable.
     pub seconds: f64,
     /// Wall time of each part.
@@ -62,6 +71,9 @@ pub struct Times {
     /// Reading, hashing, judging.
     #[serde(serialize_with = "as_seconds")]
     pub survey: Duration,
+    /// Looking for deflate streams that can be made anew.
+    #[serde(serialize_with = "as_seconds")]
+    pub expand: Duration,
     /// Sorting chunks into blocks.
     #[serde(serialize_with = "as_seconds")]
     pub sort: Duration,
@@ -88,6 +100,10 @@ impl Report {
     pub(crate) fn new(survey: &Survey, arrangement: &Arrangement, emitted: &Emitted) -> Report {
         let blocks = &emitted.blocks;
         let hot = &blocks[..arrangement.hot_blocks as usize];
+        let is_expanded = |block: u32| blocks[block as usize].filter == Filter::Deflate;
+        let deflate = || blocks.iter().filter(|block| block.filter == Filter::Deflate);
+        let streams = survey.streams.list.iter();
+        let expanded = streams.filter(|stream| is_expanded(emitted.chunks[stream.chunk_first as usize].block.0));
         let block_of: Vec<u32> = emitted.chunks.iter().map(|chunk| chunk.block.0).collect();
         Report {
             chunks: survey.chunks.uses.len() as u64,
@@ -99,6 +115,10 @@ impl Report {
             hot_blocks: hot.len() as u64,
             hot_bytes: hot.iter().map(|block| u64::from(block.raw_bytes)).sum(),
             hot_bytes_stored: hot.iter().map(|block| u64::from(block.stored_bytes)).sum(),
+            deflate_files: expanded.count() as u64,
+            deflate_bytes: deflate().map(|block| u64::from(block.raw_bytes)).sum(),
+            deflate_bytes_expanded: deflate().map(|block| u64::from(block.expansion_bytes)).sum(),
+            deflate_bytes_stored: deflate().map(|block| u64::from(block.stored_bytes)).sum(),
             ..Report::default()
         }
     }

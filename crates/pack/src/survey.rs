@@ -16,6 +16,7 @@ use crate::group::Group;
 use crate::hot::HotPages;
 use crate::inodes::FileWork;
 use crate::read_batch::{Batch, Reading, read_files};
+use crate::recompress::Streams;
 use crate::sort::{self, Features};
 use crate::{Options, PackError, Progress};
 
@@ -31,6 +32,8 @@ pub(crate) struct Survey {
     pub(crate) chunks: Chunks,
     /// Of each distinct chunk; there are none if nothing will be sorted by content.
     pub(crate) features: Features,
+    /// Files that are kept as their text; none unless that was asked for.
+    pub(crate) streams: Streams,
 }
 
 /// What is known of one chunk before it is known whether it is new.
@@ -52,7 +55,11 @@ pub(crate) fn survey(
     let chunk_bytes = options.chunk_bytes() as usize;
     let sampling = options.stages.needs_features().then(|| sort::sampling(bytes));
     let mut work = Work {
-        found: Survey { chunks: Chunks::new(options.stages.deduplicate), features: Features::default() },
+        found: Survey {
+            chunks: Chunks::new(options.stages.deduplicate),
+            features: Features::default(),
+            streams: Streams::default(),
+        },
         runs: Runs::new(builder, files, chunk_bytes as u64),
         hot,
         chunk_bytes,

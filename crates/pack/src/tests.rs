@@ -8,6 +8,7 @@ mod container;
 mod failure;
 mod fuzz;
 mod prop;
+mod recompress;
 mod round_trip;
 mod same_bytes;
 mod stages;

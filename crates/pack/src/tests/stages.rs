@@ -12,8 +12,15 @@ use super::build::*;
 use crate::compare::{CompareOptions, assert_equal};
 use crate::{FileImage, Method, Options, PackError, Phase, Progress, Report, Stages, pack};
 
-const NONE: Stages =
-    Stages { deduplicate: false, group: false, sort: Method::None, filter: false, dictionary: false, hot: false };
+const NONE: Stages = Stages {
+    deduplicate: false,
+    group: false,
+    sort: Method::None,
+    filter: false,
+    dictionary: false,
+    hot: false,
+    recompress: false,
+};
 
 /// Everything on.
 fn small() -> Options {
