@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use ::launch::{DiskKind, LaunchError, Outcome, PlanStore, Program, Request, shim};
+use ::launch::{DiskKind, Hints, LaunchError, Outcome, PlanStore, Program, Request, shim};
 use anyhow::Context;
 use clap::ValueEnum;
 
@@ -79,6 +80,15 @@ enum Disk {
     Other,
 }
 
+/// Files on mounts of ours: their server pushes what is hinted.
+struct Mounts(::mount::Hinter);
+
+impl Hints for Mounts {
+    fn hint(&self, path: &Path, pages: &[Range<u32>]) -> bool {
+        self.0.hint(path, pages)
+    }
+}
+
 /// Launches, learns, or installs a shim.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let program = match Program::find(&args.command) {
@@ -108,8 +118,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         budget_bytes: args.budget.map(|mib| mib.saturating_mul(1 << 20)),
         always: args.always,
         breakpoints: !args.no_ptrace,
-        preload: preload(),
-        hints: Arc::new(::launch::NoHints),
+        preload: record::find_library(),
+        hints: Arc::new(Mounts(::mount::Hinter::default())),
         command: args.command,
     };
     let outcome = match ::launch::launch(&request) {
@@ -143,14 +153,6 @@ fn learn(store: &PlanStore, program: &Program, args: &Args) -> anyhow::Result<Ex
     let (_, analysis) = store.learn(program, &traces, &config)?;
     eprintln!("{}", told(&analysis));
     Ok(code)
-}
-
-/// `librunnel_trace.so` beside this program or in the library folder beside its own.
-pub fn preload() -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?;
-    let folder = program.parent()?;
-    let places = [folder.join("librunnel_trace.so"), folder.join("../lib/runnel/librunnel_trace.so")];
-    places.into_iter().find(|path| path.is_file())
 }
 
 fn install(args: &Args, program: &Program) -> anyhow::Result<ExitCode> {
