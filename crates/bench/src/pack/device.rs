@@ -1,7 +1,7 @@
 //! What really is read: an image of a kernel file system on a loop device of its own, counted by the block layer.
 //!
 //! Each measurement attaches and mounts anew, so nothing is cached and no cache of the machine has to be dropped. Pages
-//! are read in the order of the set. Without read-ahead this is what the layout costs; with that of the device, what a
+//! are read in the order of the program, those of chosen sets in the order of the files in the image. Without read-ahead this is what the layout costs; with that of the device, what a
 //! kernel at its defaults reads. Needs root and loop devices.
 
 use std::fs::{self, File};

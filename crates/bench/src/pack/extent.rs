@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
 use super::layout::{Opened, Pieces, Reads};
 use super::measure;
@@ -20,25 +20,38 @@ use units::PAGE_BYTES;
 /// Extents of a file: logical start and end, physical start and end.
 type Extents = Vec<[u64; 4]>;
 
-/// What must be read for `pages` from the EROFS image at `image`; decode time is not known here.
+/// The extents of the files of an EROFS image that were asked for. The tool is started once a file.
+#[derive(Debug, Default)]
+pub struct Erofs(BTreeMap<Vec<u8>, Extents>);
+
+impl Erofs {
+    fn of(&mut self, image: &Path, path: &[u8]) -> anyhow::Result<&Extents> {
+        if !self.0.contains_key(path) {
+            let program = std::env::var_os("EROFS_DUMP").map(Into::into).or_else(|| find_program("dump.erofs"));
+            let program: PathBuf = program.context("dump.erofs is missing; apt-get install erofs-utils")?;
+            let mut argument = std::ffi::OsString::from("--path=");
+            argument.push(std::ffi::OsStr::from_bytes(path));
+            let done = measure::run(Command::new(&program).arg(argument).arg("-e").arg(image))?;
+            self.0.insert(path.to_vec(), parse(&String::from_utf8_lossy(&done.output)));
+        }
+        let extents = self.0.get(path).filter(|extents| !extents.is_empty());
+        extents.with_context(|| format!("dump.erofs shows no extents of {}", String::from_utf8_lossy(path)))
+    }
+}
+
+/// What must be read for `pages` from the EROFS image at `image`, of which `known` keeps the extents; decode time is not
+/// known here.
 ///
 /// # Errors
 /// `dump.erofs` is missing or prints something else than expected.
-pub fn erofs(image: &Path, pages: &[Page]) -> anyhow::Result<Reads> {
-    let program = std::env::var_os("EROFS_DUMP").map(Into::into).or_else(|| find_program("dump.erofs"));
-    let program = program.context("dump.erofs is missing; apt-get install erofs-utils")?;
+pub fn erofs(image: &Path, known: &mut Erofs, pages: &[Page]) -> anyhow::Result<Reads> {
     let mut by_file: BTreeMap<&[u8], BTreeSet<u32>> = BTreeMap::new();
     for page in pages {
         by_file.entry(&page.path).or_default().insert(page.index);
     }
     let (mut touched, mut reads) = (BTreeSet::new(), Reads::default());
     for (path, indexes) in by_file {
-        let mut argument = std::ffi::OsString::from("--path=");
-        argument.push(std::ffi::OsStr::from_bytes(path));
-        let done = measure::run(Command::new(&program).arg(argument).arg("-e").arg(image))?;
-        let text = String::from_utf8_lossy(&done.output);
-        let extents = parse(&text);
-        ensure!(!extents.is_empty(), "dump.erofs shows no extents of {}", String::from_utf8_lossy(path));
+        let extents = known.of(image, path)?;
         let size = extents.last().map_or(0, |extent| extent[1]);
         for index in indexes {
             let start = u64::from(index) * PAGE_BYTES as u64;

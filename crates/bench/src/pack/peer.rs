@@ -9,6 +9,7 @@ use anyhow::Context;
 
 use super::measure::{self, Cost};
 use super::packer::Codec;
+use super::read_set::Ranks;
 use super::row::size;
 use super::tree::Tree;
 use crate::process::find_program;
@@ -232,6 +233,24 @@ pub fn write_sort_list(files: &[Vec<u8>], path: &Path) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// The order of files that a list of [`write_sort_list`] gives, by their paths from the root.
+///
+/// # Errors
+/// The list cannot be read.
+pub fn read_sort_list(path: &Path) -> anyhow::Result<Ranks> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let name = |line: &str| {
+        let (escaped, _) = line.rsplit_once(' ')?;
+        let mut name = vec![b'/'];
+        let mut bytes = escaped.bytes();
+        while let Some(byte) = bytes.next() {
+            name.push(if byte == b'\\' { bytes.next()? } else { byte });
+        }
+        Some(name)
+    };
+    Ok(text.lines().filter_map(name).zip(1..).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,6 +279,9 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!((lines.len(), lines[0], lines[1]), (69_999, "usr/f0 32767", "usr/a\\ b 32767"));
         assert!(lines[69_998].ends_with("-32767"), "{}", lines[69_998]);
+        let ranks = read_sort_list(&path)?;
+        let rank = |name: &[u8]| ranks.get(name).copied();
+        assert_eq!([rank(b"/usr/f0"), rank(b"/usr/a b"), rank(b"/none")], [Some(1), Some(2), None]);
         Ok(())
     }
 

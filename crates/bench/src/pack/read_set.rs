@@ -4,7 +4,8 @@
 //! runs in a mount of it, and what the server learned is taken. Both see exact pages, since the mount asks the kernel
 //! not to read ahead. Sets are named by paths, so they hold for every image of the same tree.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -61,9 +62,14 @@ pub struct ReadSet {
     pub name: String,
     /// The pages.
     pub pages: Vec<Page>,
+    /// Whether their order is that of a program. Chosen sets have none.
+    pub is_ordered: bool,
     /// The same as a trace file.
     pub trace: PathBuf,
 }
+
+/// In which order the files of an image lie in it.
+pub type Ranks = BTreeMap<Vec<u8>, u64>;
 
 impl ReadSet {
     /// Pages of several sets.
@@ -85,7 +91,7 @@ impl ReadSet {
         }
         let named = |page: PageId| Some(Page { path: base.metadata().path(page.inode)?, index: page.index });
         let pages = touched(&trace)?.into_iter().filter_map(named).collect();
-        Ok(Some(ReadSet { name: name.to_string(), pages, trace }))
+        Ok(Some(ReadSet { name: name.to_string(), pages, is_ordered: true, trace }))
     }
 
     fn write(name: &str, pages: Vec<Page>, base: &Opened, folder: &Path) -> anyhow::Result<ReadSet> {
@@ -108,7 +114,21 @@ impl ReadSet {
         writer.push(&Event::End { token, at: Moment(found.len() as u64 + 1) })?;
         writer.finish()?;
         std::fs::write(&trace, writer.take()).with_context(|| format!("cannot write {}", trace.display()))?;
-        Ok(ReadSet { name: name.to_string(), pages, trace })
+        Ok(ReadSet { name: name.to_string(), pages, is_ordered: true, trace })
+    }
+
+    /// The pages in the order in which an image is to be read: that of the program, else that in which files lie in the
+    /// image, which `ranks` tells where it is not that of their paths. SquashFS keeps three decoded blocks of small
+    /// files: read in any other order, each small file costs such a block again (267 MB of an image of 58 MB for 40 %
+    /// of the pages, and minutes with blocks of 1 MiB in LZMA), which says nothing about the layout.
+    pub fn in_order_of(&self, ranks: Option<&Ranks>) -> Cow<'_, [Page]> {
+        if self.is_ordered {
+            return Cow::Borrowed(&self.pages);
+        }
+        let mut pages = self.pages.clone();
+        let rank = |page: &Page| ranks.and_then(|ranks| ranks.get(&page.path).copied()).unwrap_or(0);
+        pages.sort_by_cached_key(|page| (rank(page), page.clone()));
+        Cow::Owned(pages)
     }
 
     /// Bytes of its pages in `image`.
@@ -210,7 +230,8 @@ pub fn chosen(percent: u64, base: &Opened, folder: &Path) -> anyhow::Result<Read
         pages.extend((first..first + length).map(|index| Page { path: path.clone(), index }));
         bytes += u64::from(length) * PAGE_BYTES as u64;
     }
-    ReadSet::write(&format!("hot-{percent}"), pages, base, folder)
+    let set = ReadSet::write(&format!("hot-{percent}"), pages, base, folder)?;
+    Ok(ReadSet { is_ordered: false, ..set })
 }
 
 #[cfg(test)]
@@ -238,8 +259,14 @@ mod tests {
         let known = ReadSet::load(&set.name, &base, folder.path())?.map(|set| set.pages);
         assert_eq!(known.as_ref(), Some(&set.pages));
         assert!(ReadSet::load("none", &base, folder.path())?.is_none());
+        let by_path = set.in_order_of(None);
+        assert!(by_path.is_sorted() && by_path.len() == set.pages.len() && !set.pages.is_sorted());
+        let last = by_path.last().expect("there are some").path.clone();
+        let ranks = Ranks::from_iter(set.pages.iter().map(|page| (page.path.clone(), u64::from(page.path != last))));
+        assert_eq!(set.in_order_of(Some(&ranks)).first().map(|page| &page.path), Some(&last));
         let both = ReadSet::union("both", &[&set, &set], &base, folder.path())?;
         assert_eq!(both.pages, set.pages);
+        assert_eq!(both.in_order_of(None)[..], set.pages[..], "a recorded order stays");
         Ok(())
     }
 }

@@ -121,11 +121,16 @@ impl Bench {
     /// The list for SquashFS, from the order of the files in our image with blocks of 128 KiB.
     fn sort_list(&mut self, tree: &Tree) -> anyhow::Result<Option<PathBuf>> {
         let Some(image) = self.image_of(tree, "runnel zstd-19 128K") else { return Ok(None) };
-        let path = self.cache.join("lists").join(format!("{}.sort", tree.name));
+        let path = self.sort_list_path(tree);
         fs::create_dir_all(self.cache.join("lists")).context("cannot make the folder of lists")?;
         let opened = super::layout::Opened::open(&image)?;
         peer::write_sort_list(&opened.files_in_order(), &path)?;
         Ok(Some(path))
+    }
+
+    /// Where the list of [`Bench::sort_list`] is.
+    pub fn sort_list_path(&self, tree: &Tree) -> PathBuf {
+        self.cache.join("lists").join(format!("{}.sort", tree.name))
     }
 
     /// The image of a row of this run.
@@ -288,7 +293,10 @@ impl Bench {
         let image = self.cache.join("images").join("together.image");
         say("pack: all trees as one, for memory ...");
         remove(&image)?;
-        let arguments = ["--codec", "zstd", "--level", "3"].map(std::ffi::OsString::from);
+        // The level costs time and hardly any memory; sorting costs both.
+        let small = self.packer.has("--small").then_some("--small");
+        let arguments = small.into_iter().chain(["--codec", "zstd", "--level", "3"]);
+        let arguments: Vec<_> = arguments.map(std::ffi::OsString::from).collect();
         match self.packer.pack(&folder, &image, &arguments) {
             Ok(packed) => {
                 let bytes = packed.report.get("bytes_in").copied().unwrap_or(0.0);

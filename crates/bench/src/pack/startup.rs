@@ -8,8 +8,9 @@ use anyhow::Context;
 use super::layout::Opened;
 use super::options::Size;
 use super::packer::Stage;
+use super::peer::{self, SORTED};
 use super::plan::{self, Job};
-use super::read_set::{self, HOT_SHARES, PROGRAMS, ReadSet};
+use super::read_set::{self, HOT_SHARES, PROGRAMS, Page, Ranks, ReadSet};
 use super::result::{Heat, ReadRow, Spread};
 use super::row::{Row, size};
 use super::run::Bench;
@@ -49,9 +50,10 @@ pub fn run(bench: &mut Bench, tree: &Tree) -> anyhow::Result<()> {
     }
     let images: Vec<Row> = bench.results.of_tree(&tree.name).filter(|row| row.image.is_some()).cloned().collect();
     for row in images {
+        let mut known = Known::of(bench, tree, &row)?;
         for set in &sets {
             interrupt::check()?;
-            if let Some(reads) = reads_of(bench, tree, &row, set, &base)? {
+            if let Some(reads) = reads_of(bench, tree, &row, set, &base, &mut known)? {
                 bench.results.reads.push(reads);
             }
         }
@@ -101,9 +103,33 @@ fn sets(bench: &mut Bench, tree: &Tree, base: &Opened, image: &Path, folder: &Pa
     Ok(sets)
 }
 
+/// What holds for all sets that are read from an image.
+struct Known {
+    /// CPU seconds per decoded byte of its codec.
+    rate: Option<f64>,
+    /// The order of its files, if it is not that of their paths.
+    ranks: Option<Ranks>,
+    extents: extent::Erofs,
+}
+
+impl Known {
+    fn of(bench: &Bench, tree: &Tree, row: &Row) -> anyhow::Result<Known> {
+        let rate = if matches!(row.system.as_str(), "erofs" | "squashfs") { rate(bench, tree, row)? } else { None };
+        let ranks = (row.variant == SORTED).then(|| peer::read_sort_list(&bench.sort_list_path(tree))).transpose()?;
+        Ok(Known { rate, ranks, extents: extent::Erofs::default() })
+    }
+}
+
 /// What `set` costs on the image of `row`; none if the image says nothing about reads, or was grouped by another set
 /// that is not the one to be held out.
-fn reads_of(bench: &Bench, tree: &Tree, row: &Row, set: &ReadSet, base: &Opened) -> anyhow::Result<Option<ReadRow>> {
+fn reads_of(
+    bench: &Bench,
+    tree: &Tree,
+    row: &Row,
+    set: &ReadSet,
+    base: &Opened,
+    known: &mut Known,
+) -> anyhow::Result<Option<ReadRow>> {
     let Some(image) = &row.image else { return Ok(None) };
     let grouped_by = row.variant.strip_prefix("traced ").unwrap_or_default().to_string();
     let mut found = ReadRow {
@@ -129,7 +155,7 @@ fn reads_of(bench: &Bench, tree: &Tree, row: &Row, set: &ReadSet, base: &Opened)
         }
         "erofs" => {
             found.how = "extents".into();
-            match extent::erofs(image, &set.pages) {
+            match extent::erofs(image, &mut known.extents, &set.pages) {
                 Ok(reads) => found.reads = reads,
                 Err(error) => {
                     interrupt::check()?;
@@ -137,15 +163,15 @@ fn reads_of(bench: &Bench, tree: &Tree, row: &Row, set: &ReadSet, base: &Opened)
                     return Ok(None);
                 }
             }
-            found.decode = rate(bench, tree, row)?.map(|rate| rate * found.reads.decoded as f64);
-            mounted(bench, image, "erofs", set, &mut found)?;
+            found.decode = known.rate.map(|rate| rate * found.reads.decoded as f64);
+            mounted(bench, image, "erofs", &set.in_order_of(None), &mut found)?;
         }
         "squashfs" => {
             found.how = "model".into();
             found.reads.wanted = set.bytes(base);
             found.reads.decoded = extent::squashfs_decoded(base, &set.pages, row.block.unwrap_or(BLOCK));
-            found.decode = rate(bench, tree, row)?.map(|rate| rate * found.reads.decoded as f64);
-            mounted(bench, image, "squashfs", set, &mut found)?;
+            found.decode = known.rate.map(|rate| rate * found.reads.decoded as f64);
+            mounted(bench, image, "squashfs", &set.in_order_of(known.ranks.as_ref()), &mut found)?;
         }
         _ => return Ok(None),
     }
@@ -162,11 +188,11 @@ fn rate(bench: &Bench, tree: &Tree, row: &Row) -> anyhow::Result<Option<f64>> {
     Opened::open(&image)?.decode_rate().map(Some)
 }
 
-/// Reads `set` from a loop device without and with read-ahead.
-fn mounted(bench: &Bench, image: &Path, kind: &str, set: &ReadSet, found: &mut ReadRow) -> anyhow::Result<()> {
+/// Reads `pages` from a loop device without and with read-ahead.
+fn mounted(bench: &Bench, image: &Path, kind: &str, pages: &[Page], found: &mut ReadRow) -> anyhow::Result<()> {
     let folder = bench.cache.join("mounted");
     for read_ahead in [false, true] {
-        match device::count(image, kind, &set.pages, read_ahead, &folder) {
+        match device::count(image, kind, pages, read_ahead, &folder) {
             Ok(counted) if read_ahead => found.ahead = Some(counted),
             Ok(counted) => found.counted = Some(counted),
             Err(error) => {
