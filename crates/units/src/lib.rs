@@ -4,10 +4,12 @@
 //! the stored unit after deduplication; a *block* is a compressed group of chunks; an *extent* is a run of pages.
 //! Ids are newtypes so that an index, a count and a size cannot be confused.
 
+mod date;
 mod id;
 mod moment;
 mod rng;
 
+pub use date::date;
 pub use id::{ActionId, BlockId, ChunkId, ImageId, InodeId, PageId, RequestId, SegmentIndex, StreamId, Token};
 pub use moment::Moment;
 pub use rng::{Rng, SplitMix64};

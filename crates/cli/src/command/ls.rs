@@ -19,7 +19,7 @@ pub struct Args {
     /// Path inside the image
     #[arg(default_value = "/")]
     path: String,
-    /// Modes, owners, sizes and times
+    /// Modes, owners, sizes and times of change (UTC)
     #[arg(short, long)]
     long: bool,
     /// The whole tree below the path
@@ -76,14 +76,14 @@ fn line(metadata: &Metadata, id: InodeId, path: &[u8], args: &Args, out: &mut dy
     {
         write!(
             out,
-            "{}{} {:>3} {:>5}:{:<5} {:>12} {:>12} ",
+            "{}{} {:>3} {:>5}:{:<5} {:>12} {} ",
             letter(inode.kind()),
             permissions(inode.mode()),
             inode.nlink(),
             inode.uid(),
             inode.gid(),
             inode.size(),
-            inode.mtime().0,
+            units::date(inode.mtime().0),
         )?;
     }
     write_name(path, out)?;
