@@ -466,6 +466,8 @@ fn fuse_without_xattrs_the_kernel_stops_asking() {
         assert_eq!(found.unwrap_err(), Errno::OPNOTSUPP);
     }
     assert_eq!(mount.mounted.fuse_counters().xattr, 1);
+    assert_eq!(rustix::fs::listxattr(mount.at("a"), &mut value), Ok(0), "an empty list, as on a disk");
+    assert_eq!(rustix::fs::listxattr_query(mount.at("b")), Ok(0));
 }
 
 #[test]
