@@ -210,7 +210,9 @@ impl Server {
         let listener = StdListener::bind(address).map_err(listen)?;
         listener.set_nonblocking(true).map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
-        Ok(Server { shared: Arc::new(Shared::new(config)?), listener, address })
+        let shared = Arc::new(Shared::new(config)?);
+        shared.catalog.warn_of_unusable();
+        Ok(Server { shared, listener, address })
     }
 
     /// The address clients connect to, with the port the system chose.

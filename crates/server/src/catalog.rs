@@ -247,6 +247,21 @@ impl Catalog {
         Ok(keys.collect())
     }
 
+    /// One warning for each image file that cannot be served: cut short, damaged, or no image at all. Reads the superblock
+    /// of each.
+    pub fn warn_of_unusable(&self) {
+        let dropped = self.dropped_keys().unwrap_or_default().into_iter();
+        let uploaded = self.store.list("images").unwrap_or_default().into_iter().filter_map(|entry| match entry {
+            Listed::Object(key) if key.ends_with(".rnl") => Some(key),
+            _ => None,
+        });
+        for key in dropped.chain(uploaded) {
+            if let Err(failure) = self.dropped(&key) {
+                self.log.warning(format_args!("not served: {failure}"));
+            }
+        }
+    }
+
     fn dropped_with_id(&self, id: ImageId) -> Result<Option<Found>, Failure> {
         for key in self.dropped_keys()? {
             // A broken neighbour must not hide the image that was asked for.

@@ -100,6 +100,27 @@ fn what_does_not_exist_gives_an_error_that_names_it_and_the_connection_lives_on(
 }
 
 #[test]
+fn files_that_cannot_be_served_are_told_once_at_the_start() {
+    let store = Memory::new();
+    let good = image(1);
+    store.put_atomic("good.rnl", &good).unwrap();
+    store.put_atomic("short.rnl", &good[..good.len() - 1]).unwrap();
+    store.put_atomic("notes.txt", b"no image, and not called one").unwrap();
+    store.put_atomic(&image_key(ImageId([7; 32])), b"").unwrap();
+    let lines = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = {
+        let lines = lines.clone();
+        crate::Logger::new(move |level, line: &str| lines.lock().unwrap().push((level, line.to_owned())))
+    };
+    let rig = Rig::start(crate::Config { log, ..config(StoreAt::Open(std::sync::Arc::new(store))) });
+    let mut client = Client::connect(rig.address, 1);
+    assert_eq!(client.listing().images.len(), 1);
+    let warnings: Vec<String> = lines.lock().unwrap().iter().map(|(_, line)| line.clone()).collect();
+    let about = |name: &str| warnings.iter().filter(|line| line.contains(name)).count();
+    assert_eq!((warnings.len(), about("short.rnl"), about("images/0707")), (2, 1, 1), "{warnings:?}");
+}
+
+#[test]
 fn names_find_tags_ids_and_dropped_files_as_they_are_at_the_time() {
     let (one, two) = (image(1), image(2));
     let id = |bytes: &[u8]| image::Metadata::open(&bytes, &image::Limits::default()).unwrap().id();
