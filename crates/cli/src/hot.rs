@@ -21,20 +21,45 @@ pub fn load(files: &[PathBuf], image: Option<&Path>, min_runs: u32) -> anyhow::R
     let image = image.map(|path| Ok::<_, anyhow::Error>((path, client::open_file(path, &Limits::default())?.1)));
     let image = image.transpose()?;
     let mut runs = Vec::new();
+    let mut names_needed = false;
     for path in files {
         match read(path)? {
             File::Trace(trace) => {
-                let run = names_from(&image, |names| HotRun::from_trace(&trace, names));
+                let run = match HotRun::from_trace(&trace, None) {
+                    Err(HotError::NoNames { .. }) => {
+                        names_needed = true;
+                        names_from(&image, |names| HotRun::from_trace(&trace, names))
+                    }
+                    run => run,
+                };
                 runs.push(run.map_err(|error| explain(path, &image, error))?);
             }
             File::Actions(actions) => {
+                names_needed = true;
                 let missing = HotError::NoNames { image: actions.image() };
                 let found = names_from(&image, |names| HotRun::from_actions(&actions, names.ok_or(missing)?));
                 runs.extend(found.map_err(|error| explain(path, &image, error))?);
             }
         }
     }
-    Ok(Hot::merge(&runs, min_runs))
+    let hot = Hot::merge(&runs, min_runs);
+    let unused = image.as_ref().map(|(path, _)| *path).filter(|_| !names_needed);
+    if !files.is_empty() {
+        warnings(unused, min_runs, hot.runs).iter().for_each(|warning| eprintln!("warning: {warning}"));
+    }
+    Ok(hot)
+}
+
+/// What of the options means nothing for these traces.
+fn warnings(unused_image: Option<&Path>, min_runs: u32, runs: u32) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(path) = unused_image {
+        found.push(format!("--trace-image {} is not used: all traces name their files", path.display()));
+    }
+    if min_runs > runs {
+        found.push(format!("--min-runs is {min_runs}, but the number of runs is {runs}: that is taken instead"));
+    }
+    found
 }
 
 /// Longest file we read: hundreds of millions of touches.

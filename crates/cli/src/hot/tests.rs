@@ -108,6 +108,19 @@ fn what_is_wrong_and_what_to_do_is_said_with_the_name_of_the_file() {
 }
 
 #[test]
+fn options_that_mean_nothing_are_told() {
+    assert_eq!(warnings(None, 1, 1), [""; 0]);
+    assert_eq!(warnings(None, 3, 3), [""; 0]);
+    let told = warnings(Some(Path::new("app.rnl")), 4, 3);
+    assert!(told[0].contains("--trace-image app.rnl is not used"), "{told:?}");
+    assert!(told[1].contains("--min-runs is 4") && told[1].contains("runs is 3"), "{told:?}");
+    // The image is no longer needed for a trace that names its files, so it may be another.
+    let folder = Folder::new();
+    let named = folder.trace("named", true, &[2, 0]);
+    assert_eq!(pages(&folder.load(&[named], Some("other.rnl")).unwrap()), [(2, 1), (0, 1)]);
+}
+
+#[test]
 fn a_cut_trace_is_used_up_to_its_cut() {
     let folder = Folder::new();
     let path = folder.trace("cut", true, &[0, 2]);
