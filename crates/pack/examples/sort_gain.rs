@@ -37,7 +37,11 @@ fn main() {
     for &method in &options.methods {
         for &block_bytes in &options.blocks {
             for &locality in &options.localities {
-                tree.measure(&features, &Config { method, block_bytes, locality, seed: 1 }, &options);
+                tree.measure(
+                    &features,
+                    &Config { method, block_bytes, hot_block_bytes: block_bytes, locality, seed: 1 },
+                    &options,
+                );
             }
         }
     }

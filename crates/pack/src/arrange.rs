@@ -46,6 +46,7 @@ pub(crate) fn arrange(
     let config = sort::Config {
         method: stages.sort,
         block_bytes: options.block_bytes,
+        hot_block_bytes: options.hot_block_bytes(),
         locality: options.locality,
         seed: options.seed,
     };
@@ -82,7 +83,7 @@ fn group(mut group: Group, stages: &Stages) -> Group {
     if !stages.group {
         group = group.without_kind();
     }
-    if !stages.filter {
+    if !stages.filter || (stages.hot && group.is_hot() && !stages.filter_hot) {
         group = group.without_filter();
     }
     if stages.hot { group } else { group.without_heat() }

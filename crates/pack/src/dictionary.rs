@@ -37,11 +37,16 @@ pub(crate) struct Dictionaries {
     prepared: Vec<EncodeDictionary>,
     /// By group, heat left out.
     by_group: BTreeMap<Group, u8>,
+    /// Whether blocks of hot chunks are small enough to gain from them.
+    hot: bool,
 }
 
 impl Dictionaries {
     /// The dictionary for a group, with its index.
     pub(crate) fn of(&self, group: Group) -> Option<(u8, &EncodeDictionary)> {
+        if group.is_hot() && !self.hot {
+            return None;
+        }
         let index = *self.by_group.get(&group.without_heat())?;
         Some((index, &self.prepared[usize::from(index)]))
     }
@@ -63,9 +68,10 @@ impl Dictionaries {
 
     /// Learns a dictionary for each group that gains from one. `emitter` has none yet.
     pub(crate) fn learn(emitter: &Emitter<'_>, arrangement: &Arrangement) -> Result<Dictionaries, PackError> {
+        let hot = emitter.options.hot_block_bytes() <= BLOCK_BYTES_MAX;
         let mut groups: BTreeMap<Group, Vec<usize>> = BTreeMap::new();
         for (index, group) in arrangement.groups.iter().enumerate() {
-            if Group::kind_repeats(*group) {
+            if Group::kind_repeats(*group) && (hot || !group.is_hot()) {
                 groups.entry(group.without_heat()).or_default().push(index);
             }
         }
@@ -74,7 +80,7 @@ impl Dictionaries {
             .par_iter()
             .map(|(group, blocks)| learn_group(emitter, arrangement, *group, blocks))
             .collect::<Result<_, _>>()?;
-        let mut found = Dictionaries::default();
+        let mut found = Dictionaries { hot, ..Dictionaries::default() };
         for ((group, _), raw) in groups.into_iter().zip(learned) {
             let Some(raw) = raw else { continue };
             found.by_group.insert(group, found.raw.len() as u8);

@@ -10,6 +10,7 @@ use elf::{Bytes, Class, PartKind, Parts};
 use image::Filter;
 
 use crate::content::OpenContent;
+use crate::sort::HOT;
 
 /// What a chunk holds. The number is the low byte of [`Group`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,8 +32,6 @@ pub(crate) enum Kind {
 /// What may share a block: kind in the low byte; filter, and in the highest bit whether it is hot, in the high byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group(pub(crate) u16);
-
-const HOT: u16 = 1 << 15;
 
 impl Group {
     pub(crate) const fn new(kind: Kind, filter: Filter) -> Group {

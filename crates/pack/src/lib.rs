@@ -59,8 +59,8 @@ pub use file_image::FileImage;
 pub use list::{Listing, cat, list, write_listing};
 pub use notes::Notes;
 pub use options::{
-    BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LEVEL_DEFAULT, LOCALITY_DEFAULT, LOCALITY_MAX, Options,
-    Stages,
+    BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, HOT_BLOCK_BYTES_SMALL, LEVEL_DEFAULT, LOCALITY_DEFAULT,
+    LOCALITY_MAX, Options, Stages,
 };
 pub use output::{FileOutput, Output};
 pub use packer::{pack, pack_to};

@@ -101,6 +101,11 @@ pub struct Tuning {
     /// What programs read when they start, from `runnel record` or a server; may be given several times
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
+    /// Size of a block of what traces call hot, the block size at least; such blocks are read all together
+    /// [default: 1m with --small, else a block's size]
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "trace")]
+    hot_block_size: Option<u32>,
+
 
     /// The image that the traces were recorded on, for traces that name no files
     #[arg(long, value_name = "IMAGE", requires = "trace")]
@@ -151,6 +156,10 @@ pub struct Tuning {
     /// Do not keep hot chunks apart
     #[arg(long)]
     no_hot: bool,
+    /// With --small: filter machine code that traces call hot too; smaller by 1 % of it, and slower to start
+    #[arg(long, requires = "trace", conflicts_with = "no_filter")]
+    filter_hot: bool,
+
 
     /// Leave out the hashes of single pages, 1 to 2 % of the image; a server derives them when a device first asks
     #[arg(long, conflicts_with = "page_hashes")]
@@ -222,6 +231,7 @@ impl Tuning {
             explain: self.explain,
             threads: self.threads,
             spool_directory: self.spool.clone(),
+            hot_block_bytes: self.hot_block_size.or(self.small.then_some(::pack::HOT_BLOCK_BYTES_SMALL)),
         };
         options.validate().map_err(|error| failure::usage(error.to_string()))?;
         Ok(Options { hot: hot::load(&self.trace, self.trace_image.as_deref(), self.min_runs)?, ..options })
@@ -234,6 +244,7 @@ fn size(text: &str) -> Result<u32, String> {
         lower if lower.ends_with('k') => (lower[..lower.len() - 1].to_string(), 1u32 << 10),
         lower if lower.ends_with('m') => (lower[..lower.len() - 1].to_string(), 1 << 20),
         lower => (lower, 1),
+                filter_hot: self.filter_hot,
     };
     let number: u32 = number.parse().map_err(|_| format!("'{text}' is no size such as 65536, 64k or 1m"))?;
     number.checked_mul(unit).ok_or_else(|| format!("{text} is too large"))

@@ -69,7 +69,7 @@ fn noise(rng: &mut SplitMix64, bytes: usize) -> Vec<u8> {
 }
 
 fn config(method: Method) -> Config {
-    Config { method, block_bytes: BLOCK, locality: LOCALITY_DEFAULT, seed: 1 }
+    Config { method, block_bytes: BLOCK, hot_block_bytes: BLOCK, locality: LOCALITY_DEFAULT, seed: 1 }
 }
 
 const METHODS: &[Method] = &[
@@ -87,7 +87,7 @@ fn prop_every_item_lies_in_one_block_of_its_group() {
         for &method in METHODS {
             for block_bytes in [12_288, BLOCK, 1 << 20] {
                 for locality in [0, LOCALITY_DEFAULT, 1000] {
-                    set.check(&Config { block_bytes, locality, ..config(method) });
+                    set.check(&Config { block_bytes, hot_block_bytes: block_bytes, locality, ..config(method) });
                 }
             }
         }

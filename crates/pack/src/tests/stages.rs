@@ -17,6 +17,7 @@ const NONE: Stages = Stages {
     group: false,
     sort: Method::None,
     filter: false,
+    filter_hot: false,
     dictionary: false,
     hot: false,
     recompress: false,
@@ -120,6 +121,35 @@ fn hot_chunks_lie_in_the_first_blocks_and_nothing_else_does() {
     }
     let off = Options { hot, stages: Stages { hot: false, ..Stages::ALL }, level: Some(3), ..small() };
     assert_eq!(there_and_back(&source, &off).1.hot_blocks(), 0);
+}
+
+#[test]
+fn hot_blocks_have_a_size_of_their_own_and_their_code_no_filter_unless_asked() {
+    let scratch = scratch();
+    let source = scratch.path().join("source");
+    tree(&source);
+    let mut file = hot_file(&source, "bin/program", &[]);
+    file.pages = (0..file.size as u32 / 4096 / 2).collect();
+    let hot = Hot { files: vec![file], ..Hot::default() };
+    let with = |hot_block_bytes, filter_hot| {
+        let stages = Stages { filter_hot, ..Stages::ALL };
+        let options = Options { hot: hot.clone(), level: Some(3), hot_block_bytes, stages, ..small() };
+        let (report, metadata) = there_and_back(&source, &options);
+        let blocks: Vec<_> = (0..metadata.block_count()).filter_map(|id| metadata.block(units::BlockId(id))).collect();
+        let (hot, cold) = blocks.split_at(report.hot_blocks as usize);
+        let largest = |blocks: &[image::BlockEntry]| blocks.iter().map(|block| block.raw_bytes).max().unwrap();
+        let filtered = hot.iter().any(|block| block.filter != image::Filter::None);
+        (largest(hot), largest(cold), filtered)
+    };
+    let block = small().block_bytes;
+    let (hot, cold, filtered) = with(None, true);
+    assert!(hot <= block && cold <= block && filtered == cfg!(target_arch = "x86_64"));
+    let (hot, cold, filtered) = with(Some(4 * block), false);
+    assert!(hot > 2 * block && hot <= 4 * block && cold <= block && !filtered, "{hot} {cold} {filtered}");
+    for wrong in [block - 4096, block + 1, 2 << 20] {
+        let options = Options { hot_block_bytes: Some(wrong), ..small() };
+        assert!(matches!(options.validate(), Err(PackError::Option { name: "size of hot blocks", .. })));
+    }
 }
 
 #[test]
