@@ -14,10 +14,10 @@ pub enum PackError {
         /// The failure.
         source: io::Error,
     },
-    /// A file of the source is no longer what it was when the tree was listed.
-    #[error("{} changed while it was being packed", path.display())]
+    /// Something of the source is no longer what it was when the tree was listed.
+    #[error("{} changed while it was being packed; pack a tree that nobody writes to, a snapshot for example", path.display())]
     Changed {
-        /// The file.
+        /// The file, or the directory whose entries or attributes changed.
         path: PathBuf,
     },
     /// The source is of no kind we can pack.

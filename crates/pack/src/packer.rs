@@ -17,6 +17,7 @@ use crate::hot::HotPages;
 use crate::inodes::{Inodes, number};
 use crate::notes::Notes;
 use crate::report::{Report, Times};
+use crate::source::check_unchanged;
 use crate::survey::survey;
 use crate::tree::Tree;
 use crate::{FileOutput, Options, Output, PackError, Phase, Progress, Source, explain, recompress, sort, spool};
@@ -117,6 +118,8 @@ fn write_tree(
     let mut report = Report::new(&survey, &arrangement, &emitted);
     (report.inodes, report.files, report.bytes_in) = (count, files.len() as u64, bytes);
     report.bytes_dictionaries = dictionaries.raw.iter().map(|raw| raw.len() as u64).sum();
+    check_unchanged(tree)?;
+
     (report.times, report.stages) = (times, explained);
     let Inodes { mut builder, .. } = inodes;
     builder.set_hot_blocks(arrangement.hot_blocks);

@@ -4,6 +4,7 @@ mod archive;
 mod closure;
 mod dir;
 mod header;
+mod listed;
 mod oci;
 mod tar;
 
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use self::archive::Archive;
 use self::dir::Lister;
+pub(crate) use self::listed::{Listed, check_unchanged};
 use crate::notes::Notes;
 use crate::spool::Spool;
 use crate::tree::{Body, Tree};

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::content::{Content, LocalFile, open_plain};
+use crate::source::Listed;
 use crate::tree::{Attributes, Body, Device, Node, NodeId, Time, Tree};
 use crate::{PackError, Progress, xattrs};
 
@@ -64,6 +65,9 @@ impl<'a> Lister<'a> {
         }
         let node = Node { attributes: attributes(path, &about)?, body: body(path, &about)? };
         let node = self.tree.place(directory, name, node);
+        if !about.is_dir() {
+            self.tree.remember(Listed::entry(path, node, &about));
+        }
         if shared {
             self.links.insert(identity, node);
         }
@@ -82,10 +86,11 @@ impl<'a> Lister<'a> {
         let device = fs::metadata(path).map_err(|source| PackError::read(path, source))?.dev();
         let mut pending = vec![(directory, path.to_owned())];
         while let Some((directory, path)) = pending.pop() {
-            if one_file_system && fs::metadata(&path).map_err(|source| PackError::read(&path, source))?.dev() != device
-            {
+            let about = fs::metadata(&path).map_err(|source| PackError::read(&path, source))?;
+            if one_file_system && about.dev() != device {
                 continue;
             }
+            self.tree.remember(Listed::directory(&path, directory, &about));
             for name in sorted_names(&path)? {
                 let path = path.join(std::ffi::OsStr::from_bytes(&name));
                 let Some(node) = self.entry(directory, &name, &path)? else { continue };

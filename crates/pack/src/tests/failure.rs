@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use image::{Codec, ImageError};
@@ -151,6 +151,68 @@ fn a_file_that_changes_under_our_hands_is_named() {
         assert!(error.to_string().contains("log"), "{error}");
         assert!(!scratch.path().join("out.rnl").exists());
     }
+}
+
+#[test]
+fn a_tree_whose_names_or_attributes_change_is_refused_by_path() {
+    type Change = fn(&Path);
+    /// Changes a tree whose data has been packed already.
+    struct Meddler(PathBuf, Change);
+    impl crate::Progress for Meddler {
+        fn phase(&self, phase: crate::Phase, _total: u64) {
+            if phase == crate::Phase::Pack {
+                // Longer than a tick of a kernel that counts coarsely.
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                self.1(&self.0);
+            }
+        }
+        fn advance(&self, _amount: u64) {}
+    }
+    let cases: [(Change, &str); 7] = [
+        (|tree| fs::write(tree.join("sub/new"), b"x").unwrap(), "sub"),
+        (|tree| fs::remove_file(tree.join("sub/empty")).unwrap(), "sub"),
+        (|tree| fs::rename(tree.join("sub"), tree.join("bus")).unwrap(), "source"),
+        (|tree| chmod(&tree.join("sub"), 0o700), "sub"),
+        (|tree| chmod(&tree.join("file"), 0o600), "file"),
+        (
+            |tree| fs::File::open(tree.join("sub/empty")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap(),
+            "sub/empty",
+        ),
+        (
+            |tree| {
+                let old = fs::metadata(tree).unwrap().modified().unwrap();
+                fs::remove_file(tree.join("link")).unwrap();
+                std::os::unix::fs::symlink("elsewhere", tree.join("link")).unwrap();
+                fs::File::open(tree).unwrap().set_modified(old).unwrap();
+            },
+            "link",
+        ),
+    ];
+    let scratch = scratch();
+    for (index, (change, named)) in cases.into_iter().enumerate() {
+        let source = scratch.path().join(index.to_string()).join("source");
+        write(&source.join("file"), b"text");
+        write(&source.join("sub/empty"), b"");
+        std::os::unix::fs::symlink("target", source.join("link")).unwrap();
+        let meddler = Meddler(source.clone(), change);
+        let error = pack(directory(&source), &scratch.path().join("out.rnl"), &quick(), &meddler).unwrap_err();
+        assert!(matches!(&error, PackError::Changed { path } if path.ends_with(named)), "case {index}: {error}");
+        assert!(!scratch.path().join("out.rnl").exists());
+    }
+    // Another hard link, or a mode changed back, leaves what is packed as it was.
+    let source = scratch.path().join("source");
+    write(&source.join("file"), b"text");
+    let meddler = Meddler(source.clone(), |tree| {
+        fs::hard_link(tree.join("file"), tree.with_file_name("other name")).unwrap();
+        chmod(&tree.join("file"), 0o600);
+        chmod(&tree.join("file"), 0o644);
+    });
+    chmod(&source.join("file"), 0o644);
+    pack(directory(&source), &scratch.path().join("out.rnl"), &quick(), &meddler).unwrap();
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
 #[test]
