@@ -123,6 +123,16 @@ pub enum PackError {
     /// The image is damaged, or a limit of the format was passed while building it.
     #[error(transparent)]
     Image(#[from] image::ImageError),
+    /// The process may not have the memory that a phase of packing needs.
+    #[error(
+        "no memory for {phase}: {megabytes} MB more are needed; raise the limit (ulimit -v), or use fewer --threads"
+    )]
+    Memory {
+        /// Memory that the phase asked for.
+        megabytes: u64,
+        /// What was to be done.
+        phase: &'static str,
+    },
     /// A codec failed, which happens only when memory runs out.
     #[error(transparent)]
     Codec(#[from] codec::CodecError),

@@ -34,6 +34,7 @@ mod group;
 mod hot;
 mod inodes;
 mod list;
+mod memory;
 mod notes;
 mod options;
 mod output;

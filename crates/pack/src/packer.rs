@@ -20,7 +20,9 @@ use crate::report::{Report, Times};
 use crate::source::check_unchanged;
 use crate::survey::survey;
 use crate::tree::Tree;
-use crate::{FileOutput, Options, Output, PackError, Phase, Progress, Source, explain, recompress, sort, spool};
+use crate::{
+    FileOutput, Options, Output, PackError, Phase, Progress, Source, explain, memory, recompress, sort, spool,
+};
 
 /// Packs `source` into an image at `output`. An existing file there is replaced when the new one is complete, and
 /// untouched if anything fails.
@@ -88,6 +90,7 @@ fn write_tree(
     output.append(&[0; SUPERBLOCK_BYTES]).map_err(|source| failed(output, source))?;
 
     let mut times = Times::default();
+    memory::ensure_survey()?;
     progress.phase(Phase::Survey, bytes);
     let mut survey =
         timed(&mut times.survey, || pool.install(|| survey(files, bytes, &hot, builder, options, progress)))?;
@@ -97,9 +100,11 @@ fn write_tree(
         let find = || recompress::find(files, &survey.chunks, sampling, options, progress);
         survey.streams = timed(&mut times.expand, || pool.install(find))?;
     }
+    memory::ensure_sort(survey.chunks.list.len() as u64, &survey.features)?;
     progress.phase(Phase::Sort, survey.chunks.list.len() as u64);
     let sorted = |chunks| progress.advance(chunks);
     let arrangement = timed(&mut times.sort, || pool.install(|| arrange(&survey, options, &options.stages, &sorted)));
+    memory::ensure_blocks(options)?;
     let mut dictionaries = Dictionaries::default();
     if Dictionaries::fit(options, &options.stages) {
         progress.phase(Phase::Learn, 0);
@@ -115,11 +120,11 @@ fn write_tree(
     })?;
     let explained = if options.explain { Some(explain::stages(pool, &emitter, &emitted, progress)?) } else { None };
 
+    check_unchanged(tree)?;
+
     let mut report = Report::new(&survey, &arrangement, &emitted);
     (report.inodes, report.files, report.bytes_in) = (count, files.len() as u64, bytes);
     report.bytes_dictionaries = dictionaries.raw.iter().map(|raw| raw.len() as u64).sum();
-    check_unchanged(tree)?;
-
     (report.times, report.stages) = (times, explained);
     let Inodes { mut builder, .. } = inodes;
     builder.set_hot_blocks(arrangement.hot_blocks);

@@ -12,6 +12,12 @@ use indicatif::ProgressBar;
 use crate::{failure, hot, progress};
 
 /// Pack a directory, a tar archive, a container image or the closure of a program into an image
+///
+/// A tree that changes meanwhile is refused.
+///
+/// Memory: about 30 MB, 24 blocks a thread (1.5 MB with blocks of 64k, 24 MB with 1m), 150 bytes a chunk of 4k, and
+/// with --small 0.6 bytes for each byte packed up to 512 MB, less beyond. Measured with --small on two threads: 127 MB
+/// for a tree of 161 MB, 216 MB for one of 305 MB, 326 MB for one of 1.3 GB.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory, tar archive (- for standard input), OCI layout or docker-save archive

@@ -48,6 +48,11 @@ impl Features {
         self.ends.push(self.shingles.len());
     }
 
+    /// Shingles of all items together.
+    pub(crate) fn shingle_count(&self) -> u64 {
+        self.shingles.len() as u64
+    }
+
     /// Items so far.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
