@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// As `println!`, but a full disk or a closed pipe is an error of the command, not a panic.
 macro_rules! outln {
@@ -65,8 +65,15 @@ enum Command {
     Demo(demo::Args),
 }
 
+fn parse() -> Cli {
+    let command = Cli::command();
+    #[cfg(feature = "full")]
+    let command = command.mut_subcommand("convert", convert::with_help);
+    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+}
+
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let outcome = match parse().command {
         #[cfg(feature = "full")]
         Command::Pack(args) => pack::run(args),
         Command::Ls(args) => ls::run(args),

@@ -17,12 +17,20 @@ use crate::failure;
 #[group(skip)]
 pub struct Args {
     /// Go on where the tools cannot keep everything: owners, devices and security attributes without root and
-    /// sqfs2tar; hard links, set-user-id bits and extended attributes with old versions of fsck.erofs
+    /// sqfs2tar; hard links, set-user-id bits and extended attributes with fsck.erofs before 1.8, so with that of Debian 12
     #[arg(long)]
     lossy: bool,
 
     #[command(flatten)]
     pack: pack::Args,
+}
+
+/// The help of pack's arguments as far as they mean something here.
+pub fn with_help(command: clap::Command) -> clap::Command {
+    let command = command.mut_arg("source", |argument| argument.help("SquashFS or EROFS image").required(true));
+    ["closure", "include", "root", "layout", "select", "one_file_system"]
+        .into_iter()
+        .fold(command, |command, name| command.mut_arg(name, |argument| argument.hide(true)))
 }
 
 /// What an image is, by its first bytes.
@@ -34,6 +42,9 @@ enum Form {
 
 /// Converts.
 pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+    if let Some(option) = args.pack.source_option() {
+        return Err(failure::usage(format!("{option} is for pack; convert reads one SquashFS or EROFS image")));
+    }
     let Some(input) = args.pack.source.take() else {
         return Err(failure::usage("convert needs a SquashFS or EROFS image"));
     };

@@ -36,15 +36,15 @@ pub struct Args {
     force: bool,
 
     /// With --squashfs: how blocks are compressed
-    #[arg(long, value_enum, requires = "squashfs")]
+    #[arg(long, value_enum, requires = "squashfs", conflicts_with = "tar")]
     codec: Option<Compression>,
 
     /// With --squashfs: compression level of gzip or zstd
-    #[arg(long, value_name = "N", requires = "codec")]
+    #[arg(long, value_name = "N", requires = "codec", conflicts_with = "tar")]
     level: Option<u32>,
 
     /// With --squashfs: bytes of a block, a power of two from 4096 to 1 MiB
-    #[arg(long, value_name = "BYTES", requires = "squashfs")]
+    #[arg(long, value_name = "BYTES", requires = "squashfs", conflicts_with = "tar")]
     block_size: Option<u32>,
 }
 
@@ -180,6 +180,11 @@ fn squashfs(
     command.args(["-mkfs-time", &time]).args(options);
     if is_sqfstar(&command) {
         command.arg(&unfinished);
+        // Seen in 4.5.1: it takes these options and writes 0:0 and the time of day all the same.
+        eprintln!(
+            "note: this sqfstar does not keep owner and time of the root directory; version 4.6 of the Debian package \
+             {PACKAGE} does"
+        );
     }
     command.stdin(Stdio::piped()).stdout(Stdio::null());
     let mut running = cleanup.start(command, PACKAGE)?;

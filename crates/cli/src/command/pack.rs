@@ -92,13 +92,19 @@ pub struct Tuning {
     #[arg(long, value_enum, default_value_t = Compression::Zstd)]
     codec: Compression,
 
-    /// Compression level (zstd 1 to 22, xz 0 to 19, lz4 0 to 12)
+    /// Compression level (zstd 1 to 22, xz 0 to 19, lz4 0 to 12). Levels 10 to 19 of xz are 0 to 9 with a slower, more
+    /// thorough search, as `xz -0e` to `xz -9e`
     #[arg(long, value_name = "N")]
     level: Option<i32>,
 
     /// Size of a block before compression: 4k to 1m, a multiple of 4096
     #[arg(long, alias = "block-bytes", value_name = "SIZE", value_parser = size, default_value_t = ::pack::BLOCK_BYTES_DEFAULT)]
     block_size: u32,
+
+    /// Size of a block of what traces call hot, the block size at least; such blocks are read all together
+    /// [default: 1m with --small, else a block's size]
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "trace")]
+    hot_block_size: Option<u32>,
 
     /// Size of a chunk: 256 to 4k [default: a sixteenth of a block, at most 4k]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -107,11 +113,6 @@ pub struct Tuning {
     /// What programs read when they start, from `runnel record` or a server; may be given several times
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
-    /// Size of a block of what traces call hot, the block size at least; such blocks are read all together
-    /// [default: 1m with --small, else a block's size]
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "trace")]
-    hot_block_size: Option<u32>,
-
 
     /// The image that the traces were recorded on, for traces that name no files
     #[arg(long, value_name = "IMAGE", requires = "trace")]
@@ -155,6 +156,10 @@ pub struct Tuning {
     #[arg(long)]
     no_filter: bool,
 
+    /// With --small: filter machine code that traces call hot too; smaller by 1 % of it, and slower to start
+    #[arg(long, requires = "trace", conflicts_with = "no_filter")]
+    filter_hot: bool,
+
     /// Do not use dictionaries
     #[arg(long)]
     no_dictionary: bool,
@@ -162,10 +167,6 @@ pub struct Tuning {
     /// Do not keep hot chunks apart
     #[arg(long)]
     no_hot: bool,
-    /// With --small: filter machine code that traces call hot too; smaller by 1 % of it, and slower to start
-    #[arg(long, requires = "trace", conflicts_with = "no_filter")]
-    filter_hot: bool,
-
 
     /// Leave out the hashes of single pages, 1 to 2 % of the image; a server derives them when a device first asks
     #[arg(long, conflicts_with = "page_hashes")]
@@ -201,6 +202,21 @@ enum Sort {
     None,
 }
 
+impl Args {
+    /// The first option given that says where files come from, beside the path of the source.
+    pub fn source_option(&self) -> Option<&'static str> {
+        let given = [
+            (!self.closure.is_empty(), "--closure"),
+            (!self.include.is_empty(), "--include"),
+            (self.root != Path::new("/"), "--root"),
+            (self.layout != As::Detect, "--layout"),
+            (self.select.is_some(), "--select"),
+            (self.one_file_system, "--one-file-system"),
+        ];
+        given.into_iter().find(|(given, _)| *given).map(|(_, name)| name)
+    }
+}
+
 impl Tuning {
     /// The options; reads the traces.
     pub fn options(&self) -> anyhow::Result<Options> {
@@ -214,6 +230,7 @@ impl Tuning {
             },
             level: self.level,
             block_bytes: self.block_size,
+            hot_block_bytes: self.hot_block_size.or(self.small.then_some(::pack::HOT_BLOCK_BYTES_SMALL)),
             chunk_bytes: self.chunk_size,
             stages: Stages {
                 deduplicate: !self.no_dedup,
@@ -226,6 +243,7 @@ impl Tuning {
                 },
                 group: base.group && !self.no_group,
                 filter: base.filter && !self.no_filter,
+                filter_hot: self.filter_hot,
                 dictionary: base.dictionary && !self.no_dictionary,
                 hot: base.hot && !self.no_hot,
                 recompress: base.recompress || self.recompress,
@@ -237,7 +255,6 @@ impl Tuning {
             explain: self.explain,
             threads: self.threads,
             spool_directory: self.spool.clone(),
-            hot_block_bytes: self.hot_block_size.or(self.small.then_some(::pack::HOT_BLOCK_BYTES_SMALL)),
         };
         options.validate().map_err(|error| failure::usage(error.to_string()))?;
         Ok(Options { hot: hot::load(&self.trace, self.trace_image.as_deref(), self.min_runs)?, ..options })
@@ -250,7 +267,6 @@ fn size(text: &str) -> Result<u32, String> {
         lower if lower.ends_with('k') => (lower[..lower.len() - 1].to_string(), 1u32 << 10),
         lower if lower.ends_with('m') => (lower[..lower.len() - 1].to_string(), 1 << 20),
         lower => (lower, 1),
-                filter_hot: self.filter_hot,
     };
     let number: u32 = number.parse().map_err(|_| format!("'{text}' is no size such as 65536, 64k or 1m"))?;
     number.checked_mul(unit).ok_or_else(|| format!("{text} is too large"))

@@ -1,5 +1,6 @@
 //! export and convert: to tar and SquashFS, from SquashFS and EROFS, by the tools of others where they are installed.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -155,6 +156,8 @@ fn what_cannot_be_exported_or_converted_is_told() {
     let at = |name: &str| folder.path().join(name);
     fs::create_dir(at("tree")).unwrap();
     fs::write(at("tree/file"), "x".repeat(4096)).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(951_868_800);
+    fs::File::options().write(true).open(at("tree/file")).unwrap().set_modified(time).unwrap();
     ok(&["pack".as_ref(), at("tree").as_os_str(), "-o".as_ref(), at("a.rnl").as_os_str()]);
     let convert = |name: &str, code: i32, what: &str| {
         fails(&["convert".as_ref(), at(name).as_os_str(), "-o".as_ref(), at("b.rnl").as_os_str()], code, what)
@@ -180,6 +183,22 @@ fn what_cannot_be_exported_or_converted_is_told() {
         2,
         "--codec",
     );
+    let out = at("x");
+    let tar: [&OsStr; 4] = ["export".as_ref(), image, "--tar".as_ref(), out.as_os_str()];
+    for option in [["--codec", "zstd"], ["--block-size", "65536"]] {
+        let arguments: Vec<&OsStr> = tar.into_iter().chain(option.map(OsStr::new)).collect();
+        fails(&arguments, 2, option[0]);
+    }
+    let (from, to) = (at("squashfs"), at("b.rnl"));
+    let convert: [&OsStr; 4] = ["convert".as_ref(), from.as_os_str(), "-o".as_ref(), to.as_os_str()];
+    for option in [["--select", "latest"], ["--layout", "oci"]] {
+        let arguments: Vec<&OsStr> = convert.into_iter().chain(option.map(OsStr::new)).collect();
+        fails(&arguments, 2, option[0]);
+    }
+    let help = ok(&["convert", "--help"]);
+    assert!(help.contains("SquashFS or EROFS image") && !help.contains("docker-save") && !help.contains("--select"));
+    let listed = ok(&["ls".as_ref(), "-l".as_ref(), image]);
+    assert!(listed.contains(" 2000-03-01 00:00 file"), "{listed}");
     let missing = at("no/such/folder");
     fails(&["export".as_ref(), image, "--tar".as_ref(), missing.as_os_str()], 4, "folder");
     assert_eq!(names(folder.path()), ["a.rnl", "squashfs", "tree"]);
