@@ -60,16 +60,19 @@ impl State {
         self.pending & !self.blocked & bit(signal) != 0
     }
 
-    /// Whether some signal waits to be delivered to this thread.
+    /// Whether some signal that means something waits to be delivered to this thread.
     pub(crate) fn will_get_any(&self) -> bool {
-        (self.pending | self.shared) & !self.blocked != 0
+        (self.pending | self.shared) & !self.blocked & !self.dropped() != 0
     }
 
     /// Whether a signal means nothing to the process. Without a tracer the kernel drops such a signal when it is sent.
     pub(crate) fn drops(&self, signal: i32) -> bool {
-        const BY_DEFAULT: [i32; 3] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH];
-        let is_default = self.caught & bit(signal) == 0 && BY_DEFAULT.contains(&signal);
-        is_default || self.ignored & bit(signal) != 0
+        self.dropped() & bit(signal) != 0
+    }
+
+    fn dropped(&self) -> u64 {
+        let by_default = bit(libc::SIGCHLD) | bit(libc::SIGURG) | bit(libc::SIGWINCH);
+        self.ignored | (by_default & !self.caught)
     }
 }
 
@@ -128,6 +131,7 @@ mod tests {
         let state = State::parse("ShdPnd:\t1\nSigBlk:\t2\nSigIgn:\t4\nSigCgt:\t10000\n");
         assert!(state.will_get_any() && state.drops(3) && !state.drops(17) && !state.drops(2));
         assert!(State::default().drops(libc::SIGWINCH) && !State::default().will_get_any());
+        assert!(!State::parse("ShdPnd:\t10000\n").will_get_any(), "a child's end that nobody wants to know of");
     }
 
     #[test]
