@@ -16,6 +16,8 @@ use crate::FileId;
 pub(crate) struct State {
     /// Process (thread group) that the thread belongs to.
     pub(crate) group: i32,
+    /// Thread that traces it; 0 if none does.
+    pub(crate) tracer: i32,
     /// Its own process ends, or has ended and waits for other threads.
     pub(crate) is_dead: bool,
     /// Signals sent to this thread alone that it has not got yet; bit N-1 is signal N.
@@ -43,6 +45,7 @@ impl State {
             let value = value.trim();
             match name {
                 "Tgid" => state.group = value.parse().unwrap_or(0),
+                "TracerPid" => state.tracer = value.parse().unwrap_or(0),
                 "State" => state.is_dead = value.starts_with(['Z', 'X']),
                 "SigPnd" => state.pending = set(value),
                 "ShdPnd" => state.shared = set(value),

@@ -79,6 +79,12 @@ fn request(request: c_uint, tid: Pid, data: c_int) -> Result<(), Errno> {
     Errno::result(done).map(drop)
 }
 
+/// The thread or process that a thread in such an event has made.
+pub(crate) fn made(tid: Pid) -> Option<Pid> {
+    let number = ptrace::getevent(tid).ok()?;
+    i32::try_from(number).ok().map(Pid::from_raw)
+}
+
 /// Where the signal comes from that a thread is about to get: `si_code`, zero or negative if a process sent it.
 pub(crate) fn signal_code(tid: Pid) -> Result<c_int, Errno> {
     Ok(ptrace::getsiginfo(tid)?.si_code)

@@ -7,7 +7,7 @@
 //! Errors of single requests are ignored on purpose: they mean that the thread was killed in its stop, and waiting will
 //! tell so. What must not be ignored, memory that cannot be written, ends the tracing ([`End::Unwritable`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,8 @@ pub(super) struct Engine<'a, O> {
     pub(super) program: Pid,
     pub(super) table: Table,
     pub(super) threads: HashMap<Pid, Thread>,
+    /// Threads that were made but have not come to their first stop.
+    pub(super) unborn: HashSet<Pid>,
     pub(super) spaces: HashMap<SpaceId, Space>,
     next_space: SpaceId,
     pub(super) phase: Phase,
@@ -84,6 +86,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             program,
             table: Table::new(&breakpoints.sites),
             threads: HashMap::from([(program, thread)]),
+            unborn: HashSet::new(),
             spaces: HashMap::new(),
             next_space: 0,
             phase: Phase::Tracing,
@@ -119,6 +122,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     }
 
     fn ended(&mut self, tid: Pid, exit: Exit) {
+        self.unborn.remove(&tid);
         self.forget(tid);
         if tid == self.program {
             self.exit = Some(exit);
@@ -139,6 +143,8 @@ impl<'a, O: Observer> Engine<'a, O> {
             libc::PTRACE_EVENT_EXEC => self.executed(tid),
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
                 self.stops.make += 1;
+                let made = ptrace::made(tid).filter(|made| !self.threads.contains_key(made));
+                self.unborn.extend(made);
                 self.go_on(tid, 0);
             }
             EVENT_STOP => self.halted(tid, signal, is_known),
@@ -173,15 +179,15 @@ impl<'a, O: Observer> Engine<'a, O> {
 
     /// A thread or process that was not known: finds out whose memory it uses.
     fn join(&mut self, tid: Pid) {
+        self.unborn.remove(&tid);
         let group = State::read(tid).map_or(tid, |state| Pid::from_raw(state.group));
+        // Its maker may have been let go of already, together with all that shares its memory: nothing may be put in then.
+        let is_followed = self.phase == Phase::Tracing && (self.follow_children || group == self.program);
         let space = self.shared_space(tid, group).or_else(|| {
-            let space = Space::after_fork(tid, &mut self.table);
+            let space = Space::after_fork(tid, &mut self.table, is_followed);
             self.add_space(space)
         });
         self.threads.insert(tid, Thread { group, space });
-        if self.phase != Phase::Tracing || !self.may_follow(tid) {
-            self.retire_unshared(tid);
-        }
     }
 
     /// The space of another thread of this process, or of a process with the same memory.

@@ -7,7 +7,7 @@
 //! thread that merely stands behind a former breakpoint is waited for.
 
 use nix::sys::ptrace as nix_ptrace;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, gettid};
 
 use crate::arch::{Arch, Native};
 use crate::breakpoint::engine::{Engine, Phase, Thread};
@@ -77,24 +77,19 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// A process that is not followed takes no breakpoints along, unless it shares its memory with one that is.
-    pub(super) fn retire_unshared(&mut self, tid: Pid) {
-        let Some(id) = self.threads.get(&tid).and_then(|thread| thread.space) else { return };
-        let users = self.threads.values().filter(|thread| thread.space == Some(id)).count();
-        if (users == 1 || self.phase != Phase::Tracing)
-            && let Some(space) = self.spaces.get_mut(&id)
-        {
-            space.retire_all();
-        }
-    }
-
     /// Notes when the last thread was let go of.
     pub(super) fn note_released(&mut self) {
         let Phase::Releasing(end) = self.phase else { return };
         // A leader that has ended and waits for its threads cannot be stopped. Of any other thread the end will be told.
         let is_dead =
             |(tid, thread): (&Pid, &Thread)| *tid == thread.group && State::read(*tid).is_ok_and(|state| state.is_dead);
-        if self.threads.iter().all(is_dead) {
+        if !self.threads.iter().all(is_dead) {
+            return;
+        }
+        // One that came and went before its maker's event was seen stays in this set until now.
+        let own = gettid().as_raw();
+        self.unborn.retain(|tid| State::read(*tid).is_ok_and(|state| state.tracer == own));
+        if self.unborn.is_empty() {
             self.phase = Phase::Released(end, self.now());
             self.observer.released(end);
         }

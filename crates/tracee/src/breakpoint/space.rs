@@ -51,6 +51,8 @@ pub(crate) struct Space {
     /// Where breakpoints stood, and the instructions in their place.
     retired: HashMap<u64, Code>,
     libraries: Option<Libraries>,
+    /// Whether breakpoints may be put in.
+    is_followed: bool,
     /// Until the linker has loaded what the program needs.
     is_starting: bool,
     /// Open sites when the linker's hook was last thought about.
@@ -69,11 +71,13 @@ impl Space {
         Ok(space)
     }
 
-    /// The space of a process that came by fork: takes over the breakpoints that it inherited.
-    pub(crate) fn after_fork(pid: Pid, table: &mut Table) -> io::Result<Space> {
+    /// The space of a process that came by fork: takes over the breakpoints that it inherited, or takes them out if it is
+    /// not followed.
+    pub(crate) fn after_fork(pid: Pid, table: &mut Table, is_followed: bool) -> io::Result<Space> {
         let (mut space, mappings) = Space::open(pid)?;
         let hooks = mappings.iter().filter_map(|mapping| Some((mapping, table.known_hook(mapping)?)));
         space.libraries = hooks.filter_map(linker_at).next();
+        space.is_followed = is_followed;
         space.plant(pid, &mappings, table)?;
         Ok(space)
     }
@@ -85,6 +89,7 @@ impl Space {
             planted: HashMap::new(),
             retired: HashMap::new(),
             libraries: None,
+            is_followed: true,
             is_starting: false,
             left: 0,
         };
@@ -156,7 +161,7 @@ impl Space {
             return Ok(());
         }
         let wanted = table.site(index).executable.is_none_or(|wanted| Some(wanted) == self.executable);
-        let is_open = wanted && !table.is_hit(index);
+        let is_open = self.is_followed && wanted && !table.is_hit(index);
         // Unmapped since by another thread.
         let Ok(current) = self.memory.code(address) else { return Ok(()) };
         let is_breakpoint = current == breakpoint_code();
@@ -187,7 +192,7 @@ impl Space {
         self.left = table.left();
         let staying = self.planted.values().filter(|planted| planted.stays);
         let staying: HashSet<SiteIndex> = staying.filter_map(|planted| planted.purpose.site()).collect();
-        let is_missing = table.open_in(self.executable).any(|index| !staying.contains(&index));
+        let is_missing = self.is_followed && table.open_in(self.executable).any(|index| !staying.contains(&index));
         let Ok(current) = self.memory.code(address) else { return Ok(()) };
         let stands = current == breakpoint_code();
         if is_missing && !self.planted.contains_key(&address) {
@@ -211,6 +216,7 @@ impl Space {
 
     /// Takes all breakpoints out.
     pub(crate) fn retire_all(&mut self) {
+        self.is_followed = false;
         self.retire(|_| true);
     }
 

@@ -75,10 +75,12 @@ struct Bench {
     sites: Vec<Site>,
     /// Sum and exit code without breakpoints, by seed.
     expected: Vec<(String, Exit)>,
+    /// Further arguments.
+    arguments: Vec<&'static str>,
 }
 
 impl Bench {
-    fn new(program: &Path) -> Bench {
+    fn new(program: &Path, arguments: &[&'static str]) -> Bench {
         let names = (1..=16).flat_map(|tens| (0..4).map(move |ones| format!("f{tens}{ones}")));
         let sites = names.enumerate().map(|(id, name)| site(program, &name, id as u32)).collect();
         let expected = (0..SEEDS).map(|seed| {
@@ -87,7 +89,8 @@ impl Bench {
             (String::from_utf8(output.stdout).expect("text"), Exit::Code(output.status.code().expect("a code")))
         });
         let expected = expected.collect();
-        Bench { program: program.to_path_buf(), bytes: fs::read(program).expect("readable"), sites, expected }
+        let bytes = fs::read(program).expect("readable");
+        Bench { program: program.to_path_buf(), bytes, sites, expected, arguments: arguments.to_vec() }
     }
 
     fn run(&self, run: u64) -> Stops {
@@ -104,9 +107,10 @@ impl Bench {
         // Every other run lets go before the last hit, with threads in and around traps.
         let stop = (run % 2 == 1).then(|| (1 + rng.below(8) as usize, breakpoints.stop()));
         let mut watcher = Watcher { log: Log::default(), input: Some(input), stop, program: self.bytes.clone() };
-        let program = Program::new([self.program.as_os_str(), seed.to_string().as_ref()])
-            .input(File::from(OwnedFd::from(reader)))
-            .output(file.try_clone().expect("cloned"));
+        let mut arguments = vec![self.program.clone().into_os_string(), seed.to_string().into()];
+        arguments.extend(self.arguments.iter().map(Into::into));
+        let program =
+            Program::new(arguments).input(File::from(OwnedFd::from(reader))).output(file.try_clone().expect("cloned"));
         let outcome = breakpoints.launch(&program, &mut watcher).expect("started");
         let mut output = String::new();
         file.rewind().expect("file");
@@ -118,9 +122,9 @@ impl Bench {
     }
 }
 
-fn stress(flags: &[&str], runs: u64) {
+fn stress(flags: &[&str], arguments: &[&'static str], runs: u64) {
     let Some(program) = compile("cc", "threads", &[flags, &["-pthread"]].concat()) else { return };
-    let bench = Bench::new(&program);
+    let bench = Bench::new(&program, arguments);
     let (mut late, mut hits) = (0, 0);
     for run in 0..runs {
         let stops = bench.run(run);
@@ -135,17 +139,33 @@ fn stress(flags: &[&str], runs: u64) {
 
 #[test]
 fn ptrace_threads_outlive_breakpoints() {
-    stress(&[], RUNS);
+    stress(&[], &[], RUNS);
 }
 
 #[test]
 fn ptrace_static_threads_outlive_breakpoints() {
-    stress(&["-static"], RUNS);
+    stress(&["-static"], &[], RUNS);
+}
+
+#[test]
+fn ptrace_threads_that_come_and_go_outlive_breakpoints() {
+    stress(&[], &["churn"], RUNS);
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn ptrace_threads_outlive_breakpoints_for_long() {
-    stress(&[], RUNS_LONG);
-    stress(&["-static"], RUNS_LONG);
+    stress(&[], &[], RUNS_LONG);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn ptrace_static_threads_outlive_breakpoints_for_long() {
+    stress(&["-static"], &[], RUNS_LONG);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn ptrace_threads_that_come_and_go_outlive_breakpoints_for_long() {
+    stress(&[], &["churn"], RUNS_LONG);
 }

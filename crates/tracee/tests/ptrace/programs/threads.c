@@ -1,5 +1,5 @@
 // THREADS threads call 64 functions in an order given by a seed, all at once, and print a sum that depends on every call.
-// Then it waits for the end of its input, alive for whoever wants to look.
+// With a second argument every few calls are made by a new thread. Then it waits for the end of its input, alive for whoever wants to look.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,21 +20,42 @@ ALL(FOUR)
 static uint64_t (*functions[])(uint64_t) = {ALL(NAMES)};
 static pthread_barrier_t barrier;
 static uint64_t seed;
+static int churn;
+
+// Calls from `call` up to `end`, and what they come to.
+struct piece {
+    uint64_t state, sum;
+    unsigned call, end;
+};
+
+static void *calls(void *argument) {
+    struct piece *piece = argument;
+    for (; piece->call < piece->end; piece->call++) {
+        piece->state = piece->state * 6364136223846793005u + 1442695040888963407u;
+        unsigned which = piece->call < 128 ? (piece->call + seed) % 64 : (piece->state >> 58);
+        piece->sum = piece->sum * 31 + functions[which](piece->sum + piece->call);
+    }
+    return 0;
+}
 
 static void *work(void *argument) {
-    uint64_t state = seed * 6364136223846793005u + (uint64_t)(uintptr_t)argument, sum = 0;
+    struct piece piece = {.state = seed * 6364136223846793005u + (uint64_t)(uintptr_t)argument};
     pthread_barrier_wait(&barrier);
     // All begin with the same functions: they run into the same breakpoints at once.
-    for (unsigned call = 0; call < CALLS; call++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        unsigned which = call < 128 ? (call + seed) % 64 : (state >> 58);
-        sum = sum * 31 + functions[which](sum + call);
+    while (piece.call < CALLS) {
+        piece.end = churn ? piece.call + 8 : CALLS;
+        pthread_t thread;
+        if (churn && pthread_create(&thread, 0, calls, &piece) == 0)
+            pthread_join(thread, 0);
+        else
+            calls(&piece);
     }
-    return (void *)(uintptr_t)sum;
+    return (void *)(uintptr_t)piece.sum;
 }
 
 int main(int count, char **arguments) {
     seed = count > 1 ? strtoull(arguments[1], 0, 10) : 1;
+    churn = count > 2;
     pthread_t threads[THREADS];
     pthread_barrier_init(&barrier, 0, THREADS);
     for (uintptr_t thread = 0; thread < THREADS; thread++)
