@@ -1,7 +1,8 @@
 //! Where programs are started: a root folder on an emulated disk, with what a running system adds to it.
 //!
 //! The disk is mounted read-only; `/tmp`, `/root` and `/run` are fresh memory for each start, `/proc` and `/dev` are those
-//! of the machine. Nothing a start leaves behind reaches the next one but the page cache of the disk's file system, and
+//! of the machine. The home folder holds what one earlier start left there, because programs set themselves up when they
+//! are started for the first time (GIMP asks all its plug-ins what they are). Nothing else that a start leaves behind reaches the next one but the page cache of the disk's file system, and
 //! that only if it is not mounted anew.
 
 use std::fs;
@@ -18,6 +19,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use wait4::Wait4;
 
 use crate::interrupt;
+use crate::process::tool;
+use crate::stage::remove;
 
 /// Longest start that is waited for.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -54,6 +57,8 @@ pub struct Place {
     runnel: PathBuf,
     /// What is seen at [`STATE`].
     state: PathBuf,
+    /// What the home folder holds at first; nothing if it is empty.
+    home: Option<PathBuf>,
 }
 
 /// What a start did.
@@ -89,7 +94,7 @@ impl Place {
         fs::create_dir_all(state).with_context(|| format!("cannot make {}", state.display()))?;
         hold_in_memory(image)?;
         let disk = Disk::attach(image, &disk::INSTANT, folder)?;
-        Ok(Place { disk, runnel: runnel.to_path_buf(), state: state.to_path_buf() })
+        Ok(Place { disk, runnel: runnel.to_path_buf(), state: state.to_path_buf(), home: None })
     }
 
     /// Becomes a disk of `model` with nothing cached, and furnishes the root.
@@ -111,6 +116,7 @@ impl Place {
         for name in MEMORY {
             mount("launch", root.join(name), "tmpfs", MountFlags::empty(), Some(c"mode=1777"))?;
         }
+        self.fill_home()?;
         mount("proc", root.join("proc"), "proc", MountFlags::empty(), None)?;
         mount_bind_recursive("/sys", root.join("sys"))?;
         mount_bind_recursive("/dev", root.join("dev"))?;
@@ -131,7 +137,26 @@ impl Place {
             rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH)?;
             mount("launch", path, "tmpfs", MountFlags::empty(), Some(c"mode=1777"))?;
         }
+        self.fill_home()
+    }
+
+    /// Starts `command` once with an empty home folder; what it leaves there is what later starts find.
+    ///
+    /// # Errors
+    /// It fails, or what it left cannot be copied.
+    pub fn settle(&mut self, command: &[String], template: &Path) -> anyhow::Result<()> {
+        self.home = None;
+        self.refresh(&disk::INSTANT, 128)?;
+        self.run(command, Instant::now(), &self.disk.counters(), &mut |_| {})?;
+        remove(template)?;
+        tool(Command::new("cp").arg("-a").arg(self.disk.root().join("root")).arg(template))?;
+        self.home = Some(template.to_path_buf());
         Ok(())
+    }
+
+    fn fill_home(&self) -> anyhow::Result<()> {
+        let Some(home) = &self.home else { return Ok(()) };
+        tool(Command::new("cp").arg("-aT").arg(home).arg(self.disk.root().join("root"))).map(drop)
     }
 
     /// Starts `command` in the root and waits for its end. `start` is when the clock began; `on_phase` is told when a

@@ -86,7 +86,8 @@ fn header(results: &Results, about: &About) -> String {
     html.push_str(
         "</dl>\n<p>Disks are models, not hardware: a file in memory behind FUSE and a loop device with direct I/O, each \
          read answered when the model says. Cold means that the disk\u{2019}s file system was mounted anew; that it was \
-         cold is checked by what the disk had to give. Times are medians; for programs with later loading phases they \
+         cold is checked by what the disk had to give. The home folder is in memory and holds what an earlier start left \
+         there. Times are medians; for programs with later loading phases they \
          are the sum of these phases. \u{201c}Saved\u{201d} refers to the cold start; \u{201c}perfect\u{201d} is the \
          fastest of the perfect variants, which know exactly what is touched and use ordinary system calls.</p>\n",
     );

@@ -211,6 +211,8 @@ impl Bench {
     fn learn(&mut self, program: &'static Program) -> anyhow::Result<Touched> {
         let name = program.learned_as();
         let file = self.sets.join(format!("{name}.json"));
+        let command: Vec<String> = program.command.iter().map(|word| word.to_string()).collect();
+        self.place.settle(&command, &self.folder.join(format!("home-{name}")))?;
         let touched = touched::learn(&mut self.place, program, &self.folder, &file)?;
         if self.results.facts.iter().all(|facts| facts.program != name) {
             let bytes = touched.pages() * units::PAGE_BYTES as u64;
