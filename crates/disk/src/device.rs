@@ -1,6 +1,6 @@
 //! The disk as the kernel sees it: a loop device over the served file, and the file system on it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -62,12 +62,22 @@ pub struct Disk {
     read_ahead: u32,
 }
 
-/// A loop device that is detached when dropped.
-struct Loop(PathBuf);
+/// A loop device that is detached when dropped, or when this process ends in any other way.
+struct Loop {
+    path: PathBuf,
+    /// The kernel detaches it when this, its last user besides mounts, is closed.
+    _open: File,
+}
 
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = tool(losetup().arg("--detach").arg(&self.0));
+impl Loop {
+    fn attach(file: &Path) -> Result<Loop, DiskError> {
+        let mut command = losetup();
+        command.args(["--find", "--show", "--read-only", "--direct-io=on"]).arg(file);
+        let path = PathBuf::from(tool(&mut command)?);
+        let open = File::open(&path).map_err(|error| DiskError::step("open", &path, error));
+        // Of a device in use, this only says that it is to go with its last user.
+        tool(losetup().arg("--detach").arg(&path))?;
+        Ok(Loop { _open: open?, path })
     }
 }
 
@@ -86,9 +96,7 @@ impl Disk {
             fs::create_dir_all(path).map_err(|error| DiskError::step("make", path, error))?;
         }
         let server = Server::start(image, *model, &served)?;
-        let mut command = losetup();
-        command.args(["--find", "--show", "--read-only", "--direct-io=on"]).arg(server.file());
-        let device = Loop(PathBuf::from(tool(&mut command)?));
+        let device = Loop::attach(&server.file())?;
         let disk = Disk { device, server, mountpoint, is_mounted: false, model: *model, read_ahead: READ_AHEAD };
         let direct = disk.attribute("loop/dio")?;
         if direct.trim() != "1" {
@@ -107,10 +115,10 @@ impl Disk {
     pub fn mount_cold(&mut self) -> Result<(), DiskError> {
         self.unmount()?;
         // Metadata lie in the cache of the device, which outlives a mount.
-        let flush = tool(Command::new("blockdev").arg("--flushbufs").arg(&self.device.0).env("PATH", paths()));
+        let flush = tool(Command::new("blockdev").arg("--flushbufs").arg(&self.device.path).env("PATH", paths()));
         flush?;
         let flags = MountFlags::RDONLY | MountFlags::NOATIME;
-        rustix::mount::mount(&self.device.0, &self.mountpoint, "ext4", flags, None)
+        rustix::mount::mount(&self.device.path, &self.mountpoint, "ext4", flags, None)
             .map_err(|error| DiskError::step("mount ext4 on", &self.mountpoint, error))?;
         self.is_mounted = true;
         Ok(())
@@ -151,7 +159,7 @@ impl Disk {
 
     /// The block device.
     pub fn device(&self) -> &Path {
-        &self.device.0
+        &self.device.path
     }
 
     /// What was read from it so far.
@@ -171,7 +179,7 @@ impl Disk {
     }
 
     fn sysfs(&self, name: &str) -> PathBuf {
-        Path::new("/sys/block").join(self.device.0.file_name().unwrap_or_default()).join(name)
+        Path::new("/sys/block").join(self.device.path.file_name().unwrap_or_default()).join(name)
     }
 
     fn attribute(&self, name: &str) -> Result<String, DiskError> {

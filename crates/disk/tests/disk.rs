@@ -32,6 +32,12 @@ fn with_disk(name: &str, check: impl FnOnce(&mut Disk) + Send + 'static) {
         format(&tree, &image, 64 << 20).expect("ext4");
         let mut disk = Disk::attach(&image, &model, folder.path()).expect("disk");
         check(&mut disk);
+        let name = disk.device().file_name().expect("name").to_owned();
+        drop(disk);
+        // Somebody else may have it by now.
+        let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+        let still = fs::read_to_string(backing).unwrap_or_default();
+        assert!(!still.contains(&*folder.path().to_string_lossy()), "the loop device was left: {still}");
     };
     std::thread::spawn(work).join().expect("the check");
 }
