@@ -498,3 +498,6 @@ fn new_token() -> Token {
     getrandom::fill(&mut bytes).expect("the kernel gives random numbers");
     Token(u128::from_le_bytes(bytes))
 }
+
+#[cfg(test)]
+mod tests;

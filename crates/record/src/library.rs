@@ -219,3 +219,6 @@ fn existing(folder: &Path) -> PathBuf {
     }
     resolved
 }
+
+#[cfg(test)]
+mod tests;

@@ -160,3 +160,18 @@ fn a_program_that_is_not_there_is_an_error() {
     let result = record::record(&Request::new("/nonexistent/program"));
     assert!(matches!(result, Err(record::RecordError::Start { .. } | record::RecordError::Source { .. })));
 }
+
+#[test]
+fn perf_calls_are_candidates_where_they_were_made_once() {
+    let Some(place) = Place::new("perf") else { return };
+    let Some(library) = support::library_with_calls() else { return };
+    let mut request = place.request(&["map", "DATA", "1"]);
+    request.library = Some(library);
+    request.candidates = record::CandidatesChoice::Calls;
+    let (outcome, events) = place.record(request);
+    assert_eq!(outcome.code, 0);
+    support::assert_sound(&events);
+    // The program itself makes no such call; the dynamic linker's are not seen, the C library's own are.
+    let addresses = events.iter().filter(|event| matches!(event, Event::Code { .. }));
+    assert_eq!(addresses.count(), outcome.summary.code);
+}

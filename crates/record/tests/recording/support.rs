@@ -162,12 +162,24 @@ pub fn instruction_starts(program: &str) -> BTreeSet<u64> {
 
 /// The preloaded library, built if it is not there.
 pub fn library() -> Option<PathBuf> {
-    let target = std::env::current_exe().ok()?.parent()?.parent()?.to_path_buf();
-    let path = target.join(record::LIBRARY);
+    build(&[], None)
+}
+
+/// The same with the feature `calls`.
+pub fn library_with_calls() -> Option<PathBuf> {
+    build(&["--features", "calls"], Some("calls"))
+}
+
+fn build(options: &[&str], folder: Option<&str>) -> Option<PathBuf> {
+    let profile = std::env::current_exe().ok()?.parent()?.parent()?.to_path_buf();
+    let target = folder.map_or(profile.parent()?.to_path_buf(), |folder| profile.join(folder));
     let built = Command::new(env!("CARGO"))
         .args(["build", "--offline", "-q", "-p", "runnel-preload", "--target-dir"])
-        .arg(target.parent()?)
+        .arg(&target)
+        .args(options)
         .output();
+    let path = target.join(profile.file_name()?).join(record::LIBRARY);
+    let path = if path.is_file() { path } else { target.join("debug").join(record::LIBRARY) };
     if !path.is_file() {
         eprintln!("skipped: no {}: {built:?}", path.display());
         return None;
