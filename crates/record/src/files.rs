@@ -80,15 +80,16 @@ pub(crate) struct Files {
     by_identity: HashMap<Identity, FileIndex>,
     /// Files of our own, such as the preloaded library.
     ours: HashSet<PathBuf>,
-    /// The clock of file times when the recording began.
+    /// The time when the recording began, as files have it.
     began: (i64, i64),
 }
 
 impl Files {
     /// No file yet; what is written from now on does not count.
     pub(crate) fn new(ours: impl IntoIterator<Item = PathBuf>) -> Files {
-        // The kernel stamps files by the coarse clock: an exact one is ahead of it by some milliseconds.
-        let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
+        // The kernel stamps files by a coarse clock that is never ahead of this one, but of the coarse one that it shows us. So a
+        // file that is written in the first milliseconds may count as old; if it is written on, it is found changed at the end.
+        let now = rustix::time::clock_gettime(ClockId::Realtime);
         Files {
             known: Vec::new(),
             by_path: HashMap::new(),
