@@ -1,6 +1,7 @@
 //! Which address tells that a burst is about to come.
 //!
-//! The candidates are the first executions of code in the idle period before a burst. One is good if it is *unique*: in no
+//! The candidates are the first executions of code in the idle period before a burst, from the last read of the burst before it
+//! (which may be the fault of that very code) up to the first read of its own. One is good if it is *unique*: in no
 //! process image with the same executable is that place run at any other time, in any run, and if there are several runs, at least half of the others
 //! run it in the idle period that corresponds. The earliest one wins: it leaves the most time for fetching.
 //!
@@ -54,7 +55,7 @@ impl Places {
         let mut found: Vec<Candidate> = Vec::new();
         for (place, executions) in &self.executions {
             let Some((0, at)) = executions.first().copied() else { continue };
-            if from < at && at < to && self.is_unique(executions, &idle) {
+            if from <= at && at < to && self.is_unique(executions, &idle) {
                 found.push(Candidate { place: *place, at });
             }
         }
@@ -70,7 +71,7 @@ impl Places {
     /// Run at most once in each run, there in the corresponding idle period, and in at least half of the runs after the first.
     fn is_unique(&self, executions: &[(usize, Moment)], idle: &[Option<(Moment, Moment)>]) -> bool {
         let once = executions.windows(2).all(|pair| pair[0].0 != pair[1].0);
-        let inside = executions.iter().all(|(run, at)| idle[*run].is_some_and(|(from, to)| from < *at && *at < to));
+        let inside = executions.iter().all(|(run, at)| idle[*run].is_some_and(|(from, to)| from <= *at && *at < to));
         let confirmed = executions.len() - 1;
         once && inside && 2 * confirmed >= self.runs - 1
     }

@@ -111,7 +111,8 @@ fn with_code(code: &str) -> String {
 fn the_earliest_unique_address_wins() {
     let cases = [
         // Before the end of the burst before, and from the first read on, is too early and too late.
-        ("20 code 1 bin/app 64\n39 code 1 bin/app 65\n2000 code 1 bin/app 66", "With(0) 2000"),
+        ("20 code 1 bin/app 64\n38 code 1 bin/app 65\n2000 code 1 bin/app 66", "With(0) 2000"),
+        ("39 code 1 bin/app 65\n40 code 1 bin/app 66", "bin/app+65 in bin/app 1961"),
         ("900 code 1 lib/liba.so 5\n800 code 1 lib/libc.so.6 4\n700 code 1 bin/app 3", "bin/app+3 in bin/app 1300"),
         // A tie: the program's own file, then libraries, then the C library; then the name, then the offset.
         (
