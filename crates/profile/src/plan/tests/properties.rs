@@ -81,7 +81,7 @@ proptest! {
         for (number, group) in plan.groups.iter().enumerate().skip(1) {
             prop_assert!(!group.opens.is_empty() || !group.extents.is_empty());
             if let Trigger::Breakpoint(breakpoint) = &group.trigger {
-                prop_assert!(breakpoint.at < group.at && plan.groups[number - 1].at < breakpoint.at);
+                prop_assert!(breakpoint.at < group.at && plan.groups[number - 1].at <= breakpoint.at);
             }
         }
     }
