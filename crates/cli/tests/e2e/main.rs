@@ -7,6 +7,7 @@ mod cpython;
 mod crash;
 mod devices;
 mod formats;
+mod hints;
 mod images;
 mod kernel;
 mod plans;
