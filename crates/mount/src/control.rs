@@ -335,7 +335,7 @@ mod tests {
         let below = mountpoint.join("sub");
         fs::create_dir(&below).expect("mkdir");
         assert!(super::hint(&below, &[("/a".into(), vec![0..9, 12..13])]).expect("taken"));
-        let error = super::hint(&mountpoint, &[("/none".into(), vec![0..1])]).expect_err("refused").to_string();
+        let error = super::hint(&mountpoint, &[("/none".into(), vec![0..1, 2..3])]).expect_err("refused").to_string();
         assert!(error.contains("no file /none"), "{error}");
         assert!(!super::hint(Path::new("/"), &[]).expect("nobody is there"));
         // A connection that is open does not keep the mount from ending.

@@ -7,7 +7,7 @@
 //! there is room, and what only a pull would bring is left out.
 //!
 //! Whoever hints says that the pages are not in the page cache: nothing here knows what the kernel has dropped. Left out
-//! is what lies in the daemon or is on its way. Hints are a help: what is not taken is demanded as ever, and they are
+//! is what lies in the daemon or is on its way, but for blocks of a local file. Hints are a help: what is not taken is demanded as ever, and they are
 //! lost with their connection.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -134,13 +134,16 @@ impl Schedule {
         count
     }
 
-    /// Whether a page has bytes that are neither in the daemon nor on their way.
+    /// Whether a page has bytes that are neither in the daemon nor on their way. What lies in a block of a local file that
+    /// is here still goes to the kernel; from a server, its READ is what the server learns from.
     fn lacks(&self, page: PageId) -> bool {
         let Some(place) = Place::of(&self.metadata, page).filter(|place| !place.is_hole()) else { return false };
         let key = page.to_u64();
         let coming = self.in_flight.contains_key(&key) || self.arriving.contains_key(&key);
         let held = self.holding.contains(page) || self.storing.as_ref().is_some_and(|run| run.page(page).is_some());
-        !coming && !held && !place.blocks(&self.metadata).iter().all(|block| self.cache.contains(*block))
+        let blocks = place.blocks(&self.metadata);
+        let cached = self.settings.remote && blocks.iter().all(|block| self.cache.contains(*block));
+        !coming && !held && !cached
     }
 
     /// Nobody pushes these pages, so their blocks are pulled. A page that lies in several blocks is left to its READ.

@@ -1,5 +1,8 @@
 //! Hints on their way from a path to the pages of an image.
 
+// A hint for one run of pages is a list of one range.
+#![allow(clippy::single_range_in_vec_init)]
+
 use std::time::{Duration, Instant};
 
 use super::*;
