@@ -15,7 +15,6 @@ macro_rules! outln {
 mod command;
 mod failure;
 mod hot;
-mod local_files;
 mod progress;
 mod recording;
 

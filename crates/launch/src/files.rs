@@ -77,11 +77,14 @@ fn mtime_ns(metadata: &Metadata) -> i64 {
 }
 
 fn build_id(file: &File) -> Vec<u8> {
-    struct Open<'a>(&'a File);
-    impl elf::Bytes for Open<'_> {
-        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-            self.0.read_at(buffer, offset)
-        }
+    elf::build_id(&OnDisk(file)).ok().flatten().unwrap_or_default()
+}
+
+/// An open file, read in pieces.
+pub(crate) struct OnDisk<'a>(pub(crate) &'a File);
+
+impl elf::Bytes for OnDisk<'_> {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read_at(buffer, offset)
     }
-    elf::build_id(&Open(file)).ok().flatten().unwrap_or_default()
 }

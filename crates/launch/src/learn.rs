@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use profile::plan::{self, AnalyseConfig, Analysis, Files, Identity, Run};
+use profile::plan::{self, AnalyseConfig, Analysis, Files, Identity, PlanFile, Run};
 use trace::Trace;
 
-use crate::files::{absolute, identity, open};
+use crate::files::{OnDisk, absolute, identity, is_same, open};
 use crate::{LaunchError, PlanStore, Program};
 
 /// Traces kept of a program: more say little that three do not, and each takes some 100 KB.
@@ -22,6 +22,20 @@ pub const TRACE_BYTES_MAX: u64 = 64 << 20;
 /// The files of this machine, for the analyser.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalFiles;
+
+impl LocalFiles {
+    /// The function at `offset` of a file of a plan, as `name+0x10`; `None` if the file is not the one the plan means, or
+    /// has no such symbol.
+    pub fn symbol(&self, file: &PlanFile, offset: u64) -> Option<String> {
+        let opened = open(&absolute(&file.path)).ok()?;
+        if !is_same(&opened, file.identity.as_ref()?).ok()? {
+            return None;
+        }
+        let symbol = elf::symbol_at(&OnDisk(&opened), offset).ok()??;
+        let name = symbol.name.escape_ascii();
+        Some(if symbol.offset == 0 { name.to_string() } else { format!("{name}+{:#x}", symbol.offset) })
+    }
+}
 
 impl Files for LocalFiles {
     fn identity(&self, path: &[u8]) -> Option<Identity> {

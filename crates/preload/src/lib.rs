@@ -10,6 +10,8 @@
 
 #[allow(unsafe_code)]
 mod reads;
+// Both sides compile the same file, and each uses a part of it.
+#[allow(dead_code)]
 mod ring;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[allow(unsafe_code)]

@@ -23,6 +23,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/bench/src/lab/guest/pages.rs",
     "crates/launch/src/fiemap.rs",
     "crates/launch/src/priority.rs",
+    "crates/preload/src/reads/calls.rs",
     "crates/preload/src/reads/exports.rs",
     "crates/preload/src/reads/notes.rs",
     "crates/preload/src/reads/writer.rs",
@@ -59,8 +60,8 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "bench", "client", "elf", "image", "launch", "mount", "pack", "predict", "profile", "record", "server", "trace",
-            "wire",
+            "bench", "client", "elf", "image", "launch", "mount", "pack", "predict", "profile", "record", "server",
+            "trace", "wire",
         ],
     ),
     ("preload", &[]),

@@ -1,5 +1,6 @@
 //! `runnel dump`.
 
+use ::launch::learn::LocalFiles;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +9,6 @@ use anyhow::Context;
 use image::Limits;
 
 use crate::failure;
-use crate::local_files::LocalFiles;
 
 /// Print a file of ours as text: an image, learned actions, a trace or a launch plan
 #[derive(clap::Args)]
@@ -41,7 +41,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         let bytes = std::fs::read(&args.file).with_context(|| name.clone())?;
         let plan = profile::plan::decode(&bytes, &profile::plan::Limits::default())
             .map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
-        let files = LocalFiles::new();
+        let files = LocalFiles;
         profile::plan::dump(&plan, &|file, offset| files.symbol(file, offset), &mut text)?;
     } else {
         let found = &magic[..length];

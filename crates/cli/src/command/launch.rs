@@ -135,7 +135,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// Records a run and makes the plan anew with it.
 fn learn(store: &PlanStore, program: &Program, args: &Args) -> anyhow::Result<ExitCode> {
-    let config = args.analyse.config()?;
+    let config = args.analyse.config(true)?;
     let mut request = record::Request::new(&args.command[0]);
     request.arguments = args.command[1..].to_vec();
     let outcome = record::record(&request)?;

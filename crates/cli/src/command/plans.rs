@@ -66,18 +66,18 @@ struct LearnArgs {
     command: Vec<OsString>,
 }
 
-/// How bursts are found.
+/// How bursts are told from idle periods.
 #[derive(clap::Args)]
 pub struct AnalyseArgs {
-    /// Reads of one burst follow each other within this time, in seconds
+    /// Seconds: the reads of the queue are a burst while they took less. With --auto, the largest that is chosen
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     burst_threshold: f64,
 
-    /// Reads in the circular queue
-    #[arg(long, value_name = "READS", default_value_t = 32)]
-    burst_queue: usize,
+    /// Reads that the circular queue holds
+    #[arg(long, value_name = "READS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..=65_536))]
+    burst_queue: u32,
 
-    /// Choose the threshold from the trace
+    /// Choose the threshold from each trace (always so for `launch --learn`)
     #[arg(long)]
     auto: bool,
 }
@@ -110,23 +110,22 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 impl AnalyseArgs {
-    /// The configuration of the analyser.
+    /// The configuration of the analyser; `auto` as if --auto were given.
     ///
     /// # Errors
-    /// Numbers that make no sense.
-    pub fn config(&self) -> anyhow::Result<AnalyseConfig> {
-        if !(0.001..=3600.0).contains(&self.burst_threshold) {
-            return Err(failure::usage("--burst-threshold: 0.001 to 3600 seconds"));
-        }
-        if !(2..=65536).contains(&self.burst_queue) {
-            return Err(failure::usage("--burst-queue: 2 to 65536 reads"));
+    /// The threshold is no time.
+    pub fn config(&self, auto: bool) -> anyhow::Result<AnalyseConfig> {
+        // A day is longer than any idle period.
+        if !(0.001..=86_400.0).contains(&self.burst_threshold) {
+            return Err(failure::usage("--burst-threshold takes seconds, 0.001 to 86400"));
         }
         let burst = BurstConfig {
-            queue_reads: self.burst_queue,
+            queue_reads: self.burst_queue as usize,
+            reads_min: self.burst_queue as usize,
             threshold: Duration::from_secs_f64(self.burst_threshold),
             ..BurstConfig::default()
         };
-        Ok(AnalyseConfig { burst, auto: self.auto, ..AnalyseConfig::default() })
+        Ok(AnalyseConfig { burst, auto: self.auto || auto, ..AnalyseConfig::default() })
     }
 }
 
@@ -211,7 +210,7 @@ fn json_of(entry: &Entry) -> serde_json::Value {
 }
 
 fn learn_traces(store: &PlanStore, args: &LearnArgs) -> anyhow::Result<()> {
-    let config = args.analyse.config()?;
+    let config = args.analyse.config(false)?;
     let traces = args.traces.iter().map(|path| read_trace(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let program = match args.command.is_empty() {
         false => Program::find(&args.command)?,

@@ -3,15 +3,15 @@
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use ::bench::plan_report::{Input, Speed, page};
+use ::launch::learn::LocalFiles;
 use anyhow::Context;
-use profile::plan::{self, AnalyseConfig, BurstConfig, Limits, Plan, Run};
+use profile::plan::{self, Limits, Plan, Run};
 use trace::Tail;
 
+use crate::command::plans::AnalyseArgs;
 use crate::failure;
-use crate::local_files::LocalFiles;
 
 /// Draw what a program of this machine reads in bursts, and what is fetched ahead of them
 #[derive(clap::Args)]
@@ -29,7 +29,7 @@ pub struct Args {
     output: PathBuf,
 
     #[command(flatten)]
-    burst: BurstArgs,
+    analyse: AnalyseArgs,
 
     /// Megabytes that the disk reads in a second, for the time that fetching takes
     #[arg(long, value_name = "MB/S", default_value_t = 120.0)]
@@ -40,50 +40,14 @@ pub struct Args {
     disk_access: f64,
 }
 
-/// How bursts are told from idle periods.
-#[derive(clap::Args)]
-pub struct BurstArgs {
-    /// Choose the burst threshold from each trace
-    #[arg(long)]
-    auto: bool,
-
-    /// Reads that the queue holds
-    #[arg(long, value_name = "READS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..=65_536))]
-    queue: u32,
-
-    /// Seconds: the reads of the queue are a burst while they took less. With --auto, the largest that is chosen
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
-    threshold: f64,
-}
-
-impl BurstArgs {
-    /// The configuration of an analysis.
-    ///
-    /// # Errors
-    /// The threshold is no time.
-    pub fn config(&self) -> anyhow::Result<AnalyseConfig> {
-        // A day is longer than any idle period.
-        if !(0.001..=86_400.0).contains(&self.threshold) {
-            return Err(failure::usage("--threshold takes seconds, 0.001 to 86400"));
-        }
-        let burst = BurstConfig {
-            queue_reads: self.queue as usize,
-            reads_min: self.queue as usize,
-            threshold: Duration::from_secs_f64(self.threshold),
-            ..BurstConfig::default()
-        };
-        Ok(AnalyseConfig { burst, auto: self.auto, ..AnalyseConfig::default() })
-    }
-}
-
 /// Writes the page.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config = args.burst.config()?;
+    let config = args.analyse.config(false)?;
     let speed = Speed { bytes_per_second: args.disk_rate * 1e6, access: args.disk_access / 1e3 };
     if !(0.001..=1e6).contains(&args.disk_rate) || !(0.0..=1e6).contains(&args.disk_access) {
         return Err(failure::usage("--disk-rate takes 0.001 to 1000000 MB/s, --disk-access 0 to 1000000 ms"));
     }
-    let files = LocalFiles::new();
+    let files = LocalFiles;
     let symbol = |file: &plan::PlanFile, offset| files.symbol(file, offset);
     let html = match read(&args.files)? {
         Learned::Plan(plan) => page(&Input { plan: &plan, learned: None, speed, symbol: &symbol }),

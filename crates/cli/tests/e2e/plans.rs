@@ -85,9 +85,9 @@ fn foreign_and_damaged_files_are_refused() {
         "one plan, or traces",
     );
     fails(
-        &["report".as_ref(), good.as_os_str(), "-o".as_ref(), out.as_os_str(), "--threshold".as_ref(), "nan".as_ref()],
+        &["report".as_ref(), good.as_os_str(), "-o".as_ref(), out.as_os_str(), "--burst-threshold".as_ref(), "nan".as_ref()],
         2,
-        "--threshold",
+        "--burst-threshold",
     );
     assert!(!out.exists(), "nothing is written for what is refused");
 }

@@ -47,3 +47,24 @@ fn damaged_plans_are_errors_and_damaged_books_are_empty() {
     fs::create_dir(&path).unwrap();
     assert!(matches!(store.load(&sh), Err(LaunchError::Io { .. })));
 }
+
+#[test]
+fn files_are_known_by_what_they_are_and_directories_are_none() {
+    use profile::plan::{Files, Identity};
+    let files = learn::LocalFiles;
+    let folder = tempfile::tempdir().unwrap();
+    let named = |name: &str| folder.path().join(name).as_os_str().as_bytes()[1..].to_vec();
+    fs::write(folder.path().join("a"), b"xyz").unwrap();
+    fs::create_dir(folder.path().join("sub")).unwrap();
+    let identity = files.identity(&named("a")).unwrap();
+    assert_eq!((identity.size, identity.build_id.len()), (3, 0));
+    assert_eq!((files.identity(&named("sub")), files.identity(&named("none"))), (None, None));
+    assert_eq!([2, 3].map(|offset| files.byte(&named("a"), offset)), [Some(b'z'), None]);
+    assert_eq!(files.byte(&named("sub"), 0), None);
+    let own = std::env::current_exe().unwrap();
+    let own = own.as_os_str().as_bytes()[1..].to_vec();
+    let file = PlanFile { identity: files.identity(&own), path: own };
+    assert_eq!(files.symbol(&file, 0), None, "the header is no function");
+    let other = Identity { size: 1, ..file.identity.clone().unwrap() };
+    assert_eq!(files.symbol(&PlanFile { identity: Some(other), ..file }, 0x10000), None);
+}
