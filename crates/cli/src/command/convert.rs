@@ -27,7 +27,7 @@ pub struct Args {
 
 /// The help of pack's arguments as far as they mean something here.
 pub fn with_help(command: clap::Command) -> clap::Command {
-    let command = command.mut_arg("source", |argument| argument.help("SquashFS or EROFS image").required(true));
+    let command = command.mut_arg("source", |argument| argument.help("SquashFS or EROFS image"));
     ["closure", "include", "root", "layout", "select", "one_file_system"]
         .into_iter()
         .fold(command, |command, name| command.mut_arg(name, |argument| argument.hide(true)))
