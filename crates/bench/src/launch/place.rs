@@ -46,6 +46,9 @@ const MEMORY: [&str; 3] = ["tmp", "root", "run"];
 /// Where the binary that is measured lies in the root.
 pub const BINARY: &str = "/run/runnel";
 
+/// The library that it loads into recorded programs, if one lies beside it.
+const LIBRARY: &str = "librunnel_trace.so";
+
 /// Where it keeps what must outlive a start: a folder of the machine.
 pub const STATE: &str = "/mnt";
 
@@ -122,9 +125,9 @@ impl Place {
         mount_bind_recursive("/dev", root.join("dev"))?;
         mount_bind(&self.state, root.join(STATE.trim_start_matches('/')))?;
         let binary = root.join(BINARY.trim_start_matches('/'));
-        fs::write(&binary, "")?;
-        mount_bind(&self.runnel, &binary)?;
-        Ok(())
+        bind_file(&self.runnel, &binary)?;
+        let library = self.runnel.with_file_name(LIBRARY);
+        if library.is_file() { bind_file(&library, &binary.with_file_name(LIBRARY)) } else { Ok(()) }
     }
 
     /// Makes `/tmp` and the like empty again, and leaves the page cache as it is.
@@ -207,6 +210,11 @@ impl Place {
         run.late = self.disk.lateness().mean() / 1e9;
         Ok(run)
     }
+}
+
+fn bind_file(file: &Path, target: &Path) -> anyhow::Result<()> {
+    fs::write(target, "")?;
+    mount_bind(file, target).with_context(|| format!("cannot bind {}", file.display()))
 }
 
 /// Reads what the program prints until it closes its output.
