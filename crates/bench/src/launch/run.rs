@@ -162,8 +162,10 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     fs::create_dir_all(&bench.sets)?;
     let about = About::here(fs::metadata(&runnel).map_or(0, |found| found.len()), Vec::new());
     let path = options.report.clone().unwrap_or_else(|| cache.join("report.html"));
-    bench.measure(&about, &path)?;
-    bench.finish(options, &about, &path, out)
+    let measured = bench.measure(&about, &path);
+    // What was measured before an interruption is worth having.
+    let finished = bench.finish(options, &about, &path, out);
+    measured.and(finished)
 }
 
 struct Bench {
