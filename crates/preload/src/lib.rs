@@ -2,7 +2,6 @@
 //! the environment it does nothing.
 //!
 //! - [`trap`] (`RUNNEL_TRAP=1`): a program whose launcher was killed goes on past the breakpoints that were left in it.
-//!
 //! - [`reads`] (`RUNNEL_TRACE_RING=PATH`): a recorder is told what the program reads and looks up.
 //!
 //! Code here runs inside foreign programs, some of it in signal handlers: it never allocates, never panics, and calls
