@@ -85,7 +85,14 @@ fn foreign_and_damaged_files_are_refused() {
         "one plan, or traces",
     );
     fails(
-        &["report".as_ref(), good.as_os_str(), "-o".as_ref(), out.as_os_str(), "--burst-threshold".as_ref(), "nan".as_ref()],
+        &[
+            "report".as_ref(),
+            good.as_os_str(),
+            "-o".as_ref(),
+            out.as_os_str(),
+            "--burst-threshold".as_ref(),
+            "nan".as_ref(),
+        ],
         2,
         "--burst-threshold",
     );
