@@ -10,6 +10,7 @@ mod formats;
 mod hints;
 mod images;
 mod kernel;
+mod launch;
 mod plans;
 mod record;
 mod rootfs;

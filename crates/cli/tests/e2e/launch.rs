@@ -1,0 +1,210 @@
+//! `runnel launch` and `runnel plans` on programs of this machine.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::support::*;
+
+/// A program that reads one file, computes for a while in a function of its own that nothing has called before, and reads another
+/// file. The functions lie in pages of their own, so that their first run is seen whatever the kernel maps around.
+const PROGRAM: &str = r#"
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static unsigned long read_all(const char *path) {
+    static char buffer[1 << 16];
+    unsigned long sum = 0;
+    FILE *file = fopen(path, "r");
+    if (!file) return 1;
+    for (size_t got; (got = fread(buffer, 1, sizeof buffer, file)) > 0;)
+        for (size_t at = 0; at < got; at += 4096) sum += (unsigned char)buffer[at];
+    fclose(file);
+    return sum;
+}
+
+__attribute__((noinline, aligned(4096))) unsigned long compute(unsigned long sum) {
+    for (clock_t begin = clock(); clock() - begin < 3 * CLOCKS_PER_SEC / 2;)
+        for (int round = 0; round < 10000; round++) sum = sum * 6364136223846793005UL + 1442695040888963407UL;
+    return sum ? 1 : 2;
+}
+
+int main(int count, char **paths) {
+    unsigned long sum = read_all(paths[1]);
+    unsigned long factor = compute(sum);
+    sum += read_all(paths[2]);
+    printf("%lu %d\n", sum, factor > 0);
+    return count == 3 ? 0 : 9;
+}
+"#;
+
+fn launch(plans: &Path, options: &[&str], command: &[&OsStr]) -> Output {
+    let mut launch = runnel();
+    launch.arg("launch").arg("--plans").arg(plans).args(options).arg("--").args(command);
+    launch.stdin(Stdio::null()).output().expect("the binary starts")
+}
+
+/// The last line of standard error.
+fn json(output: &Output) -> serde_json::Value {
+    let text = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_str(text.lines().last().unwrap_or_default()).unwrap_or_else(|_| panic!("no JSON: {text}"))
+}
+
+fn listed(plans: &Path) -> serde_json::Value {
+    let text = ok(&["plans".as_ref(), "--plans".as_ref(), plans.as_os_str(), "list".as_ref(), "--json".as_ref()]);
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// Whether runs can be recorded here: containers may deny perf events.
+fn can_record(test: &str, learned: &Output) -> bool {
+    let text = String::from_utf8_lossy(&learned.stderr);
+    let denied = learned.status.code() == Some(1) && text.contains("perf");
+    if denied {
+        eprintln!("skipped {test}: {text}");
+    }
+    !denied
+}
+
+#[test]
+fn ptrace_a_learned_program_is_prefetched_and_its_later_burst_by_a_breakpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("program.c"), PROGRAM).unwrap();
+    let built = Command::new("cc").arg("-O1").arg("-o").arg(at("program")).arg(at("program.c")).status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no C compiler");
+        return;
+    }
+    for name in ["first", "second"] {
+        fs::write(at(name), vec![7; 4 << 20]).unwrap();
+    }
+    let files = ["program", "first", "second"].map(at);
+    let command: Vec<&OsStr> = files.iter().map(|path| path.as_os_str()).collect();
+    let plain = Command::new(&files[0]).args(&files[1..]).output().unwrap();
+    let plans = at("plans");
+    for _ in 0..2 {
+        let learned = launch(&plans, &["--learn"], &command);
+        if !can_record("launch", &learned) {
+            return;
+        }
+        assert_eq!(learned.stdout, plain.stdout, "{}", String::from_utf8_lossy(&learned.stderr));
+    }
+    let entry = &listed(&plans)[0];
+    assert_eq!((entry["runs"].as_u64(), entry["launches"].as_u64()), (Some(2), Some(0)), "{entry}");
+    assert!(entry["groups"].as_u64() >= Some(2) && entry["bytes"].as_u64() >= Some(8 << 20), "{entry}");
+    let launched = launch(&plans, &["--always", "--json"], &command);
+    assert_eq!((launched.stdout.clone(), launched.status.code()), (plain.stdout, Some(0)));
+    let told = json(&launched);
+    assert!(told["fetched"]["bytes"].as_u64() >= Some(8 << 20), "{told}");
+    // Without ptrace the launch group alone is fetched, and the program runs on.
+    match told["traced"]["untraced"].as_str() {
+        Some(why) => eprintln!("no breakpoints here: {why}"),
+        None => assert!(told["traced"]["hits"].as_u64() >= Some(1), "{told}"),
+    }
+    let without = json(&launch(&plans, &["--always", "--json", "--no-ptrace"], &command));
+    assert!(without["traced"].is_null() && without["code"] == 0, "{without}");
+    assert_eq!(listed(&plans)[0]["launches"], 2);
+    // A file that changed drops out, the rest stays.
+    fs::write(at("second"), b"another one").unwrap();
+    let stale = json(&launch(&plans, &["--always", "--json"], &command));
+    assert!(stale["fetched"]["stale"].as_u64() >= Some(1), "{stale}");
+    assert!(stale["fetched"]["bytes"].as_u64() >= Some(4 << 20), "{stale}");
+}
+
+#[test]
+fn without_a_plan_and_with_a_bad_one_the_program_starts_plainly() {
+    let folder = tempfile::tempdir().unwrap();
+    let plans = folder.path();
+    let shell = |script: &str| launch(plans, &["--json"], &["sh", "-c", script].map(OsStr::new));
+    let output = shell("echo out; exit 7");
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"out\n"[..]));
+    assert!(json(&output)["mode"].is_null());
+    assert_eq!(shell("kill -KILL $$").status.code(), Some(137));
+    for (program, code) in [("no-such-program", 127), ("/etc/passwd", 127)] {
+        assert_eq!(launch(plans, &[], &[OsStr::new(program)]).status.code(), Some(code), "{program}");
+    }
+    // Whatever lies where a plan is looked for, the program does not notice.
+    let learned = launch(plans, &["--learn"], &["cat", "/etc/passwd"].map(OsStr::new));
+    if !can_record("a bad plan", &learned) {
+        return;
+    }
+    let file = listed(plans)[0]["file"].as_str().unwrap().to_string();
+    let good = fs::read(&file).unwrap();
+    let expected = fs::read("/etc/passwd").unwrap();
+    for bytes in [&good[..good.len() - 1], b"", b"RNLLPLAN", &[0xff; 4096]] {
+        fs::write(&file, bytes).unwrap();
+        let output = launch(plans, &["--json"], &["cat", "/etc/passwd"].map(OsStr::new));
+        assert_eq!((output.status.code(), &output.stdout), (Some(0), &expected));
+        assert_eq!(json(&output)["notes"].as_array().map(Vec::len), Some(1), "what is wrong is told to who asks");
+        assert!(listed(plans)[0]["error"].is_string());
+    }
+    let pruned = ok(&["plans".as_ref(), "--plans".as_ref(), plans.as_os_str(), "prune".as_ref()]);
+    assert!(pruned.starts_with(&file), "{pruned}");
+    assert_eq!(listed(plans), serde_json::json!([]));
+}
+
+#[test]
+fn signals_sent_to_the_launcher_reach_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut child = runnel()
+        .args(["launch", "--plans"])
+        .arg(folder.path())
+        .args(["--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(lines.next().unwrap().unwrap(), "caught");
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn the_user_switches_and_forgets_plans() {
+    let folder = tempfile::tempdir().unwrap();
+    let plans = |arguments: &[&str]| {
+        let mut all = vec!["plans", "--plans", folder.path().to_str().unwrap()];
+        all.extend(arguments);
+        run(&all)
+    };
+    assert_eq!(plans(&["off", "cat"]).status.code(), Some(4), "there is none yet");
+    if !can_record("plans", &launch(folder.path(), &["--learn"], &["cat", "/etc/passwd"].map(OsStr::new))) {
+        return;
+    }
+    for (action, state) in [("off", "off!"), ("on", "on!"), ("auto", "on")] {
+        assert!(plans(&[action, "cat"]).status.success());
+        assert_eq!(listed(folder.path())[0]["state"], state);
+    }
+    assert!(plans(&["forget", "cat"]).status.success());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "no trace and no books stay");
+    // A trace of an image is no learning run.
+    let mut trace = tempfile::NamedTempFile::new().unwrap();
+    let header = trace::Header { image: units::ImageId([1; 32]), source: trace::Source::Mount };
+    let mut writer = trace::Writer::new(&header);
+    writer.finish().unwrap();
+    trace.write_all(&writer.take()).unwrap();
+    let output = plans(&["learn", trace.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_shim_starts_the_program_through_the_launcher() {
+    let home = tempfile::tempdir().unwrap();
+    let install = |option: &str| {
+        let mut command = runnel();
+        command.args(["launch", option, "--", "cat"]).env("HOME", home.path());
+        command.env_remove("XDG_DATA_HOME").env_remove("XDG_CACHE_HOME").output().unwrap()
+    };
+    assert!(install("--install").status.success());
+    let shim = home.path().join(".local/bin/cat");
+    let output = Command::new(&shim).arg("/etc/passwd").env("HOME", home.path()).output().unwrap();
+    assert_eq!(output.stdout, fs::read("/etc/passwd").unwrap(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(install("--uninstall").status.success() && !shim.exists());
+    assert_eq!(install("--uninstall").status.code(), Some(4));
+}
