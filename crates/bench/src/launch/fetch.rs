@@ -4,7 +4,7 @@
 //! threads, since each such step waits for the disk. Then `posix_fadvise` asks for pages; the kernel reads them while
 //! the program runs. Every style works with exact knowledge of the set, so its time is a bound and not a forecast.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -74,9 +74,10 @@ impl<'a> Fetch<'a> {
     /// Opens what must be opened before pages can be asked for; nothing in styles that open as they go.
     pub fn open(&self) {
         if self.style == Style::Sorted {
-            let list =
-                |index: usize| drop(fs::read_dir(self.root.join(&self.touched.folders[index])).map(Iterator::count));
-            self.each(&(0..self.touched.folders.len()).collect::<Vec<_>>(), list);
+            let list = |index: usize| {
+                drop(fs::read_dir(self.root.join(&self.touched.folders[index])).map(Iterator::count));
+            };
+            self.each(&folders(self.touched, &self.batches), list);
             self.open_files(self.batches.iter().flatten());
         }
     }
@@ -134,6 +135,15 @@ impl<'a> Fetch<'a> {
             }
         });
     }
+}
+
+/// Indexes of the folders that hold what is asked for, and of those above: none that only another phase needs.
+fn folders(touched: &Touched, batches: &[Vec<Piece>]) -> Vec<usize> {
+    let files: BTreeSet<usize> = batches.iter().flatten().map(|piece| piece.file).collect();
+    let needed: BTreeSet<&Path> =
+        files.iter().flat_map(|index| touched.files[*index].path.ancestors().skip(1)).collect();
+    let is_needed = |index: &usize| needed.contains(touched.folders[*index].as_path());
+    (0..touched.folders.len()).filter(is_needed).collect()
 }
 
 /// What to ask for, in batches.
@@ -245,6 +255,16 @@ mod tests {
         assert_eq!(pieces(0, Style::WholeFiles), [vec![(0, 0, 60), (1, 0, 9005)]]);
         assert_eq!(pieces(0, Style::Mapped), [vec![(0, 0, 60), (0, 40, 20)]]);
         assert_eq!(pieces(1, Style::Sorted), [vec![(1, 9000, 5)]]);
+    }
+
+    #[test]
+    fn folders_are_listed_only_in_the_phase_that_needs_them() {
+        let mut touched = set();
+        touched.files[0].path = "usr/lib/a".into();
+        touched.files[1].path = "opt/b".into();
+        touched.folders = ["", "opt", "usr", "usr/lib"].map(Into::into).into();
+        let of = |phase| folders(&touched, &batches(&touched, phase, Style::Sorted));
+        assert_eq!((of(0), of(1), of(2)), (vec![0, 1, 2, 3], vec![0, 1], Vec::new()));
     }
 
     #[test]
