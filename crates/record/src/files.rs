@@ -9,9 +9,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::makedev;
-use rustix::time::ClockId;
+use rustix::time::{ClockId, Timespec};
 use units::{InodeId, PAGE_BYTES};
 
 /// Where files are made up by the kernel, or are memory.
@@ -80,16 +81,14 @@ pub(crate) struct Files {
     by_identity: HashMap<Identity, FileIndex>,
     /// Files of our own, such as the preloaded library.
     ours: HashSet<PathBuf>,
-    /// The time when the recording began, as files have it.
+    /// When the recording began, by the clock of file times; see [`next_stamp`].
     began: (i64, i64),
 }
 
 impl Files {
     /// No file yet; what is written from now on does not count.
     pub(crate) fn new(ours: impl IntoIterator<Item = PathBuf>) -> Files {
-        // The kernel stamps files by a coarse clock that is never ahead of this one, but of the coarse one that it shows us. So a
-        // file that is written in the first milliseconds may count as old; if it is written on, it is found changed at the end.
-        let now = rustix::time::clock_gettime(ClockId::Realtime);
+        let now = next_stamp();
         Files {
             known: Vec::new(),
             by_path: HashMap::new(),
@@ -159,7 +158,7 @@ impl Files {
         // File systems without a disk of their own (overlayfs, btrfs) answer with other numbers than the kernel's events.
         let has_disk = rustix::fs::major(state.identity.device) != 0;
         let is_same = state.identity == identity || (!has_disk && state.identity.device != identity.device);
-        let is_old = state.modified <= self.began;
+        let is_old = state.modified < self.began;
         (is_same && is_old).then(|| Known { path: path.to_vec(), size: state.size, state })
     }
 }
@@ -167,6 +166,21 @@ impl Files {
 /// Whether a path is not one of files on a disk.
 pub(crate) fn is_left_out(path: &[u8]) -> bool {
     LEFT_OUT.iter().any(|folder| path.starts_with(folder)) || path.ends_with(DELETED)
+}
+
+/// A time that no file written so far can bear and all written from now on reach. The kernel stamps files by a coarse clock, so two
+/// files written within one of its ticks (1 to 10 ms) cannot be told apart: this waits for the next tick.
+fn next_stamp() -> Timespec {
+    let called = rustix::time::clock_gettime(ClockId::Realtime);
+    // A clock that is set back meanwhile ends the wait too.
+    for _ in 0..50 {
+        let coarse = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
+        if coarse > called {
+            return coarse;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    called
 }
 
 /// How a regular file is now; `None` for all else.
