@@ -16,7 +16,7 @@ use crate::files;
 /// Pages asked for: enough to tell 80 from 95 %, at about a microsecond each.
 const SAMPLES: usize = 32;
 
-/// Cold pages after which the rest is not asked for: on a cold disk each question costs a seek.
+/// Cold pages after which the rest is not asked for if no more were warm: on a cold disk each question costs a seek.
 const COLD_ENOUGH: usize = 3;
 
 /// What a sample of pages says.
@@ -29,9 +29,11 @@ pub struct Warmth {
 }
 
 impl Warmth {
-    /// Whether there is so little to fetch that a prefetch would cost more than it saves: under one page in ten is cold.
+    /// Whether there is so little to fetch that a prefetch would cost more than it saves: under one page in five is cold. Plans hold
+    /// pages beside those that were touched (a fault is seen as the 64 KiB that the kernel maps around it), and these need not be in
+    /// memory when the program runs warm.
     pub fn is_warm(&self) -> bool {
-        self.cold * 10 < self.warm + self.cold || self.warm + self.cold == 0
+        self.cold * 5 < self.warm + self.cold || self.warm + self.cold == 0
     }
 }
 
@@ -52,7 +54,7 @@ pub fn warmth(plan: &Plan, group: &Group) -> Warmth {
             // A file system that cannot say is not asked again and again.
             Err(_) => return Warmth { warm: 0, cold: COLD_ENOUGH },
         }
-        if found.cold == COLD_ENOUGH {
+        if found.cold >= COLD_ENOUGH && found.cold >= found.warm {
             break;
         }
     }

@@ -101,7 +101,7 @@ fn what_was_just_written_is_warm() {
     // A file system that cannot say (some overlays) counts as cold.
     assert!(found.is_warm() || found.warm == 0, "{found:?}");
     assert!(Warmth::default().is_warm(), "nothing to fetch");
-    for (warm, cold, expected) in [(10, 0, true), (29, 3, true), (20, 3, false), (0, 3, false), (9, 1, false)] {
+    for (warm, cold, expected) in [(10, 0, true), (26, 6, true), (25, 7, false), (0, 3, false), (4, 1, false)] {
         assert_eq!(Warmth { warm, cold }.is_warm(), expected, "{warm} {cold}");
     }
 }
