@@ -37,7 +37,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Finds `command[0]` as execvp(3) would.
+    /// Finds `command[0]` as execvp(3) would, but for shims of ours in PATH: what they start is meant.
     ///
     /// # Errors
     /// There is no such program.
@@ -49,7 +49,9 @@ impl Program {
         } else {
             let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
             let folders = std::env::split_paths(&path).map(|folder| folder.join(name));
-            let found = folders.filter_map(|file| std::path::absolute(file).ok()).find(|file| is_program(file));
+            let found = folders
+                .filter_map(|file| std::path::absolute(file).ok())
+                .find(|file| is_program(file) && !crate::shim::is_shim(file));
             found.ok_or_else(not_found)?
         };
         let real = file.canonicalize().map_err(LaunchError::io("resolve", &file))?;

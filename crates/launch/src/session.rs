@@ -33,8 +33,8 @@ pub struct Request {
     pub command: Vec<OsString>,
     /// Whose plan.
     pub program: Program,
-    /// Where plans lie.
-    pub store: PlanStore,
+    /// Where plans lie; without a place for them the program starts plainly.
+    pub store: Option<PlanStore>,
     /// A plan from elsewhere instead; it has no books.
     pub plan: Option<Plan>,
     /// The kind of disk, if not to be asked for.
@@ -80,7 +80,7 @@ pub fn launch(request: &Request) -> Result<Outcome, TraceeError> {
     let (plan, ledger) = match &request.plan {
         Some(plan) => (Some(plan.clone()), Ledger::default()),
         None => {
-            let found = request.store.load(&request.program);
+            let found = request.store.as_ref().map_or(Ok(None), |store| store.load(&request.program));
             let found = found.map_err(|error| notes.push(error.to_string())).ok().flatten();
             found.map_or((None, Ledger::default()), |(plan, ledger)| (Some(plan), ledger))
         }
@@ -113,12 +113,12 @@ fn mode(request: &Request, plan: &Plan, ledger: &Ledger) -> Mode {
 
 /// Books are read anew: another launch of the same program may have ended meanwhile.
 fn enter(request: &Request, outcome: &Outcome) {
-    let Some(mode) = outcome.mode else { return };
-    let Ok(Some((_, mut ledger))) = request.store.load(&request.program) else { return };
+    let (Some(mode), Some(store)) = (outcome.mode, &request.store) else { return };
+    let Ok(Some((_, mut ledger))) = store.load(&request.program) else { return };
     let launch_us = outcome.launch.as_micros().min(u128::from(u64::MAX)) as u64;
     ledger.enter(Launch { mode, launch_us, bytes: outcome.fetched.bytes });
     // A full disk costs a line of the books.
-    let _ = request.store.save_ledger(&request.program, &ledger);
+    let _ = store.save_ledger(&request.program, &ledger);
 }
 
 /// What runs beside the program.
@@ -154,8 +154,11 @@ impl Prepared {
         }
         self.opened = hold.then_some(receiver);
         self.prefetcher = Some(prefetcher);
-        if request.breakpoints {
-            self.plant(plan, notes);
+        match (request.breakpoints, &request.preload) {
+            (true, Some(_)) => self.plant(plan, notes),
+            // Without it a program whose launcher is killed dies at the next breakpoint.
+            (true, None) => notes.push("no breakpoints: librunnel_trace.so is not beside this program".into()),
+            (false, _) => {}
         }
     }
 
@@ -255,7 +258,10 @@ fn start(request: &Request, prepared: Prepared, began: Instant, notes: Vec<Strin
     if let Some(library) = request.preload.as_ref().filter(|_| wanted) {
         program = program.variable("LD_PRELOAD", preloaded(library)).variable("RUNNEL_TRAP", "1");
     }
-    let outcome = Breakpoints::new(sites).launch(&program, &mut follower);
+    // Children that no breakpoint is meant for run free: they may be debuggers, or programs with privileges.
+    let own = FileId::of(&request.program.real).ok();
+    let children = sites.iter().any(|site| site.executable != own);
+    let outcome = Breakpoints::new(sites).follow_children(children).launch(&program, &mut follower);
     drop((ended, follower));
     if let Some(watcher) = watcher {
         // Its end does not matter if it panicked.

@@ -16,6 +16,9 @@ use crate::LaunchError;
 /// The line that makes a file ours.
 const MARK: &str = "# made by `runnel launch --install`; `runnel launch --uninstall` takes it away";
 
+/// Longest shim: two paths, each byte of which may be quoted.
+const SHIM_BYTES_MAX: u64 = 64 << 10;
+
 /// Longest desktop entry that is copied: translated names make some 30 KB.
 const ENTRY_BYTES_MAX: u64 = 1 << 20;
 
@@ -61,6 +64,10 @@ pub fn install(places: &Places, runnel: &Path, program: &Path) -> Result<Vec<Pat
         let error = io::Error::new(io::ErrorKind::InvalidInput, "its path holds bytes that no desktop entry can");
         return Err(LaunchError::io("install", odd)(error));
     }
+    if is_shim(program) {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "it is a shim of ours; name the program itself");
+        return Err(LaunchError::io("install", program)(error));
+    }
     let name = program.file_name().unwrap_or(OsStr::new("program"));
     let start = format!("{} launch -- {}", quoted(runnel), quoted(program));
     let shim = format!("#!/bin/sh\n{MARK}\nexec {start} \"$@\"\n");
@@ -88,6 +95,12 @@ pub fn uninstall(places: &Places, program: &Path) -> Result<Vec<PathBuf>, Launch
         }
     }
     Ok(removed)
+}
+
+/// Whether `path` is a shim of ours, and so not the program itself.
+pub(crate) fn is_shim(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.len() <= SHIM_BYTES_MAX)
+        && read(path).is_some_and(|text| is_ours(&text))
 }
 
 fn is_ours(text: &str) -> bool {

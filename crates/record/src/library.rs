@@ -32,12 +32,14 @@ const BATCH_SLOTS: usize = 1024;
 /// preempted takes a few rounds at most.
 const PATIENCE_ROUNDS: u32 = 50;
 
-/// Where the library is: beside this program, or in `../lib/runnel` or `../lib` from there.
+/// Where the library is: beside this program, or in `../lib/runnel` or `../lib` from there. None if LD_PRELOAD cannot name it.
 pub fn find_library() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let folder = program.parent()?;
     let candidates = [folder.to_path_buf(), folder.join("../lib/runnel"), folder.join("../lib")];
-    candidates.into_iter().map(|folder| folder.join(LIBRARY)).find(|path| path.is_file())
+    let found = candidates.into_iter().map(|folder| folder.join(LIBRARY)).find(|path| path.is_file())?;
+    // LD_PRELOAD separates by these, and has no way to quote them.
+    (!found.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte))).then_some(found)
 }
 
 /// The reading side.

@@ -37,11 +37,15 @@ fn ci() -> anyhow::Result<()> {
     step("tidy", || tidy::run(&root()))?;
     step("format", || cargo(&["fmt", "--all", "--check"]))?;
     step("lints", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))?;
+    // Tests of launching use it where it lies beside the binary.
+    step("preloaded library", || cargo(&["build", "--package", "runnel-preload", "--quiet"]))?;
     step("tests", || cargo(&["test", "--workspace", "--quiet"]))?;
     step("device build", || {
         cargo(&["clippy", "--package", "runnel", "--no-default-features", "--quiet", "--", "-D", "warnings"])
     })?;
-    step("release build", || cargo(&["build", "--release", "--package", "runnel", "--quiet"]))?;
+    step("release build", || {
+        cargo(&["build", "--release", "--package", "runnel", "--package", "runnel-preload", "--quiet"])
+    })?;
     step("demo", || {
         let status = Command::new(root().join("target/release/runnel")).arg("demo").status()?;
         anyhow::ensure!(status.success(), "runnel demo ended with {status}");

@@ -93,6 +93,10 @@ impl Hints for Mounts {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let program = match Program::find(&args.command) {
         // As shells do it: scripts tell the two apart.
+        Err(LaunchError::NotFound(path)) if path.components().count() > 1 && path.exists() => {
+            eprintln!("error: {}: not a program that may be executed", path.display());
+            return Ok(ExitCode::from(126));
+        }
         Err(error @ LaunchError::NotFound(_)) => {
             eprintln!("error: {error}");
             return Ok(ExitCode::from(127));
@@ -102,10 +106,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.install || args.uninstall {
         return install(&args, &program);
     }
-    let store = PlanStore::open(args.plans.as_deref())?;
+    let store = PlanStore::open(args.plans.as_deref());
     if args.learn {
-        return learn(&store, &program, &args);
+        return learn(&store?, &program, &args);
     }
+    // Whoever has no home has no plans: the program starts plainly.
+    let store = store.ok();
     let plan = args.plan.as_deref().map(::launch::read_plan).transpose()?;
     let request = Request {
         program,
@@ -150,8 +156,11 @@ fn learn(store: &PlanStore, program: &Program, args: &Args) -> anyhow::Result<Ex
     let trace = trace::read(&outcome.trace, &trace::Limits::default())?;
     let mut traces = store.traces(program);
     traces.push((outcome.trace, trace));
-    let (_, analysis) = store.learn(program, &traces, &config)?;
-    eprintln!("{}", told(&analysis));
+    // The program has run, and its exit code counts.
+    match store.learn(program, &traces, &config) {
+        Ok((_, analysis)) => eprintln!("{}", told(&analysis)),
+        Err(error) => eprintln!("warning: nothing was learned: {error}"),
+    }
     Ok(code)
 }
 

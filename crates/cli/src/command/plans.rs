@@ -154,7 +154,8 @@ fn list(store: &PlanStore, json: bool) -> anyhow::Result<()> {
         "state"
     );
     for entry in &entries {
-        let title = &entry.ledger.title;
+        // Books are files: what they hold is not for a terminal as it is.
+        let title = &entry.ledger.title.replace(|letter: char| letter.is_control(), " ");
         match &entry.plan {
             Ok(plan) => {
                 let seconds = |us: u64| format!("{:.2} s", us as f64 / 1e6);

@@ -11,18 +11,21 @@ use crate::support::*;
 /// A program that reads one file, computes for a while in a function of its own that nothing has called before, and reads another
 /// file. The functions lie in pages of their own, so that their first run is seen whatever the kernel maps around.
 const PROGRAM: &str = r#"
+#include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 static unsigned long read_all(const char *path) {
-    static char buffer[1 << 16];
+    int file = open(path, O_RDONLY);
+    struct stat found;
+    if (file < 0 || fstat(file, &found)) return 1;
+    unsigned char *bytes = mmap(0, found.st_size, PROT_READ, MAP_PRIVATE, file, 0);
     unsigned long sum = 0;
-    FILE *file = fopen(path, "r");
-    if (!file) return 1;
-    for (size_t got; (got = fread(buffer, 1, sizeof buffer, file)) > 0;)
-        for (size_t at = 0; at < got; at += 4096) sum += (unsigned char)buffer[at];
-    fclose(file);
+    for (long at = 0; bytes != MAP_FAILED && at < found.st_size; at += 4096) sum += bytes[at];
+    close(file);
     return sum;
 }
 
@@ -79,7 +82,9 @@ fn ptrace_a_learned_program_is_prefetched_and_its_later_burst_by_a_breakpoint() 
         return;
     }
     for name in ["first", "second"] {
-        fs::write(at(name), vec![7; 4 << 20]).unwrap();
+        // In small pieces: of one large write the kernel makes folios of 2 MiB, which one fault maps whole and unseen.
+        let mut file = fs::File::create(at(name)).unwrap();
+        (0..64).for_each(|_| file.write_all(&[7; 64 << 10]).unwrap());
     }
     let files = ["program", "first", "second"].map(at);
     let command: Vec<&OsStr> = files.iter().map(|path| path.as_os_str()).collect();
@@ -99,8 +104,9 @@ fn ptrace_a_learned_program_is_prefetched_and_its_later_burst_by_a_breakpoint() 
     assert_eq!((launched.stdout.clone(), launched.status.code()), (plain.stdout, Some(0)));
     let told = json(&launched);
     assert!(told["fetched"]["bytes"].as_u64() >= Some(8 << 20), "{told}");
-    // Without ptrace the launch group alone is fetched, and the program runs on.
-    match told["traced"]["untraced"].as_str() {
+    // Without ptrace, or without the library that makes breakpoints safe, the launch group alone is fetched.
+    let why = told["traced"]["untraced"].as_str().or(told["notes"][0].as_str());
+    match why {
         Some(why) => eprintln!("no breakpoints here: {why}"),
         None => assert!(told["traced"]["hits"].as_u64() >= Some(1), "{told}"),
     }
@@ -123,7 +129,7 @@ fn without_a_plan_and_with_a_bad_one_the_program_starts_plainly() {
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"out\n"[..]));
     assert!(json(&output)["mode"].is_null());
     assert_eq!(shell("kill -KILL $$").status.code(), Some(137));
-    for (program, code) in [("no-such-program", 127), ("/etc/passwd", 127)] {
+    for (program, code) in [("no-such-program", 127), ("/no/such/program", 127), ("/etc/passwd", 126)] {
         assert_eq!(launch(plans, &[], &[OsStr::new(program)]).status.code(), Some(code), "{program}");
     }
     // Whatever lies where a plan is looked for, the program does not notice.
@@ -207,4 +213,25 @@ fn a_shim_starts_the_program_through_the_launcher() {
     assert_eq!(output.stdout, fs::read("/etc/passwd").unwrap(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(install("--uninstall").status.success() && !shim.exists());
     assert_eq!(install("--uninstall").status.code(), Some(4));
+    // With the shim first in PATH the plain name still means the program.
+    let path = format!("{}:{}", home.path().join(".local/bin").display(), std::env::var("PATH").unwrap());
+    let by_name = |option: &str| {
+        let mut command = runnel();
+        command.args(["launch", option, "--", "cat"]).env("HOME", home.path()).env("PATH", &path);
+        command.env_remove("XDG_DATA_HOME").env_remove("XDG_CACHE_HOME").output().unwrap()
+    };
+    for _ in 0..2 {
+        assert!(by_name("--install").status.success());
+        let text = fs::read_to_string(&shim).unwrap();
+        assert!(!text.contains(&format!("-- '{}'", shim.display())), "it would start itself: {text}");
+    }
+    let output = Command::new("cat").arg("/etc/passwd").env("HOME", home.path()).env("PATH", &path).output().unwrap();
+    assert_eq!(output.stdout, fs::read("/etc/passwd").unwrap());
+    assert!(by_name("--uninstall").status.success() && !shim.exists());
+}
+
+#[test]
+fn without_a_home_the_program_starts_plainly() {
+    let output = runnel().args(["launch", "--", "/bin/sh", "-c", "exit 4"]).env_clear().output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
 }
