@@ -12,6 +12,8 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use crate::ptrace::Number;
+
 /// A named call that has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -127,14 +129,14 @@ fn wait_for(who: i32) -> io::Result<(u32, i32)> {
     }
 }
 
-fn ptrace(request: u32, thread: u32, data: usize) -> io::Result<()> {
+fn ptrace(request: Number, thread: u32, data: usize) -> io::Result<()> {
     // SAFETY: requests with a number as data, which touch no memory of ours.
     let done = unsafe { libc::ptrace(request as _, thread as libc::pid_t, 0_usize, data) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// A thread that was killed meanwhile cannot go on, and need not.
-fn go_on(request: u32, thread: u32, signal: i32) {
+fn go_on(request: Number, thread: u32, signal: i32) {
     let _ = ptrace(request, thread, signal as usize);
 }
 
@@ -147,7 +149,7 @@ fn call_info(thread: u32) -> Option<CallInfo> {
 }
 
 /// Since Linux 5.3.
-const PTRACE_GET_SYSCALL_INFO: u32 = 0x420e;
+const PTRACE_GET_SYSCALL_INFO: Number = 0x420e;
 /// Kinds of its answers, in the first byte.
 const INFO_EXIT: u64 = 2;
 const INFO_SECCOMP: u64 = 3;

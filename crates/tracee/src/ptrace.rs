@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::io;
 use std::ptr;
 
@@ -12,6 +12,13 @@ use nix::sys::ptrace;
 use nix::unistd::Pid;
 
 use crate::Exit;
+
+/// The type of a request's number, which C libraries do not agree about.
+#[cfg(target_env = "musl")]
+pub(crate) type Number = c_int;
+/// The type of a request's number, which C libraries do not agree about.
+#[cfg(not(target_env = "musl"))]
+pub(crate) type Number = std::ffi::c_uint;
 
 /// `PTRACE_EVENT_STOP`: the first stop of a new thread, the answer to an interrupt, and group stops.
 pub(crate) const EVENT_STOP: c_int = libc::PTRACE_EVENT_STOP;
@@ -73,7 +80,7 @@ pub(crate) fn listen(tid: Pid) -> Result<(), Errno> {
     request(libc::PTRACE_LISTEN, tid, 0)
 }
 
-fn request(request: c_uint, tid: Pid, data: c_int) -> Result<(), Errno> {
+fn request(request: Number, tid: Pid, data: c_int) -> Result<(), Errno> {
     // SAFETY: these requests take a number in place of the last pointer and ignore the other.
     let done = unsafe { libc::ptrace(request, tid.as_raw(), ptr::null_mut::<c_void>(), data as c_long) };
     Errno::result(done).map(drop)

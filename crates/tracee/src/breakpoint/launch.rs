@@ -55,11 +55,12 @@ impl Breakpoints {
                 let _done = Done(&stop);
                 // Or the time limit could not end a wait.
                 let _ = SigSet::from(Signal::SIGURG).thread_unblock();
-                let _ = tell.send(pthread_self());
+                // A pointer with musl, a number with glibc: it means the same to every thread.
+                let _ = tell.send(pthread_self() as usize);
                 self.trace(program, observer, start)
             });
             if let Ok(thread) = thread.recv() {
-                stop.watch(thread);
+                stop.watch(thread as nix::sys::pthread::Pthread);
             }
             tracing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
