@@ -33,7 +33,10 @@ impl Place {
         }
         let folder = tempfile::tempdir().expect("a folder");
         let place = Place { folder, program: "touch" };
-        fs::write(place.path("data"), vec![7; PAGES as usize * 4096 - 100]).expect("written");
+        // In small pieces: of one large write the kernel makes folios of 2 MiB, which one fault maps whole and unseen.
+        let mut data = fs::File::create(place.path("data")).expect("made");
+        let bytes = vec![7; PAGES as usize * 4096 - 100];
+        bytes.chunks(16 << 10).for_each(|piece| std::io::Write::write_all(&mut data, piece).expect("written"));
         place.compile("touch", &["-pthread"]).then_some(place)
     }
 
