@@ -22,7 +22,7 @@ use crate::files::{absolute, is_same, open};
 use crate::ledger::{Launch, Ledger, Mode};
 use crate::prefetch::{Fetched, Hints, Job, Prefetcher, Settings};
 use crate::store::PlanStore;
-use crate::{DiskKind, Program, Warmth, quiet, signals, warmth};
+use crate::{DiskKind, Program, quiet, signals, warmth};
 
 /// A held program starts at last after this, opened files or not: people notice longer.
 pub const HOLD_MAX: Duration = Duration::from_secs(2);
@@ -104,8 +104,8 @@ fn mode(request: &Request, plan: &Plan, ledger: &Ledger) -> Mode {
     if request.always {
         return Mode::With;
     }
-    let groups = plan.groups.iter().map(|group| warmth(plan, group));
-    if groups.collect::<Vec<Warmth>>().iter().all(Warmth::is_warm) {
+    // The first cold group is enough to know: on a cold disk each question costs a seek.
+    if plan.groups.iter().all(|group| warmth(plan, group).is_warm()) {
         return Mode::Warm;
     }
     if ledger.wants() { Mode::With } else { Mode::Without }
