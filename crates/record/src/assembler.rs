@@ -132,6 +132,7 @@ impl Assembler {
             Did::Perf(What::Fork { parent }) => self.fork(at, id, parent),
             Did::Perf(What::Exit) => self.exit(at, id),
             Did::Perf(What::Lost(records)) => self.lost += records,
+            Did::Exact(range) => self.process(at, id).space.make_exact(&range),
             Did::Opened { identity, path, directory } => self.opened(at, id, identity, &path, directory),
             Did::Missed { path } => self.missed(at, id, &path),
             Did::Range { identity, offset, bytes, missing } => self.range(at, id, identity, offset, bytes, missing),
@@ -218,7 +219,8 @@ impl Assembler {
             return;
         }
         let parent = self.process(at, parent);
-        let (name, space) = (parent.name.clone(), parent.space.clone());
+        let (name, mut space) = (parent.name.clone(), parent.space.clone());
+        space.make_inexact();
         self.begin(at, id, name, space);
     }
 
@@ -251,6 +253,7 @@ impl Assembler {
             file,
             offset: map.offset,
             executable: map.protection & PROTECTION_EXECUTE != 0,
+            exact: false,
         });
         // The kernel maps the executable before its interpreter.
         let names_it = process.is_unnamed && map.path.starts_with(b"/");
@@ -286,6 +289,7 @@ impl Assembler {
             Source::Filemap if !major => 0..0,
             Source::Filemap => page..page + 1,
             Source::Residency => 0..0,
+            _ if area.exact => page..page + 1,
             _ => window,
         };
         for index in pages {

@@ -117,15 +117,16 @@ impl Filemap {
         Ok(Filemap { folder, pipe, rest, asked, me, sees_reads, _mount: mount })
     }
 
-    /// Records what the calling thread starts from now on.
+    /// Records what the calling thread starts from now on; page faults too, unless somebody else tells them.
     ///
     /// # Errors
     /// The kernel lacks the trace points.
-    pub(crate) fn start(&self) -> io::Result<()> {
+    pub(crate) fn start(&self, only_reads: bool) -> io::Result<()> {
         let thread = rustix::thread::gettid();
         fs::write(self.folder.join("set_event_pid"), thread.as_raw_nonzero().to_string())?;
-        let count = if self.sees_reads { POINTS.len() } else { POINTS.len() - 1 };
-        for point in &POINTS[..count] {
+        let reads = if self.sees_reads { &POINTS[2..] } else { &[] };
+        let faults = if only_reads { &[] } else { &POINTS[..2] };
+        for point in faults.iter().chain(reads) {
             fs::write(self.folder.join("events/filemap").join(point).join("enable"), "1")?;
         }
         Ok(())

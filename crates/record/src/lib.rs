@@ -7,12 +7,12 @@
 //!
 //! | source | sees | needs |
 //! |---|---|---|
+//! | perf | page faults and mappings, on a warm cache too; exact by [`tracee::exact`] (Linux 6.7, two stops for each mapping of a file), else 64 KiB around each fault, without a stop | `perf_event_paranoid` at most 2 |
 //! | filemap | every range that a fault maps or a read takes | root |
-//! | perf | page faults and mappings, without a stop, on a warm cache too; 64 KiB around each fault | `perf_event_paranoid` at most 2 |
 //! | residency | what of the files is in memory afterwards | files that are ours |
 //!
 //! Beside it, reads and look-ups come from a preloaded library (`crates/preload`, no stops), or from stops at system calls chosen by
-//! a seccomp filter, for static programs. First instructions of code come from perf.
+//! a seccomp filter, for static programs; as root from the filemap trace points. First instructions of code come from perf.
 //!
 //! What is recorded is what was *touched*, not what the kernel read ahead: lists of the latter made programs slower.
 //!
@@ -82,7 +82,7 @@ pub struct Outcome {
 pub fn record(request: &Request) -> Result<Outcome, RecordError> {
     let mut notes = Vec::new();
     let chosen = sources::choose(request, &mut notes)?;
-    let (source, mut sources, filter) = (chosen.source, chosen.sources, chosen.filter);
+    let (source, exact, mut sources, filter) = (chosen.source, chosen.exact, chosen.sources, chosen.filter);
     let signals = Signals::block().map_err(RecordError::system("receive signals"))?;
     let mut command = command(request);
     if let (Some(path), Some(library)) = (&chosen.library, &sources.library) {
@@ -98,7 +98,9 @@ pub fn record(request: &Request) -> Result<Outcome, RecordError> {
         sources.traced = Some(from);
     }
     if let Some(filemap) = &sources.filemap {
-        filemap.start().map_err(|source| RecordError::Source { what: "filemap trace points", source })?;
+        filemap
+            .start(source == Source::Perf)
+            .map_err(|source| RecordError::Source { what: "filemap trace points", source })?;
     }
     let assembler = Assembler::new(Files::new(chosen.library), source, request.candidates, now());
     let running = Arc::new(AtomicUsize::new(usize::MAX));
@@ -108,7 +110,7 @@ pub fn record(request: &Request) -> Result<Outcome, RecordError> {
         command.spawn().map_err(|source| RecordError::Start { program: request.program.clone(), source })?;
     let thread = std::thread::spawn(move || collector.run(&stop));
     let ended = match filter {
-        Some(_) => follow(child.id(), &signals, Interpreter::new(to)),
+        Some(_) => follow(child.id(), exact, &signals, Interpreter::new(to)),
         None => supervise::wait(&mut child, &signals).map(|status| (status, Counts::default())),
     };
     if request.wait_all {
@@ -147,11 +149,16 @@ fn finish(
 }
 
 /// Follows a program under a filter to the end of its last process.
-fn follow(child: u32, signals: &Signals, mut interpreter: Interpreter) -> io::Result<(ExitStatus, Counts)> {
+fn follow(
+    child: u32,
+    exact: bool,
+    signals: &Signals,
+    mut interpreter: Interpreter,
+) -> io::Result<(ExitStatus, Counts)> {
     let (stop, stopper) = io::pipe()?;
     std::thread::scope(|scope| {
         scope.spawn(|| supervise::forward(child, signals, &stop));
-        let ended = tracee::follow::follow(child, |call| interpreter.seen(call));
+        let ended = tracee::follow::follow(child, exact, |seen| interpreter.seen(seen));
         drop(stopper);
         ended
     })

@@ -1,5 +1,7 @@
 //! What the sources deliver, before it is put in order.
 
+use std::ops::Range;
+
 use tracee::perf;
 
 use crate::files::Identity;
@@ -20,6 +22,8 @@ pub(crate) struct Raw {
 pub(crate) enum Did {
     /// A perf event.
     Perf(perf::What),
+    /// Its page faults come one by one at these addresses from now on.
+    Exact(Range<u64>),
     /// It opened a file or the names of a directory.
     Opened {
         /// Which file.

@@ -82,12 +82,12 @@ pub enum ReadsChoice {
 /// What tells which files are mapped, and where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MapsChoice {
-    /// Perf events, or stops where there are none.
+    /// Perf events, and stops at each mapping of a file where that makes page faults exact or there are no perf events.
     #[default]
     Auto,
-    /// Perf events.
+    /// Perf events: no stops, and page faults tell windows of 64 KiB.
     Perf,
-    /// Perf events and stops at each mapping of a file.
+    /// Perf events and stops at each mapping of a file. Page faults are exact ([`tracee::exact`]) where the kernel can.
     Seccomp,
     /// Perf events and stops at each mapping of a file that code may run in.
     SeccompExecutable,

@@ -25,12 +25,12 @@ pub(crate) struct Chosen {
     pub(crate) library: Option<PathBuf>,
     /// The filter to put the program under, if any.
     pub(crate) filter: Option<Filter>,
+    /// Whether page faults are to come one by one.
+    pub(crate) exact: bool,
 }
 
 /// Chooses, and opens all but the filter.
 pub(crate) fn choose(request: &Request, notes: &mut Vec<String>) -> Result<Chosen, RecordError> {
-    let (source, mut sources) = touches(request, notes)?;
-    let is_seen = sources.filemap.as_ref().is_some_and(Filemap::sees_reads);
     let is_static = program::is_static(&request.program);
     let library = match request.reads {
         ReadsChoice::Auto if !is_static => library(request, notes)?,
@@ -41,6 +41,10 @@ pub(crate) fn choose(request: &Request, notes: &mut Vec<String>) -> Result<Chose
         let source = io::Error::from(io::ErrorKind::NotFound);
         return Err(RecordError::Source { what: "calls: they need the preloaded library", source });
     }
+    let exact = exact(request, notes);
+    let (source, mut sources) = touches(request, exact, library.is_some(), notes)?;
+    let exact = exact && sources.perf.is_some() && source != Source::Residency;
+    let is_seen = sources.filemap.as_ref().is_some_and(Filemap::sees_reads);
     if library.is_some() {
         sources.library = Some(Library::new().map_err(RecordError::system("make the ring of reads"))?);
     }
@@ -50,7 +54,7 @@ pub(crate) fn choose(request: &Request, notes: &mut Vec<String>) -> Result<Chose
         _ => false,
     };
     let maps = match request.maps {
-        MapsChoice::Auto if sources.perf.is_none() => Maps::Files,
+        MapsChoice::Auto if exact || sources.perf.is_none() => Maps::Files,
         MapsChoice::Auto | MapsChoice::Perf => Maps::None,
         MapsChoice::Seccomp => Maps::Files,
         MapsChoice::SeccompExecutable => Maps::Executable,
@@ -64,11 +68,26 @@ pub(crate) fn choose(request: &Request, notes: &mut Vec<String>) -> Result<Chose
             notes.push("set-user-id programs that it starts have no privileges (no_new_privs)".into());
         }
     }
-    Ok(Chosen { source, sources, library, filter })
+    Ok(Chosen { source, sources, library, filter, exact })
 }
 
-/// What sees the touches of mapped files.
-fn touches(request: &Request, notes: &mut Vec<String>) -> Result<(Source, Sources), RecordError> {
+/// Whether page faults shall and can come one by one.
+fn exact(request: &Request, notes: &mut Vec<String>) -> bool {
+    if !matches!(request.maps, MapsChoice::Auto | MapsChoice::Seccomp) {
+        return false;
+    }
+    tracee::exact::probe()
+        .inspect_err(|error| notes.push(format!("page faults tell windows of 64 KiB (before Linux 6.7?): {error}")))
+        .is_ok()
+}
+
+/// What sees the touches of mapped files. With `exact`, page faults are enough for that; with `reads_seen`, somebody sees reads.
+fn touches(
+    request: &Request,
+    exact: bool,
+    reads_seen: bool,
+    notes: &mut Vec<String>,
+) -> Result<(Source, Sources), RecordError> {
     let failed = |what| move |source| RecordError::Source { what, source };
     let perf = || Rings::open(request.ring_bytes);
     match request.source {
@@ -79,11 +98,23 @@ fn touches(request: &Request, notes: &mut Vec<String>) -> Result<(Source, Source
         SourceChoice::Perf => Ok(with_perf(perf().map_err(failed("perf events"))?, notes)),
         SourceChoice::Residency => Ok((Source::Residency, Sources { perf: perf().ok(), ..Sources::default() })),
         SourceChoice::Auto => {
+            let rings = perf();
+            // Making and removing an instance of trace points takes 8 ms, and reading their text more.
+            if exact
+                && reads_seen
+                && let Ok(perf) = rings
+            {
+                return Ok(with_perf(perf, notes));
+            }
             match Filemap::open() {
-                Ok(filemap) => return Ok(with_filemap(filemap, perf().ok(), notes)),
+                Ok(filemap) => {
+                    let (source, sources) = with_filemap(filemap, rings.ok(), notes);
+                    let source = if exact && sources.perf.is_some() { Source::Perf } else { source };
+                    return Ok((source, sources));
+                }
                 Err(error) => notes.push(format!("not by filemap trace points, which see ranges exactly: {error}")),
             }
-            match perf() {
+            match rings {
                 Ok(perf) => Ok(with_perf(perf, notes)),
                 Err(error) => {
                     notes.push(format!("not by perf events, which see the order: {error} (perf_event_paranoid?)"));

@@ -3,6 +3,9 @@
 //! Unmapping is not told by the kernel's events, and need not be: an address that is used again was mapped again first.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+
+use units::PAGE_BYTES;
 
 use crate::files::FileIndex;
 
@@ -19,6 +22,8 @@ pub(crate) struct Area {
     pub(crate) offset: u64,
     /// Whether code may run there.
     pub(crate) executable: bool,
+    /// Whether a fault maps one page, and not what is around it too.
+    pub(crate) exact: bool,
 }
 
 /// The mappings of a process, the latest at each address.
@@ -61,6 +66,20 @@ impl Space {
         (address < area.end).then_some(area)
     }
 
+    /// Faults in mappings that lie within `range` map one page from now on.
+    pub(crate) fn make_exact(&mut self, range: &Range<u64>) {
+        let inside = self.areas.range_mut(range.clone()).map(|(_, area)| area);
+        // The end of a mapping is rounded to pages in one place and not in the other.
+        let page = PAGE_BYTES as u64;
+        let end = range.end.next_multiple_of(page);
+        inside.filter(|area| area.end.next_multiple_of(page) <= end).for_each(|area| area.exact = true);
+    }
+
+    /// Faults map what is around again: a new process has the mappings of the old one, but nothing of how they are watched.
+    pub(crate) fn make_inexact(&mut self) {
+        self.areas.values_mut().for_each(|area| area.exact = false);
+    }
+
     /// All is unmapped: a new program.
     pub(crate) fn clear(&mut self) {
         self.areas.clear();
@@ -72,7 +91,14 @@ mod tests {
     use super::*;
 
     fn area(start: u64, end: u64, file: u32) -> Area {
-        Area { start, end, file: Some(FileIndex(file)), offset: 0x1000 * u64::from(file), executable: false }
+        Area {
+            start,
+            end,
+            file: Some(FileIndex(file)),
+            offset: 0x1000 * u64::from(file),
+            executable: false,
+            exact: false,
+        }
     }
 
     #[test]
@@ -92,6 +118,20 @@ mod tests {
         assert_eq!(at(&space, 0x6000), Some((0x6000, 0x9000, 0x6000)));
         space.insert(area(0, 0x10000, 4));
         assert_eq!(at(&space, 0x8000), Some((0, 0x10000, 0x4000)));
+    }
+
+    #[test]
+    fn exact_is_a_mapping_that_lies_within_until_a_fork() {
+        let mut space = Space::default();
+        space.insert(area(0x1000, 0x2fff, 1));
+        space.insert(area(0x3000, 0x9000, 2));
+        space.make_exact(&(0x1000..0x5000));
+        let exact = |space: &Space| [0x1000, 0x3000].map(|address| space.at(address).is_some_and(|area| area.exact));
+        assert_eq!(exact(&space), [true, false]);
+        space.make_exact(&(0x3000..0x9000));
+        assert_eq!(exact(&space), [true, true]);
+        space.make_inexact();
+        assert_eq!(exact(&space), [false, false]);
     }
 
     #[test]

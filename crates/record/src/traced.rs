@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use rustix::fs::{major, minor};
-use tracee::follow::Call;
+use tracee::exact::process_of;
+use tracee::follow::{Call, Seen};
 use tracee::perf::{Map, What};
 use tracee::seccomp::READS;
 
@@ -47,21 +48,29 @@ impl Interpreter {
         Interpreter { to, processes: HashMap::new(), folders: Folders::default() }
     }
 
+    /// Something was seen of a thread.
+    pub(crate) fn seen(&mut self, seen: Seen) {
+        match seen {
+            Seen::Call(call) => self.call(&call),
+            Seen::Exact { thread, range } => self.send(thread, Did::Exact(range)),
+        }
+    }
+
     /// A call returned.
-    pub(crate) fn seen(&mut self, call: Call) {
+    fn call(&mut self, call: &Call) {
         let [first, second, third, fourth, fifth, sixth] = call.arguments;
         let number = call.number;
         if number == tracee::seccomp::MMAP {
             // Errors are the last page of addresses.
             if !(-4095..0).contains(&call.result) {
-                self.mapped(&call, fifth as i32, call.result as u64, second, sixth, third as u32);
+                self.mapped(call, fifth as i32, call.result as u64, second, sixth, third as u32);
             }
         } else if READS.contains(&number) {
             let is_placed = tracee::seccomp::PLACED_READS.contains(&number);
-            self.read(&call, first as i32, is_placed.then_some(fourth));
+            self.read(call, first as i32, is_placed.then_some(fourth));
         } else if number == tracee::seccomp::GETDENTS {
             if call.result > 0 {
-                self.open(&call, first as i32);
+                self.open(call, first as i32);
             }
         } else {
             // Where the path is, and the flags of an open.
@@ -69,15 +78,15 @@ impl Interpreter {
             let (folder, path) = if is_at { (first as i32, second) } else { (AT_CWD, first) };
             let flags = if is_at { third } else { second };
             if call.result == NO_SUCH_FILE {
-                self.missed(&call, folder, path);
+                self.missed(call, folder, path);
             } else if call.result >= 0 && tracee::seccomp::is_open(number) && flags & (OPEN_WRITE | OPEN_PATH) == 0 {
-                self.open_file(&call, call.result as i32);
+                self.open_file(call, call.result as i32);
             }
         }
     }
 
-    fn send(&mut self, call: &Call, what: Did) {
-        let process = self.process(call.thread);
+    fn send(&mut self, thread: u32, what: Did) {
+        let process = self.process(thread);
         // The collector may have ended after a failure of its own.
         let _ = self.to.send(Raw { at: now(), process, what });
     }
@@ -87,18 +96,14 @@ impl Interpreter {
         if self.processes.len() >= THREADS_MAX {
             self.processes.clear();
         }
-        *self.processes.entry(thread).or_insert_with(|| {
-            let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-            let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-            line.and_then(|number| number.trim().parse().ok()).unwrap_or(thread)
-        })
+        *self.processes.entry(thread).or_insert_with(|| process_of(thread))
     }
 
     fn mapped(&mut self, call: &Call, fd: i32, start: u64, bytes: u64, offset: u64, protection: u32) {
         let Some((path, metadata)) = behind(call.thread, fd) else { return };
         let device = (major(metadata.dev()), minor(metadata.dev()));
         let map = Map { start, bytes, offset, device, inode: metadata.ino(), protection, path };
-        self.send(call, Did::Perf(What::Map(map)));
+        self.send(call.thread, Did::Perf(What::Map(map)));
     }
 
     fn read(&mut self, call: &Call, fd: i32, offset: Option<u64>) {
@@ -106,21 +111,21 @@ impl Interpreter {
         let Some((path, metadata)) = behind(call.thread, fd).filter(|(_, metadata)| metadata.is_file()) else { return };
         let Some(offset) = offset.or_else(|| Some(place(call.thread, fd)?.saturating_sub(bytes))) else { return };
         let identity = identity(&metadata);
-        self.send(call, Did::Opened { identity, path, directory: false });
-        self.send(call, Did::Range { identity, offset, bytes, missing: false });
+        self.send(call.thread, Did::Opened { identity, path, directory: false });
+        self.send(call.thread, Did::Range { identity, offset, bytes, missing: false });
     }
 
     fn open(&mut self, call: &Call, fd: i32) {
         if let Some((path, metadata)) = behind(call.thread, fd) {
             let directory = metadata.is_dir();
-            self.send(call, Did::Opened { identity: identity(&metadata), path, directory });
+            self.send(call.thread, Did::Opened { identity: identity(&metadata), path, directory });
         }
     }
 
     /// A directory that is opened is not one whose names are read yet.
     fn open_file(&mut self, call: &Call, fd: i32) {
         if let Some((path, metadata)) = behind(call.thread, fd).filter(|(_, metadata)| metadata.is_file()) {
-            self.send(call, Did::Opened { identity: identity(&metadata), path, directory: false });
+            self.send(call.thread, Did::Opened { identity: identity(&metadata), path, directory: false });
         }
     }
 
@@ -133,7 +138,7 @@ impl Interpreter {
         let path = Path::new(OsStr::from_bytes(&path)).to_path_buf();
         let path = if path.is_absolute() { path } else { fs::read_link(from).unwrap_or_default().join(path) };
         if let Some(path) = self.folders.resolve(path.as_os_str().as_bytes()) {
-            self.send(call, Did::Missed { path });
+            self.send(call.thread, Did::Missed { path });
         }
     }
 }

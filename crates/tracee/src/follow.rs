@@ -9,9 +9,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use crate::exact::{Ended, Exact};
 use crate::ptrace::Number;
 
 /// A named call that has returned.
@@ -25,6 +27,29 @@ pub struct Call {
     pub arguments: [u64; 6],
     /// Its result; negative: an error number.
     pub result: i64,
+}
+
+/// What [`follow`] tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A named call returned; its thread stands still meanwhile, so that its descriptors and memory can be looked at.
+    Call(Call),
+    /// Page faults of the thread's process come one by one at these addresses from now on.
+    Exact {
+        /// The thread.
+        thread: u32,
+        /// Addresses of a mapped file.
+        range: Range<u64>,
+    },
+}
+
+impl Call {
+    /// Where a file lies that it mapped.
+    fn mapped(&self, result: i64) -> Option<Range<u64>> {
+        let is_mapping = self.number == libc::SYS_mmap && !(-4095..0).contains(&result);
+        let start = result as u64;
+        is_mapping.then(|| start..start.saturating_add(self.arguments[1]))
+    }
 }
 
 /// Stops by what they were for.
@@ -50,11 +75,15 @@ const OPTIONS: i32 = libc::PTRACE_O_TRACESECCOMP
     | libc::PTRACE_O_EXITKILL;
 
 /// Follows the program `first`, which has just become itself, until no process is left that it started. `seen` is told of every
-/// named call while the caller is stopped, so that its descriptors and memory can still be looked at.
+/// named call. With `exact`, page faults of mapped files come one by one ([`crate::exact`]), where the kernel can; the filter must
+/// then stop at all mappings of files.
 ///
 /// # Errors
 /// The program is not there to be traced, by this thread. No later failure is one: a process that was killed is simply gone.
-pub fn follow(first: u32, mut seen: impl FnMut(Call)) -> io::Result<(ExitStatus, Counts)> {
+pub fn follow(first: u32, exact: bool, mut seen: impl FnMut(Seen)) -> io::Result<(ExitStatus, Counts)> {
+    let mut exact = exact.then(Exact::default);
+    // What a call came upon while it waited for one thread.
+    let mut ended_meanwhile = None;
     let mut counts = Counts::default();
     let mut known = HashSet::from([first]);
     let mut entered: HashMap<u32, Call> = HashMap::new();
@@ -66,8 +95,9 @@ pub fn follow(first: u32, mut seen: impl FnMut(Call)) -> io::Result<(ExitStatus,
     }
     ptrace(libc::PTRACE_SETOPTIONS, first, OPTIONS as usize)?;
     go_on(libc::PTRACE_CONT, first, 0);
-    while let Ok((thread, status)) = wait_for(-1) {
+    while let Ok((thread, status)) = ended_meanwhile.take().map_or_else(|| wait_for(-1), Ok) {
         if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+            exact.iter_mut().for_each(|exact| exact.forget(thread));
             known.remove(&thread);
             entered.remove(&thread);
             if thread == first {
@@ -87,13 +117,26 @@ pub fn follow(first: u32, mut seen: impl FnMut(Call)) -> io::Result<(ExitStatus,
             if let Some(call) = entered.remove(&thread) {
                 count(&mut counts, call.number);
                 if let Some(result) = result_of(thread) {
-                    seen(Call { result, ..call });
+                    seen(Seen::Call(Call { result, ..call }));
+                    let mapped = call.mapped(result);
+                    if let (Some(exact), Some(range)) = (&mut exact, mapped) {
+                        match exact.mapped(thread, range) {
+                            Ok(ranges) => ranges.into_iter().for_each(|range| seen(Seen::Exact { thread, range })),
+                            Err(Ended(status)) => {
+                                ended_meanwhile = Some((thread, status));
+                                continue;
+                            }
+                        }
+                    }
                 }
             }
             go_on(libc::PTRACE_CONT, thread, 0);
             continue;
         }
         counts.others += 1;
+        if event == libc::PTRACE_EVENT_EXEC {
+            exact.iter_mut().for_each(|exact| exact.forget(thread));
+        }
         let is_new = known.insert(thread);
         // A new thread begins with a stop signal of the kernel's own.
         let is_ours = event != 0 || (is_new && signal == libc::SIGSTOP) || is_group_stop(thread, signal);
@@ -111,7 +154,7 @@ fn count(counts: &mut Counts, number: i64) {
     }
 }
 
-fn wait_for(who: i32) -> io::Result<(u32, i32)> {
+pub(crate) fn wait_for(who: i32) -> io::Result<(u32, i32)> {
     let mut status = 0;
     loop {
         // Other threads of this process have children of their own.
@@ -129,18 +172,18 @@ fn wait_for(who: i32) -> io::Result<(u32, i32)> {
     }
 }
 
-fn ptrace(request: Number, thread: u32, data: usize) -> io::Result<()> {
+pub(crate) fn ptrace(request: Number, thread: u32, data: usize) -> io::Result<()> {
     // SAFETY: requests with a number as data, which touch no memory of ours.
     let done = unsafe { libc::ptrace(request as _, thread as libc::pid_t, 0_usize, data) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// A thread that was killed meanwhile cannot go on, and need not.
-fn go_on(request: Number, thread: u32, signal: i32) {
+pub(crate) fn go_on(request: Number, thread: u32, signal: i32) {
     let _ = ptrace(request, thread, signal as usize);
 }
 
-fn call_info(thread: u32) -> Option<CallInfo> {
+pub(crate) fn call_info(thread: u32) -> Option<CallInfo> {
     let mut info: CallInfo = [0; 11];
     let (bytes, to) = (size_of::<CallInfo>(), info.as_mut_ptr());
     // SAFETY: the kernel writes at most `bytes` bytes to `info`, which has them.
@@ -151,7 +194,7 @@ fn call_info(thread: u32) -> Option<CallInfo> {
 /// Since Linux 5.3.
 const PTRACE_GET_SYSCALL_INFO: Number = 0x420e;
 /// Kinds of its answers, in the first byte.
-const INFO_EXIT: u64 = 2;
+pub(crate) const INFO_EXIT: u64 = 2;
 const INFO_SECCOMP: u64 = 3;
 
 fn entering(thread: u32) -> Option<Call> {

@@ -42,6 +42,7 @@
 #![cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 
 pub mod child;
+pub mod exact;
 pub mod follow;
 pub mod perf;
 pub mod residency;

@@ -29,6 +29,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/preload/src/reads/writer.rs",
     "crates/preload/src/trap.rs",
     "crates/tracee/src/child.rs",
+    "crates/tracee/src/exact.rs",
     "crates/tracee/src/follow.rs",
     "crates/tracee/src/perf.rs",
     "crates/tracee/src/ptrace.rs",

@@ -6,8 +6,8 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use record::{ReadsChoice, Request};
-use support::{PAGES, Place, pages, windows};
+use record::{MapsChoice, ReadsChoice, Request};
+use support::{PAGES, Place, faulted, pages, windows};
 use trace::{Event, Found};
 
 /// A trace of touch.c with these arguments holds exactly these pages of the data file.
@@ -21,18 +21,26 @@ fn check(place: &Place, request: Request, expected: &BTreeSet<u32>) -> Vec<Event
 }
 
 #[test]
-fn perf_touched_pages_are_recorded_with_their_windows() {
+fn perf_touched_pages_are_recorded() {
     let Some(place) = Place::new("perf") else { return };
     let last = PAGES - 1;
     let request = place.request(&["map", "DATA", "3", "100", "101", "517", &last.to_string()]);
-    check(&place, request, &windows(&[3, 100, 517, last]));
+    check(&place, request, &faulted(&[3, 100, 101, 517, last]));
+}
+
+#[test]
+fn perf_without_stops_sees_windows() {
+    let Some(place) = Place::new("perf") else { return };
+    let mut request = place.request(&["map", "DATA", "3", "100", "101"]);
+    request.maps = MapsChoice::Perf;
+    check(&place, request, &windows(&[3, 100]));
 }
 
 #[test]
 fn perf_threads_and_children_are_followed() {
     let Some(place) = Place::new("perf") else { return };
-    check(&place, place.request(&["thread", "DATA", "200"]), &windows(&[200]));
-    let events = check(&place, place.request(&["fork", "DATA", "300"]), &windows(&[300]));
+    check(&place, place.request(&["thread", "DATA", "200"]), &faulted(&[200]));
+    let events = check(&place, place.request(&["fork", "DATA", "300"]), &faulted(&[300]));
     let names: Vec<&[u8]> = events.iter().filter_map(support::name).collect();
     assert_eq!(names.len(), 2, "a child has a token of its own");
     assert_eq!(names[0], names[1]);
@@ -43,7 +51,7 @@ fn perf_each_program_of_an_exec_chain_has_a_token() {
     let Some(place) = Place::new("perf") else { return };
     let program = place.program();
     let request = place.request(&["exec", &program, "exec", &program, "map", "DATA", "40"]);
-    let events = check(&place, request, &windows(&[40]));
+    let events = check(&place, request, &faulted(&[40]));
     assert_eq!(events.iter().filter_map(support::name).count(), 3);
     let ends = events.iter().filter(|event| matches!(event, Event::End { .. })).count();
     assert_eq!(ends, 3);
@@ -80,7 +88,7 @@ fn perf_code_is_where_instructions_start() {
 fn perf_static_programs_are_recorded() {
     let Some(place) = Place::new("perf") else { return };
     let Some(place) = place.with_static_program() else { return };
-    check(&place, place.request(&["map", "DATA", "64"]), &windows(&[64]));
+    check(&place, place.request(&["map", "DATA", "64"]), &faulted(&[64]));
 }
 
 #[test]
@@ -103,7 +111,7 @@ fn perf_a_tiny_ring_loses_records_and_says_so() {
 #[test]
 fn perf_nobody_can_record_too() {
     let Some(place) = Place::new("perf") else { return };
-    support::as_nobody(&place, &["map", "DATA", "3", "100"], &windows(&[3, 100]));
+    support::as_nobody(&place, &["map", "DATA", "3", "100"], &faulted(&[3, 100]));
 }
 
 #[test]

@@ -4,14 +4,14 @@ use record::{ReadsChoice, SourceChoice};
 use trace::Source;
 
 use crate::check;
-use crate::support::{self, PAGES, Place, pages, windows};
+use crate::support::{self, PAGES, Place, faulted, pages};
 
 #[test]
 fn filemap_touched_pages_are_recorded() {
     let Some(place) = Place::new("filemap") else { return };
     let mut request = place.request(&["map", "DATA", "3", "100", "517"]);
     (request.source, request.reads) = (SourceChoice::Filemap, ReadsChoice::None);
-    check(&place, request, &windows(&[3, 100, 517]));
+    check(&place, request, &faulted(&[3, 100, 517]));
 }
 
 #[test]

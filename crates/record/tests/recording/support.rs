@@ -107,6 +107,17 @@ pub fn windows(pages: &[u32]) -> BTreeSet<u32> {
         .collect()
 }
 
+/// What page faults on these pages tell: the pages, or their windows on a kernel that cannot do better.
+pub fn faulted(pages: &[u32]) -> BTreeSet<u32> {
+    match tracee::exact::probe() {
+        Ok(()) => pages.iter().copied().collect(),
+        Err(error) => {
+            println!("windows of 64 KiB, not pages, are tested here: {error}");
+            windows(pages)
+        }
+    }
+}
+
 pub fn pages(range: RangeInclusive<u32>) -> BTreeSet<u32> {
     range.collect()
 }

@@ -30,6 +30,24 @@ impl Arch for Aarch64 {
         ptrace::setregset::<NT_PRSTATUS>(tid, registers)
     }
 
+    type Registers = libc::user_regs_struct;
+
+    fn registers(tid: Pid) -> Result<Self::Registers, Errno> {
+        ptrace::getregset::<NT_PRSTATUS>(tid)
+    }
+
+    fn set_registers(tid: Pid, registers: &Self::Registers) -> Result<(), Errno> {
+        ptrace::setregset::<NT_PRSTATUS>(tid, *registers)
+    }
+
+    /// SVC is four bytes; the number stands in x8.
+    fn call_again(registers: &Self::Registers, number: i64, argument: u64) -> Self::Registers {
+        let mut registers = *registers;
+        registers.pc -= 4;
+        (registers.regs[8], registers.regs[0]) = (number as u64, argument);
+        registers
+    }
+
     /// The result has taken the place of the first argument, and the kernel's copy of that is not shown to tracers.
     fn restart_call(_: Pid, _: impl FnOnce() -> bool) -> Result<(), Errno> {
         Ok(())

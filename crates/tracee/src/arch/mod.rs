@@ -35,6 +35,18 @@ pub(crate) trait Arch {
     /// Sets where a stopped thread goes on.
     fn set_pc(tid: Pid, address: u64) -> Result<(), Errno>;
 
+    /// The registers of a thread.
+    type Registers: Clone;
+
+    /// The registers of a stopped thread.
+    fn registers(tid: Pid) -> Result<Self::Registers, Errno>;
+
+    /// Gives a stopped thread these registers.
+    fn set_registers(tid: Pid, registers: &Self::Registers) -> Result<(), Errno>;
+
+    /// The registers of a thread that stands behind a system call, changed so that it makes another one with one argument.
+    fn call_again(registers: &Self::Registers, number: i64, argument: u64) -> Self::Registers;
+
     /// A stopped thread may have been woken from a system call that the kernel does not start again by itself, as it does
     /// for most. If `may_restart` agrees, it goes on in that call as if nothing had been. Where the arguments of the call
     /// are lost by then, nothing is done, and the program sees EINTR.

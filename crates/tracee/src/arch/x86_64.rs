@@ -49,6 +49,21 @@ impl Arch for X86_64 {
         ptrace::write_user(tid, RIP as *mut _, address as i64)
     }
 
+    type Registers = libc::user_regs_struct;
+
+    fn registers(tid: Pid) -> Result<Self::Registers, Errno> {
+        ptrace::getregs(tid)
+    }
+
+    fn set_registers(tid: Pid, registers: &Self::Registers) -> Result<(), Errno> {
+        ptrace::setregs(tid, *registers)
+    }
+
+    fn call_again(registers: &Self::Registers, number: i64, argument: u64) -> Self::Registers {
+        let (rip, rax) = (registers.rip - SYSCALL_BYTES, number as u64);
+        libc::user_regs_struct { rip, rax, rdi: argument, ..*registers }
+    }
+
     fn restart_call(tid: Pid, may_restart: impl FnOnce() -> bool) -> Result<(), Errno> {
         let mut registers = ptrace::getregs(tid)?;
         let is_interrupted = registers.rax as i64 == -i64::from(libc::EINTR);

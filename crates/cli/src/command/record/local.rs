@@ -51,7 +51,7 @@ pub struct Options {
 enum SourceArg {
     /// The best that works here
     Auto,
-    /// Page faults as perf events: no root, no stops
+    /// Page faults as perf events: no root
     Perf,
     /// The kernel's filemap trace points: exact ranges; root
     Filemap,
@@ -82,11 +82,11 @@ enum CandidatesArg {
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 enum MapsArg {
-    /// Perf events, or stops where there are none
+    /// Perf events, and stops at each mapping of a file where page faults can be made exact so, or there are no perf events
     Auto,
-    /// Perf events
+    /// Perf events: no stops, and page faults tell 64 KiB each
     Perf,
-    /// Stops at each mapping of a file as well
+    /// Stops at each mapping of a file as well; page faults tell pages since Linux 6.7
     Seccomp,
     /// Stops at each mapping of a file that code may run in as well
     SeccompExec,
