@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use trace::Source;
 use tracee::perf::Rings;
-use tracee::seccomp::{Calls, Filter, LOOKUPS, Maps, READS};
+use tracee::seccomp::{Calls, Filter, Maps, READS, lookups};
 
 use crate::collector::Sources;
 use crate::error::RecordError;
@@ -59,7 +59,7 @@ pub(crate) fn choose(request: &Request, notes: &mut Vec<String>) -> Result<Chose
         MapsChoice::Seccomp => Maps::Files,
         MapsChoice::SeccompExecutable => Maps::Executable,
     };
-    let numbers = if by_stops { [READS, LOOKUPS].concat() } else { Vec::new() };
+    let numbers = if by_stops { [READS, &lookups()].concat() } else { Vec::new() };
     let calls = Calls { maps, numbers };
     let filter = (by_stops || maps != Maps::None).then(|| Filter::new(&calls));
     if filter.is_some() {

@@ -14,7 +14,7 @@ use rustix::fs::{major, minor};
 use tracee::exact::process_of;
 use tracee::follow::{Call, Seen};
 use tracee::perf::{Map, What};
-use tracee::seccomp::READS;
+use tracee::seccomp::{MMAP, MMAP_UNIT, READS};
 
 use crate::collector::now;
 use crate::files::Identity;
@@ -60,10 +60,17 @@ impl Interpreter {
     fn call(&mut self, call: &Call) {
         let [first, second, third, fourth, fifth, sixth] = call.arguments;
         let number = call.number;
-        if number == tracee::seccomp::MMAP {
+        if number == MMAP {
             // Errors are the last page of addresses.
             if !(-4095..0).contains(&call.result) {
-                self.mapped(call, fifth as i32, call.result as u64, second, sixth, third as u32);
+                self.mapped(
+                    call,
+                    fifth as i32,
+                    call.result as u64,
+                    second,
+                    sixth.saturating_mul(MMAP_UNIT),
+                    third as u32,
+                );
             }
         } else if READS.contains(&number) {
             let is_placed = tracee::seccomp::PLACED_READS.contains(&number);

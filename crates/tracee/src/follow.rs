@@ -15,6 +15,7 @@ use std::process::ExitStatus;
 
 use crate::exact::{Ended, Exact};
 use crate::ptrace::Number;
+use crate::seccomp::MMAP;
 
 /// A named call that has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub enum Seen {
 impl Call {
     /// Where a file lies that it mapped.
     fn mapped(&self, result: i64) -> Option<Range<u64>> {
-        let is_mapping = self.number == libc::SYS_mmap && !(-4095..0).contains(&result);
+        let is_mapping = self.number == MMAP && !(-4095..0).contains(&result);
         let start = result as u64;
         is_mapping.then(|| start..start.saturating_add(self.arguments[1]))
     }
@@ -149,7 +150,7 @@ pub fn follow(first: u32, exact: bool, mut seen: impl FnMut(Seen)) -> io::Result
 
 fn count(counts: &mut Counts, number: i64) {
     match number {
-        libc::SYS_mmap => counts.maps += 1,
+        MMAP => counts.maps += 1,
         _ => counts.calls += 1,
     }
 }

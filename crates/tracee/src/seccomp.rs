@@ -31,55 +31,67 @@ pub enum Maps {
 }
 
 /// The call that maps a file.
+#[cfg(not(target_arch = "arm"))]
 pub const MMAP: i64 = libc::SYS_mmap;
+/// The call that maps a file.
+#[cfg(target_arch = "arm")]
+pub const MMAP: i64 = libc::SYS_mmap2 as i64;
+
+/// Bytes of which the last argument of [`MMAP`] is a multiple.
+pub const MMAP_UNIT: u64 = if cfg!(target_arch = "arm") { 4096 } else { 1 };
 
 /// The call that reads the names of a directory.
-pub const GETDENTS: i64 = libc::SYS_getdents64;
+pub const GETDENTS: i64 = number(libc::SYS_getdents64);
 
 /// Calls that read from a place given in their fourth argument.
-pub const PLACED_READS: &[i64] = &[libc::SYS_pread64, libc::SYS_preadv];
+pub const PLACED_READS: &[i64] = &[number(libc::SYS_pread64), number(libc::SYS_preadv)];
 
 /// Calls that read from a descriptor.
-pub const READS: &[i64] = &[libc::SYS_read, libc::SYS_pread64, libc::SYS_readv, libc::SYS_preadv];
+pub const READS: &[i64] =
+    &[number(libc::SYS_read), number(libc::SYS_pread64), number(libc::SYS_readv), number(libc::SYS_preadv)];
 
-/// Calls that open a path or look for one, and the one that reads names.
+/// Calls with a path relative to a descriptor.
+const RELATIVE: [i64; 5] = [
+    number(libc::SYS_openat),
+    FSTATAT,
+    number(libc::SYS_statx),
+    number(libc::SYS_faccessat),
+    number(libc::SYS_faccessat2),
+];
+
+#[cfg(not(target_arch = "arm"))]
+const FSTATAT: i64 = libc::SYS_newfstatat;
+#[cfg(target_arch = "arm")]
+const FSTATAT: i64 = number(libc::SYS_fstatat64);
+
+/// Calls with a path that is the first argument: younger architectures have none. The first of them opens.
 #[cfg(target_arch = "x86_64")]
-pub const LOOKUPS: &[i64] = &[
-    libc::SYS_openat,
-    libc::SYS_open,
-    libc::SYS_stat,
-    libc::SYS_lstat,
-    libc::SYS_access,
-    libc::SYS_newfstatat,
-    libc::SYS_statx,
-    libc::SYS_faccessat,
-    libc::SYS_faccessat2,
-    libc::SYS_getdents64,
-];
-/// Calls that open a path or look for one, and the one that reads names.
-#[cfg(not(target_arch = "x86_64"))]
-pub const LOOKUPS: &[i64] = &[
-    libc::SYS_openat,
-    libc::SYS_newfstatat,
-    libc::SYS_statx,
-    libc::SYS_faccessat,
-    libc::SYS_faccessat2,
-    libc::SYS_getdents64,
-];
+const OLD_LOOKUPS: &[i64] = &[libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access];
+#[cfg(target_arch = "arm")]
+const OLD_LOOKUPS: &[i64] =
+    &[number(libc::SYS_open), number(libc::SYS_stat64), number(libc::SYS_lstat64), number(libc::SYS_access)];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "arm")))]
+const OLD_LOOKUPS: &[i64] = &[];
 
-/// Whether a call of [`LOOKUPS`] opens what it finds.
-pub fn is_open(number: i64) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    if number == libc::SYS_open {
-        return true;
-    }
-    number == libc::SYS_openat
+/// Calls that open a path or look for one, and the one that reads names.
+pub fn lookups() -> Vec<i64> {
+    [OLD_LOOKUPS, &RELATIVE, &[GETDENTS]].concat()
 }
 
-/// Whether the path of a call of [`LOOKUPS`] is its second argument and relative to its first.
-pub fn is_relative(number: i64) -> bool {
-    let calls = [libc::SYS_openat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_faccessat, libc::SYS_faccessat2];
-    calls.contains(&number)
+/// Numbers of calls are as long as a word of the processor.
+#[allow(clippy::unnecessary_cast)]
+const fn number(call: libc::c_long) -> i64 {
+    call as i64
+}
+
+/// Whether a call of [`lookups`] opens what it finds.
+pub fn is_open(call: i64) -> bool {
+    call == number(libc::SYS_openat) || OLD_LOOKUPS.first() == Some(&call)
+}
+
+/// Whether the path of a call of [`lookups`] is its second argument and relative to its first.
+pub fn is_relative(call: i64) -> bool {
+    RELATIVE.contains(&call)
 }
 
 /// `AUDIT_ARCH_X86_64`; calls of other kinds of programs (32 bits) are let through.
@@ -88,6 +100,10 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 /// `AUDIT_ARCH_AARCH64`.
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// `AUDIT_ARCH_ARM`.
+#[cfg(target_arch = "arm")]
+const ARCHITECTURE: u32 = 0x4000_0028;
 
 /// Offsets in `struct seccomp_data`: the lower halves of its fields, on little-endian machines.
 const AT_NUMBER: u32 = 0;
@@ -130,7 +146,7 @@ impl Filter {
             ],
         };
         if !tests.is_empty() {
-            program.push(skip_unless_equal(libc::SYS_mmap as u32, tests.len() as u8));
+            program.push(skip_unless_equal(MMAP as u32, tests.len() as u8));
             program.extend(tests);
         }
         program.push(finish(RETURN_ALLOW));
@@ -225,7 +241,7 @@ mod tests {
     fn mappings_stop_by_their_arguments() {
         let map = |maps, protection: i32, flags: i32| {
             let filter = Filter::new(&Calls { maps, numbers: vec![libc::SYS_read] });
-            answer(&filter, ARCHITECTURE, libc::SYS_mmap, [0, 0, protection as u32, flags as u32, 0, 0])
+            answer(&filter, ARCHITECTURE, MMAP, [0, 0, protection as u32, flags as u32, 0, 0])
         };
         let (read, code) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_EXEC);
         let (file, memory) = (libc::MAP_PRIVATE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

@@ -28,7 +28,8 @@ pub struct AnalyseConfig {
     /// Longest hole between touched pages that is fetched with them. 16 KiB: reading them takes a disk of 120 MB/s 0.14 ms, about as
     /// long as another request.
     pub hole_pages_max: u32,
-    /// Pages in holes, in percent of touched pages, over the whole plan. Never more than [`OVER_FETCH_PERCENT_MAX`].
+    /// Pages in holes, in percent of touched pages, over the whole plan. Never more than [`OVER_FETCH_PERCENT_MAX`]; half of
+    /// that by default, because the kernel reads ahead of what the program asks for itself.
     pub over_fetch_percent_max: u32,
 }
 
@@ -43,7 +44,7 @@ impl Default for AnalyseConfig {
             auto: false,
             runs_min: 2,
             hole_pages_max: 4,
-            over_fetch_percent_max: OVER_FETCH_PERCENT_MAX,
+            over_fetch_percent_max: OVER_FETCH_PERCENT_MAX / 2,
         }
     }
 }

@@ -255,7 +255,8 @@ fn small_holes_are_closed_while_they_are_few() {
     let read = |pages: &[&str]| {
         let lines = pages.iter().map(|pages| format!("0 read 1 share/a {pages}\n"));
         let run = format!("0 start 1 bin/app\n{}", lines.collect::<String>());
-        let (analysis, text) = plan_of(&[&run], &Machine(sizes()), &config());
+        let config = AnalyseConfig { over_fetch_percent_max: 20, ..config() };
+        let (analysis, text) = plan_of(&[&run], &Machine(sizes()), &config);
         let extents: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("  read share/a ")).collect();
         (extents.join(" "), analysis.report.pages_hole)
     };
