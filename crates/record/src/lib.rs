@@ -46,7 +46,7 @@ use trace::Source;
 
 pub use assembler::Summary;
 pub use error::RecordError;
-pub use library::{LIBRARY, find_library};
+pub use library::{AUDITOR, LIBRARY, find_auditor, find_library};
 pub use request::{CandidatesChoice, MapsChoice, ReadsChoice, Request, SourceChoice};
 pub use tracee::follow::Counts;
 

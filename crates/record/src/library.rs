@@ -22,6 +22,9 @@ use crate::ring;
 /// The library's file name.
 pub const LIBRARY: &str = "librunnel_trace.so";
 
+/// The file name of the library that tells a launcher of loaded libraries; it lies beside [`LIBRARY`].
+pub const AUDITOR: &str = "librunnel_audit.so";
+
 /// The variable that tells the library where the ring is.
 const VARIABLE: &str = "RUNNEL_TRACE_RING";
 
@@ -34,11 +37,20 @@ const PATIENCE_ROUNDS: u32 = 50;
 
 /// Where the library is: beside this program, or in `../lib/runnel` or `../lib` from there. None if LD_PRELOAD cannot name it.
 pub fn find_library() -> Option<PathBuf> {
+    find(LIBRARY)
+}
+
+/// Where the auditor is: as [`find_library`], for LD_AUDIT.
+pub fn find_auditor() -> Option<PathBuf> {
+    find(AUDITOR)
+}
+
+fn find(name: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let folder = program.parent()?;
     let candidates = [folder.to_path_buf(), folder.join("../lib/runnel"), folder.join("../lib")];
-    let found = candidates.into_iter().map(|folder| folder.join(LIBRARY)).find(|path| path.is_file())?;
-    // LD_PRELOAD separates by these, and has no way to quote them.
+    let found = candidates.into_iter().map(|folder| folder.join(name)).find(|path| path.is_file())?;
+    // LD_PRELOAD separates by these, LD_AUDIT by the colon, and both have no way to quote them.
     (!found.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte))).then_some(found)
 }
 

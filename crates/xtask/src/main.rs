@@ -37,14 +37,15 @@ fn ci() -> anyhow::Result<()> {
     step("tidy", || tidy::run(&root()))?;
     step("format", || cargo(&["fmt", "--all", "--check"]))?;
     step("lints", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))?;
-    // Tests of launching use it where it lies beside the binary.
-    step("preloaded library", || cargo(&["build", "--package", "runnel-preload", "--quiet"]))?;
+    // Tests of launching use them where they lie beside the binary.
+    step("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-audit", "--quiet"]))?;
     step("tests", || cargo(&["test", "--workspace", "--quiet"]))?;
     step("device build", || {
         cargo(&["clippy", "--package", "runnel", "--no-default-features", "--quiet", "--", "-D", "warnings"])
     })?;
     step("release build", || {
-        cargo(&["build", "--release", "--package", "runnel", "--package", "runnel-preload", "--quiet"])
+        let packages = ["--package", "runnel", "--package", "runnel-preload", "--package", "runnel-audit"];
+        cargo(&[&["build", "--release"], &packages[..], &["--quiet"]].concat())
     })?;
     step("demo", || {
         let status = Command::new(root().join("target/release/runnel")).arg("demo").status()?;

@@ -20,6 +20,8 @@ const IMPURE: &[&str] =
 
 /// Files that may hold `unsafe`, each block with its SAFETY note.
 const UNSAFE_FILES: &[&str] = &[
+    "crates/audit/src/linker.rs",
+    "crates/audit/src/report.rs",
     "crates/bench/src/lab/guest/pages.rs",
     "crates/launch/src/fiemap.rs",
     "crates/launch/src/priority.rs",
@@ -66,6 +68,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("preload", &[]),
+    ("audit", &[]),
     ("tracee", &[]),
     ("launch", &["tracee", "trace", "profile", "elf"]),
     ("xtask", &[]),

@@ -256,6 +256,9 @@ pub fn told(analysis: &Analysis) -> String {
         progress::human(bytes(plan)),
         if own == 1 { "" } else { "s" },
     );
+    if analysis.report.libraries > 0 {
+        text.push_str(&format!(" ({} without ptrace, where a library tells)", analysis.report.libraries));
+    }
     if analysis.report.linked > 0 {
         text.push_str(&format!(", {} groups go with an earlier one", analysis.report.linked));
     }

@@ -2,7 +2,8 @@
 //!
 //! Bursts of one run, the reference, make the groups ([`super::burst`]), all runs together say what is in them (`merge`), pages become
 //! extents (`extent`), and each later group gets the first unique address of the idle period before it (`breakpoint`) or, where
-//! there is none, goes with the nearest earlier group that has a trigger of its own. What the files are now is asked of
+//! there is none, goes with the nearest earlier group that has a trigger of its own; and, for programs without breakpoints, the first
+//! library that is new in that period (`library`). What the files are now is asked of
 //! the caller ([`Files`]), so that this stays a pure function.
 
 use std::collections::{HashMap, HashSet};
@@ -13,8 +14,9 @@ use units::{Moment, PAGE_BYTES};
 use super::breakpoint::Places;
 use super::burst::{BurstConfig, Timeline};
 use super::extent::{Touched, extents};
+use super::library::Libraries;
 use super::merge::{Common, Item, Kept, align, keep, reference};
-use super::{Breakpoint, Group, Identity, Limits, Plan, PlanFile, Run, RunError, Trigger};
+use super::{Breakpoint, Group, Identity, Library, Limits, Plan, PlanFile, Run, RunError, Trigger};
 
 /// How runs become a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +88,8 @@ pub struct Report {
     pub pages_hole: u64,
     /// Later groups with a breakpoint of their own.
     pub breakpoints: usize,
+    /// Later groups with a library of their own.
+    pub libraries: usize,
     /// Later groups that go with an earlier one.
     pub linked: usize,
     /// Pages, opens, extents and bursts that the limits of the format have no room for.
@@ -241,6 +245,9 @@ impl Builder<'_> {
     /// Drops groups that hold nothing and gives each other one its trigger.
     fn triggers(&mut self, common: &[Common], files: &dyn Files) {
         let places = Places::new(common);
+        let table = self.table;
+        let path = |entry: u32| table[entry as usize].path.clone();
+        let libraries = Libraries::new(common, &path);
         let groups = std::mem::take(&mut self.plan.groups);
         let mut own = 0;
         for (period, mut group) in groups.into_iter().enumerate() {
@@ -259,6 +266,12 @@ impl Builder<'_> {
                         Trigger::With(own)
                     }
                 };
+                let library = libraries.candidates(period, common, &path);
+                group.library = library.into_iter().find_map(|(entry, at)| {
+                    table[entry as usize].identity.as_ref()?;
+                    Some(Library { file: self.number(entry)?, at })
+                });
+                self.report.libraries += usize::from(group.library.is_some());
             }
             self.plan.groups.push(group);
         }
@@ -304,6 +317,13 @@ impl Plan {
             size.unwrap_or(end).min(end).saturating_sub(start)
         };
         group.extents.iter().map(bytes).sum()
+    }
+
+    /// The group whose library starts the prefetch of the group at `position` where there are no breakpoints: its own, or
+    /// the nearest earlier one that has a library, or that of the launch.
+    pub fn library_leader(&self, position: usize) -> usize {
+        let groups = self.groups.get(..=position).unwrap_or_default();
+        groups.iter().rposition(|group| group.library.is_some()).unwrap_or(0)
     }
 
     /// How long before its burst the prefetch of the group at `position` starts, in the learning run: from its own or its

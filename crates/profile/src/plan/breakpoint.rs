@@ -24,7 +24,6 @@ pub(super) type Place = (u32, u32, u64);
 /// Where and when places were run: run and moment, in the order of runs and times.
 pub(super) struct Places {
     executions: BTreeMap<Place, Vec<(usize, Moment)>>,
-    runs: usize,
 }
 
 /// A place that may get a breakpoint.
@@ -45,7 +44,7 @@ impl Places {
                 }
             }
         }
-        Places { executions, runs: runs.len() }
+        Places { executions }
     }
 
     /// Good places for group `period`, best first. `path` names files of all runs.
@@ -55,7 +54,7 @@ impl Places {
         let mut found: Vec<Candidate> = Vec::new();
         for (place, executions) in &self.executions {
             let Some((0, at)) = executions.first().copied() else { continue };
-            if from <= at && at < to && self.is_unique(executions, &idle) {
+            if from <= at && at < to && is_unique(executions, &idle) {
                 found.push(Candidate { place: *place, at });
             }
         }
@@ -67,18 +66,19 @@ impl Places {
         });
         found
     }
+}
 
-    /// Run at most once in each run, there in the corresponding idle period, and in at least half of the runs after the first.
-    fn is_unique(&self, executions: &[(usize, Moment)], idle: &[Option<(Moment, Moment)>]) -> bool {
-        let once = executions.windows(2).all(|pair| pair[0].0 != pair[1].0);
-        let inside = executions.iter().all(|(run, at)| idle[*run].is_some_and(|(from, to)| from <= *at && *at < to));
-        let confirmed = executions.len() - 1;
-        once && inside && 2 * confirmed >= self.runs - 1
-    }
+/// Whether something happened at most once in each run, there in the corresponding idle period, and in at least half of the runs
+/// after the first. `happened` has run and moment, in the order of runs, and the first run is among them.
+pub(super) fn is_unique(happened: &[(usize, Moment)], idle: &[Option<(Moment, Moment)>]) -> bool {
+    let once = happened.windows(2).all(|pair| pair[0].0 != pair[1].0);
+    let inside = happened.iter().all(|(run, at)| idle[*run].is_some_and(|(from, to)| from <= *at && *at < to));
+    let confirmed = happened.len() - 1;
+    once && inside && 2 * confirmed >= idle.len() - 1
 }
 
 /// Whether a file belongs to the C library: the loader, libc and the parts that it once had beside it.
-fn is_system(path: &[u8]) -> bool {
+pub(super) fn is_system(path: &[u8]) -> bool {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     let parts: [&[u8]; 8] = [b"ld-", b"ld.so", b"libc.so", b"libc-", b"libm.so", b"libpthread", b"libdl.", b"librt."];
     parts.iter().any(|part| name.starts_with(part))

@@ -4,14 +4,14 @@ use std::fmt::{self, Write};
 
 use units::Moment;
 
-use super::{Group, Identity, Plan, PlanFile, Trigger, format};
+use super::{Group, Identity, Plan, PlanFile, Trigger};
 
 /// Writes `plan` as text: the files, then each group with its trigger, opens and extents in their order. An extent is `first
 /// page + pages`. `symbol` gives the name of the function at an offset of a file, if it knows it.
 pub fn dump(plan: &Plan, symbol: &dyn Fn(&PlanFile, u64) -> Option<String>, out: &mut dyn Write) -> fmt::Result {
     let Plan { program, runs, files, groups } = plan;
     let bytes: u64 = groups.iter().map(|group| plan.bytes(group)).sum();
-    let (program, version) = (program.escape_ascii(), format::VERSION);
+    let (program, version) = (program.escape_ascii(), plan.version());
     writeln!(
         out,
         "plan version {version} program {program} runs {runs} files {} groups {} bytes {bytes}",
@@ -59,6 +59,9 @@ fn dump_group(
             write!(out, " byte {:02x} process {}", breakpoint.byte, name(plan, breakpoint.process))?;
             write!(out, " hit {}", seconds(breakpoint.at))?;
         }
+    }
+    if let Some(library) = &group.library {
+        write!(out, " library {} loaded {}", name(plan, library.file), seconds(library.at))?;
     }
     let lead = Moment(plan.lead(number).as_micros() as u64);
     let (opens, extents, bytes) = (group.opens.len(), group.extents.len(), plan.bytes(group));

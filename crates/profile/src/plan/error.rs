@@ -23,11 +23,11 @@ pub enum PlanError {
         expected: [u8; 8],
     },
     /// Written by another version of this software.
-    #[error("plan file version {found} is unknown (this program reads version {expected})")]
+    #[error("plan file version {found} is unknown (this program reads versions up to {expected})")]
     Version {
         /// The file's version.
         found: u16,
-        /// The version read here.
+        /// The newest version read here.
         expected: u16,
     },
     /// The hash at the end is not that of the bytes before it.

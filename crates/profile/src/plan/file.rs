@@ -11,7 +11,7 @@ use units::{Moment, PAGE_BYTES};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::format::{self, FileHeader, HASH_BYTES};
-use super::{Breakpoint, Group, GroupExtent, Identity, Plan, PlanError, PlanFile, Trigger};
+use super::{Breakpoint, Group, GroupExtent, Identity, Library, Plan, PlanError, PlanFile, Trigger};
 
 /// What a reader accepts.
 #[derive(Clone, Copy, Debug)]
@@ -65,12 +65,13 @@ pub fn encode(plan: &Plan) -> Result<Vec<u8>, PlanError> {
         encode_file(file, before, &mut payload);
         before = &file.path;
     }
+    let version = plan.version();
     for group in &plan.groups {
-        encode_group(group, &mut payload);
+        encode_group(group, version, &mut payload);
     }
     let header = FileHeader {
         magic: format::MAGIC,
-        version: format::VERSION.into(),
+        version: version.into(),
         reserved: 0.into(),
         runs: plan.runs.into(),
         file_count: count("files", plan.files.len())?.into(),
@@ -113,7 +114,7 @@ fn encode_file(file: &PlanFile, before: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn encode_group(group: &Group, out: &mut Vec<u8>) {
+fn encode_group(group: &Group, version: u16, out: &mut Vec<u8>) {
     match &group.trigger {
         Trigger::Launch => varint::put(out, format::TRIGGER_LAUNCH),
         Trigger::Breakpoint(breakpoint) => {
@@ -128,6 +129,15 @@ fn encode_group(group: &Group, out: &mut Vec<u8>) {
             varint::put(out, format::TRIGGER_WITH);
             varint::put(out, (*group).into());
         }
+    }
+    match &group.library {
+        Some(library) => {
+            varint::put(out, format::LIBRARY_KNOWN);
+            varint::put(out, library.file.into());
+            varint::put(out, library.at.0);
+        }
+        None if version > format::VERSION_BARE => varint::put(out, format::LIBRARY_NONE),
+        None => {}
     }
     varint::put(out, group.at.0);
     varint::put(out, group.opens.len() as u64);
@@ -168,7 +178,7 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Plan, PlanError> {
     decode_files(&mut cursor, files, limits, &mut plan)?;
     let mut room = Room { opens: 0, extents: 0, limits };
     for _ in 0..groups {
-        let group = decode_group(&mut cursor, &plan, &mut room)?;
+        let group = decode_group(&mut cursor, &plan, header.version.get(), &mut room)?;
         plan.groups.push(group);
     }
     if cursor.at != payload.len() {
@@ -177,7 +187,19 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Plan, PlanError> {
         return Err(PlanError::Value { offset: cursor.offset(), field: "trailing bytes", found, rule });
     }
     no_overlap(&plan)?;
+    if plan.version() != header.version.get() {
+        let rule = "a plan of version 2 has a library; without one it is of version 1";
+        return Err(PlanError::Value { offset: 8, field: "version", found: header.version.get().into(), rule });
+    }
     Ok(plan)
+}
+
+impl Plan {
+    /// The version of its file: the oldest that can hold it.
+    pub(super) fn version(&self) -> u16 {
+        let has_library = self.groups.iter().any(|group| group.library.is_some());
+        if has_library { format::VERSION } else { format::VERSION_BARE }
+    }
 }
 
 fn within(what: &'static str, found: u64, limit: usize) -> Result<(), PlanError> {
@@ -194,7 +216,7 @@ fn read_header(bytes: &[u8]) -> Result<(FileHeader, &[u8]), PlanError> {
     if header.magic != format::MAGIC {
         return Err(PlanError::Magic { found: header.magic, expected: format::MAGIC });
     }
-    if header.version.get() != format::VERSION {
+    if !(format::VERSION_BARE..=format::VERSION).contains(&header.version.get()) {
         return Err(PlanError::Version { found: header.version.get(), expected: format::VERSION });
     }
     let (payload, hash) = rest.split_last_chunk::<HASH_BYTES>().ok_or_else(short)?;
@@ -275,8 +297,9 @@ struct Room<'a> {
     limits: &'a Limits,
 }
 
-fn decode_group(cursor: &mut Cursor, plan: &Plan, room: &mut Room) -> Result<Group, PlanError> {
+fn decode_group(cursor: &mut Cursor, plan: &Plan, version: u16, room: &mut Room) -> Result<Group, PlanError> {
     let trigger = decode_trigger(cursor, plan)?;
+    let library = if version > format::VERSION_BARE { decode_library(cursor, plan)? } else { None };
     let offset = cursor.offset();
     let at = Moment(cursor.number("time of a group", u64::MAX)?);
     if plan.groups.last().is_some_and(|before| at < before.at) {
@@ -286,7 +309,7 @@ fn decode_group(cursor: &mut Cursor, plan: &Plan, room: &mut Room) -> Result<Gro
     let opens = cursor.number("opens", u64::MAX)?;
     room.opens = room.opens.saturating_add(usize::try_from(opens).unwrap_or(usize::MAX));
     within("opens", room.opens as u64, room.limits.opens_max)?;
-    let mut group = Group { trigger, at, opens: Vec::new(), extents: Vec::new() };
+    let mut group = Group { trigger, library, at, opens: Vec::new(), extents: Vec::new() };
     let mut last = 0;
     for _ in 0..opens {
         last = cursor.file_moved("open", last, plan)?;
@@ -353,6 +376,20 @@ fn decode_breakpoint(cursor: &mut Cursor, plan: &Plan) -> Result<Breakpoint, Pla
     let byte = cursor.number("byte of a breakpoint", u8::MAX.into())? as u8;
     let at = Moment(cursor.number("time of a breakpoint", u64::MAX)?);
     Ok(Breakpoint { file, offset, process, byte, at })
+}
+
+fn decode_library(cursor: &mut Cursor, plan: &Plan) -> Result<Option<Library>, PlanError> {
+    let offset = cursor.offset();
+    let found = cursor.number("library", format::LIBRARY_KNOWN)?;
+    if found == format::LIBRARY_NONE {
+        return Ok(None);
+    }
+    if plan.groups.is_empty() {
+        let rule = "the group of the launch has none";
+        return Err(PlanError::Value { offset, field: "library", found, rule });
+    }
+    let file = cursor.known_file("file of a library", plan)?;
+    Ok(Some(Library { file, at: Moment(cursor.number("time of a library", u64::MAX)?) }))
 }
 
 fn no_overlap(plan: &Plan) -> Result<(), PlanError> {

@@ -9,8 +9,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First eight bytes of every plan.
 pub const MAGIC: [u8; 8] = *b"RNLLPLAN";
 
-/// The only version there is.
-pub const VERSION: u16 = 1;
+/// The version of a plan whose groups have no libraries.
+pub const VERSION_BARE: u16 = 1;
+/// The version of a plan in which at least one group has a library. It is the newest one.
+pub const VERSION: u16 = 2;
 
 /// The file header, 32 bytes at offset 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -18,7 +20,7 @@ pub const VERSION: u16 = 1;
 pub struct FileHeader {
     /// [`MAGIC`].
     pub magic: [u8; 8],
-    /// [`VERSION`].
+    /// [`VERSION_BARE`] or [`VERSION`].
     pub version: U16,
     /// Zero.
     pub reserved: U16,
@@ -48,6 +50,11 @@ pub const TRIGGER_LAUNCH: u64 = 0;
 pub const TRIGGER_BREAKPOINT: u64 = 1;
 /// Trigger: that of an earlier group.
 pub const TRIGGER_WITH: u64 = 2;
+
+/// No library tells of the group.
+pub const LIBRARY_NONE: u64 = 0;
+/// A library tells of the group.
+pub const LIBRARY_KNOWN: u64 = 1;
 
 /// Longest build id, written and accepted. Linkers write 20 bytes (SHA-1), some 16 or 8; 32 would be SHA-256.
 pub const BUILD_ID_BYTES_MAX: usize = 32;

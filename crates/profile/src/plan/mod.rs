@@ -3,7 +3,8 @@
 //!
 //! A program reads in *bursts* with *idle periods* between them. The reads of one burst are a *prefetch group*: the first one
 //! is fetched when the program starts, each later one when a *breakpoint* in the idle period before it is hit. A group whose
-//! idle period has no unique address links back to an earlier trigger.
+//! idle period has no unique address links back to an earlier trigger. Where no breakpoints can be had, a library that is loaded
+//! in the idle period takes the place of the address.
 //!
 //! A plan names files, not inodes, and remembers of each what it was (device-free: inode, length, mtime, build id), so
 //! that a changed file drops out and the rest of the plan stays. Everything here is a pure function; who reads files, asks the disk
@@ -17,6 +18,7 @@ mod error;
 mod extent;
 mod file;
 pub mod format;
+mod library;
 mod merge;
 pub mod order;
 mod run;
@@ -70,6 +72,8 @@ pub struct Identity {
 pub struct Group {
     /// What starts its prefetch.
     pub trigger: Trigger,
+    /// What else tells of its burst, for programs that get no breakpoints; never of the first group.
+    pub library: Option<Library>,
     /// When its burst began in the learning run that makes the groups, from the start of the program.
     pub at: Moment,
     /// Positions in [`Plan::files`]: files and directories that are opened, paths that are looked for in vain, in the order
@@ -114,6 +118,15 @@ pub struct Breakpoint {
     /// The original byte there, so that a wrong place is never written to.
     pub byte: u8,
     /// When it was hit in the learning run, from the start of the program. The group's own `at` less this is the lead.
+    pub at: Moment,
+}
+
+/// A library that is loaded for the first time in the idle period before a burst, by whatever process of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Library {
+    /// Position in [`Plan::files`].
+    pub file: u32,
+    /// When it was loaded in the learning run, from the start of the program.
     pub at: Moment,
 }
 

@@ -31,7 +31,7 @@ fn three_bursts_and_the_first_address_after_each() {
           open etc/other
           open share
           read bin/app 0+40
-        group 1 at 2.200000 breakpoint lib/libc.so.6+0x2000 byte 00 process bin/app hit 0.100000 lead 2.100000 opens 1 extents 1 bytes 204800
+        group 1 at 2.200000 breakpoint lib/libc.so.6+0x2000 byte 00 process bin/app hit 0.100000 library lib/libc.so.6 loaded 0.100000 lead 2.100000 opens 1 extents 1 bytes 204800
           open share/a
           read share/a 10+50
         group 2 at 4.500000 breakpoint bin/app+0x3000 byte 00 process bin/app hit 2.500000 lead 2.000000 opens 1 extents 2 bytes 303104
@@ -171,6 +171,50 @@ fn a_second_run_confirms_an_address_or_not() {
         let mut scripts = vec![first.as_str()];
         scripts.extend(others.iter().map(String::as_str));
         assert_eq!(triggers(&scripts), [expected], "{others:?}");
+    }
+}
+
+/// The libraries of the groups after the first, and when they are loaded, in milliseconds.
+fn libraries(scripts: &[&str]) -> Vec<String> {
+    let plan = plan_of(scripts, &Machine(sizes()), &config()).0.plan;
+    let groups = plan.groups.iter().skip(1).map(|group| match &group.library {
+        Some(at) => format!("{} {}", plan.files[at.file as usize].path.escape_ascii(), at.at.0 / 1000),
+        None => "none".to_string(),
+    });
+    groups.collect()
+}
+
+#[test]
+fn a_library_that_is_new_in_the_idle_period_tells_too() {
+    let load = "800 find 1 lib/liba.so\n801 read 1 lib/liba.so 0..2\n802 code 1 lib/liba.so 64";
+    let cases = [
+        (load.to_string(), "lib/liba.so 800"),
+        // By a child too; the earliest one; the C library's last.
+        (load.replace("find 1", "start 2 bin/tool\n800 find 2"), "lib/liba.so 800"),
+        (format!("{load}\n700 code 1 lib/libc.so.6 5"), "lib/libc.so.6 700"),
+        (format!("{load}\n800 code 1 lib/libc.so.6 5"), "lib/liba.so 800"),
+        // Read as data, never run: nothing loads it. A program that starts loads itself, and is no library.
+        (load.replace("code 1 lib/liba.so", "code 1 bin/app"), "none"),
+        ("800 start 2 lib/liba.so\n800 code 2 lib/liba.so 5".to_string(), "none"),
+        ("800 code 1 share/b 5".to_string(), "none"),
+        // Loaded before, if only by name; or with the burst itself.
+        (format!("5 find 1 lib/liba.so\n{load}"), "none"),
+        ("2000 find 1 lib/liba.so\n2001 code 1 lib/liba.so 5".to_string(), "none"),
+        // Looked for in vain is not loaded; then its first touch tells, as a run holds one look-up of each path.
+        (format!("5 miss 1 lib/liba.so\n{load}"), "lib/liba.so 801"),
+    ];
+    for (code, expected) in &cases {
+        assert_eq!(libraries(&[&with_code(code)]), [*expected], "{code}");
+    }
+    // A second run confirms it or not.
+    let first = with_code(load);
+    for (other, expected) in [
+        (load, "lib/liba.so 800"),
+        ("", "none"),
+        ("10 code 1 lib/liba.so 5", "none"),
+        ("2200 code 1 lib/liba.so 5", "none"),
+    ] {
+        assert_eq!(libraries(&[&first, &with_code(other)]), [expected], "{other}");
     }
 }
 

@@ -83,6 +83,9 @@ proptest! {
             if let Trigger::Breakpoint(breakpoint) = &group.trigger {
                 prop_assert!(breakpoint.at < group.at && plan.groups[number - 1].at <= breakpoint.at);
             }
+            if let Some(library) = &group.library {
+                prop_assert!(library.at < group.at && plan.groups[number - 1].at <= library.at);
+            }
         }
     }
 
