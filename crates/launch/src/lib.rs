@@ -7,10 +7,12 @@
 //!
 //! The parts: `store` (plans and what each launch took, in the user's cache folder), `files` (is a file still the one that was
 //! learned?), `disk` and `fiemap` (what kind of disk, and where on it), `warm` (is all in memory already?), `prefetch` (the worker
-//! that opens and reads ahead), `session` (one launch: decide, hold, start, follow), `ledger` (what each launch took), `shim` (starting by
+//! that opens and reads ahead), `session` (one launch: decide, hold, start, follow), `audit` (libraries that
+//! are loaded, in place of breakpoints), `ledger` (what each launch took), `shim` (starting by
 //! plain name). Called by `cli` and `bench`.
 #![cfg(target_os = "linux")]
 
+mod audit;
 mod disk;
 mod error;
 mod fiemap;

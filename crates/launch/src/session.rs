@@ -3,11 +3,11 @@
 //! What is decided before the program starts: is there a plan, do its books want it used, is anything of it cold. On a
 //! rotating disk the program is then held (at most [`HOLD_MAX`]) while its files are opened in the order of the disk; elsewhere it
 //! starts at once beside the prefetch. Later groups are fetched when their breakpoint is hit; after the last one the program
-//! runs free. Nothing of all this can make the launch fail: whatever goes wrong is a note in [`Outcome::notes`], and the program
+//! runs free. Where there are no breakpoints, because the user or the kernel forbids them, the load of a library takes their place (`audit`). Nothing of all this can make the launch fail: whatever goes wrong is a note in [`Outcome::notes`], and the program
 //! starts as if started plainly.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use profile::plan::{Plan, Trigger};
 use tracee::{Breakpoints, End, FileId, Hit, Observer, Site, Traced, TraceeError, Untraced};
 
+use crate::audit::{self, Awaited, Listener};
 use crate::files::{absolute, is_same, open};
 use crate::ledger::{Launch, Ledger, Mode};
 use crate::prefetch::{Fetched, Hints, Job, Prefetcher, Settings};
@@ -47,6 +48,8 @@ pub struct Request {
     pub breakpoints: bool,
     /// The library that carries a program past breakpoints if this process is killed.
     pub preload: Option<PathBuf>,
+    /// The library that tells of loaded libraries, where there are no breakpoints.
+    pub auditor: Option<PathBuf>,
     /// Owners of files that are not local.
     pub hints: Arc<dyn Hints>,
 }
@@ -64,6 +67,8 @@ pub struct Outcome {
     pub fetched: Fetched,
     /// Breakpoints and stops; why there were none; `None` if none were wanted.
     pub traced: Option<Result<Traced, Untraced>>,
+    /// Libraries that told of later groups; `None` unless they were listened for.
+    pub libraries: Option<u32>,
     /// What did not go as it should, for the curious.
     pub notes: Vec<String>,
 }
@@ -133,6 +138,11 @@ struct Prepared {
     sites: Vec<Site>,
     /// Groups by the number of their site.
     groups: BTreeMap<u32, Vec<usize>>,
+    /// Breakpoints are to tell, and libraries only if the kernel forbids them.
+    traces: bool,
+    listener: Option<Listener>,
+    /// Groups that go with the launch only if there are no breakpoints.
+    unled: Vec<usize>,
 }
 
 impl Prepared {
@@ -147,19 +157,47 @@ impl Prepared {
         let (sender, receiver) = mpsc::channel();
         let hold = settings.disk == DiskKind::Rotating;
         let jobs = prefetcher.jobs();
-        for group in followers(plan, 0) {
-            let opened = (group == 0 && hold).then(|| sender.clone());
-            // The thread lives until it is stopped.
-            let _ = jobs.send(Job { group, opened });
-        }
-        self.opened = hold.then_some(receiver);
-        self.prefetcher = Some(prefetcher);
+        self.traces = request.breakpoints && request.preload.is_some();
         match (request.breakpoints, &request.preload) {
             (true, Some(_)) => self.plant(plan, notes),
             // Without it a program whose launcher is killed dies at the next breakpoint.
             (true, None) => notes.push("no breakpoints: librunnel_trace.so is not beside this program".into()),
             (false, _) => {}
         }
+        let unled = (0..plan.groups.len()).filter(|group| plan.library_leader(*group) == 0);
+        let first: Vec<usize> = if self.traces { followers(plan, 0) } else { unled.clone().collect() };
+        self.unled = unled.filter(|group| !first.contains(group)).collect();
+        self.listen(request, plan, &first, &jobs, notes);
+        for group in first {
+            let opened = (group == 0 && hold).then(|| sender.clone());
+            // The thread lives until it is stopped.
+            let _ = jobs.send(Job { group, opened });
+        }
+        self.opened = hold.then_some(receiver);
+        self.prefetcher = Some(prefetcher);
+    }
+
+    /// Listens for the libraries of all groups that are not fetched `first` anyway.
+    fn listen(&mut self, request: &Request, plan: &Plan, first: &[usize], jobs: &Sender<Job>, notes: &mut Vec<String>) {
+        let mut awaited: Vec<Awaited> = Vec::new();
+        for (group, found) in plan.groups.iter().enumerate() {
+            let Some(library) = &found.library else { continue };
+            let led = (group..plan.groups.len()).take_while(|later| plan.library_leader(*later) == group);
+            let led: Vec<usize> = led.filter(|later| !first.contains(later)).collect();
+            match site_file(plan, library.file, None) {
+                Some(file) => awaited.push((file, led)),
+                None => notes.push(format!("group {group}: its library has changed")),
+            }
+        }
+        if awaited.iter().all(|(_, groups)| groups.is_empty()) {
+            return;
+        }
+        let started = match &request.auditor {
+            Some(auditor) => Listener::start(auditor, awaited, jobs.clone()),
+            None => return notes.push("libraries do not tell: librunnel_audit.so is not beside this program".into()),
+        };
+        let failed = |error| notes.push(format!("libraries do not tell: {error}"));
+        self.listener = started.map_err(failed).ok();
     }
 
     fn plant(&mut self, plan: &Plan, notes: &mut Vec<String>) {
@@ -209,8 +247,19 @@ struct Follower {
     opened: Option<Receiver<()>>,
     jobs: Option<Sender<Job>>,
     groups: BTreeMap<u32, Vec<usize>>,
+    /// Groups to fetch at once if there are no breakpoints.
+    unled: Vec<usize>,
     /// Who wants to know which process it is.
     started: [Option<Sender<u32>>; 2],
+}
+
+impl Follower {
+    fn send(&self, groups: &[usize]) {
+        for group in groups {
+            // The thread lives until it is stopped.
+            let _ = self.jobs.as_ref().map(|jobs| jobs.send(Job { group: *group, opened: None }));
+        }
+    }
 }
 
 impl Observer for Follower {
@@ -224,11 +273,12 @@ impl Observer for Follower {
         }
     }
 
+    fn untraced(&mut self, _: &Untraced) {
+        self.send(&self.unled);
+    }
+
     fn hit(&mut self, hit: Hit) {
-        let (Some(jobs), Some(groups)) = (&self.jobs, self.groups.get(&hit.id)) else { return };
-        for group in groups {
-            let _ = jobs.send(Job { group: *group, opened: None });
-        }
+        self.send(self.groups.get(&hit.id).map_or(&[], Vec::as_slice));
     }
 
     fn released(&mut self, _: End) {
@@ -236,13 +286,18 @@ impl Observer for Follower {
     }
 }
 
-fn start(request: &Request, prepared: Prepared, began: Instant, notes: Vec<String>) -> Result<Outcome, TraceeError> {
-    let Prepared { mode, signals, prefetcher, opened, sites, groups } = prepared;
+fn start(
+    request: &Request,
+    prepared: Prepared,
+    began: Instant,
+    mut notes: Vec<String>,
+) -> Result<Outcome, TraceeError> {
+    let Prepared { mode, signals, prefetcher, opened, sites, groups, traces, listener, unled } = prepared;
     let wanted = !sites.is_empty();
     let (started, hears_start) = mpsc::channel();
     let (ended, hears_end) = mpsc::channel::<()>();
     let jobs = prefetcher.as_ref().map(Prefetcher::jobs);
-    let mut follower = Follower { opened, jobs, groups, started: [signals, Some(started)] };
+    let mut follower = Follower { opened, jobs, groups, unled, started: [signals, Some(started)] };
     let rested = Arc::new(Mutex::new(None));
     let watcher = mode.filter(|mode| *mode != Mode::Warm).and_then(|_| {
         let rested = Arc::clone(&rested);
@@ -256,7 +311,15 @@ fn start(request: &Request, prepared: Prepared, began: Instant, notes: Vec<Strin
     });
     let mut program = tracee::Program::new(request.command.clone());
     if let Some(library) = request.preload.as_ref().filter(|_| wanted) {
-        program = program.variable("LD_PRELOAD", preloaded(library)).variable("RUNNEL_TRAP", "1");
+        program = program.variable("LD_PRELOAD", audit::before(library, "LD_PRELOAD")).variable("RUNNEL_TRAP", "1");
+    }
+    if let Some(listener) = &listener {
+        if program.would_lose_privileges() {
+            notes.push("libraries do not tell: the program gets privileges from its file".into());
+        }
+        for (name, value) in listener.variables() {
+            program = if traces { program.variable_if_untraced(name, value) } else { program.variable(name, value) };
+        }
     }
     // Children that no breakpoint is meant for run free: they may be debuggers, or programs with privileges.
     let own = FileId::of(&request.program.real).ok();
@@ -267,18 +330,11 @@ fn start(request: &Request, prepared: Prepared, began: Instant, notes: Vec<Strin
         // Its end does not matter if it panicked.
         let _ = watcher.join();
     }
+    let libraries = listener.map(Listener::stop);
     let fetched = prefetcher.map_or_else(Fetched::default, Prefetcher::stop);
     let outcome = outcome?;
     let launch = rested.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or_default();
-    Ok(Outcome { code: outcome.exit.code(), mode, launch, fetched, traced: wanted.then_some(outcome.traced), notes })
-}
-
-/// The library before those that are preloaded already.
-fn preloaded(library: &std::path::Path) -> OsString {
-    let mut list = library.as_os_str().to_owned();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        list.push(OsStr::new(":"));
-        list.push(others);
-    }
-    list
+    let libraries = libraries.filter(|_| !traces || outcome.traced.is_err());
+    let traced = wanted.then_some(outcome.traced);
+    Ok(Outcome { code: outcome.exit.code(), mode, launch, fetched, traced, libraries, notes })
 }

@@ -15,6 +15,8 @@ use crate::TraceeError;
 pub struct Program {
     arguments: Vec<OsString>,
     changes: Vec<(OsString, Option<OsString>)>,
+    /// Set only if the program runs untraced.
+    untraced: Vec<(OsString, OsString)>,
     directory: Option<PathBuf>,
     pub(crate) streams: [Option<File>; 3],
 }
@@ -38,6 +40,12 @@ impl Program {
     /// Sets a variable of the environment.
     pub fn variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Program {
         self.changes.push((name.into(), Some(value.into())));
+        self
+    }
+
+    /// Sets a variable for a program that was to be traced and cannot be; see [`crate::Observer::untraced`].
+    pub fn variable_if_untraced(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Program {
+        self.untraced.push((name.into(), value.into()));
         self
     }
 
@@ -71,10 +79,10 @@ impl Program {
         self
     }
 
-    /// Whether the program gets privileges from its file that a tracer without CAP_SYS_PTRACE would take from it.
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    pub(crate) fn would_lose_privileges(&self) -> bool {
-        let Ok(prepared) = self.prepare() else { return false };
+    /// Whether the program gets privileges from its file (set-user-id, set-group-id, capabilities) that a tracer without
+    /// CAP_SYS_PTRACE would take from it. The dynamic linker ignores LD_AUDIT and most of LD_PRELOAD for such a program.
+    pub fn would_lose_privileges(&self) -> bool {
+        let Ok(prepared) = self.prepare(true) else { return false };
         if crate::process::may_trace_all() {
             return false;
         }
@@ -89,7 +97,7 @@ impl Program {
         self.arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    pub(crate) fn prepare(&self) -> Result<Prepared, TraceeError> {
+    pub(crate) fn prepare(&self, is_traced: bool) -> Result<Prepared, TraceeError> {
         let Some(name) = self.arguments.first().filter(|name| !name.is_empty()) else {
             return Err(TraceeError::Argument { what: "an empty command line".to_string() });
         };
@@ -97,6 +105,10 @@ impl Program {
         for (name, value) in &self.changes {
             environment.retain(|(known, _)| known != name);
             environment.extend(value.clone().map(|value| (name.clone(), value)));
+        }
+        for (name, value) in self.untraced.iter().filter(|_| !is_traced) {
+            environment.retain(|(known, _)| known != name);
+            environment.push((name.clone(), value.clone()));
         }
         // As the shell does, the program is looked up in the PATH that it will have itself.
         let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
@@ -159,11 +171,15 @@ mod tests {
     #[test]
     fn variables_are_set_and_taken_out() {
         let program = Program::new(["x"]).variable("RUNNEL_A", "1").variable("RUNNEL_A", "2").without_variable("PATH");
-        let prepared = program.prepare().expect("prepared");
+        let program = program.variable_if_untraced("RUNNEL_A", "3");
+        let prepared = program.prepare(false).expect("prepared");
+        assert!(prepared.environment.contains(&c"RUNNEL_A=3".to_owned()));
+        assert!(!prepared.environment.contains(&c"RUNNEL_A=2".to_owned()));
+        let prepared = program.prepare(true).expect("prepared");
         assert!(prepared.environment.contains(&c"RUNNEL_A=2".to_owned()));
         assert!(!prepared.environment.iter().any(|text| text.as_bytes().starts_with(b"RUNNEL_A=1")));
         assert!(!prepared.environment.iter().any(|text| text.as_bytes().starts_with(b"PATH=")));
-        assert!(Program::new(["a\0b"]).prepare().is_err());
-        assert!(Program::default().prepare().is_err());
+        assert!(Program::new(["a\0b"]).prepare(true).is_err());
+        assert!(Program::default().prepare(true).is_err());
     }
 }

@@ -40,8 +40,8 @@ struct Lists<'a> {
 
 impl Waiting {
     /// Makes the process.
-    pub(crate) fn spawn(program: &Program) -> Result<Waiting, TraceeError> {
-        let prepared = program.prepare()?;
+    pub(crate) fn spawn(program: &Program, is_traced: bool) -> Result<Waiting, TraceeError> {
+        let prepared = program.prepare(is_traced)?;
         let pointers = |texts: &[CString]| -> Vec<*const c_char> {
             texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
         };

@@ -52,7 +52,8 @@ pub struct Args {
     #[arg(long)]
     always: bool,
 
-    /// No breakpoints: only what the program reads first is prefetched
+    /// No breakpoints, for programs that trace themselves: later groups are fetched when the program loads a library that tells
+    /// of them (by LD_AUDIT: glibc, not static, no privileges from its file), or with the launch
     #[arg(long)]
     no_ptrace: bool,
 
@@ -125,6 +126,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         always: args.always,
         breakpoints: !args.no_ptrace,
         preload: record::find_library(),
+        auditor: record::find_auditor(),
         hints: Arc::new(Mounts(::mount::Hinter::default())),
         command: args.command,
     };
@@ -195,7 +197,7 @@ fn tell(outcome: &Outcome, verbose: bool, json: bool) {
         });
         let line = serde_json::json!({
             "code": outcome.code, "mode": outcome.mode, "launch_s": outcome.launch.as_secs_f64(),
-            "fetched": outcome.fetched, "traced": traced, "notes": outcome.notes,
+            "fetched": outcome.fetched, "traced": traced, "libraries": outcome.libraries, "notes": outcome.notes,
         });
         eprintln!("{line}");
     } else if verbose {
@@ -219,6 +221,9 @@ fn tell(outcome: &Outcome, verbose: bool, json: bool) {
             }
             Some(Err(why)) => eprintln!("runnel launch: no breakpoints: {why}"),
             None => {}
+        }
+        if let Some(libraries) = outcome.libraries {
+            eprintln!("runnel launch: {libraries} libraries told of later groups");
         }
         outcome.notes.iter().for_each(|note| eprintln!("runnel launch: {note}"));
     } else if outcome.mode.is_none() && std::io::stderr().is_terminal() {

@@ -77,7 +77,7 @@ impl Breakpoints {
         use crate::breakpoint::engine::{Engine, Phase, options};
         use crate::breakpoint::{End, Traced};
 
-        let waiting = Waiting::spawn(program)?;
+        let waiting = Waiting::spawn(program, true)?;
         let pid = waiting.pid;
         if let Err(error) = nix::sys::ptrace::seize(pid, options()) {
             // It has executed nothing, and ends when the gate is closed.
@@ -121,8 +121,9 @@ impl Drop for Done<'_> {
 
 /// Runs a program that is not traced.
 fn plainly(program: &Program, observer: &mut impl Observer, why: Untraced) -> Result<Outcome, TraceeError> {
-    let waiting = Waiting::spawn(program)?;
+    let waiting = Waiting::spawn(program, false)?;
     let pid = waiting.pid;
+    observer.untraced(&why);
     observer.started(pid.as_raw() as u32);
     let failure = waiting.go().failure();
     let exit = loop {

@@ -66,6 +66,11 @@ pub trait Observer: Send {
         let _ = pid;
     }
 
+    /// The program cannot be traced; it starts next, with the variables of [`crate::Program::variable_if_untraced`].
+    fn untraced(&mut self, why: &Untraced) {
+        let _ = why;
+    }
+
     /// A site was hit.
     fn hit(&mut self, hit: Hit);
 
