@@ -12,6 +12,10 @@
 //! glibc where a file gives privileges.
 //!
 //! The parts: `linker` (the functions that the linker calls), `wanted` (what the variable says), `report` (one datagram).
+//!
+//! As it is shipped (panics abort) it does without Rust's standard library: that would bring a quarter of a MiB and another library,
+//! which a cold disk would have to read for each program.
+#![cfg_attr(panic = "abort", no_std)]
 
 #[allow(unsafe_code)]
 mod linker;

@@ -1,9 +1,9 @@
 //! The functions that the dynamic linker calls.
 
-use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char, c_long, c_uint};
-use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char, c_long, c_uint};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::report;
 use crate::wanted::Wanted;
@@ -34,6 +34,20 @@ static STATE: State = State {
     wanted: UnsafeCell::new(MaybeUninit::uninit()),
     reported: AtomicU64::new(0),
 };
+
+// What the standard library would have asked for.
+#[cfg(panic = "abort")]
+#[link(name = "c")]
+// SAFETY: declares nothing.
+unsafe extern "C" {}
+
+/// Nothing here panics; without the standard library the compiler wants to be told what would happen.
+#[cfg(panic = "abort")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    // SAFETY: takes nothing and does not return.
+    unsafe { libc::abort() }
+}
 
 /// The handshake: the version of the interface that is used; 0 has the linker unload this library.
 #[unsafe(no_mangle)]

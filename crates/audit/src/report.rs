@@ -3,8 +3,8 @@
 //! The socket is made for the report and closed after it, by raw system calls: closing must not be a point where the
 //! program's threads are cancelled. What fails, fails silently; a queue that is full loses the report.
 
-use std::ffi::{c_int, c_void};
-use std::mem::{self, MaybeUninit};
+use core::ffi::{c_int, c_void};
+use core::mem::{self, MaybeUninit};
 
 use crate::wanted::Wanted;
 

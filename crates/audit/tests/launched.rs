@@ -84,8 +84,7 @@ fn plan(program: &Path, library: &Path, files: [&Path; 2]) -> Plan {
 #[ignore = "the launcher of the tests below"]
 fn role_launcher() {
     let variable = |name: &str| PathBuf::from(std::env::var_os(name).expect("set"));
-    let [program, library, big, more] =
-        ["TEST_PROGRAM", "TEST_LIBRARY", "TEST_BIG", "TEST_MORE"].map(|name| variable(name));
+    let [program, library, big, more] = ["TEST_PROGRAM", "TEST_LIBRARY", "TEST_BIG", "TEST_MORE"].map(variable);
     let mode: OsString = variable("TEST_MODE").into();
     let command = vec![program.clone().into(), mode, library.clone().into(), variable("TEST_FILE").into()];
     let breakpoints = std::env::var_os("TEST_BREAKPOINTS").is_some();
