@@ -67,7 +67,8 @@ impl Listener {
         let hear = move || {
             let mut heard = 0;
             while let Ok(library) = receive(&hears) {
-                if done.load(Ordering::Acquire) {
+                // What was sent before the end is still read.
+                if library.is_none() && done.load(Ordering::Acquire) {
                     break;
                 }
                 let Some(groups) = library.and_then(|library| awaited.remove(&library)) else { continue };

@@ -120,6 +120,122 @@ fn ptrace_a_learned_program_is_prefetched_and_its_later_burst_by_a_breakpoint() 
     assert!(stale["fetched"]["bytes"].as_u64() >= Some(4 << 20), "{stale}");
 }
 
+/// A program that computes, loads a library, computes, and reads a file; told by lines on its standard input when to go on, so
+/// that a test can look at what is in memory in between.
+const LOADER: &str = r#"
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void wait_line(void) {
+    char byte;
+    while (read(0, &byte, 1) == 1 && byte != '\n') continue;
+}
+
+static unsigned long read_all(const char *path) {
+    int file = open(path, O_RDONLY);
+    struct stat found;
+    if (file < 0 || fstat(file, &found)) return 1;
+    unsigned char *bytes = mmap(0, found.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    unsigned long sum = 0;
+    for (long at = 0; bytes != MAP_FAILED && at < found.st_size; at += 4096) sum += bytes[at];
+    close(file);
+    return sum;
+}
+
+int main(int count, char **paths) {
+    unsigned long sum = read_all(paths[1]);
+    wait_line();
+    void *library = dlopen(paths[2], RTLD_NOW);
+    unsigned long (*answer)(void) = library ? (unsigned long (*)(void))dlsym(library, "answer") : 0;
+    sum += answer ? answer() : 0;
+    printf("loaded\n");
+    fflush(stdout);
+    wait_line();
+    printf("%lu\n", sum + read_all(paths[3]));
+    return count == 4 ? 0 : 9;
+}
+"#;
+
+/// Bytes of a file that memory holds; `None` without fincore(1).
+fn resident(path: &Path) -> Option<u64> {
+    let output =
+        Command::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).arg(path).output().ok()?;
+    String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+}
+
+/// Writes a file out and drops it from memory.
+fn make_cold(path: &Path) {
+    let mut dd = Command::new("dd");
+    dd.args(["oflag=nocache", "conv=notrunc,fdatasync", "count=0", "status=none"]);
+    let mut to = std::ffi::OsString::from("of=");
+    to.push(path);
+    assert!(dd.arg(to).status().unwrap().success());
+}
+
+#[test]
+fn without_ptrace_a_library_has_the_later_burst_fetched() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("program.c"), LOADER).unwrap();
+    fs::write(at("answer.c"), "unsigned long answer(void) { return 42; }").unwrap();
+    let compile = |options: &[&str], from: &str, to: &str| {
+        let status = Command::new("cc").args(options).arg("-o").arg(at(to)).arg(at(from)).arg("-ldl").status();
+        status.is_ok_and(|status| status.success())
+    };
+    if !compile(&["-O1"], "program.c", "program") || !compile(&["-shared", "-fPIC"], "answer.c", "libanswer.so") {
+        eprintln!("skipped: no C compiler");
+        return;
+    }
+    if !Path::new(env!("CARGO_BIN_EXE_runnel")).with_file_name("librunnel_audit.so").is_file() {
+        eprintln!("skipped: librunnel_audit.so is not built");
+        return;
+    }
+    for name in ["first", "second"] {
+        // In small pieces: see above.
+        let mut file = fs::File::create(at(name)).unwrap();
+        (0..64).for_each(|_| file.write_all(&[7; 64 << 10]).unwrap());
+    }
+    let files = ["program", "first", "libanswer.so", "second"].map(at);
+    let plans = at("plans");
+    let start = |options: &[&str], input: Stdio| {
+        let mut launch = runnel();
+        launch.arg("launch").arg("--plans").arg(&plans).args(options).arg("--").args(&files);
+        launch.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    for _ in 0..2 {
+        // The idle periods are what is to be learned.
+        let mut idle = Command::new("sh");
+        let mut idle = idle.args(["-c", "sleep 1.5; echo; sleep 1.5; echo"]).stdout(Stdio::piped()).spawn().unwrap();
+        let learned = start(&["--learn"], idle.stdout.take().unwrap().into()).wait_with_output().unwrap();
+        idle.wait().unwrap();
+        if !can_record("libraries", &learned) {
+            return;
+        }
+        eprintln!("{}", String::from_utf8_lossy(&learned.stderr));
+    }
+    make_cold(&files[3]);
+    // Not everywhere: a file system in memory has nothing cold.
+    let is_cold = resident(&files[3]).is_some_and(|bytes| bytes == 0);
+    let mut launched = start(&["--always", "--json", "--no-ptrace"], Stdio::piped());
+    let (mut input, output) = (launched.stdin.take().unwrap(), launched.stdout.take().unwrap());
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(output));
+    input.write_all(b"\n").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "loaded");
+    // The program waits for its second line and has not opened the file.
+    while is_cold && resident(&files[3]).is_some_and(|bytes| bytes < 4 << 20) {
+        assert!(launched.try_wait().unwrap().is_none(), "it waits");
+    }
+    input.write_all(b"\n").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), (2 * 1024 * 7 + 42).to_string());
+    let told = json(&launched.wait_with_output().unwrap());
+    assert_eq!((told["code"].as_u64(), told["libraries"].as_u64()), (Some(0), Some(1)), "{told}");
+    assert!(told["traced"].is_null() && (!is_cold || told["fetched"]["groups"].as_u64() >= Some(2)), "{told}");
+}
+
 #[test]
 fn without_a_plan_and_with_a_bad_one_the_program_starts_plainly() {
     let folder = tempfile::tempdir().unwrap();

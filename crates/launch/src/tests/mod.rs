@@ -10,6 +10,7 @@ use profile::plan::{Group, GroupExtent, Plan, PlanFile};
 
 use crate::*;
 
+mod audit;
 mod prefetch;
 mod shim;
 mod store;
