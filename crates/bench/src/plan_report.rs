@@ -213,6 +213,12 @@ fn trigger(input: &Input, group: &Group) -> String {
     format!("{place}{symbol}{process}")
 }
 
+/// What tells in place of the trigger where there are no breakpoints, in words.
+fn library(input: &Input, group: &Group) -> String {
+    let file = group.library.and_then(|library| input.plan.files.get(library.file as usize));
+    file.map_or(String::new(), |file| format!(", or the load of {}", String::from_utf8_lossy(&file.path)))
+}
+
 /// How long it takes to fetch a group, seconds.
 fn fetch(input: &Input, group: &Group) -> f64 {
     let requests = (group.opens.len() + group.extents.len()) as f64;
@@ -271,7 +277,7 @@ fn groups(input: &Input) -> String {
     for (number, (group, takes)) in input.plan.groups.iter().zip(fetched(input)).enumerate() {
         table.row([
             number.to_string(),
-            trigger(input, group),
+            trigger(input, group) + &library(input, group),
             text::seconds(seconds(group.at)),
             text::seconds(input.plan.lead(number).as_secs_f64()),
             text::count(group.opens.len() as f64),
