@@ -104,8 +104,12 @@ pub(crate) fn may_trace_all() -> bool {
     effective.is_some_and(|capabilities| capabilities & (1 << CAP_SYS_PTRACE) != 0)
 }
 
-/// Whether a program file gives privileges: set-user-id, set-group-id, capabilities.
+/// Whether a program file gives privileges: set-user-id, set-group-id, capabilities, on a mount that lets them.
 pub(crate) fn has_privileges(path: &Path) -> bool {
+    use rustix::fs::{StatVfsMountFlags, statvfs};
+    if statvfs(path).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::NOSUID)) {
+        return false;
+    }
     const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
     let set_id = fs::metadata(path).is_ok_and(|metadata| metadata.mode() & SET_ID != 0);
     set_id || rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64]).is_ok()
