@@ -68,13 +68,13 @@ impl Places {
     }
 }
 
-/// Whether something happened at most once in each run, there in the corresponding idle period, and in at least half of the runs
-/// after the first. `happened` has run and moment, in the order of runs, and the first run is among them.
-pub(super) fn is_unique(happened: &[(usize, Moment)], idle: &[Option<(Moment, Moment)>]) -> bool {
+/// Whether something happened at most once in each run, there in the window of that run (an idle period), and in at least half of the
+/// runs after the first. `happened` has run and moment, in the order of runs, and the first run is among them.
+pub(super) fn is_unique(happened: &[(usize, Moment)], windows: &[Option<(Moment, Moment)>]) -> bool {
     let once = happened.windows(2).all(|pair| pair[0].0 != pair[1].0);
-    let inside = happened.iter().all(|(run, at)| idle[*run].is_some_and(|(from, to)| from <= *at && *at < to));
+    let inside = happened.iter().all(|(run, at)| windows[*run].is_some_and(|(from, to)| from <= *at && *at < to));
     let confirmed = happened.len() - 1;
-    once && inside && 2 * confirmed >= idle.len() - 1
+    once && inside && 2 * confirmed >= windows.len() - 1
 }
 
 /// Whether a file belongs to the C library: the loader, libc and the parts that it once had beside it.

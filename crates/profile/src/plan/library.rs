@@ -6,7 +6,11 @@
 //! of first. A library is good if that moment lies in the idle period before the burst, in the reference and in at least half of the other
 //! runs, and nowhere else in any. The earliest one wins, as with addresses; of several at the same moment the C library's come
 //! last, then the path decides.
+//!
+//! Loading a library often is a burst of its own, or the end of one: then none is new in the idle period. So the burst before it
+//! is searched too, for the latest one, unless that is the launch, with which the group would go anyway.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use trace::Found;
@@ -56,17 +60,28 @@ impl Libraries {
 
     /// Good libraries for group `period` and when the reference loaded them, best first.
     pub fn candidates(&self, period: usize, runs: &[Common], path: &dyn Fn(u32) -> Vec<u8>) -> Vec<(u32, Moment)> {
-        let idle: Vec<Option<(Moment, Moment)>> = runs.iter().map(|run| run.idle_before(period)).collect();
-        let found = self.loads.iter().filter_map(|(file, loads)| {
-            let (0, at) = *loads.first()? else { return None };
-            is_unique(loads, &idle).then_some((*file, at))
-        });
-        let mut found: Vec<(u32, Moment)> = found.collect();
+        let mut found = self.within(runs.iter().map(|run| run.idle_before(period)).collect());
         found.sort_by_cached_key(|(file, at)| {
             let name = path(*file);
             (*at, is_system(&name), name)
         });
+        if found.is_empty() && period > 1 {
+            found = self.within(runs.iter().map(|run| run.burst_and_idle_before(period)).collect());
+            found.sort_by_cached_key(|(file, at)| {
+                let name = path(*file);
+                (Reverse(*at), is_system(&name), name)
+            });
+        }
         found
+    }
+
+    /// Libraries that are loaded in these windows of the runs, and the moments in the reference.
+    fn within(&self, windows: Vec<Option<(Moment, Moment)>>) -> Vec<(u32, Moment)> {
+        let found = self.loads.iter().filter_map(|(file, loads)| {
+            let (0, at) = *loads.first()? else { return None };
+            is_unique(loads, &windows).then_some((*file, at))
+        });
+        found.collect()
     }
 }
 

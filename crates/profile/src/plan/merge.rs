@@ -75,10 +75,22 @@ impl Common<'_> {
     /// Where in time the idle period before group `period` lies in this run: after the last burst that corresponds to an earlier
     /// group, before the first read of the one that corresponds to this one. Bursts of its own in between count as idle.
     pub fn idle_before(&self, period: usize) -> Option<(Moment, Moment)> {
+        let [_, from, to] = self.before(period)?;
+        Some((from, to))
+    }
+
+    /// The same with the burst before it.
+    pub fn burst_and_idle_before(&self, period: usize) -> Option<(Moment, Moment)> {
+        let [from, _, to] = self.before(period)?;
+        Some((from, to))
+    }
+
+    /// When the last burst before group `period` began and ended, and the one of the group began.
+    fn before(&self, period: usize) -> Option<[Moment; 3]> {
         let own = self.matched.iter().position(|matched| *matched == Some(period))?;
         let before = (0..own).rev().find(|earlier| self.matched[*earlier].is_some())?;
         let bursts = &self.timeline.bursts;
-        Some((bursts[before].ended, bursts[own].began))
+        Some([bursts[before].began, bursts[before].ended, bursts[own].began])
     }
 
     /// Code in terms of all runs: the executable of its process image and the file it is in.

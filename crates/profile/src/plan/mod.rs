@@ -121,7 +121,8 @@ pub struct Breakpoint {
     pub at: Moment,
 }
 
-/// A library that is loaded for the first time in the idle period before a burst, by whatever process of the program.
+/// A library that is loaded for the first time in the idle period before a burst, or in the burst before that, by whatever process of the
+/// program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Library {
     /// Position in [`Plan::files`].

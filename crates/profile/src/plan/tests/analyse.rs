@@ -206,6 +206,10 @@ fn a_library_that_is_new_in_the_idle_period_tells_too() {
     for (code, expected) in &cases {
         assert_eq!(libraries(&[&with_code(code)]), [*expected], "{code}");
     }
+    // A burst that loads libraries: the last one of it tells of the next burst, and none of itself.
+    let burst = "0 start 1 bin/app\n0 read 1 bin/app 0..40 1\n2000 find 1 lib/liba.so\n2000 read 1 lib/liba.so 0..40 1
+        2005 code 1 lib/liba.so 64\n2020 code 1 lib/libc.so.6 5\n4000 read 1 share/a 0..40 1";
+    assert_eq!(libraries(&[burst, burst]), ["none", "lib/libc.so.6 2020"]);
     // A second run confirms it or not.
     let first = with_code(load);
     for (other, expected) in [
