@@ -88,6 +88,10 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(image_code(error));
     }
     #[cfg(feature = "full")]
+    if let Some(::pack::PackError::Incomplete { source, .. }) = error.downcast_ref() {
+        return code_of(source.as_ref());
+    }
+    #[cfg(feature = "full")]
     if let Some(::pack::PackError::Image(error)) = error.downcast_ref() {
         return Some(image_code(error));
     }

@@ -72,7 +72,7 @@ enum File {
 
 fn read(path: &Path) -> anyhow::Result<File> {
     let name = path.display();
-    let mut file = std::fs::File::open(path).with_context(|| format!("cannot read the trace {name}"))?;
+    let mut file = host::file::open(path).with_context(|| format!("cannot read the trace {name}"))?;
     let mut bytes = Vec::new();
     let mut more = |limit: u64, bytes: &mut Vec<u8>| {
         let read = (&mut file).take(limit).read_to_end(bytes);

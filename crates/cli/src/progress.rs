@@ -25,6 +25,12 @@ pub fn human(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }
 
+/// A number of things, in words: `1 group`, `2 groups`.
+pub fn counted(count: impl Into<u64>, thing: &str) -> String {
+    let count = count.into();
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Writes one line to standard output.
 ///
 /// # Errors

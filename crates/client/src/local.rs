@@ -43,10 +43,7 @@ fn open_with(
     open: impl FnOnce(&ImageFile) -> Result<Metadata, ImageError>,
 ) -> Result<(ImageFile, Metadata), ClientError> {
     let named = |source| ClientError::File { path: path.into(), source };
-    let file = File::open(path).map_err(named)?;
-    if file.metadata().map_err(named)?.is_dir() {
-        return Err(named(io::ErrorKind::IsADirectory.into()));
-    }
+    let file = host::file::open(path).map_err(named)?;
     let file = ImageFile(file);
     let metadata = open(&file).map_err(|source| ClientError::Image { name: path.display().to_string(), source })?;
     Ok((file, metadata))

@@ -131,7 +131,8 @@ fn filters() -> Option<u64> {
 /// A library before those that a variable of the linker names already.
 pub(crate) fn before(library: &Path, variable: &str) -> OsString {
     let mut list = library.as_os_str().to_owned();
-    if let Some(others) = std::env::var_os(variable).filter(|others| !others.is_empty()) {
+    // Behind a colon even if there are none, so that it can tell that from none at all.
+    if let Some(others) = std::env::var_os(variable) {
         list.push(OsStr::new(":"));
         list.push(others);
     }

@@ -26,7 +26,6 @@ mod program;
 mod quiet;
 mod session;
 pub mod shim;
-mod signals;
 mod store;
 mod warm;
 
@@ -38,6 +37,7 @@ pub use prefetch::{Fetched, Hints, Job, NoHints, Prefetcher, Settings};
 pub use program::Program;
 pub use session::{HOLD_MAX, Outcome, Request, launch};
 pub use store::{Entry, PlanStore, read_plan};
+pub use tracee::TraceeError as NotStarted;
 pub use warm::{Warmth, warmth};
 
 #[cfg(test)]

@@ -15,15 +15,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use host::Exit;
+use host::signals::{Passing, Signals};
 use profile::plan::{Plan, Trigger};
 use tracee::{Breakpoints, End, FileId, Hit, Observer, Site, Traced, TraceeError, Untraced};
 
 use crate::audit::{self, Awaited, Listener};
-use crate::files::{absolute, is_same, open};
+use crate::files::{OnDisk, absolute, is_same, open};
 use crate::ledger::{Launch, Ledger, Mode};
 use crate::prefetch::{Fetched, Hints, Job, Prefetcher, Settings};
 use crate::store::PlanStore;
-use crate::{DiskKind, Program, quiet, signals, warmth};
+use crate::{DiskKind, Program, quiet, warmth};
 
 /// A held program starts at last after this, opened files or not: people notice longer.
 pub const HOLD_MAX: Duration = Duration::from_secs(2);
@@ -57,8 +59,8 @@ pub struct Request {
 /// What a launch came to.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The exit code of the program; 128 and the number of the signal that ended it.
-    pub code: i32,
+    /// How the program ended.
+    pub exit: Exit,
     /// How it was launched; `None` without a plan.
     pub mode: Option<Mode>,
     /// Until the program rested or ended; zero without a plan.
@@ -81,7 +83,7 @@ pub fn launch(request: &Request) -> Result<Outcome, TraceeError> {
     let began = Instant::now();
     let mut notes = Vec::new();
     // Before any thread starts, because threads inherit what is blocked.
-    let signals = signals::pass_on().map_err(|error| notes.push(format!("signals are not passed on: {error}"))).ok();
+    let signals = Signals::of_wrapper().map_err(|error| notes.push(format!("signals are not passed on: {error}"))).ok();
     let (plan, ledger) = match &request.plan {
         Some(plan) => (Some(plan.clone()), Ledger::default()),
         None => {
@@ -130,8 +132,8 @@ fn enter(request: &Request, outcome: &Outcome) {
 #[derive(Default)]
 struct Prepared {
     mode: Option<Mode>,
-    /// Wants to know which process signals are for.
-    signals: Option<Sender<u32>>,
+    /// What is to be passed on.
+    signals: Option<Signals>,
     prefetcher: Option<Prefetcher>,
     /// Hears when the launch group is opened.
     opened: Option<Receiver<()>>,
@@ -297,7 +299,9 @@ fn start(
     let (started, hears_start) = mpsc::channel();
     let (ended, hears_end) = mpsc::channel::<()>();
     let jobs = prefetcher.as_ref().map(Prefetcher::jobs);
-    let mut follower = Follower { opened, jobs, groups, unled, started: [signals, Some(started)] };
+    let passing = signals.and_then(|signals| signals.pass_on().ok());
+    let to = passing.as_ref().map(Passing::to);
+    let mut follower = Follower { opened, jobs, groups, unled, started: [to, Some(started)] };
     let rested = Arc::new(Mutex::new(None));
     let watcher = mode.filter(|mode| *mode != Mode::Warm).and_then(|_| {
         let rested = Arc::clone(&rested);
@@ -309,21 +313,25 @@ fn start(
         };
         thread::Builder::new().name("launch-clock".into()).spawn(watch).ok()
     });
+    // Children that no breakpoint is meant for run free: they may be debuggers, or programs with privileges.
+    let own = FileId::of(&request.program.real).ok();
+    let children = sites.iter().any(|site| site.executable != own);
     let mut program = tracee::Program::new(request.command.clone());
-    if let Some(library) = request.preload.as_ref().filter(|_| wanted) {
-        program = program.variable("LD_PRELOAD", audit::before(library, "LD_PRELOAD")).variable("RUNNEL_TRAP", "1");
+    let loads = |_: &&PathBuf| wanted && (children || !is_static(&request.program.real));
+    if let Some(library) = request.preload.as_ref().filter(loads) {
+        // Children start without the library too: it takes both variables away once it is loaded.
+        let stays = if children { "1" } else { "once" };
+        let list = audit::before(library, "LD_PRELOAD");
+        program = program.variable_if(true, "LD_PRELOAD", list).variable_if(true, "RUNNEL_TRAP", stays);
     }
     if let Some(listener) = &listener {
         if program.would_lose_privileges() {
             notes.push("libraries do not tell: the program gets privileges from its file".into());
         }
         for (name, value) in listener.variables() {
-            program = if traces { program.variable_if_untraced(name, value) } else { program.variable(name, value) };
+            program = if traces { program.variable_if(false, name, value) } else { program.variable(name, value) };
         }
     }
-    // Children that no breakpoint is meant for run free: they may be debuggers, or programs with privileges.
-    let own = FileId::of(&request.program.real).ok();
-    let children = sites.iter().any(|site| site.executable != own);
     let outcome = Breakpoints::new(sites).follow_children(children).launch(&program, &mut follower);
     drop((ended, follower));
     if let Some(watcher) = watcher {
@@ -332,9 +340,18 @@ fn start(
     }
     let libraries = listener.map(Listener::stop);
     let fetched = prefetcher.map_or_else(Fetched::default, Prefetcher::stop);
+    if let Some(signals) = passing.and_then(|passing| passing.stop().ok()) {
+        signals.restore();
+    }
     let outcome = outcome?;
     let launch = rested.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or_default();
     let libraries = libraries.filter(|_| !traces || outcome.traced.is_err());
     let traced = wanted.then_some(outcome.traced);
-    Ok(Outcome { code: outcome.exit.code(), mode, launch, fetched, traced, libraries, notes })
+    Ok(Outcome { exit: outcome.exit, mode, launch, fetched, traced, libraries, notes })
+}
+
+/// Whether nothing can be preloaded into a program, because it names no dynamic linker.
+fn is_static(program: &std::path::Path) -> bool {
+    let Ok(file) = open(program) else { return false };
+    elf::Program::parse(&OnDisk(&file)).is_ok_and(|program| program.interpreter.is_none())
 }

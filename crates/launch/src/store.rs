@@ -158,7 +158,7 @@ fn read_ledger(path: &Path) -> Ledger {
 
 pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    crate::files::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    host::file::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > bytes_max {
         true => Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("over {bytes_max} bytes"))),
         false => Ok(bytes),

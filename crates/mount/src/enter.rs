@@ -22,7 +22,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
 
 use crate::runtime::{PrivateDirectory, Purpose};
-use crate::{MountError, namespace, signals};
+use crate::{MountError, namespace};
 
 mod arguments;
 mod layout;
@@ -109,8 +109,7 @@ pub fn enter(plan: &Plan) -> Result<Infallible, MountError> {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
             .map_err(|error| MountError::step("watch the parent of", program, error))?;
         // `run` has blocked them for itself, and this process inherited that.
-        signals::unblock(&signals::FORWARDED)
-            .map_err(|error| MountError::step("receive signals for", program, error))?;
+        host::signals::unblock().map_err(|error| MountError::step("receive signals for", program, error))?;
     }
     let mut command = Command::new(program);
     command.args(&plan.command[1..]).env("PATH", SEARCH_PATH);

@@ -31,7 +31,6 @@ pub mod record;
 pub mod redirect;
 pub mod run;
 mod runtime;
-mod signals;
 mod sink;
 mod source;
 mod sparse;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use client::Session;
 use fuser::{Config, SessionACL};
+use host::signals::Signals;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -29,7 +30,6 @@ use crate::hint::HintedFile;
 use crate::mountpoint;
 use crate::record::Recorder;
 use crate::runtime::{PrivateDirectory, Purpose};
-use crate::signals::{self, Signals};
 use crate::sink::Sink;
 use crate::source::Source;
 use crate::{MountError, device, hint, overlay};
@@ -132,7 +132,7 @@ impl Stop {
     /// # Errors
     /// The kernel refuses a descriptor.
     pub fn listen() -> Result<Stop, MountError> {
-        let signals = Signals::block(&signals::STOP)
+        let signals = Signals::block(host::signals::STOP)
             .map_err(|error| MountError::step("receive signals in", "/proc/self", error))?;
         Ok(Stop { signals })
     }
@@ -145,7 +145,7 @@ impl Stop {
         loop {
             let polled = rustix::event::poll(&mut [PollFd::from_borrowed_fd(self.signals.fd(), PollFlags::IN)], None);
             match polled.map_err(io::Error::from).and_then(|_| self.signals.next()) {
-                Ok(Some(arrived)) => return Ok(arrived.signal as i32),
+                Ok(Some(signal)) => return Ok(signal),
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(MountError::step("receive signals in", "/proc/self", error)),

@@ -2,23 +2,20 @@
 //!
 //! This process enters its own namespaces, mounts the image at a private directory only it and its children see, serves
 //! it, and starts `enter` as a child in it. It then passes signals on until the program ends, unmounts, and hands back
-//! the program's exit code. Must be called while the process has one thread; the session's threads start afterwards.
+//! how the program ended. Must be called while the process has one thread; the session's threads start afterwards.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 use std::sync::Arc;
 
 use client::Session;
-use rustix::event::{PollFd, PollFlags};
-use rustix::process::{Pid, PidfdFlags};
+use host::Exit;
+use host::signals::Signals;
 
 use crate::enter::Plan;
 use crate::mounted::{Mounted, Options};
 use crate::runtime::{PrivateDirectory, Purpose};
-use crate::signals::{self, Signals};
 use crate::{MountError, namespace};
 
 /// What `runnel run` is asked to do.
@@ -41,15 +38,14 @@ impl Request {
     }
 }
 
-/// Opens the image with `open`, runs the program in it, and returns its exit code: its own, or 128 and the number of
-/// the signal that ended it.
+/// Opens the image with `open`, runs the program in it, and returns how it ended.
 ///
 /// # Errors
 /// Namespaces, the image or the mount cannot be had. That the program itself cannot be started is told by `enter` on
 /// standard error and by exit code 126 or 127.
-pub fn run(request: Request, open: impl FnOnce() -> Result<Arc<Session>, MountError>) -> Result<i32, MountError> {
-    let signals = Signals::block(&signals::FORWARDED)
-        .map_err(|error| MountError::step("receive signals for", &request.program, error))?;
+pub fn run(request: Request, open: impl FnOnce() -> Result<Arc<Session>, MountError>) -> Result<Exit, MountError> {
+    let signals =
+        Signals::of_wrapper().map_err(|error| MountError::step("receive signals for", &request.program, error))?;
     namespace::unshare(false)?;
     let place = PrivateDirectory::new(Purpose::Run)?;
     let mut options = request.options;
@@ -64,69 +60,18 @@ pub fn run(request: Request, open: impl FnOnce() -> Result<Arc<Session>, MountEr
     let mut plan = request.plan;
     plan.root = place.path().to_path_buf();
     plan.ends_with_parent = true;
+    let passing =
+        signals.pass_on().map_err(|error| MountError::step("receive signals for", &request.program, error))?;
     let mut child = Command::new(&request.program)
         .args(&request.arguments)
         .args(plan.arguments())
         .spawn()
         .map_err(|error| MountError::step("start", &request.program, error))?;
-    let status = supervise(&mut child, &signals);
+    // Its thread waits for this.
+    let _ = passing.to().send(child.id());
+    let status = child.wait();
     mounted.unmount()?;
-    let status = status.map_err(|error| MountError::step("wait for", &request.program, error))?;
-    Ok(exit_code(status))
-}
-
-/// Passes signals on until the child ends.
-fn supervise(child: &mut Child, signals: &Signals) -> std::io::Result<ExitStatus> {
-    let pid = Pid::from_child(child);
-    let exit: OwnedFd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-    loop {
-        let mut fds = [PollFd::new(&exit, PollFlags::IN), PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
-        match rustix::event::poll(&mut fds, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        if !fds[0].revents().is_empty() {
-            return child.wait();
-        }
-        while let Some(arrived) = signals.next()? {
-            // What a terminal sends, it sends to the child as well.
-            if !arrived.from_kernel {
-                let to = nix::unistd::Pid::from_raw(pid.as_raw_nonzero().get());
-                // The child may have ended this moment.
-                let _ = nix::sys::signal::kill(to, arrived.signal);
-            }
-        }
-    }
-}
-
-/// As shells put it.
-fn exit_code(status: ExitStatus) -> i32 {
-    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shell(script: &str) -> i32 {
-        let mut child = Command::new("sh").args(["-c", script]).spawn().expect("sh starts");
-        let signals = Signals::block(&signals::FORWARDED).expect("blocked");
-        exit_code(supervise(&mut child, &signals).expect("waited"))
-    }
-
-    #[test]
-    fn exit_codes_are_passed_on() {
-        assert_eq!(shell("exit 0"), 0);
-        assert_eq!(shell("exit 37"), 37);
-        assert_eq!(shell("kill -KILL $$"), 128 + 9);
-    }
-
-    #[test]
-    fn signals_are_passed_on() {
-        // Started before signals are blocked, which it would inherit; `enter` undoes that for itself.
-        let mut child = Command::new("sleep").arg("1000").spawn().expect("sleep starts");
-        let signals = Signals::block(&signals::FORWARDED).expect("blocked");
-        nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM).expect("raised");
-        assert_eq!(exit_code(supervise(&mut child, &signals).expect("waited")), 128 + 15);
-    }
+    // Signals stay held back: this process ends as the program did.
+    let status = passing.stop().and(status).map_err(|error| MountError::step("wait for", &request.program, error))?;
+    Ok(status.into())
 }

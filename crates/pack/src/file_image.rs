@@ -21,7 +21,7 @@ impl FileImage {
     /// # Errors
     /// The file cannot be opened.
     pub fn open(path: &Path) -> Result<FileImage, PackError> {
-        File::open(path).map(FileImage::from).map_err(|source| PackError::read(path, source))
+        host::file::open(path).map(FileImage::from).map_err(|source| PackError::read(path, source))
     }
 }
 

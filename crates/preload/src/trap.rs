@@ -1,7 +1,8 @@
 //! Goes on past breakpoints whose launcher is gone.
 //!
 //! `runnel launch` writes breakpoint instructions into a program and takes each away when it is hit. A launcher killed by
-//! SIGKILL cannot, and the next hit would end the program with SIGTRAP. With `RUNNEL_TRAP=1` in the environment this
+//! SIGKILL cannot, and the next hit would end the program with SIGTRAP. With `RUNNEL_TRAP` in the environment (`1`, or `once`:
+//! then it and our entry of LD_PRELOAD are taken out of the environment, and children start without this library) this
 //! module handles SIGTRAP: if memory holds a breakpoint where the mapped file has another instruction, the instruction is
 //! copied back from the file (through /proc/self/mem, which may write to read-only code) and executed. The same is done if
 //! another thread has just restored it. Every other SIGTRAP goes to the program's own action.
@@ -16,7 +17,7 @@
 //! may be interposed by this very library.
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -90,14 +91,52 @@ static LINE: Line = Line { taken: AtomicBool::new(false), bytes: UnsafeCell::new
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
+unsafe extern "C" {
+    /// The environment of the process: pointers to `NAME=value`, ended by null.
+    static environ: *mut *mut c_char;
+}
+
+/// Makes the environment what it was without the launcher, for the program to see and its children to inherit: our two
+/// variables go, and what the user preloads, which stands behind a colon, is all that LD_PRELOAD names.
+fn leave_environment() {
+    // SAFETY: the C library keeps this list of strings that end with NUL, all of them writable; the program's threads and its
+    // own changes of the environment come after its libraries were initialised.
+    unsafe {
+        let (mut from, mut to) = (environ, environ);
+        while !from.is_null() && !(*from).is_null() {
+            let entry = *from;
+            from = from.add(1);
+            let text = CStr::from_ptr(entry).to_bytes_with_nul();
+            if text.starts_with(b"RUNNEL_TRAP=") {
+                continue;
+            }
+            if let Some(list) = text.strip_prefix(b"LD_PRELOAD=") {
+                let Some(colon) = list.iter().position(|byte| *byte == b':') else { continue };
+                let value = entry.add(text.len() - list.len());
+                ptr::copy(value.add(colon + 1), value, list.len() - colon - 1);
+            }
+            *to = entry;
+            to = to.add(1);
+        }
+        if !to.is_null() {
+            *to = ptr::null_mut();
+        }
+    }
+}
+
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 
 extern "C" fn start() {
     // SAFETY: the name ends with NUL; nothing changes the environment while libraries are being loaded.
     let value = unsafe { libc::getenv(c"RUNNEL_TRAP".as_ptr()) };
-    // SAFETY: getenv gave a string that ends with NUL, so its first byte is there, and a second if the first is not NUL.
-    if value.is_null() || unsafe { *value != b'1' as c_char || *value.add(1) != 0 } {
+    if value.is_null() {
         return;
+    }
+    // SAFETY: getenv gave a string that ends with NUL.
+    match unsafe { CStr::from_ptr(value) }.to_bytes() {
+        b"1" => {}
+        b"once" => leave_environment(),
+        _ => return,
     }
     let Some(old) = call_real(None) else { return };
     if old.sa_sigaction == libc::SIG_IGN {

@@ -84,7 +84,7 @@ fn role_launcher() {
     let mut observer = Killed { at: variable("TEST_AT").parse().expect("a number"), hits: 0 };
     let mut program = Program::new([&program]).output(File::create(variable("TEST_OUTPUT")).expect("there"));
     if variable("TEST_PRELOAD") == "1" {
-        program = program.variable("LD_PRELOAD", library()).variable("RUNNEL_TRAP", "1");
+        program = program.variable("LD_PRELOAD", library()).variable("RUNNEL_TRAP", "once");
     }
     // Nothing is left of this process after the launch.
     let _ = Breakpoints::new(sites).launch(&program, &mut observer);
@@ -157,5 +157,29 @@ fn a_handler_of_the_program_keeps_its_meaning() {
         let output = command.output().expect("started");
         let (code, text) = plainly(&program, arguments);
         assert_eq!((output.status.code(), String::from_utf8(output.stdout).expect("text")), (code, text));
+    }
+}
+
+#[test]
+fn the_environment_is_as_without_the_library() {
+    let library = library();
+    let library = library.to_str().expect("a path");
+    // What the user preloads himself stays, an empty list too.
+    for own in [None, Some(""), Some("libm.so.6"), Some("libm.so.6:libdl.so.2")] {
+        for command in
+            [&["env"][..], &["sh", "-c", "env; exec env"], &["python3", "-c", "import os; print(*os.environ.items())"]]
+        {
+            let output = |preloaded: Option<String>, trap: Option<&str>| {
+                let mut command_line = Command::new(command[0]);
+                command_line.args(&command[1..]).env_clear().env("PATH", std::env::var_os("PATH").expect("set"));
+                command_line
+                    .envs(preloaded.map(|list| ("LD_PRELOAD", list)))
+                    .envs(trap.map(|trap| ("RUNNEL_TRAP", trap)));
+                Some(String::from_utf8(command_line.env("Z", "z").output().ok()?.stdout).expect("text"))
+            };
+            let list = own.map_or(library.to_string(), |own| format!("{library}:{own}"));
+            let Some(plain) = output(own.map(str::to_string), None) else { continue };
+            assert_eq!(output(Some(list), Some("once")), Some(plain), "{command:?} {own:?}");
+        }
     }
 }

@@ -15,7 +15,7 @@ pub enum RecordError {
         source: io::Error,
     },
     /// The source that was asked for does not work here.
-    #[error("cannot record by {what}: {source}")]
+    #[error("cannot record by {what}: {source}{}", hint(what))]
     Source {
         /// Which source, or which way to see reads.
         what: &'static str,
@@ -31,6 +31,17 @@ pub enum RecordError {
         source: io::Error,
     },
 }
+
+/// What to do about a source that does not work, if that is known.
+fn hint(what: &str) -> &'static str {
+    match what {
+        FILEMAP if !rustix::process::geteuid().is_root() => "\nhint: run this as root, or leave --source out",
+        _ => "",
+    }
+}
+
+/// The source that is root's.
+pub(crate) const FILEMAP: &str = "filemap trace points";
 
 impl RecordError {
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> RecordError {

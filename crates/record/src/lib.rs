@@ -38,10 +38,12 @@ mod traced;
 
 use std::ffi::OsString;
 use std::io;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 
+use host::Exit;
+use host::signals::Signals;
 use trace::Source;
 
 pub use assembler::Summary;
@@ -53,14 +55,13 @@ pub use tracee::follow::Counts;
 use assembler::Assembler;
 use collector::{Collector, now};
 use files::Files;
-use supervise::Signals;
 use traced::Interpreter;
 
 /// A recording that was made.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The program's exit code, or 128 and the number of the signal that ended it.
-    pub code: i32,
+    /// How the program ended.
+    pub exit: Exit,
     /// The trace file.
     pub trace: Vec<u8>,
     /// Who recorded, as the trace says.
@@ -83,7 +84,7 @@ pub fn record(request: &Request) -> Result<Outcome, RecordError> {
     let mut notes = Vec::new();
     let chosen = sources::choose(request, &mut notes)?;
     let (source, exact, mut sources, filter) = (chosen.source, chosen.exact, chosen.sources, chosen.filter);
-    let signals = Signals::block().map_err(RecordError::system("receive signals"))?;
+    let signals = Signals::of_wrapper().map_err(RecordError::system("receive signals"))?;
     let mut command = command(request);
     if let (Some(path), Some(library)) = (&chosen.library, &sources.library) {
         command.envs(library.environment(path, preloaded(request)));
@@ -98,37 +99,43 @@ pub fn record(request: &Request) -> Result<Outcome, RecordError> {
         sources.traced = Some(from);
     }
     if let Some(filemap) = &sources.filemap {
-        filemap
-            .start(source == Source::Perf)
-            .map_err(|source| RecordError::Source { what: "filemap trace points", source })?;
+        filemap.start(source == Source::Perf).map_err(|source| RecordError::Source { what: error::FILEMAP, source })?;
     }
     let assembler = Assembler::new(Files::new(chosen.library), source, request.candidates, now());
     let running = Arc::new(AtomicUsize::new(usize::MAX));
     let collector = Collector::new(sources, assembler, Arc::clone(&running));
     let (stop, stopper) = io::pipe().map_err(RecordError::system("make a pipe"))?;
+    let passing = signals.pass_on().map_err(RecordError::system("pass signals on"))?;
     let mut child =
         command.spawn().map_err(|source| RecordError::Start { program: request.program.clone(), source })?;
     let thread = std::thread::spawn(move || collector.run(&stop));
+    // Its thread waits for this.
+    let _ = passing.to().send(child.id());
     let ended = match filter {
-        Some(_) => follow(child.id(), exact, &signals, Interpreter::new(to)),
-        None => supervise::wait(&mut child, &signals).map(|status| (status, Counts::default())),
+        Some(_) => {
+            let mut interpreter = Interpreter::new(to);
+            tracee::follow::follow(child.id(), exact, |seen| interpreter.seen(seen))
+        }
+        None => child.wait().map(|status| (status, Counts::default())),
     };
+    let signals = passing.stop().map_err(RecordError::system("pass signals on"))?;
     if request.wait_all {
         supervise::wait_all(&running, &signals).map_err(RecordError::system("wait for processes"))?;
     }
+    signals.restore();
     drop(stopper);
     let assembler = thread.join().map_err(|_| RecordError::System {
         what: "collect what was seen",
         source: io::Error::other("its thread panicked"),
     })?;
     let (status, stops) = ended.map_err(RecordError::system("wait for the program"))?;
-    finish(assembler, source, supervise::exit_code(status), stops, notes)
+    finish(assembler, source, status.into(), stops, notes)
 }
 
 fn finish(
     assembler: Assembler,
     source: Source,
-    code: i32,
+    exit: Exit,
     stops: Counts,
     mut notes: Vec<String>,
 ) -> Result<Outcome, RecordError> {
@@ -145,23 +152,7 @@ fn finish(
     if summary.lost > 0 {
         notes.push(format!("{} records were lost: the trace may lack pages", summary.lost));
     }
-    Ok(Outcome { code, trace, source, summary, stops, notes })
-}
-
-/// Follows a program under a filter to the end of its last process.
-fn follow(
-    child: u32,
-    exact: bool,
-    signals: &Signals,
-    mut interpreter: Interpreter,
-) -> io::Result<(ExitStatus, Counts)> {
-    let (stop, stopper) = io::pipe()?;
-    std::thread::scope(|scope| {
-        scope.spawn(|| supervise::forward(child, signals, &stop));
-        let ended = tracee::follow::follow(child, exact, |seen| interpreter.seen(seen));
-        drop(stopper);
-        ended
-    })
+    Ok(Outcome { exit, trace, source, summary, stops, notes })
 }
 
 /// What the program would preload anyway.

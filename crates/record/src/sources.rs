@@ -8,7 +8,7 @@ use tracee::perf::Rings;
 use tracee::seccomp::{Calls, Filter, Maps, READS, lookups};
 
 use crate::collector::Sources;
-use crate::error::RecordError;
+use crate::error::{FILEMAP, RecordError};
 use crate::filemap::Filemap;
 use crate::library::{LIBRARY, Library, find_library};
 use crate::program;
@@ -92,7 +92,7 @@ fn touches(
     let perf = || Rings::open(request.ring_bytes);
     match request.source {
         SourceChoice::Filemap => {
-            let filemap = Filemap::open().map_err(failed("filemap trace points"))?;
+            let filemap = Filemap::open().map_err(failed(FILEMAP))?;
             Ok(with_filemap(filemap, perf().ok(), notes))
         }
         SourceChoice::Perf => Ok(with_perf(perf().map_err(failed("perf events"))?, notes)),

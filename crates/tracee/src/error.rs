@@ -19,6 +19,9 @@ pub enum TraceeError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The program was started, and cannot be waited for.
+    #[error("cannot wait for the program: {0}")]
+    Wait(io::Error),
     /// A system call before the start failed.
     #[error("cannot {step}: {source}")]
     Step {

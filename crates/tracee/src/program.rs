@@ -15,8 +15,8 @@ use crate::TraceeError;
 pub struct Program {
     arguments: Vec<OsString>,
     changes: Vec<(OsString, Option<OsString>)>,
-    /// Set only if the program runs untraced.
-    untraced: Vec<(OsString, OsString)>,
+    /// Set only if the program runs traced, or only if it does not.
+    conditional: Vec<(bool, OsString, OsString)>,
     directory: Option<PathBuf>,
     pub(crate) streams: [Option<File>; 3],
 }
@@ -43,9 +43,10 @@ impl Program {
         self
     }
 
-    /// Sets a variable for a program that was to be traced and cannot be; see [`crate::Observer::untraced`].
-    pub fn variable_if_untraced(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Program {
-        self.untraced.push((name.into(), value.into()));
+    /// Sets a variable only if the program runs traced, or only if it was to be traced and cannot be; see
+    /// [`crate::Observer::untraced`].
+    pub fn variable_if(mut self, is_traced: bool, name: impl Into<OsString>, value: impl Into<OsString>) -> Program {
+        self.conditional.push((is_traced, name.into(), value.into()));
         self
     }
 
@@ -102,13 +103,16 @@ impl Program {
             return Err(TraceeError::Argument { what: "an empty command line".to_string() });
         };
         let mut environment: Vec<(OsString, OsString)> = env::vars_os().collect();
-        for (name, value) in &self.changes {
-            environment.retain(|(known, _)| known != name);
-            environment.extend(value.clone().map(|value| (name.clone(), value)));
-        }
-        for (name, value) in self.untraced.iter().filter(|_| !is_traced) {
-            environment.retain(|(known, _)| known != name);
-            environment.push((name.clone(), value.clone()));
+        let holds = self.conditional.iter().filter(|(when, _, _)| *when == is_traced);
+        let conditional = holds.map(|(_, name, value)| (name, Some(value)));
+        for (name, value) in self.changes.iter().map(|(name, value)| (name, value.as_ref())).chain(conditional) {
+            let known = environment.iter_mut().find(|(known, _)| known == name);
+            match (known, value) {
+                // Where it was: programs show their environment in its order.
+                (Some(known), Some(value)) => known.1.clone_from(value),
+                (None, Some(value)) => environment.push((name.clone(), value.clone())),
+                (_, None) => environment.retain(|(known, _)| known != name),
+            }
         }
         // As the shell does, the program is looked up in the PATH that it will have itself.
         let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
@@ -171,12 +175,14 @@ mod tests {
     #[test]
     fn variables_are_set_and_taken_out() {
         let program = Program::new(["x"]).variable("RUNNEL_A", "1").variable("RUNNEL_A", "2").without_variable("PATH");
-        let program = program.variable_if_untraced("RUNNEL_A", "3");
+        let program = program.variable_if(false, "RUNNEL_A", "3").variable_if(true, "RUNNEL_B", "4");
         let prepared = program.prepare(false).expect("prepared");
         assert!(prepared.environment.contains(&c"RUNNEL_A=3".to_owned()));
         assert!(!prepared.environment.contains(&c"RUNNEL_A=2".to_owned()));
+        assert!(!prepared.environment.contains(&c"RUNNEL_B=4".to_owned()));
         let prepared = program.prepare(true).expect("prepared");
         assert!(prepared.environment.contains(&c"RUNNEL_A=2".to_owned()));
+        assert!(prepared.environment.contains(&c"RUNNEL_B=4".to_owned()));
         assert!(!prepared.environment.iter().any(|text| text.as_bytes().starts_with(b"RUNNEL_A=1")));
         assert!(!prepared.environment.iter().any(|text| text.as_bytes().starts_with(b"PATH=")));
         assert!(Program::new(["a\0b"]).prepare(true).is_err());

@@ -39,7 +39,7 @@ struct Lists<'a> {
 }
 
 impl Waiting {
-    /// Makes the process.
+    /// Makes the process; `is_traced`: with the variables of a program that is.
     pub(crate) fn spawn(program: &Program, is_traced: bool) -> Result<Waiting, TraceeError> {
         let prepared = program.prepare(is_traced)?;
         let pointers = |texts: &[CString]| -> Vec<*const c_char> {

@@ -21,7 +21,7 @@ pub struct Args {
 /// Checks the metadata, the hash of every block and of every chunk.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let name = args.image.display().to_string();
-    let file = client::ImageFile(std::fs::File::open(&args.image).with_context(|| name.clone())?);
+    let file = client::ImageFile(host::file::open(&args.image).with_context(|| name.clone())?);
     let bar = progress::bytes(1, "checking");
     let report = image::check(&file, &Limits::default(), &mut |done, total| {
         bar.set_length(total);

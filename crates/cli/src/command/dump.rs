@@ -21,24 +21,24 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let name = args.file.display().to_string();
     let mut magic = [0u8; 8];
-    let mut file = std::fs::File::open(&args.file).with_context(|| name.clone())?;
+    let mut file = host::file::open(&args.file).with_context(|| name.clone())?;
     let length = file.read(&mut magic).with_context(|| name.clone())?;
     let mut text = String::new();
     if magic == image::format::MAGIC {
         let (_, metadata) = client::open_file(&args.file, &Limits::default())?;
         image::dump(&metadata, &mut text)?;
     } else if magic == profile::format::MAGIC {
-        let bytes = std::fs::read(&args.file).with_context(|| name.clone())?;
+        let bytes = host::file::read(&args.file).with_context(|| name.clone())?;
         let set = profile::decode(&bytes, &profile::Limits::default())
             .map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
         profile::dump(&set, &mut text)?;
     } else if magic == trace::format::MAGIC {
-        let bytes = std::fs::read(&args.file).with_context(|| name.clone())?;
+        let bytes = host::file::read(&args.file).with_context(|| name.clone())?;
         let trace = trace::read(&bytes, &trace::Limits::default())
             .map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
         trace::dump(&trace, &mut text)?;
     } else if magic == profile::plan::format::MAGIC {
-        let bytes = std::fs::read(&args.file).with_context(|| name.clone())?;
+        let bytes = host::file::read(&args.file).with_context(|| name.clone())?;
         let plan = profile::plan::decode(&bytes, &profile::plan::Limits::default())
             .map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
         let files = LocalFiles;

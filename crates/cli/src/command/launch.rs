@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::ops::Range;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 
 use crate::command::plans::{AnalyseArgs, told};
+use crate::progress::counted;
 use crate::{failure, progress};
 
 /// Start a local program faster: read ahead what it is about to read, as learned from earlier runs
@@ -113,7 +115,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     // Whoever has no home has no plans: the program starts plainly.
     let store = store.ok();
-    let plan = args.plan.as_deref().map(::launch::read_plan).transpose()?;
+    let plan = args.plan.as_deref().map(::launch::read_plan).transpose();
+    // The user wants that plan or none.
+    let store = store.filter(|_| plan.is_ok());
+    let plan = plan.unwrap_or_else(|error| {
+        eprintln!("warning: {error}\nnote: the program starts plainly");
+        None
+    });
     let request = Request {
         program,
         store,
@@ -131,6 +139,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         command: args.command,
     };
     let outcome = match ::launch::launch(&request) {
+        // No descriptor, thread or process to be had for us: the program may need none.
+        Err(error @ ::launch::NotStarted::Step { .. }) => {
+            eprintln!("note: {error}; the program starts plainly");
+            return Err(become_program(&request));
+        }
         Err(error) => {
             eprintln!("error: {error}");
             return Ok(ExitCode::from(126));
@@ -138,7 +151,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Ok(outcome) => outcome,
     };
     tell(&outcome, args.verbose, args.json);
-    Ok(ExitCode::from(outcome.code.clamp(0, 255) as u8))
+    Ok(ExitCode::from(outcome.exit.follow()))
+}
+
+/// Becomes the program; returns only if that fails.
+fn become_program(request: &Request) -> anyhow::Error {
+    // All that is blocked is blocked by us.
+    let _ = host::signals::unblock();
+    let mut command = std::process::Command::new(&request.program.file);
+    command.arg0(&request.command[0]).args(&request.command[1..]);
+    failure::with_code(126, format!("{}: {}", request.program.file.display(), command.exec()))
 }
 
 /// Records a run and makes the plan anew with it.
@@ -150,10 +172,9 @@ fn learn(store: &PlanStore, program: &Program, args: &Args) -> anyhow::Result<Ex
     for note in &outcome.notes {
         eprintln!("note: {note}");
     }
-    let code = ExitCode::from(outcome.code.clamp(0, 255) as u8);
     if outcome.summary.pages == 0 {
         eprintln!("no file was touched, so nothing was learned");
-        return Ok(code);
+        return Ok(ExitCode::from(outcome.exit.follow()));
     }
     let trace = trace::read(&outcome.trace, &trace::Limits::default())?;
     let mut traces = store.traces(program);
@@ -163,7 +184,7 @@ fn learn(store: &PlanStore, program: &Program, args: &Args) -> anyhow::Result<Ex
         Ok((_, analysis)) => eprintln!("{}", told(&analysis)),
         Err(error) => eprintln!("warning: nothing was learned: {error}"),
     }
-    Ok(code)
+    Ok(ExitCode::from(outcome.exit.follow()))
 }
 
 fn install(args: &Args, program: &Program) -> anyhow::Result<ExitCode> {
@@ -196,7 +217,7 @@ fn tell(outcome: &Outcome, verbose: bool, json: bool) {
             Err(why) => serde_json::json!({ "untraced": why.to_string() }),
         });
         let line = serde_json::json!({
-            "code": outcome.code, "mode": outcome.mode, "launch_s": outcome.launch.as_secs_f64(),
+            "code": outcome.exit.code(), "mode": outcome.mode, "launch_s": outcome.launch.as_secs_f64(),
             "fetched": outcome.fetched, "traced": traced, "libraries": outcome.libraries, "notes": outcome.notes,
         });
         eprintln!("{line}");
@@ -207,17 +228,21 @@ fn tell(outcome: &Outcome, verbose: bool, json: bool) {
             Some(::launch::Mode::Warm) => "all was in memory".to_string(),
             Some(::launch::Mode::Without) => "not prefetched: its books say so, or for comparison".to_string(),
             Some(::launch::Mode::With) => format!(
-                "{} groups, {}, {} opens, {} files changed",
-                fetched.groups,
+                "{}, {}, {}, {} changed",
+                counted(fetched.groups, "group"),
                 progress::human(fetched.bytes),
-                fetched.opens,
-                fetched.stale
+                counted(fetched.opens, "open"),
+                counted(fetched.stale, "file")
             ),
         };
         eprintln!("runnel launch: {how}; launched in {:.2} s", outcome.launch.as_secs_f64());
         match &outcome.traced {
             Some(Ok(traced)) => {
-                eprintln!("runnel launch: {} breakpoints hit, {} stops", traced.hits, traced.stops.total())
+                eprintln!(
+                    "runnel launch: {} hit, {}",
+                    counted(traced.hits, "breakpoint"),
+                    counted(traced.stops.total(), "stop")
+                )
             }
             Some(Err(why)) => eprintln!("runnel launch: no breakpoints: {why}"),
             None => {}

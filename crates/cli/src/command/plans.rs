@@ -13,6 +13,7 @@ use clap::Subcommand;
 use profile::plan::{AnalyseConfig, Analysis, BurstConfig, Plan};
 use trace::{Tail, Trace};
 
+use crate::progress::counted;
 use crate::{failure, progress};
 
 /// Launch plans: list them, what each saved, learn, switch, forget
@@ -231,7 +232,7 @@ fn learn_traces(store: &PlanStore, args: &LearnArgs) -> anyhow::Result<()> {
 fn read_trace(path: &Path) -> anyhow::Result<(Vec<u8>, Trace)> {
     let name = path.display();
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).with_context(|| format!("cannot read the trace {name}"))?;
+    let file = host::file::open(path).with_context(|| format!("cannot read the trace {name}"))?;
     file.take(learn::TRACE_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {name}"))?;
     if bytes.len() as u64 > learn::TRACE_BYTES_MAX {
         return Err(failure::corrupt(format!("{name}: over {}", progress::human(learn::TRACE_BYTES_MAX))));
@@ -247,24 +248,24 @@ fn read_trace(path: &Path) -> anyhow::Result<(Vec<u8>, Trace)> {
 /// What was learned, in a line or two.
 pub fn told(analysis: &Analysis) -> String {
     let plan = &analysis.plan;
-    let (runs, groups) = (plan.runs, plan.groups.len());
-    let own = analysis.report.breakpoints;
+    let runs = plan.runs;
     let mut text = format!(
-        "learned from {runs} run{}: {groups} group{}, {}, {own} breakpoint{}",
-        if runs == 1 { "" } else { "s" },
-        if groups == 1 { "" } else { "s" },
+        "learned from {}: {}, {}, {}",
+        counted(runs, "run"),
+        counted(plan.groups.len() as u64, "group"),
         progress::human(bytes(plan)),
-        if own == 1 { "" } else { "s" },
+        counted(analysis.report.breakpoints as u64, "breakpoint"),
     );
     if analysis.report.libraries > 0 {
         text.push_str(&format!(" ({} without ptrace, where a library tells)", analysis.report.libraries));
     }
     if analysis.report.linked > 0 {
-        text.push_str(&format!(", {} groups go with an earlier one", analysis.report.linked));
+        let go = if analysis.report.linked == 1 { "goes" } else { "go" };
+        text.push_str(&format!(", {} {go} with an earlier one", counted(analysis.report.linked as u64, "group")));
     }
     let lost = analysis.report.files_gone + analysis.report.files_changed;
     if lost > 0 {
-        text.push_str(&format!("; {lost} files have changed since and are left out"));
+        text.push_str(&format!("; {} changed since: left out", counted(lost as u64, "file")));
     }
     if runs == 1 {
         text.push_str("\nhint: a second run leaves out what only the first one touched");

@@ -13,7 +13,7 @@ use client::{Session, Target};
 use crate::command::enter::PlanArgs;
 use crate::command::mount::short_name;
 use crate::command::session::SessionArgs;
-use crate::progress;
+use crate::progress::{self, counted};
 use crate::recording::Recording;
 
 mod local;
@@ -88,7 +88,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(directory) => serve(directory, options, open),
         None => ::mount::run::run(Request::new(options, plan), open),
     };
-    let code = ended.inspect_err(|_| recording.discard())?;
+    let exit = ended.inspect_err(|_| recording.discard())?;
     let summary = recording.finish()?;
     if summary.pages == 0 {
         recording.discard();
@@ -97,27 +97,28 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.json {
         let mut json = serde_json::to_value(summary)?;
         json["trace"] = output.display().to_string().into();
-        json["exit_code"] = code.into();
+        json["exit_code"] = exit.code().into();
         eprintln!("{json}");
     } else if summary.pages > 0 {
         let size = progress::human(summary.bytes);
-        eprintln!("recorded {} files, {} pages, {size} in {}", summary.files, summary.pages, output.display());
+        let (files, pages) = (counted(summary.files as u64, "file"), counted(summary.pages as u64, "page"));
+        eprintln!("recorded {files}, {pages}, {size} in {}", output.display());
     }
-    Ok(ExitCode::from(code.clamp(0, 255) as u8))
+    Ok(ExitCode::from(exit.follow()))
 }
 
 fn serve(
     directory: &std::path::Path,
     options: Options,
     open: impl FnOnce() -> Result<Arc<Session>, MountError>,
-) -> Result<i32, MountError> {
+) -> Result<host::Exit, MountError> {
     // Before any thread starts, so that Ctrl-C ends the mount and the trace.
     let stop = Stop::listen()?;
     let allow_other = rustix::process::geteuid().is_root();
     let mounted = Mounted::start(open()?, directory, Options { allow_other, ..options })?;
     eprintln!("recording what is read in {}; Ctrl-C or `runnel umount` ends it", directory.display());
     mounted.wait_or_stop(&stop)?;
-    Ok(0)
+    Ok(host::Exit::Code(0))
 }
 
 /// `app.trace` for `runnel://host/some/app:tag`.

@@ -95,7 +95,7 @@ fn read(paths: &[PathBuf]) -> anyhow::Result<Learned> {
 
 fn bytes_of(path: &Path) -> anyhow::Result<Vec<u8>> {
     let name = path.display();
-    let file = std::fs::File::open(path).with_context(|| name.to_string())?;
+    let file = host::file::open(path).with_context(|| name.to_string())?;
     let mut bytes = Vec::new();
     file.take(BYTES_MAX + 1).read_to_end(&mut bytes).with_context(|| name.to_string())?;
     if bytes.len() as u64 > BYTES_MAX {

@@ -45,7 +45,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let plan: Plan = args.plan.plan(PathBuf::new(), args.command.clone())?;
     let config = args.session.config();
-    let code =
+    let exit =
         ::mount::run::run(Request::new(options, plan), || Session::open(&target, config).map_err(MountError::Session))?;
-    Ok(ExitCode::from(code.clamp(0, 255) as u8))
+    Ok(ExitCode::from(exit.follow()))
 }

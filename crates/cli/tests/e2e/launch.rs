@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -244,7 +245,11 @@ fn without_a_plan_and_with_a_bad_one_the_program_starts_plainly() {
     let output = shell("echo out; exit 7");
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"out\n"[..]));
     assert!(json(&output)["mode"].is_null());
-    assert_eq!(shell("kill -KILL $$").status.code(), Some(137));
+    for signal in [9, 15, 2] {
+        let output = shell(&format!("kill -{signal} $$"));
+        assert_eq!(output.status.signal(), Some(signal), "the launcher ends as the program did");
+        assert_eq!(json(&output)["code"], 128 + signal);
+    }
     for (program, code) in [("no-such-program", 127), ("/no/such/program", 127), ("/etc/passwd", 126)] {
         assert_eq!(launch(plans, &[], &[OsStr::new(program)]).status.code(), Some(code), "{program}");
     }

@@ -11,6 +11,7 @@ use profile::plan::{Group, GroupExtent, Plan, PlanFile};
 use crate::*;
 
 mod audit;
+mod follow;
 mod prefetch;
 mod shim;
 mod store;

@@ -13,7 +13,7 @@ mod blocks;
 mod files;
 
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -224,10 +224,7 @@ fn check_request_limit(limit: Option<&str>) -> Result<(), MountError> {
 
 fn open(path: &Path) -> Result<(ImageFile, Metadata), MountError> {
     let named = |source| ClientError::File { path: path.into(), source };
-    let file = File::open(path).map_err(named)?;
-    if file.metadata().map_err(named)?.is_dir() {
-        return Err(named(io::ErrorKind::IsADirectory.into()).into());
-    }
+    let file = host::file::open(path).map_err(named)?;
     let file = ImageFile(file);
     // Blocks have hashes of their own; those of chunks would only take memory.
     let metadata = Metadata::open_early(&file, &Limits::default())

@@ -7,7 +7,6 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
@@ -113,7 +112,7 @@ impl Redirects {
     pub fn load(file: &Path) -> Result<Redirects, MountError> {
         let fail = |error| MountError::step("read the configuration", file, error);
         let mut bytes = Vec::new();
-        fs::File::open(file).map_err(fail)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(fail)?;
+        host::file::open(file).map_err(fail)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(fail)?;
         let whole = |line, problem: &str| MountError::Config {
             file: file.to_path_buf(),
             line,
@@ -256,9 +255,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("tempdir");
         let file = folder.path().join("r.toml");
         assert!(matches!(Redirects::load(&file), Err(MountError::Step { .. })));
-        fs::write(&file, b"a\n\xff").expect("write");
+        std::fs::write(&file, b"a\n\xff").expect("write");
         assert!(matches!(Redirects::load(&file), Err(MountError::Config { line: 2, .. })));
-        fs::write(&file, vec![b'#'; FILE_BYTES_MAX as usize + 1]).expect("write");
+        std::fs::write(&file, vec![b'#'; FILE_BYTES_MAX as usize + 1]).expect("write");
         assert!(matches!(Redirects::load(&file), Err(MountError::Config { line: 1, .. })));
     }
 

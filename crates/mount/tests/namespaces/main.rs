@@ -57,7 +57,7 @@ fn run(mut arguments: Vec<OsString>) -> Result<i32, MountError> {
     let overlay = (!arguments[1].is_empty()).then(|| PathBuf::from(&arguments[1]));
     let options = Options { name: "test".into(), overlay, ..Options::default() };
     let request = mount::run::Request::new(options, Plan::new("", command));
-    mount::run::run(request, || open(Path::new(&arguments[0])))
+    Ok(mount::run::run(request, || open(Path::new(&arguments[0])))?.code())
 }
 
 /// `mount IMAGE MOUNTPOINT`

@@ -13,7 +13,7 @@ use trace::{Event, Found};
 /// A trace of touch.c with these arguments holds exactly these pages of the data file.
 fn check(place: &Place, request: Request, expected: &BTreeSet<u32>) -> Vec<Event> {
     let (outcome, events) = place.record(request);
-    assert_eq!(outcome.code, 0, "{outcome:?}");
+    assert_eq!(outcome.exit.code(), 0, "{outcome:?}");
     assert_eq!(outcome.summary.lost, 0);
     assert_eq!(&place.pages_of_data(&events), expected);
     support::assert_sound(&events);
@@ -99,7 +99,7 @@ fn perf_a_tiny_ring_loses_records_and_says_so() {
     request.ring_bytes = 4096;
     request.reads = ReadsChoice::None;
     let (outcome, events) = place.record(request);
-    assert_eq!(outcome.code, 0);
+    assert_eq!(outcome.exit.code(), 0);
     support::assert_sound(&events);
     if outcome.summary.lost == 0 {
         eprintln!("skipped: the reader kept up with a ring of a page");
@@ -150,7 +150,7 @@ fn perf_files_that_change_are_left_out() {
     let mut request = place.request(&["write", "DATA"]);
     request.library = support::library();
     let (outcome, events) = place.record(request);
-    assert_eq!(outcome.code, 0);
+    assert_eq!(outcome.exit.code(), 0);
     assert_eq!(place.pages_of_data(&events), BTreeSet::new());
 }
 
@@ -158,7 +158,7 @@ fn perf_files_that_change_are_left_out() {
 fn perf_a_killed_program_leaves_a_whole_trace() {
     let Some(place) = Place::new("perf") else { return };
     let (outcome, events) = place.record(place.request(&["raise", "9"]));
-    assert_eq!(outcome.code, 128 + 9);
+    assert_eq!(outcome.exit.code(), 128 + 9);
     support::assert_sound(&events);
     assert!(outcome.summary.pages > 0);
 }
@@ -177,7 +177,7 @@ fn perf_calls_are_candidates_where_they_were_made_once() {
     request.library = Some(library);
     request.candidates = record::CandidatesChoice::Calls;
     let (outcome, events) = place.record(request);
-    assert_eq!(outcome.code, 0);
+    assert_eq!(outcome.exit.code(), 0);
     support::assert_sound(&events);
     // The program itself makes no such call; the dynamic linker's are not seen, the C library's own are.
     let addresses = events.iter().filter(|event| matches!(event, Event::Code { .. }));

@@ -44,7 +44,7 @@ fn residency_holds_at_least_what_was_touched() {
     let mut request = place.request(&["map", "DATA", "3", "100"]);
     request.source = SourceChoice::Residency;
     let (outcome, events) = place.record(request);
-    assert_eq!((outcome.code, outcome.source), (0, Source::Residency));
+    assert_eq!((outcome.exit.code(), outcome.source), (0, Source::Residency));
     let pages = place.pages_of_data(&events);
     assert!(pages.contains(&3) && pages.contains(&100), "{pages:?}");
     assert!(pages.iter().all(|page| *page < PAGES));

@@ -72,7 +72,7 @@ fn ptrace_signals_reach_the_program() {
         let mut request = place.request(&["raise", &signal.to_string()]);
         (request.reads, request.maps) = (ReadsChoice::Seccomp, MapsChoice::Seccomp);
         let (outcome, events) = place.record(request);
-        assert_eq!(outcome.code, 128 + signal);
+        assert_eq!(outcome.exit.code(), 128 + signal);
         support::assert_sound(&events);
     }
 }

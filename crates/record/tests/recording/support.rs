@@ -236,6 +236,6 @@ fn helper_as_nobody() {
     let mut request = Request::new(program);
     request.arguments = lines.map(Into::into).collect();
     let outcome = record::record(&request).expect("recorded");
-    assert_eq!(outcome.code, 0);
+    assert_eq!(outcome.exit.code(), 0);
     fs::write(out, outcome.trace).expect("written");
 }

@@ -50,7 +50,7 @@ impl Breakpoints {
         stop.begin(start + self.time_limit);
         let (tell, thread) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            let tracing = scope.spawn(|| {
+            let tracing = std::thread::Builder::new().name("tracer".into()).spawn_scoped(scope, || {
                 // Also when the engine panics: the caller must not wait for ever.
                 let _done = Done(&stop);
                 // Or the time limit could not end a wait.
@@ -59,6 +59,7 @@ impl Breakpoints {
                 let _ = tell.send(pthread_self() as usize);
                 self.trace(program, observer, start)
             });
+            let tracing = tracing.map_err(TraceeError::step("start a thread"))?;
             if let Ok(thread) = thread.recv() {
                 stop.watch(thread as nix::sys::pthread::Pthread);
             }
@@ -86,7 +87,7 @@ impl Breakpoints {
             return Ok(Err(Untraced::Denied(error as i32)));
         }
         let mut engine = Engine::new(self, pid, waiting.go(), start, observer);
-        engine.run().map_err(TraceeError::step("wait for the program"))?;
+        engine.run().map_err(TraceeError::Wait)?;
         if let Some(source) = engine.failure.take() {
             return Err(TraceeError::Execute { program: program.name(), source });
         }
@@ -131,7 +132,7 @@ fn plainly(program: &Program, observer: &mut impl Observer, why: Untraced) -> Re
             Ok(WaitStatus::Exited(_, code)) => break Exit::Code(code),
             Ok(WaitStatus::Signaled(_, signal, _)) => break Exit::Signal(signal as i32),
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(TraceeError::step("wait for the program")(error)),
+            Err(error) => return Err(TraceeError::Wait(error.into())),
         }
     };
     match failure {

@@ -66,7 +66,7 @@ pub trait Observer: Send {
         let _ = pid;
     }
 
-    /// The program cannot be traced; it starts next, with the variables of [`crate::Program::variable_if_untraced`].
+    /// The program cannot be traced; it starts next, with the variables of [`crate::Program::variable_if`].
     fn untraced(&mut self, why: &Untraced) {
         let _ = why;
     }

@@ -4,24 +4,7 @@ use std::time::Duration;
 
 use units::Moment;
 
-/// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// By exit, with this code.
-    Code(i32),
-    /// By this signal.
-    Signal(i32),
-}
-
-impl Exit {
-    /// What a shell reports: the code, or 128 and the number of the signal.
-    pub fn code(self) -> i32 {
-        match self {
-            Exit::Code(code) => code,
-            Exit::Signal(signal) => 128 + signal,
-        }
-    }
-}
+pub use host::Exit;
 
 /// Why the tracing ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use record::{CandidatesChoice, MapsChoice, Outcome, ReadsChoice, RecordError, Request, SourceChoice};
 
 use crate::failure;
-use crate::progress;
+use crate::progress::{self, counted};
 use crate::recording::output::{Output, incomplete};
 
 /// The end of `record --help`.
@@ -105,7 +105,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<ExitCode> {
         let written = output.write(&outcome.trace).and_then(|()| output.sync());
         written.map_err(|error| incomplete(&path, error))?;
     }
-    Ok(ExitCode::from(outcome.code.clamp(0, 255) as u8))
+    Ok(ExitCode::from(outcome.exit.follow()))
 }
 
 fn request(args: &super::Args) -> anyhow::Result<Request> {
@@ -168,7 +168,7 @@ fn tell(json: bool, path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
         let mut json = serde_json::to_value(summary)?;
         json["trace"] = path.display().to_string().into();
         json["trace_bytes"] = outcome.trace.len().into();
-        json["exit_code"] = outcome.code.into();
+        json["exit_code"] = outcome.exit.code().into();
         json["source"] = outcome.source.to_string().into();
         let stops = &outcome.stops;
         json["stops"] = serde_json::json!({ "maps": stops.maps, "calls": stops.calls, "others": stops.others });
@@ -185,11 +185,11 @@ fn tell(json: bool, path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
     }
     let size = progress::human(summary.bytes);
     eprintln!(
-        "recorded {} files, {} pages, {size}, {} look-ups of {} processes in {} (source: {})",
-        summary.files,
-        summary.pages,
-        summary.lookups,
-        summary.processes,
+        "recorded {}, {}, {size}, {} of {} in {} (source: {})",
+        counted(summary.files as u64, "file"),
+        counted(summary.pages as u64, "page"),
+        counted(summary.lookups as u64, "look-up"),
+        if summary.processes == 1 { "1 process".into() } else { format!("{} processes", summary.processes) },
         path.display(),
         outcome.source
     );

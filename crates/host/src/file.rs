@@ -1,0 +1,55 @@
+//! Opening what a user named as a file.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// Opens a regular file, or a block device, for reading. Never waits: opening a FIFO plainly waits for a writer, perhaps for ever.
+///
+/// # Errors
+/// It cannot be opened, or it is a directory (`IsADirectory`) or something else (`InvalidInput`).
+pub fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(file);
+    }
+    if kind.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+}
+
+/// All bytes of a regular file.
+///
+/// # Errors
+/// Those of [`open`], and of reading.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut open(path)?, &mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_are_opened_and_nothing_is_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let fifo = folder.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        assert_eq!(open(folder.path()).expect_err("no file").kind(), io::ErrorKind::IsADirectory);
+        for path in [&*fifo, Path::new("/dev/null")] {
+            assert_eq!(open(path).expect_err("no file").kind(), io::ErrorKind::InvalidInput, "{}", path.display());
+        }
+        let file = folder.path().join("file");
+        std::fs::write(&file, "text").expect("written");
+        assert_eq!(read(&file).expect("read"), b"text");
+        assert_eq!(open(&folder.path().join("absent")).expect_err("absent").kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,137 @@
+//! Signals as readable events: held back from this process, read from a descriptor, taken as "stop" or passed on to the
+//! program that this process runs for somebody.
+//!
+//! A signal that was sent to us alone is meant for the program, which has to get it; one that was sent to our whole process
+//! group (by a terminal, or by `kill -- -GROUP`) has reached the program too, which must not get it twice. The kernel does
+//! not tell the two apart. So a small process in our group, the [`witness`], holds back the same signals: what came to us and to
+//! it was sent to the group. Of a group the kernel serves the newest member first, so when a signal is here the witness has it.
+//! (Not told apart: signals sent to each process of a container one by one. They come twice then, and mostly as one.)
+//!
+//! What the kernel sends for a fault, or for a limit of ours, is ours. Stop signals stop this process as well, so that job control
+//! sees what it expects.
+//!
+//! Signals must be held back before the first thread starts, since threads inherit the mask. So do children.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
+
+mod pass_on;
+mod witness;
+
+pub use pass_on::Passing;
+
+/// What ends a daemon.
+pub const STOP: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+
+/// What a wrapper passes on: all that would end or stop it, or that a program may wait for, but faults, what nobody can hold
+/// back, and what this process causes itself (CHLD, PIPE, URG, XCPU, XFSZ).
+pub fn passed_on() -> impl Iterator<Item = i32> {
+    const ORDINARY: [i32; 17] = [
+        libc::SIGHUP,
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+        libc::SIGALRM,
+        libc::SIGTERM,
+        libc::SIGSTKFLT,
+        libc::SIGCONT,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+        libc::SIGVTALRM,
+        libc::SIGPROF,
+        libc::SIGWINCH,
+        libc::SIGIO,
+        libc::SIGPWR,
+    ];
+    ORDINARY.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
+
+/// Lets through to this thread what [`Signals::of_wrapper`] holds back and a child inherited; what waited is delivered now.
+///
+/// # Errors
+/// The kernel refuses, which it has no reason to.
+pub fn unblock() -> io::Result<()> {
+    Ok(set_of(passed_on().chain([libc::SIGXFSZ])).thread_unblock()?)
+}
+
+/// A set of signals, blocked and readable.
+#[derive(Debug)]
+pub struct Signals {
+    fd: SignalFd,
+    before: SigSet,
+}
+
+impl Signals {
+    /// Blocks `signals` in this thread and all it starts from now on.
+    ///
+    /// # Errors
+    /// No descriptor can be had; nothing is blocked then.
+    pub fn block(signals: impl IntoIterator<Item = i32>) -> io::Result<Signals> {
+        Signals::block_with(signals, None)
+    }
+
+    /// Blocks all that a wrapper passes on, and SIGXFSZ: a file size limit is an error then, and not the end.
+    ///
+    /// # Errors
+    /// Those of [`Signals::block`].
+    pub fn of_wrapper() -> io::Result<Signals> {
+        Signals::block_with(passed_on(), Some(libc::SIGXFSZ))
+    }
+
+    fn block_with(signals: impl IntoIterator<Item = i32>, unread: Option<i32>) -> io::Result<Signals> {
+        let signals: Vec<i32> = signals.into_iter().collect();
+        let fd =
+            SignalFd::with_flags(&set_of(signals.iter().copied()), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        let before = set_of(signals.into_iter().chain(unread)).thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        Ok(Signals { fd, before })
+    }
+
+    /// The number of the next signal, if one came.
+    ///
+    /// # Errors
+    /// The descriptor cannot be read.
+    pub fn next(&self) -> io::Result<Option<i32>> {
+        Ok(self.next_info()?.map(|info| info.ssi_signo as i32))
+    }
+
+    fn next_info(&self) -> io::Result<Option<siginfo>> {
+        Ok(self.fd.read_signal()?)
+    }
+
+    /// The descriptor to poll.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The mask that this thread had, and a program is to have.
+    pub fn mask_before(&self) -> SigSet {
+        self.before
+    }
+
+    /// Gives this thread its mask back. What came and was not read is dropped: it was for a program that has ended.
+    pub fn restore(self) {
+        while let Ok(Some(_)) = self.next_info() {}
+        // It was this thread's mask before, so it can be again.
+        let _ = self.before.thread_set_mask();
+    }
+}
+
+/// Numbers that the C library does not give away are left out.
+fn set_of(signals: impl IntoIterator<Item = i32>) -> SigSet {
+    // SAFETY: the C library initialises the set, and refuses numbers of no signal.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut set);
+        for signal in signals {
+            libc::sigaddset(&mut set, signal);
+        }
+        SigSet::from_sigset_t_unchecked(set)
+    }
+}
