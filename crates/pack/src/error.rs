@@ -112,6 +112,22 @@ pub enum PackError {
         /// The directory.
         path: PathBuf,
     },
+    /// An extraction that ended midway.
+    #[error(
+        "{source}\nnote: {} holds the {entries} entries ({bytes} bytes of files) that came before, complete but for the \
+         attributes of directories; the file that failed was removed",
+        target.display()
+    )]
+    Incomplete {
+        /// The directory extracted into.
+        target: PathBuf,
+        /// Entries that are complete.
+        entries: u64,
+        /// Bytes of regular files among them.
+        bytes: u64,
+        /// What ended it.
+        source: Box<PackError>,
+    },
     /// A path does not exist in the image, or is not of the kind asked for.
     #[error("{path} in the image: {problem}")]
     ImagePath {

@@ -70,7 +70,8 @@ pub struct ExtractReport {
 /// Extracts all files of an image into the directory `target`, which is made if it is not there.
 ///
 /// # Errors
-/// The target holds something, a file cannot be written, or the image is damaged. What was written until then stays.
+/// The target holds something, a file cannot be written, or the image is damaged ([`PackError::Incomplete`]). What was written until then stays, but for the
+/// file that failed; directories have not got their attributes.
 pub fn extract(
     metadata: &Metadata,
     source: &dyn ReadAt,
@@ -96,7 +97,11 @@ pub fn extract(
         report: ExtractReport::default(),
         notes: Notes::default(),
     };
-    work.all()?;
+    let done = work.all();
+    if let Err(source) = done {
+        let (entries, bytes) = (work.report.entries, work.report.bytes);
+        return Err(PackError::Incomplete { target: target.into(), entries, bytes, source: Box::new(source) });
+    }
     let mut report = work.report;
     report.seconds = start.elapsed().as_secs_f64();
     report.notes = work.notes.lines().collect();
@@ -206,6 +211,15 @@ impl Extraction<'_> {
     fn file(&mut self, directory: &OwnedFd, name: &[u8], inode: &Inode) -> Result<(), Failure> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(openat(directory, name, flags, PRIVATE_FILE)?);
+        let written = self.contents(&file, inode);
+        if written.is_err() {
+            // What is there looks whole and is not.
+            let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
+        }
+        written
+    }
+
+    fn contents(&mut self, file: &File, inode: &Inode) -> Result<(), Failure> {
         let mut position = 0;
         let progress = self.progress;
         self.reader.read(inode.id(), |part| {
@@ -223,7 +237,7 @@ impl Extraction<'_> {
         // Also makes a hole at the end.
         file.set_len(inode.size()).map_err(Failure::Write)?;
         self.report.bytes += inode.size();
-        Ok(self.attributes_of_open(&file, inode)?)
+        Ok(self.attributes_of_open(file, inode)?)
     }
 
     fn special(&mut self, directory: &OwnedFd, name: &[u8], inode: &Inode, kind: FileType) -> Result<(), Failure> {
