@@ -20,7 +20,7 @@ use crate::{failure, progress};
 #[derive(clap::Args)]
 #[command(after_help = "Without a plan, and whenever anything is in the way, the program starts as it would plainly. \
 `runnel launch --learn -- PROGRAM` records a run and makes or betters the plan; two runs are better than one. \
-Plans are kept in ~/.cache/runnel/plans; `runnel plans` lists what each saves. Ends with the exit code of the program.")]
+Plans are kept in ~/.cache/runnel/plans; `runnel plans` lists what each saves. Ends as the program does: with its exit code, or by its signal.")]
 pub struct Args {
     /// Record this run, and make or better the plan with it
     #[arg(long, conflicts_with_all = ["plan", "install", "uninstall"])]

@@ -356,3 +356,35 @@ fn without_a_home_the_program_starts_plainly() {
     let output = runnel().args(["launch", "--", "/bin/sh", "-c", "exit 4"]).env_clear().output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn what_the_launcher_lacks_costs_the_program_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let bad = folder.path().join("bad");
+    fs::write(&bad, "no plan").unwrap();
+    let absent = folder.path().join("absent");
+    for plan in [&fifo, &bad, &absent] {
+        let options = ["--plan", plan.to_str().unwrap()];
+        let output = launch(folder.path(), &options, &["sh", "-c", "echo out; exit 5"].map(OsStr::new));
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &output.stdout[..]), (Some(5), &b"out\n"[..]), "{text}");
+        assert!(text.contains(plan.to_str().unwrap()), "{text}");
+    }
+    fails(&["dump".as_ref(), fifo.as_os_str()], 1, "not a regular file");
+    fails(&["plans".as_ref(), "learn".as_ref(), fifo.as_os_str()], 1, "not a regular file");
+    // The limits are the program's too, which has the default action for SIGXFSZ.
+    let limited = |limit: &str, script: &str| {
+        let command = format!("ulimit {limit}; exec \"$0\" launch --plans \"$1\" -- sh -c '{script}'");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &command, env!("CARGO_BIN_EXE_runnel")]).arg(folder.path()).output().unwrap()
+    };
+    for limit in ["-n 5", "-f 0"] {
+        let output = limited(limit, "echo out; exit 6");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &output.stdout[..]), (Some(6), &b"out\n"[..]), "{limit}: {text}");
+    }
+    let output = limited("-f 0", &format!("exec cat /etc/passwd > {}/file", folder.path().display()));
+    assert_eq!(output.status.signal(), Some(25), "{}", String::from_utf8_lossy(&output.stderr));
+}
