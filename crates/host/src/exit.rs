@@ -75,6 +75,7 @@ mod tests {
         for (signal, number) in [(libc::SIGTERM, 15), (libc::SIGSEGV, 11), (libc::SIGKILL, 9), (40, 40)] {
             // SAFETY: the child makes system calls only, and ends.
             let child = match unsafe { nix::unistd::fork() }.expect("forked") {
+                // SAFETY: ends the child.
                 nix::unistd::ForkResult::Child => unsafe { libc::_exit(Exit::Signal(signal).follow().into()) },
                 nix::unistd::ForkResult::Parent { child } => child,
             };
