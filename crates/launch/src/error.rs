@@ -30,6 +30,24 @@ pub enum LaunchError {
     /// Traces that are not those of one local program.
     #[error("these traces make no plan: {0}")]
     Run(profile::plan::RunError),
+    /// A folder of plans that root must not follow.
+    #[error("{} {why}, so the daemon does not use it\nhint: chmod go-w it and what it lies in", .path.display())]
+    Untrusted {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The daemon cannot do its work here.
+    #[error("cannot {what}: {source}\nhint: {hint}")]
+    Daemon {
+        /// What was tried: a verb and its object.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
     /// A command that is not there.
     #[error("{}: no such program in PATH", .0.display())]
     NotFound(PathBuf),

@@ -4,7 +4,12 @@
 //! prefetch on purpose. A plan that gains under 3 % (medians) is switched off; launches go on being timed, and one in
 //! ten tries the plan again, so that a plan that pays later (a slower disk, a bigger program) comes back.
 
+use std::time::Duration;
+
+use profile::plan::Plan;
 use serde::{Deserialize, Serialize};
+
+use crate::warmth;
 
 /// Launches kept: enough for two medians, old ones fall out as programs and disks change.
 const LAUNCHES_MAX: usize = 48;
@@ -40,6 +45,12 @@ pub struct Launch {
     pub launch_us: u64,
     /// Bytes that were asked for ahead.
     pub bytes: u64,
+}
+
+impl Launch {
+    pub(crate) fn new(mode: Mode, took: Duration, bytes: u64) -> Launch {
+        Launch { mode, launch_us: took.as_micros().min(u128::from(u64::MAX)) as u64, bytes }
+    }
 }
 
 /// What the books say of a plan.
@@ -79,6 +90,15 @@ impl Ledger {
         let usual = self.is_on();
         let compare = self.forced.is_none() && self.cold % COMPARE_EVERY == COMPARE_EVERY - 1;
         usual != compare
+    }
+
+    /// How the next launch of `plan` is to be done: looks at what memory holds.
+    pub(crate) fn mode(&self, plan: &Plan) -> Mode {
+        // The first cold group is enough to know: on a cold disk each question costs a seek.
+        if plan.groups.iter().all(|group| warmth(plan, group).is_warm()) {
+            return Mode::Warm;
+        }
+        if self.wants() { Mode::With } else { Mode::Without }
     }
 
     /// Whether the plan is on: as the user said, or as long as it is not shown to be useless.

@@ -7,12 +7,13 @@
 //!
 //! The parts: `store` (plans and what each launch took, in the user's cache folder), `files` (is a file still the one that was
 //! learned?), `disk` and `fiemap` (what kind of disk, and where on it), `warm` (is all in memory already?), `prefetch` (the worker
-//! that opens and reads ahead), `session` (one launch: decide, hold, start, follow), `audit` (libraries that
-//! are loaded, in place of breakpoints), `ledger` (what each launch took), `shim` (starting by
-//! plain name). Called by `cli` and `bench`.
+//! that opens and reads ahead), `session` (one launch: decide, hold, start, follow), `sites` (where breakpoints and probes go),
+//! `audit` (libraries that are loaded, in their place), `ledger` (what each launch took), `shim` (starting by
+//! plain name), `daemon` (the same for programs that are started plainly, as root). Called by `cli` and `bench`.
 #![cfg(target_os = "linux")]
 
 mod audit;
+pub mod daemon;
 mod disk;
 mod error;
 mod fiemap;
@@ -26,6 +27,7 @@ mod program;
 mod quiet;
 mod session;
 pub mod shim;
+mod sites;
 mod store;
 mod warm;
 

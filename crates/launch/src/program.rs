@@ -55,8 +55,18 @@ impl Program {
             found.ok_or_else(not_found)?
         };
         let real = file.canonicalize().map_err(LaunchError::io("resolve", &file))?;
-        let script = script(&real, command.get(1..).unwrap_or_default());
+        let script = script(&real, command.get(1..).unwrap_or_default(), Path::new(""));
         Ok(Program { file, real, script })
+    }
+
+    /// A program that runs already: `real` with these arguments (without its own name), in the folder.
+    pub(crate) fn running(real: PathBuf, arguments: &[OsString], folder: &Path) -> Program {
+        Program { script: script(&real, arguments, folder), file: real.clone(), real }
+    }
+
+    /// Whether it is what its script makes of it.
+    pub(crate) fn is_interpreter(real: &Path) -> bool {
+        is_interpreter(real.file_name().unwrap_or_default())
     }
 
     /// Path and script, for people.
@@ -81,7 +91,7 @@ fn is_program(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-fn script(program: &Path, arguments: &[OsString]) -> Vec<OsString> {
+fn script(program: &Path, arguments: &[OsString], folder: &Path) -> Vec<OsString> {
     let name = program.file_name().unwrap_or_default();
     if !is_interpreter(name) {
         return Vec::new();
@@ -91,7 +101,10 @@ fn script(program: &Path, arguments: &[OsString]) -> Vec<OsString> {
     for argument in arguments.iter().take(ARGUMENTS_MAX) {
         let is = |names: &[&str]| names.iter().any(|name| argument == name);
         // A script by a relative name is another one in another folder.
-        let named = std::fs::canonicalize(argument).ok().filter(|path| path.is_file()).map(PathBuf::into_os_string);
+        let named = std::fs::canonicalize(folder.join(argument))
+            .ok()
+            .filter(|path| path.is_file())
+            .map(PathBuf::into_os_string);
         match value_of.take() {
             Some(false) => taken.push(argument.clone()),
             Some(true) => {
@@ -138,7 +151,7 @@ mod tests {
             ("/usr/bin/shellcheck", "a.sh", ""),
         ] {
             // -I takes a folder for perl and ruby and nothing for python: then one word more or less names the plan.
-            let found = script(Path::new(program), &words(arguments));
+            let found = script(Path::new(program), &words(arguments), Path::new(""));
             match expected.starts_with("-I") {
                 true => assert!(found.starts_with(&words(expected)), "{found:?}"),
                 false => assert_eq!(found, words(expected), "{program} {arguments}"),

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,15 +16,16 @@ use std::time::{Duration, Instant};
 
 use host::Exit;
 use host::signals::{Passing, Signals};
-use profile::plan::{Plan, Trigger};
+use profile::plan::Plan;
 use tracee::{Breakpoints, End, FileId, Hit, Observer, Site, Traced, TraceeError, Untraced};
 
 use crate::audit::{self, Awaited, Listener};
-use crate::files::{OnDisk, absolute, is_same, open};
+use crate::files::{OnDisk, open};
 use crate::ledger::{Launch, Ledger, Mode};
 use crate::prefetch::{Fetched, Hints, Job, Prefetcher, Settings};
+use crate::sites::{followers, learned_file, places};
 use crate::store::PlanStore;
-use crate::{DiskKind, Program, quiet, warmth};
+use crate::{DiskKind, Program, quiet};
 
 /// A held program starts at last after this, opened files or not: people notice longer.
 pub const HOLD_MAX: Duration = Duration::from_secs(2);
@@ -108,24 +108,13 @@ pub fn launch(request: &Request) -> Result<Outcome, TraceeError> {
 }
 
 fn mode(request: &Request, plan: &Plan, ledger: &Ledger) -> Mode {
-    if request.always {
-        return Mode::With;
-    }
-    // The first cold group is enough to know: on a cold disk each question costs a seek.
-    if plan.groups.iter().all(|group| warmth(plan, group).is_warm()) {
-        return Mode::Warm;
-    }
-    if ledger.wants() { Mode::With } else { Mode::Without }
+    if request.always { Mode::With } else { ledger.mode(plan) }
 }
 
-/// Books are read anew: another launch of the same program may have ended meanwhile.
 fn enter(request: &Request, outcome: &Outcome) {
     let (Some(mode), Some(store)) = (outcome.mode, &request.store) else { return };
-    let Ok(Some((_, mut ledger))) = store.load(&request.program) else { return };
-    let launch_us = outcome.launch.as_micros().min(u128::from(u64::MAX)) as u64;
-    ledger.enter(Launch { mode, launch_us, bytes: outcome.fetched.bytes });
     // A full disk costs a line of the books.
-    let _ = store.save_ledger(&request.program, &ledger);
+    let _ = store.enter(&request.program, Launch::new(mode, outcome.launch, outcome.fetched.bytes));
 }
 
 /// What runs beside the program.
@@ -186,7 +175,7 @@ impl Prepared {
             let Some(library) = &found.library else { continue };
             let led = (group..plan.groups.len()).take_while(|later| plan.library_leader(*later) == group);
             let led: Vec<usize> = led.filter(|later| !first.contains(later)).collect();
-            match site_file(plan, library.file, None) {
+            match learned_file(plan, library.file, None).and_then(|file| FileId::of_open(&file).ok()) {
                 Some(file) => awaited.push((file, led)),
                 None => notes.push(format!("group {group}: its library has changed")),
             }
@@ -203,45 +192,15 @@ impl Prepared {
     }
 
     fn plant(&mut self, plan: &Plan, notes: &mut Vec<String>) {
-        for (group, found) in plan.groups.iter().enumerate() {
-            let Trigger::Breakpoint(breakpoint) = &found.trigger else { continue };
-            let id = group as u32;
-            let code = site_file(plan, breakpoint.file, Some((breakpoint.offset, breakpoint.byte)));
-            match (code, site_file(plan, breakpoint.process, None)) {
-                (Some(file), Some(process)) => {
-                    self.sites.push(Site { file, offset: breakpoint.offset, executable: Some(process), id });
-                    self.groups.insert(id, followers(plan, group));
-                }
-                _ => notes.push(format!("group {group}: the file of its breakpoint has changed")),
-            }
+        let (places, changed) = places(plan);
+        notes.extend(changed.iter().map(|group| format!("group {group}: the file of its breakpoint has changed")));
+        for place in places {
+            let id = place.group as u32;
+            let Ok(file) = FileId::of_open(&place.file) else { continue };
+            self.sites.push(Site { file, offset: place.offset, executable: Some(place.process), id });
+            self.groups.insert(id, followers(plan, place.group));
         }
     }
-}
-
-/// A group and those that go with it.
-fn followers(plan: &Plan, group: usize) -> Vec<usize> {
-    let with = |number: &usize| {
-        *number == group || matches!(plan.groups[*number].trigger, Trigger::With(to) if to as usize == group)
-    };
-    (0..plan.groups.len()).filter(with).collect()
-}
-
-/// The file, if it is the one that was learned and holds the byte that was there.
-fn site_file(plan: &Plan, number: u32, byte: Option<(u64, u8)>) -> Option<FileId> {
-    use std::os::unix::fs::FileExt;
-    let learned = plan.files.get(number as usize)?;
-    let file = open(&absolute(&learned.path)).ok()?;
-    if !is_same(&file, learned.identity.as_ref()?).ok()? {
-        return None;
-    }
-    if let Some((offset, byte)) = byte {
-        let mut found = [0u8];
-        if file.read_at(&mut found, offset).ok()? != 1 || found[0] != byte {
-            return None;
-        }
-    }
-    let metadata = file.metadata().ok()?;
-    Some(FileId { device: metadata.dev(), inode: metadata.ino() })
 }
 
 /// Tells the prefetcher what the program reached, and the clock when it started.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use profile::plan::{self, Plan};
 
-use crate::{LaunchError, Ledger, Program};
+use crate::{Launch, LaunchError, Ledger, Program};
 
 /// Longest plan that is read, in bytes: a plan takes some 10 bytes an extent, the largest program seen has 30,000.
 const PLAN_BYTES_MAX: u64 = 16 << 20;
@@ -127,6 +127,13 @@ impl PlanStore {
     /// # Errors
     /// The folder is there and cannot be read.
     pub fn list(&self) -> Result<Vec<Entry>, LaunchError> {
+        let entry =
+            |path: PathBuf| Entry { plan: read_plan(&path), ledger: read_ledger(&path.with_extension("json")), path };
+        Ok(self.paths()?.into_iter().map(entry).collect())
+    }
+
+    /// The files of all plans, by name.
+    pub(crate) fn paths(&self) -> Result<Vec<PathBuf>, LaunchError> {
         let names = match fs::read_dir(&self.folder) {
             Ok(names) => names,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -135,9 +142,22 @@ impl PlanStore {
         let mut paths: Vec<PathBuf> = names.filter_map(|name| Some(name.ok()?.path())).collect();
         paths.retain(|path| path.extension() == Some(OsStr::new("plan")));
         paths.sort();
-        let entry =
-            |path: PathBuf| Entry { plan: read_plan(&path), ledger: read_ledger(&path.with_extension("json")), path };
-        Ok(paths.into_iter().map(entry).collect())
+        Ok(paths)
+    }
+
+    /// Enters a launch into the books of a program, as they are now: another launch may have ended meanwhile.
+    ///
+    /// # Errors
+    /// There is no plan any more, or the folder cannot be written to.
+    pub fn enter(&self, program: &Program, launch: Launch) -> Result<(), LaunchError> {
+        let Some((_, mut ledger)) = self.load(program)? else { return Ok(()) };
+        ledger.enter(launch);
+        self.save_ledger(program, &ledger)
+    }
+
+    /// Where the plans lie.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 }
 

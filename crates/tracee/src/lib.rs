@@ -47,6 +47,7 @@ pub mod follow;
 pub mod perf;
 pub mod residency;
 pub mod seccomp;
+pub mod uprobe;
 
 mod breakpoint;
 mod error;

@@ -12,6 +12,7 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -29,34 +30,35 @@ pub const RING_BYTES_MIN: usize = 64 << 10;
 /// Processors we open rings for at most: the largest number a kernel is built for.
 const PROCESSORS_MAX: usize = 8192;
 
-/// `struct perf_event_attr` up to version 5 (Linux 4.8).
+/// `struct perf_event_attr` up to version 5 (Linux 4.8). [`open_attributes`] fills in the size.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Attributes {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_watermark: u32,
-    bp_type: u32,
-    config1: u64,
-    config2: u64,
-    branch_sample_type: u64,
-    sample_regs_user: u64,
-    sample_stack_user: u32,
-    clockid: i32,
-    sample_regs_intr: u64,
-    aux_watermark: u32,
-    sample_max_stack: u16,
-    reserved: u16,
+pub(crate) struct Attributes {
+    pub(crate) kind: u32,
+    pub(crate) size: u32,
+    pub(crate) config: u64,
+    pub(crate) sample_period: u64,
+    pub(crate) sample_type: u64,
+    pub(crate) read_format: u64,
+    pub(crate) flags: u64,
+    /// Records, or bytes if the flag says so, after which a reader is woken.
+    pub(crate) wakeup_watermark: u32,
+    pub(crate) bp_type: u32,
+    pub(crate) config1: u64,
+    pub(crate) config2: u64,
+    pub(crate) branch_sample_type: u64,
+    pub(crate) sample_regs_user: u64,
+    pub(crate) sample_stack_user: u32,
+    pub(crate) clockid: i32,
+    pub(crate) sample_regs_intr: u64,
+    pub(crate) aux_watermark: u32,
+    pub(crate) sample_max_stack: u16,
+    pub(crate) reserved: u16,
 }
 
 const _: () = assert!(size_of::<Attributes>() == 112);
 
-const TYPE_SOFTWARE: u32 = 1;
+pub(crate) const TYPE_SOFTWARE: u32 = 1;
 /// Processor time between two looks at what a thread runs. A thousand a second cost under a percent, and an idle period of half a
 /// second in which the program computes still shows its inner loops.
 pub const CLOCK_PERIOD_NS: u64 = 1_000_000;
@@ -65,9 +67,9 @@ const CONFIG_TASK_CLOCK: u64 = 1;
 const CONFIG_FAULTS_MINOR: u64 = 5;
 const CONFIG_FAULTS_MAJOR: u64 = 6;
 /// IP, TID, TIME, ADDR, IDENTIFIER.
-const SAMPLE_TYPE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 16;
+pub(crate) const SAMPLE_TYPE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 16;
 
-const FLAG_DISABLED: u64 = 1;
+pub(crate) const FLAG_DISABLED: u64 = 1;
 const FLAG_INHERIT: u64 = 1 << 1;
 const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
 const FLAG_EXCLUDE_HYPERVISOR: u64 = 1 << 6;
@@ -84,7 +86,9 @@ const FLAG_USE_CLOCKID: u64 = 1 << 25;
 
 /// Close on exec, for `perf_event_open`.
 const OPEN_CLOEXEC: libc::c_ulong = 1 << 3;
-/// `_IO('$', 5)` and `_IOR('$', 7, u64 *)`.
+/// `_IO('$', 0)`, `_IO('$', 1)`, `_IO('$', 5)` and `_IOR('$', 7, u64 *)`.
+const IOCTL_ENABLE: libc::c_ulong = 0x2400;
+const IOCTL_DISABLE: libc::c_ulong = 0x2401;
 const IOCTL_SET_OUTPUT: libc::c_ulong = 0x2405;
 const IOCTL_ID: libc::c_ulong = 0x8008_2407;
 
@@ -92,7 +96,7 @@ const RECORD_LOST: u32 = 2;
 const RECORD_COMM: u32 = 3;
 const RECORD_EXIT: u32 = 4;
 const RECORD_FORK: u32 = 7;
-const RECORD_SAMPLE: u32 = 9;
+pub(crate) const RECORD_SAMPLE: u32 = 9;
 const RECORD_MMAP2: u32 = 10;
 /// In `misc` of a comm record: an exec, not a thread that names itself.
 const MISC_COMM_EXEC: u16 = 1 << 13;
@@ -299,7 +303,6 @@ fn open_event(config: u64, processor: i32, ring_bytes: usize, kernel_faults: boo
     }
     let attributes = Attributes {
         kind: TYPE_SOFTWARE,
-        size: size_of::<Attributes>() as u32,
         config,
         sample_period: if config == CONFIG_TASK_CLOCK { CLOCK_PERIOD_NS } else { 1 },
         sample_type: SAMPLE_TYPE,
@@ -308,8 +311,20 @@ fn open_event(config: u64, processor: i32, ring_bytes: usize, kernel_faults: boo
         clockid: libc::CLOCK_MONOTONIC,
         ..Attributes::default()
     };
-    // SAFETY: the kernel reads `size` bytes of the attributes, which outlive the call; thread 0 is the calling one.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attributes, 0, processor, -1, OPEN_CLOEXEC) };
+    open_attributes(attributes, None, 0, processor)
+}
+
+/// Opens an event. `path` is what some kinds of event look at; `thread` 0 is the calling one, -1 all of them.
+pub(crate) fn open_attributes(
+    attributes: Attributes,
+    path: Option<&CStr>,
+    thread: i32,
+    processor: i32,
+) -> io::Result<OwnedFd> {
+    let config1 = path.map_or(0, |path| path.as_ptr() as u64);
+    let attributes = Attributes { size: size_of::<Attributes>() as u32, config1, ..attributes };
+    // SAFETY: the kernel reads `size` bytes of the attributes, and the path up to its NUL; both outlive the call.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attributes, thread, processor, -1, OPEN_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -317,26 +332,34 @@ fn open_event(config: u64, processor: i32, ring_bytes: usize, kernel_faults: boo
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-fn ioctl_set_output(from: &OwnedFd, to: &OwnedFd) -> io::Result<()> {
+/// Lets an event count, or not. Far cheaper than closing it.
+pub(crate) fn ioctl_switch(event: &OwnedFd, on: bool) -> io::Result<()> {
+    let request = if on { IOCTL_ENABLE } else { IOCTL_DISABLE };
+    // SAFETY: takes a descriptor and a number, touches no memory of ours.
+    let done = unsafe { libc::ioctl(event.as_raw_fd(), request as _, 0) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+pub(crate) fn ioctl_set_output(from: &OwnedFd, to: &OwnedFd) -> io::Result<()> {
     // SAFETY: takes two descriptors, touches no memory of ours.
     let done = unsafe { libc::ioctl(from.as_raw_fd(), IOCTL_SET_OUTPUT as _, to.as_raw_fd()) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn ioctl_id(event: &OwnedFd) -> io::Result<u64> {
+pub(crate) fn ioctl_id(event: &OwnedFd) -> io::Result<u64> {
     let mut id = 0_u64;
     // SAFETY: the kernel writes eight bytes to `id`, which outlives the call.
     let done = unsafe { libc::ioctl(event.as_raw_fd(), IOCTL_ID as _, &mut id) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(id) }
 }
 
-fn page_bytes() -> usize {
+pub(crate) fn page_bytes() -> usize {
     // SAFETY: asks for a constant.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
 /// Numbers of the processors that are on, from a list such as `0-3,8`.
-fn online() -> io::Result<Vec<i32>> {
+pub(crate) fn online() -> io::Result<Vec<i32>> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online")?;
     Ok(processors(&text))
 }
@@ -351,7 +374,7 @@ fn processors(text: &str) -> Vec<i32> {
 
 /// A ring's memory: a page of positions, then the data.
 #[derive(Debug)]
-struct Mapping {
+pub(crate) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
 }
@@ -360,7 +383,7 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    fn new(event: &OwnedFd, bytes: usize) -> io::Result<Mapping> {
+    pub(crate) fn new(event: &OwnedFd, bytes: usize) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let (null, fd) = (std::ptr::null_mut(), event.as_raw_fd());
         // SAFETY: a new mapping at an address the kernel chooses; nothing else refers to it.
@@ -378,7 +401,7 @@ impl Mapping {
     }
 
     /// Copies what is new into `out` and gives its room back to the kernel.
-    fn copy_new(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn copy_new(&mut self, out: &mut Vec<u8>) {
         let page = page_bytes();
         let size = self.bytes - page;
         // Acquire: the data must be read after the position that says that it is there.
@@ -410,7 +433,7 @@ impl Drop for Mapping {
 }
 
 /// A record with its header, and what follows it.
-fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(crate) fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (_, length) = misc_and_bytes(bytes)?;
     let length = usize::from(length);
     (length >= 8).then(|| bytes.split_at_checked(length))?
@@ -418,12 +441,12 @@ fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Records are in the machine's own byte order: they never leave it.
 #[allow(clippy::host_endian_bytes)]
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
 #[allow(clippy::host_endian_bytes)]
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 

@@ -1,6 +1,6 @@
 //! What /proc says about one process or thread.
 
-use std::fs;
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -118,8 +118,19 @@ pub(crate) fn has_privileges(path: &Path) -> bool {
 impl FileId {
     /// The identity of the file that `path` leads to, as `stat` gives it.
     pub fn of(path: &Path) -> io::Result<FileId> {
-        let metadata = fs::metadata(path)?;
-        Ok(FileId { device: metadata.dev(), inode: metadata.ino() })
+        Ok(FileId::of_metadata(&fs::metadata(path)?))
+    }
+
+    /// The identity of an open file.
+    ///
+    /// # Errors
+    /// Those of `fstat(2)`.
+    pub fn of_open(file: &File) -> io::Result<FileId> {
+        Ok(FileId::of_metadata(&file.metadata()?))
+    }
+
+    fn of_metadata(metadata: &Metadata) -> FileId {
+        FileId { device: metadata.dev(), inode: metadata.ino() }
     }
 }
 

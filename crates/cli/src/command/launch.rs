@@ -84,7 +84,8 @@ enum Disk {
 }
 
 /// Files on mounts of ours: their server pushes what is hinted.
-struct Mounts(::mount::Hinter);
+#[derive(Default)]
+pub struct Mounts(::mount::Hinter);
 
 impl Hints for Mounts {
     fn hint(&self, path: &Path, pages: &[Range<u32>]) -> bool {
@@ -135,7 +136,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         breakpoints: !args.no_ptrace,
         preload: record::find_library(),
         auditor: record::find_auditor(),
-        hints: Arc::new(Mounts(::mount::Hinter::default())),
+        hints: Arc::new(Mounts::default()),
         command: args.command,
     };
     let outcome = match ::launch::launch(&request) {

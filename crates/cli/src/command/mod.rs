@@ -19,6 +19,7 @@ pub mod foreign;
 pub mod hot;
 pub mod images;
 pub mod launch;
+pub mod launchd;
 pub mod ls;
 pub mod mount;
 #[cfg(feature = "full")]

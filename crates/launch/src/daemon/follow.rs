@@ -1,0 +1,268 @@
+//! One program that was started plainly: decide, fetch, follow, keep the books. The sibling of `session`, without a tracer.
+//!
+//! The program runs from the first moment and is never held or stopped, on a rotating disk neither: the prefetch overlaps with
+//! its start and that is all. Later groups are fetched when a probe tells that their code is run.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use profile::plan::Plan;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tracee::uprobe::{Retired, Uprobes};
+
+use super::plans::Store;
+use super::process::Process;
+use super::{Outlet, Told};
+use crate::ledger::{Launch, Mode};
+use crate::prefetch::{Fetched, Hints, Job, Prefetcher, Settings};
+use crate::sites::{Place, followers, places};
+use crate::{LaunchError, Program, quiet};
+
+/// Hits of a probe by other processes before it is given up: it is code that is run all the time, and each hit costs whoever runs it.
+const STRANGERS_MAX: u32 = 16;
+
+/// A program that was started.
+pub(crate) struct Start {
+    pub(crate) process: Process,
+    pub(crate) program: Program,
+    /// Who has its plan.
+    pub(crate) store: Store,
+    /// When we heard of it.
+    pub(crate) began: Instant,
+    /// Whether it is followed after its first group.
+    pub(crate) followed: bool,
+}
+
+/// What all followers share.
+pub(crate) struct Tools {
+    pub(crate) hints: Arc<dyn Hints>,
+    pub(crate) outlet: Outlet,
+    /// Hangs up when the daemon ends.
+    pub(crate) stop: OwnedFd,
+    /// Whether there are uprobes.
+    pub(crate) probes: bool,
+}
+
+/// Does all that a launch needs; returns when there is nothing left to do for it. To be called in a thread of its own, since
+/// it takes on the rights of the program.
+pub(crate) fn follow(start: &Start, tools: &Tools, closer: &Sender<Retired>) {
+    if let Err(error) = fetch(start, tools, closer) {
+        (tools.outlet)(&Told::Note { text: format!("{}: {error}", start.program.title()) });
+    }
+}
+
+fn rights(source: io::Error) -> LaunchError {
+    LaunchError::Daemon {
+        what: "act with the rights of the user",
+        source,
+        hint: "the daemon needs CAP_SETUID and CAP_SETGID",
+    }
+}
+
+fn fetch(start: &Start, tools: &Tools, closer: &Sender<Retired>) -> Result<(), LaunchError> {
+    let pid = Pid::from_raw(start.process.id as i32);
+    // One that has ended already needs nothing.
+    let Some(process) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return Ok(()) };
+    start.store.owner.assume().map_err(rights)?;
+    let Some((plan, ledger)) = start.store.plans.load(&start.program)? else { return Ok(()) };
+    start.process.rights.assume().map_err(rights)?;
+    let plan = Arc::new(plan);
+    let mode = ledger.mode(&plan);
+    let mut fetcher = None;
+    if mode == Mode::With {
+        let settings = Settings::of(&start.program.real);
+        let started = Prefetcher::start(Arc::clone(&plan), settings, Arc::clone(&tools.hints));
+        let prefetcher = started.map_err(LaunchError::io("start a thread for", &start.program.real))?;
+        send(&prefetcher, &plan, 0);
+        fetcher = Some(prefetcher);
+    }
+    (tools.outlet)(&Told::Launch {
+        process: start.process.id,
+        program: start.program.title(),
+        mode,
+        after_us: start.began.elapsed().as_micros() as u64,
+    });
+    if !start.followed || mode == Mode::Warm {
+        fetcher.map(Prefetcher::finish);
+        return Ok(());
+    }
+    let mut following = Following { start, tools, closer, plan, mode, fetcher, probes: None, places: Vec::new() };
+    if mode == Mode::With && tools.probes {
+        following.probe();
+    }
+    following.until_over(&process);
+    Ok(())
+}
+
+fn send(prefetcher: &Prefetcher, plan: &Plan, group: usize) {
+    let jobs = prefetcher.jobs();
+    for group in followers(plan, group) {
+        // The thread lives until it is stopped.
+        let _ = jobs.send(Job { group, opened: None });
+    }
+}
+
+struct Following<'a> {
+    start: &'a Start,
+    tools: &'a Tools,
+    closer: &'a Sender<Retired>,
+    plan: Arc<Plan>,
+    mode: Mode,
+    fetcher: Option<Prefetcher>,
+    probes: Option<Uprobes>,
+    /// Where probes are, and how many others ran into each.
+    places: Vec<(Place, u32)>,
+}
+
+impl Following<'_> {
+    /// Sets a probe for each later group.
+    fn probe(&mut self) {
+        let (places, _) = places(&self.plan);
+        if places.is_empty() {
+            return;
+        }
+        let mut probes = match Uprobes::open() {
+            Ok(probes) => probes,
+            Err(error) => return self.note(&format!("no probes: {error}")),
+        };
+        for place in places {
+            match probes.add(&place.file, place.offset, place.group as u32) {
+                Ok(()) => self.places.push((place, 0)),
+                Err(error) => self.note(&format!("no probe for group {}: {error}", place.group)),
+            }
+        }
+        self.probes = Some(probes);
+    }
+
+    fn note(&self, text: &str) {
+        (self.tools.outlet)(&Told::Note { text: format!("{}: {text}", self.start.program.title()) });
+    }
+
+    /// Until the program has ended, the daemon ends, the launch is over and all groups are fetched, or it took too long.
+    fn until_over(mut self, process: &OwnedFd) {
+        let mut clock = Clock::start(self.start.process.id, self.start.began).ok();
+        let end = self.start.began + tracee::TIME_LIMIT;
+        let mut stopped = false;
+        let mut ended = false;
+        while !stopped && !ended && (clock.is_some() || self.awaits_hits()) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let over;
+            (stopped, ended, over) = self.wait(process, clock.as_ref(), left);
+            if over && let Some(clock) = clock.take() {
+                self.enter(clock.took());
+            }
+            self.hits();
+        }
+        if let Some(clock) = clock {
+            let took = clock.took();
+            // What it says when it was stopped is not how long the launch took.
+            if ended && !stopped {
+                self.enter(took);
+            }
+        }
+        let fetched = match self.fetcher.take() {
+            Some(fetcher) if stopped || ended => fetcher.stop(),
+            Some(fetcher) => fetcher.finish(),
+            None => Fetched::default(),
+        };
+        let (process, program) = (self.start.process.id, self.start.program.title());
+        (self.tools.outlet)(&Told::Ended { process, program, fetched });
+    }
+
+    fn awaits_hits(&self) -> bool {
+        self.probes.as_ref().is_some_and(|probes| !probes.is_empty())
+    }
+
+    /// Waits for whatever comes first: the daemon is to stop, the program has ended, the launch is over.
+    fn wait(&self, process: &OwnedFd, clock: Option<&Clock>, left: Duration) -> (bool, bool, bool) {
+        let mut fds = vec![PollFd::new(self.tools.stop.as_fd(), PollFlags::POLLIN)];
+        fds.push(PollFd::new(process.as_fd(), PollFlags::POLLIN));
+        if let Some(clock) = clock {
+            fds.push(PollFd::new(clock.over.as_fd(), PollFlags::POLLIN));
+        }
+        if let Some(probes) = &self.probes {
+            fds.extend(probes.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        }
+        // An interrupted wait is begun again by the caller.
+        let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+        let is_ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+        (is_ready(&fds[0]), is_ready(&fds[1]), clock.is_some() && is_ready(&fds[2]))
+    }
+
+    /// Fetches the groups whose code was run by the program.
+    fn hits(&mut self) {
+        let Some(probes) = &mut self.probes else { return };
+        for hit in probes.drain() {
+            let Some(found) = self.places.iter().position(|(place, _)| place.group as u32 == hit.id) else { continue };
+            let (place, strangers) = &mut self.places[found];
+            let is_ours = Process::executable(hit.process) == Some(place.process)
+                && Process::is_below(self.start.process.id, hit.process);
+            if is_ours {
+                let group = place.group;
+                if let Some(fetcher) = &self.fetcher {
+                    send(fetcher, &self.plan, group);
+                }
+                (self.tools.outlet)(&Told::Group { process: self.start.process.id, group });
+            } else {
+                *strangers += 1;
+                if *strangers < STRANGERS_MAX {
+                    continue;
+                }
+            }
+            // Closing waits for all processors, and the next hit shall not wait for that.
+            let _ = self.closer.send(probes.retire(hit.id));
+            self.places.remove(found);
+        }
+    }
+
+    /// Enters the launch into the books, with the rights of their owner.
+    fn enter(&self, took: Duration) {
+        let bytes = self.fetcher.as_ref().map_or(0, |fetcher| fetcher.fetched().bytes);
+        let launch = Launch::new(self.mode, took, bytes);
+        let entered = self.start.store.owner.assume().map_err(rights).and_then(|()| {
+            let entered = self.start.store.plans.enter(&self.start.program, launch);
+            self.start.process.rights.assume().map_err(rights).and(entered)
+        });
+        match entered {
+            Ok(()) => (self.tools.outlet)(&Told::Over { process: self.start.process.id, launch }),
+            // A full disk costs a line of the books.
+            Err(error) => self.note(&error.to_string()),
+        }
+    }
+}
+
+/// Tells when the launch is over.
+struct Clock {
+    /// Hangs up then.
+    over: OwnedFd,
+    ended: Sender<()>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Clock {
+    fn start(process: u32, began: Instant) -> io::Result<Clock> {
+        let (over, open) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (ended, hears_end) = mpsc::channel();
+        let thread = thread::Builder::new().name("launch-clock".into()).spawn(move || {
+            let took = quiet::wait(process, began, &hears_end);
+            drop(open);
+            took
+        })?;
+        Ok(Clock { over, ended, thread })
+    }
+
+    /// How long it took; if it is not over, until now.
+    fn took(self) -> Duration {
+        drop(self.ended);
+        self.thread.join().unwrap_or_default()
+    }
+}

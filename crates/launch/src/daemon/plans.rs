@@ -1,0 +1,136 @@
+//! The folders of plans that a daemon uses, and which programs have a plan in them.
+//!
+//! A folder is used for what its owner starts, and if root owns it for what anybody starts. It must be writable by its owner alone, and
+//! nobody else may be able to put another one in its place.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use tracee::FileId;
+
+use super::process::Process;
+use super::rights::Rights;
+use crate::{LaunchError, PlanStore, Program, read_plan};
+
+/// Programs watched at most: more than anybody learns, and an end for a folder that somebody fills.
+const PROGRAMS_MAX: usize = 4096;
+
+/// A folder of plans and whose it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    pub(crate) plans: PlanStore,
+    pub(crate) owner: Rights,
+}
+
+impl Store {
+    /// Looks at a folder.
+    ///
+    /// # Errors
+    /// It is no folder, or others than its owner can change it.
+    pub(crate) fn open(folder: &Path) -> Result<Store, LaunchError> {
+        let folder = folder.canonicalize().map_err(LaunchError::io("use", folder))?;
+        let metadata = fs::metadata(&folder).map_err(LaunchError::io("use", &folder))?;
+        let untrusted = |why: &'static str| LaunchError::Untrusted { path: folder.clone(), why };
+        if !metadata.is_dir() {
+            return Err(untrusted("is no folder"));
+        }
+        if metadata.mode() & 0o022 != 0 {
+            return Err(untrusted("may be written to by others than its owner"));
+        }
+        for above in folder.ancestors().skip(1) {
+            let found = fs::metadata(above).map_err(LaunchError::io("use", above))?;
+            // In a sticky folder, such as /tmp, nobody replaces what is another's.
+            let is_open = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
+            if is_open || (found.uid() != 0 && found.uid() != metadata.uid()) {
+                return Err(untrusted("lies where others could put another one in its place"));
+            }
+        }
+        let owner = Rights { uid: metadata.uid(), gid: metadata.gid(), groups: Vec::new() };
+        Ok(Store { plans: PlanStore::open(Some(&folder))?, owner })
+    }
+}
+
+/// Makes a folder of plans, for this user alone, if it is not there.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make_folder(folder: &Path) -> Result<(), LaunchError> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(LaunchError::io("make", folder))
+}
+
+/// The programs that have plans.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// Their files.
+    pub(crate) programs: BTreeMap<FileId, PathBuf>,
+    /// The files of their plans, and the position of the folder.
+    pub(crate) plans: HashMap<PathBuf, usize>,
+}
+
+impl Known {
+    /// Looks through the folders. Notes tell of what cannot be used. Leaves the thread with rights `own`.
+    ///
+    /// # Errors
+    /// The thread could not get its own rights back.
+    pub(crate) fn scan(stores: &[Store], own: &Rights, notes: &mut Vec<String>) -> std::io::Result<Known> {
+        let mut known = Known::default();
+        for (number, store) in stores.iter().enumerate() {
+            match Store::open(store.plans.folder()) {
+                // It may have been replaced.
+                Ok(now) if now.owner == store.owner => {
+                    match store.owner.assume() {
+                        Ok(()) => known.add(number, store, notes),
+                        Err(error) => notes.push(format!("{}: {error}", store.plans.folder().display())),
+                    }
+                    own.assume()?;
+                }
+                Ok(_) => notes.push(format!("{}: belongs to somebody else now", store.plans.folder().display())),
+                Err(error) => notes.push(error.to_string()),
+            }
+        }
+        Ok(known)
+    }
+
+    fn add(&mut self, number: usize, store: &Store, notes: &mut Vec<String>) {
+        let paths = store.plans.paths().unwrap_or_else(|error| {
+            notes.push(error.to_string());
+            Vec::new()
+        });
+        for path in paths {
+            let program = match read_plan(&path) {
+                Ok(plan) => PathBuf::from(OsStr::from_bytes(&plan.program)),
+                Err(error) => {
+                    notes.push(error.to_string());
+                    continue;
+                }
+            };
+            let file = program.is_file().then(|| FileId::of(&program).ok()).flatten();
+            match file.filter(|_| program.is_absolute()) {
+                Some(_) if self.plans.len() >= PROGRAMS_MAX => {
+                    return notes.push(format!("over {PROGRAMS_MAX} plans: the rest is not used"));
+                }
+                Some(file) => {
+                    self.programs.insert(file, program);
+                    self.plans.insert(path, number);
+                }
+                None => notes.push(format!("{}: there is no program {}", path.display(), program.display())),
+            }
+        }
+    }
+
+    /// The folder that holds the plan of a program for this process, and the plan's file. What its user learned comes before
+    /// what root did.
+    pub(crate) fn find(&self, stores: &[Store], program: &Program, process: &Process) -> Option<(usize, PathBuf)> {
+        let whose = |uid: u32| {
+            stores.iter().enumerate().filter(move |(_, store)| store.owner.uid == uid).find_map(|(number, store)| {
+                let path = store.plans.plan_path(program);
+                (self.plans.get(&path) == Some(&number)).then_some((number, path))
+            })
+        };
+        whose(process.user).or_else(|| whose(0))
+    }
+}

@@ -1,0 +1,134 @@
+//! What /proc says of a program that was started a moment ago.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use tracee::FileId;
+
+use super::rights::Rights;
+
+/// Bytes of a command line that are looked at: the words that name a script come first.
+const COMMAND_BYTES_MAX: u64 = 64 << 10;
+
+/// Generations looked through for an ancestor.
+const GENERATIONS_MAX: usize = 64;
+
+/// A process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) id: u32,
+    pub(crate) parent: u32,
+    /// Who started it, whatever rights the program gives.
+    pub(crate) user: u32,
+    /// What it may open.
+    pub(crate) rights: Rights,
+}
+
+impl Process {
+    /// Looks at a process; `None` if there is none any more.
+    pub(crate) fn read(id: u32) -> Option<Process> {
+        parse(id, &fs::read_to_string(format!("/proc/{id}/status")).ok()?)
+    }
+
+    /// The file that it executes.
+    pub(crate) fn executable(id: u32) -> Option<FileId> {
+        FileId::of(Path::new(&format!("/proc/{id}/exe"))).ok()
+    }
+
+    /// Its command line, each word ended by a NUL.
+    pub(crate) fn command_line(id: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // Of one that has ended there is none.
+        let _ = File::open(format!("/proc/{id}/cmdline"))
+            .and_then(|file| file.take(COMMAND_BYTES_MAX).read_to_end(&mut bytes));
+        bytes
+    }
+
+    /// The folder it works in.
+    pub(crate) fn folder(id: u32) -> Option<PathBuf> {
+        fs::read_link(format!("/proc/{id}/cwd")).ok()
+    }
+
+    /// Whether a path means for it what it means for us: not in a container, not below another root.
+    pub(crate) fn shares_our_files(id: u32) -> bool {
+        let space = |id: &str| fs::read_link(format!("/proc/{id}/ns/mnt")).ok();
+        let Some(its) = space(&id.to_string()) else { return false };
+        // A service manager gives a daemon a space of its own, with the paths of the machine.
+        let ours = [space("self"), space("1")].contains(&Some(its));
+        ours && fs::read_link(format!("/proc/{id}/root")).is_ok_and(|root| root == Path::new("/"))
+    }
+
+    /// Whether a process is `root` or was started below it.
+    pub(crate) fn is_below(root: u32, mut id: u32) -> bool {
+        for _ in 0..GENERATIONS_MAX {
+            if id == root {
+                return true;
+            }
+            match Process::read(id) {
+                Some(process) if process.parent != 0 => id = process.parent,
+                _ => return false,
+            }
+        }
+        false
+    }
+}
+
+/// The words of a command line behind the first.
+pub(crate) fn arguments(line: &[u8]) -> Vec<OsString> {
+    let line = line.strip_suffix(b"\0").unwrap_or(line);
+    line.split(|byte| *byte == 0).skip(1).map(|word| OsString::from_vec(word.to_vec())).collect()
+}
+
+/// Parses /proc/PID/status (proc_pid_status(5)).
+fn parse(id: u32, text: &str) -> Option<Process> {
+    let numbers = |name: &str| -> Option<Vec<u32>> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_ascii_whitespace().map(|word| word.parse().ok()).collect()
+    };
+    // Real, effective, saved, for files.
+    let (uids, gids) = (numbers("Uid:")?, numbers("Gid:")?);
+    Some(Process {
+        id,
+        parent: *numbers("PPid:")?.first()?,
+        user: *uids.first()?,
+        rights: Rights { uid: *uids.get(3)?, gid: *gids.get(3)?, groups: numbers("Groups:")? },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_that_count_are_read() {
+        let text = "Name:\ta b\nPPid:\t7\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t20 24 \n";
+        let rights = Rights { uid: 4, gid: 8, groups: vec![20, 24] };
+        assert_eq!(parse(9, text), Some(Process { id: 9, parent: 7, user: 1, rights }));
+        assert!(parse(9, &text.replace("20 24 ", "")).unwrap().rights.groups.is_empty());
+        for bad in ["", "PPid:\t7\n", &text.replace("\t8", ""), &text.replace("\t4", "\tx")] {
+            assert_eq!(parse(9, bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_the_words_behind_the_name() {
+        for (line, expected) in
+            [(&b"python3\0-m\0\0x\0"[..], &["-m", "", "x"][..]), (b"sh\0", &[]), (b"", &[]), (b"sh\0cut", &["cut"])]
+        {
+            assert_eq!(arguments(line), expected, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn our_own_process_is_where_we_are() {
+        let own = std::process::id();
+        let process = Process::read(own).unwrap();
+        assert!(Process::is_below(process.parent, own) && !Process::is_below(own, process.parent));
+        assert_eq!(Process::executable(own), FileId::of(&std::env::current_exe().unwrap()).ok());
+        assert!(Process::shares_our_files(own));
+        assert_eq!(arguments(&Process::command_line(own)), std::env::args_os().skip(1).collect::<Vec<_>>());
+    }
+}
