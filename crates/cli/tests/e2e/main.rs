@@ -11,6 +11,7 @@ mod hints;
 mod images;
 mod kernel;
 mod launch;
+mod launchd;
 mod plans;
 mod record;
 mod rootfs;

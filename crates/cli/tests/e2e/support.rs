@@ -46,7 +46,7 @@ pub fn fails<I: AsRef<OsStr>>(arguments: &[I], code: i32, what: &str) -> String 
 
 /// Whether mounts can be tried here; prints the reason if not.
 pub fn can_mount(test: &str) -> bool {
-    let root = rustix_is_root();
+    let root = is_root();
     let fuse = Path::new("/dev/fuse").exists();
     if !root || !fuse {
         eprintln!("skipped {test}: needs {}", if root { "/dev/fuse" } else { "root" });
@@ -54,7 +54,8 @@ pub fn can_mount(test: &str) -> bool {
     root && fuse
 }
 
-fn rustix_is_root() -> bool {
+/// Whether the tests run as root.
+pub fn is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|text| {
         text.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
     })
