@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use profile::plan::{self, Plan};
 
@@ -19,6 +20,9 @@ const PLAN_BYTES_MAX: u64 = 16 << 20;
 
 /// Longest books: 48 launches of 80 bytes, and room.
 const LEDGER_BYTES_MAX: u64 = 64 << 10;
+
+/// Names looked at in a folder: some ten thousand programs, and an end for a folder that somebody fills.
+const NAMES_MAX: usize = 1 << 16;
 
 /// A folder of plans.
 #[derive(Clone, Debug)]
@@ -139,7 +143,7 @@ impl PlanStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(LaunchError::io("read", &self.folder)(error)),
         };
-        let mut paths: Vec<PathBuf> = names.filter_map(|name| Some(name.ok()?.path())).collect();
+        let mut paths: Vec<PathBuf> = names.take(NAMES_MAX).filter_map(|name| Some(name.ok()?.path())).collect();
         paths.retain(|path| path.extension() == Some(OsStr::new("plan")));
         paths.sort();
         Ok(paths)
@@ -188,10 +192,11 @@ pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// Replaces a file as a whole; others cannot read it, since it tells what its owner runs.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), LaunchError> {
     use std::os::unix::fs::OpenOptionsExt;
+    static WRITTEN: AtomicU32 = AtomicU32::new(0);
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder).map_err(LaunchError::io("make", folder))?;
     let mut part = path.as_os_str().to_owned();
-    part.push(format!(".{}.part", std::process::id()));
+    part.push(format!(".{}.{}.part", std::process::id(), WRITTEN.fetch_add(1, Ordering::Relaxed)));
     let part = PathBuf::from(part);
     let written = fs::OpenOptions::new()
         .write(true)

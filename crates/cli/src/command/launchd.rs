@@ -23,8 +23,9 @@ started by `runnel launch`, and are not traced: first groups are fetched when a 
 uprobes. Programs are never held, so on a rotating disk `runnel launch` gains more. Runs in the foreground until SIGTERM; SIGHUP \
 makes it look at all plans again.\n\n\
 A folder of plans is used for what its owner starts; root's for what anybody starts. It must be writable by its owner alone. Files \
-are opened with the rights of the program that was started, so a plan makes nothing be read that the program could not read. \
-Processes in containers (another mount name space or root) are left alone."
+are opened with the rights of the user who started the program, so a plan makes nothing be read that the user could not read. \
+Later groups of programs that are not the user's own files need a plan of root's, since probes are seen by everybody. \
+Processes in containers (with another root) are left alone."
 )]
 pub struct Args {
     /// Use the plans in this folder too (default: root's own, ~/.cache/runnel/plans); repeatable

@@ -332,6 +332,10 @@ fn root_a_daemon_that_is_asked_to_end_leaves_programs_alone() {
     if !make_cold(&files) {
         return;
     }
+    // An update of the program: another file in its place.
+    fs::copy(&cat, folder.path().join("new")).unwrap();
+    fs::rename(folder.path().join("new"), &cat).unwrap();
+    assert_eq!(daemon.wait("plans")["programs"], 1);
     let mut cat = start_cat(&cat, USER);
     assert_eq!(daemon.wait("launch")["process"], cat.id(), "root's plans are for everybody");
     // In the middle of the launch.

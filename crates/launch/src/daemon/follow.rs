@@ -2,9 +2,13 @@
 //!
 //! The program runs from the first moment and is never held or stopped, on a rotating disk neither: the prefetch overlaps with
 //! its start and that is all. Later groups are fetched when a probe tells that their code is run.
+//!
+//! A probe is in the code of all processes that run it. So a plan of root's may have probes anywhere, that of a user only in files of
+//! this user.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
@@ -123,7 +127,10 @@ struct Following<'a> {
 impl Following<'_> {
     /// Sets a probe for each later group.
     fn probe(&mut self) {
-        let (places, _) = places(&self.plan);
+        let (mut places, _) = places(&self.plan);
+        // A probe at a wrong place, inside an instruction, would break the code of everybody who runs it.
+        let owner = self.start.store.owner.uid;
+        places.retain(|place| owner == 0 || place.file.metadata().is_ok_and(|found| found.uid() == owner));
         if places.is_empty() {
             return;
         }

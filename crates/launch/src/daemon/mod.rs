@@ -11,7 +11,7 @@
 //! intervals. A process that executes the same interpreter again and again without forking may be taken for what it was
 //! before: its plan is then found warm, which costs a look.
 //!
-//! *Whose plan.* That of the user who started it, or root's (`plans`). Files are opened with the rights of the program (`rights`).
+//! *Whose plan.* That of the user who started it, or root's (`plans`). Files are opened with the rights of that user (`rights`).
 //!
 //! *Bounds.* [`FOLLOWED_MAX`] launches at once are followed to their end, as many more get their first group, the rest nothing. A
 //! plan that was used rests for [`REST`]: a script that starts a program a thousand times costs one look. What `runnel` starts
@@ -69,6 +69,12 @@ const REST: Duration = Duration::from_secs(5);
 
 /// From the first change of a plan to the look at all of them: an update changes many files.
 const SETTLE: Duration = Duration::from_millis(200);
+
+/// Between two looks at all plans lies at least this many times what a look took.
+const SCAN_SHARE: u32 = 20;
+
+/// Notes told of one look at all plans.
+const NOTES_MAX: usize = 16;
 
 /// What the end of the daemon waits for: threads that close probes or ask a slow disk.
 const END_MAX: Duration = Duration::from_secs(5);
@@ -147,6 +153,8 @@ struct Daemon {
     /// When a plan was used last.
     used: HashMap<PathBuf, Instant>,
     scan_at: Option<Instant>,
+    /// How long the last look took.
+    scan_took: Duration,
     threads: Vec<JoinHandle<()>>,
     /// Cloned by all threads, to know when none is left.
     alive: (Sender<()>, mpsc::Receiver<()>),
@@ -191,6 +199,7 @@ impl Daemon {
             waiting: Vec::new(),
             used: HashMap::new(),
             scan_at: None,
+            scan_took: Duration::ZERO,
             threads: Vec::new(),
             alive: mpsc::channel(),
             closer: (closer, closing),
@@ -200,15 +209,21 @@ impl Daemon {
     /// Looks at all plans, and watches their programs.
     fn scan(&mut self) -> Result<(), LaunchError> {
         let mut notes = Vec::new();
+        let began = Instant::now();
         // Watched before they are read, so that no change is missed.
         for store in &self.stores {
             self.watch.folder(store.plans.folder(), &mut notes);
         }
-        self.known = Known::scan(&self.stores, &self.own, &mut notes).map_err(failed("be root again", "start anew"))?;
+        self.known =
+            Known::scan(&self.stores, &self.own, &mut notes).map_err(failed("be root again", "start it anew"))?;
         self.watch.programs(&self.known.programs, &mut notes);
+        let more = notes.len().saturating_sub(NOTES_MAX);
+        notes.truncate(NOTES_MAX);
+        notes.extend((more > 0).then(|| format!("and {more} more")));
         for text in notes {
             (self.tools.outlet)(&Told::Note { text });
         }
+        self.scan_took = began.elapsed();
         Ok(())
     }
 
@@ -232,7 +247,7 @@ impl Daemon {
             self.starts()?;
             self.look_again()?;
             if self.watch.has_changed() {
-                self.scan_at.get_or_insert(Instant::now() + SETTLE);
+                self.scan_at.get_or_insert(Instant::now() + SETTLE.max(self.scan_took * SCAN_SHARE));
             }
             if self.scan_at.is_some_and(|at| at <= Instant::now()) {
                 self.scan_at = None;

@@ -16,8 +16,8 @@ use super::process::Process;
 use super::rights::Rights;
 use crate::{LaunchError, PlanStore, Program, read_plan};
 
-/// Programs watched at most: more than anybody learns, and an end for a folder that somebody fills.
-const PROGRAMS_MAX: usize = 4096;
+/// Plans used of a folder at most: more than anybody learns, and an end for a folder that somebody fills.
+const PLANS_MAX: usize = 2048;
 
 /// A folder of plans and whose it is.
 #[derive(Clone, Debug)]
@@ -100,7 +100,10 @@ impl Known {
             notes.push(error.to_string());
             Vec::new()
         });
-        for path in paths {
+        if paths.len() > PLANS_MAX {
+            notes.push(format!("{}: over {PLANS_MAX} plans, the rest is not used", store.plans.folder().display()));
+        }
+        for path in paths.into_iter().take(PLANS_MAX) {
             let program = match read_plan(&path) {
                 Ok(plan) => PathBuf::from(OsStr::from_bytes(&plan.program)),
                 Err(error) => {
@@ -108,13 +111,11 @@ impl Known {
                     continue;
                 }
             };
-            let file = program.is_file().then(|| FileId::of(&program).ok()).flatten();
-            match file.filter(|_| program.is_absolute()) {
-                Some(_) if self.plans.len() >= PROGRAMS_MAX => {
-                    return notes.push(format!("over {PROGRAMS_MAX} plans: the rest is not used"));
-                }
+            // A link would be a second name of a program that somebody else has a plan of.
+            let is_real = program.is_file() && program.canonicalize().is_ok_and(|real| real == program);
+            match FileId::of(&program).ok().filter(|_| is_real) {
                 Some(file) => {
-                    self.programs.insert(file, program);
+                    self.programs.entry(file).or_insert(program);
                     self.plans.insert(path, number);
                 }
                 None => notes.push(format!("{}: there is no program {}", path.display(), program.display())),
@@ -131,6 +132,6 @@ impl Known {
                 (self.plans.get(&path) == Some(&number)).then_some((number, path))
             })
         };
-        whose(process.user).or_else(|| whose(0))
+        whose(process.rights.uid).or_else(|| whose(0))
     }
 }

@@ -21,9 +21,7 @@ const GENERATIONS_MAX: usize = 64;
 pub(crate) struct Process {
     pub(crate) id: u32,
     pub(crate) parent: u32,
-    /// Who started it, whatever rights the program gives.
-    pub(crate) user: u32,
-    /// What it may open.
+    /// Those of who started it, whatever more the program file gives (set-user-id).
     pub(crate) rights: Rights,
 }
 
@@ -52,13 +50,11 @@ impl Process {
         fs::read_link(format!("/proc/{id}/cwd")).ok()
     }
 
-    /// Whether a path means for it what it means for us: not in a container, not below another root.
+    /// Whether a path means for it what it means for us: it is not in a container, nor below another root. Mount name spaces may
+    /// differ, since service managers give daemons, this one too, spaces of their own with the paths of the machine.
     pub(crate) fn shares_our_files(id: u32) -> bool {
-        let space = |id: &str| fs::read_link(format!("/proc/{id}/ns/mnt")).ok();
-        let Some(its) = space(&id.to_string()) else { return false };
-        // A service manager gives a daemon a space of its own, with the paths of the machine.
-        let ours = [space("self"), space("1")].contains(&Some(its));
-        ours && fs::read_link(format!("/proc/{id}/root")).is_ok_and(|root| root == Path::new("/"))
+        let root = |path: &str| FileId::of(Path::new(path)).ok();
+        root(&format!("/proc/{id}/root/.")).is_some_and(|its| Some(its) == root("/"))
     }
 
     /// Whether a process is `root` or was started below it.
@@ -88,14 +84,10 @@ fn parse(id: u32, text: &str) -> Option<Process> {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_ascii_whitespace().map(|word| word.parse().ok()).collect()
     };
-    // Real, effective, saved, for files.
-    let (uids, gids) = (numbers("Uid:")?, numbers("Gid:")?);
-    Some(Process {
-        id,
-        parent: *numbers("PPid:")?.first()?,
-        user: *uids.first()?,
-        rights: Rights { uid: *uids.get(3)?, gid: *gids.get(3)?, groups: numbers("Groups:")? },
-    })
+    // The first of four is the real one.
+    let first = |name: &str| Some(*numbers(name)?.first()?);
+    let rights = Rights { uid: first("Uid:")?, gid: first("Gid:")?, groups: numbers("Groups:")? };
+    Some(Process { id, parent: first("PPid:")?, rights })
 }
 
 #[cfg(test)]
@@ -104,11 +96,11 @@ mod tests {
 
     #[test]
     fn the_lines_that_count_are_read() {
-        let text = "Name:\ta b\nPPid:\t7\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t20 24 \n";
+        let text = "Name:\ta b\nPPid:\t7\nUid:\t4\t0\t0\t0\nGid:\t8\t0\t0\t0\nGroups:\t20 24 \n";
         let rights = Rights { uid: 4, gid: 8, groups: vec![20, 24] };
-        assert_eq!(parse(9, text), Some(Process { id: 9, parent: 7, user: 1, rights }));
+        assert_eq!(parse(9, text), Some(Process { id: 9, parent: 7, rights }));
         assert!(parse(9, &text.replace("20 24 ", "")).unwrap().rights.groups.is_empty());
-        for bad in ["", "PPid:\t7\n", &text.replace("\t8", ""), &text.replace("\t4", "\tx")] {
+        for bad in ["", "PPid:\t7\n", &text.replace("Gid:", "G:"), &text.replace("\t4", "\tx")] {
             assert_eq!(parse(9, bad), None, "{bad}");
         }
     }

@@ -99,6 +99,7 @@ ExecReload=/bin/kill -HUP $MAINPID
 Restart=on-failure
 RestartSec=10
 Nice=5
+UMask=0077
 CapabilityBoundingSet=CAP_SYS_ADMIN CAP_PERFMON CAP_SYS_PTRACE CAP_SETUID CAP_SETGID CAP_DAC_READ_SEARCH CAP_SYS_RESOURCE
 NoNewPrivileges=yes
 ProtectSystem=strict
