@@ -103,7 +103,7 @@ fn role_launcher() {
         hints: Arc::new(Printed),
     };
     let outcome = launch::launch(&request).expect("started");
-    println!("\noutcome {} libraries {:?} notes {:?}", outcome.code, outcome.libraries, outcome.notes);
+    println!("\noutcome {} libraries {:?} notes {:?}", outcome.exit.code(), outcome.libraries, outcome.notes);
 }
 
 /// A launcher, or the program alone.

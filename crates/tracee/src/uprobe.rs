@@ -1,10 +1,11 @@
 //! Uprobes: the kernel tells when code at an offset of a file is run, in any process, without ptrace and without a stop.
 //!
-//! Each probe is a perf event per processor (`perf_event_open(2)`, the `uprobe` PMU) that watches all processes. One that is tied to a
-//! process would do for its first thread only: with `inherit` the kernel opens the event anew in each fork, with the
-//! rights and the memory of the forking program, and so makes its forks fail (`perf_uprobe_event_init` in
-//! kernel/events/core.c). So whoever waits for one program looks at [`Hit::process`], and takes a probe back that others
-//! run into again and again. All probes of a processor write to one ring, which a counter that never counts holds.
+//! Each probe is a perf event per processor (`perf_event_open(2)`, the `uprobe` PMU) that watches all processes. One
+//! that is tied to a process would do for its first thread only: with `inherit` the kernel opens the event anew in each
+//! fork, with the rights and the memory of the forking program, and so makes its forks fail with EACCES (seen on Linux
+//! 6.18; `perf_uprobe_event_init` in kernel/events/core.c). So whoever waits for one program looks at [`Hit::process`],
+//! and takes a probe back that others run into again and again. All probes of a processor write to one ring, which a
+//! counter that never counts holds.
 //!
 //! A probe costs some 20 us to set for each processor, a hit some us in the program that runs into it. Needs CAP_PERFMON
 //! or CAP_SYS_ADMIN, and Linux 4.17.

@@ -181,9 +181,14 @@ fn planned_cat(folder: &Path, files: &[PathBuf], owner: u32) -> (PathBuf, PathBu
         groups: vec![group],
     };
     PlanStore::open(Some(&plans)).unwrap().save(&program, &plan).unwrap();
-    chown(&plans, Some(owner), Some(owner)).unwrap();
-    fs::read_dir(&plans).unwrap().for_each(|file| chown(file.unwrap().path(), Some(owner), Some(owner)).unwrap());
+    give(&plans, owner);
     (program.real, plans)
+}
+
+/// Makes a folder of plans that of `owner`.
+fn give(plans: &Path, owner: u32) {
+    chown(plans, Some(owner), Some(owner)).unwrap();
+    fs::read_dir(plans).unwrap().for_each(|file| chown(file.unwrap().path(), Some(owner), Some(owner)).unwrap());
 }
 
 fn start_cat(cat: &Path, user: u32) -> Child {
@@ -245,6 +250,17 @@ fn root_a_plain_start_is_fetched_and_its_later_group_at_a_probe() {
         ok(&["plans".as_ref(), "--plans".as_ref(), at("plans").as_os_str(), "list".as_ref(), "--json".as_ref()]);
     let listed: Value = serde_json::from_str(&listed).unwrap();
     assert_eq!((&listed[0]["launches"], &listed[0]["cold_launches"]), (&2.into(), &2.into()), "both are in the books");
+    daemon.terminate();
+    // A user's plan sets no probe in a program that is root's.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    give(&at("plans"), USER);
+    let Some(daemon) = Daemon::start(test, folder.path(), &[&at("plans")]) else { return };
+    make_cold(&files);
+    let mut program = Command::new(at("program"));
+    program.args(&files).uid(USER).gid(USER).stdin(Stdio::null());
+    assert!(program.status().unwrap().success());
+    let fetched = &daemon.wait("ended")["fetched"];
+    assert_eq!(fetched["groups"], 1, "{fetched}");
     daemon.terminate();
 }
 
