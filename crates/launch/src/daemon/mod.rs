@@ -234,10 +234,11 @@ impl Daemon {
             // Rounded up: to wake early is to look in vain.
             let left = left.map(|left| PollTimeout::try_from(left + Duration::from_millis(1)));
             let timeout = left.map_or(PollTimeout::NONE, |left| left.unwrap_or(PollTimeout::MAX));
-            let [starts, changes] = self.watch.descriptors();
-            let mut fds = [starts, changes, signals.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            let [starts, changes, mounts] = self.watch.descriptors();
+            let mut fds = [starts, changes, mounts, PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
             // An interrupted wait finds nothing and begins again.
             let _ = poll(&mut fds, timeout);
+            let mounted = fds[2].revents().is_some_and(|events| !events.is_empty());
             while let Ok(Some(signal)) = signals.read_signal() {
                 if signal.ssi_signo != Signal::SIGHUP as u32 {
                     return Ok(());
@@ -246,7 +247,7 @@ impl Daemon {
             }
             self.starts()?;
             self.look_again()?;
-            if self.watch.has_changed() {
+            if self.watch.has_changed() || (mounted && self.known.lacks) {
                 self.scan_at.get_or_insert(Instant::now() + SETTLE.max(self.scan_took * SCAN_SHARE));
             }
             if self.scan_at.is_some_and(|at| at <= Instant::now()) {

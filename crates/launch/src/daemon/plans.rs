@@ -69,6 +69,8 @@ pub(crate) struct Known {
     pub(crate) programs: BTreeMap<FileId, PathBuf>,
     /// The files of their plans, and the position of the folder.
     pub(crate) plans: HashMap<PathBuf, usize>,
+    /// Whether a folder or a program was not there.
+    pub(crate) lacks: bool,
 }
 
 impl Known {
@@ -89,7 +91,10 @@ impl Known {
                     own.assume()?;
                 }
                 Ok(_) => notes.push(format!("{}: belongs to somebody else now", store.plans.folder().display())),
-                Err(error) => notes.push(error.to_string()),
+                Err(error) => {
+                    known.lacks = true;
+                    notes.push(error.to_string());
+                }
             }
         }
         Ok(known)
@@ -118,7 +123,10 @@ impl Known {
                     self.programs.entry(file).or_insert(program);
                     self.plans.insert(path, number);
                 }
-                None => notes.push(format!("{}: there is no program {}", path.display(), program.display())),
+                None => {
+                    self.lacks = true;
+                    notes.push(format!("{}: there is no program {}", path.display(), program.display()));
+                }
             }
         }
     }

@@ -1,16 +1,18 @@
 //! What the kernel tells: that a program with a plan is being started, that plans or programs have changed.
 //!
 //! Programs are marked one by one (fanotify(7), FAN_OPEN_EXEC): all others start without this process waking. A program file that is
-//! replaced, as an update does, is another one; inotify(7) tells of that, and of new plans. The kernel keeps at
+//! replaced, as an update does, is another one; inotify(7) tells of that, and of new plans; a program that is not there may come with a
+//! disk that is mounted, of which /proc/self/mountinfo tells (proc_pid_mounts(5)). The kernel keeps at
 //! most 16,384 events for us and says if it had to drop some.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::AT_FDCWD;
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 use nix::sys::inotify::{AddWatchFlags, InitFlags as InotifyFlags, Inotify, WatchDescriptor};
 use tracee::FileId;
@@ -39,6 +41,7 @@ pub(crate) struct Start {
 pub(crate) struct Watch {
     starts: Fanotify,
     changes: Inotify,
+    mounts: File,
     marked: HashMap<FileId, (PathBuf, Option<WatchDescriptor>)>,
 }
 
@@ -53,13 +56,19 @@ impl Watch {
         Ok(Watch {
             starts: Fanotify::init(flags, opened_as)?,
             changes: Inotify::init(InotifyFlags::IN_CLOEXEC | InotifyFlags::IN_NONBLOCK)?,
+            mounts: File::open("/proc/self/mountinfo")?,
             marked: HashMap::new(),
         })
     }
 
-    /// What to wait for: starts, changes.
-    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
-        [self.starts.as_fd(), self.changes.as_fd()]
+    /// What to wait for: starts, changes, mounts.
+    pub(crate) fn descriptors(&self) -> [PollFd<'_>; 3] {
+        [
+            PollFd::new(self.starts.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.changes.as_fd(), PollFlags::POLLIN),
+            // Told once for each change, by the waiting itself.
+            PollFd::new(self.mounts.as_fd(), PollFlags::POLLPRI),
+        ]
     }
 
     /// Watches a folder of plans; more than once does no harm.
