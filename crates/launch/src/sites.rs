@@ -1,9 +1,11 @@
 //! Where the code lies that tells of later groups, and which groups go with which.
 
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 
 use profile::plan::{Plan, Trigger};
+use rustix::fs::Advice;
 use tracee::FileId;
 
 use crate::files::{absolute, is_same, open};
@@ -34,6 +36,19 @@ pub(crate) fn places(plan: &Plan) -> (Vec<Place>, Vec<usize>) {
         }
     }
     (places, changed)
+}
+
+/// Has the kernel read the code of all breakpoints, without waiting for it: whoever looks at it while groups are fetched would wait
+/// behind them, and come too late.
+pub(crate) fn announce(plan: &Plan) {
+    for group in &plan.groups {
+        let Trigger::Breakpoint(breakpoint) = &group.trigger else { continue };
+        let Some(learned) = plan.files.get(breakpoint.file as usize) else { continue };
+        if let Ok(file) = open(&absolute(&learned.path)) {
+            // A file system that cannot read ahead is waited for.
+            let _ = rustix::fs::fadvise(&file, breakpoint.offset, NonZeroU64::new(1), Advice::WillNeed);
+        }
+    }
 }
 
 /// A group and those that go with it.

@@ -25,7 +25,7 @@ use super::process::Process;
 use super::{Outlet, Told};
 use crate::ledger::{Launch, Mode};
 use crate::prefetch::{Fetched, Hints, Job, Prefetcher, Settings};
-use crate::sites::{Place, followers, places};
+use crate::sites::{Place, announce, followers, places};
 use crate::{LaunchError, Program, quiet};
 
 /// Hits of a probe by other processes before it is given up: it is code that is run all the time, and each hit costs whoever runs it.
@@ -83,6 +83,9 @@ fn fetch(start: &Start, tools: &Tools, closer: &Sender<Retired>) -> Result<(), L
         let settings = Settings::of(&start.program.real);
         let started = Prefetcher::start(Arc::clone(&plan), settings, Arc::clone(&tools.hints));
         let prefetcher = started.map_err(LaunchError::io("start a thread for", &start.program.real))?;
+        if start.followed && tools.probes {
+            announce(&plan);
+        }
         send(&prefetcher, &plan, 0);
         fetcher = Some(prefetcher);
     }
