@@ -102,7 +102,7 @@ fn role_launcher() {
         auditor: Some(auditor()),
         hints: Arc::new(Printed),
     };
-    let outcome = launch::launch(&request).expect("started");
+    let outcome = launch::launch(&request, launch::decide(&request)).expect("started");
     println!("\noutcome {} libraries {:?} notes {:?}", outcome.exit.code(), outcome.libraries, outcome.notes);
 }
 

@@ -75,15 +75,32 @@ pub struct Outcome {
     pub notes: Vec<String>,
 }
 
-/// Launches and waits for the program's end.
-///
-/// # Errors
-/// The program itself cannot be started.
-pub fn launch(request: &Request) -> Result<Outcome, TraceeError> {
+/// How a program is to be launched.
+#[derive(Debug)]
+pub struct Decision {
+    began: Instant,
+    mode: Option<Mode>,
+    plan: Option<Arc<Plan>>,
+    notes: Vec<String>,
+}
+
+impl Decision {
+    /// Whether nothing is to be done beside the program, and nothing to be known of how it goes: it may as well take the place of
+    /// this process.
+    pub fn is_plain(&self) -> bool {
+        matches!(self.mode, None | Some(Mode::Warm))
+    }
+
+    /// Enters a plain start into the books: once the program has taken the place of this process nobody can.
+    pub fn enter(&self, request: &Request) {
+        enter(request, self.mode, Duration::ZERO, 0);
+    }
+}
+
+/// Decides how to launch: is there a plan, do its books want it used, is anything of it cold.
+pub fn decide(request: &Request) -> Decision {
     let began = Instant::now();
     let mut notes = Vec::new();
-    // Before any thread starts, because threads inherit what is blocked.
-    let signals = Signals::of_wrapper().map_err(|error| notes.push(format!("signals are not passed on: {error}"))).ok();
     let (plan, ledger) = match &request.plan {
         Some(plan) => (Some(plan.clone()), Ledger::default()),
         None => {
@@ -92,18 +109,24 @@ pub fn launch(request: &Request) -> Result<Outcome, TraceeError> {
             found.map_or((None, Ledger::default()), |(plan, ledger)| (Some(plan), ledger))
         }
     };
-    let Some(plan) = plan.map(Arc::new) else {
-        return start(request, Prepared { signals, ..Prepared::default() }, began, notes);
-    };
-    let mode = mode(request, &plan, &ledger);
-    let mut prepared = Prepared { mode: Some(mode), signals, ..Prepared::default() };
-    if mode == Mode::With {
-        prepared.prefetch(request, &plan, &mut notes);
+    let mode = plan.as_ref().map(|plan| mode(request, plan, &ledger));
+    Decision { began, mode, plan: plan.map(Arc::new), notes }
+}
+
+/// Launches as decided and waits for the program's end.
+///
+/// # Errors
+/// The program itself cannot be started.
+pub fn launch(request: &Request, decision: Decision) -> Result<Outcome, TraceeError> {
+    let Decision { began, mode, plan, mut notes } = decision;
+    // Before any thread starts, because threads inherit what is blocked.
+    let signals = Signals::of_wrapper().map_err(|error| notes.push(format!("signals are not passed on: {error}"))).ok();
+    let mut prepared = Prepared { mode, signals, ..Prepared::default() };
+    if let (Some(Mode::With), Some(plan)) = (mode, &plan) {
+        prepared.prefetch(request, plan, &mut notes);
     }
     let outcome = start(request, prepared, began, notes)?;
-    if request.plan.is_none() {
-        enter(request, &outcome);
-    }
+    enter(request, outcome.mode, outcome.launch, outcome.fetched.bytes);
     Ok(outcome)
 }
 
@@ -111,10 +134,11 @@ fn mode(request: &Request, plan: &Plan, ledger: &Ledger) -> Mode {
     if request.always { Mode::With } else { ledger.mode(plan) }
 }
 
-fn enter(request: &Request, outcome: &Outcome) {
-    let (Some(mode), Some(store)) = (outcome.mode, &request.store) else { return };
+/// A plan from elsewhere has no books.
+fn enter(request: &Request, mode: Option<Mode>, launch: Duration, bytes: u64) {
+    let (Some(mode), Some(store), None) = (mode, &request.store, &request.plan) else { return };
     // A full disk costs a line of the books.
-    let _ = store.enter(&request.program, Launch::new(mode, outcome.launch, outcome.fetched.bytes));
+    let _ = store.enter(&request.program, Launch::new(mode, launch, bytes));
 }
 
 /// What runs beside the program.

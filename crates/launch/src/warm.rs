@@ -14,7 +14,7 @@ use units::PAGE_BYTES;
 use crate::files;
 
 /// Pages asked for: enough to tell 80 from 95 %, at about a microsecond each.
-const SAMPLES: usize = 32;
+const SAMPLES: u64 = 32;
 
 /// Cold pages after which the rest is not asked for if no more were warm: on a cold disk each question costs a seek.
 const COLD_ENOUGH: usize = 3;
@@ -30,33 +30,44 @@ pub struct Warmth {
 
 impl Warmth {
     /// Whether there is so little to fetch that a prefetch would cost more than it saves: under one page in five is cold. Plans hold
-    /// pages beside those that were touched (a fault is seen as the 64 KiB that the kernel maps around it), and these need not be in
-    /// memory when the program runs warm.
+    /// holes between touched pages, and these need not be in memory when the program runs warm.
     pub fn is_warm(&self) -> bool {
         self.cold * 5 < self.warm + self.cold || self.warm + self.cold == 0
     }
 }
 
-/// Samples pages of `group`, evenly over its extents.
+/// Samples pages of `group`, evenly over all that it has.
 pub fn warmth(plan: &Plan, group: &Group) -> Warmth {
     let mut found = Warmth::default();
-    let step = group.extents.len().div_ceil(SAMPLES).max(1);
+    let pages: u64 = group.extents.iter().map(|extent| u64::from(extent.pages)).sum();
+    let step = pages.div_ceil(SAMPLES).max(1);
+    // Pages until the next one to ask for.
+    let mut until = 0;
     let mut open: Option<(u32, File)> = None;
-    for extent in group.extents.iter().step_by(step) {
+    for extent in &group.extents {
+        if until >= u64::from(extent.pages) {
+            until -= u64::from(extent.pages);
+            continue;
+        }
         if open.as_ref().is_none_or(|(file, _)| *file != extent.file) {
-            let Some(file) = plan.files.get(extent.file as usize) else { continue };
-            open = files::open(&files::absolute(&file.path)).ok().map(|opened| (extent.file, opened));
+            let file = plan.files.get(extent.file as usize);
+            open = file.and_then(|file| Some((extent.file, files::open(&files::absolute(&file.path)).ok()?)));
         }
-        let Some((_, file)) = &open else { continue };
-        match is_in_memory(file, u64::from(extent.page) * PAGE_BYTES as u64) {
-            Ok(true) => found.warm += 1,
-            Ok(false) => found.cold += 1,
-            // A file system that cannot say is not asked again and again.
-            Err(_) => return Warmth { warm: 0, cold: COLD_ENOUGH },
+        while until < u64::from(extent.pages) {
+            let page = u64::from(extent.page) + until;
+            until += step;
+            let Some((_, file)) = &open else { continue };
+            match is_in_memory(file, page * PAGE_BYTES as u64) {
+                Ok(true) => found.warm += 1,
+                Ok(false) => found.cold += 1,
+                // A file system that cannot say is not asked again and again.
+                Err(_) => return Warmth { warm: 0, cold: COLD_ENOUGH },
+            }
+            if found.cold >= COLD_ENOUGH && found.cold >= found.warm {
+                return found;
+            }
         }
-        if found.cold >= COLD_ENOUGH && found.cold >= found.warm {
-            break;
-        }
+        until -= u64::from(extent.pages);
     }
     found
 }

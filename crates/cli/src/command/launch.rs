@@ -139,7 +139,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         hints: Arc::new(Mounts::default()),
         command: args.command,
     };
-    let outcome = match ::launch::launch(&request) {
+    let decision = ::launch::decide(&request);
+    if decision.is_plain() && !args.verbose && !args.json {
+        decision.enter(&request);
+        return Err(become_program(&request));
+    }
+    let outcome = match ::launch::launch(&request, decision) {
         // No descriptor, thread or process to be had for us: the program may need none.
         Err(error @ ::launch::NotStarted::Step { .. }) => {
             eprintln!("note: {error}; the program starts plainly");

@@ -37,7 +37,7 @@ fn tracer_of_child(process: &str) -> Option<String> {
         preload: Some("libc.so.6".into()),
         hints: Arc::new(NoHints),
     };
-    let outcome = launch(&request).unwrap();
+    let outcome = launch(&request, decide(&request)).unwrap();
     match outcome.traced {
         Some(Ok(_)) => Some(fs::read_to_string(told).unwrap().split_whitespace().last().unwrap().to_string()),
         other => {
