@@ -46,8 +46,8 @@ const MEMORY: [&str; 3] = ["tmp", "root", "run"];
 /// Where the binary that is measured lies in the root.
 pub const BINARY: &str = "/run/runnel";
 
-/// The library that it loads into recorded programs, if one lies beside it.
-const LIBRARY: &str = "librunnel_trace.so";
+/// The libraries that it loads into programs, if they lie beside it.
+const LIBRARIES: [&str; 2] = ["librunnel_trace.so", "librunnel_audit.so"];
 
 /// Where it keeps what must outlive a start: a folder of the machine.
 pub const STATE: &str = "/mnt";
@@ -126,8 +126,13 @@ impl Place {
         mount_bind(&self.state, root.join(STATE.trim_start_matches('/')))?;
         let binary = root.join(BINARY.trim_start_matches('/'));
         bind_file(&self.runnel, &binary)?;
-        let library = self.runnel.with_file_name(LIBRARY);
-        if library.is_file() { bind_file(&library, &binary.with_file_name(LIBRARY)) } else { Ok(()) }
+        for name in LIBRARIES {
+            let library = self.runnel.with_file_name(name);
+            if library.is_file() {
+                bind_file(&library, &binary.with_file_name(name))?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes `/tmp` and the like empty again, and leaves the page cache as it is.
