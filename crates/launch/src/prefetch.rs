@@ -1,19 +1,19 @@
 //! The worker that fetches groups: opens what the program will open, and reads ahead what it will touch.
 //!
-//! On a rotating disk: first all opens in the order of inode numbers, which is the order of the inode tables, then all extents in
-//! the order in which they lie on the disk. Elsewhere two threads side by side, one that opens in the order in which the
+//! On a rotating disk: first all opens in the order of inode numbers, which is the order of the inode tables, by a few threads, then
+//! all extents in the order in which they lie on the disk. Elsewhere two threads side by side, one that opens in the order in which the
 //! program will, one that fetches extents in windows of first touches.
 //!
 //! "Fetching" is `posix_fadvise(WILLNEED)`: the kernel reads into the page cache and nobody waits for it. What lies on a mount
 //! of ours goes to that mount as a hint instead ([`Hints`]). The thread has a low disk priority, stops at a budget of
 //! bytes, and when memory runs short. Files that are not the ones that were learned are left out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -29,6 +29,10 @@ use crate::{memory, priority};
 
 /// Files held open between the open pass and the extents; beyond that they are opened again.
 const OPEN_FILES_MAX: usize = 512;
+
+/// Threads of the open pass on a rotating disk: each open waits for the disk, which chooses among them. Four gain two thirds of
+/// what more can.
+const OPENERS: usize = 4;
 
 /// Names read of a directory: more than a search path has, and an end for a directory that never ends.
 const NAMES_MAX: usize = 100_000;
@@ -185,23 +189,12 @@ impl Worker {
     }
 
     fn fetch_sorted(&self, group: &Group, opened: Option<Sender<()>>) {
-        let mut files = Files::new();
         let extents = group.extents.iter().map(|extent| extent.file);
-        let wanted: Vec<u32> = group.opens.iter().copied().chain(extents).collect();
-        for file in order::opens_by_inode(&self.plan, &wanted) {
-            if self.stopped() {
-                return;
-            }
-            self.look(file, &mut files);
-        }
+        let mut seen = HashSet::new();
+        let wanted: Vec<u32> = group.opens.iter().copied().chain(extents).filter(|file| seen.insert(*file)).collect();
+        let (files, places) = self.open_all(&order::opens_by_inode(&self.plan, &wanted));
         // Whoever held the program may have given up.
         drop(opened);
-        let mut places: HashMap<u32, Vec<Place>> = HashMap::new();
-        for (number, file) in &files {
-            if let Some(found) = file.as_ref().and_then(|file| fiemap::places(file).ok()) {
-                places.insert(*number, found);
-            }
-        }
         let extents = order::physical(&group.extents, |file, offset| {
             let place = places.get(&file)?.iter().find(|place| offset < place.logical.saturating_add(place.length))?;
             Some(match offset.checked_sub(place.logical) {
@@ -219,14 +212,12 @@ impl Worker {
         thread::scope(|scope| {
             let opens = thread::Builder::new().name("prefetch-open".into()).spawn_scoped(scope, || {
                 priority::lower();
-                let touched: std::collections::HashSet<u32> = extents.iter().map(|extent| extent.file).collect();
-                let mut files = Files::new();
+                let touched: HashSet<u32> = extents.iter().map(|extent| extent.file).collect();
                 for file in group.opens.iter().filter(|file| !touched.contains(file)) {
                     if self.stopped() {
                         return;
                     }
-                    self.look(*file, &mut files);
-                    files.clear();
+                    self.look(*file);
                 }
             });
             self.fetch(&extents, Files::new());
@@ -235,31 +226,53 @@ impl Worker {
         });
     }
 
-    /// Opens a file, reads the names of a directory, or looks for what is not there.
-    fn look(&self, number: u32, files: &mut Files) {
-        let Some(file) = self.plan.files.get(number as usize) else { return };
-        if files.contains_key(&number) {
-            return;
-        }
-        let path = absolute(&file.path);
+    /// Opens all of `wanted` by some threads, about in that order, and asks where the files lie.
+    fn open_all(&self, wanted: &[u32]) -> (Files, HashMap<u32, Vec<Place>>) {
+        let next = AtomicUsize::new(0);
+        let found = Mutex::new((Files::new(), HashMap::new()));
+        let work = || {
+            while let Some(number) = wanted.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !self.stopped()) {
+                let is_file = self.plan.files.get(*number as usize).is_some_and(|file| file.identity.is_some());
+                let file = self.look(*number);
+                let place = file.as_ref().and_then(|file| fiemap::places(file).ok());
+                let (files, places) = &mut *lock(&found);
+                places.extend(place.map(|place| (*number, place)));
+                // Those beyond are opened again, from memory.
+                if is_file && (file.is_none() || files.len() < OPEN_FILES_MAX) {
+                    files.insert(*number, file);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..OPENERS {
+                let lowered = || {
+                    priority::lower();
+                    work();
+                };
+                // One thread does it too.
+                let _ = thread::Builder::new().name("prefetch-open".into()).spawn_scoped(scope, lowered);
+            }
+            work();
+        });
+        found.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a file, which is the answer if it is the one that was learned; reads the names of a directory, or looks for what is
+    /// not there.
+    fn look(&self, number: u32) -> Option<File> {
+        let file = self.plan.files.get(number as usize)?;
         self.count(|fetched| fetched.opens += 1);
-        match &file.identity {
-            Some(_) => {
-                let opened = self.open(number);
-                files.insert(number, opened);
-                if files.len() > OPEN_FILES_MAX {
-                    files.remove(&number);
-                }
-            }
-            None => {
-                // A path where nothing was is looked for in vain again; a directory is read.
-                if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir())
-                    && let Ok(names) = fs::read_dir(&path)
-                {
-                    names.take(NAMES_MAX).for_each(drop);
-                }
-            }
+        if file.identity.is_some() {
+            return self.open(number);
         }
+        // A path where nothing was is looked for in vain again; a directory is read.
+        let path = absolute(&file.path);
+        if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir())
+            && let Ok(names) = fs::read_dir(&path)
+        {
+            names.take(NAMES_MAX).for_each(drop);
+        }
+        None
     }
 
     /// The open file, if it is still the one that was learned.
@@ -303,7 +316,8 @@ impl Worker {
     /// Extents of one file.
     fn fetch_run(&self, number: u32, extents: &[GroupExtent], files: &mut Files) {
         if files.len() > OPEN_FILES_MAX {
-            files.clear();
+            // Those that have changed stay known.
+            files.retain(|_, file| file.is_none());
         }
         let Some(file) = files.entry(number).or_insert_with(|| self.open(number)) else { return };
         let pages: Vec<Range<u32>> = extents.iter().map(|extent| extent.page..extent.end()).collect();

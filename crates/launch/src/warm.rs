@@ -43,7 +43,8 @@ pub fn warmth(plan: &Plan, group: &Group) -> Warmth {
     let step = pages.div_ceil(SAMPLES).max(1);
     // Pages until the next one to ask for.
     let mut until = 0;
-    let mut open: Option<(u32, File)> = None;
+    let mut open: Option<(u32, Option<File>)> = None;
+    let mut unknown = false;
     for extent in &group.extents {
         if until >= u64::from(extent.pages) {
             until -= u64::from(extent.pages);
@@ -51,17 +52,20 @@ pub fn warmth(plan: &Plan, group: &Group) -> Warmth {
         }
         if open.as_ref().is_none_or(|(file, _)| *file != extent.file) {
             let file = plan.files.get(extent.file as usize);
-            open = file.and_then(|file| Some((extent.file, files::open(&files::absolute(&file.path)).ok()?)));
+            open = Some((extent.file, file.and_then(|file| files::open(&files::absolute(&file.path)).ok())));
         }
         while until < u64::from(extent.pages) {
             let page = u64::from(extent.page) + until;
             until += step;
-            let Some((_, file)) = &open else { continue };
+            let Some((_, Some(file))) = &open else { continue };
             match is_in_memory(file, page * PAGE_BYTES as u64) {
                 Ok(true) => found.warm += 1,
                 Ok(false) => found.cold += 1,
-                // A file system that cannot say is not asked again and again.
-                Err(_) => return Warmth { warm: 0, cold: COLD_ENOUGH },
+                // A file system that cannot say (procfs, some in memory) is not asked again about this file.
+                Err(_) => {
+                    unknown = true;
+                    open = Some((extent.file, None));
+                }
             }
             if found.cold >= COLD_ENOUGH && found.cold >= found.warm {
                 return found;
@@ -69,7 +73,8 @@ pub fn warmth(plan: &Plan, group: &Group) -> Warmth {
         }
         until -= u64::from(extent.pages);
     }
-    found
+    // Where nobody can say, a prefetch costs little and may save much.
+    if unknown && found == Warmth::default() { Warmth { warm: 0, cold: COLD_ENOUGH } } else { found }
 }
 
 pub(crate) fn is_in_memory(file: &File, offset: u64) -> io::Result<bool> {

@@ -95,6 +95,20 @@ fn whoever_holds_the_program_hears_when_all_is_opened() {
 }
 
 #[test]
+fn a_file_that_cannot_tell_does_not_make_the_others_cold() {
+    let (_folder, mut plan) = tree(&[40, 40]);
+    let before = warmth(&plan, &plan.groups[0]);
+    // No page of it is in the page cache, and the kernel refuses to say so.
+    plan.files.push(PlanFile { path: b"proc/self/status".to_vec(), identity: None });
+    let told = GroupExtent { file: plan.files.len() as u32 - 1, page: 0, pages: 1 };
+    plan.groups[0].extents.insert(0, told);
+    let after = warmth(&plan, &plan.groups[0]);
+    assert_eq!((after.warm > 0, after.cold), (before.warm > 0, before.cold));
+    plan.groups[0].extents = vec![told];
+    assert!(!warmth(&plan, &plan.groups[0]).is_warm(), "nobody can say");
+}
+
+#[test]
 fn what_was_just_written_is_warm() {
     let (_folder, plan) = tree(&[40, 40]);
     let found = warmth(&plan, &plan.groups[0]);
