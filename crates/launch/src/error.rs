@@ -33,7 +33,7 @@ pub enum LaunchError {
     /// A folder of plans that root must not follow.
     #[error("{} {why}, so the daemon does not use it\nhint: chmod go-w it and what it lies in", .path.display())]
     Untrusted {
-        /// The folder.
+        /// The folder or file.
         path: PathBuf,
         /// What is wrong with it.
         why: &'static str,

@@ -37,7 +37,7 @@ pub use files::{FilesFit, fit, identity};
 pub use ledger::{Comparison, Launch, Ledger, Mode};
 pub use prefetch::{Fetched, Hints, Job, NoHints, Prefetcher, Settings};
 pub use program::Program;
-pub use session::{Decision, HOLD_MAX, Outcome, Request, decide, launch};
+pub use session::{Decision, HOLD_MAX, Outcome, Request, become_program, decide, launch};
 pub use store::{Entry, PlanStore, read_plan};
 pub use tracee::TraceeError as NotStarted;
 pub use warm::{Warmth, warmth};

@@ -8,15 +8,19 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use host::Exit;
 use host::signals::{Passing, Signals};
 use profile::plan::Plan;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags};
+use tracee::aside::{self, Origin, Side};
 use tracee::{Breakpoints, End, FileId, Hit, Observer, Site, Traced, TraceeError, Untraced};
 
 use crate::audit::{self, Awaited, Listener};
@@ -121,13 +125,63 @@ pub fn launch(request: &Request, decision: Decision) -> Result<Outcome, TraceeEr
     let Decision { began, mode, plan, mut notes } = decision;
     // Before any thread starts, because threads inherit what is blocked.
     let signals = Signals::of_wrapper().map_err(|error| notes.push(format!("signals are not passed on: {error}"))).ok();
-    let mut prepared = Prepared { mode, signals, ..Prepared::default() };
-    if let (Some(Mode::With), Some(plan)) = (mode, &plan) {
-        prepared.prefetch(request, plan, &mut notes);
-    }
-    let outcome = start(request, prepared, began, notes)?;
+    let prepared = Prepared::new(request, mode, plan.as_ref(), &mut notes);
+    let prepared = Prepared { signals, ..prepared };
+    let outcome = start(request, prepared, began, notes, |breakpoints, program, follower| {
+        // The clock hears of the end by that of its channel.
+        breakpoints.launch(program, follower)
+    })?;
     enter(request, outcome.mode, outcome.launch, outcome.fetched.bytes);
     Ok(outcome)
+}
+
+/// Launches as decided by becoming the program: its process is this one, and all work is done by a process aside
+/// ([`tracee::aside`]), which ends when there is nothing more to do. Returns only if the program cannot be executed, or gives the
+/// decision back if this process cannot be split: then it can still be [launched](launch).
+pub fn become_program(request: &Request, decision: Decision) -> Result<TraceeError, Decision> {
+    match aside::split() {
+        Err(_) => Err(decision),
+        Ok(Side::Program(waiter)) => Ok(waiter.become_program(tracee::Program::new(request.command.clone()))),
+        Ok(Side::Helper(origin)) => {
+            work_aside(request, decision, origin);
+            aside::end()
+        }
+    }
+}
+
+/// The work of the process aside. Nobody hears of what fails: the program runs on in any case.
+fn work_aside(request: &Request, decision: Decision, origin: Origin) {
+    let Decision { began, mode, plan, mut notes } = decision;
+    let prepared = Prepared::new(request, mode, plan.as_ref(), &mut notes);
+    let listens = prepared.listener.is_some();
+    let outcome = start(request, prepared, began, notes, |breakpoints, program, follower| {
+        let end = pidfd_open(origin.pid());
+        let traced = breakpoints.beside(program, origin, follower)?;
+        let rests = || follower.clock.as_ref().is_none_or(JoinHandle::is_finished);
+        let untraced = traced.is_err();
+        // Libraries may be loaded as long as it runs; else all is over when it rests.
+        while let Ok(end) = &end
+            && !has_ended(end)
+            && ((listens && untraced) || !rests())
+        {}
+        // Nobody asks how the program ended.
+        Ok(tracee::Outcome { exit: Exit::Code(0), traced })
+    });
+    if let Ok(outcome) = outcome {
+        enter(request, outcome.mode, outcome.launch, outcome.fetched.bytes);
+    }
+}
+
+fn pidfd_open(process: u32) -> rustix::io::Result<OwnedFd> {
+    let process = Pid::from_raw(process as i32).ok_or(rustix::io::Errno::SRCH)?;
+    rustix::process::pidfd_open(process, PidfdFlags::empty())
+}
+
+/// Whether a process has ended, after waiting for that a little.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    rustix::event::poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready > 0)
 }
 
 fn mode(request: &Request, plan: &Plan, ledger: &Ledger) -> Mode {
@@ -137,8 +191,13 @@ fn mode(request: &Request, plan: &Plan, ledger: &Ledger) -> Mode {
 /// A plan from elsewhere has no books.
 fn enter(request: &Request, mode: Option<Mode>, launch: Duration, bytes: u64) {
     let (Some(mode), Some(store), None) = (mode, &request.store, &request.plan) else { return };
+    // A limit of file sizes is an error then, and not our end.
+    let held = Signals::block([libc::SIGXFSZ]);
     // A full disk costs a line of the books.
     let _ = store.enter(&request.program, Launch::new(mode, launch, bytes));
+    if let Ok(held) = held {
+        held.restore();
+    }
 }
 
 /// What runs beside the program.
@@ -161,6 +220,14 @@ struct Prepared {
 }
 
 impl Prepared {
+    fn new(request: &Request, mode: Option<Mode>, plan: Option<&Arc<Plan>>, notes: &mut Vec<String>) -> Prepared {
+        let mut prepared = Prepared { mode, ..Prepared::default() };
+        if let (Some(Mode::With), Some(plan)) = (mode, plan) {
+            prepared.prefetch(request, plan, notes);
+        }
+        prepared
+    }
+
     fn prefetch(&mut self, request: &Request, plan: &Arc<Plan>, notes: &mut Vec<String>) {
         let mut settings = Settings::of(&request.program.real);
         settings.disk = request.disk.unwrap_or(settings.disk);
@@ -236,6 +303,8 @@ struct Follower {
     unled: Vec<usize>,
     /// Who wants to know which process it is.
     started: [Option<Sender<u32>>; 2],
+    /// Waits until the launch is over.
+    clock: Option<JoinHandle<()>>,
 }
 
 impl Follower {
@@ -276,6 +345,7 @@ fn start(
     prepared: Prepared,
     began: Instant,
     mut notes: Vec<String>,
+    run: impl FnOnce(&Breakpoints, &tracee::Program, &mut Follower) -> Result<tracee::Outcome, TraceeError>,
 ) -> Result<Outcome, TraceeError> {
     let Prepared { mode, signals, prefetcher, opened, sites, groups, traces, listener, unled } = prepared;
     let wanted = !sites.is_empty();
@@ -284,9 +354,8 @@ fn start(
     let jobs = prefetcher.as_ref().map(Prefetcher::jobs);
     let passing = signals.and_then(|signals| signals.pass_on().ok());
     let to = passing.as_ref().map(Passing::to);
-    let mut follower = Follower { opened, jobs, groups, unled, started: [to, Some(started)] };
     let rested = Arc::new(Mutex::new(None));
-    let watcher = mode.filter(|mode| *mode != Mode::Warm).and_then(|_| {
+    let clock = mode.filter(|mode| *mode != Mode::Warm).and_then(|_| {
         let rested = Arc::clone(&rested);
         let watch = move || {
             if let Ok(pid) = hears_start.recv() {
@@ -296,6 +365,7 @@ fn start(
         };
         thread::Builder::new().name("launch-clock".into()).spawn(watch).ok()
     });
+    let mut follower = Follower { opened, jobs, groups, unled, started: [to, Some(started)], clock };
     // Children that no breakpoint is meant for run free: they may be debuggers, or programs with privileges.
     let own = FileId::of(&request.program.real).ok();
     let children = sites.iter().any(|site| site.executable != own);
@@ -315,11 +385,12 @@ fn start(
             program = if traces { program.variable_if(false, name, value) } else { program.variable(name, value) };
         }
     }
-    let outcome = Breakpoints::new(sites).follow_children(children).launch(&program, &mut follower);
+    let outcome = run(&Breakpoints::new(sites).follow_children(children), &program, &mut follower);
+    let clock = follower.clock.take();
     drop((ended, follower));
-    if let Some(watcher) = watcher {
+    if let Some(clock) = clock {
         // Its end does not matter if it panicked.
-        let _ = watcher.join();
+        let _ = clock.join();
     }
     let libraries = listener.map(Listener::stop);
     let fetched = prefetcher.map_or_else(Fetched::default, Prefetcher::stop);

@@ -70,7 +70,9 @@ pub fn install(places: &Places, runnel: &Path, program: &Path) -> Result<Vec<Pat
     }
     let name = program.file_name().unwrap_or(OsStr::new("program"));
     let start = format!("{} launch -- {}", quoted(runnel), quoted(program));
-    let shim = format!("#!/bin/sh\n{MARK}\nexec {start} \"$@\"\n");
+    // A program outlives its launcher.
+    let plain = format!("exec {} \"$@\"", quoted(program));
+    let shim = format!("#!/bin/sh\n{MARK}\n[ -x {} ] || {plain}\nexec {start} \"$@\"\n", quoted(runnel));
     let mut written = vec![place(&places.bin.join(name), &shim, 0o755)?];
     for (file, text) in entries_of(places, program) {
         let entry = format!("{MARK}\n{}", started_by(&text, runnel, program));

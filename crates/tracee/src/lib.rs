@@ -41,6 +41,7 @@
 // Elsewhere only the plain start is used.
 #![cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 
+pub mod aside;
 pub mod child;
 pub mod exact;
 pub mod follow;

@@ -98,13 +98,37 @@ impl Program {
         self.arguments.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
+    /// Becomes the program, with the variables that it has in any case; returns only if that fails. Its streams are those of this
+    /// process, no signal is blocked, and SIGPIPE is as by default.
+    pub fn execute(self) -> TraceeError {
+        match self.prepare_with(|_| false) {
+            Ok(prepared) => {
+                TraceeError::Execute { program: self.name(), source: crate::spawn::become_program(&prepared) }
+            }
+            Err(error) => error,
+        }
+    }
+
+    /// Variables that the program gets, traced or not.
+    pub(crate) fn variables(&self, is_traced: bool) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        let always = self.changes.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let holds = self.conditional.iter().filter(move |(when, _, _)| *when == is_traced);
+        always
+            .chain(holds.map(|(_, name, value)| (name, value)))
+            .map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+    }
+
     pub(crate) fn prepare(&self, is_traced: bool) -> Result<Prepared, TraceeError> {
+        self.prepare_with(|when| when == is_traced)
+    }
+
+    fn prepare_with(&self, holds: impl Fn(bool) -> bool) -> Result<Prepared, TraceeError> {
         let Some(name) = self.arguments.first().filter(|name| !name.is_empty()) else {
             return Err(TraceeError::Argument { what: "an empty command line".to_string() });
         };
         let mut environment: Vec<(OsString, OsString)> = env::vars_os().collect();
-        let holds = self.conditional.iter().filter(|(when, _, _)| *when == is_traced);
-        let conditional = holds.map(|(_, name, value)| (name, Some(value)));
+        let holding = self.conditional.iter().filter(|(when, _, _)| holds(*when));
+        let conditional = holding.map(|(_, name, value)| (name, Some(value)));
         for (name, value) in self.changes.iter().map(|(name, value)| (name, value.as_ref())).chain(conditional) {
             let known = environment.iter_mut().find(|(known, _)| known == name);
             match (known, value) {

@@ -21,8 +21,10 @@ pub(crate) struct Waiting {
 }
 
 /// Tells why the program was not executed, if it was not.
+#[derive(Default)]
 pub(crate) struct Started {
-    failure: PipeReader,
+    /// `None` where somebody else tells.
+    failure: Option<PipeReader>,
 }
 
 /// Exit code of a process that could not execute its program, as shells give it.
@@ -38,17 +40,28 @@ struct Lists<'a> {
     shell: Vec<*const c_char>,
 }
 
-impl Waiting {
-    /// Makes the process; `is_traced`: with the variables of a program that is.
-    pub(crate) fn spawn(program: &Program, is_traced: bool) -> Result<Waiting, TraceeError> {
-        let prepared = program.prepare(is_traced)?;
+impl Lists<'_> {
+    fn new(prepared: &Prepared) -> Lists<'_> {
         let pointers = |texts: &[CString]| -> Vec<*const c_char> {
             texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
         };
         let arguments = pointers(&prepared.arguments);
         let shell = [c"sh".as_ptr(), ptr::null()].into_iter().chain(arguments[1..].iter().copied()).collect();
         let environment = pointers(&prepared.environment);
-        let mut lists = Lists { prepared: &prepared, arguments, environment, shell };
+        Lists { prepared, arguments, environment, shell }
+    }
+}
+
+/// Becomes a program that is not traced by us; the error that kept this process from that.
+pub(crate) fn become_program(prepared: &Prepared) -> io::Error {
+    io::Error::from_raw_os_error(execute(&mut Lists::new(prepared), [-1; 3]))
+}
+
+impl Waiting {
+    /// Makes the process; `is_traced`: with the variables of a program that is.
+    pub(crate) fn spawn(program: &Program, is_traced: bool) -> Result<Waiting, TraceeError> {
+        let prepared = program.prepare(is_traced)?;
+        let mut lists = Lists::new(&prepared);
         let streams = [0, 1, 2].map(|stream| program.streams[stream].as_ref().map_or(-1, File::as_raw_fd));
         let (gate_reader, gate) = io::pipe().map_err(TraceeError::step("make a pipe"))?;
         let (failure, failure_writer) = io::pipe().map_err(TraceeError::step("make a pipe"))?;
@@ -66,15 +79,15 @@ impl Waiting {
     pub(crate) fn go(mut self) -> Started {
         // A child that is gone already shows when it is waited for.
         let _ = self.gate.write_all(&[1]);
-        Started { failure: self.failure }
+        Started { failure: Some(self.failure) }
     }
 }
 
 impl Started {
     /// Why the process ended without executing the program; None if it did. Waits for the exec, or for the end.
-    pub(crate) fn failure(mut self) -> Option<io::Error> {
+    pub(crate) fn failure(self) -> Option<io::Error> {
         let mut number = [0u8; 4];
-        self.failure.read_exact(&mut number).ok()?;
+        self.failure?.read_exact(&mut number).ok()?;
         Some(io::Error::from_raw_os_error(i32::from_le_bytes(number)))
     }
 }

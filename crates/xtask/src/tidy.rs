@@ -35,6 +35,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/preload/src/reads/notes.rs",
     "crates/preload/src/reads/writer.rs",
     "crates/preload/src/trap.rs",
+    "crates/tracee/src/aside.rs",
     "crates/tracee/src/child.rs",
     "crates/tracee/src/exact.rs",
     "crates/tracee/src/follow.rs",

@@ -139,10 +139,20 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         hints: Arc::new(Mounts::default()),
         command: args.command,
     };
-    let decision = ::launch::decide(&request);
-    if decision.is_plain() && !args.verbose && !args.json {
-        decision.enter(&request);
-        return Err(become_program(&request));
+    let mut decision = ::launch::decide(&request);
+    // Whoever wants to be told afterwards needs somebody who tells.
+    if !args.verbose && !args.json {
+        if decision.is_plain() {
+            decision.enter(&request);
+            return Err(become_program(&request));
+        }
+        decision = match ::launch::become_program(&request, decision) {
+            Ok(error) => {
+                eprintln!("error: {error}");
+                return Ok(ExitCode::from(126));
+            }
+            Err(decision) => decision,
+        };
     }
     let outcome = match ::launch::launch(&request, decision) {
         // No descriptor, thread or process to be had for us: the program may need none.

@@ -41,6 +41,7 @@ int main(int count, char **paths) {
     unsigned long factor = compute(sum);
     sum += read_all(paths[2]);
     printf("%lu %d\n", sum, factor > 0);
+    fprintf(stderr, "process %d\n", getpid());
     return count == 3 ? 0 : 9;
 }
 "#;
@@ -102,7 +103,7 @@ fn ptrace_a_learned_program_is_prefetched_and_its_later_burst_by_a_breakpoint() 
     assert_eq!((entry["runs"].as_u64(), entry["launches"].as_u64()), (Some(2), Some(0)), "{entry}");
     assert!(entry["groups"].as_u64() >= Some(2) && entry["bytes"].as_u64() >= Some(8 << 20), "{entry}");
     let launched = launch(&plans, &["--always", "--json"], &command);
-    assert_eq!((launched.stdout.clone(), launched.status.code()), (plain.stdout, Some(0)));
+    assert_eq!((launched.stdout.clone(), launched.status.code()), (plain.stdout.clone(), Some(0)));
     let told = json(&launched);
     assert!(told["fetched"]["bytes"].as_u64() >= Some(8 << 20), "{told}");
     // Without ptrace, or without the library that makes breakpoints safe, the launch group alone is fetched.
@@ -114,6 +115,16 @@ fn ptrace_a_learned_program_is_prefetched_and_its_later_burst_by_a_breakpoint() 
     let without = json(&launch(&plans, &["--always", "--json", "--no-ptrace"], &command));
     assert!(without["traced"].is_null() && without["code"] == 0, "{without}");
     assert_eq!(listed(&plans)[0]["launches"], 2);
+    // Where nobody asks for a report, the launcher becomes the program, and the books come from a process aside.
+    let mut becoming = runnel();
+    becoming.arg("launch").arg("--plans").arg(&plans).arg("--always").arg("--").args(&command);
+    let becoming = becoming.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let process = becoming.id();
+    let became = becoming.wait_with_output().unwrap();
+    assert_eq!((became.stdout, became.status.code()), (plain.stdout.clone(), Some(0)));
+    assert_eq!(String::from_utf8_lossy(&became.stderr), format!("process {process}\n"));
+    let entered = (0..2000).any(|_| listed(&plans)[0]["launches"] == 3);
+    assert!(entered, "{}", listed(&plans));
     // A file that changed drops out, the rest stays.
     fs::write(at("second"), b"another one").unwrap();
     let stale = json(&launch(&plans, &["--always", "--json"], &command));

@@ -74,6 +74,7 @@ fn fetch(start: &Start, tools: &Tools, closer: &Sender<Retired>) -> Result<(), L
     // One that has ended already needs nothing.
     let Some(process) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return Ok(()) };
     start.store.owner.assume().map_err(rights)?;
+    start.store.check(&start.store.plans.plan_path(&start.program))?;
     let Some((plan, ledger)) = start.store.plans.load(&start.program)? else { return Ok(()) };
     start.process.rights.assume().map_err(rights)?;
     let plan = Arc::new(plan);

@@ -281,10 +281,12 @@ impl Daemon {
         Ok(())
     }
 
-    /// Not for what `runnel launch` starts, which fetches itself, and `runnel record`, which learns.
+    /// Not for what `runnel launch` starts or becomes, which fetches itself, and `runnel record`, which learns. One that has become
+    /// its program already and is not traced is not told from others; then both fetch, and the page cache takes it once.
     fn is_for_us(&self, process: &Process) -> bool {
         let is_ours = |id: u32| self.executable.is_some() && Process::executable(id) == self.executable;
-        process.id != std::process::id() && !is_ours(process.parent) && Process::shares_our_files(process.id)
+        let by_us = [process.id, process.parent, process.tracer].into_iter().any(is_ours);
+        process.id != std::process::id() && !by_us && Process::shares_our_files(process.id)
     }
 
     /// Looks at interpreters whose time has come.

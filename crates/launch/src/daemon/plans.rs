@@ -52,6 +52,22 @@ impl Store {
         let owner = Rights { uid: metadata.uid(), gid: metadata.gid(), groups: Vec::new() };
         Ok(Store { plans: PlanStore::open(Some(&folder))?, owner })
     }
+
+    /// Whether the owner of the folder, or root, alone can change a plan that lies in it: it may have been copied there.
+    ///
+    /// # Errors
+    /// It is not so, or the file cannot be looked at.
+    pub(crate) fn check(&self, plan: &Path) -> Result<(), LaunchError> {
+        let found = fs::symlink_metadata(plan).map_err(LaunchError::io("use", plan))?;
+        let untrusted = |why: &'static str| Err(LaunchError::Untrusted { path: plan.to_path_buf(), why });
+        if found.uid() != self.owner.uid && found.uid() != 0 {
+            return untrusted("belongs to somebody else than its folder");
+        }
+        if found.mode() & 0o022 != 0 {
+            return untrusted("may be written to by others than its owner");
+        }
+        Ok(())
+    }
 }
 
 /// Makes a folder of plans, for this user alone, if it is not there.
@@ -109,7 +125,7 @@ impl Known {
             notes.push(format!("{}: over {PLANS_MAX} plans, the rest is not used", store.plans.folder().display()));
         }
         for path in paths.into_iter().take(PLANS_MAX) {
-            let program = match read_plan(&path) {
+            let program = match store.check(&path).and_then(|()| read_plan(&path)) {
                 Ok(plan) => PathBuf::from(OsStr::from_bytes(&plan.program)),
                 Err(error) => {
                     notes.push(error.to_string());

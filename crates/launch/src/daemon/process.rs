@@ -21,6 +21,8 @@ const GENERATIONS_MAX: usize = 64;
 pub(crate) struct Process {
     pub(crate) id: u32,
     pub(crate) parent: u32,
+    /// Who traces it; 0 for nobody.
+    pub(crate) tracer: u32,
     /// Those of who started it, whatever more the program file gives (set-user-id).
     pub(crate) rights: Rights,
 }
@@ -87,7 +89,7 @@ fn parse(id: u32, text: &str) -> Option<Process> {
     // The first of four is the real one.
     let first = |name: &str| Some(*numbers(name)?.first()?);
     let rights = Rights { uid: first("Uid:")?, gid: first("Gid:")?, groups: numbers("Groups:")? };
-    Some(Process { id, parent: first("PPid:")?, rights })
+    Some(Process { id, parent: first("PPid:")?, tracer: first("TracerPid:")?, rights })
 }
 
 #[cfg(test)]
@@ -96,9 +98,9 @@ mod tests {
 
     #[test]
     fn the_lines_that_count_are_read() {
-        let text = "Name:\ta b\nPPid:\t7\nUid:\t4\t0\t0\t0\nGid:\t8\t0\t0\t0\nGroups:\t20 24 \n";
+        let text = "Name:\ta b\nPPid:\t7\nTracerPid:\t5\nUid:\t4\t0\t0\t0\nGid:\t8\t0\t0\t0\nGroups:\t20 24 \n";
         let rights = Rights { uid: 4, gid: 8, groups: vec![20, 24] };
-        assert_eq!(parse(9, text), Some(Process { id: 9, parent: 7, rights }));
+        assert_eq!(parse(9, text), Some(Process { id: 9, parent: 7, tracer: 5, rights }));
         assert!(parse(9, &text.replace("20 24 ", "")).unwrap().rights.groups.is_empty());
         for bad in ["", "PPid:\t7\n", &text.replace("Gid:", "G:"), &text.replace("\t4", "\tx")] {
             assert_eq!(parse(9, bad), None, "{bad}");

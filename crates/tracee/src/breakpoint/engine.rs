@@ -18,7 +18,7 @@ use units::Moment;
 use crate::arch::{Arch, Native};
 use crate::breakpoint::space::Space;
 use crate::breakpoint::table::Table;
-use crate::breakpoint::{Breakpoints, End, Exit, Observer, Stop, Stops};
+use crate::breakpoint::{Breakpoints, End, Exit, Observer, Stop, Stops, Traced};
 use crate::process::State;
 use crate::ptrace::{self, EVENT_STOP, Status, Waited};
 use crate::spawn::Started;
@@ -101,6 +101,17 @@ impl<'a, O: Observer> Engine<'a, O> {
             started: Some(started),
             failure: None,
         }
+    }
+
+    /// How it went.
+    pub(super) fn traced(self) -> Traced {
+        let (end, released) = match self.phase {
+            Phase::Released(end, moment) => (end, moment),
+            Phase::Releasing(end) => (end, self.now()),
+            Phase::Tracing => (End::Exited, self.now()),
+        };
+        let cpu = crate::process::thread_cpu();
+        Traced { end, released, stops: self.stops, hits: self.hits, planted: self.planted, cpu }
     }
 
     /// Runs until the program has ended and nothing is traced.

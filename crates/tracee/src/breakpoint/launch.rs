@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use nix::sys::wait::{WaitStatus, waitpid};
 
-use crate::breakpoint::{Breakpoints, Exit, Observer, Outcome, Untraced};
-use crate::spawn::Waiting;
+use crate::aside::Origin;
+use crate::breakpoint::{Breakpoints, Exit, Observer, Outcome, Traced, Untraced};
+use crate::spawn::{Started, Waiting};
 use crate::{Program, TraceeError};
 
 impl Breakpoints {
@@ -27,10 +28,48 @@ impl Breakpoints {
         }
     }
 
+    /// The same for a launcher that becomes the program itself ([`crate::aside::split`]); called in the process aside. Returns when
+    /// the program is let go of, or has ended.
+    ///
+    /// # Errors
+    /// The program was let go of untraced, and why; or no thread was to be had, and then it was let go of too.
+    pub fn beside(
+        &self,
+        program: &Program,
+        origin: Origin,
+        observer: &mut impl Observer,
+    ) -> Result<Result<Traced, Untraced>, TraceeError> {
+        let start = Instant::now();
+        let pid = origin.pid();
+        let traced = self.on_thread(start, || self.trace_origin(program, origin, observer, start))?;
+        if let Err(why) = &traced {
+            observer.untraced(why);
+            observer.started(pid);
+        }
+        Ok(traced)
+    }
+
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn traced(&self, _: &Program, _: &mut impl Observer, _: Instant) -> Result<Result<Outcome, Untraced>, TraceeError> {
         let Breakpoints { sites: _, time_limit: _, follow_children: _, stop: _ } = self;
         Ok(Err(Untraced::Architecture))
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn on_thread<T>(&self, _: Instant, work: impl FnOnce() -> T) -> Result<T, TraceeError> {
+        Ok(work())
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn trace_origin(
+        &self,
+        program: &Program,
+        origin: Origin,
+        _: &mut impl Observer,
+        _: Instant,
+    ) -> Result<Traced, Untraced> {
+        origin.go(program.variables(false));
+        Err(Untraced::Architecture)
     }
 
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -40,30 +79,36 @@ impl Breakpoints {
         observer: &mut impl Observer,
         start: Instant,
     ) -> Result<Result<Outcome, Untraced>, TraceeError> {
-        use nix::sys::pthread::pthread_self;
-        use nix::sys::signal::{SigSet, Signal};
-
         if program.would_lose_privileges() {
             return Ok(Err(Untraced::Privileged));
         }
+        self.on_thread(start, || self.trace(program, observer, start))?
+    }
+
+    /// Works on a thread of its own, which a [`crate::Stop`] and the time limit can wake.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn on_thread<T: Send>(&self, start: Instant, work: impl FnOnce() -> T + Send) -> Result<T, TraceeError> {
+        use nix::sys::pthread::pthread_self;
+        use nix::sys::signal::{SigSet, Signal};
+
         let stop = self.stop();
         stop.begin(start + self.time_limit);
         let (tell, thread) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            let tracing = std::thread::Builder::new().name("tracer".into()).spawn_scoped(scope, || {
+            let working = std::thread::Builder::new().name("tracer".into()).spawn_scoped(scope, || {
                 // Also when the engine panics: the caller must not wait for ever.
                 let _done = Done(&stop);
                 // Or the time limit could not end a wait.
                 let _ = SigSet::from(Signal::SIGURG).thread_unblock();
                 // A pointer with musl, a number with glibc: it means the same to every thread.
                 let _ = tell.send(pthread_self() as usize);
-                self.trace(program, observer, start)
+                work()
             });
-            let tracing = tracing.map_err(TraceeError::step("start a thread"))?;
+            let working = working.map_err(TraceeError::step("start a thread"))?;
             if let Ok(thread) = thread.recv() {
                 stop.watch(thread as nix::sys::pthread::Pthread);
             }
-            tracing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            Ok(working.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         })
     }
 
@@ -75,8 +120,7 @@ impl Breakpoints {
         observer: &mut impl Observer,
         start: Instant,
     ) -> Result<Result<Outcome, Untraced>, TraceeError> {
-        use crate::breakpoint::engine::{Engine, Phase, options};
-        use crate::breakpoint::{End, Traced};
+        use crate::breakpoint::engine::{Engine, options};
 
         let waiting = Waiting::spawn(program, true)?;
         let pid = waiting.pid;
@@ -91,21 +135,32 @@ impl Breakpoints {
         if let Some(source) = engine.failure.take() {
             return Err(TraceeError::Execute { program: program.name(), source });
         }
-        let (end, released) = match engine.phase {
-            Phase::Released(end, moment) => (end, moment),
-            Phase::Releasing(end) => (end, engine.now()),
-            Phase::Tracing => (End::Exited, engine.now()),
-        };
-        let traced = Traced {
-            end,
-            released,
-            stops: engine.stops,
-            hits: engine.hits,
-            planted: engine.planted,
-            cpu: crate::process::thread_cpu(),
-        };
         let exit = engine.exit.unwrap_or(Exit::Signal(libc::SIGKILL));
-        Ok(Ok(Outcome { exit, traced: Ok(traced) }))
+        Ok(Ok(Outcome { exit, traced: Ok(engine.traced()) }))
+    }
+
+    /// As [`Self::trace`], of a launcher that waits for the word.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn trace_origin(
+        &self,
+        program: &Program,
+        origin: Origin,
+        observer: &mut impl Observer,
+        start: Instant,
+    ) -> Result<Traced, Untraced> {
+        use crate::breakpoint::engine::{Engine, options};
+
+        let pid = origin.pid;
+        let seized = match program.would_lose_privileges() {
+            true => Err(Untraced::Privileged),
+            false => nix::sys::ptrace::seize(pid, options()).map_err(|error| Untraced::Denied(error as i32)),
+        };
+        origin.go(program.variables(seized.is_ok()));
+        seized?;
+        let mut engine = Engine::new(self, pid, Started::default(), start, observer);
+        // What cannot be waited for is gone.
+        let _ = engine.run();
+        Ok(engine.traced())
     }
 }
 
