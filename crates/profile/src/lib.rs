@@ -15,12 +15,15 @@
 //!
 //! A [`plan::Plan`] is what traces of a local program become for `launch`: prefetch groups and their breakpoints.
 //!
+//! A [`flow::FlowGraph`] says in which order the blocks of one data file are used.
+//!
 //! Everything is a pure function of its arguments. Callers: `predict`, `server`, `pack`, `launch`, `cli`.
 
 mod action;
 mod dump;
 mod error;
 mod file;
+pub mod flow;
 pub mod format;
 mod hot;
 mod merge;
