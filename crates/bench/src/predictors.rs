@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use predict::{
-    ActionPredictor, Config, CostModel, Evaluation, LinuxReadahead, MajorityTrend, Mode, Predictor, Visible, evaluate,
+    ActionPredictor, Config, CostModel, Evaluation, FlowConfig, FlowPredictor, LinuxReadahead, MajorityTrend, Mode,
+    Predictor, Visible, evaluate,
 };
 use profile::Order;
 use units::{ImageId, InodeId, Moment, Token};
@@ -31,6 +32,9 @@ const BENCH: &str = "predict";
 
 /// Bytes that a page takes on the link: pages of programs compress to about this.
 const PAGE_LINK_BYTES: u64 = 1500;
+
+/// Files that the flow graphs may be of: more than a large program opens.
+const GRAPHS_MAX: usize = 65_536;
 
 /// The orders of the starts of one workload, or of one trace file.
 struct Recorded {
@@ -168,9 +172,12 @@ fn number(orders: Vec<Order>, first: usize) -> impl Iterator<Item = Order> {
 fn compare(recorded: &Recorded, link: &Link) -> Vec<Series> {
     let image = ImageId([0; 32]);
     let actions = |mode: Mode| ActionPredictor::new(image, Config { mode, ..Config::default() });
-    let predictors: [(&str, Visible, Box<dyn Predictor>); 4] = [
+    // Graphs of every file, learned from nothing but the touches.
+    let graphs = FlowConfig { learned_max: GRAPHS_MAX, ..FlowConfig::default() };
+    let predictors: [(&str, Visible, Box<dyn Predictor>); 5] = [
         ("action-stream", Visible::SegmentStarts, Box::new(actions(Mode::Streaming))),
         ("action-paper", Visible::All, Box::new(actions(Mode::Paper))),
+        ("flow-graph", Visible::All, Box::new(FlowPredictor::new(graphs))),
         ("linux-readahead", Visible::All, Box::new(LinuxReadahead::new(file_pages(&recorded.orders)))),
         ("majority-trend", Visible::All, Box::new(MajorityTrend::new())),
     ];

@@ -1,6 +1,7 @@
 //! Tests by topic, and the script that most of them are written in.
 
 mod baselines;
+mod flow;
 mod index;
 mod learning;
 mod paper;

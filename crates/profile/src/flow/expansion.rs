@@ -26,9 +26,9 @@ pub struct Step {
 }
 
 impl Step {
-    /// Greater means: sooner.
+    /// Greater means: sooner. Of the probability 24 bits count, so that rounding on different ways to it makes no difference.
     pub fn rank(&self, other: &Step) -> Ordering {
-        self.probability.total_cmp(&other.probability).then(other.depth.cmp(&self.depth))
+        (self.probability as f32).total_cmp(&(other.probability as f32)).then(other.depth.cmp(&self.depth))
     }
 }
 

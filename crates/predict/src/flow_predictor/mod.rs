@@ -1,0 +1,375 @@
+//! Prediction by flow graphs: of each file it is known which block is used after which (see [`profile::flow`]).
+//!
+//! A token has a *place* in each of the last few files that it touched. What follows is expanded best first from these places at once, a
+//! window of pages ahead, without what the token has already. A touch that the graph was sure of moves the place, and the order
+//! goes on where it ended; the window doubles with each segment so confirmed, as for actions. A touch anywhere else decides
+//! between ways: the push is cancelled and ordered anew from there. Of a path, which is sure of every step, the pages ordered are
+//! those that [`crate::ActionPredictor`] generates.
+//!
+//! Live graphs count each step. Where touches were hidden, because pages came before they were asked for, a step to a block that the
+//! graph is sure of counts as the walk through all blocks between.
+//!
+//! Graphs know nothing of each other: that a second file is needed shows at the first touch of it. Actions, which run over all
+//! files of an image, know that; graphs know of several ways.
+
+mod run;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use profile::flow::{Expansion, FlowError, FlowGraph, Layout, Step, Updates, format};
+use units::{ActionId, InodeId, Moment, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, Token};
+
+use self::run::{Place, Run};
+use crate::{Ended, Phase, Predictor, PushOrder, Verdict};
+
+/// Files in which a token has a place at a time; the one touched longest ago goes. A program that reads from more at once hops
+/// too much for a window.
+const PLACES_MAX: usize = 8;
+
+/// Blocks looked at for one order: four of the largest windows, so that a graph of which the token has nearly all costs little.
+const VISITS_MAX: usize = 8192;
+
+/// Blocks that are less likely are left to demand: sending 4096 such blocks for one use is never worth it.
+const PROBABILITY_MIN: f64 = 1.0 / 4096.0;
+
+/// Constants of the flow predictor, with their defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowConfig {
+    /// Pages in a segment, the step in which windows grow.
+    pub segment_pages: u32,
+    /// Segments ahead when a run begins with a first block of its file.
+    pub lookahead_first: u32,
+    /// Segments ahead when a run is found anywhere else.
+    pub lookahead_found: u32,
+    /// Most segments ahead.
+    pub lookahead_max: u32,
+    /// A step is sure if this part of the weights is on its edge, percent.
+    pub sure_percent: u32,
+    /// Tokens tracked, about 400 KB each at most; the one touched longest ago makes room.
+    pub tokens_max: usize,
+    /// A token is over after this long without a touch.
+    pub linger: Duration,
+    /// Graphs that are made of files of which nothing is known; 0 to learn of no others.
+    pub learned_max: usize,
+}
+
+impl Default for FlowConfig {
+    fn default() -> FlowConfig {
+        let actions = crate::Config::default();
+        FlowConfig {
+            segment_pages: SEGMENT_PAGES_MAX as u32,
+            lookahead_first: actions.lookahead_first,
+            lookahead_found: actions.lookahead_found,
+            lookahead_max: actions.lookahead_max,
+            sure_percent: 90,
+            tokens_max: 1024,
+            linger: actions.linger,
+            learned_max: 0,
+        }
+    }
+}
+
+/// Predicts by the flow graphs of files. See the module's introduction.
+#[derive(Debug, Default)]
+pub struct FlowPredictor {
+    config: FlowConfig,
+    graphs: BTreeMap<InodeId, FlowGraph>,
+    runs: HashMap<Token, Run>,
+    /// Tokens by their last touch.
+    oldest: BTreeMap<u64, Token>,
+    touches: u64,
+    sequences: u32,
+}
+
+/// What a touch is to the order that its token follows.
+enum Relation {
+    /// The graph was sure of it; with it, the blocks walked through, from the one before.
+    Sure(u32, Vec<u32>),
+    /// It lies in the order, behind what was reached.
+    Passed,
+    /// It was ordered, but other ways were open.
+    Decides,
+    /// It was not ordered.
+    Elsewhere,
+}
+
+impl FlowPredictor {
+    /// A predictor without graphs.
+    pub fn new(config: FlowConfig) -> FlowPredictor {
+        FlowPredictor { config, ..FlowPredictor::default() }
+    }
+
+    /// A predictor whose graphs are the paths that `pages` takes through each file: an action without what it says of the order of files.
+    ///
+    /// # Errors
+    /// A page behind the largest file that graphs know.
+    pub fn from_path(pages: &[PageId], config: FlowConfig) -> Result<FlowPredictor, FlowError> {
+        let mut paths: BTreeMap<InodeId, Vec<u32>> = BTreeMap::new();
+        pages.iter().for_each(|page| paths.entry(page.inode).or_default().push(page.index));
+        let mut predictor = FlowPredictor::new(config);
+        for (inode, path) in paths {
+            let pages = path.iter().max().map_or(0, |last| u64::from(*last) + 1);
+            let layout = Layout::new(PAGE_BYTES as u32, pages * PAGE_BYTES as u64)?;
+            predictor.insert(inode, FlowGraph::from_path(layout, &path)?);
+        }
+        Ok(predictor)
+    }
+
+    /// Gives a file its graph. What was ordered before by another one stays ordered.
+    pub fn insert(&mut self, inode: InodeId, graph: FlowGraph) {
+        self.graphs.insert(inode, graph);
+    }
+
+    /// The graph of a file, as live use has made it by now.
+    pub fn graph(&self, inode: InodeId) -> Option<&FlowGraph> {
+        self.graphs.get(&inode)
+    }
+
+    /// Tokens that are tracked.
+    pub fn tokens(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Makes a graph for an unknown file, or lengthens that of a file that grew, as far as that is allowed.
+    fn admit(&mut self, page: PageId) {
+        let file_bytes = (u64::from(page.index) + 1) * PAGE_BYTES as u64;
+        let room = self.graphs.len() < self.config.learned_max;
+        match self.graphs.get_mut(&page.inode) {
+            Some(graph) if graph.updates == Updates::Live && graph.layout().file_bytes() < file_bytes => {
+                // A file too large for its block size keeps the graph of its beginning.
+                let _ = graph.resize(file_bytes);
+            }
+            Some(_) => {}
+            None if room => {
+                if let Ok(layout) = Layout::new(format::BLOCK_BYTES_DEFAULT, file_bytes) {
+                    self.graphs.insert(page.inode, FlowGraph::new(layout));
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Follows the sure steps from the blocks of `from` to one of those of `to`; the blocks on the way, both ends included.
+    fn sure_walk(&self, graph: &FlowGraph, from: u32, to: u32) -> Option<Vec<u32>> {
+        let goal = blocks_of(graph, to);
+        let mut block = *blocks_of(graph, from).last()?;
+        let steps_max = (self.config.lookahead_max.saturating_add(2)).saturating_mul(self.config.segment_pages);
+        let mut walked = vec![block];
+        while !goal.contains(&block) {
+            let edges = graph.successors(block);
+            let sum: u64 = edges.iter().map(|edge| u64::from(edge.weight)).sum();
+            let edge = edges.first()?;
+            if u64::from(edge.weight) * 100 < sum * u64::from(self.config.sure_percent)
+                || walked.len() as u64 > u64::from(steps_max)
+            {
+                return None;
+            }
+            block = edge.to;
+            walked.push(block);
+        }
+        Some(walked)
+    }
+
+    fn relation(&self, run: &Run, graph: &FlowGraph, page: PageId) -> Relation {
+        let Some(position) = run.position(page) else { return Relation::Elsewhere };
+        if position <= run.progress {
+            return Relation::Passed;
+        }
+        let place = run.places.iter().find(|place| place.inode == page.inode);
+        match place.and_then(|place| self.sure_walk(graph, place.at, page.index)) {
+            Some(walked) => Relation::Sure(position, walked),
+            None => Relation::Decides,
+        }
+    }
+
+    /// Pages that follow, best first from all places of the run, at most `count`.
+    fn expand(&self, run: &Run, count: usize) -> Vec<PageId> {
+        let mut found = Vec::new();
+        // Small blocks share pages.
+        let mut seen = HashSet::new();
+        let mut add = |graph: &FlowGraph, inode: InodeId, block: u32| {
+            for index in pages_of(graph, block) {
+                let page = PageId::new(inode, index);
+                if !run.has(page) && found.len() < count && seen.insert(page) {
+                    found.push(page);
+                }
+            }
+            found.len() < count
+        };
+        let known = |place: &Place| self.graphs.get(&place.inode).map(|graph| (place.inode, place.at, graph));
+        let places: Vec<(InodeId, u32, &FlowGraph)> = run.places.iter().filter_map(known).collect();
+        // First what is left of the block at hand.
+        if let Some((inode, at, graph)) = places.first() {
+            blocks_of(graph, *at).into_iter().all(|block| add(graph, *inode, block));
+        }
+        let mut ways: Vec<_> = places
+            .iter()
+            .map(|(inode, at, graph)| (*inode, *graph, Expansion::after(graph, &blocks_of(graph, *at)).peekable()))
+            .collect();
+        for _ in 0..VISITS_MAX {
+            let mut best: Option<(usize, Step)> = None;
+            for (number, (_, _, way)) in ways.iter_mut().enumerate() {
+                if let Some(step) = way.peek().filter(|step| best.is_none_or(|(_, best)| step.rank(&best).is_gt())) {
+                    best = Some((number, *step));
+                }
+            }
+            let Some((number, step)) = best else { break };
+            let (inode, graph, way) = &mut ways[number];
+            way.next();
+            if step.probability >= PROBABILITY_MIN && !add(graph, *inode, step.block) {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Orders up to the end of the segment that lies the lookahead after that of the progress.
+    fn order(&mut self, run: &mut Run) -> Option<PushOrder> {
+        let segment = run.progress / self.config.segment_pages;
+        let target = segment.saturating_add(1).saturating_add(run.lookahead).saturating_mul(self.config.segment_pages);
+        let from = run.through();
+        if target <= from {
+            return None;
+        }
+        let pages = self.expand(run, (target - from) as usize);
+        if pages.is_empty() {
+            return None;
+        }
+        run.extend(pages);
+        let begins = !std::mem::replace(&mut run.begun, true);
+        let revision = run.sequence;
+        Some(PushOrder { action: ActionId(0), revision, from, through: run.through(), begins, audit: false })
+    }
+
+    /// One touch of a page of a file that has a graph. Returns whether to cancel, and what to push.
+    fn step(&mut self, run: &mut Run, page: PageId) -> (bool, Option<PushOrder>) {
+        let Some(graph) = self.graphs.get(&page.inode) else { return (false, None) };
+        let relation = self.relation(run, graph, page);
+        let known = blocks_of(graph, page.index).iter().any(|block| graph.is_used(*block));
+        let first = graph.entry().iter().any(|edge| pages_of(graph, edge.to).contains(&page.index));
+        let before = run.places.iter().find(|place| place.inode == page.inode).map(|place| place.touched);
+        self.observe(&relation, before, page);
+        run.touched(page, PLACES_MAX);
+        match relation {
+            Relation::Sure(position, _) => {
+                let segment = self.config.segment_pages;
+                if position / segment > run.progress / segment {
+                    run.lookahead = run.lookahead.saturating_mul(2).min(self.config.lookahead_max);
+                }
+                run.reach(position, page);
+                (false, self.order(run))
+            }
+            Relation::Passed => (false, None),
+            // Nothing is known of what follows.
+            Relation::Elsewhere if !known => (false, None),
+            Relation::Decides | Relation::Elsewhere => {
+                let elsewhere = matches!(relation, Relation::Elsewhere);
+                let lookahead = match (run.is_following(), elsewhere) {
+                    (false, _) if first => self.config.lookahead_first,
+                    (false, _) => self.config.lookahead_found,
+                    (true, true) if first => run.lookahead.max(self.config.lookahead_first),
+                    (true, true) => (run.lookahead / 2).max(1),
+                    (true, false) => run.lookahead,
+                };
+                let cancel = run.is_ahead();
+                self.sequences = self.sequences.wrapping_add(1);
+                run.begin(self.sequences, lookahead, page);
+                (cancel, self.order(run))
+            }
+        }
+    }
+
+    fn observe(&mut self, relation: &Relation, before: Option<u32>, page: PageId) {
+        let Some(graph) = self.graphs.get_mut(&page.inode) else { return };
+        // Of smaller blocks a page does not tell which of them was used.
+        if graph.layout().block_bytes() < PAGE_BYTES as u32 {
+            return;
+        }
+        let block = |index: u32| graph.layout().block_at(u64::from(index) * PAGE_BYTES as u64);
+        match relation {
+            Relation::Passed => {}
+            Relation::Sure(_, walked) => {
+                for pair in walked.windows(2) {
+                    graph.observe(Some(pair[0]), pair[1]);
+                }
+            }
+            Relation::Decides | Relation::Elsewhere => {
+                if let Some(next) = block(page.index) {
+                    let before = before.and_then(block);
+                    graph.observe(before, next);
+                }
+            }
+        }
+    }
+}
+
+/// The blocks that a page lies in: one, or several small ones.
+fn blocks_of(graph: &FlowGraph, index: u32) -> Vec<u32> {
+    let layout = graph.layout();
+    let start = u64::from(index) * PAGE_BYTES as u64;
+    let end = (start + PAGE_BYTES as u64).min(layout.file_bytes());
+    match (layout.block_at(start), layout.block_at(end.saturating_sub(1))) {
+        (Some(first), Some(last)) => (first..=last).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The pages that a block lies in: one, or several.
+fn pages_of(graph: &FlowGraph, block: u32) -> std::ops::Range<u32> {
+    let range = graph.layout().range(block);
+    (range.start / PAGE_BYTES as u64) as u32..range.end.div_ceil(PAGE_BYTES as u64) as u32
+}
+
+impl Predictor for FlowPredictor {
+    fn touch(&mut self, token: Token, page: PageId, now: Moment) -> Verdict {
+        self.admit(page);
+        self.touches += 1;
+        let mut run = match self.runs.remove(&token) {
+            Some(run) => run,
+            None => {
+                while self.runs.len() >= self.config.tokens_max.max(1)
+                    && let Some((_, oldest)) = self.oldest.pop_first()
+                {
+                    self.runs.remove(&oldest);
+                }
+                Run::default()
+            }
+        };
+        self.oldest.remove(&run.touch_number);
+        (run.touch_number, run.at) = (self.touches, now);
+        self.oldest.insert(self.touches, token);
+        let confirmed = run.is_following();
+        let (cancel, push) = self.step(&mut run, page);
+        let phase = match (run.is_following(), confirmed) {
+            (false, _) => Phase::Construct,
+            (true, false) => Phase::Match,
+            (true, true) => Phase::Generate,
+        };
+        self.runs.insert(token, run);
+        Verdict { phase, push, cancel }
+    }
+
+    fn end(&mut self, token: Token, _now: Moment) -> Ended {
+        if let Some(run) = self.runs.remove(&token) {
+            self.oldest.remove(&run.touch_number);
+        }
+        Ended { token, action: None, changed: false }
+    }
+
+    fn expire(&mut self, now: Moment) -> Vec<Ended> {
+        let mut ended = Vec::new();
+        while let Some((_, token)) = self.oldest.first_key_value() {
+            let token = *token;
+            if self.runs.get(&token).is_some_and(|run| now.since(run.at) < self.config.linger) {
+                break;
+            }
+            ended.push(self.end(token, now));
+        }
+        ended
+    }
+
+    fn pages(&self, token: Token, order: &PushOrder) -> &[PageId] {
+        self.runs.get(&token).map_or(&[], |run| run.pages(order))
+    }
+}

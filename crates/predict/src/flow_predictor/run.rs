@@ -1,0 +1,132 @@
+//! One token: its places in files, and the order that it follows.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use units::{InodeId, Moment, PageId};
+
+use crate::PushOrder;
+
+/// Pages remembered as being with the token, beside those of its order: 32 MiB of them, and about 130 KB in memory. Beyond, all
+/// are forgotten and the next order begins a sequence, of which the caller skips what it sent.
+const HAD_MAX: usize = 8192;
+
+/// Pages of an order that were passed and are still kept: dropping them costs a move of all others.
+const PASSED_MAX: u32 = 4096;
+
+/// Where a token is in a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub inode: InodeId,
+    /// Page from which what follows is expanded.
+    pub at: u32,
+    /// Page touched last.
+    pub touched: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Run {
+    /// Key in the table of tokens by their last touch.
+    pub touch_number: u64,
+    /// Moment of the last touch.
+    pub at: Moment,
+    /// Places in files, that of the last touch first.
+    pub places: VecDeque<Place>,
+    /// Number of the sequence: the revision of its orders.
+    pub sequence: u32,
+    /// Segments to stay ahead by.
+    pub lookahead: u32,
+    /// Furthest position of the sequence known to be touched.
+    pub progress: u32,
+    /// The sequence has begun: an order of it was given.
+    pub begun: bool,
+    /// Pages of the sequence from position `base` on, that of the touch that began it included.
+    order: Vec<PageId>,
+    base: u32,
+    positions: HashMap<PageId, u32>,
+    /// Pages that were touched, or passed in an order.
+    had: HashSet<PageId>,
+}
+
+impl Run {
+    /// It knows what follows: an order was made, though perhaps an empty one.
+    pub fn is_following(&self) -> bool {
+        !self.order.is_empty()
+    }
+
+    /// Pages were ordered that it has not come to.
+    pub fn is_ahead(&self) -> bool {
+        self.through() > self.progress + 1
+    }
+
+    /// Position behind the sequence as ordered so far.
+    pub fn through(&self) -> u32 {
+        self.base + self.order.len() as u32
+    }
+
+    pub fn position(&self, page: PageId) -> Option<u32> {
+        self.positions.get(&page).copied()
+    }
+
+    /// Whether the page is with the token, or ordered.
+    pub fn has(&self, page: PageId) -> bool {
+        self.had.contains(&page) || self.positions.contains_key(&page)
+    }
+
+    pub fn pages(&self, order: &PushOrder) -> &[PageId] {
+        if order.revision != self.sequence {
+            return &[];
+        }
+        let span = order.from.checked_sub(self.base).zip(order.through.checked_sub(self.base));
+        span.and_then(|(from, through)| self.order.get(from as usize..through as usize)).unwrap_or(&[])
+    }
+
+    /// Notes a touch: the place in its file comes first.
+    pub fn touched(&mut self, page: PageId, places_max: usize) {
+        if self.had.len() >= HAD_MAX {
+            self.had.clear();
+            self.begun = false;
+        }
+        self.had.insert(page);
+        let known = self.places.iter().position(|place| place.inode == page.inode);
+        let place = known.and_then(|known| self.places.remove(known));
+        let at = place.map_or(page.index, |place| place.at);
+        self.places.push_front(Place { inode: page.inode, at, touched: page.index });
+        self.places.truncate(places_max);
+    }
+
+    /// The touch just noted lies at `position` of the sequence.
+    pub fn reach(&mut self, position: u32, page: PageId) {
+        self.progress = position;
+        self.go_to(page);
+        if self.progress - self.base > PASSED_MAX {
+            for passed in self.order.drain(..(self.progress - self.base) as usize) {
+                self.positions.remove(&passed);
+                self.had.insert(passed);
+            }
+            self.base = self.progress;
+        }
+    }
+
+    /// Begins a sequence with the touch just noted. What the one before had passed is with the token; what it had only ordered may
+    /// be ordered again.
+    pub fn begin(&mut self, sequence: u32, lookahead: u32, page: PageId) {
+        let passed = (self.progress + u32::from(self.is_following())).saturating_sub(self.base) as usize;
+        self.had.extend(self.order.drain(..).take(passed));
+        self.positions = HashMap::from([(page, 0)]);
+        self.order = vec![page];
+        (self.sequence, self.lookahead, self.progress, self.base, self.begun) = (sequence, lookahead, 0, 0, false);
+        self.go_to(page);
+    }
+
+    pub fn extend(&mut self, pages: Vec<PageId>) {
+        let from = self.through();
+        self.positions.extend(pages.iter().zip(from..).map(|(page, position)| (*page, position)));
+        self.order.extend(pages);
+    }
+
+    fn go_to(&mut self, page: PageId) {
+        if let Some(place) = self.places.front_mut() {
+            place.at = page.index;
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Flow graphs as a predictor: paths as actions, searches, scenes, several files, bounds.
+
+use profile::Order;
+use profile::flow::{Edge, FlowGraph, Layout, Updates, text};
+use units::{Rng, SplitMix64};
+
+use super::*;
+use crate::{CostModel, Evaluation, FlowConfig, FlowPredictor, LinuxReadahead, Visible, evaluate};
+
+const TOKEN: Token = Token(1);
+
+fn graph(lines: &str) -> FlowGraph {
+    text::parse(&format!("flow 1\n{lines}")).unwrap()
+}
+
+/// A predictor with the graph of file 1.
+fn with(graph: FlowGraph) -> FlowPredictor {
+    let mut predictor = FlowPredictor::new(FlowConfig::default());
+    predictor.insert(InodeId(1), graph);
+    predictor
+}
+
+/// What a touch of page `number` of file 1 brings: cancelled or not, pages.
+fn touch(predictor: &mut FlowPredictor, number: u32) -> (bool, Vec<u32>) {
+    let verdict = predictor.touch(TOKEN, page(number), Moment(5));
+    let pages = verdict.push.map_or(Vec::new(), |order| {
+        let pages = predictor.pages(TOKEN, &order);
+        assert_eq!(pages.len() as u32, order.through - order.from);
+        pages.iter().map(|page| page.index).collect()
+    });
+    (verdict.cancel, pages)
+}
+
+/// The pages that a binary search for `key` in 256 pages reads.
+fn search(key: u32) -> Vec<u32> {
+    let (mut low, mut high, mut touched) = (0, 256, Vec::new());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        touched.push(middle);
+        match key.cmp(&middle) {
+            std::cmp::Ordering::Less => high = middle,
+            std::cmp::Ordering::Greater => low = middle + 1,
+            std::cmp::Ordering::Equal => break,
+        }
+    }
+    touched
+}
+
+fn search_graph() -> FlowGraph {
+    let all: Vec<Vec<u32>> = (0..256).map(search).collect();
+    let layout = Layout::new(4096, 1 << 20).unwrap();
+    FlowGraph::from_runs(layout, all.iter().map(Vec::as_slice)).unwrap()
+}
+
+fn order(number: u128, pages: &[u32]) -> Order {
+    let pages = pages.iter().map(|number| page(*number)).collect();
+    Order { token: Token(number), name: Vec::new(), began: Moment(0), ended: None, pages, exact: true }
+}
+
+#[test]
+fn along_a_path_it_pushes_what_actions_generate() {
+    let path: Vec<u32> = (0..6000).map(|step| step * 37 % 6007).collect();
+    let pages: Vec<PageId> = path.iter().map(|number| page(*number)).collect();
+    for shown in [1, 5, 32, 100] {
+        let mut actions = knowing(Config { audit_first: 0, ..Config::default() }, &[&path]);
+        let mut flow = FlowPredictor::from_path(&pages, FlowConfig::default()).unwrap();
+        // Not every touch is seen.
+        for page in pages.iter().step_by(shown) {
+            let by_action = actions.touch(TOKEN, *page, Moment(5));
+            let by_graph = flow.touch(TOKEN, *page, Moment(5));
+            assert_eq!(by_graph.cancel, by_action.cancel);
+            assert_eq!(by_graph.phase, by_action.phase);
+            let expected = by_action.push.as_ref().map_or(&[][..], |order| actions.pages(TOKEN, order));
+            let found = by_graph.push.as_ref().map_or(&[][..], |order| flow.pages(TOKEN, order));
+            assert_eq!(found, expected, "at {page}, every {shown}. touch shown");
+            if let (Some(one), Some(other)) = (by_graph.push, by_action.push) {
+                assert_eq!((one.from, one.through, one.begins), (other.from, other.through, other.begins));
+            }
+        }
+    }
+}
+
+#[test]
+fn in_a_search_each_decision_orders_its_half() {
+    let mut predictor = with(search_graph());
+    let (cancel, pages) = touch(&mut predictor, 128);
+    assert!(!cancel);
+    assert_eq!(pages.len(), 255, "the window is larger than the file");
+    let mut third = pages[2..6].to_vec();
+    third.sort_unstable();
+    assert_eq!((&pages[..2], &third[..]), (&[64, 192][..], &[32, 96, 160, 224][..]));
+    let (cancel, pages) = touch(&mut predictor, 192);
+    assert!(cancel, "the other half is not needed");
+    assert_eq!(pages[..2], [160, 224]);
+    assert!(pages.iter().all(|page| *page > 128), "{pages:?}");
+    let (cancel, pages) = touch(&mut predictor, 224);
+    assert!(cancel);
+    assert!(pages.iter().all(|page| *page > 192), "{pages:?}");
+    // The next search takes the other way: only from there on is it known.
+    let (_, pages) = touch(&mut predictor, 64);
+    assert_eq!(pages[..2], [32, 96]);
+}
+
+#[test]
+fn a_binary_search_waits_less_than_with_readahead() {
+    let mut rng = SplitMix64(11);
+    // Several searches a run, over the link of the paper: a round trip of 100 ms, 128 kbit/s, pages that pack to 1500 bytes.
+    let runs: Vec<Order> = (0..20)
+        .map(|run| order(run + 1, &(0..4).flat_map(|_| search(rng.below(256) as u32)).collect::<Vec<u32>>()))
+        .collect();
+    let model = CostModel {
+        round_trip: Duration::from_millis(100),
+        page_time: Duration::from_millis(94),
+        work: Duration::from_millis(200),
+        visible: Visible::All,
+    };
+    let flow = Evaluation::total(&evaluate(&mut with(search_graph()), &runs, &model));
+    let linux = Evaluation::total(&evaluate(&mut LinuxReadahead::new(|_| 256), &runs, &model));
+    assert_eq!(flow.touched, linux.touched);
+    assert!(flow.demanded * 2 < linux.demanded, "{flow:?}\n{linux:?}");
+    assert!(flow.stalled < linux.stalled, "{flow:?}\n{linux:?}");
+    // A faster link has time for more.
+    let faster = CostModel { page_time: Duration::from_millis(10), ..model };
+    let flow = Evaluation::total(&evaluate(&mut with(search_graph()), &runs, &faster));
+    let linux = Evaluation::total(&evaluate(&mut LinuxReadahead::new(|_| 256), &runs, &faster));
+    assert!(flow.stalled * 2 < linux.stalled, "{flow:?}\n{linux:?}");
+}
+
+#[test]
+fn a_touch_off_the_way_orders_anew_and_what_is_there_is_left_out() {
+    let scenes = graph("size 1228800\nupdates static\nstart -> 0..9 -> 100..109 x9\n0 -> 50\nseq 50..59\nused 299");
+    let mut predictor = with(scenes);
+    let (_, pages) = touch(&mut predictor, 0);
+    let expected: Vec<u32> = (1..10).chain(100..110).chain(50..60).collect();
+    assert_eq!(pages, expected);
+    assert_eq!(touch(&mut predictor, 1), (false, vec![]), "a sure step: the order stands");
+    assert_eq!(touch(&mut predictor, 50), (true, (51..60).collect()), "another scene");
+    assert_eq!(touch(&mut predictor, 51), (false, vec![]));
+    assert_eq!(touch(&mut predictor, 299), (true, vec![]), "nothing follows");
+    // Back: 2 was ordered but never touched, so it is ordered again; 1 is there.
+    let (_, pages) = touch(&mut predictor, 0);
+    assert_eq!(pages, (2..10).chain(100..110).chain(52..60).collect::<Vec<_>>());
+    assert_eq!(touch(&mut predictor, 7), (false, vec![]), "all between was seen by nobody, but is sure");
+    assert_eq!(touch(&mut predictor, 3), (false, vec![]), "passed");
+    assert_eq!(touch(&mut predictor, 250), (false, vec![]), "a block that nobody uses changes nothing");
+    let unknown = predictor.touch(Token(7), PageId::new(InodeId(9), 1), Moment(5));
+    assert_eq!((unknown.phase, unknown.push), (Phase::Construct, None));
+}
+
+#[test]
+fn live_use_teaches_and_static_graphs_stay() {
+    let mut predictor = FlowPredictor::new(FlowConfig { learned_max: 10, ..FlowConfig::default() });
+    for run in 0..3 {
+        let token = Token(run + 10);
+        for number in [3, 9, 4] {
+            predictor.touch(token, page(number), Moment(5));
+        }
+        predictor.end(token, Moment(6));
+    }
+    let learned = predictor.graph(InodeId(1)).unwrap();
+    assert_eq!(learned.traversal(), [3, 9, 4]);
+    assert_eq!(learned.successors(3), [Edge { to: 9, weight: 3 }]);
+    assert_eq!(learned.layout().blocks(), 10, "it grew with what was touched");
+    assert_eq!(touch(&mut predictor, 3).1, [9, 4]);
+    // A walk of which only the ends are seen counts for all steps between.
+    touch(&mut predictor, 4);
+    assert_eq!(predictor.graph(InodeId(1)).unwrap().successors(9), [Edge { to: 4, weight: 4 }]);
+    let mut fixed = search_graph();
+    fixed.updates = Updates::Static;
+    let mut predictor = with(fixed.clone());
+    for number in [128, 3, 200, 77] {
+        touch(&mut predictor, number);
+    }
+    assert_eq!(predictor.graph(InodeId(1)), Some(&fixed));
+}
+
+#[test]
+fn blocks_of_other_sizes_are_pages_too() {
+    // 16 KiB: four pages each. What is left of the block at hand comes first.
+    let mut predictor = with(graph("block 16384\nsize 60000\nstart -> 2 -> 0 -> 3\nused 1"));
+    assert_eq!(touch(&mut predictor, 9), (false, vec![8, 10, 11, 0, 1, 2, 3, 12, 13, 14]));
+    assert_eq!(touch(&mut predictor, 10), (false, vec![]));
+    assert_eq!(touch(&mut predictor, 0), (false, vec![]));
+    // 1 KiB: four to a page.
+    let mut predictor = with(graph("block 1024\nseq 0..9\n9 -> 40"));
+    assert_eq!(touch(&mut predictor, 0), (false, vec![1, 2, 10]));
+    assert_eq!(touch(&mut predictor, 1), (false, vec![]));
+    assert_eq!(touch(&mut predictor, 10), (false, vec![]));
+}
+
+#[test]
+fn several_files_are_followed_at_once() {
+    let mut predictor = with(graph("seq 0..3"));
+    predictor.insert(InodeId(2), graph("seq 10..13"));
+    touch(&mut predictor, 0);
+    let verdict = predictor.touch(TOKEN, PageId::new(InodeId(2), 10), Moment(5));
+    let pages = predictor.pages(TOKEN, &verdict.push.unwrap()).to_vec();
+    let names: Vec<String> = pages.iter().map(PageId::to_string).collect();
+    assert_eq!(names, ["2:11", "1:1", "2:12", "1:2", "2:13", "1:3"]);
+    assert!(verdict.cancel);
+    for (inode, number) in [(1, 1), (2, 11), (2, 12), (1, 2)] {
+        let verdict = predictor.touch(TOKEN, PageId::new(InodeId(inode), number), Moment(5));
+        assert_eq!((verdict.cancel, verdict.push), (false, None), "{inode}:{number}");
+    }
+}
+
+#[test]
+fn tokens_are_few_and_end() {
+    let mut predictor = FlowPredictor::new(FlowConfig { tokens_max: 3, ..FlowConfig::default() });
+    predictor.insert(InodeId(1), graph("seq 0..3"));
+    for token in 0..10 {
+        predictor.touch(Token(token), page(0), Moment(token as u64));
+    }
+    assert_eq!(predictor.tokens(), 3);
+    assert!(predictor.expire(Moment(1000)).is_empty());
+    predictor.end(Token(9), Moment(1000));
+    predictor.end(Token(0), Moment(1000));
+    let late = Moment(0).after(Duration::from_secs(100));
+    assert_eq!(predictor.expire(late).iter().map(|ended| ended.token.0).collect::<Vec<_>>(), [7, 8]);
+    assert_eq!(predictor.tokens(), 0);
+}
+
+#[test]
+fn any_touches_are_taken() {
+    let mut rng = SplitMix64(2);
+    let mut predictor = FlowPredictor::new(FlowConfig { learned_max: 2, ..FlowConfig::default() });
+    predictor.insert(InodeId(0), graph("block 512\nseq 0..500 x3\n500 -> 3"));
+    predictor.insert(InodeId(1), search_graph());
+    for touched in 0..30_000u64 {
+        let index = if rng.below(50) == 0 { rng.next_u64() as u32 } else { rng.below(300) as u32 };
+        let page = PageId::new(InodeId(rng.below(4) as u32), index);
+        let token = Token(rng.below(3).into());
+        let verdict = predictor.touch(token, page, Moment(touched));
+        if let Some(order) = verdict.push {
+            let pages = predictor.pages(token, &order);
+            assert_eq!(pages.len() as u32, order.through - order.from);
+            let longest = FlowConfig::default().lookahead_max as usize + 2;
+            assert!(!pages.is_empty() && pages.len() <= longest * 32);
+            assert!(!pages.contains(&page), "what was touched just now is there");
+        }
+        if rng.below(2000) == 0 {
+            predictor.end(token, Moment(touched));
+        }
+    }
+}
