@@ -25,6 +25,7 @@ pub mod mount;
 #[cfg(feature = "full")]
 pub mod pack;
 pub mod plans;
+pub mod profile;
 pub mod push;
 pub mod record;
 pub mod redirect;

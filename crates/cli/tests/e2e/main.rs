@@ -13,6 +13,7 @@ mod kernel;
 mod launch;
 mod launchd;
 mod plans;
+mod profiles;
 mod record;
 mod rootfs;
 mod support;

@@ -17,6 +17,7 @@ mod file;
 pub mod format;
 mod graph;
 mod layout;
+mod learn;
 pub mod picture;
 mod stage;
 pub mod text;
@@ -27,6 +28,7 @@ pub use expansion::{Expansion, Scheduled, Step};
 pub use file::decode;
 pub use graph::{FlowGraph, Updates};
 pub use layout::Layout;
+pub use learn::{FileRuns, file_runs, learn};
 pub use stage::{BlockRange, Share, Stage};
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ const PLAIN: &str = "#8a8f98";
 
 const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#222}.title{font-size:14px;font-weight:600}\
 .mid{text-anchor:middle}.small{font-size:10px;fill:#666}.edge{fill:none;stroke:#777;stroke-opacity:.7}\
-.back{stroke-dasharray:4 3}.node{fill-opacity:.18}\
-@media(prefers-color-scheme:dark){svg{background:#16181c}text{fill:#ddd}.small{fill:#aaa}.edge{stroke:#aaa}}";
+.back{stroke-dasharray:4 3;stroke-opacity:.35}.paper{fill:#fff}.node{fill-opacity:.18}\
+@media(prefers-color-scheme:dark){svg{background:#16181c}.paper{fill:#16181c}text{fill:#ddd}.small{fill:#aaa}.edge{stroke:#aaa}}";
 
 /// The drawing, at most `nodes_max` nodes. It needs nothing beside itself.
 pub fn svg(graph: &FlowGraph, nodes_max: usize, out: &mut dyn Write) -> fmt::Result {
@@ -57,7 +57,8 @@ pub fn svg(graph: &FlowGraph, nodes_max: usize, out: &mut dyn Write) -> fmt::Res
         let tone = node.stage.map_or(PLAIN, |stage| TONES[stage % TONES.len()]);
         writeln!(
             out,
-            "<rect class=\"node\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{NODE_WIDTH}\" height=\"{NODE_HEIGHT}\" rx=\"4\" \
+            "<rect class=\"paper\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{NODE_WIDTH}\" height=\"{NODE_HEIGHT}\" rx=\"4\"/>\
+             <rect class=\"node\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{NODE_WIDTH}\" height=\"{NODE_HEIGHT}\" rx=\"4\" \
              fill=\"{tone}\" stroke=\"{tone}\"/><text class=\"mid\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             x + NODE_WIDTH / 2.0,
             y + NODE_HEIGHT / 2.0 + 4.0,
@@ -123,7 +124,7 @@ fn legend(graph: &FlowGraph, sketch: &Sketch, out: &mut dyn Write) -> fmt::Resul
 
 fn draw_link(link: &Link, from: (f64, f64), to: (f64, f64), out: &mut dyn Write) -> fmt::Result {
     let (x, y) = (to.0, to.1 + NODE_HEIGHT / 2.0);
-    let width = 0.6 + 2.4 * link.part;
+    let width = 0.6 + link.part * if x <= from.0 { 0.6 } else { 2.4 };
     // An edge that leads on is a slope; one that leads back, a bow from the right side around to the left.
     let back = x <= from.0;
     let bend = if back { COLUMN * 0.45 } else { (x - from.0) * 0.5 };

@@ -170,6 +170,47 @@ fn live_use_outweighs_old_habits() {
 }
 
 #[test]
+fn traces_teach_what_they_say_of_a_file() {
+    use trace::{Event, Header, How, LOCAL, Source, Tail, Trace};
+    use units::{InodeId, Moment, PageId, Token};
+    let at = Moment(0);
+    let start = |token| Event::Start { token: Token(token), at, name: Vec::new() };
+    let touch = |token, inode, index, how| Event::Touch {
+        token: Token(token),
+        at,
+        page: PageId::new(InodeId(inode), index),
+        how,
+    };
+    let file = |inode, path: &[u8]| Event::File { inode: InodeId(inode), size: 40_000, path: path.to_vec() };
+    let events = vec![
+        start(1),
+        file(5, b"data/map"),
+        touch(1, 5, 4, How::Demand),
+        file(6, b"bin/game"),
+        start(2),
+        touch(2, 5, 4, How::Local),
+        touch(1, 6, 1, How::Demand),
+        touch(1, 5, 0, How::Demand),
+        touch(2, 5, 7, How::Local),
+        Event::End { token: Token(1), at },
+        start(1),
+        touch(1, 5, 1, How::Demand),
+        touch(1, 5, 2, How::Pushed),
+        touch(2, 5, 70, How::Local),
+    ];
+    let trace = Trace { header: Header { image: LOCAL, source: Source::Perf }, events, tail: Tail::Whole };
+    let runs = file_runs(&trace, b"data/map").unwrap();
+    assert_eq!(runs, FileRuns { file_bytes: 40_000, runs: vec![vec![4, 0], vec![4, 7, 70]], hidden: 1 });
+    assert_eq!(file_runs(&trace, b"data/none"), None);
+    let learned = learn(&[runs.clone(), runs.clone()], 4096).unwrap();
+    assert_eq!(learned.traversal(), [4, 0, 7]);
+    assert_eq!(learned.entry(), [Edge { to: 4, weight: 4 }]);
+    assert_eq!(learn(&[runs.clone()], 16384).unwrap().traversal(), [1, 0]);
+    let small = learn(&[runs], 2048).unwrap();
+    assert_eq!(small.traversal(), [8, 9, 0, 14, 1, 15]);
+}
+
+#[test]
 fn limits_hold() {
     for (block, bytes) in [(256, 1), (4095, 1), (1 << 21, 1), (0, 0), (4096, (1 << 32) + 1), (512, 1 << 30)] {
         assert!(Layout::new(block, bytes).is_err(), "{block} {bytes}");

@@ -1,0 +1,189 @@
+//! `runnel profile`.
+
+mod edit;
+mod learn;
+mod show;
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Subcommand;
+use profile::flow::{self, FlowGraph};
+
+use crate::failure;
+
+/// Flow graphs of data files: in which order their blocks are used. Learn, show, write by hand
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Print a summary, the order of the blocks, and the stages; or a picture
+    Show(show::Args),
+    /// Write a graph as text
+    Export {
+        /// The flow graph
+        file: PathBuf,
+
+        /// As text, the only form so far
+        #[arg(long)]
+        text: bool,
+
+        /// Write to this file (default: standard output)
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+
+        /// Replace the output if it is there
+        #[arg(long)]
+        force: bool,
+    },
+    /// Make a graph from text (docs/formats/flow.md says how to write it)
+    Import {
+        /// The text; `-` for standard input
+        text: PathBuf,
+
+        /// The flow graph to write
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+
+        /// Replace the output if it is there
+        #[arg(long)]
+        force: bool,
+    },
+    /// Change a graph as text, in $VISUAL or $EDITOR
+    Edit {
+        /// The flow graph
+        file: PathBuf,
+    },
+    /// Learn a graph from traces of `runnel record`
+    Learn(learn::Args),
+}
+
+/// Longest graph that is read: more than the limits of its format add up to.
+const FILE_BYTES_MAX: u64 = 128 << 20;
+
+/// Does what the action says.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.action {
+        Action::Show(args) => show::run(&args)?,
+        Action::Export { file, output, force, .. } => {
+            let text = text_of(&read(&file)?)?;
+            match output {
+                Some(output) => create(&output, text.as_bytes(), force)?,
+                None => print(&text)?,
+            }
+        }
+        Action::Import { text, output, force } => {
+            let name = text.display().to_string();
+            let graph = parse(&read_text(&text)?, &name)?;
+            create(&output, &graph.encode(), force)?;
+        }
+        Action::Edit { file } => edit::run(&file)?,
+        Action::Learn(args) => learn::run(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The bytes of a file of at most `bytes_max` bytes.
+fn bytes_of(path: &Path, bytes_max: u64) -> anyhow::Result<Vec<u8>> {
+    let name = path.display().to_string();
+    let mut bytes = Vec::new();
+    let file: Box<dyn Read> = match path.as_os_str() == "-" {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(std::fs::File::open(path).with_context(|| name.clone())?),
+    };
+    file.take(bytes_max + 1).read_to_end(&mut bytes).with_context(|| name.clone())?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(failure::corrupt(format!("{name}: longer than {bytes_max} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn read(path: &Path) -> anyhow::Result<FlowGraph> {
+    decode(&bytes_of(path, FILE_BYTES_MAX)?, path)
+}
+
+fn decode(bytes: &[u8], path: &Path) -> anyhow::Result<FlowGraph> {
+    let name = path.display();
+    if bytes.starts_with(b"flow ") {
+        return Err(failure::corrupt(format!(
+            "{name} is the text of a flow graph: `runnel profile import` makes a graph of it"
+        )));
+    }
+    flow::decode(bytes).map_err(|error| failure::corrupt(format!("{name}: {error}")))
+}
+
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    let bytes = bytes_of(path, flow::format::TEXT_BYTES_MAX as u64)?;
+    let name = path.display();
+    if bytes.starts_with(&flow::format::MAGIC) {
+        return Err(failure::corrupt(format!(
+            "{name} is a flow graph already: `runnel profile export` makes text of it"
+        )));
+    }
+    String::from_utf8(bytes).map_err(|_| failure::corrupt(format!("{name}: no text, it is not UTF-8")))
+}
+
+fn parse(text: &str, name: &str) -> anyhow::Result<FlowGraph> {
+    flow::text::parse(text).map_err(|error| failure::corrupt(format!("{name}: {error}")))
+}
+
+fn text_of(graph: &FlowGraph) -> anyhow::Result<String> {
+    let mut text = String::new();
+    flow::text::print(graph, &mut text)?;
+    Ok(text)
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")
+}
+
+/// Writes a new file, or with `force` replaces the one there.
+fn create(path: &Path, bytes: &[u8], force: bool) -> anyhow::Result<()> {
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(failure::usage(format!(
+            "{}: exists; --force replaces it, --output names another file",
+            path.display()
+        )));
+    }
+    replace(path, bytes)
+}
+
+/// Writes a file as a whole: whoever reads it sees the old one or the new one. What is no regular file, such as `/dev/stdout`, is
+/// written to as it is.
+fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let failed = || format!("cannot write {}", path.display());
+    // A link stays one: what it leads to is replaced.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let old = std::fs::metadata(path).ok();
+    if old.as_ref().is_some_and(|old| !old.is_file()) {
+        return std::fs::File::options()
+            .write(true)
+            .open(path)
+            .and_then(|mut file| file.write_all(bytes))
+            .with_context(failed);
+    }
+    let mut part = path.as_os_str().to_owned();
+    part.push(format!(".{}.part", std::process::id()));
+    let part = PathBuf::from(part);
+    let mut file = std::fs::File::options().write(true).create_new(true).open(&part).with_context(failed)?;
+    let written = match old {
+        Some(old) => file.set_permissions(old.permissions()),
+        None => Ok(()),
+    };
+    let written = written
+        .and_then(|()| file.write_all(bytes))
+        .and_then(|()| file.sync_all())
+        .and_then(|()| std::fs::rename(&part, path));
+    if written.is_err() {
+        // The failure that is told matters more.
+        let _ = std::fs::remove_file(&part);
+    }
+    written.with_context(failed)
+}
