@@ -12,48 +12,59 @@ use super::{FlowError, FlowGraph, Layout};
 pub struct FileRuns {
     /// Length of the file in bytes, the longest that is named.
     pub file_bytes: u64,
-    /// Pages of the file in the order in which each run of a program touched them. Recorders write down first touches, so a
-    /// page comes once in a run.
+    /// Pages of the file in the order in which each run touched them.
     pub runs: Vec<Vec<u32>>,
     /// Runs left out because pushes hid some of their touches.
     pub hidden: usize,
 }
 
+/// What one token touched between its start and its end.
+#[derive(Default)]
+struct Run {
+    pages: Vec<u32>,
+    hidden: bool,
+}
+
 /// The runs of `trace` over the file of this path, from the root and without a leading slash; `None` if the trace does not name it.
+///
+/// Recorders write down the first touch of a page only, some of them over all programs that they watch: what the first program read
+/// is missing of the second. So if no two programs of a trace share a page of the file, they count as one run, in the order of time.
 pub fn file_runs(trace: &Trace, path: &[u8]) -> Option<FileRuns> {
-    let mut found = FileRuns::default();
+    let mut file_bytes = None;
     let mut inodes: BTreeSet<InodeId> = BTreeSet::new();
-    let mut running: HashMap<Token, (Vec<u32>, bool)> = HashMap::new();
+    let mut runs: Vec<Run> = Vec::new();
+    let mut running: HashMap<Token, usize> = HashMap::new();
+    let mut together = Run::default();
+    let mut touched_by: HashMap<u32, usize> = HashMap::new();
+    let mut share = false;
     for event in &trace.events {
         match event {
             Event::File { inode, size, path: named } if named == path => {
                 inodes.insert(*inode);
-                found.file_bytes = found.file_bytes.max(*size);
+                file_bytes = file_bytes.max(Some(*size));
             }
             Event::Touch { token, page, how, .. } if inodes.contains(&page.inode) => {
-                let run = running.entry(*token).or_default();
-                run.0.push(page.index);
-                run.1 |= *how == How::Pushed;
+                let number = *running.entry(*token).or_insert(runs.len());
+                if number == runs.len() {
+                    runs.push(Run::default());
+                }
+                for run in [&mut runs[number], &mut together] {
+                    run.pages.push(page.index);
+                    run.hidden |= *how == How::Pushed;
+                }
+                share |= *touched_by.entry(page.index).or_insert(number) != number;
             }
-            Event::End { token, .. } | Event::Start { token, .. } => {
-                running.remove(token).into_iter().for_each(|run| found.keep(run));
-            }
+            Event::End { token, .. } | Event::Start { token, .. } => drop(running.remove(token)),
             _ => {}
         }
     }
-    let mut rest: Vec<(Token, (Vec<u32>, bool))> = running.into_iter().collect();
-    rest.sort_unstable_by_key(|(token, _)| *token);
-    rest.into_iter().for_each(|(_, run)| found.keep(run));
-    (!inodes.is_empty()).then_some(found)
-}
-
-impl FileRuns {
-    fn keep(&mut self, (pages, hidden): (Vec<u32>, bool)) {
-        match hidden {
-            true => self.hidden += 1,
-            false => self.runs.push(pages),
-        }
+    if !share {
+        runs = vec![together];
     }
+    runs.retain(|run| !run.pages.is_empty());
+    let all = runs.len();
+    let runs: Vec<Vec<u32>> = runs.into_iter().filter(|run| !run.hidden).map(|run| run.pages).collect();
+    file_bytes.map(|file_bytes| FileRuns { file_bytes, hidden: all - runs.len(), runs })
 }
 
 /// The graph of a file from its runs in one or several traces, in blocks of `block_bytes`. Of smaller blocks than pages, all of a

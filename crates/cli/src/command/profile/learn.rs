@@ -16,7 +16,7 @@ const NAMED_MAX: usize = 5;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Traces of `runnel record` that name the file; each run of a program in them counts
+    /// Traces of `runnel record`, best one for each run of the program: a page that is read again in a trace is not in it again
     #[arg(required = true)]
     traces: Vec<PathBuf>,
 

@@ -202,10 +202,14 @@ fn traces_teach_what_they_say_of_a_file() {
     let runs = file_runs(&trace, b"data/map").unwrap();
     assert_eq!(runs, FileRuns { file_bytes: 40_000, runs: vec![vec![4, 0], vec![4, 7, 70]], hidden: 1 });
     assert_eq!(file_runs(&trace, b"data/none"), None);
+    // No page twice: the recorder left out what an earlier program had touched.
+    let events = vec![start(1), file(5, b"data/map"), touch(1, 5, 4, How::Local), start(2), touch(2, 5, 0, How::Local)];
+    let once = Trace { events, ..trace };
+    assert_eq!(file_runs(&once, b"data/map").unwrap().runs, [[4, 0]]);
     let learned = learn(&[runs.clone(), runs.clone()], 4096).unwrap();
     assert_eq!(learned.traversal(), [4, 0, 7]);
     assert_eq!(learned.entry(), [Edge { to: 4, weight: 4 }]);
-    assert_eq!(learn(&[runs.clone()], 16384).unwrap().traversal(), [1, 0]);
+    assert_eq!(learn(std::slice::from_ref(&runs), 16384).unwrap().traversal(), [1, 0]);
     let small = learn(&[runs], 2048).unwrap();
     assert_eq!(small.traversal(), [8, 9, 0, 14, 1, 15]);
 }
