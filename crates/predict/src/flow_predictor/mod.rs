@@ -14,7 +14,7 @@
 
 mod run;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use profile::flow::{Expansion, FlowError, FlowGraph, Layout, Step, Updates, format};
@@ -52,6 +52,8 @@ pub struct FlowConfig {
     pub linger: Duration,
     /// Graphs that are made of files of which nothing is known; 0 to learn of no others.
     pub learned_max: usize,
+    /// Blocks that live use adds to all graphs together: a million, about 70 MB. Beyond, only known blocks are counted.
+    pub new_blocks_max: usize,
 }
 
 impl Default for FlowConfig {
@@ -66,6 +68,7 @@ impl Default for FlowConfig {
             tokens_max: 1024,
             linger: actions.linger,
             learned_max: 0,
+            new_blocks_max: 1 << 20,
         }
     }
 }
@@ -80,6 +83,9 @@ pub struct FlowPredictor {
     oldest: BTreeMap<u64, Token>,
     touches: u64,
     sequences: u32,
+    /// Blocks that live use added.
+    new_blocks: usize,
+    changed: BTreeSet<InodeId>,
 }
 
 /// What a touch is to the order that its token follows.
@@ -124,6 +130,11 @@ impl FlowPredictor {
     /// The graph of a file, as live use has made it by now.
     pub fn graph(&self, inode: InodeId) -> Option<&FlowGraph> {
         self.graphs.get(&inode)
+    }
+
+    /// Files whose graphs live use changed since the last call: save them.
+    pub fn take_changed(&mut self) -> Vec<InodeId> {
+        std::mem::take(&mut self.changed).into_iter().collect()
     }
 
     /// Tokens that are tracked.
@@ -287,19 +298,27 @@ impl FlowPredictor {
             return;
         }
         let block = |index: u32| graph.layout().block_at(u64::from(index) * PAGE_BYTES as u64);
+        let used = graph.used().len();
+        let mut counted = false;
         match relation {
             Relation::Passed => {}
             Relation::Sure(_, walked) => {
                 for pair in walked.windows(2) {
-                    graph.observe(Some(pair[0]), pair[1]);
+                    counted |= graph.observe(Some(pair[0]), pair[1]);
                 }
             }
             Relation::Decides | Relation::Elsewhere => {
-                if let Some(next) = block(page.index) {
-                    let before = before.and_then(block);
-                    graph.observe(before, next);
+                let Some(next) = block(page.index) else { return };
+                let before = before.and_then(block);
+                let known = [Some(next), before].into_iter().flatten().all(|block| graph.is_used(block));
+                if known || self.new_blocks < self.config.new_blocks_max {
+                    counted = graph.observe(before, next);
                 }
             }
+        }
+        self.new_blocks += graph.used().len() - used;
+        if counted {
+            self.changed.insert(page.inode);
         }
     }
 }

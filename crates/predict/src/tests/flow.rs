@@ -157,6 +157,7 @@ fn live_use_teaches_and_static_graphs_stay() {
         }
         predictor.end(token, Moment(6));
     }
+    assert_eq!(predictor.take_changed(), [InodeId(1)]);
     let learned = predictor.graph(InodeId(1)).unwrap();
     assert_eq!(learned.traversal(), [3, 9, 4]);
     assert_eq!(learned.successors(3), [Edge { to: 9, weight: 3 }]);
@@ -172,6 +173,16 @@ fn live_use_teaches_and_static_graphs_stay() {
         touch(&mut predictor, number);
     }
     assert_eq!(predictor.graph(InodeId(1)), Some(&fixed));
+    assert_eq!(predictor.take_changed(), []);
+    // New blocks have a limit; known ones are counted beyond it.
+    let config = FlowConfig { learned_max: 10, new_blocks_max: 4, ..FlowConfig::default() };
+    let mut predictor = FlowPredictor::new(config);
+    for number in (0..100).chain([2, 1]) {
+        predictor.touch(TOKEN, page(number), Moment(5));
+    }
+    let learned = predictor.graph(InodeId(1)).unwrap();
+    assert_eq!(learned.used().collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(learned.successors(2), [Edge { to: 1, weight: 1 }, Edge { to: 3, weight: 1 }]);
 }
 
 #[test]
