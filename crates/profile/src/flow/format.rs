@@ -79,7 +79,8 @@ pub const STAGE_NAME_BYTES_MAX: usize = 64;
 /// Greatest rate of a stage, bytes per second: 1 TB/s, so that sums of rates fit.
 pub const RATE_MAX: u64 = 1_000_000_000_000;
 
-/// Bytes of a text form that are read. The largest graph takes 90 MB, a graph as they are learned 20 bytes a block.
+/// Bytes of a text form that are read. The largest graph takes 106 MB, one of a scan a few lines.
 pub const TEXT_BYTES_MAX: usize = 128 << 20;
-/// Steps that all paths of a text form walk: the edges of the largest graph. Ranges make many steps of few letters.
-pub const TEXT_STEPS_MAX: usize = BLOCKS_MAX as usize * EDGES_MAX + ENTRIES_MAX;
+/// Blocks that all lines of a text form walk through: both ends of every edge of the largest graph, and each block once more. Ranges
+/// make many steps of few letters.
+pub const TEXT_STEPS_MAX: usize = 2 * (BLOCKS_MAX as usize * EDGES_MAX + ENTRIES_MAX) + BLOCKS_MAX as usize;

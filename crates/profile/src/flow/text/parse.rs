@@ -282,7 +282,7 @@ impl Parser {
         if self.steps > TEXT_STEPS_MAX {
             let instead =
                 format!("at most {TEXT_STEPS_MAX} are read; give repeated paths a weight, as in `seq 0..63 x20`");
-            return Err(self.failed(column, "too many steps in all paths", instead));
+            return Err(self.failed(column, "too many steps in all lines", instead));
         }
         self.first.get_or_insert(block);
         self.nodes.entry(block).or_default();
