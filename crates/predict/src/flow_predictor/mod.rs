@@ -52,7 +52,7 @@ pub struct FlowConfig {
     pub linger: Duration,
     /// Graphs that are made of files of which nothing is known; 0 to learn of no others.
     pub learned_max: usize,
-    /// Blocks that live use adds to all graphs together: a million, about 70 MB. Beyond, only known blocks are counted.
+    /// Blocks that live use adds to all graphs together: a million, about 90 MB. Beyond, only known blocks are counted.
     pub new_blocks_max: usize,
 }
 

@@ -60,7 +60,7 @@ pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
 /// The usual block: a page.
 pub const BLOCK_BYTES_DEFAULT: u32 = 4096;
 
-/// Blocks of a file: 4 GiB in blocks of 4 KiB, 1 TiB in the largest. Every block used with four edges takes 70 MB in memory.
+/// Blocks of a file: 4 GiB in blocks of 4 KiB, 1 TiB in the largest. With every block used and four edges each it takes about 90 MB in memory.
 pub const BLOCKS_MAX: u32 = 1 << 20;
 /// Edges kept of a block; beyond, the lightest go. A step of a binary search has three: left, right, and the next search.
 pub const EDGES_MAX: usize = 4;
