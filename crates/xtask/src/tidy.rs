@@ -56,6 +56,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("trace", &[]),
     ("wire", &[]),
     ("store", &[]),
+    ("volume", &[]),
     ("disk", &[]),
     ("profile", &["trace"]),
     ("predict", &["profile"]),

@@ -1,0 +1,132 @@
+//! Applying records to the plain files, in order, on a disk that is as the plan saw it.
+
+use std::collections::HashMap;
+use std::io;
+
+use crate::disk::{Disk, DiskFile, is_full};
+use crate::path::join;
+use crate::record::{Place, Record};
+use crate::table::{Table, Tracked};
+use crate::{FileId, Kind};
+
+/// Applies the records of one frame.
+pub(crate) struct Applier<'a> {
+    disk: &'a dyn Disk,
+    places: HashMap<FileId, Place>,
+    /// The file that was written last: the next record is most often about it.
+    open: Option<(FileId, Box<dyn DiskFile>)>,
+}
+
+impl<'a> Applier<'a> {
+    pub fn new(disk: &'a dyn Disk) -> Applier<'a> {
+        Applier { disk, places: HashMap::new(), open: None }
+    }
+
+    /// Applies all records. `make_room` is called when the disk is full, and the record then tried again, once.
+    pub fn apply(
+        &mut self,
+        records: &[Record],
+        sequence: u64,
+        table: &mut Table,
+        make_room: &mut dyn FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
+        for record in records {
+            match self.one(record, sequence, table) {
+                Err(error) if is_full(&error) => {
+                    self.open = None;
+                    make_room()?;
+                    self.one(record, sequence, table)?;
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, record: &Record, sequence: u64, table: &mut Table) -> io::Result<()> {
+        match record {
+            Record::Known { file, at, .. } => {
+                self.places.entry(*file).or_insert_with(|| at.clone());
+            }
+            Record::New { file, at, kind, mode } => {
+                let path = self.path_of(at)?;
+                if *kind == Kind::Folder {
+                    self.disk.make_folder(&path, *mode)?;
+                } else {
+                    self.open = Some((*file, self.disk.create(&path, *mode)?));
+                }
+                self.places.insert(*file, at.clone());
+            }
+            Record::Move { file, from, to, replaced } => {
+                self.disk.rename(&self.path_of(from)?, &self.path_of(to)?)?;
+                self.places.insert(*file, to.clone());
+                if let Some(replaced) = replaced {
+                    table.remove(*replaced);
+                }
+            }
+            Record::Gone { file, at } => {
+                let path = self.path_of(at)?;
+                match self.disk.unlink(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::IsADirectory => self.disk.remove_folder(&path)?,
+                    other => other?,
+                }
+                table.remove(*file);
+            }
+            Record::Write { file, offset, bytes } => self.writable(*file)?.write_at(*offset, bytes)?,
+            Record::Size { file, size } => self.writable(*file)?.set_size(*size)?,
+            Record::Time { file, mtime_ns } => self.disk.set_mtime(&self.path(*file)?, *mtime_ns)?,
+            Record::Mode { file, mode } => self.disk.set_mode(&self.path(*file)?, *mode)?,
+            Record::Version { file, version } => {
+                let stat = self.disk.stat(&self.path(*file)?)?;
+                // Somebody changed the file behind our back while this was on its way to the journal, and a reader saw
+                // it: that was a version of its own.
+                let version = table.get(*file).map_or(*version, |tracked| match tracked.stamp == stat.stamp {
+                    true => tracked.version.max(*version),
+                    false => (tracked.version + 1).max(*version),
+                });
+                table.insert(*file, Tracked { identity: stat.identity, version, stamp: stat.stamp, changed: sequence });
+            }
+        }
+        Ok(())
+    }
+
+    fn writable(&mut self, file: FileId) -> io::Result<&dyn DiskFile> {
+        if self.open.as_ref().is_none_or(|(open, _)| *open != file) {
+            let path = self.path(file)?;
+            self.open = Some((file, open_for_writing(self.disk, &path)?));
+        }
+        match &self.open {
+            Some((_, open)) => Ok(open.as_ref()),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn path(&self, file: FileId) -> io::Result<Vec<u8>> {
+        if file == FileId::TOP {
+            return Ok(Vec::new());
+        }
+        match self.places.get(&file) {
+            Some(at) => self.path_of(at),
+            None => Err(io::Error::new(io::ErrorKind::NotFound, "a record names a file that none introduces")),
+        }
+    }
+
+    fn path_of(&self, at: &Place) -> io::Result<Vec<u8>> {
+        Ok(join(&self.path(at.folder)?, &at.name))
+    }
+}
+
+/// Opens a file for writing even if its permission bits keep its owner from it: they were checked, or made, by the
+/// transaction that is applied.
+pub(crate) fn open_for_writing(disk: &dyn Disk, path: &[u8]) -> io::Result<Box<dyn DiskFile>> {
+    match disk.open(path, true) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let mode = disk.stat(path)?.mode;
+            disk.set_mode(path, mode | 0o600)?;
+            let file = disk.open(path, true);
+            disk.set_mode(path, mode)?;
+            file
+        }
+        other => other,
+    }
+}

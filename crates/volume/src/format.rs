@@ -1,0 +1,59 @@
+//! The two files of a journal folder, byte by byte: `table` and `journal`. docs/formats/volume.md describes them.
+//! Only constants stand here; `record`, `journal` and `table` read and write by them. All numbers are little-endian.
+
+/// First bytes of a table.
+pub const TABLE_MAGIC: [u8; 8] = *b"RNLVTBL1";
+/// Magic, journal key (16), sequence, next file id, number of files.
+pub const TABLE_HEADER_BYTES: usize = 8 + 16 + 8 + 8 + 8;
+/// File id, inode, born, version, size, mtime, ctime, sequence of its last change.
+pub const TABLE_FILE_BYTES: usize = 8 * 8;
+/// The hash at the end of a table.
+pub const TABLE_HASH_BYTES: usize = 16;
+
+/// First bytes of a frame.
+pub const FRAME_MAGIC: [u8; 8] = *b"RNLVJRN1";
+/// Magic, sequence, bytes of the payload (u32), number of records (u32), hash of the payload (16), hash of the 40 bytes
+/// before (16).
+pub const FRAME_HEADER_BYTES: usize = 56;
+/// Where in a frame's header the hash of the payload begins.
+pub const FRAME_PAYLOAD_HASH_AT: usize = 24;
+/// Where in a frame's header the hash of the header begins.
+pub const FRAME_HEADER_HASH_AT: usize = 40;
+/// Frames begin at multiples of this: a sector, the least that a disk writes at once.
+pub const FRAME_ALIGN_BYTES: usize = 512;
+
+/// Bytes of a hash: the first half of BLAKE3, over the journal key and what is covered.
+pub const HASH_BYTES: usize = 16;
+/// Bytes of the journal key.
+pub const KEY_BYTES: usize = 16;
+
+/// A file or folder that existed when the record was written.
+pub const TAG_KNOWN: u8 = 1;
+/// A file or folder is made.
+pub const TAG_NEW: u8 = 2;
+/// A rename.
+pub const TAG_MOVE: u8 = 3;
+/// A name is removed.
+pub const TAG_GONE: u8 = 4;
+/// Bytes are written.
+pub const TAG_WRITE: u8 = 5;
+/// A file is cut or extended.
+pub const TAG_SIZE: u8 = 6;
+/// The time of the last change is set.
+pub const TAG_TIME: u8 = 7;
+/// The permission bits are set.
+pub const TAG_MODE: u8 = 8;
+/// The version after the transaction.
+pub const TAG_VERSION: u8 = 9;
+
+/// Kind of a file.
+pub const KIND_FILE: u8 = 0;
+/// Kind of a folder.
+pub const KIND_FOLDER: u8 = 1;
+/// Kind of a symbolic link.
+pub const KIND_SYMLINK: u8 = 2;
+
+/// Bytes of a frame's payload, accepted. What is written is a fourth of the journal at most.
+pub const PAYLOAD_BYTES_MAX: u32 = 256 << 20;
+/// Files in a table, accepted: 4 GiB of table.
+pub const TABLE_FILES_ACCEPTED_MAX: u64 = 64 << 20;

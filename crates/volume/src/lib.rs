@@ -1,0 +1,116 @@
+//! A volume: a plain folder served as a mutable tree, its files divided into fixed data blocks. Its other half is the
+//! network: no sockets here, and no clock.
+//!
+//! *Journal, then apply.* [`Volume::commit`] takes a [`Transaction`], checks it against what the files hold (`plan`),
+//! writes what it does in absolute terms to a journal (`record`, `journal`), and returns when that is on stable storage
+//! and in the plain files (`apply`). Concurrent commits share one write and one sync. A checkpoint syncs the files, writes
+//! which files were changed (`table`), and begins the journal anew. A server that is killed at any instant finds
+//! exactly the acknowledged transactions when it opens the volume again (`recover`), and at most those in flight besides,
+//! each wholly or not at all. docs/formats/volume.md describes the files of the journal folder.
+//!
+//! *Blocks are never torn.* Transactions are applied under a lock that readers share: a reader sees each file wholly before
+//! or wholly after a transaction, and after a commit has returned only after. The lock is not held during the sync.
+//!
+//! *Versions.* Each file has a version that grows with each transaction that changes it. Whoever writes says which version
+//! he saw, and an outdated one is a conflict. Files changed behind the server's back get a new version too, seen by size,
+//! times and inode. Between a crash and the recovery that is not seen: files in the journal become what it says.
+
+mod apply;
+mod disk;
+mod error;
+mod format;
+mod journal;
+mod lease;
+mod path;
+mod plan;
+mod real;
+mod record;
+mod recover;
+mod reserve;
+mod simulated;
+mod table;
+mod transaction;
+mod volume;
+mod world;
+mod writer;
+
+use std::fmt;
+
+pub use disk::{Disk, DiskFile, FileStat, Identity, Kind, Space, Stamp};
+pub use error::VolumeError;
+pub use lease::{LEASE_DURATION_MAX, LEASES_MAX, LeaseKind};
+pub use path::{NAME_BYTES_MAX, OWN_FOLDER, PATH_BYTES_MAX, VolumePath};
+pub use plan::FILE_BYTES_MAX;
+pub use real::RealDisk;
+pub use recover::Recovered;
+pub use simulated::SimulatedDisk;
+pub use transaction::{Committed, Holder, OPERATIONS_MAX, Operation, Transaction};
+pub use volume::{
+    BlockTable, Blocks, Entry, FOLDER_ENTRIES_MAX, Info, LIST_ENTRIES_MAX, Listing, READ_BYTES_MAX, TABLE_BLOCKS_MAX,
+    Volume,
+};
+
+/// A file, folder or symbolic link of one volume: the same while it exists, whatever its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u64);
+
+impl FileId {
+    /// The top folder.
+    pub const TOP: FileId = FileId(1);
+}
+
+impl fmt::Display for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+/// A file as somebody saw it. Equal ones have equal contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seen {
+    /// Which file.
+    pub file: FileId,
+    /// Its version; grows with every transaction that changes the file.
+    pub version: u64,
+}
+
+/// What a volume is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing is changed, not even in the journal folder.
+    ReadOnly,
+    /// One process at a time.
+    ReadWrite,
+}
+
+/// How a volume is served.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Reading only, or writing too.
+    pub mode: Mode,
+    /// Bytes of a data block: a power of two from 512 to 1 MiB.
+    pub block_bytes: u32,
+    /// Bytes of the journal file, at least 64 KiB. A transaction fills a fourth of it at most. When it is full, commits
+    /// wait for a checkpoint.
+    pub journal_bytes: u64,
+    /// Limit of the sum of all file sizes, bytes; holes count. What others add is counted when the volume is opened.
+    pub quota_bytes: Option<u64>,
+    /// Files that we remember to have changed; about 150 bytes of memory and 64 of the table each. Those that were
+    /// changed longest ago are forgotten first: they get another id and version, as if changed by others.
+    pub files_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            mode: Mode::ReadWrite,
+            block_bytes: 4096,
+            journal_bytes: 32 << 20,
+            quota_bytes: None,
+            files_max: 1 << 20,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,481 @@
+//! Planning: transactions against what the files hold, checked and turned into records. Nothing is changed here.
+//!
+//! A plan serves one group commit. It looks at the disk through an overlay of what the transactions planned so far will
+//! have done, so transactions of one group may build on each other. One that fails leaves the overlay as it was.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+
+use crate::disk::{Disk, FileStat, Kind};
+use crate::lease::Leases;
+use crate::path::join;
+use crate::record::{Place, Record};
+use crate::table::Table;
+use crate::transaction::OPERATIONS_MAX;
+use crate::{Committed, FileId, Operation, Seen, Transaction, VolumeError, VolumePath};
+
+/// Longest file that a transaction can make, bytes: what every file system of today can hold.
+pub const FILE_BYTES_MAX: u64 = 1 << 42;
+
+/// Room that a change of a name may need on the disk, bytes: a block of the folder, one of its index, one of the inode.
+const NAME_ROOM_BYTES: u64 = 3 * 4096;
+
+/// A file that the plan has met.
+#[derive(Clone, Debug)]
+struct Node {
+    kind: Kind,
+    at: Place,
+    /// Where it lies before the group is applied; `None` if the group makes it.
+    disk: Option<Vec<u8>>,
+    alive: bool,
+    size: u64,
+    links: u32,
+    version: u64,
+    writable: bool,
+}
+
+/// What may be needed to apply the group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needs {
+    /// Bytes on the disk, at most.
+    pub bytes: u64,
+    /// Inodes.
+    pub files: u64,
+    /// Change of the sum of all file sizes.
+    pub size_change: i64,
+}
+
+#[derive(Clone, Default)]
+struct Overlay {
+    nodes: HashMap<FileId, Node>,
+    entries: HashMap<Place, Option<FileId>>,
+    needs: Needs,
+}
+
+/// The plan of one group.
+pub(crate) struct Plan<'a> {
+    disk: &'a dyn Disk,
+    leases: &'a Leases,
+    table: &'a mut Table,
+    overlay: Overlay,
+    pub records: Vec<Record>,
+    /// Files that the running transaction changes, with the version from before it.
+    changed: HashMap<FileId, u64>,
+    /// Files with a name that the running transaction changes; their content stays.
+    moved: HashSet<FileId>,
+    /// Times that files get at the end of the running transaction.
+    times: BTreeMap<FileId, i64>,
+}
+
+impl<'a> Plan<'a> {
+    pub fn new(disk: &'a dyn Disk, leases: &'a Leases, table: &'a mut Table) -> Result<Plan<'a>, VolumeError> {
+        let stat = disk.stat(b"").map_err(|error| VolumeError::io("looking at", b"", error))?;
+        let version = table.seen(&stat).version;
+        let at = Place { folder: FileId::TOP, name: Vec::new() };
+        let mut overlay = Overlay::default();
+        overlay.nodes.insert(FileId::TOP, Node::met(&stat, at, Vec::new(), version));
+        Ok(Plan {
+            disk,
+            leases,
+            table,
+            overlay,
+            records: Vec::new(),
+            changed: HashMap::new(),
+            moved: HashSet::new(),
+            times: BTreeMap::new(),
+        })
+    }
+
+    /// What applying all records may need.
+    pub fn needs(&self) -> Needs {
+        self.overlay.needs
+    }
+
+    /// Adds a transaction, or on error nothing; `fits` may still refuse what it needs.
+    pub fn add(
+        &mut self,
+        transaction: &Transaction,
+        fits: impl FnOnce(Needs, &[Record]) -> Result<(), VolumeError>,
+    ) -> Result<Committed, VolumeError> {
+        let before = (self.overlay.clone(), self.records.len(), self.table.next);
+        let result = self.plan(transaction).and_then(|committed| {
+            fits(self.overlay.needs, &self.records)?;
+            Ok(committed)
+        });
+        if result.is_err() {
+            let (overlay, records, next) = before;
+            self.overlay = overlay;
+            self.records.truncate(records);
+            self.table.next = next;
+        }
+        result
+    }
+
+    fn plan(&mut self, transaction: &Transaction) -> Result<Committed, VolumeError> {
+        let count = transaction.operations.len();
+        if count > OPERATIONS_MAX {
+            let (found, limit) = (count as u64, OPERATIONS_MAX as u64);
+            return Err(VolumeError::TooLarge { what: "operations of a transaction", found, limit });
+        }
+        self.changed.clear();
+        self.moved.clear();
+        self.times.clear();
+        let mut about = Vec::with_capacity(count);
+        for operation in &transaction.operations {
+            about.push(self.operation(operation, transaction)?);
+        }
+        for (file, mtime_ns) in std::mem::take(&mut self.times) {
+            if self.overlay.nodes[&file].alive {
+                self.records.push(Record::Time { file, mtime_ns });
+            }
+        }
+        let mut touched: Vec<FileId> = self.changed.keys().chain(&self.moved).copied().collect();
+        touched.sort_unstable();
+        touched.dedup();
+        for file in touched {
+            let node = &self.overlay.nodes[&file];
+            if node.alive {
+                self.records.push(Record::Version { file, version: node.version });
+            }
+        }
+        let versions = about.into_iter().map(|file| Seen { file, version: self.overlay.nodes[&file].version });
+        Ok(Committed { versions: versions.collect() })
+    }
+
+    fn operation(&mut self, operation: &Operation, from: &Transaction) -> Result<FileId, VolumeError> {
+        match operation {
+            Operation::Write { path, base, offset, bytes } => {
+                let file = self.file(path, base, from)?;
+                self.write(file, *offset, bytes, from)
+            }
+            Operation::Append { path, base, bytes } => {
+                let file = self.file(path, base, from)?;
+                self.write(file, self.overlay.nodes[&file].size, bytes, from)
+            }
+            Operation::Truncate { path, base, size } => {
+                let file = self.file(path, base, from)?;
+                if *size > self.overlay.nodes[&file].size {
+                    self.overlay.needs.bytes += NAME_ROOM_BYTES;
+                }
+                self.resize(file, *size)?;
+                self.records.push(Record::Size { file, size: *size });
+                self.times.insert(file, from.mtime_ns);
+                Ok(self.change(file))
+            }
+            Operation::Create { path, mode, exclusive } => {
+                let (at, found) = self.resolve(path)?;
+                match found {
+                    Some(_) if *exclusive => Err(VolumeError::Exists { path: path.to_string() }),
+                    Some(file) if self.overlay.nodes[&file].kind == Kind::File => Ok(file),
+                    Some(_) => Err(VolumeError::NotFile { path: path.to_string() }),
+                    None => {
+                        let file = self.make(path, at, Kind::File, *mode)?;
+                        self.times.insert(file, from.mtime_ns);
+                        Ok(file)
+                    }
+                }
+            }
+            Operation::MakeFolder { path, mode } => match self.resolve(path)? {
+                (_, Some(_)) => Err(VolumeError::Exists { path: path.to_string() }),
+                (at, None) => self.make(path, at, Kind::Folder, *mode),
+            },
+            Operation::Rename { from: source, base, to, replace } => self.rename(source, base, to, *replace, from),
+            Operation::Unlink { path, base } => {
+                let (at, file) = self.target(path, base, from)?;
+                if self.overlay.nodes[&file].kind == Kind::Folder {
+                    return Err(VolumeError::NotFile { path: path.to_string() });
+                }
+                self.remove(path, at, file)
+            }
+            Operation::RemoveFolder { path } => {
+                let (at, file) = self.target(path, &None, from)?;
+                self.check_empty_folder(path, file)?;
+                self.remove(path, at, file)
+            }
+            Operation::SetTime { path, base, mtime_ns } => {
+                let file = self.attributes(path, base, from)?;
+                self.times.insert(file, *mtime_ns);
+                Ok(file)
+            }
+            Operation::SetMode { path, base, mode } => {
+                check_mode(path, *mode)?;
+                let file = self.attributes(path, base, from)?;
+                self.records.push(Record::Mode { file, mode: *mode });
+                Ok(file)
+            }
+        }
+    }
+
+    /// The regular file at `path`, which may be written.
+    fn file(&mut self, path: &VolumePath, base: &Option<Seen>, from: &Transaction) -> Result<FileId, VolumeError> {
+        let (_, file) = self.target(path, base, from)?;
+        if self.overlay.nodes[&file].kind != Kind::File {
+            return Err(VolumeError::NotFile { path: path.to_string() });
+        }
+        self.check_writable(path, file)?;
+        Ok(file)
+    }
+
+    /// What is at `path`, to be changed by this writer.
+    fn target(
+        &mut self,
+        path: &VolumePath,
+        base: &Option<Seen>,
+        from: &Transaction,
+    ) -> Result<(Place, FileId), VolumeError> {
+        if path.is_top() {
+            return Err(VolumeError::Invalid { path: path.to_string(), why: "the top folder stays as it is" });
+        }
+        let (at, found) = self.resolve(path)?;
+        let now = found.map(|file| {
+            let version = self.changed.get(&file).copied().unwrap_or(self.overlay.nodes[&file].version);
+            Seen { file, version }
+        });
+        match (base, now) {
+            (Some(base), found) if found != Some(*base) => Err(VolumeError::Conflict { path: path.to_string(), found }),
+            (_, None) => Err(VolumeError::not_found(path)),
+            (_, Some(seen)) => {
+                self.leases.check(seen.file, from.holder, from.now)?;
+                if self.overlay.nodes[&seen.file].links > 1 {
+                    return Err(VolumeError::SeveralNames { path: path.to_string() });
+                }
+                Ok((at, seen.file))
+            }
+        }
+    }
+
+    fn attributes(
+        &mut self,
+        path: &VolumePath,
+        base: &Option<Seen>,
+        from: &Transaction,
+    ) -> Result<FileId, VolumeError> {
+        let (_, file) = self.target(path, base, from)?;
+        if self.overlay.nodes[&file].kind == Kind::Symlink {
+            return Err(VolumeError::NotFile { path: path.to_string() });
+        }
+        self.check_writable(path, file)?;
+        self.overlay.needs.bytes += NAME_ROOM_BYTES;
+        Ok(self.change(file))
+    }
+
+    fn write(&mut self, file: FileId, offset: u64, bytes: &[u8], from: &Transaction) -> Result<FileId, VolumeError> {
+        let end = offset.saturating_add(bytes.len() as u64);
+        if !bytes.is_empty() && end > self.overlay.nodes[&file].size {
+            self.resize(file, end)?;
+        }
+        // Whole blocks of the file system at both ends, and one of its tables for each 2 MiB and at both ends.
+        let count = bytes.len() as u64;
+        self.overlay.needs.bytes += count.next_multiple_of(4096) + 4096 * (4 + count / (2 << 20));
+        self.records.push(Record::Write { file, offset, bytes: bytes.to_vec() });
+        self.times.insert(file, from.mtime_ns);
+        Ok(self.change(file))
+    }
+
+    fn resize(&mut self, file: FileId, size: u64) -> Result<(), VolumeError> {
+        if size > FILE_BYTES_MAX {
+            return Err(VolumeError::TooLarge { what: "bytes of a file", found: size, limit: FILE_BYTES_MAX });
+        }
+        let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
+        self.overlay.needs.size_change += size as i64 - node.size as i64;
+        node.size = size;
+        Ok(())
+    }
+
+    fn make(&mut self, path: &VolumePath, at: Place, kind: Kind, mode: u16) -> Result<FileId, VolumeError> {
+        check_mode(path, mode)?;
+        self.change_folder(path, at.folder)?;
+        let file = FileId(self.table.next);
+        self.table.next += 1;
+        self.overlay.needs.files += 1;
+        self.overlay.needs.bytes += NAME_ROOM_BYTES;
+        let node =
+            Node { kind, at: at.clone(), disk: None, alive: true, size: 0, links: 1, version: 1, writable: true };
+        self.overlay.nodes.insert(file, node);
+        self.overlay.entries.insert(at.clone(), Some(file));
+        self.changed.insert(file, 0);
+        self.records.push(Record::New { file, at, kind, mode });
+        Ok(file)
+    }
+
+    fn remove(&mut self, path: &VolumePath, at: Place, file: FileId) -> Result<FileId, VolumeError> {
+        self.change_folder(path, at.folder)?;
+        self.bury(file);
+        self.overlay.entries.insert(at.clone(), None);
+        // Needs no room: on a full disk it must still be possible to remove files.
+        self.records.push(Record::Gone { file, at });
+        Ok(file)
+    }
+
+    fn bury(&mut self, file: FileId) {
+        let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
+        node.alive = false;
+        if node.kind == Kind::File {
+            self.overlay.needs.size_change -= node.size as i64;
+        }
+    }
+
+    fn rename(
+        &mut self,
+        source: &VolumePath,
+        base: &Option<Seen>,
+        to: &VolumePath,
+        replace: bool,
+        from: &Transaction,
+    ) -> Result<FileId, VolumeError> {
+        let (source_at, file) = self.target(source, base, from)?;
+        if to.is_top() {
+            return Err(VolumeError::Exists { path: to.to_string() });
+        }
+        let (to_at, found) = self.resolve(to)?;
+        if found == Some(file) {
+            return Ok(file);
+        }
+        let kind = self.overlay.nodes[&file].kind;
+        let mut folder = to_at.folder;
+        while folder != FileId::TOP {
+            if folder == file {
+                return Err(VolumeError::Invalid { path: to.to_string(), why: "a folder cannot move into itself" });
+            }
+            folder = self.overlay.nodes[&folder].at.folder;
+        }
+        if let Some(replaced) = found {
+            if !replace {
+                return Err(VolumeError::Exists { path: to.to_string() });
+            }
+            self.target(to, &None, from)?;
+            match (kind == Kind::Folder, self.overlay.nodes[&replaced].kind == Kind::Folder) {
+                (true, false) => return Err(VolumeError::NotFolder { path: to.to_string() }),
+                (false, true) => return Err(VolumeError::NotFile { path: to.to_string() }),
+                (true, true) => self.check_empty_folder(to, replaced)?,
+                (false, false) => {}
+            }
+            self.bury(replaced);
+        }
+        if kind == Kind::Folder {
+            // Its ".." may change.
+            self.check_writable(source, file)?;
+        }
+        self.change_folder(source, source_at.folder)?;
+        self.change_folder(to, to_at.folder)?;
+        self.moved.insert(file);
+        let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
+        node.at = to_at.clone();
+        self.overlay.entries.insert(source_at.clone(), None);
+        self.overlay.entries.insert(to_at.clone(), Some(file));
+        self.overlay.needs.bytes += 2 * NAME_ROOM_BYTES;
+        self.records.push(Record::Move { file, from: source_at, to: to_at, replaced: found });
+        Ok(file)
+    }
+
+    /// Counts a change of the file's content or attributes: one more version for each transaction.
+    fn change(&mut self, file: FileId) -> FileId {
+        let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
+        if self.changed.insert(file, node.version).is_none() {
+            node.version += 1;
+        } else {
+            // Not the first change: what was recorded first stays.
+            self.changed.insert(file, node.version - 1);
+        }
+        file
+    }
+
+    fn change_folder(&mut self, path: &VolumePath, folder: FileId) -> Result<(), VolumeError> {
+        self.check_writable(path, folder)?;
+        self.change(folder);
+        Ok(())
+    }
+
+    /// The system will let us change this; asked before anything is promised.
+    fn check_writable(&mut self, path: &VolumePath, file: FileId) -> Result<(), VolumeError> {
+        let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
+        if let (Some(disk), false) = (&node.disk, node.writable) {
+            self.disk.check_writable(disk, node.kind).map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound => VolumeError::Busy { path: path.to_string() },
+                _ => VolumeError::Denied { path: path.to_string(), source },
+            })?;
+            node.writable = true;
+        }
+        Ok(())
+    }
+
+    fn check_empty_folder(&mut self, path: &VolumePath, folder: FileId) -> Result<(), VolumeError> {
+        let node = &self.overlay.nodes[&folder];
+        if node.kind != Kind::Folder {
+            return Err(VolumeError::NotFolder { path: path.to_string() });
+        }
+        let entries = &self.overlay.entries;
+        let mut empty = !entries.iter().any(|(at, found)| at.folder == folder && found.is_some());
+        if let Some(disk) = &node.disk {
+            let listed = self.disk.list(disk, &mut |name, _| {
+                let gone = entries.get(&Place { folder, name: name.to_vec() }) == Some(&None);
+                empty &= gone;
+                empty
+            });
+            listed.map_err(|error| VolumeError::io("listing", disk, error))?;
+        }
+        if empty { Ok(()) } else { Err(VolumeError::NotEmpty { path: path.to_string() }) }
+    }
+
+    /// Where `path` leads: its last folder and name, and what is there. All folders before must be there.
+    fn resolve(&mut self, path: &VolumePath) -> Result<(Place, Option<FileId>), VolumeError> {
+        let mut at = self.overlay.nodes[&FileId::TOP].at.clone();
+        let mut found = Some(FileId::TOP);
+        for name in path.names() {
+            let folder = found.ok_or_else(|| VolumeError::not_found(path))?;
+            if self.overlay.nodes[&folder].kind != Kind::Folder {
+                return Err(VolumeError::NotFolder { path: path.to_string() });
+            }
+            at = Place { folder, name: name.to_vec() };
+            found = self.entry(path, &at)?;
+        }
+        Ok((at, found))
+    }
+
+    fn entry(&mut self, path: &VolumePath, at: &Place) -> Result<Option<FileId>, VolumeError> {
+        if let Some(found) = self.overlay.entries.get(at) {
+            return Ok(*found);
+        }
+        let Some(folder) = &self.overlay.nodes[&at.folder].disk else {
+            return Ok(None);
+        };
+        let disk = join(folder, &at.name);
+        let stat = match self.disk.stat(&disk) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|error| VolumeError::io("looking at", &disk, error))?,
+        };
+        if stat.kind == Kind::Special {
+            return Err(VolumeError::Special { path: path.to_string() });
+        }
+        let Seen { file, version } = self.table.seen(&stat);
+        if self.overlay.nodes.contains_key(&file) {
+            // One inode at two places: a hard link, or somebody moves files while we look.
+            return Err(VolumeError::SeveralNames { path: path.to_string() });
+        }
+        self.records.push(Record::Known { file, at: at.clone(), identity: stat.identity, kind: stat.kind });
+        self.overlay.nodes.insert(file, Node::met(&stat, at.clone(), disk, version));
+        self.overlay.entries.insert(at.clone(), Some(file));
+        Ok(Some(file))
+    }
+}
+
+impl Node {
+    fn met(stat: &FileStat, at: Place, disk: Vec<u8>, version: u64) -> Node {
+        Node {
+            kind: stat.kind,
+            at,
+            disk: Some(disk),
+            alive: true,
+            size: stat.stamp.size,
+            // Folders have a link for each folder in them.
+            links: if stat.kind == Kind::Folder { 1 } else { stat.links },
+            version,
+            writable: false,
+        }
+    }
+}
+
+fn check_mode(path: &VolumePath, mode: u16) -> Result<(), VolumeError> {
+    let why = "permission bits are at most 07777";
+    if mode > 0o7777 { Err(VolumeError::Invalid { path: path.to_string(), why }) } else { Ok(()) }
+}

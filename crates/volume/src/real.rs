@@ -1,0 +1,335 @@
+//! The disk of the machine. Every path is resolved below the root by `openat2`, and by a walk over its names where the
+//! kernel or a sandbox does not allow that call.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{
+    Access, AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags,
+    SeekFrom, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps,
+};
+use rustix::io::Errno;
+
+use crate::disk::{Disk, DiskFile, FileStat, Identity, Kind, Space, Stamp};
+use crate::path::split;
+
+/// A folder of this machine. It stays the same folder if it is renamed.
+pub struct RealDisk {
+    root: OwnedFd,
+    /// `openat2` is not there.
+    walk: AtomicBool,
+}
+
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+const STATX: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+impl RealDisk {
+    /// Opens a folder as the root; here, and only here, symbolic links are followed.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn open(folder: &Path) -> io::Result<RealDisk> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, folder, flags, Mode::empty())?;
+        Ok(RealDisk { root, walk: AtomicBool::new(false) })
+    }
+
+    /// A folder below the root as a disk of its own, made if it is not there.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn folder(&self, path: &[u8], make: bool) -> io::Result<RealDisk> {
+        if make {
+            match self.make_folder(path, 0o700) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => self.sync_folder(split(path).0)?,
+            }
+        }
+        let root = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        Ok(RealDisk { root, walk: AtomicBool::new(self.walk.load(Ordering::Relaxed)) })
+    }
+
+    fn resolve(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        if path.is_empty() {
+            return rustix::fs::openat(&self.root, c".", flags, mode);
+        }
+        if !self.walk.load(Ordering::Relaxed) {
+            match rustix::fs::openat2(&self.root, path, flags, mode, RESOLVE) {
+                Err(Errno::NOSYS | Errno::PERM) => self.walk.store(true, Ordering::Relaxed),
+                // A symbolic link where a folder should be.
+                Err(Errno::LOOP) => return Err(Errno::NOTDIR),
+                other => return other,
+            }
+        }
+        self.resolve_by_names(path, flags, mode)
+    }
+
+    /// What `openat2` does with [`RESOLVE`], name by name. Paths hold no `..`, so none leads up.
+    fn resolve_by_names(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+        let device = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).map(|stat| stat.st_dev);
+        let (folders, name) = split(path);
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mut at = rustix::fs::openat(&self.root, c".", step, Mode::empty())?;
+        for folder in folders.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            at = rustix::fs::openat(&at, folder, step, Mode::empty())?;
+        }
+        let found = match rustix::fs::openat(&at, name, flags, mode) {
+            Err(Errno::LOOP) => return Err(Errno::NOTDIR),
+            other => other?,
+        };
+        if device(found.as_fd())? != device(self.root.as_fd())? {
+            return Err(Errno::XDEV);
+        }
+        Ok(found)
+    }
+
+    /// The folder of `path`, for the calls that take a folder and a name.
+    fn parent<'a>(&self, path: &'a [u8]) -> Result<(OwnedFd, &'a [u8]), Errno> {
+        let (folder, name) = split(path);
+        Ok((self.resolve(folder, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?, name))
+    }
+}
+
+impl Disk for RealDisk {
+    fn stat(&self, path: &[u8]) -> io::Result<FileStat> {
+        let found = self.resolve(path, OFlags::PATH, Mode::empty())?;
+        Ok(from_statx(&rustix::fs::statx(&found, c"", AtFlags::EMPTY_PATH, STATX)?))
+    }
+
+    fn list(&self, path: &[u8], each: &mut dyn FnMut(&[u8], Kind) -> bool) -> io::Result<()> {
+        let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        for entry in Dir::read_from(&folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => match kind_of(&folder, name) {
+                    Err(Errno::NOENT) => continue,
+                    kind => kind?,
+                },
+                known => from_file_type(known),
+            };
+            if !each(name.to_bytes(), kind) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_link(&self, path: &[u8]) -> io::Result<Vec<u8>> {
+        let (folder, name) = self.parent(path)?;
+        Ok(rustix::fs::readlinkat(&folder, name, Vec::new())?.into_bytes())
+    }
+
+    fn open(&self, path: &[u8], write: bool) -> io::Result<Box<dyn DiskFile>> {
+        let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        // NONBLOCK: a pipe that took the place of a file must not hold us.
+        let fd = self.resolve(path, access | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
+        let file = RealFile(fd);
+        match file.stat()?.kind {
+            Kind::File => Ok(Box::new(file)),
+            Kind::Folder => Err(io::ErrorKind::IsADirectory.into()),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    fn create(&self, path: &[u8], mode: u16) -> io::Result<Box<dyn DiskFile>> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let fd = self.resolve(path, flags, Mode::from(0o600))?;
+        // Not by the mode of the call, from which the umask is taken.
+        rustix::fs::fchmod(&fd, Mode::from(u32::from(mode)))?;
+        Ok(Box::new(RealFile(fd)))
+    }
+
+    fn make_folder(&self, path: &[u8], mode: u16) -> io::Result<()> {
+        let (folder, name) = self.parent(path)?;
+        rustix::fs::mkdirat(&folder, name, Mode::from(0o700))?;
+        self.set_mode(path, mode)
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        let (from_folder, from_name) = self.parent(from)?;
+        let (to_folder, to_name) = self.parent(to)?;
+        Ok(rustix::fs::renameat_with(&from_folder, from_name, &to_folder, to_name, RenameFlags::empty())?)
+    }
+
+    fn unlink(&self, path: &[u8]) -> io::Result<()> {
+        let (folder, name) = self.parent(path)?;
+        Ok(rustix::fs::unlinkat(&folder, name, AtFlags::empty())?)
+    }
+
+    fn remove_folder(&self, path: &[u8]) -> io::Result<()> {
+        let (folder, name) = self.parent(path)?;
+        Ok(rustix::fs::unlinkat(&folder, name, AtFlags::REMOVEDIR)?)
+    }
+
+    fn set_mtime(&self, path: &[u8], mtime_ns: i64) -> io::Result<()> {
+        let (folder, name) = self.parent(path)?;
+        let keep = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ };
+        let time =
+            Timespec { tv_sec: mtime_ns.div_euclid(1_000_000_000), tv_nsec: mtime_ns.rem_euclid(1_000_000_000) as _ };
+        let times = Timestamps { last_access: keep, last_modification: time };
+        Ok(rustix::fs::utimensat(&folder, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    fn set_mode(&self, path: &[u8], mode: u16) -> io::Result<()> {
+        // chmodat cannot refuse symbolic links on older kernels; the callers have looked, and a link that came in
+        // between is refused here.
+        let (folder, name) = self.parent(path)?;
+        if kind_of(&folder, name)? == Kind::Symlink {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(rustix::fs::chmodat(&folder, name, Mode::from(u32::from(mode)), AtFlags::empty())?)
+    }
+
+    fn check_writable(&self, path: &[u8], kind: Kind) -> io::Result<()> {
+        match kind {
+            Kind::File => {
+                // Also finds immutable files and running programs.
+                self.resolve(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
+            }
+            Kind::Folder => {
+                let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+                rustix::fs::accessat(&folder, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?;
+            }
+            Kind::Symlink | Kind::Special => {}
+        }
+        Ok(())
+    }
+
+    fn sync_folder(&self, path: &[u8]) -> io::Result<()> {
+        let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        Ok(rustix::fs::fsync(&folder)?)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(&self.root)?)
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let stat = rustix::fs::fstatvfs(&self.root)?;
+        let files = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
+        Ok(Space { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), files })
+    }
+}
+
+/// An open file of this machine.
+struct RealFile(OwnedFd);
+
+impl DiskFile for RealFile {
+    fn stat(&self) -> io::Result<FileStat> {
+        Ok(from_statx(&rustix::fs::statx(&self.0, c"", AtFlags::EMPTY_PATH, STATX)?))
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buf.len() {
+            match rustix::io::pread(&self.0, &mut buf[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match rustix::io::pwrite(&self.0, &bytes[written..], offset + written as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        Ok(rustix::fs::ftruncate(&self.0, size)?)
+    }
+
+    fn reserve(&self, size: u64) -> io::Result<()> {
+        if size == 0 {
+            return self.set_size(0);
+        }
+        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, size) {
+            // A file system that cannot promise room: zeros are the next best.
+            Err(Errno::OPNOTSUPP) => {
+                const ZEROS: [u8; 65536] = [0; 65536];
+                let mut at = self.stat()?.stamp.size;
+                while at < size {
+                    let step = (size - at).min(ZEROS.len() as u64);
+                    self.write_at(at, &ZEROS[..step as usize])?;
+                    at += step;
+                }
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+
+    fn data_after(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
+        let start = match rustix::fs::seek(&self.0, SeekFrom::Data(offset)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => return Ok(None),
+            // A file system that does not know its holes: all is data.
+            Err(Errno::INVAL) => {
+                let size = self.stat()?.stamp.size;
+                return Ok((offset < size).then_some((offset, size)));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Some((start, rustix::fs::seek(&self.0, SeekFrom::Hole(start))?)))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(&self.0)?)
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        Ok(rustix::fs::flock(&self.0, FlockOperation::NonBlockingLockExclusive)?)
+    }
+}
+
+fn kind_of(folder: &OwnedFd, name: impl rustix::path::Arg) -> Result<Kind, Errno> {
+    let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(from_file_type(FileType::from_raw_mode(stat.st_mode)))
+}
+
+fn from_file_type(kind: FileType) -> Kind {
+    match kind {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Folder,
+        FileType::Symlink => Kind::Symlink,
+        _ => Kind::Special,
+    }
+}
+
+fn from_statx(stat: &Statx) -> FileStat {
+    let nanoseconds =
+        |time: &StatxTimestamp| time.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(time.tv_nsec));
+    let born = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+    FileStat {
+        kind: from_file_type(FileType::from_raw_mode(u32::from(stat.stx_mode))),
+        identity: Identity { inode: stat.stx_ino, born_ns: if born { nanoseconds(&stat.stx_btime) } else { 0 } },
+        stamp: Stamp {
+            size: stat.stx_size,
+            mtime_ns: nanoseconds(&stat.stx_mtime),
+            ctime_ns: nanoseconds(&stat.stx_ctime),
+        },
+        mode: stat.stx_mode & 0o7777,
+        links: stat.stx_nlink,
+    }
+}

@@ -1,0 +1,265 @@
+//! What a transaction does, in absolute terms: each record says what is so afterwards, with file ids and offsets, never
+//! "append" or "if". Applied in order by `apply`, or turned into a final state by `recover`.
+
+use crate::FileId;
+use crate::disk::{Identity, Kind};
+use crate::format::*;
+use crate::path::NAME_BYTES_MAX;
+
+/// A name in a folder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Place {
+    pub folder: FileId,
+    pub name: Vec<u8>,
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// `file` is not made by this journal and lies here; comes before whatever else names it.
+    Known {
+        file: FileId,
+        at: Place,
+        identity: Identity,
+        kind: Kind,
+    },
+    New {
+        file: FileId,
+        at: Place,
+        kind: Kind,
+        mode: u16,
+    },
+    Move {
+        file: FileId,
+        from: Place,
+        to: Place,
+        replaced: Option<FileId>,
+    },
+    Gone {
+        file: FileId,
+        at: Place,
+    },
+    Write {
+        file: FileId,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
+    Size {
+        file: FileId,
+        size: u64,
+    },
+    Time {
+        file: FileId,
+        mtime_ns: i64,
+    },
+    Mode {
+        file: FileId,
+        mode: u16,
+    },
+    Version {
+        file: FileId,
+        version: u64,
+    },
+}
+
+impl Record {
+    /// Bytes in a journal, at most: what the fixed fields take, and names and contents.
+    pub fn bytes_max(&self) -> u64 {
+        let names = match self {
+            Record::Known { at, .. } | Record::New { at, .. } | Record::Gone { at, .. } => at.name.len(),
+            Record::Move { from, to, .. } => from.name.len() + to.name.len(),
+            Record::Write { bytes, .. } => bytes.len(),
+            _ => 0,
+        };
+        64 + names as u64
+    }
+}
+
+/// Appends the records of one frame.
+pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
+    for record in records {
+        match record {
+            Record::Known { file, at, identity, kind } => {
+                put(out, TAG_KNOWN, *file);
+                put_place(out, at);
+                out.extend(identity.inode.to_le_bytes());
+                out.extend(identity.born_ns.to_le_bytes());
+                out.push(from_kind(*kind));
+            }
+            Record::New { file, at, kind, mode } => {
+                put(out, TAG_NEW, *file);
+                put_place(out, at);
+                out.push(from_kind(*kind));
+                out.extend(mode.to_le_bytes());
+            }
+            Record::Move { file, from, to, replaced } => {
+                put(out, TAG_MOVE, *file);
+                put_place(out, from);
+                put_place(out, to);
+                out.extend(replaced.map_or(0, |file| file.0).to_le_bytes());
+            }
+            Record::Gone { file, at } => {
+                put(out, TAG_GONE, *file);
+                put_place(out, at);
+            }
+            Record::Write { file, offset, bytes } => {
+                put(out, TAG_WRITE, *file);
+                out.extend(offset.to_le_bytes());
+                out.extend((bytes.len() as u32).to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
+            Record::Size { file, size } => {
+                put(out, TAG_SIZE, *file);
+                out.extend(size.to_le_bytes());
+            }
+            Record::Time { file, mtime_ns } => {
+                put(out, TAG_TIME, *file);
+                out.extend(mtime_ns.to_le_bytes());
+            }
+            Record::Mode { file, mode } => {
+                put(out, TAG_MODE, *file);
+                out.extend(mode.to_le_bytes());
+            }
+            Record::Version { file, version } => {
+                put(out, TAG_VERSION, *file);
+                out.extend(version.to_le_bytes());
+            }
+        }
+    }
+}
+
+fn put(out: &mut Vec<u8>, tag: u8, file: FileId) {
+    out.push(tag);
+    out.extend(file.0.to_le_bytes());
+}
+
+fn put_place(out: &mut Vec<u8>, place: &Place) {
+    out.extend(place.folder.0.to_le_bytes());
+    out.push(place.name.len() as u8);
+    out.extend_from_slice(&place.name);
+}
+
+fn from_kind(kind: Kind) -> u8 {
+    match kind {
+        Kind::Folder => KIND_FOLDER,
+        Kind::Symlink => KIND_SYMLINK,
+        // Special files are never in a transaction.
+        Kind::File | Kind::Special => KIND_FILE,
+    }
+}
+
+/// Reads `count` records that fill `payload`.
+///
+/// # Errors
+/// Where the payload makes no sense, and why.
+pub(crate) fn decode(payload: &[u8], count: u32) -> Result<Vec<Record>, (usize, &'static str)> {
+    let mut from = Source { bytes: payload, at: 0 };
+    let mut records = Vec::new();
+    for _ in 0..count {
+        let start = from.at;
+        records.push(from.record().map_err(|why| (start, why))?);
+    }
+    if from.at != payload.len() { Err((from.at, "bytes follow the last record")) } else { Ok(records) }
+}
+
+struct Source<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Source<'a> {
+    fn record(&mut self) -> Result<Record, &'static str> {
+        let tag = self.array::<1>()?[0];
+        let file = self.file()?;
+        Ok(match tag {
+            TAG_KNOWN => Record::Known {
+                file,
+                at: self.place()?,
+                identity: Identity { inode: self.u64()?, born_ns: self.u64()? as i64 },
+                kind: self.kind()?,
+            },
+            TAG_NEW => {
+                let (at, kind, mode) = (self.place()?, self.kind()?, self.mode()?);
+                if kind == Kind::Symlink {
+                    return Err("a symbolic link is made");
+                }
+                Record::New { file, at, kind, mode }
+            }
+            TAG_MOVE => Record::Move {
+                file,
+                from: self.place()?,
+                to: self.place()?,
+                replaced: Some(FileId(self.u64()?)).filter(|file| file.0 != 0),
+            },
+            TAG_GONE => Record::Gone { file, at: self.place()? },
+            TAG_WRITE => {
+                let offset = self.u64()?;
+                let count = u32::from_le_bytes(self.array()?) as usize;
+                if offset.checked_add(count as u64).is_none_or(|end| end > i64::MAX as u64) {
+                    return Err("a write ends after the longest file");
+                }
+                Record::Write { file, offset, bytes: self.take(count)?.to_vec() }
+            }
+            TAG_SIZE => match self.u64()? {
+                size if size > i64::MAX as u64 => return Err("a size is over that of the longest file"),
+                size => Record::Size { file, size },
+            },
+            TAG_TIME => Record::Time { file, mtime_ns: self.u64()? as i64 },
+            TAG_MODE => Record::Mode { file, mode: self.mode()? },
+            TAG_VERSION => Record::Version { file, version: self.u64()? },
+            _ => return Err("a record of an unknown kind"),
+        })
+    }
+
+    fn take(&mut self, count: usize) -> Result<&'a [u8], &'static str> {
+        let rest = &self.bytes[self.at..];
+        let taken = rest.get(..count).ok_or("a record ends after the payload")?;
+        self.at += count;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
+        let taken = self.take(N)?;
+        Ok(std::array::from_fn(|index| taken[index]))
+    }
+
+    fn u64(&mut self) -> Result<u64, &'static str> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn file(&mut self) -> Result<FileId, &'static str> {
+        match self.u64()? {
+            0 => Err("file id 0"),
+            id => Ok(FileId(id)),
+        }
+    }
+
+    fn mode(&mut self) -> Result<u16, &'static str> {
+        match u16::from_le_bytes(self.array()?) {
+            mode if mode > 0o7777 => Err("permission bits over 07777"),
+            mode => Ok(mode),
+        }
+    }
+
+    fn kind(&mut self) -> Result<Kind, &'static str> {
+        match self.array::<1>()?[0] {
+            KIND_FILE => Ok(Kind::File),
+            KIND_FOLDER => Ok(Kind::Folder),
+            KIND_SYMLINK => Ok(Kind::Symlink),
+            _ => Err("an unknown kind of file"),
+        }
+    }
+
+    fn place(&mut self) -> Result<Place, &'static str> {
+        let folder = self.file()?;
+        let count = self.array::<1>()?[0] as usize;
+        let name = self.take(count)?;
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name == b"." || name == b".." {
+            return Err("a name that cannot be");
+        }
+        if name.contains(&b'/') || name.contains(&0) {
+            return Err("a name that cannot be");
+        }
+        Ok(Place { folder, name: name.to_vec() })
+    }
+}

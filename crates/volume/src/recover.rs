@@ -1,0 +1,370 @@
+//! Recovery: from a checkpoint of which an unknown part of the later changes reached the disk, and the journal of these
+//! changes, to the state after the journal.
+//!
+//! Records are not replayed one by one, since a rename or a removal that is on the disk already cannot be repeated.
+//! Instead the journal is read as a whole into the *final state* of every name and file that it touches, and the disk is
+//! brought there, whatever part of it is there already:
+//!
+//! 1. *Old* files (older than the checkpoint) that were renamed are looked for, by inode, at every place that the journal
+//!    ever gave them, and moved aside into our own folder. A rename is atomic, so each is at one of them.
+//! 2. Every name that the journal touches is cleared: what is there now is dead, or *young* (made by the journal).
+//! 3. Young files are made anew, old ones put in their last place.
+//! 4. Writes are repeated in order, file by file. A byte that none of them touches is as it was at the checkpoint, one
+//!    that is touched gets its last value: repeating is harmless.
+//!
+//! A recovery that is interrupted is begun anew; the folder of step 1 is one more place to look at. A folder that should
+//! go but holds something that the journal does not know goes to `.runnel/lost`, never away.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
+
+use crate::apply::open_for_writing;
+use crate::disk::{Disk, Identity, Kind};
+use crate::path::{OWN_FOLDER, join};
+use crate::record::{Place, Record};
+use crate::table::{Table, Tracked};
+use crate::{FileId, VolumeError};
+
+#[derive(Debug)]
+struct Node {
+    kind: Kind,
+    /// Of an old file; a young one has none that we know.
+    identity: Option<Identity>,
+    mode: u16,
+    /// Every place that it ever had.
+    chain: Vec<Place>,
+    /// The last one; `None` if it was removed.
+    at: Option<Place>,
+    version: Option<u64>,
+    /// In its last place on the disk.
+    placed: bool,
+}
+
+/// What a recovery did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Group commits that were in the journal.
+    pub groups: u64,
+    /// A group commit that nobody was told of was cut off.
+    pub torn: bool,
+    /// Files and folders that the journal speaks of and that are not there: removed behind the server's back.
+    pub missing: u64,
+    /// Folders with unknown contents, moved to `.runnel/lost`.
+    pub lost: u64,
+}
+
+struct Recovery<'a> {
+    disk: &'a dyn Disk,
+    nodes: BTreeMap<FileId, Node>,
+    /// The names that the journal touches, and what they are in the end.
+    entries: BTreeMap<Place, Option<FileId>>,
+    /// Where on the disk the files are or may be.
+    found: HashMap<FileId, BTreeSet<Vec<u8>>>,
+    /// Version of the top folder.
+    top: Option<u64>,
+    result: Recovered,
+}
+
+/// Brings the disk and the table to the state after `records`. The caller syncs and writes the checkpoint.
+pub(crate) fn recover(
+    disk: &dyn Disk,
+    records: &[Record],
+    sequence: u64,
+    table: &mut Table,
+) -> Result<Recovered, VolumeError> {
+    let mut recovery = Recovery {
+        disk,
+        nodes: BTreeMap::new(),
+        entries: BTreeMap::new(),
+        found: HashMap::new(),
+        top: None,
+        result: Recovered::default(),
+    };
+    for record in records {
+        recovery.note(record);
+        if let Record::New { file, .. } = record {
+            table.next = table.next.max(file.0 + 1);
+        }
+    }
+    let failed = |error| VolumeError::io("recovering", b"", error);
+    recovery.search().map_err(failed)?;
+    recovery.move_aside().map_err(failed)?;
+    recovery.search().map_err(failed)?;
+    recovery.clear().map_err(failed)?;
+    let files: Vec<FileId> = recovery.nodes.keys().copied().collect();
+    for file in &files {
+        recovery.place(*file).map_err(failed)?;
+    }
+    recovery.redo(records).map_err(failed)?;
+    for file in files.into_iter().chain([FileId::TOP]) {
+        recovery.stamp(file, sequence, table).map_err(failed)?;
+    }
+    Ok(recovery.result)
+}
+
+impl Recovery<'_> {
+    fn note(&mut self, record: &Record) {
+        match record {
+            Record::Known { file, at, identity, kind } => {
+                let node = || Node {
+                    kind: *kind,
+                    identity: Some(*identity),
+                    mode: 0,
+                    chain: vec![at.clone()],
+                    at: Some(at.clone()),
+                    version: None,
+                    placed: false,
+                };
+                self.nodes.entry(*file).or_insert_with(node);
+            }
+            Record::New { file, at, kind, mode } => {
+                let node = Node {
+                    kind: *kind,
+                    identity: None,
+                    mode: *mode,
+                    chain: vec![at.clone()],
+                    at: Some(at.clone()),
+                    version: None,
+                    placed: false,
+                };
+                self.nodes.insert(*file, node);
+                self.entries.insert(at.clone(), Some(*file));
+            }
+            Record::Move { file, from, to, replaced } => {
+                self.entries.insert(from.clone(), None);
+                self.entries.insert(to.clone(), Some(*file));
+                if let Some(node) = replaced.and_then(|replaced| self.nodes.get_mut(&replaced)) {
+                    node.at = None;
+                }
+                if let Some(node) = self.nodes.get_mut(file) {
+                    node.chain.push(to.clone());
+                    node.at = Some(to.clone());
+                }
+            }
+            Record::Gone { file, at } => {
+                self.entries.insert(at.clone(), None);
+                if let Some(node) = self.nodes.get_mut(file) {
+                    node.at = None;
+                }
+            }
+            Record::Version { file: FileId::TOP, version } => self.top = Some(*version),
+            Record::Version { file, version } => {
+                if let Some(node) = self.nodes.get_mut(file) {
+                    node.version = Some(*version);
+                }
+            }
+            Record::Write { .. } | Record::Size { .. } | Record::Time { .. } | Record::Mode { .. } => {}
+        }
+    }
+
+    /// Finds where files are, from the top, until nothing new is found. Of a young folder every folder counts that lies
+    /// where it was and is no living old one: too many do no harm, since files in them are told by their inode.
+    fn search(&mut self) -> io::Result<()> {
+        self.found.clear();
+        self.found.entry(FileId::TOP).or_default().insert(Vec::new());
+        let living: HashSet<Identity> =
+            self.nodes.values().filter(|node| node.at.is_some()).filter_map(|node| node.identity).collect();
+        loop {
+            let mut new = Vec::new();
+            for (file, node) in &self.nodes {
+                let mut paths: Vec<Vec<u8>> = Vec::new();
+                if node.identity.is_some() {
+                    paths.push(aside(*file));
+                }
+                for at in &node.chain {
+                    paths.extend(self.found.get(&at.folder).into_iter().flatten().map(|path| join(path, &at.name)));
+                }
+                for path in paths {
+                    if self.found.get(file).is_some_and(|found| found.contains(&path)) {
+                        continue;
+                    }
+                    let Some(stat) = there(self.disk.stat(&path))? else {
+                        continue;
+                    };
+                    let is_it = match node.identity {
+                        Some(identity) => stat.identity == identity && stat.kind == node.kind,
+                        None => {
+                            node.kind == Kind::Folder && stat.kind == Kind::Folder && !living.contains(&stat.identity)
+                        }
+                    };
+                    if is_it {
+                        new.push((*file, path));
+                    }
+                }
+            }
+            if new.is_empty() {
+                return Ok(());
+            }
+            for (file, path) in new {
+                self.found.entry(file).or_default().insert(path);
+            }
+        }
+    }
+
+    /// Whether the file was there at the checkpoint, is still, and has a name that the journal touched.
+    fn is_moved(&self, node: &Node) -> bool {
+        node.identity.is_some() && node.at.as_ref().is_some_and(|at| self.entries.contains_key(at))
+    }
+
+    fn move_aside(&mut self) -> io::Result<()> {
+        let mut moves = Vec::new();
+        for (file, node) in &self.nodes {
+            if self.is_moved(node)
+                && let Some(path) = self.found.get(file).and_then(|found| found.iter().next())
+                && *path != aside(*file)
+            {
+                moves.push((path.clone(), *file));
+            }
+        }
+        if moves.is_empty() {
+            return Ok(());
+        }
+        make_own_folder(self.disk, b"moved")?;
+        // What lies deeper first, so that the paths of the others stay right.
+        moves.sort_by_key(|(path, _)| std::cmp::Reverse(path.iter().filter(|byte| **byte == b'/').count()));
+        for (path, file) in moves {
+            self.disk.rename(&path, &aside(file))?;
+        }
+        Ok(())
+    }
+
+    /// Removes whatever bears a name that the journal touched.
+    fn clear(&mut self) -> io::Result<()> {
+        let mut paths = BTreeSet::new();
+        for at in self.entries.keys() {
+            paths.extend(self.found.get(&at.folder).into_iter().flatten().map(|path| join(path, &at.name)));
+        }
+        let mut paths: Vec<_> = paths.into_iter().collect();
+        paths.sort_by_key(|path| std::cmp::Reverse(path.iter().filter(|byte| **byte == b'/').count()));
+        for path in paths {
+            let Some(stat) = there(self.disk.stat(&path))? else {
+                continue;
+            };
+            if stat.kind != Kind::Folder {
+                self.disk.unlink(&path)?;
+                continue;
+            }
+            match self.disk.remove_folder(&path) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                    make_own_folder(self.disk, b"lost")?;
+                    let name = format!(".runnel/lost/{}-{}", stat.identity.inode, stat.stamp.ctime_ns);
+                    self.disk.rename(&path, name.as_bytes())?;
+                    self.result.lost += 1;
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a living file in its last place, its folders first. Returns whether it is there.
+    fn place(&mut self, file: FileId) -> io::Result<bool> {
+        let Some(node) = self.nodes.get(&file) else {
+            return Ok(file == FileId::TOP);
+        };
+        let Some(at) = node.at.clone() else {
+            return Ok(false);
+        };
+        if node.placed {
+            return Ok(true);
+        }
+        let (identity, kind, mode) = (node.identity, node.kind, node.mode);
+        let mut placed = self.place(at.folder)?;
+        if placed {
+            let path = self.path(file);
+            match identity {
+                Some(identity) if !self.entries.contains_key(&at) => {
+                    placed = there(self.disk.stat(&path))?.is_some_and(|stat| stat.identity == identity);
+                }
+                Some(_) => placed = there(self.disk.rename(&aside(file), &path))?.is_some(),
+                None if kind == Kind::Folder => self.disk.make_folder(&path, mode)?,
+                None => drop(self.disk.create(&path, mode)?),
+            }
+        }
+        if let Some(node) = self.nodes.get_mut(&file) {
+            node.placed = placed;
+            if !placed {
+                // Only once.
+                node.at = None;
+                self.result.missing += 1;
+            }
+        }
+        Ok(placed)
+    }
+
+    fn redo(&mut self, records: &[Record]) -> io::Result<()> {
+        let mut open = None;
+        for record in records {
+            let file = match record {
+                Record::Write { file, .. }
+                | Record::Size { file, .. }
+                | Record::Time { file, .. }
+                | Record::Mode { file, .. } => *file,
+                _ => continue,
+            };
+            if !self.nodes.get(&file).is_some_and(|node| node.placed) {
+                continue;
+            }
+            let path = self.path(file);
+            if let Record::Write { .. } | Record::Size { .. } = record
+                && open.as_ref().is_none_or(|(before, _)| *before != file)
+            {
+                open = Some((file, open_for_writing(self.disk, &path)?));
+            }
+            match (record, &open) {
+                (Record::Write { offset, bytes, .. }, Some((_, open))) => open.write_at(*offset, bytes)?,
+                (Record::Size { size, .. }, Some((_, open))) => open.set_size(*size)?,
+                (Record::Time { mtime_ns, .. }, _) => self.disk.set_mtime(&path, *mtime_ns)?,
+                (Record::Mode { mode, .. }, _) => self.disk.set_mode(&path, *mode)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn stamp(&self, file: FileId, sequence: u64, table: &mut Table) -> io::Result<()> {
+        let version = match self.nodes.get(&file) {
+            None => self.top,
+            Some(node) if node.placed => node.version,
+            Some(_) => {
+                table.remove(file);
+                None
+            }
+        };
+        if let Some(version) = version {
+            let stat = self.disk.stat(&self.path(file))?;
+            table.insert(file, Tracked { identity: stat.identity, version, stamp: stat.stamp, changed: sequence });
+        }
+        Ok(())
+    }
+
+    fn path(&self, file: FileId) -> Vec<u8> {
+        match self.nodes.get(&file).and_then(|node| node.at.as_ref()) {
+            Some(at) => join(&self.path(at.folder), &at.name),
+            None => Vec::new(),
+        }
+    }
+}
+
+/// Where an old file waits for its last place.
+fn aside(file: FileId) -> Vec<u8> {
+    [OWN_FOLDER, format!("/moved/{file}").as_bytes()].concat()
+}
+
+pub(crate) fn make_own_folder(disk: &dyn Disk, name: &[u8]) -> io::Result<()> {
+    for path in [OWN_FOLDER.to_vec(), join(OWN_FOLDER, name)] {
+        match disk.make_folder(&path, 0o700) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// `None` if there is nothing of this name, or a file where a folder should be.
+fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        other => other.map(Some),
+    }
+}

@@ -1,0 +1,66 @@
+//! Room that is kept for what was promised. A file of our own takes the bytes that the transactions of one group may need;
+//! if the disk turns out to be full while they are applied, which is after they were acknowledged, the file is emptied
+//! and there is room. No new transaction that needs room is accepted until it is filled again.
+
+use std::io;
+
+use crate::VolumeError;
+use crate::disk::{Disk, DiskFile, is_full};
+use crate::path::{OWN_FOLDER, join};
+use crate::recover::make_own_folder;
+
+/// Room for what a file system needs besides what we count, bytes.
+const SLACK_BYTES: u64 = 128 << 10;
+
+/// What small transactions need; kept at hand, so that they cost no system call.
+const USUAL_BYTES: u64 = 1 << 20;
+
+pub(crate) struct Reserve {
+    file: Box<dyn DiskFile>,
+    bytes: u64,
+}
+
+impl Reserve {
+    /// Opens the reserve, empty: recovery comes first.
+    pub fn open(disk: &dyn Disk) -> io::Result<Reserve> {
+        let path = join(OWN_FOLDER, b"reserve");
+        let file = match disk.open(&path, true) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => disk.create(&path, 0o600)?,
+            other => other?,
+        };
+        file.set_size(0)?;
+        Ok(Reserve { file, bytes: 0 })
+    }
+
+    /// The folder of the reserve, which may not be that of the journal.
+    pub fn make_folder(disk: &dyn Disk) -> io::Result<()> {
+        make_own_folder(disk, b"lost")
+    }
+
+    /// Keeps room for `bytes`; nothing is needed for none.
+    pub fn ensure(&mut self, bytes: u64) -> Result<(), VolumeError> {
+        if bytes == 0 || bytes + SLACK_BYTES <= self.bytes {
+            return Ok(());
+        }
+        let least = bytes + SLACK_BYTES;
+        for wanted in [least.max(USUAL_BYTES), least] {
+            match self.file.reserve(wanted) {
+                Ok(()) => {
+                    self.bytes = wanted;
+                    return Ok(());
+                }
+                Err(error) if is_full(&error) => {
+                    let _ = self.file.set_size(self.bytes);
+                }
+                Err(error) => return Err(VolumeError::io("reserving room in", b".runnel/reserve", error)),
+            }
+        }
+        Err(VolumeError::NoSpace { what: "the disk is full" })
+    }
+
+    /// Gives the room back to the disk.
+    pub fn release(&mut self) -> io::Result<()> {
+        self.bytes = 0;
+        self.file.set_size(0)
+    }
+}

@@ -1,0 +1,363 @@
+//! A disk in memory that forgets on a crash what was not synced, chosen by a seed.
+//!
+//! Of a file, any of the sectors, the size and the attributes that were changed since the last sync may be lost, each by
+//! itself. Changes of names may be lost too, in any choice that a journaling or soft-updates file system can leave: a
+//! rename is one change; of changes of the same name none is kept without those before it; a folder is not removed
+//! before what was in it was moved out, nothing appears in a folder that is not there yet, and renames of folders keep
+//! their order. Now and then something reaches the disk without any sync, as on a real one.
+//!
+//! Every changing call is counted, so that a test can stop the machine at the N-th: that call has its effect or not, then
+//! every call fails until [`SimulatedDisk::restart`]. Clones are the same disk.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use units::Rng;
+
+use crate::disk::{Disk, DiskFile, FileStat, Kind, Space};
+use crate::path::{join, split};
+use crate::world::{SECTOR_BYTES, World};
+
+/// A disk in memory.
+#[derive(Clone)]
+pub struct SimulatedDisk {
+    world: Arc<Mutex<World>>,
+    folder: Vec<u8>,
+}
+
+impl SimulatedDisk {
+    /// An empty disk; `seed` chooses what a crash loses.
+    pub fn new(seed: u64) -> SimulatedDisk {
+        SimulatedDisk { world: Arc::new(Mutex::new(World::new(seed))), folder: Vec::new() }
+    }
+
+    /// A folder of this disk as a root of its own; it need not be there yet.
+    pub fn folder(&self, path: &[u8]) -> SimulatedDisk {
+        SimulatedDisk { world: self.world.clone(), folder: join(&self.folder, path) }
+    }
+
+    /// Changing calls so far.
+    pub fn changes(&self) -> u64 {
+        self.world().changes
+    }
+
+    /// Stops the machine at this changing call, counted from 1 since the disk was made.
+    pub fn crash_at(&self, change: Option<u64>) {
+        self.world().crash_at = change;
+    }
+
+    /// Whether the machine was stopped.
+    pub fn is_down(&self) -> bool {
+        self.world().down
+    }
+
+    /// Limits the bytes of all files together.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.world().capacity_bytes = bytes;
+    }
+
+    /// The machine comes up again, with what the crash left.
+    pub fn restart(&self) {
+        let world = &mut *self.world();
+        world.crash();
+        world.down = false;
+        world.crash_at = None;
+        world.locks.clear();
+    }
+
+    /// Makes a symbolic link, which volumes only show.
+    ///
+    /// # Errors
+    /// As [`Disk::create`].
+    pub fn symlink(&self, target: &[u8], path: &[u8]) -> io::Result<()> {
+        self.change(|world| {
+            let (folder, name) = world.vacant(&self.full(path))?;
+            let inode = world.inode(Kind::Symlink, 0o777, target.to_vec());
+            world.set_names(vec![(folder, name, Some(inode))], None, None);
+            Ok(())
+        })
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn full(&self, path: &[u8]) -> Vec<u8> {
+        if path.is_empty() { self.folder.clone() } else { join(&self.folder, path) }
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&World) -> io::Result<T>) -> io::Result<T> {
+        let world = self.world();
+        if world.down { Err(down()) } else { look(&world) }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut World) -> io::Result<T>) -> io::Result<T> {
+        let world = &mut *self.world();
+        if world.down {
+            return Err(down());
+        }
+        world.changes += 1;
+        world.clock += 1;
+        if Some(world.changes) == world.crash_at {
+            if world.rng.below(2) == 0 {
+                let _ = change(world);
+            }
+            world.down = true;
+            return Err(down());
+        }
+        if world.rng.below(16) == 0 {
+            world.write_back();
+        }
+        change(world)
+    }
+
+    fn handle(&self, inode: u64) -> Box<dyn DiskFile> {
+        Box::new(SimulatedFile { disk: self.clone(), inode, locked: Mutex::new(false) })
+    }
+}
+
+fn down() -> io::Error {
+    io::Error::other("the machine is down")
+}
+
+impl Disk for SimulatedDisk {
+    fn stat(&self, path: &[u8]) -> io::Result<FileStat> {
+        self.look(|world| world.stat(world.find(&self.full(path))?))
+    }
+
+    fn list(&self, path: &[u8], each: &mut dyn FnMut(&[u8], Kind) -> bool) -> io::Result<()> {
+        let names = self.look(|world| {
+            let names = &world.get(world.find_folder(&self.full(path))?)?.names;
+            let kind = |inode: &u64| world.inodes.get(inode).map_or(Kind::Special, |inode| inode.kind);
+            Ok(names.iter().map(|(name, inode)| (name.clone(), kind(inode))).collect::<Vec<_>>())
+        })?;
+        let _ = names.iter().all(|(name, kind)| each(name, *kind));
+        Ok(())
+    }
+
+    fn read_link(&self, path: &[u8]) -> io::Result<Vec<u8>> {
+        self.look(|world| Ok(world.get(world.find(&self.full(path))?)?.target.clone()))
+    }
+
+    fn open(&self, path: &[u8], _write: bool) -> io::Result<Box<dyn DiskFile>> {
+        let inode = self.look(|world| {
+            let inode = world.find(&self.full(path))?;
+            match world.get(inode)?.kind {
+                Kind::File => Ok(inode),
+                Kind::Folder => Err(io::ErrorKind::IsADirectory.into()),
+                _ => Err(io::ErrorKind::InvalidInput.into()),
+            }
+        })?;
+        Ok(self.handle(inode))
+    }
+
+    fn create(&self, path: &[u8], mode: u16) -> io::Result<Box<dyn DiskFile>> {
+        let inode = self.change(|world| {
+            let (folder, name) = world.vacant(&self.full(path))?;
+            let inode = world.inode(Kind::File, mode, Vec::new());
+            world.set_names(vec![(folder, name, Some(inode))], None, None);
+            Ok(inode)
+        })?;
+        Ok(self.handle(inode))
+    }
+
+    fn make_folder(&self, path: &[u8], mode: u16) -> io::Result<()> {
+        self.change(|world| {
+            let (folder, name) = world.vacant(&self.full(path))?;
+            let inode = world.inode(Kind::Folder, mode, Vec::new());
+            world.set_names(vec![(folder, name, Some(inode))], Some(inode), None);
+            Ok(())
+        })
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        self.change(|world| {
+            let (from, to) = (self.full(from), self.full(to));
+            let inode = world.find(&from)?;
+            let ((from_folder, from_name), (to_folder, to_name)) = (split(&from), split(&to));
+            let (from_folder, to_folder) = (world.find_folder(from_folder)?, world.find_folder(to_folder)?);
+            let is_folder = world.get(inode)?.kind == Kind::Folder;
+            let mut removed = None;
+            if let Some(replaced) = world.get(to_folder)?.names.get(to_name).copied() {
+                let there = world.get(replaced)?;
+                match (is_folder, there.kind == Kind::Folder) {
+                    (true, false) => return Err(io::ErrorKind::NotADirectory.into()),
+                    (false, true) => return Err(io::ErrorKind::IsADirectory.into()),
+                    (true, true) if !there.names.is_empty() => return Err(io::ErrorKind::DirectoryNotEmpty.into()),
+                    (true, true) => removed = Some(replaced),
+                    (false, false) => world.bury(replaced),
+                }
+            }
+            let sets = vec![(from_folder, from_name.to_vec(), None), (to_folder, to_name.to_vec(), Some(inode))];
+            world.set_names(sets, None, removed);
+            let clock = world.clock;
+            world.get_mut(inode)?.current.ctime_ns = clock;
+            Ok(())
+        })
+    }
+
+    fn unlink(&self, path: &[u8]) -> io::Result<()> {
+        self.change(|world| {
+            let path = self.full(path);
+            let inode = world.find(&path)?;
+            if world.get(inode)?.kind == Kind::Folder {
+                return Err(io::ErrorKind::IsADirectory.into());
+            }
+            let (folder, name) = split(&path);
+            let folder = world.find_folder(folder)?;
+            world.bury(inode);
+            world.set_names(vec![(folder, name.to_vec(), None)], None, None);
+            Ok(())
+        })
+    }
+
+    fn remove_folder(&self, path: &[u8]) -> io::Result<()> {
+        self.change(|world| {
+            let path = self.full(path);
+            let inode = world.find_folder(&path)?;
+            if !world.get(inode)?.names.is_empty() {
+                return Err(io::ErrorKind::DirectoryNotEmpty.into());
+            }
+            let (folder, name) = split(&path);
+            let folder = world.find_folder(folder)?;
+            world.set_names(vec![(folder, name.to_vec(), None)], None, Some(inode));
+            Ok(())
+        })
+    }
+
+    fn set_mtime(&self, path: &[u8], mtime_ns: i64) -> io::Result<()> {
+        self.change(|world| {
+            let inode = world.find(&self.full(path))?;
+            let clock = world.clock;
+            let content = &mut world.get_mut(inode)?.current;
+            (content.mtime_ns, content.ctime_ns) = (mtime_ns, clock);
+            Ok(())
+        })
+    }
+
+    fn set_mode(&self, path: &[u8], mode: u16) -> io::Result<()> {
+        self.change(|world| {
+            let inode = world.find(&self.full(path))?;
+            let clock = world.clock;
+            let content = &mut world.get_mut(inode)?.current;
+            (content.mode, content.ctime_ns) = (mode, clock);
+            Ok(())
+        })
+    }
+
+    fn check_writable(&self, path: &[u8], _kind: Kind) -> io::Result<()> {
+        self.stat(path).map(|_| ())
+    }
+
+    fn sync_folder(&self, path: &[u8]) -> io::Result<()> {
+        self.change(|world| {
+            let folder = world.find_folder(&self.full(path))?;
+            world.sync_names(|_, change| change.sets.iter().any(|(at, ..)| *at == folder));
+            Ok(())
+        })
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.change(|world| {
+            world.sync_names(|_, _| true);
+            for inode in world.inodes.values_mut() {
+                inode.durable = inode.current.clone();
+            }
+            Ok(())
+        })
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.look(|world| {
+            let bytes = world.capacity_bytes.map_or(u64::MAX, |capacity| capacity.saturating_sub(world.used_bytes));
+            Ok(Space { bytes, files: u64::MAX })
+        })
+    }
+}
+
+struct SimulatedFile {
+    disk: SimulatedDisk,
+    inode: u64,
+    locked: Mutex<bool>,
+}
+
+impl DiskFile for SimulatedFile {
+    fn stat(&self) -> io::Result<FileStat> {
+        self.disk.look(|world| world.stat(self.inode))
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.disk.look(|world| {
+            let content = &world.get(self.inode)?.current;
+            let count = (buf.len() as u64).min(content.size.saturating_sub(offset)) as usize;
+            let mut done = 0;
+            while done < count {
+                let at = offset + done as u64;
+                let from = (at % SECTOR_BYTES) as usize;
+                let step = (SECTOR_BYTES as usize - from).min(count - done);
+                match content.sectors.get(&(at / SECTOR_BYTES)) {
+                    Some(sector) => buf[done..done + step].copy_from_slice(&sector[from..from + step]),
+                    None => buf[done..done + step].fill(0),
+                }
+                done += step;
+            }
+            Ok(count)
+        })
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.disk.change(|world| world.write(self.inode, offset, bytes))
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.disk.change(|world| world.set_size(self.inode, size))
+    }
+
+    fn reserve(&self, size: u64) -> io::Result<()> {
+        self.disk.change(|world| {
+            (0..size.div_ceil(SECTOR_BYTES)).try_for_each(|index| world.allocate(self.inode, index))?;
+            let content = &mut world.get_mut(self.inode)?.current;
+            content.size = content.size.max(size);
+            world.touch(self.inode)
+        })
+    }
+
+    fn data_after(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
+        self.disk.look(|world| {
+            let content = &world.get(self.inode)?.current;
+            let Some((start, _)) = content.sectors.range(offset / SECTOR_BYTES..).next() else {
+                return Ok(None);
+            };
+            let mut end = *start;
+            while content.sectors.contains_key(&end) {
+                end += 1;
+            }
+            Ok(Some(((start * SECTOR_BYTES).max(offset), (end * SECTOR_BYTES).min(content.size))))
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.change(|world| {
+            let inode = world.get_mut(self.inode)?;
+            inode.durable = inode.current.clone();
+            Ok(())
+        })
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        let world = &mut *self.disk.world();
+        if !world.locks.insert(self.inode) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        *self.locked.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        Ok(())
+    }
+}
+
+impl Drop for SimulatedFile {
+    fn drop(&mut self) {
+        if *self.locked.lock().unwrap_or_else(PoisonError::into_inner) {
+            self.disk.world().locks.remove(&self.inode);
+        }
+    }
+}

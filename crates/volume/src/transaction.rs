@@ -1,0 +1,124 @@
+//! What a writer asks for: a list of operations that take effect together or not at all.
+
+use units::Moment;
+
+use crate::{Seen, VolumePath};
+
+/// Operations of one transaction; a longer list is two transactions.
+pub const OPERATIONS_MAX: usize = 4096;
+
+/// Who writes or leases: a number that the caller chose for a device or a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holder(pub u64);
+
+/// One change. `base` is what the writer saw of the file before the transaction: if that is not there any more, the whole
+/// transaction is a [`crate::VolumeError::Conflict`]. Without a base the writer accepts whatever is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Writes at an offset; a gap before it becomes a hole.
+    Write {
+        /// The file.
+        path: VolumePath,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Where, in bytes.
+        offset: u64,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// Writes at the end.
+    Append {
+        /// The file.
+        path: VolumePath,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// Cuts or extends with a hole.
+    Truncate {
+        /// The file.
+        path: VolumePath,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// New size in bytes.
+        size: u64,
+    },
+    /// Makes an empty file.
+    Create {
+        /// The file.
+        path: VolumePath,
+        /// Permission bits (07777).
+        mode: u16,
+        /// Fail if it exists; otherwise a file that exists stays as it is.
+        exclusive: bool,
+    },
+    /// Makes a folder.
+    MakeFolder {
+        /// The folder.
+        path: VolumePath,
+        /// Permission bits (07777).
+        mode: u16,
+    },
+    /// Renames a file, folder or symbolic link.
+    Rename {
+        /// From here.
+        from: VolumePath,
+        /// What the writer saw there.
+        base: Option<Seen>,
+        /// To here.
+        to: VolumePath,
+        /// Replace a file, or an empty folder by a folder; otherwise fail if there is something.
+        replace: bool,
+    },
+    /// Removes a file or symbolic link.
+    Unlink {
+        /// The file.
+        path: VolumePath,
+        /// What the writer saw.
+        base: Option<Seen>,
+    },
+    /// Removes an empty folder.
+    RemoveFolder {
+        /// The folder.
+        path: VolumePath,
+    },
+    /// Sets the time of the last change; not of symbolic links.
+    SetTime {
+        /// The file or folder.
+        path: VolumePath,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Nanoseconds since 1970.
+        mtime_ns: i64,
+    },
+    /// Sets the permission bits; not of symbolic links.
+    SetMode {
+        /// The file or folder.
+        path: VolumePath,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Permission bits (07777).
+        mode: u16,
+    },
+}
+
+/// What one writer wants to happen as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transaction {
+    /// Who writes, for leases.
+    pub holder: Holder,
+    /// When, for leases.
+    pub now: Moment,
+    /// Time of the last change that written files get, nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// In this order.
+    pub operations: Vec<Operation>,
+}
+
+/// A transaction on stable storage, and in the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// For each operation the file it was about, with its version after the transaction: the next base.
+    pub versions: Vec<Seen>,
+}

@@ -1,0 +1,476 @@
+//! The volume as its server sees it: looking, reading, committing, leasing.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLockReadGuard};
+use std::time::Duration;
+
+use units::Moment;
+
+use crate::disk::{Disk, DiskFile, FileStat, Kind};
+use crate::lease::LeaseKind;
+use crate::path::OWN_FOLDER;
+use crate::real::RealDisk;
+use crate::recover::Recovered;
+use crate::table::Table;
+use crate::writer::{Shared, Writer, scan};
+use crate::{Committed, FileId, Holder, Mode, Options, Seen, Transaction, VolumeError, VolumePath};
+
+/// Bytes that one call reads at most: what a reader may hold up a commit for.
+pub const READ_BYTES_MAX: u64 = 4 << 20;
+
+/// Blocks that one call of [`Volume::block_table`] tells of at most.
+pub const TABLE_BLOCKS_MAX: u32 = 1 << 20;
+
+/// Entries of one page of a listing, at most.
+pub const LIST_ENTRIES_MAX: usize = 4096;
+
+/// Entries of a folder that can be listed; each page looks at all of them.
+pub const FOLDER_ENTRIES_MAX: usize = 1_000_000;
+
+/// Transactions that share one sync, at most.
+const GROUP_MAX: usize = 64;
+
+/// How often a read is repeated when the file changes behind our back while it is read.
+const READ_TRIES: usize = 4;
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Id and version.
+    pub seen: Seen,
+    /// What it is; never [`Kind::Special`].
+    pub kind: Kind,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of a data block; the last block of a file may be shorter.
+    pub block_bytes: u32,
+    /// Time of the last change of the content, nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// Permission bits (07777).
+    pub mode: u16,
+}
+
+/// Whole blocks of one version of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// Id and version that all of the bytes belong to.
+    pub seen: Seen,
+    /// Size of the file in this version, bytes.
+    pub size: u64,
+    /// Index of the first block.
+    pub first: u64,
+    /// The blocks; shorter than asked for only at the end of the file.
+    pub bytes: Vec<u8>,
+}
+
+/// Which blocks of a file hold data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockTable {
+    /// Id and version.
+    pub seen: Seen,
+    /// Size of the file, bytes.
+    pub size: u64,
+    /// Index of the first block told of.
+    pub first: u64,
+    /// For each block whether it may hold anything but zeros; ends with the file.
+    pub present: Vec<bool>,
+}
+
+/// One entry of a folder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// One page of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// Id and version of the folder; if it differs from page to page, the folder changed meanwhile.
+    pub seen: Seen,
+    /// In order of names.
+    pub entries: Vec<Entry>,
+    /// There are more after the last one.
+    pub more: bool,
+}
+
+/// An open volume. All calls block, and may be made from several threads.
+pub struct Volume {
+    shared: Arc<Shared>,
+    writer: Option<Mutex<Writer>>,
+    options: Options,
+    recovered: Recovered,
+    queue: Mutex<Queue>,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Arc<Ticket>>,
+    /// A thread is committing a group.
+    leading: bool,
+}
+
+struct Ticket {
+    transaction: Transaction,
+    result: Mutex<Option<Result<Committed, VolumeError>>>,
+}
+
+impl Volume {
+    /// Opens a folder of this machine; recovers it if it was not closed cleanly. `journal` is the folder of the journal,
+    /// on any file system; without it that is `.runnel` in the folder itself.
+    ///
+    /// # Errors
+    /// [`VolumeError::InUse`], [`VolumeError::NeedsRecovery`] (when read only), [`VolumeError::Corrupt`],
+    /// [`VolumeError::NoSpace`], or what the system says.
+    pub fn open(folder: &Path, journal: Option<&Path>, options: Options) -> Result<Volume, VolumeError> {
+        use std::os::unix::ffi::OsStrExt;
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |error| VolumeError::io("opening", path.as_os_str().as_bytes(), error)
+        };
+        let tree = RealDisk::open(folder).map_err(failed(folder))?;
+        let own = match journal {
+            Some(journal) => Some(RealDisk::open(journal).map_err(failed(journal))?),
+            None => match tree.folder(OWN_FOLDER, options.mode == Mode::ReadWrite) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                other => Some(other.map_err(failed(folder))?),
+            },
+        };
+        Volume::on(Arc::new(tree), own.map(|own| Arc::new(own) as Arc<dyn Disk>), options)
+    }
+
+    /// Opens a volume on any disk. `own` is the folder of the journal; it may be missing only for reading.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn on(tree: Arc<dyn Disk>, own: Option<Arc<dyn Disk>>, options: Options) -> Result<Volume, VolumeError> {
+        check_options(&options)?;
+        let (writer, shared, recovered) = match (options.mode, own) {
+            (Mode::ReadWrite, Some(own)) => {
+                let (writer, shared, recovered) = Writer::open(tree, own, options)?;
+                (Some(Mutex::new(writer)), shared, recovered)
+            }
+            (Mode::ReadWrite, None) => {
+                return Err(VolumeError::io("opening", OWN_FOLDER, io::ErrorKind::NotFound.into()));
+            }
+            (Mode::ReadOnly, own) => {
+                let table = match own.as_deref().map(|own| Table::load(own).map(|table| (own, table))).transpose()? {
+                    Some((own, Some(table))) => {
+                        if scan(own, &table)?.frames > 0 {
+                            return Err(VolumeError::NeedsRecovery);
+                        }
+                        table
+                    }
+                    _ => Table::new(Default::default()),
+                };
+                (None, Arc::new(Shared::new(tree, table)), Recovered::default())
+            }
+        };
+        let (queue, done) = Default::default();
+        Ok(Volume { shared, writer, options, recovered, queue, done })
+    }
+
+    /// What opening had to recover.
+    pub fn recovered(&self) -> Recovered {
+        self.recovered
+    }
+
+    /// What is at a path. To look a name up in a folder, [`VolumePath::join`] it.
+    ///
+    /// # Errors
+    /// [`VolumeError::NotFound`], [`VolumeError::NotFolder`], [`VolumeError::Special`], or what the system says.
+    pub fn stat(&self, path: &VolumePath) -> Result<Info, VolumeError> {
+        let _gate = self.gate()?;
+        let stat = self.look(path)?;
+        Ok(Info {
+            seen: self.seen(&stat),
+            kind: stat.kind,
+            size: stat.stamp.size,
+            block_bytes: self.options.block_bytes,
+            mtime_ns: stat.stamp.mtime_ns,
+            mode: stat.mode,
+        })
+    }
+
+    /// Entries of a folder in order of their names: the first `limit` after the name `after`. Special files are left
+    /// out.
+    ///
+    /// # Errors
+    /// As [`Volume::stat`]; [`VolumeError::TooLarge`] for a folder of over [`FOLDER_ENTRIES_MAX`] entries.
+    pub fn list(&self, path: &VolumePath, after: &[u8], limit: usize) -> Result<Listing, VolumeError> {
+        let limit = limit.clamp(1, LIST_ENTRIES_MAX);
+        let _gate = self.gate()?;
+        let stat = self.look(path)?;
+        if stat.kind != Kind::Folder {
+            return Err(VolumeError::NotFolder { path: path.to_string() });
+        }
+        let seen = self.seen(&stat);
+        let mut page = BTreeMap::new();
+        let mut count = 0;
+        let listed = self.shared.tree.list(path.as_bytes(), &mut |name, kind| {
+            count += 1;
+            let ours = path.is_top() && name == OWN_FOLDER;
+            if name > after && kind != Kind::Special && !ours {
+                page.insert(name.to_vec(), kind);
+                if page.len() > limit + 1 {
+                    page.pop_last();
+                }
+            }
+            count <= FOLDER_ENTRIES_MAX
+        });
+        listed.map_err(|error| VolumeError::io("listing", path.as_bytes(), error))?;
+        if count > FOLDER_ENTRIES_MAX {
+            let (found, limit) = (count as u64, FOLDER_ENTRIES_MAX as u64);
+            return Err(VolumeError::TooLarge { what: "entries of a folder", found, limit });
+        }
+        let more = page.len() > limit;
+        let entries = page.into_iter().take(limit).map(|(name, kind)| Entry { name, kind }).collect();
+        Ok(Listing { seen, entries, more })
+    }
+
+    /// Where a symbolic link points; nothing follows it.
+    ///
+    /// # Errors
+    /// As [`Volume::stat`]; [`VolumeError::Invalid`] for anything else.
+    pub fn read_link(&self, path: &VolumePath) -> Result<Vec<u8>, VolumeError> {
+        let _gate = self.gate()?;
+        if self.look(path)?.kind != Kind::Symlink {
+            return Err(VolumeError::Invalid { path: path.to_string(), why: "it is no symbolic link" });
+        }
+        self.shared.tree.read_link(path.as_bytes()).map_err(|error| VolumeError::io("reading", path.as_bytes(), error))
+    }
+
+    /// Reads `count` whole blocks from block `first`, all of one version. Blocks after the end are left out.
+    ///
+    /// # Errors
+    /// As [`Volume::stat`]; [`VolumeError::NotFile`]; [`VolumeError::TooLarge`] for over [`READ_BYTES_MAX`];
+    /// [`VolumeError::Busy`] if somebody outside keeps changing the file.
+    pub fn read(&self, path: &VolumePath, first: u64, count: u32) -> Result<Blocks, VolumeError> {
+        let block = u64::from(self.options.block_bytes);
+        let wanted = block * u64::from(count);
+        if wanted > READ_BYTES_MAX {
+            return Err(VolumeError::TooLarge { what: "bytes of a read", found: wanted, limit: READ_BYTES_MAX });
+        }
+        self.stable(path, |file, stat| {
+            let size = stat.stamp.size;
+            let start = first.saturating_mul(block).min(size);
+            let mut bytes = vec![0; wanted.min(size - start) as usize];
+            let read = file.read_at(start, &mut bytes)?;
+            bytes.truncate(read);
+            Ok(Blocks { seen: self.seen(stat), size, first, bytes })
+        })
+    }
+
+    /// Which of `count` blocks from block `first` are holes, which read as zeros and need not be sent.
+    ///
+    /// # Errors
+    /// As [`Volume::read`], with [`TABLE_BLOCKS_MAX`].
+    pub fn block_table(&self, path: &VolumePath, first: u64, count: u32) -> Result<BlockTable, VolumeError> {
+        if count > TABLE_BLOCKS_MAX {
+            let (found, limit) = (u64::from(count), u64::from(TABLE_BLOCKS_MAX));
+            return Err(VolumeError::TooLarge { what: "blocks of a block table", found, limit });
+        }
+        let block = u64::from(self.options.block_bytes);
+        self.stable(path, |file, stat| {
+            let size = stat.stamp.size;
+            let end = size.div_ceil(block).min(first.saturating_add(u64::from(count)));
+            let mut present = vec![false; end.saturating_sub(first) as usize];
+            let mut at = first.saturating_mul(block);
+            while at < end.saturating_mul(block).min(size) {
+                let Some((from, to)) = file.data_after(at)? else {
+                    break;
+                };
+                for index in from.max(at) / block..to.div_ceil(block).min(end) {
+                    present[(index - first) as usize] = true;
+                }
+                // The next block that is not marked; always further.
+                at = to.max(at + 1).div_ceil(block) * block;
+            }
+            Ok(BlockTable { seen: self.seen(stat), size, first, present })
+        })
+    }
+
+    /// Commits a transaction; when it returns, it is on stable storage and every reader sees it. Commits of several
+    /// threads share a sync.
+    ///
+    /// # Errors
+    /// Nothing was applied, except that after [`VolumeError::Broken`] the transaction may be found when the volume is
+    /// opened again.
+    pub fn commit(&self, transaction: Transaction) -> Result<Committed, VolumeError> {
+        let writer = self.writer.as_ref().ok_or(VolumeError::ReadOnly)?;
+        let ticket = Arc::new(Ticket { transaction, result: Mutex::new(None) });
+        let mut queue = locked(&self.queue);
+        queue.waiting.push_back(ticket.clone());
+        loop {
+            if let Some(result) = locked(&ticket.result).take() {
+                return result;
+            }
+            if queue.leading {
+                queue = self.done.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            queue.leading = true;
+            let count = queue.waiting.len().min(GROUP_MAX);
+            let group: Vec<_> = queue.waiting.drain(..count).collect();
+            drop(queue);
+            let leading = Leading { volume: self, group };
+            let transactions: Vec<_> = leading.group.iter().map(|ticket| &ticket.transaction).collect();
+            let results = locked(writer).commit(&transactions);
+            for (ticket, result) in leading.group.iter().zip(results) {
+                *locked(&ticket.result) = Some(result);
+            }
+            drop(leading);
+            queue = locked(&self.queue);
+        }
+    }
+
+    /// Commits several transactions of one caller with as few syncs as possible; each is committed or refused by itself.
+    ///
+    /// # Errors
+    /// As [`Volume::commit`], for each.
+    pub fn commit_all(&self, transactions: &[Transaction]) -> Vec<Result<Committed, VolumeError>> {
+        match &self.writer {
+            None => transactions.iter().map(|_| Err(VolumeError::ReadOnly)).collect(),
+            Some(writer) => {
+                let transactions: Vec<_> = transactions.iter().collect();
+                transactions.chunks(GROUP_MAX).flat_map(|group| locked(writer).commit(group)).collect()
+            }
+        }
+    }
+
+    /// Brings the files to stable storage and empties the journal; commits wait meanwhile. Also happens when the journal
+    /// is full and when the volume is dropped. Whoever serves a volume calls this when nothing was committed for
+    /// a while, since changes behind the server's back are not seen between a crash and its recovery.
+    ///
+    /// # Errors
+    /// [`VolumeError::NoSpace`], [`VolumeError::Broken`].
+    pub fn checkpoint(&self) -> Result<(), VolumeError> {
+        self.writer.as_ref().map_or(Ok(()), |writer| locked(writer).checkpoint())
+    }
+
+    /// Bytes in the journal since the last checkpoint.
+    pub fn journal_bytes(&self) -> u64 {
+        self.writer.as_ref().map_or(0, |writer| locked(writer).journal_bytes())
+    }
+
+    /// Leases a file to a holder until the moment returned; taking it again renews or changes it.
+    ///
+    /// # Errors
+    /// [`VolumeError::Leased`] by somebody else, [`VolumeError::TooLarge`] if there are too many.
+    pub fn lease(
+        &self,
+        file: FileId,
+        holder: Holder,
+        kind: LeaseKind,
+        duration: Duration,
+        now: Moment,
+    ) -> Result<Moment, VolumeError> {
+        self.shared.leases.take(file, holder, kind, duration, now)
+    }
+
+    /// Gives a lease back.
+    pub fn release(&self, file: FileId, holder: Holder) {
+        self.shared.leases.release(file, holder);
+    }
+
+    /// Gives back all leases of a holder that is gone.
+    pub fn release_all(&self, holder: Holder) {
+        self.shared.leases.release_all(holder);
+    }
+
+    /// Keeps transactions from being applied, unless the volume has stopped.
+    fn gate(&self) -> Result<RwLockReadGuard<'_, Option<String>>, VolumeError> {
+        let gate = self.shared.gate.read().unwrap_or_else(PoisonError::into_inner);
+        match &*gate {
+            Some(why) => Err(VolumeError::Broken { why: why.clone() }),
+            None => Ok(gate),
+        }
+    }
+
+    fn look(&self, path: &VolumePath) -> Result<FileStat, VolumeError> {
+        let stat = self.shared.tree.stat(path.as_bytes());
+        let stat = stat.map_err(|error| VolumeError::io("looking at", path.as_bytes(), error))?;
+        if stat.kind == Kind::Special {
+            return Err(VolumeError::Special { path: path.to_string() });
+        }
+        Ok(stat)
+    }
+
+    fn seen(&self, stat: &FileStat) -> Seen {
+        locked(&self.shared.table).seen(stat)
+    }
+
+    /// Does `read` with a file that does not change meanwhile.
+    fn stable<T>(
+        &self,
+        path: &VolumePath,
+        read: impl Fn(&dyn DiskFile, &FileStat) -> io::Result<T>,
+    ) -> Result<T, VolumeError> {
+        let _gate = self.gate()?;
+        if self.look(path)?.kind != Kind::File {
+            return Err(VolumeError::NotFile { path: path.to_string() });
+        }
+        let failed = |error| VolumeError::io("reading", path.as_bytes(), error);
+        let file = self.shared.tree.open(path.as_bytes(), false).map_err(failed)?;
+        for _ in 0..READ_TRIES {
+            let before = file.stat().map_err(failed)?;
+            let result = read(file.as_ref(), &before).map_err(failed)?;
+            if file.stat().map_err(failed)?.stamp == before.stamp {
+                return Ok(result);
+            }
+        }
+        Err(VolumeError::Busy { path: path.to_string() })
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        // Only saves the next opening a recovery.
+        let _ = self.checkpoint();
+    }
+}
+
+/// The thread that commits a group. However it ends, nobody is left waiting.
+struct Leading<'a> {
+    volume: &'a Volume,
+    group: Vec<Arc<Ticket>>,
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        let mut queue = locked(&self.volume.queue);
+        for ticket in &self.group {
+            locked(&ticket.result)
+                .get_or_insert_with(|| Err(VolumeError::Broken { why: "the committing thread died".to_owned() }));
+        }
+        queue.leading = false;
+        self.volume.done.notify_all();
+    }
+}
+
+impl Shared {
+    fn new(tree: Arc<dyn Disk>, table: Table) -> Shared {
+        Shared { tree, leases: Default::default(), table: Mutex::new(table), gate: Default::default() }
+    }
+}
+
+fn check_options(options: &Options) -> Result<(), VolumeError> {
+    let Options { block_bytes, journal_bytes, .. } = *options;
+    let why = match () {
+        () if !block_bytes.is_power_of_two() || !(512..=1 << 20).contains(&block_bytes) => {
+            "a block is a power of two from 512 bytes to 1 MiB"
+        }
+        () if !(64 << 10..=1 << 30).contains(&journal_bytes) => "a journal has from 64 KiB to 1 GiB",
+        () => return Ok(()),
+    };
+    Err(VolumeError::Invalid { path: "the options of a volume".to_owned(), why })
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,308 @@
+//! The one that writes: plans a group of transactions, journals it, applies it, and makes checkpoints.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use crate::apply::Applier;
+use crate::disk::{Disk, DiskFile, Kind, is_full};
+use crate::journal::{self, JOURNAL, Journal, Key};
+use crate::lease::Leases;
+use crate::path::{OWN_FOLDER, join};
+use crate::plan::Plan;
+use crate::record::{self, Record};
+use crate::recover::{Recovered, recover};
+use crate::reserve::Reserve;
+use crate::table::{Table, Tracked, read_whole};
+use crate::{Committed, FileId, Options, Transaction, VolumeError};
+
+/// Longest journal that is read: what [`Options::journal_bytes`] may be.
+const JOURNAL_BYTES_MAX: u64 = 1 << 30;
+
+/// Inodes that stay free besides those that a group needs.
+const FILES_SPARE: u64 = 8;
+
+/// What readers and the writer share.
+pub(crate) struct Shared {
+    pub tree: Arc<dyn Disk>,
+    pub leases: Leases,
+    pub table: Mutex<Table>,
+    /// Shared by readers, exclusive while records are applied. Holds why the volume stopped, if it did.
+    pub gate: RwLock<Option<String>>,
+}
+
+/// What only the writer has.
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    own: Arc<dyn Disk>,
+    journal: Journal,
+    reserve: Reserve,
+    options: Options,
+    /// Sum of all file sizes; counted only under a quota.
+    size_bytes: u64,
+    /// Closed with the writer, which ends the lock.
+    _lock: Box<dyn DiskFile>,
+}
+
+impl Writer {
+    /// Locks the journal folder, recovers, and makes a checkpoint.
+    pub fn open(
+        tree: Arc<dyn Disk>,
+        own: Arc<dyn Disk>,
+        options: Options,
+    ) -> Result<(Writer, Arc<Shared>, Recovered), VolumeError> {
+        let lock = lock(own.as_ref())?;
+        let failed = |error| VolumeError::io("making", OWN_FOLDER, error);
+        Reserve::make_folder(tree.as_ref()).map_err(failed)?;
+        let mut reserve = Reserve::open(tree.as_ref()).map_err(failed)?;
+        let mut recovered = Recovered::default();
+        let mut table = match Table::load(own.as_ref())? {
+            None => Table::new(new_key()?),
+            Some(mut table) => {
+                let scan = scan(own.as_ref(), &table)?;
+                if scan.frames > 0 {
+                    recovered = recover(tree.as_ref(), &scan.records, table.sequence + scan.frames, &mut table)?;
+                    table.sequence += scan.frames;
+                }
+                recovered.groups = scan.frames;
+                recovered.torn = scan.torn;
+                table
+            }
+        };
+        let stat = tree.stat(b"").map_err(|error| VolumeError::io("looking at", b"", error))?;
+        if table.get(FileId::TOP).is_none_or(|top| top.identity != stat.identity) {
+            let version = table.seen(&stat).version;
+            let (identity, stamp) = (stat.identity, stat.stamp);
+            table.insert(FileId::TOP, Tracked { identity, version, stamp, changed: table.sequence });
+        }
+        tree.sync_all().map_err(|error| VolumeError::io("syncing", b"", error))?;
+        table.key = new_key()?;
+        table.shrink(options.files_max);
+        table.store(own.as_ref()).map_err(|error| VolumeError::io("writing", b"table", error))?;
+        let journal = Journal::open(own.as_ref(), options.journal_bytes, table.key, table.sequence)?;
+        // Not needed yet; a full disk shows when something is to be written.
+        let _ = reserve.ensure(1);
+        let size_bytes = if options.quota_bytes.is_some() { count_bytes(tree.as_ref())? } else { 0 };
+        let shared =
+            Arc::new(Shared { tree, leases: Leases::default(), table: Mutex::new(table), gate: RwLock::new(None) });
+        let writer = Writer { shared: shared.clone(), own, journal, reserve, options, size_bytes, _lock: lock };
+        Ok((writer, shared, recovered))
+    }
+
+    /// Commits transactions in order, in as few frames as they fit in. One that fails does not disturb the others.
+    pub fn commit(&mut self, transactions: &[&Transaction]) -> Vec<Result<Committed, VolumeError>> {
+        let mut results = Vec::with_capacity(transactions.len());
+        while results.len() < transactions.len() {
+            self.group(&transactions[results.len()..], &mut results);
+        }
+        results
+    }
+
+    /// Commits the first of `transactions`, and those after it that fit in the same frame.
+    fn group(&mut self, transactions: &[&Transaction], results: &mut Vec<Result<Committed, VolumeError>>) {
+        let first = results.len();
+        let planned = self.plan(transactions, results);
+        let (records, size_change) = match planned {
+            Ok(planned) => planned,
+            Err(error) => {
+                results.push(Err(error));
+                return;
+            }
+        };
+        if records.iter().all(|record| matches!(record, Record::Known { .. })) {
+            return;
+        }
+        if let Err(error) = self.write(&records, size_change) {
+            let why = error.to_string();
+            for result in &mut results[first..] {
+                if result.is_ok() {
+                    *result = Err(match &error {
+                        VolumeError::NoSpace { what } => VolumeError::NoSpace { what },
+                        _ => VolumeError::Broken { why: why.clone() },
+                    });
+                }
+            }
+        }
+    }
+
+    /// Plans at least one transaction.
+    fn plan(
+        &mut self,
+        transactions: &[&Transaction],
+        results: &mut Vec<Result<Committed, VolumeError>>,
+    ) -> Result<(Vec<Record>, i64), VolumeError> {
+        if let Some(why) = self.shared.gate.read().unwrap_or_else(PoisonError::into_inner).clone() {
+            return Err(VolumeError::Broken { why });
+        }
+        let limit = self.options.journal_bytes / 4;
+        let shared = self.shared.clone();
+        let mut table = shared.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plan = Plan::new(shared.tree.as_ref(), &shared.leases, &mut table)?;
+        let mut size_change = 0;
+        for (index, transaction) in transactions.iter().enumerate() {
+            let mut over = false;
+            let result = plan.add(transaction, |needs, records| {
+                let found = records.iter().map(Record::bytes_max).sum();
+                if found > limit {
+                    over = true;
+                    return Err(VolumeError::TooLarge { what: "bytes of a transaction", found, limit });
+                }
+                if needs.size_change > 0
+                    && let Some(quota) = self.options.quota_bytes
+                    && self.size_bytes.saturating_add_signed(needs.size_change) > quota
+                {
+                    return Err(VolumeError::NoSpace { what: "the quota is used up" });
+                }
+                if needs.files > 0 {
+                    let space =
+                        shared.tree.space().map_err(|error| VolumeError::io("asking for room in", b"", error))?;
+                    if space.files < needs.files + FILES_SPARE {
+                        return Err(VolumeError::NoSpace { what: "the disk has no inodes left" });
+                    }
+                }
+                self.reserve.ensure(needs.bytes)
+            });
+            if over && index > 0 {
+                // It opens the next group.
+                break;
+            }
+            size_change = plan.needs().size_change;
+            results.push(result);
+        }
+        Ok((plan.records, size_change))
+    }
+
+    /// Journal, then apply.
+    fn write(&mut self, records: &[Record], size_change: i64) -> Result<(), VolumeError> {
+        let mut payload = Vec::new();
+        record::encode(records, &mut payload);
+        if !self.journal.fits(payload.len()) {
+            self.checkpoint()?;
+        }
+        if let Err(error) = self.journal.append(&payload, records.len() as u32) {
+            return Err(self.stop(format!("the journal could not be written: {error}")));
+        }
+        drop(payload);
+        let shared = self.shared.clone();
+        let mut gate = shared.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = shared.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let sequence = self.journal.sequence;
+        let mut applier = Applier::new(shared.tree.as_ref());
+        let applied = applier.apply(records, sequence, &mut table, &mut || self.reserve.release());
+        self.size_bytes = self.size_bytes.saturating_add_signed(size_change);
+        applied.map_err(|error| {
+            let why = format!("a transaction could not be applied: {error}");
+            *gate = Some(why.clone());
+            VolumeError::Broken { why }
+        })
+    }
+
+    /// Brings all files to stable storage and begins the journal anew.
+    pub fn checkpoint(&mut self) -> Result<(), VolumeError> {
+        if let Some(why) = self.shared.gate.read().unwrap_or_else(PoisonError::into_inner).clone() {
+            return Err(VolumeError::Broken { why });
+        }
+        if self.journal.is_empty() {
+            return Ok(());
+        }
+        let key = new_key()?;
+        if let Err(error) = self.shared.tree.sync_all() {
+            // What could not be written may be lost from the cache too; only the journal has it now.
+            return Err(self.stop(format!("the files could not be synced: {error}")));
+        }
+        let table = {
+            let mut table = self.shared.table.lock().unwrap_or_else(PoisonError::into_inner);
+            table.shrink(self.options.files_max);
+            let mut next = table.clone();
+            (next.key, next.sequence) = (key, self.journal.sequence);
+            next
+        };
+        let mut stored = table.store(self.own.as_ref());
+        if stored.as_ref().is_err_and(is_full) {
+            stored = self.reserve.release().and_then(|()| table.store(self.own.as_ref()));
+        }
+        match stored {
+            Ok(()) => {
+                let mut shared = self.shared.table.lock().unwrap_or_else(PoisonError::into_inner);
+                (shared.key, shared.sequence) = (key, table.sequence);
+                self.journal.restart(key);
+                Ok(())
+            }
+            // The old table is still there, and the journal goes with it.
+            Err(error) if is_full(&error) => Err(VolumeError::NoSpace { what: "the disk of the journal is full" }),
+            Err(error) => Err(self.stop(format!("the table could not be written: {error}"))),
+        }
+    }
+
+    /// Bytes of the journal in use.
+    pub fn journal_bytes(&self) -> u64 {
+        self.journal.bytes()
+    }
+
+    fn stop(&self, why: String) -> VolumeError {
+        *self.shared.gate.write().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
+        VolumeError::Broken { why }
+    }
+}
+
+/// What the journal of a table holds.
+pub(crate) fn scan(own: &dyn Disk, table: &Table) -> Result<journal::Scan, VolumeError> {
+    let failed = |error| VolumeError::io("reading", JOURNAL, error);
+    match own.open(JOURNAL, false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(journal::Scan::default()),
+        other => {
+            let bytes = read_whole(other.map_err(failed)?.as_ref(), JOURNAL_BYTES_MAX).map_err(failed)?;
+            journal::scan(&bytes, &table.key, table.sequence)
+        }
+    }
+}
+
+fn lock(own: &dyn Disk) -> Result<Box<dyn DiskFile>, VolumeError> {
+    let failed = |error| VolumeError::io("opening", b"lock", error);
+    let file = match own.open(b"lock", true) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match own.create(b"lock", 0o600) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => own.open(b"lock", true).map_err(failed)?,
+            other => other.map_err(failed)?,
+        },
+        other => other.map_err(failed)?,
+    };
+    match file.lock() {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(VolumeError::InUse),
+        Err(error) => Err(VolumeError::io("locking", b"lock", error)),
+        Ok(()) => Ok(file),
+    }
+}
+
+fn new_key() -> Result<Key, VolumeError> {
+    let mut key = Key::default();
+    let failed = |error: getrandom::Error| VolumeError::io("drawing a key for", JOURNAL, io::Error::other(error));
+    getrandom::fill(&mut key).map_err(failed)?;
+    Ok(key)
+}
+
+/// Sum of the sizes of all regular files.
+fn count_bytes(tree: &dyn Disk) -> Result<u64, VolumeError> {
+    let mut total = 0u64;
+    let mut open = BTreeSet::from([Vec::new()]);
+    while let Some(folder) = open.pop_first() {
+        let mut files = Vec::new();
+        let listed = tree.list(&folder, &mut |name, kind| {
+            match kind {
+                Kind::Folder if folder.is_empty() && name == OWN_FOLDER => {}
+                Kind::Folder => drop(open.insert(join(&folder, name))),
+                Kind::File => files.push(join(&folder, name)),
+                Kind::Symlink | Kind::Special => {}
+            }
+            true
+        });
+        match listed {
+            // A mount point, or gone meanwhile.
+            Err(error) if matches!(error.kind(), io::ErrorKind::CrossesDevices | io::ErrorKind::NotFound) => continue,
+            other => other.map_err(|error| VolumeError::io("listing", &folder, error))?,
+        }
+        for file in files {
+            total = total.saturating_add(tree.stat(&file).map_or(0, |stat| stat.stamp.size));
+        }
+    }
+    Ok(total)
+}
