@@ -78,12 +78,10 @@ impl<'a> Applier<'a> {
             Record::Mode { file, mode } => self.disk.set_mode(&self.path(*file)?, *mode)?,
             Record::Version { file, version } => {
                 let stat = self.disk.stat(&self.path(*file)?)?;
-                // Somebody changed the file behind our back while this was on its way to the journal, and a reader saw
-                // it: that was a version of its own.
-                let version = table.get(*file).map_or(*version, |tracked| match tracked.stamp == stat.stamp {
-                    true => tracked.version.max(*version),
-                    false => (tracked.version + 1).max(*version),
-                });
+                // Later than planned: somebody changed the file behind our back while this was on its way to the
+                // journal, and a reader saw it. That was a version of its own.
+                let seen = table.get(*file).map_or(0, |tracked| tracked.version);
+                let version = if seen > *version { seen + 1 } else { *version };
                 table.insert(*file, Tracked { identity: stat.identity, version, stamp: stat.stamp, changed: sequence });
             }
         }

@@ -15,7 +15,7 @@ fn sim_a_crash_leaves_what_was_acknowledged() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("RUNNEL_VOLUME_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("RUNNEL_VOLUME_SEEDS").unwrap_or(300),
+        None => 0..number("RUNNEL_VOLUME_SEEDS").unwrap_or(40),
     };
     for seed in seeds {
         let run = std::panic::catch_unwind(|| one(seed));
