@@ -55,6 +55,12 @@ impl RealDisk {
         Ok(RealDisk { root, walk: AtomicBool::new(self.walk.load(Ordering::Relaxed)) })
     }
 
+    /// Does without `openat2` from now on.
+    #[cfg(test)]
+    pub(crate) fn set_walk(&self, walk: bool) {
+        self.walk.store(walk, Ordering::Relaxed);
+    }
+
     fn resolve(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         if path.is_empty() {
