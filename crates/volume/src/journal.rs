@@ -11,6 +11,9 @@ use crate::record::{self, Record};
 /// Name in the journal folder.
 pub(crate) const JOURNAL: &[u8] = b"journal";
 
+/// Zeros written at once, bytes.
+const ZEROS_BYTES: usize = 1 << 20;
+
 pub(crate) type Key = [u8; KEY_BYTES];
 
 /// The journal of a volume open for writing.
@@ -43,9 +46,16 @@ impl Journal {
             }
             other => other.map_err(failed)?,
         };
-        // Room for every frame now, so that no commit fails for want of it.
-        if file.stat().map_err(failed)?.stamp.size < bytes_max {
+        // Room for every frame now, so that no commit fails for want of it; and zeros written into it, since a sync after
+        // the first write to reserved room has to write the file system's tables too.
+        let size = file.stat().map_err(failed)?.stamp.size;
+        if size < bytes_max {
             file.reserve(bytes_max).map_err(failed)?;
+            let zeros = vec![0; ZEROS_BYTES];
+            for at in (size..bytes_max).step_by(ZEROS_BYTES) {
+                let count = (bytes_max - at).min(ZEROS_BYTES as u64) as usize;
+                file.write_at(at, &zeros[..count]).map_err(failed)?;
+            }
         }
         file.sync().map_err(failed)?;
         disk.sync_folder(b"").map_err(failed)?;

@@ -273,7 +273,7 @@ impl DiskFile for RealFile {
         match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, size) {
             // A file system that cannot promise room: zeros are the next best.
             Err(Errno::OPNOTSUPP) => {
-                const ZEROS: [u8; 65536] = [0; 65536];
+                static ZEROS: [u8; 65536] = [0; 65536];
                 let mut at = self.stat()?.stamp.size;
                 while at < size {
                     let step = (size - at).min(ZEROS.len() as u64);

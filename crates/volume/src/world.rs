@@ -188,8 +188,8 @@ impl World {
             self.pending.iter().enumerate().map(|(index, change)| wanted(index, change)).collect();
         for later in (0..keep.len()).rev() {
             if keep[later] {
-                for earlier in 0..later {
-                    keep[earlier] |= World::depends(&self.pending[earlier], &self.pending[later]);
+                for (earlier, kept) in keep.iter_mut().enumerate().take(later) {
+                    *kept |= World::depends(&self.pending[earlier], &self.pending[later]);
                 }
             }
         }
