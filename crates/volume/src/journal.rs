@@ -147,6 +147,7 @@ pub(crate) fn scan(bytes: &[u8], key: &Key, sequence: u64) -> Result<Scan, Volum
             break;
         };
         if hash(key, payload) != payload_hash {
+            scan.torn = true;
             break;
         }
         let decoded = record::decode(payload, records).map_err(|(offset, why)| corrupt(start + offset, why.into()))?;
@@ -155,8 +156,7 @@ pub(crate) fn scan(bytes: &[u8], key: &Key, sequence: u64) -> Result<Scan, Volum
         expected += 1;
         at += frame_bytes(payload_bytes) as usize;
     }
-    // Whatever is here is the torn tail, unless a later frame was written, which happens only after a sync of this one.
-    scan.torn = bytes.get(at..at + 8) == Some(&FRAME_MAGIC[..]);
+    // Whatever is here was never acknowledged, unless a later frame was written: that happens only after a sync of this.
     let mut later = at + FRAME_ALIGN_BYTES;
     while later < bytes.len() {
         if let Some((found, ..)) = header(key, &bytes[later..]) {

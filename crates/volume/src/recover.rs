@@ -219,7 +219,7 @@ impl Recovery<'_> {
         if moves.is_empty() {
             return Ok(());
         }
-        make_own_folder(self.disk, b"moved")?;
+        make_folder(self.disk, b".runnel/moved")?;
         // What lies deeper first, so that the paths of the others stay right.
         moves.sort_by_key(|(path, _)| std::cmp::Reverse(path.iter().filter(|byte| **byte == b'/').count()));
         for (path, file) in moves {
@@ -246,7 +246,7 @@ impl Recovery<'_> {
             }
             match self.disk.remove_folder(&path) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
-                    make_own_folder(self.disk, b"lost")?;
+                    make_folder(self.disk, b".runnel/lost")?;
                     let name = format!(".runnel/lost/{}-{}", stat.identity.inode, stat.stamp.ctime_ns);
                     self.disk.rename(&path, name.as_bytes())?;
                     self.result.lost += 1;
@@ -351,14 +351,12 @@ fn aside(file: FileId) -> Vec<u8> {
     [OWN_FOLDER, format!("/moved/{file}").as_bytes()].concat()
 }
 
-pub(crate) fn make_own_folder(disk: &dyn Disk, name: &[u8]) -> io::Result<()> {
-    for path in [OWN_FOLDER.to_vec(), join(OWN_FOLDER, name)] {
-        match disk.make_folder(&path, 0o700) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => other?,
-        }
+/// Makes one of our own folders if it is not there.
+pub(crate) fn make_folder(disk: &dyn Disk, path: &[u8]) -> io::Result<()> {
+    match disk.make_folder(path, 0o700) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
     }
-    Ok(())
 }
 
 /// `None` if there is nothing of this name, or a file where a folder should be.

@@ -7,7 +7,7 @@ use std::io;
 use crate::VolumeError;
 use crate::disk::{Disk, DiskFile, is_full};
 use crate::path::{OWN_FOLDER, join};
-use crate::recover::make_own_folder;
+use crate::recover::make_folder;
 
 /// Room for what a file system needs besides what we count, bytes.
 const SLACK_BYTES: u64 = 128 << 10;
@@ -23,6 +23,8 @@ pub(crate) struct Reserve {
 impl Reserve {
     /// Opens the reserve, empty: recovery comes first.
     pub fn open(disk: &dyn Disk) -> io::Result<Reserve> {
+        // Not there yet if the journal lies elsewhere.
+        make_folder(disk, OWN_FOLDER)?;
         let path = join(OWN_FOLDER, b"reserve");
         let file = match disk.open(&path, true) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => disk.create(&path, 0o600)?,
@@ -30,11 +32,6 @@ impl Reserve {
         };
         file.set_size(0)?;
         Ok(Reserve { file, bytes: 0 })
-    }
-
-    /// The folder of the reserve, which may not be that of the journal.
-    pub fn make_folder(disk: &dyn Disk) -> io::Result<()> {
-        make_own_folder(disk, b"lost")
     }
 
     /// Keeps room for `bytes`; nothing is needed for none.

@@ -53,7 +53,6 @@ impl Writer {
     ) -> Result<(Writer, Arc<Shared>, Recovered), VolumeError> {
         let lock = lock(own.as_ref())?;
         let failed = |error| VolumeError::io("making", OWN_FOLDER, error);
-        Reserve::make_folder(tree.as_ref()).map_err(failed)?;
         let mut reserve = Reserve::open(tree.as_ref()).map_err(failed)?;
         let mut recovered = Recovered::default();
         let mut table = match Table::load(own.as_ref())? {
