@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use units::{Rng, SplitMix64};
 
-use super::model::{Model, random, walk};
+use super::model::{Model, Node, random, walk};
 use super::{SMALL, open};
 use crate::*;
 
@@ -35,7 +35,7 @@ impl Known {
     fn look(&mut self, volume: &Volume) -> Model {
         let (model, versions) = walk(volume);
         for (path, seen) in &versions {
-            let super::model::Node::File { bytes, .. } = &model.0[path] else { unreachable!() };
+            let Node::File { bytes, .. } = &model.0[path] else { unreachable!() };
             let before = self.contents.entry(*seen).or_insert_with(|| bytes.clone());
             assert_eq!(before, bytes, "{seen:?} of {} had another content", String::from_utf8_lossy(path));
         }
@@ -48,7 +48,18 @@ fn one(seed: u64) {
     let mut rng = SplitMix64(seed);
     let disk = SimulatedDisk::new(seed ^ 0x5eed);
     let mut known = Known::default();
+    let tight = seed % 4 == 1;
+    if seed % 2 == 1 {
+        known.model = foreign(&disk);
+    }
     let mut volume = open(&disk, SMALL).unwrap();
+    assert_eq!(known.look(&volume), known.model);
+    if tight {
+        // The journal, the least reserve, and not much else.
+        disk.set_capacity(Some(320 << 10));
+        drop(volume);
+        volume = open(&disk, SMALL).unwrap();
+    }
     for _round in 0..4 {
         disk.crash_at(Some(disk.changes() + 1 + rng.below(400)));
         let mut flight: Vec<Model> = vec![known.model.clone()];
@@ -57,7 +68,10 @@ fn one(seed: u64) {
                 let _ = volume.checkpoint();
                 continue;
             }
-            let (transactions, stale) = some_transactions(&mut rng, &known);
+            let (mut transactions, stale) = some_transactions(&mut rng, &known);
+            if tight {
+                transactions.truncate(1);
+            }
             // What each of them would leave, whether or not the machine lives to tell.
             flight = vec![known.model.clone()];
             let mut expected = Vec::new();
@@ -70,6 +84,11 @@ fn one(seed: u64) {
             let results = volume.commit_all(&transactions);
             if disk.is_down() {
                 break;
+            }
+            if matches!(results[0], Err(VolumeError::NoSpace { .. })) {
+                assert!(tight);
+                flight.truncate(1);
+                expected = vec![false];
             }
             for ((result, expected), transaction) in results.iter().zip(&expected).zip(&transactions) {
                 assert_eq!(result.is_ok(), *expected, "{result:?} of {transaction:?}");
@@ -92,6 +111,23 @@ fn one(seed: u64) {
         }
         known.model = found;
     }
+}
+
+/// Files that the volume finds.
+fn foreign(disk: &SimulatedDisk) -> Model {
+    let mut model = Model::default();
+    for folder in ["b", "b/c"] {
+        disk.make_folder(folder.as_bytes(), 0o755).unwrap();
+        model.0.insert(folder.into(), Node::Folder { mode: 0o755 });
+    }
+    for (name, count) in [("a", 3000), ("b/a", 700), ("b/c/b", 0)] {
+        let bytes = vec![5; count];
+        disk.create(name.as_bytes(), 0o644).unwrap().write_at(0, &bytes).unwrap();
+        disk.set_mtime(name.as_bytes(), 77).unwrap();
+        model.0.insert(name.into(), Node::File { bytes, mode: 0o644, mtime_ns: 77 });
+    }
+    disk.sync_all().unwrap();
+    model
 }
 
 /// One transaction or a few, sometimes with the base that a writer saw before somebody else came: these must conflict.
