@@ -259,17 +259,21 @@ impl Recovery<'_> {
 
     /// Puts a living file in its last place, its folders first. Returns whether it is there.
     fn place(&mut self, file: FileId) -> io::Result<bool> {
-        let Some(node) = self.nodes.get(&file) else {
+        let Some(node) = self.nodes.get_mut(&file) else {
             return Ok(file == FileId::TOP);
-        };
-        let Some(at) = node.at.clone() else {
-            return Ok(false);
         };
         if node.placed {
             return Ok(true);
         }
+        // Taken out meanwhile: folders that lie in each other, which no writer makes, are missing and no endless loop.
+        let Some(at) = node.at.take() else {
+            return Ok(false);
+        };
         let (identity, kind, mode) = (node.identity, node.kind, node.mode);
         let mut placed = self.place(at.folder)?;
+        if let Some(node) = self.nodes.get_mut(&file) {
+            node.at = Some(at.clone());
+        }
         if placed {
             let path = self.path(file);
             match identity {

@@ -49,14 +49,15 @@ fn one(seed: u64) {
     let disk = SimulatedDisk::new(seed ^ 0x5eed);
     let mut known = Known::default();
     let tight = seed % 4 == 1;
+    // The journal, a small reserve, and not much else.
+    let capacity = tight.then(|| (200 << 10) + rng.below(80 << 10));
     if seed % 2 == 1 {
         known.model = foreign(&disk);
     }
     let mut volume = open(&disk, SMALL).unwrap();
     assert_eq!(known.look(&volume), known.model);
     if tight {
-        // The journal, the least reserve, and not much else.
-        disk.set_capacity(Some(320 << 10));
+        disk.set_capacity(capacity);
         drop(volume);
         volume = open(&disk, SMALL).unwrap();
     }
@@ -71,6 +72,12 @@ fn one(seed: u64) {
             let (mut transactions, stale) = some_transactions(&mut rng, &known);
             if tight {
                 transactions.truncate(1);
+                // At times others take all that is left but the reserve.
+                disk.set_capacity(capacity);
+                if rng.below(4) == 0 {
+                    let free = disk.space().unwrap().bytes;
+                    disk.set_capacity(capacity.map(|capacity| capacity - free));
+                }
             }
             // What each of them would leave, whether or not the machine lives to tell.
             flight = vec![known.model.clone()];
@@ -101,6 +108,7 @@ fn one(seed: u64) {
             flight = vec![known.model.clone()];
         }
         drop(volume);
+        disk.set_capacity(capacity);
         volume = reopen(&disk, &mut rng);
         let before = known.versions.clone();
         let found = known.look(&volume);
@@ -166,4 +174,70 @@ fn reopen(disk: &SimulatedDisk, rng: &mut SplitMix64) -> Volume {
             Err(error) => assert!(disk.is_down(), "{error}"),
         }
     }
+}
+
+/// Stops the machine with three group commits in the journal, none of them in a checkpoint.
+fn three_groups(disk: &SimulatedDisk) {
+    let volume = open(disk, SMALL).unwrap();
+    for name in ["a", "b", "c"] {
+        volume.commit(super::transaction(vec![super::create(name)])).unwrap();
+    }
+    disk.crash_at(Some(disk.changes() + 1));
+    drop(volume);
+    disk.restart();
+}
+
+#[test]
+fn a_torn_end_is_cut_and_a_damaged_middle_is_an_error() {
+    for (damaged, left) in [(0, None), (512, None), (1024, Some(2)), (1536, Some(3))] {
+        let disk = SimulatedDisk::new(damaged);
+        three_groups(&disk);
+        disk.open(b".runnel/journal", true).unwrap().write_at(damaged + 60, b"damage").unwrap();
+        match (open(&disk, SMALL), left) {
+            (Ok(volume), Some(left)) => {
+                let recovered = volume.recovered();
+                assert_eq!((recovered.groups, recovered.torn), (left, left < 3));
+                // The third may be there even if its frame is not: it had been applied.
+                assert!(walk(&volume).0.0.len() as u64 >= left);
+            }
+            (Err(VolumeError::Corrupt { file: "journal", offset, .. }), None) => assert_eq!(offset, damaged),
+            (result, _) => panic!("damage at {damaged}: {:?}", result.map(|volume| volume.recovered())),
+        }
+    }
+}
+
+/// Files that others removed, and folders that they filled, between a crash and the recovery.
+#[test]
+fn a_recovery_gets_by_with_what_others_did() {
+    let disk = SimulatedDisk::new(1);
+    let folder = |name: &str| Operation::MakeFolder { path: super::path(name), mode: 0o755 };
+    let volume = open(&disk, SMALL).unwrap();
+    let first = vec![folder("old"), super::create("old/file"), folder("empty"), super::create("gone")];
+    volume.commit(super::transaction(first)).unwrap();
+    volume.checkpoint().unwrap();
+    let then = vec![
+        super::write("gone", None, 0, b"lost"),
+        super::rename("old/file", "file"),
+        Operation::RemoveFolder { path: super::path("empty") },
+        super::create("new"),
+    ];
+    volume.commit(super::transaction(then)).unwrap();
+    disk.crash_at(Some(disk.changes() + 1));
+    drop(volume);
+    disk.restart();
+    let _ = disk.unlink(b"gone");
+    let _ = disk.make_folder(b"empty", 0o755);
+    drop(disk.create(b"empty/theirs", 0o600).unwrap());
+    let volume = open(&disk, SMALL).unwrap();
+    let Recovered { groups, missing, lost, .. } = volume.recovered();
+    assert_eq!((groups, missing, lost), (1, 1, 1));
+    let names: Vec<_> = walk(&volume).0.0.into_keys().collect();
+    assert_eq!(names, [&b"file"[..], b"new", b"old"]);
+    let mut kept = 0;
+    disk.list(b".runnel/lost", &mut |_, _| {
+        kept += 1;
+        true
+    })
+    .unwrap();
+    assert_eq!(kept, 1);
 }
