@@ -32,6 +32,8 @@ pub(crate) struct Journal {
 pub(crate) struct Scan {
     pub records: Vec<Record>,
     pub frames: u64,
+    /// Where they end in the file.
+    pub bytes: u64,
     /// A frame that was never acknowledged was cut.
     pub torn: bool,
 }
@@ -92,6 +94,17 @@ impl Journal {
         self.key = key;
         self.end = 0;
     }
+}
+
+/// Brings the first `bytes` of the journal to stable storage, before anything is done by what they say. The last frame may
+/// only be in the page cache, after a process died before its sync, or the sync failed; and after a failed sync another
+/// one does nothing, so they are written again.
+pub(crate) fn secure(disk: &dyn Disk, bytes: u64) -> std::io::Result<()> {
+    let file = disk.open(JOURNAL, true)?;
+    let mut frames = vec![0; bytes as usize];
+    file.read_at(0, &mut frames)?;
+    file.write_at(0, &frames)?;
+    file.sync()
 }
 
 /// Length of a frame in the file.
@@ -155,6 +168,7 @@ pub(crate) fn scan(bytes: &[u8], key: &Key, sequence: u64) -> Result<Scan, Volum
         scan.frames += 1;
         expected += 1;
         at += frame_bytes(payload_bytes) as usize;
+        scan.bytes = at as u64;
     }
     // Whatever is here was never acknowledged, unless a later frame was written: that happens only after a sync of this.
     let mut later = at + FRAME_ALIGN_BYTES;

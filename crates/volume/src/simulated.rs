@@ -46,6 +46,11 @@ impl SimulatedDisk {
         self.world().crash_at = change;
     }
 
+    /// Lets this changing call fail, once and without effect.
+    pub fn fail_at(&self, change: Option<u64>) {
+        self.world().fail_at = change;
+    }
+
     /// Whether the machine was stopped.
     pub fn is_down(&self) -> bool {
         self.world().down
@@ -98,6 +103,9 @@ impl SimulatedDisk {
         }
         world.changes += 1;
         world.clock += 1;
+        if Some(world.changes) == world.fail_at {
+            return Err(io::Error::other("a fault on purpose"));
+        }
         if Some(world.changes) == world.crash_at {
             if world.rng.below(2) == 0 {
                 let _ = change(world);

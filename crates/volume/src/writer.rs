@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::record::{self, Record};
 use crate::recover::{Recovered, recover};
 use crate::reserve::Reserve;
-use crate::table::{Table, Tracked, read_whole};
+use crate::table::{TABLE, Table, Tracked, read_whole};
 use crate::{Committed, FileId, Options, Transaction, VolumeError};
 
 /// Longest journal that is read: what [`Options::journal_bytes`] may be.
@@ -58,13 +58,7 @@ impl Writer {
         let mut table = match Table::load(own.as_ref())? {
             None => Table::new(new_key()?),
             Some(mut table) => {
-                let scan = scan(own.as_ref(), &table)?;
-                if scan.frames > 0 {
-                    recovered = recover(tree.as_ref(), &scan.records, table.sequence + scan.frames, &mut table)?;
-                    table.sequence += scan.frames;
-                }
-                recovered.groups = scan.frames;
-                recovered.torn = scan.torn;
+                recovered = replay(tree.as_ref(), own.as_ref(), &mut table)?;
                 table
             }
         };
@@ -74,10 +68,8 @@ impl Writer {
             let (identity, stamp) = (stat.identity, stat.stamp);
             table.insert(FileId::TOP, Tracked { identity, version, stamp, changed: table.sequence });
         }
-        tree.sync_all().map_err(|error| VolumeError::io("syncing", b"", error))?;
-        table.key = new_key()?;
         table.shrink(options.files_max);
-        table.store(own.as_ref()).map_err(|error| VolumeError::io("writing", b"table", error))?;
+        settle(tree.as_ref(), own.as_ref(), &mut table)?;
         let journal = Journal::open(own.as_ref(), options.journal_bytes, table.key, table.sequence)?;
         // Not needed yet; a full disk shows when something is to be written.
         let _ = reserve.ensure(1);
@@ -189,11 +181,24 @@ impl Writer {
         let mut applier = Applier::new(shared.tree.as_ref());
         let applied = applier.apply(records, sequence, &mut table, &mut || self.reserve.release());
         self.size_bytes = self.size_bytes.saturating_add_signed(size_change);
-        applied.map_err(|error| {
-            let why = format!("a transaction could not be applied: {error}");
+        drop(applier);
+        // Somebody else may have moved or removed a file while this was on its way, or the disk failed for once. The
+        // transactions are in the journal: recovery brings the files there from any state.
+        let healed = applied.or_else(|error| self.heal(&mut table).map_err(|second| (error, second)));
+        healed.map_err(|(error, second)| {
+            let why = format!("a transaction could not be applied: {error}; nor recovered: {second}");
             *gate = Some(why.clone());
             VolumeError::Broken { why }
         })
+    }
+
+    /// Recovers while readers wait.
+    fn heal(&mut self, table: &mut Table) -> Result<(), VolumeError> {
+        self.reserve.release().map_err(|error| VolumeError::io("releasing", b".runnel/reserve", error))?;
+        replay(self.shared.tree.as_ref(), self.own.as_ref(), table)?;
+        settle(self.shared.tree.as_ref(), self.own.as_ref(), table)?;
+        self.journal.restart(table.key);
+        Ok(())
     }
 
     /// Brings all files to stable storage and begins the journal anew.
@@ -242,6 +247,26 @@ impl Writer {
         *self.shared.gate.write().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
         VolumeError::Broken { why }
     }
+}
+
+/// Brings files and table to what the journal says.
+fn replay(tree: &dyn Disk, own: &dyn Disk, table: &mut Table) -> Result<Recovered, VolumeError> {
+    let scan = scan(own, table)?;
+    let mut recovered = Recovered::default();
+    if scan.frames > 0 {
+        journal::secure(own, scan.bytes).map_err(|error| VolumeError::io("writing", JOURNAL, error))?;
+        recovered = recover(tree, &scan.records, table.sequence + scan.frames, table)?;
+        table.sequence += scan.frames;
+    }
+    (recovered.groups, recovered.torn) = (scan.frames, scan.torn);
+    Ok(recovered)
+}
+
+/// Makes the checkpoint after [`replay`].
+fn settle(tree: &dyn Disk, own: &dyn Disk, table: &mut Table) -> Result<(), VolumeError> {
+    tree.sync_all().map_err(|error| VolumeError::io("syncing", b"", error))?;
+    table.key = new_key()?;
+    table.store(own).map_err(|error| VolumeError::io("writing", TABLE, error))
 }
 
 /// What the journal of a table holds.

@@ -79,6 +79,12 @@ fn one(seed: u64) {
                     disk.set_capacity(capacity.map(|capacity| capacity - free));
                 }
             }
+            // At times a call on the disk fails, with the machine running on.
+            let fault = rng.below(8) == 0;
+            if fault {
+                transactions.truncate(1);
+                disk.fail_at(Some(disk.changes() + 1 + rng.below(12)));
+            }
             // What each of them would leave, whether or not the machine lives to tell.
             flight = vec![known.model.clone()];
             let mut expected = Vec::new();
@@ -89,8 +95,16 @@ fn one(seed: u64) {
                 flight.push(after);
             }
             let results = volume.commit_all(&transactions);
-            if disk.is_down() {
+            disk.fail_at(None);
+            let broken = matches!(results[0], Err(VolumeError::Broken { .. }));
+            if disk.is_down() || broken {
+                assert!(disk.is_down() || fault, "{results:?}");
                 break;
+            }
+            if fault && matches!(results[0], Err(VolumeError::Io { .. })) {
+                // Nobody was promised anything yet.
+                flight.truncate(1);
+                expected = vec![false];
             }
             if matches!(results[0], Err(VolumeError::NoSpace { .. })) {
                 assert!(tight);
@@ -158,10 +172,12 @@ fn some_transactions(rng: &mut SplitMix64, known: &Known) -> (Vec<Transaction>, 
     (transactions, stale)
 }
 
-/// Starts the machine again, which may crash once more while it recovers.
+/// Starts the machine again if it is down, and opens the volume, when it may crash once more while it recovers.
 fn reopen(disk: &SimulatedDisk, rng: &mut SplitMix64) -> Volume {
     loop {
-        disk.restart();
+        if disk.is_down() {
+            disk.restart();
+        }
         if rng.below(3) == 0 {
             disk.crash_at(Some(disk.changes() + 1 + rng.below(60)));
         }
