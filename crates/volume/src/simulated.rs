@@ -106,7 +106,8 @@ impl SimulatedDisk {
         if Some(world.changes) == world.fail_at {
             return Err(io::Error::other("a fault on purpose"));
         }
-        if Some(world.changes) == world.crash_at {
+        // Or after it, if that call was one that failed.
+        if world.crash_at.is_some_and(|change| world.changes >= change) {
             if world.rng.below(2) == 0 {
                 let _ = change(world);
             }
