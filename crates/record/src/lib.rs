@@ -38,13 +38,14 @@ mod traced;
 
 use std::ffi::OsString;
 use std::io;
-use std::process::Command;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 
 use host::Exit;
 use host::signals::Signals;
 use trace::Source;
+use tracee::child::Child;
+use tracee::{Program, TraceeError};
 
 pub use assembler::Summary;
 pub use error::RecordError;
@@ -83,19 +84,21 @@ pub struct Outcome {
 pub fn record(request: &Request) -> Result<Outcome, RecordError> {
     let mut notes = Vec::new();
     let chosen = sources::choose(request, &mut notes)?;
-    let (source, exact, mut sources, filter) = (chosen.source, chosen.exact, chosen.sources, chosen.filter);
+    let (source, exact, mut sources) = (chosen.source, chosen.exact, chosen.sources);
     let signals = Signals::of_wrapper().map_err(RecordError::system("receive signals"))?;
-    let mut command = command(request);
+    let mut program = program(request).signal_mask(signals.mask_before());
     if let (Some(path), Some(library)) = (&chosen.library, &sources.library) {
-        command.envs(library.environment(path, preloaded(request)));
+        for (name, value) in library.environment(path, preloaded(request)) {
+            program = program.variable(name, value);
+        }
         if request.candidates == CandidatesChoice::Calls {
-            command.env("RUNNEL_TRACE_CALLS", "1");
+            program = program.variable("RUNNEL_TRACE_CALLS", "1");
         }
     }
-    tracee::child::with_signal_mask(&mut command, signals.mask_before());
     let (to, from) = mpsc::channel();
-    if let Some(filter) = &filter {
-        tracee::child::under(&mut command, filter.clone());
+    let is_followed = chosen.filter.is_some();
+    if let Some(filter) = chosen.filter {
+        program = program.filter(filter);
         sources.traced = Some(from);
     }
     if let Some(filemap) = &sources.filemap {
@@ -106,20 +109,19 @@ pub fn record(request: &Request) -> Result<Outcome, RecordError> {
     let collector = Collector::new(sources, assembler, Arc::clone(&running));
     let (stop, stopper) = io::pipe().map_err(RecordError::system("make a pipe"))?;
     let passing = signals.pass_on().map_err(RecordError::system("pass signals on"))?;
-    let mut child =
-        command.spawn().map_err(|source| RecordError::Start { program: request.program.clone(), source })?;
+    let not_started = |error| not_started(request, error);
+    let child = Child::start(&program).map_err(not_started)?;
     let thread = std::thread::spawn(move || collector.run(&stop));
     // Its thread waits for this.
     let _ = passing.to().send(child.id());
-    let ended = match filter {
-        Some(_) => {
-            let mut interpreter = Interpreter::new(to);
-            tracee::follow::follow(child.id(), exact, |seen| interpreter.seen(seen))
-        }
-        None => child.wait().map(|status| (status, Counts::default())),
+    let ended = if is_followed {
+        let mut interpreter = Interpreter::new(to);
+        child.follow(exact, |seen| interpreter.seen(seen))
+    } else {
+        child.wait().map(|status| (status, Counts::default()))
     };
     let signals = passing.stop().map_err(RecordError::system("pass signals on"))?;
-    if request.wait_all {
+    if request.wait_all && ended.is_ok() {
         supervise::wait_all(&running, &signals).map_err(RecordError::system("wait for processes"))?;
     }
     signals.restore();
@@ -128,7 +130,7 @@ pub fn record(request: &Request) -> Result<Outcome, RecordError> {
         what: "collect what was seen",
         source: io::Error::other("its thread panicked"),
     })?;
-    let (status, stops) = ended.map_err(RecordError::system("wait for the program"))?;
+    let (status, stops) = ended.map_err(not_started)?;
     finish(assembler, source, status.into(), stops, notes)
 }
 
@@ -161,11 +163,25 @@ fn preloaded(request: &Request) -> Option<OsString> {
     given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os("LD_PRELOAD"))
 }
 
-fn command(request: &Request) -> Command {
-    let mut command = Command::new(&request.program);
-    command.args(&request.arguments).envs(request.environment.iter().map(|(name, value)| (name, value)));
-    if let Some(directory) = &request.directory {
-        command.current_dir(directory);
+fn program(request: &Request) -> Program {
+    let mut program = Program::new([&request.program].into_iter().chain(&request.arguments));
+    for (name, value) in &request.environment {
+        program = program.variable(name, value);
     }
-    command
+    match &request.directory {
+        Some(directory) => program.directory(directory),
+        None => program,
+    }
+}
+
+fn not_started(request: &Request, error: TraceeError) -> RecordError {
+    let program = request.program.clone();
+    match error {
+        TraceeError::Execute { source, .. } => RecordError::Start { program, source },
+        TraceeError::Argument { what } => {
+            RecordError::Start { program, source: io::Error::new(io::ErrorKind::InvalidInput, what) }
+        }
+        TraceeError::Wait(source) => RecordError::System { what: "wait for the program", source },
+        TraceeError::Step { step, source } => RecordError::System { what: step, source },
+    }
 }

@@ -22,6 +22,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use {
     crate::arch::{Arch, Native},
     crate::follow::{INFO_EXIT, call_info, go_on, ptrace, wait_for},
+    crate::ptrace::EVENT_STOP,
     nix::unistd::Pid,
 };
 
@@ -135,7 +136,7 @@ fn open(_: u32, _: u32) -> Result<Option<Watch>, Ended> {
 fn open(thread: u32, process: u32) -> Result<Option<Watch>, Ended> {
     let tid = Pid::from_raw(thread as i32);
     let Ok(before) = Native::registers(tid) else { return Ok(None) };
-    let mut held = Vec::new();
+    let mut held = Held::default();
     let fd = make_call(thread, &before, libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY, &mut held)?;
     let watch = if fd >= 0 {
         let taken = take(process, fd as i32).and_then(Watch::new);
@@ -146,11 +147,25 @@ fn open(thread: u32, process: u32) -> Result<Option<Watch>, Ended> {
     };
     // If the thread is gone, the next wait says so.
     let _ = Native::set_registers(tid, &before);
-    for signal in held {
+    for signal in held.signals {
         // SAFETY: the call takes numbers only. A thread that is gone needs no signal.
         unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal) };
     }
+    if held.is_stopped {
+        // It tells again, when it goes on, whether its process is stopped.
+        go_on(libc::PTRACE_INTERRUPT, thread, 0);
+    }
     Ok(watch)
+}
+
+/// What came while a thread made a call for us.
+#[derive(Default)]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+struct Held {
+    /// Signals that it did not get.
+    signals: Vec<i32>,
+    /// Whether its process was stopped, or told to go on.
+    is_stopped: bool,
 }
 
 /// Makes a thread, which stands behind a system call that it made with the registers `before`, make another with one argument. Signals
@@ -161,7 +176,7 @@ fn make_call(
     before: &<Native as Arch>::Registers,
     number: i64,
     argument: i32,
-    held: &mut Vec<i32>,
+    held: &mut Held,
 ) -> Result<i64, Ended> {
     let again = Native::call_again(before, number, argument as u64);
     if Native::set_registers(Pid::from_raw(thread as i32), &again).is_err() {
@@ -177,8 +192,10 @@ fn make_call(
             return Err(Ended(status));
         }
         if libc::WSTOPSIG(status) != libc::SIGTRAP | 0x80 {
-            if status >> 16 == 0 {
-                held.push(libc::WSTOPSIG(status));
+            match status >> 16 {
+                0 => held.signals.push(libc::WSTOPSIG(status)),
+                EVENT_STOP => held.is_stopped = true,
+                _ => {}
             }
             continue;
         }

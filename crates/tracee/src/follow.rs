@@ -1,20 +1,22 @@
 //! Following a program under a seccomp filter, and all that it starts, to its end.
 //!
-//! The program asks to be traced between fork and exec ([`crate::child::under`]); the thread that started it must call [`follow`]. Each
-//! named call gives a stop before it and one after it, where its result is known. Nothing else stops but what ptrace brings with it:
-//! signals, new threads and processes, execs. Signals are passed on as they come. A program that is stopped (Ctrl-Z) goes on at once: a tracer
-//! that did not seize it cannot leave it stopped. If the tracer dies, the kernel kills the program, which could not go on anyway.
+//! The program is seized before its exec ([`crate::child`]), by the thread that then follows it. Each named call gives a stop
+//! before it and one after it, where its result is known. Nothing else stops but what ptrace brings with it: signals, new threads and
+//! processes, execs. Signals are passed on as they come, and a program that is stopped (Ctrl-Z) stays so until it is told to go on. If
+//! the tracer dies, the kernel kills the program, which could not go on anyway.
 
 #![allow(unsafe_code)]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use nix::unistd::Pid;
+
 use crate::exact::{Ended, Exact};
-use crate::ptrace::Number;
+use crate::ptrace::{EVENT_STOP, Number, listen};
 use crate::seccomp::MMAP;
 
 /// A named call that has returned.
@@ -30,7 +32,7 @@ pub struct Call {
     pub result: i64,
 }
 
-/// What [`follow`] tells.
+/// What following a program tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// A named call returned; its thread stands still meanwhile, so that its descriptors and memory can be looked at.
@@ -75,31 +77,33 @@ const OPTIONS: i32 = libc::PTRACE_O_TRACESECCOMP
     | libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_EXITKILL;
 
-/// Follows the program `first`, which has just become itself, until no process is left that it started. `seen` is told of every
-/// named call. With `exact`, page faults of mapped files come one by one ([`crate::exact`]), where the kernel can; the filter must
-/// then stop at all mappings of files.
-///
-/// # Errors
-/// The program is not there to be traced, by this thread. No later failure is one: a process that was killed is simply gone.
-pub fn follow(first: u32, exact: bool, mut seen: impl FnMut(Seen)) -> io::Result<(ExitStatus, Counts)> {
+/// How following went.
+pub(crate) struct Followed {
+    /// The end of the first process.
+    pub(crate) ended: ExitStatus,
+    /// Whether it executed its program.
+    pub(crate) is_executed: bool,
+    pub(crate) counts: Counts,
+}
+
+/// Begins to trace a process that waits before its exec.
+pub(crate) fn seize(process: u32) -> io::Result<()> {
+    ptrace(libc::PTRACE_SEIZE, process, OPTIONS as usize)
+}
+
+/// Follows the program `first`, which was [seized](seize) by this thread, until no process is left that it started; see
+/// [`crate::child::Child::follow`].
+pub(crate) fn follow(first: u32, exact: bool, mut seen: impl FnMut(Seen)) -> Followed {
     let mut exact = exact.then(Exact::default);
     // What a call came upon while it waited for one thread.
     let mut ended_meanwhile = None;
     let mut counts = Counts::default();
-    let mut known = HashSet::from([first]);
     let mut entered: HashMap<u32, Call> = HashMap::new();
     let mut ended = ExitStatus::from_raw(0);
-    // It stands at the stop after its exec.
-    let (_, status) = wait_for(first as i32)?;
-    if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
-        return Ok((ExitStatus::from_raw(status), counts));
-    }
-    ptrace(libc::PTRACE_SETOPTIONS, first, OPTIONS as usize)?;
-    go_on(libc::PTRACE_CONT, first, 0);
+    let mut is_executed = false;
     while let Ok((thread, status)) = ended_meanwhile.take().map_or_else(|| wait_for(-1), Ok) {
         if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
             exact.iter_mut().for_each(|exact| exact.forget(thread));
-            known.remove(&thread);
             entered.remove(&thread);
             if thread == first {
                 ended = ExitStatus::from_raw(status);
@@ -135,17 +139,22 @@ pub fn follow(first: u32, exact: bool, mut seen: impl FnMut(Seen)) -> io::Result
             continue;
         }
         counts.others += 1;
+        if event == EVENT_STOP && signal != libc::SIGTRAP {
+            // All threads of its process are stopped, until SIGCONT.
+            let _ = listen(Pid::from_raw(thread as i32));
+            continue;
+        }
         if event == libc::PTRACE_EVENT_EXEC {
             exact.iter_mut().for_each(|exact| exact.forget(thread));
+            // Another thread of the process may have stood in a call under this number.
+            entered.remove(&thread);
+            is_executed |= thread == first;
         }
-        let is_new = known.insert(thread);
-        // A new thread begins with a stop signal of the kernel's own.
-        let is_ours = event != 0 || (is_new && signal == libc::SIGSTOP) || is_group_stop(thread, signal);
         // A thread that is between the two stops of a call takes a signal there, and still has to come to the second.
         let way = if entered.contains_key(&thread) { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
-        go_on(way, thread, if is_ours { 0 } else { signal });
+        go_on(way, thread, if event == 0 { signal } else { 0 });
     }
-    Ok((ended, counts))
+    Followed { ended, is_executed, counts }
 }
 
 fn count(counts: &mut Counts, number: i64) {
@@ -206,15 +215,4 @@ fn entering(thread: u32) -> Option<Call> {
 
 fn result_of(thread: u32) -> Option<i64> {
     Some(call_info(thread).filter(|info| info[0] & 0xff == INFO_EXIT)?[3] as i64)
-}
-
-/// Whether all threads of a process were stopped by a signal, rather than one is about to get it.
-fn is_group_stop(thread: u32, signal: i32) -> bool {
-    if !matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
-        return false;
-    }
-    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: the kernel writes to `info`, which has the size it expects.
-    let got = unsafe { libc::ptrace(libc::PTRACE_GETSIGINFO, thread as libc::pid_t, 0_usize, info.as_mut_ptr()) };
-    got < 0
 }

@@ -6,11 +6,14 @@ use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use nix::sys::signal::SigSet;
+
 use crate::TraceeError;
+use crate::seccomp::Filter;
 
 /// A program to start. What is not set is inherited: environment, directory, standard streams.
 ///
-/// Like `std::process::Command` it starts with no signal blocked and with SIGPIPE as by default.
+/// Like `std::process::Command` it starts with no signal blocked, unless it is told to, and with SIGPIPE as by default.
 #[derive(Debug, Default)]
 pub struct Program {
     arguments: Vec<OsString>,
@@ -18,6 +21,8 @@ pub struct Program {
     /// Set only if the program runs traced, or only if it does not.
     conditional: Vec<(bool, OsString, OsString)>,
     directory: Option<PathBuf>,
+    mask: Option<SigSet>,
+    pub(crate) filter: Option<Filter>,
     pub(crate) streams: [Option<File>; 3],
 }
 
@@ -29,6 +34,10 @@ pub(crate) struct Prepared {
     /// `NAME=value` each.
     pub(crate) environment: Vec<CString>,
     pub(crate) directory: Option<CString>,
+    /// Signals that it blocks.
+    pub(crate) mask: SigSet,
+    /// What it is put under just before.
+    pub(crate) filter: Option<Filter>,
 }
 
 impl Program {
@@ -59,6 +68,18 @@ impl Program {
     /// Starts in this directory.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Program {
         self.directory = Some(directory.into());
+        self
+    }
+
+    /// Starts with these signals blocked.
+    pub fn signal_mask(mut self, mask: SigSet) -> Program {
+        self.mask = Some(mask);
+        self
+    }
+
+    /// Puts the program under a filter. It must be traced then, to its end; see [`crate::child`].
+    pub fn filter(mut self, filter: Filter) -> Program {
+        self.filter = Some(filter);
         self
     }
 
@@ -153,6 +174,8 @@ impl Program {
                 .as_deref()
                 .map(|path| terminated(path.as_os_str(), "the directory"))
                 .transpose()?,
+            mask: self.mask.unwrap_or_else(SigSet::empty),
+            filter: self.filter.clone(),
         })
     }
 }

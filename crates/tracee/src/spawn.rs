@@ -111,9 +111,7 @@ fn execute(lists: &mut Lists, streams: [RawFd; 3]) -> c_int {
     // SAFETY: system calls on descriptors, strings that end with NUL and lists that end with null; all of them may be
     // called after a fork.
     unsafe {
-        let mut none = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigemptyset(&mut none);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &none, ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_SETMASK, lists.prepared.mask.as_ref(), ptr::null_mut());
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         for (stream, file) in (0..).zip(streams) {
             if file >= 0 && libc::dup2(file, stream) < 0 {
@@ -124,6 +122,11 @@ fn execute(lists: &mut Lists, streams: [RawFd; 3]) -> c_int {
             && libc::chdir(directory.as_ptr()) < 0
         {
             return *libc::__errno_location();
+        }
+        if let Some(filter) = &lists.prepared.filter
+            && let Err(error) = filter.install()
+        {
+            return error.raw_os_error().unwrap_or(libc::EPERM);
         }
         let mut refused = libc::ENOENT;
         for candidate in &lists.prepared.candidates {

@@ -36,7 +36,6 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/preload/src/reads/writer.rs",
     "crates/preload/src/trap.rs",
     "crates/tracee/src/aside.rs",
-    "crates/tracee/src/child.rs",
     "crates/tracee/src/exact.rs",
     "crates/tracee/src/follow.rs",
     "crates/tracee/src/perf.rs",

@@ -1,7 +1,11 @@
 //! Programs under a filter: stops at chosen calls.
 
 use std::collections::BTreeSet;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use record::{MapsChoice, ReadsChoice, SourceChoice};
 
 use crate::check;
@@ -74,5 +78,53 @@ fn ptrace_signals_reach_the_program() {
         let (outcome, events) = place.record(request);
         assert_eq!(outcome.exit.code(), 128 + signal);
         support::assert_sound(&events);
+    }
+}
+
+/// Recordings in a row, each of which passes through all of a start.
+const STORMY_RECORDINGS: usize = 20;
+
+#[test]
+fn ptrace_stop_signals_at_any_moment_only_stop() {
+    let Some(place) = Place::new("perf") else { return };
+    let me = std::env::current_exe().expect("a path");
+    let mut recorder = Command::new(me)
+        .args(["helper_in_a_storm", "--ignored"])
+        .env("RECORD_IN_A_STORM", format!("{}\n{}", place.program(), place.path("data")))
+        .process_group(0)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("started");
+    let group = Pid::from_raw(-(recorder.id() as i32));
+    let signals = [Signal::SIGSTOP, Signal::SIGCONT, Signal::SIGTSTP, Signal::SIGCONT];
+    let mut storm = signals.into_iter().cycle();
+    let status = loop {
+        for signal in storm.by_ref().take(signals.len()) {
+            // Until it is waited for it has its number, so this goes to nobody else.
+            let _ = kill(group, signal);
+            // Time to run, of which the recordings need some.
+            for _ in 0..50 {
+                std::thread::yield_now();
+            }
+        }
+        if let Some(status) = recorder.try_wait().expect("its end") {
+            break status;
+        }
+    };
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+#[ignore = "started by ptrace_stop_signals_at_any_moment_only_stop"]
+fn helper_in_a_storm() {
+    let Ok(plan) = std::env::var("RECORD_IN_A_STORM") else { return };
+    let (program, data) = plan.split_once('\n').expect("two lines");
+    for _ in 0..STORMY_RECORDINGS {
+        let mut request = record::Request::new(program);
+        request.arguments = ["fork", data, "3"].map(Into::into).to_vec();
+        (request.source, request.library) = (SourceChoice::Perf, Some("/nonexistent".into()));
+        let outcome = record::record(&request).expect("recorded");
+        assert_eq!(outcome.exit.code(), 0);
+        assert!(outcome.stops.maps > 0);
     }
 }
