@@ -8,6 +8,9 @@
 //! `UFFD_FEATURE_WP_ASYNC` (Linux 6.7) would not wait even then. `fault_around_bytes` itself is in debugfs, for root, and for
 //! all programs at once.
 //!
+//! A process with seccomp filters of its own is left alone: they may kill it for a call that it would not have made. Its faults tell
+//! windows.
+//!
 //! Layouts are those of `include/uapi/linux/userfaultfd.h` and of ioctl_userfaultfd(2).
 
 #![allow(unsafe_code)]
@@ -58,6 +61,8 @@ pub(crate) struct Exact {
     /// By process; `None` where it did not work.
     watches: HashMap<u32, Option<Watch>>,
     processes: HashMap<u32, u32>,
+    /// Filters that a thread is under which has put on none itself; `None` if this kernel cannot tell.
+    filters: Option<u32>,
 }
 
 /// A thread ended instead of doing what it was told: its wait status.
@@ -65,6 +70,11 @@ pub(crate) struct Exact {
 pub(crate) struct Ended(pub(crate) i32);
 
 impl Exact {
+    /// A thread has just executed the first program, under the filters of those who started it.
+    pub(crate) fn begin(&mut self, thread: u32) {
+        self.filters = filters(thread);
+    }
+
     /// A thread stands where it has mapped a file at `mapped`. Gives the addresses where faults come one by one from now on.
     pub(crate) fn mapped(&mut self, thread: u32, mapped: Range<u64>) -> Result<Vec<Range<u64>>, Ended> {
         let process = self.process(thread);
@@ -72,7 +82,8 @@ impl Exact {
             let watched = watch.as_ref().is_some_and(|watch| watch.register(&mapped).is_ok());
             return Ok(if watched { vec![mapped] } else { Vec::new() });
         }
-        let watch = open(thread, process)?;
+        let is_free = self.filters.is_some() && filters(thread) == self.filters;
+        let watch = if is_free { open(thread, process)? } else { None };
         // What it mapped before: itself, and its interpreter.
         let maps =
             watch.as_ref().map_or_else(Vec::new, |_| fs::read(format!("/proc/{process}/maps")).unwrap_or_default());
@@ -101,6 +112,19 @@ pub fn process_of(thread: u32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(thread)
+}
+
+/// Number of the seccomp filters that a thread is under, as Linux tells since 5.9. None also in the strict mode, which has no filters.
+fn filters(thread: u32) -> Option<u32> {
+    filters_of(&fs::read_to_string(format!("/proc/{thread}/status")).ok()?)
+}
+
+fn filters_of(status: &str) -> Option<u32> {
+    /// `SECCOMP_MODE_STRICT`.
+    const STRICT: u32 = 1;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name))?.trim().parse::<u32>().ok();
+    (field("Seccomp:")? != STRICT).then_some(())?;
+    field("Seccomp_filters:")
 }
 
 /// A userfaultfd of another process.
@@ -235,6 +259,14 @@ fn file_mapping(line: &[u8]) -> Option<Range<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn filters_are_counted_unless_the_mode_is_strict() {
+        assert_eq!(filters_of("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t3\n"), Some(3));
+        for other in ["Seccomp:\t1\nSeccomp_filters:\t0\n", "Seccomp:\t2\n", ""] {
+            assert_eq!(filters_of(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn mappings_of_files_are_found() {

@@ -148,7 +148,10 @@ pub(crate) fn follow(first: u32, exact: bool, mut seen: impl FnMut(Seen)) -> Fol
             exact.iter_mut().for_each(|exact| exact.forget(thread));
             // Another thread of the process may have stood in a call under this number.
             entered.remove(&thread);
-            is_executed |= thread == first;
+            if thread == first && !is_executed {
+                is_executed = true;
+                exact.iter_mut().for_each(|exact| exact.begin(thread));
+            }
         }
         // A thread that is between the two stops of a call takes a signal there, and still has to come to the second.
         let way = if entered.contains_key(&thread) { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };

@@ -70,6 +70,21 @@ fn ptrace_threads_children_and_execs_live_under_a_filter() {
 }
 
 #[test]
+fn ptrace_sandboxed_processes_make_no_call_for_us() {
+    let Some(place) = Place::new("perf") else { return };
+    let program = place.program();
+    for arguments in
+        [["sandbox", "fork", "DATA", "200"].as_slice(), ["sandbox", "exec", &program, "map", "DATA", "200"].as_slice()]
+    {
+        check(&place, place.request(arguments), &windows(&[200]));
+    }
+    // A program that has its watch already keeps it.
+    check(&place, place.request(&["sandbox", "map", "DATA", "200"]), &faulted(&[200]));
+    let Some(place) = place.with_static_program() else { return };
+    check(&place, place.request(&["sandbox", "map", "DATA", "200"]), &windows(&[200]));
+}
+
+#[test]
 fn ptrace_signals_reach_the_program() {
     let Some(place) = Place::new("perf") else { return };
     for signal in [9, 15, 40] {
