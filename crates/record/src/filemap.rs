@@ -117,16 +117,15 @@ impl Filemap {
         Ok(Filemap { folder, pipe, rest, asked, me, sees_reads, _mount: mount })
     }
 
-    /// Records what the calling thread starts from now on; page faults too, unless somebody else tells them.
+    /// Records what the calling thread starts from now on.
     ///
     /// # Errors
     /// The kernel lacks the trace points.
-    pub(crate) fn start(&self, only_reads: bool) -> io::Result<()> {
+    pub(crate) fn start(&self) -> io::Result<()> {
         let thread = rustix::thread::gettid();
         fs::write(self.folder.join("set_event_pid"), thread.as_raw_nonzero().to_string())?;
-        let reads = if self.sees_reads { &POINTS[2..] } else { &[] };
-        let faults = if only_reads { &[] } else { &POINTS[..2] };
-        for point in faults.iter().chain(reads) {
+        let count = if self.sees_reads { 3 } else { 2 };
+        for point in &POINTS[..count] {
             fs::write(self.folder.join("events/filemap").join(point).join("enable"), "1")?;
         }
         Ok(())

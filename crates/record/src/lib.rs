@@ -12,7 +12,7 @@
 //! | residency | what of the files is in memory afterwards | files that are ours |
 //!
 //! Beside it, reads and look-ups come from a preloaded library (`crates/preload`, no stops), or from stops at system calls chosen by
-//! a seccomp filter, for static programs; as root from the filemap trace points. First instructions of code come from perf.
+//! a seccomp filter, for static programs; as root, where page faults are not exact, from the filemap trace points. First instructions of code come from perf.
 //!
 //! What is recorded is what was *touched*, not what the kernel read ahead: lists of the latter made programs slower.
 //!
@@ -102,7 +102,7 @@ pub fn record(request: &Request) -> Result<Outcome, RecordError> {
         sources.traced = Some(from);
     }
     if let Some(filemap) = &sources.filemap {
-        filemap.start(source == Source::Perf).map_err(|source| RecordError::Source { what: error::FILEMAP, source })?;
+        filemap.start().map_err(|source| RecordError::Source { what: error::FILEMAP, source })?;
     }
     let assembler = Assembler::new(Files::new(chosen.library), source, request.candidates, now());
     let running = Arc::new(AtomicUsize::new(usize::MAX));

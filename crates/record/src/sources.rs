@@ -42,7 +42,7 @@ pub(crate) fn choose(request: &Request, notes: &mut Vec<String>) -> Result<Chose
         return Err(RecordError::Source { what: "calls: they need the preloaded library", source });
     }
     let exact = exact(request, notes);
-    let (source, mut sources) = touches(request, exact, library.is_some(), notes)?;
+    let (source, mut sources) = touches(request, exact, notes)?;
     let exact = exact && sources.perf.is_some() && source != Source::Residency;
     let is_seen = sources.filemap.as_ref().is_some_and(Filemap::sees_reads);
     if library.is_some() {
@@ -50,7 +50,10 @@ pub(crate) fn choose(request: &Request, notes: &mut Vec<String>) -> Result<Chose
     }
     let by_stops = match request.reads {
         ReadsChoice::Seccomp => true,
-        ReadsChoice::Auto => is_static && !is_seen,
+        // Without the library they are worth it where the program is traced anyway.
+        ReadsChoice::Auto => {
+            (is_static || (exact && library.is_none())) && !is_seen && request.maps != MapsChoice::Perf
+        }
         _ => false,
     };
     let maps = match request.maps {
@@ -81,13 +84,9 @@ fn exact(request: &Request, notes: &mut Vec<String>) -> bool {
         .is_ok()
 }
 
-/// What sees the touches of mapped files. With `exact`, page faults are enough for that; with `reads_seen`, somebody sees reads.
-fn touches(
-    request: &Request,
-    exact: bool,
-    reads_seen: bool,
-    notes: &mut Vec<String>,
-) -> Result<(Source, Sources), RecordError> {
+/// What sees the touches of mapped files. With `exact`, page faults are enough for that, and reads are seen otherwise: the trace
+/// points name files by number, and a process has often closed them before it is asked for their path.
+fn touches(request: &Request, exact: bool, notes: &mut Vec<String>) -> Result<(Source, Sources), RecordError> {
     let failed = |what| move |source| RecordError::Source { what, source };
     let perf = || Rings::open(request.ring_bytes);
     match request.source {
@@ -99,19 +98,11 @@ fn touches(
         SourceChoice::Residency => Ok((Source::Residency, Sources { perf: perf().ok(), ..Sources::default() })),
         SourceChoice::Auto => {
             let rings = perf();
-            // Making and removing an instance of trace points takes 8 ms, and reading their text more.
-            if exact
-                && reads_seen
-                && let Ok(perf) = rings
-            {
+            if exact && let Ok(perf) = rings {
                 return Ok(with_perf(perf, notes));
             }
             match Filemap::open() {
-                Ok(filemap) => {
-                    let (source, sources) = with_filemap(filemap, rings.ok(), notes);
-                    let source = if exact && sources.perf.is_some() { Source::Perf } else { source };
-                    return Ok((source, sources));
-                }
+                Ok(filemap) => return Ok(with_filemap(filemap, rings.ok(), notes)),
                 Err(error) => notes.push(format!("not by filemap trace points, which see ranges exactly: {error}")),
             }
             match rings {
@@ -151,7 +142,9 @@ fn library(request: &Request, notes: &mut Vec<String>) -> Result<Option<PathBuf>
             Err(RecordError::Source { what: "the preloaded library", source })
         }
         Err(_) => {
-            notes.push(format!("{LIBRARY} is not beside this program: look-ups are not seen, nor reads without root"));
+            notes.push(format!(
+                "{LIBRARY} is not beside this program: reads and look-ups are seen by stops, or not at all"
+            ));
             Ok(None)
         }
     }

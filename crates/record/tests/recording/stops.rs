@@ -24,6 +24,23 @@ fn ptrace_reads_of_static_programs_are_recorded() {
 }
 
 #[test]
+fn ptrace_all_files_that_a_static_program_reads_are_named() {
+    let Some(place) = Place::new("perf").and_then(Place::with_static_program) else { return };
+    let files: Vec<String> = (0..20).map(|number| place.path(&format!("file-{number}"))).collect();
+    files.iter().for_each(|path| std::fs::write(path, [7; 5000]).expect("written"));
+    let arguments: Vec<&str> = ["cat"].into_iter().chain(files.iter().map(String::as_str)).collect();
+    let mut request = place.request(&arguments);
+    request.source = SourceChoice::Auto;
+    let (outcome, events) = place.record(request);
+    assert_eq!(outcome.exit.code(), 0);
+    let is_named = |path: &String| {
+        let path = &path.as_bytes()[1..];
+        events.iter().any(|event| matches!(event, trace::Event::File { path: other, .. } if other == path))
+    };
+    assert!(files.iter().all(is_named), "{outcome:?}");
+}
+
+#[test]
 fn ptrace_lookups_are_seen_by_stops() {
     let Some(place) = Place::new("perf") else { return };
     let mut request = place.request(&["open", "DATA", &place.path("none"), &place.path("")]);

@@ -61,7 +61,7 @@ enum SourceArg {
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 enum ReadsArg {
-    /// A preloaded library; for static programs the trace points or stops
+    /// A preloaded library; for static programs stops, or the trace points where these are the source
     Auto,
     /// A preloaded library: no stops
     Preload,
