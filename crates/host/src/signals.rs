@@ -61,6 +61,14 @@ pub fn unblock() -> io::Result<()> {
     Ok(set_of(passed_on().chain([libc::SIGXFSZ])).thread_unblock()?)
 }
 
+/// Makes a file size limit an error of a write in this thread, and not the end of this process.
+///
+/// # Errors
+/// The kernel refuses, which it has no reason to.
+pub fn block_file_size() -> io::Result<()> {
+    Ok(set_of([libc::SIGXFSZ]).thread_block()?)
+}
+
 /// A set of signals, blocked and readable.
 #[derive(Debug)]
 pub struct Signals {

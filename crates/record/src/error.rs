@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 
-/// Why nothing was recorded. Once the program runs, nothing of this can happen any more.
+/// Why nothing was recorded. Once the program runs, only [`RecordError::Wait`] can happen any more.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The program cannot be started.
@@ -22,6 +22,9 @@ pub enum RecordError {
         /// Why.
         source: io::Error,
     },
+    /// The program runs or has run, and its end is not known.
+    #[error("cannot wait for the program: {0}")]
+    Wait(io::Error),
     /// A step of our own failed.
     #[error("cannot {what}: {source}")]
     System {

@@ -80,7 +80,8 @@ pub struct Outcome {
 /// Blocks the signals that a wrapper passes on while the program runs, in the calling thread; call it from the main one.
 ///
 /// # Errors
-/// The source that was asked for does not work here, or the program cannot be started. It did not run then.
+/// The source that was asked for does not work here, or the program cannot be started: it did not run then. Or its end is not known
+/// ([`RecordError::Wait`]). Later failures leave an outcome without a trace, and a note.
 pub fn record(request: &Request) -> Result<Outcome, RecordError> {
     let mut notes = Vec::new();
     let chosen = sources::choose(request, &mut notes)?;
@@ -108,39 +109,50 @@ pub fn record(request: &Request) -> Result<Outcome, RecordError> {
     let running = Arc::new(AtomicUsize::new(usize::MAX));
     let collector = Collector::new(sources, assembler, Arc::clone(&running));
     let (stop, stopper) = io::pipe().map_err(RecordError::system("make a pipe"))?;
+    let thread = std::thread::Builder::new().name("collector".into());
+    let thread = thread.spawn(move || collector.run(&stop)).map_err(RecordError::system("start a thread"))?;
     let passing = signals.pass_on().map_err(RecordError::system("pass signals on"))?;
-    let not_started = |error| not_started(request, error);
-    let child = Child::start(&program).map_err(not_started)?;
-    let thread = std::thread::spawn(move || collector.run(&stop));
-    // Its thread waits for this.
-    let _ = passing.to().send(child.id());
-    let ended = if is_followed {
-        let mut interpreter = Interpreter::new(to);
-        child.follow(exact, |seen| interpreter.seen(seen))
-    } else {
+    let ended = Child::start(&program).and_then(|child| {
+        // Its thread waits for this.
+        let _ = passing.to().send(child.id());
+        if is_followed {
+            let mut interpreter = Interpreter::new(to);
+            return child.follow(exact, |seen| interpreter.seen(seen));
+        }
         child.wait().map(|status| (status, Counts::default()))
-    };
-    let signals = passing.stop().map_err(RecordError::system("pass signals on"))?;
-    if request.wait_all && ended.is_ok() {
-        supervise::wait_all(&running, &signals).map_err(RecordError::system("wait for processes"))?;
-    }
-    signals.restore();
+    });
+    // From here on the program has run, and its end counts.
+    let waited = passing.stop().and_then(|signals| {
+        let waited = (request.wait_all && ended.is_ok()).then(|| supervise::wait_all(&running, &signals));
+        signals.restore();
+        waited.unwrap_or(Ok(()))
+    });
     drop(stopper);
-    let assembler = thread.join().map_err(|_| RecordError::System {
-        what: "collect what was seen",
-        source: io::Error::other("its thread panicked"),
-    })?;
-    let (status, stops) = ended.map_err(not_started)?;
-    finish(assembler, source, status.into(), stops, notes)
+    let assembler = thread.join();
+    let (status, stops) = ended.map_err(|error| not_started(request, error))?;
+    if let Err(error) = waited {
+        notes.push(format!("other processes were not waited for: {error}"));
+    }
+    let mut outcome = Outcome {
+        exit: status.into(),
+        trace: Vec::new(),
+        source,
+        summary: Summary::default(),
+        stops,
+        notes: Vec::new(),
+    };
+    match assembler
+        .map_err(|_| io::Error::other("the collector panicked"))
+        .and_then(|assembler| finish(assembler, &mut notes))
+    {
+        Ok((trace, summary)) => (outcome.trace, outcome.summary) = (trace, summary),
+        Err(error) => notes.push(format!("nothing was recorded: {error}")),
+    }
+    outcome.notes = notes;
+    Ok(outcome)
 }
 
-fn finish(
-    assembler: Assembler,
-    source: Source,
-    exit: Exit,
-    stops: Counts,
-    mut notes: Vec<String>,
-) -> Result<Outcome, RecordError> {
+fn finish(assembler: Assembler, notes: &mut Vec<String>) -> io::Result<(Vec<u8>, Summary)> {
     if assembler.is_full() {
         notes.push("the trace reached its limit and ends before the program did".into());
     }
@@ -148,13 +160,11 @@ fn finish(
     if unknown > 0 {
         notes.push(format!("the kernel does not say what of {unknown} files is in memory: they are others'"));
     }
-    let (trace, summary) = assembler
-        .finish(now())
-        .map_err(|error| RecordError::System { what: "write the trace", source: io::Error::other(error) })?;
+    let (trace, summary) = assembler.finish(now()).map_err(io::Error::other)?;
     if summary.lost > 0 {
         notes.push(format!("{} records were lost: the trace may lack pages", summary.lost));
     }
-    Ok(Outcome { exit, trace, source, summary, stops, notes })
+    Ok((trace, summary))
 }
 
 /// What the program would preload anyway.
@@ -181,7 +191,7 @@ fn not_started(request: &Request, error: TraceeError) -> RecordError {
         TraceeError::Argument { what } => {
             RecordError::Start { program, source: io::Error::new(io::ErrorKind::InvalidInput, what) }
         }
-        TraceeError::Wait(source) => RecordError::System { what: "wait for the program", source },
+        TraceeError::Wait(source) => RecordError::Wait(source),
         TraceeError::Step { step, source } => RecordError::System { what: step, source },
     }
 }

@@ -68,7 +68,7 @@ pub enum SourceChoice {
 /// What tells which ranges of files are read, and what is looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadsChoice {
-    /// The best that works here.
+    /// The best that works here. With [`MapsChoice::Perf`], no stops.
     #[default]
     Auto,
     /// A library that is loaded before the program: no stops, no root.

@@ -66,10 +66,9 @@ pub(crate) fn choose(request: &Request, notes: &mut Vec<String>) -> Result<Chose
     let calls = Calls { maps, numbers };
     let filter = (by_stops || maps != Maps::None).then(|| Filter::new(&calls));
     if filter.is_some() {
-        notes.push("the program is traced to the end of its last process".into());
-        if !rustix::process::geteuid().is_root() {
-            notes.push("set-user-id programs that it starts have no privileges (no_new_privs)".into());
-        }
+        let lost = if rustix::process::geteuid().is_root() { "" } else { ", set-user-id programs have no privileges" };
+        let way = "`record --mmaps perf` and `launch --learn --no-ptrace` do without";
+        notes.push(format!("the program is traced to its end: debuggers inside it fail{lost}; {way}"));
     }
     Ok(Chosen { source, sources, library, filter, exact })
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use ::launch::{DiskKind, Hints, LaunchError, Outcome, PlanStore, Program, Request, shim};
 use anyhow::Context;
 use clap::ValueEnum;
+use record::{MapsChoice, RecordError};
 
 use crate::command::plans::{AnalyseArgs, told};
 use crate::progress::counted;
@@ -20,7 +21,10 @@ use crate::{failure, progress};
 #[derive(clap::Args)]
 #[command(after_help = "Without a plan, and whenever anything is in the way, the program starts as it would plainly. \
 `runnel launch --learn -- PROGRAM` records a run and makes or betters the plan; two runs are better than one. \
-Plans are kept in ~/.cache/runnel/plans; `runnel plans` lists what each saves. Ends as the program does: with its exit code, or by its signal.")]
+Plans are kept in ~/.cache/runnel/plans; `runnel plans` lists what each saves. Ends as the program does: with its exit code, or by its signal.\n\n\
+A run that is learned from is traced to its end where that makes page faults exact (Linux 6.7), and for static programs: debuggers \
+inside it (strace, gdb) fail, set-user-id programs have no privileges without root, and SIGKILL of this launcher kills it. \
+`--learn --no-ptrace` does without, and learns 64 KiB around each page.")]
 pub struct Args {
     /// Record this run, and make or better the plan with it
     #[arg(long, conflicts_with_all = ["plan", "install", "uninstall"])]
@@ -55,7 +59,7 @@ pub struct Args {
     always: bool,
 
     /// No breakpoints, for programs that trace themselves: later groups are fetched when the program loads a library that tells
-    /// of them (by LD_AUDIT: glibc, not static, no privileges from its file), or with the launch
+    /// of them (by LD_AUDIT: glibc, not static, no privileges from its file), or with the launch. With --learn: the run is recorded without ptrace, too
     #[arg(long)]
     no_ptrace: bool,
 
@@ -112,7 +116,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let store = PlanStore::open(args.plans.as_deref());
     if args.learn {
-        return learn(&store?, &program, &args);
+        return learn(store, &program, &args);
     }
     // Whoever has no home has no plans: the program starts plainly.
     let store = store.ok();
@@ -172,19 +176,42 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// Becomes the program; returns only if that fails.
 fn become_program(request: &Request) -> anyhow::Error {
-    // All that is blocked is blocked by us.
-    let _ = host::signals::unblock();
-    let mut command = std::process::Command::new(&request.program.file);
-    command.arg0(&request.command[0]).args(&request.command[1..]);
-    failure::with_code(126, format!("{}: {}", request.program.file.display(), command.exec()))
+    become_plainly(&request.program, &request.command)
 }
 
-/// Records a run and makes the plan anew with it.
-fn learn(store: &PlanStore, program: &Program, args: &Args) -> anyhow::Result<ExitCode> {
+fn become_plainly(program: &Program, arguments: &[OsString]) -> anyhow::Error {
+    // All that is blocked is blocked by us.
+    let _ = host::signals::unblock();
+    let mut command = std::process::Command::new(&program.file);
+    command.arg0(&arguments[0]).args(&arguments[1..]);
+    failure::with_code(126, format!("{}: {}", program.file.display(), command.exec()))
+}
+
+/// Records a run and makes the plan anew with it. A program that cannot be recorded starts plainly.
+fn learn(store: Result<PlanStore, LaunchError>, program: &Program, args: &Args) -> anyhow::Result<ExitCode> {
     let config = args.analyse.config(true)?;
+    let plainly = |error: &dyn std::fmt::Display| {
+        eprintln!("warning: nothing is learned: {error}\nnote: the program starts plainly");
+        Err(become_plainly(program, &args.command))
+    };
+    let store = match store {
+        Ok(store) => store,
+        Err(error) => return plainly(&error),
+    };
     let mut request = record::Request::new(&args.command[0]);
     request.arguments = args.command[1..].to_vec();
-    let outcome = record::record(&request)?;
+    if args.no_ptrace {
+        request.maps = MapsChoice::Perf;
+    }
+    let outcome = match record::record(&request) {
+        Ok(outcome) => outcome,
+        Err(error @ RecordError::Start { .. }) => return Err(failure::with_code(126, error.to_string())),
+        // It may have run.
+        Err(error @ RecordError::Wait(_)) => return Err(error.into()),
+        Err(error) => return plainly(&error),
+    };
+    // What ends the program, if it writes too much, only ends our plan.
+    host::signals::block_file_size().context("cannot block a signal")?;
     for note in &outcome.notes {
         eprintln!("note: {note}");
     }
@@ -192,13 +219,16 @@ fn learn(store: &PlanStore, program: &Program, args: &Args) -> anyhow::Result<Ex
         eprintln!("no file was touched, so nothing was learned");
         return Ok(ExitCode::from(outcome.exit.follow()));
     }
-    let trace = trace::read(&outcome.trace, &trace::Limits::default())?;
-    let mut traces = store.traces(program);
-    traces.push((outcome.trace, trace));
     // The program has run, and its exit code counts.
-    match store.learn(program, &traces, &config) {
+    let learned =
+        trace::read(&outcome.trace, &trace::Limits::default()).map_err(anyhow::Error::from).and_then(|trace| {
+            let mut traces = store.traces(program);
+            traces.push((outcome.trace, trace));
+            Ok(store.learn(program, &traces, &config)?)
+        });
+    match learned {
         Ok((_, analysis)) => eprintln!("{}", told(&analysis)),
-        Err(error) => eprintln!("warning: nothing was learned: {error}"),
+        Err(error) => eprintln!("warning: nothing was learned: {error:#}"),
     }
     Ok(ExitCode::from(outcome.exit.follow()))
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use record::{CandidatesChoice, MapsChoice, Outcome, ReadsChoice, RecordError, Request, SourceChoice};
 
 use crate::failure;
@@ -15,8 +16,11 @@ trace is complete however the program ends.\n\n\
 Of an image (TARGET): the mount is new, so all that the program reads is seen; the kernel reads nothing ahead.\n\n\
 Of this machine: the program, its threads and children are followed until the program itself ends (--wait-all: until all of \
 them have). Recorded is what they touch, also what is in memory already, but not what the kernel reads ahead. Files that are \
-written meanwhile are left out. Set-user-id programs cannot be watched without root. With stops (seccomp), the recording lasts \
-until the last process has ended, and Ctrl-Z does not stop them.";
+written meanwhile are left out. Set-user-id programs cannot be watched without root.\n\n\
+Where page faults can be made exact (Linux 6.7), and for static programs, the program is traced (ptrace): debuggers and other \
+programs that trace (strace, gdb) fail while they are recorded, set-user-id programs that it starts have no privileges without \
+root, the recording lasts until the last process has ended, and if this recorder is killed by SIGKILL, so are the program and \
+all that it started. --mmaps perf does without: no ptrace, and page faults tell 64 KiB each.";
 
 /// What only a recording of this machine knows.
 #[derive(clap::Args, Clone)]
@@ -84,7 +88,7 @@ enum CandidatesArg {
 enum MapsArg {
     /// Perf events, and stops at each mapping of a file where page faults can be made exact so, or there are no perf events
     Auto,
-    /// Perf events: no stops, and page faults tell 64 KiB each
+    /// Perf events: no ptrace and no stops, for programs that trace others; page faults tell 64 KiB each
     Perf,
     /// Stops at each mapping of a file as well; page faults tell pages since Linux 6.7
     Seccomp,
@@ -98,6 +102,8 @@ pub fn run(args: &super::Args) -> anyhow::Result<ExitCode> {
     let path = args.output.clone().unwrap_or_else(|| default_output(&request.program));
     let mut output = Output::create(&path, args.force)?;
     let outcome = record::record(&request).inspect_err(|_| output.discard()).map_err(not_started)?;
+    // What ends the program, if it writes too much, only ends our trace.
+    host::signals::block_file_size().context("cannot block a signal")?;
     tell(args.json, &path, &outcome)?;
     if is_empty(&outcome) {
         output.discard();
