@@ -58,7 +58,15 @@ pub fn passed_on() -> impl Iterator<Item = i32> {
 /// # Errors
 /// The kernel refuses, which it has no reason to.
 pub fn unblock() -> io::Result<()> {
+    forget_file_size();
     Ok(set_of(passed_on().chain([libc::SIGXFSZ])).thread_unblock()?)
+}
+
+/// Takes away a SIGXFSZ that waits for this thread: it was told by the error of the write.
+fn forget_file_size() {
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointers lead to a set and a time that outlive the call; nothing is written.
+    unsafe { libc::sigtimedwait(set_of([libc::SIGXFSZ]).as_ref(), std::ptr::null_mut(), &now) };
 }
 
 /// Makes a file size limit an error of a write in this thread, and not the end of this process.
@@ -126,6 +134,7 @@ impl Signals {
     /// Gives this thread its mask back. What came and was not read is dropped: it was for a program that has ended.
     pub fn restore(self) {
         while let Ok(Some(_)) = self.next_info() {}
+        forget_file_size();
         // It was this thread's mask before, so it can be again.
         let _ = self.before.thread_set_mask();
     }

@@ -77,16 +77,18 @@ pub struct Outcome {
 
 /// Runs the program and records it. The trace is complete however the program ends.
 ///
-/// Blocks the signals that a wrapper passes on while the program runs, in the calling thread; call it from the main one.
+/// Blocks the signals that a wrapper passes on while the program runs, in the calling thread; call it from the main one. After an
+/// error they may stay blocked ([`host::signals::unblock`]).
 ///
 /// # Errors
 /// The source that was asked for does not work here, or the program cannot be started: it did not run then. Or its end is not known
 /// ([`RecordError::Wait`]). Later failures leave an outcome without a trace, and a note.
 pub fn record(request: &Request) -> Result<Outcome, RecordError> {
     let mut notes = Vec::new();
+    // First: with a file size limit, some of the rest is an error, and not the end.
+    let signals = Signals::of_wrapper().map_err(RecordError::system("receive signals"))?;
     let chosen = sources::choose(request, &mut notes)?;
     let (source, exact, mut sources) = (chosen.source, chosen.exact, chosen.sources);
-    let signals = Signals::of_wrapper().map_err(RecordError::system("receive signals"))?;
     let mut program = program(request).signal_mask(signals.mask_before());
     if let (Some(path), Some(library)) = (&chosen.library, &sources.library) {
         for (name, value) in library.environment(path, preloaded(request)) {

@@ -32,11 +32,12 @@ pub(crate) struct Chosen {
 /// Chooses, and opens all but the filter.
 pub(crate) fn choose(request: &Request, notes: &mut Vec<String>) -> Result<Chosen, RecordError> {
     let is_static = program::is_static(&request.program);
-    let library = match request.reads {
+    let (library, ring) = match request.reads {
         ReadsChoice::Auto if !is_static => library(request, notes)?,
         ReadsChoice::Preload => library(request, notes)?,
         _ => None,
-    };
+    }
+    .unzip();
     if request.candidates == CandidatesChoice::Calls && library.is_none() {
         let source = io::Error::from(io::ErrorKind::NotFound);
         return Err(RecordError::Source { what: "calls: they need the preloaded library", source });
@@ -45,9 +46,7 @@ pub(crate) fn choose(request: &Request, notes: &mut Vec<String>) -> Result<Chose
     let (source, mut sources) = touches(request, exact, notes)?;
     let exact = exact && sources.perf.is_some() && source != Source::Residency;
     let is_seen = sources.filemap.as_ref().is_some_and(Filemap::sees_reads);
-    if library.is_some() {
-        sources.library = Some(Library::new().map_err(RecordError::system("make the ring of reads"))?);
-    }
+    sources.library = ring;
     let by_stops = match request.reads {
         ReadsChoice::Seccomp => true,
         // Without the library they are worth it where the program is traced anyway.
@@ -132,18 +131,20 @@ fn with_perf(perf: Rings, notes: &mut Vec<String>) -> (Source, Sources) {
     (Source::Perf, Sources { perf: Some(perf), ..Sources::default() })
 }
 
-/// The library to preload.
-fn library(request: &Request, notes: &mut Vec<String>) -> Result<Option<PathBuf>, RecordError> {
+/// The library to preload, and its ring.
+fn library(request: &Request, notes: &mut Vec<String>) -> Result<Option<(PathBuf, Library)>, RecordError> {
     let path = request.library.clone().or_else(find_library).map(|path| path.canonicalize());
-    match path.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::NotFound))) {
-        Ok(path) => Ok(Some(path)),
+    let is_there = path.is_some();
+    let path = path.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::NotFound)));
+    // A file size limit holds for the ring too.
+    match path.and_then(|path| Ok((path, Library::new()?))) {
+        Ok(found) => Ok(Some(found)),
         Err(source) if request.reads == ReadsChoice::Preload => {
             Err(RecordError::Source { what: "the preloaded library", source })
         }
-        Err(_) => {
-            notes.push(format!(
-                "{LIBRARY} is not beside this program: reads and look-ups are seen by stops, or not at all"
-            ));
+        Err(error) => {
+            let why = if is_there { error.to_string() } else { "it is not beside this program".into() };
+            notes.push(format!("not by {LIBRARY}: {why}; reads and look-ups are seen by stops, or not at all"));
             Ok(None)
         }
     }

@@ -228,7 +228,7 @@ fn learn(store: Result<PlanStore, LaunchError>, program: &Program, args: &Args) 
         });
     match learned {
         Ok((_, analysis)) => eprintln!("{}", told(&analysis)),
-        Err(error) => eprintln!("warning: nothing was learned: {error:#}"),
+        Err(error) => eprintln!("warning: nothing was learned: {error}"),
     }
     Ok(ExitCode::from(outcome.exit.follow()))
 }
