@@ -207,3 +207,34 @@ fn fuse_what_a_server_learned_is_hot_too() {
     assert!(paths.contains(&"usr/bin/python3.11") && paths.iter().any(|path| path.contains("/json/")), "{paths:?}");
     assert!(hot["order"].as_array().unwrap().len() > 1000);
 }
+
+/// What a shell makes of `script`, in which `$1` is this program and `$2` a folder.
+fn shell(script: &str, folder: &Path) -> Output {
+    let mut command = Command::new("sh");
+    let command = command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_runnel")]).arg(folder).stdin(Stdio::null());
+    command.output().expect("there is a shell")
+}
+
+#[test]
+fn learning_that_cannot_be_starts_the_program_plainly() {
+    let folder = tempfile::tempdir().unwrap();
+    for script in [
+        "ulimit -n 4; exec \"$1\" launch --learn --plans \"$2\" -- sh -c 'echo ran; exit 7'",
+        "unset HOME XDG_CACHE_HOME; exec \"$1\" launch --learn -- sh -c 'echo ran; exit 7'",
+    ] {
+        let output = shell(script, folder.path());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), &b"ran\n"[..]), "{text}");
+        assert!(text.contains("nothing is learned") && text.contains("starts plainly"), "{text}");
+    }
+}
+
+#[test]
+fn ptrace_a_file_size_limit_is_an_error_with_the_name_of_the_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = shell("ulimit -f 0; exec \"$1\" record -o \"$2/t\" -- sh -c 'echo ran'", folder.path());
+    let text = String::from_utf8_lossy(&output.stderr);
+    let Some(1) = output.status.code() else { panic!("{}: {text}", output.status) };
+    assert_eq!(output.stdout, b"ran\n");
+    assert!(text.contains(&format!("{}/t is not complete", folder.path().display())), "{text}");
+}
