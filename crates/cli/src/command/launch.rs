@@ -148,7 +148,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !args.verbose && !args.json {
         if decision.is_plain() {
             decision.enter(&request);
-            return Err(become_program(&request));
+            return Err(become_plainly(&request.program, &request.command));
         }
         decision = match ::launch::become_program(&request, decision) {
             Ok(error) => {
@@ -162,7 +162,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         // No descriptor, thread or process to be had for us: the program may need none.
         Err(error @ ::launch::NotStarted::Step { .. }) => {
             eprintln!("note: {error}; the program starts plainly");
-            return Err(become_program(&request));
+            return Err(become_plainly(&request.program, &request.command));
         }
         Err(error) => {
             eprintln!("error: {error}");
@@ -175,10 +175,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Becomes the program; returns only if that fails.
-fn become_program(request: &Request) -> anyhow::Error {
-    become_plainly(&request.program, &request.command)
-}
-
 fn become_plainly(program: &Program, arguments: &[OsString]) -> anyhow::Error {
     // All that is blocked is blocked by us.
     let _ = host::signals::unblock();
