@@ -138,13 +138,32 @@ impl PlanStore {
 
     /// The files of all plans, by name.
     pub(crate) fn paths(&self) -> Result<Vec<PathBuf>, LaunchError> {
+        self.files("plan")
+    }
+
+    /// Half-written files of processes that were killed. (In another process name space they may still run.)
+    ///
+    /// # Errors
+    /// The folder is there and cannot be read.
+    pub fn leftovers(&self) -> Result<Vec<PathBuf>, LaunchError> {
+        let is_gone = |path: &PathBuf| {
+            let name = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+            let process = name.rsplit('.').nth(1).and_then(|process| process.parse::<u32>().ok());
+            process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
+        };
+        let mut parts = self.files("part")?;
+        parts.retain(is_gone);
+        Ok(parts)
+    }
+
+    fn files(&self, extension: &str) -> Result<Vec<PathBuf>, LaunchError> {
         let names = match fs::read_dir(&self.folder) {
             Ok(names) => names,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(LaunchError::io("read", &self.folder)(error)),
         };
         let mut paths: Vec<PathBuf> = names.take(NAMES_MAX).filter_map(|name| Some(name.ok()?.path())).collect();
-        paths.retain(|path| path.extension() == Some(OsStr::new("plan")));
+        paths.retain(|path| path.extension() == Some(OsStr::new(extension)));
         paths.sort();
         Ok(paths)
     }

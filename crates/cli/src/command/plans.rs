@@ -304,5 +304,11 @@ fn prune(store: &PlanStore, dry_run: bool) -> anyhow::Result<()> {
         }
         outln!("{}: {why}", entry.path.display());
     }
+    for path in store.leftovers()? {
+        if !dry_run {
+            std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+        outln!("{}: left by a process that was killed", path.display());
+    }
     Ok(())
 }

@@ -25,6 +25,19 @@ fn plans_and_books_are_kept_listed_and_forgotten() {
 }
 
 #[test]
+fn what_killed_processes_left_is_found_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = PlanStore::open(Some(folder.path())).unwrap();
+    // No process has a number as large as that.
+    let dead = folder.path().join("a.trace.4294967295.3.part");
+    let own = folder.path().join(format!("a.plan.{}.0.part", std::process::id()));
+    for path in [&dead, &own, &folder.path().join("x.part"), &folder.path().join("a.trace")] {
+        fs::write(path, b"half").unwrap();
+    }
+    assert_eq!(store.leftovers().unwrap(), [dead]);
+}
+
+#[test]
 fn damaged_plans_are_errors_and_damaged_books_are_empty() {
     let folder = tempfile::tempdir().unwrap();
     let store = PlanStore::open(Some(folder.path())).unwrap();
