@@ -1,10 +1,12 @@
 //! One launch: decide, hold, start, follow, keep the books.
 //!
-//! What is decided before the program starts: is there a plan, do its books want it used, is anything of it cold. On a
-//! rotating disk the program is then held (at most [`HOLD_MAX`]) while its files are opened in the order of the disk; elsewhere it
-//! starts at once beside the prefetch. Later groups are fetched when their breakpoint is hit; after the last one the program
-//! runs free. Where there are no breakpoints, because the user or the kernel forbids them, the load of a library takes their place (`audit`). Nothing of all this can make the launch fail: whatever goes wrong is a note in [`Outcome::notes`], and the program
-//! starts as if started plainly.
+//! What is decided before the program starts: is there a plan, do its books want it used, is anything of it cold. If there is
+//! something to do, the launcher becomes the program and a process aside does it ([`become_program`]); where somebody asks for a
+//! report, or the launcher cannot be split, the program is a child ([`launch`]). On a rotating disk the program is then held (at most
+//! [`HOLD_MAX`]) while its files are opened in the order of the disk; elsewhere it starts at once beside the prefetch. Later groups are
+//! fetched when their breakpoint is hit; after the last one the program runs free. Where there are no breakpoints, because the
+//! user or the kernel forbids them, the load of a library takes their place (`audit`). Nothing of all this can make the launch
+//! fail: whatever goes wrong is a note in [`Outcome::notes`], and the program starts as if started plainly.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

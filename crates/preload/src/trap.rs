@@ -1,6 +1,6 @@
-//! Goes on past breakpoints whose launcher is gone.
+//! Goes on past breakpoints whose tracer is gone.
 //!
-//! `runnel launch` writes breakpoint instructions into a program and takes each away when it is hit. A launcher killed by
+//! `runnel launch` writes breakpoint instructions into a program and takes each away when it is hit. A tracer killed by
 //! SIGKILL cannot, and the next hit would end the program with SIGTRAP. With `RUNNEL_TRAP` in the environment (`1`, or `once`:
 //! then it and our entry of LD_PRELOAD are taken out of the environment, and children start without this library) this
 //! module handles SIGTRAP: if memory holds a breakpoint where the mapped file has another instruction, the instruction is

@@ -33,8 +33,9 @@
 //!   the kernel does this to every forced signal.
 //! - On AArch64 some waiting system calls (epoll_wait among them, see signal(7)) fail with EINTR when the tracer lets go,
 //!   as they do after SIGSTOP and SIGCONT. On x86-64 they are started again, with their full timeout.
-//! - If the launcher is killed by SIGKILL, breakpoints remain. `librunnel_trace.so` (the crate `preload`) makes dynamic
-//!   programs go on past them; static ones die at the next.
+//! - If the tracing process (the launcher, or the process [aside] of one that became the program) is killed by SIGKILL,
+//!   breakpoints remain. `librunnel_trace.so` (the crate `preload`) makes dynamic programs go on past them once it is loaded;
+//!   static ones die at the next.
 //!
 //! Processor architectures: x86-64 and AArch64; elsewhere programs run untraced.
 

@@ -159,3 +159,34 @@ impl Known {
         whose(process.rights.uid).or_else(|| whose(0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_plan_that_others_own_or_may_write_is_not_trusted() {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = folder.path().join("a.plan");
+        fs::write(&plan, b"").unwrap();
+        let found = fs::metadata(&plan).unwrap();
+        let store = |uid: u32| Store {
+            plans: PlanStore::open(Some(folder.path())).unwrap(),
+            owner: Rights { uid, gid: found.gid(), groups: Vec::new() },
+        };
+        let trusts = |uid: u32, mode: u32| {
+            fs::set_permissions(&plan, fs::Permissions::from_mode(mode)).unwrap();
+            store(uid).check(&plan).is_ok()
+        };
+        assert!(trusts(found.uid(), 0o644));
+        assert!(!trusts(found.uid(), 0o664) && !trusts(found.uid(), 0o646));
+        // What root put there is trusted whoever owns the folder.
+        assert_eq!(trusts(found.uid() + 1, 0o600), found.uid() == 0);
+        if found.uid() == 0 {
+            std::os::unix::fs::chown(&plan, Some(65534), None).unwrap();
+            assert!(!trusts(0, 0o600) && trusts(65534, 0o600));
+        }
+    }
+}

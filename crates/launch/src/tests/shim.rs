@@ -36,6 +36,15 @@ fn a_shim_and_an_entry_come_and_go_without_a_trace() {
 }
 
 #[test]
+fn a_shim_without_its_launcher_starts_the_program_plainly() {
+    let folder = tempfile::tempdir().unwrap();
+    let places = places(folder.path());
+    install(&places, &folder.path().join("gone"), Path::new("/usr/bin/env")).unwrap();
+    let shim = std::process::Command::new(places.bin.join("env")).args(["echo", "a  b"]).output().unwrap();
+    assert_eq!((shim.stdout, shim.status.code()), (b"a  b\n".to_vec(), Some(0)));
+}
+
+#[test]
 fn files_of_the_user_are_never_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let places = places(folder.path());
