@@ -2,6 +2,8 @@
 
 use units::{BlockId, PageId, StreamId, Token};
 
+use crate::carry::Errand;
+
 /// A connection of a session, by position.
 pub(crate) type LaneIndex = usize;
 
@@ -61,6 +63,13 @@ pub(crate) enum Command {
     },
     StopPush {
         stream: StreamKey,
+    },
+    /// A passenger came on board.
+    Board,
+    /// The passenger wants something of the connection of this generation.
+    Errand {
+        generation: u64,
+        errand: Errand,
     },
     Close,
 }

@@ -20,6 +20,7 @@ use wire::{ClientConfig, ClientEvent, ErrorCode, ImageHandle, PushHeader, PushPi
 
 use crate::ablation;
 use crate::block_cache::StoredBlock;
+use crate::carry::{Hold, Passenger};
 use crate::command::{AskKey, Command, LaneIndex, StreamKey, Wanted};
 use crate::config::Config;
 use crate::connection::Connection;
@@ -35,6 +36,9 @@ pub(crate) const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 
 /// Longest wait: a server that is back is found within ten seconds.
 pub(crate) const BACK_OFF_MAX: Duration = Duration::from_secs(10);
+
+/// The lane that carries the frames of volumes: one connection, so that their order of importance holds.
+pub(crate) const CARRYING_LANE: LaneIndex = 0;
 
 /// What a lane's thread owns.
 pub(crate) struct Lane {
@@ -61,6 +65,9 @@ struct Live {
     backlog: VecDeque<Command>,
     streams: HashSet<StreamId>,
     hashes: Option<HashFetch>,
+    hold: Hold,
+    /// The passenger knows of this connection.
+    boarded: bool,
 }
 
 /// Why a lane stopped serving a connection.
@@ -168,11 +175,17 @@ impl Lane {
                 self.obey(live, command);
             }
             self.ask_hashes(live);
+            self.board(live);
             let moved = live.connection.turn(Some(&self.waker), Moment(u64::MAX));
             if moved.received + moved.sent > 0 {
                 self.shared.run(|schedule, _| schedule.lane_traffic(self.lane, moved.received, moved.sent));
             }
             while let Some(event) = live.connection.machine.poll_event() {
+                let event = match self.passenger() {
+                    Some(passenger) => live.hold.take(event, &**passenger),
+                    None => Some(event),
+                };
+                let Some(event) = event else { continue };
                 if self.take(live, event, was_up) == Some(Ended::Lost) {
                     return Ended::Lost;
                 }
@@ -187,9 +200,29 @@ impl Lane {
             let key = StreamKey { lane: self.lane, generation: live.generation, stream };
             let _ = self.shared.storer.send(Job::Over { key });
         }
+        if live.boarded
+            && let Some(passenger) = self.passenger()
+        {
+            passenger.lost("the connection to the server is lost");
+        }
         let mut hashes = live.hashes;
         hashes.iter_mut().for_each(HashFetch::lost);
         hashes
+    }
+
+    /// Who is carried by this lane.
+    fn passenger(&self) -> Option<&Arc<dyn Passenger>> {
+        self.shared.passenger.get().filter(|_| self.lane == CARRYING_LANE)
+    }
+
+    /// Tells a passenger of the connection, and runs what had to wait.
+    fn board(&self, live: &mut Live) {
+        let Some(passenger) = self.passenger() else { return };
+        if let Some(hello) = live.connection.machine.hello().filter(|_| !live.boarded) {
+            live.boarded = true;
+            passenger.connected(live.generation, hello.features);
+        }
+        live.hold.run_waiting(&mut live.connection.machine, &**passenger, self.shared.clock.now());
     }
 
     /// Asks for the next piece of the chunk hashes, if none is under way.
@@ -220,6 +253,18 @@ impl Lane {
     }
 
     fn obey(&self, live: &mut Live, command: Command) {
+        let command = match command {
+            Command::Errand { generation, errand } => {
+                if let Some(passenger) = self.passenger().filter(|_| generation == live.generation) {
+                    let now = self.shared.clock.now();
+                    live.hold.run(&mut live.connection.machine, &**passenger, now, errand);
+                }
+                return;
+            }
+            // The loop looks whether somebody is on board.
+            Command::Board => return,
+            other => other,
+        };
         let Some(image) = live.image else { return };
         // Order matters to the server, so nothing overtakes what is waiting for room.
         let ordered = matches!(
@@ -259,7 +304,11 @@ impl Lane {
                 machine.credit(stream.stream, *bytes)
             }
             Command::StopPush { stream } if stream.generation == live.generation => machine.stop_push(stream.stream),
-            Command::Credit { .. } | Command::StopPush { .. } | Command::Close => Ok(()),
+            Command::Credit { .. }
+            | Command::StopPush { .. }
+            | Command::Board
+            | Command::Errand { .. }
+            | Command::Close => Ok(()),
         };
         match refused {
             Err(Refused::Full { .. }) if ordered => live.backlog.push_back(command),
@@ -471,6 +520,8 @@ impl Live {
             backlog: VecDeque::new(),
             streams: HashSet::new(),
             hashes: None,
+            hold: Hold::default(),
+            boarded: false,
         }
     }
 }

@@ -17,6 +17,7 @@ mod ablation;
 pub mod admin;
 mod allocator;
 mod block_cache;
+pub mod carry;
 mod clock;
 mod command;
 mod config;

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
 use image::{Metadata, ReadAt, Superblock};
@@ -72,7 +73,7 @@ struct Fetcher<'a> {
 
 pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, ClientError> {
     let clock = Clock::start();
-    let device = random_number()?;
+    let device = config.device.map_or_else(random_number, Ok)?;
     let dialer = Dialer::new(&remote.server, &config.trust)?;
     let mut connection = Connection::connect(&dialer, wire_config(&config, device), clock, config.open_deadline)?;
     let opened = open_image(&mut connection, remote, &config, clock)?;
@@ -87,6 +88,7 @@ pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, Clie
         threads.push((receiver, waker));
     }
     let (session, shared) = Session::start(metadata, config, clock, device, handles, true)?;
+    shared.carries.store(true, Ordering::Release);
     // Up before its thread runs: what is asked from now on waits in the channel.
     let traffic = connection.machine.traffic();
     shared.run(|schedule, now| {

@@ -5,20 +5,22 @@
 //! page pool. They share the [`Schedule`] behind one lock, which is held for microseconds (a tenth of a millisecond when
 //! a kept block is decoded again) and never across a callback or a system call other than waking a thread.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use image::Metadata;
 use units::{InodeId, Moment, PageId, Token};
 
 use crate::allocator::Allocator;
+use crate::carry::{Carrier, Errand, Passenger};
 use crate::clock::Clock;
 use crate::command::{Command, LaneIndex};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{ClientError, ReadError};
+use crate::lane::CARRYING_LANE;
 use crate::schedule::Schedule;
 use crate::storer::{Job, Storer};
 use crate::target::Target;
@@ -72,6 +74,10 @@ pub(crate) struct Shared {
     guarded: Mutex<Guarded>,
     timer: Condvar,
     sink: RwLock<Option<Arc<dyn PageSink>>>,
+    /// Whose frames go along; see [`Session::carry`].
+    pub passenger: OnceLock<Arc<dyn Passenger>>,
+    /// The lanes are connections to a server that speaks our protocol.
+    pub carries: AtomicBool,
 }
 
 /// How to reach the thread of a lane.
@@ -127,6 +133,8 @@ impl Session {
             guarded: Mutex::new(Guarded { schedule, closed: false, timer_wakes: Moment(u64::MAX) }),
             timer: Condvar::new(),
             sink: RwLock::new(None),
+            passenger: OnceLock::new(),
+            carries: AtomicBool::new(false),
         });
         let session = Arc::new(Session { shared: Arc::clone(&shared) });
         let timer = Arc::clone(&shared);
@@ -164,6 +172,18 @@ impl Session {
         parts.map(|pages| self.shared.run(|schedule, now| schedule.hint(now, pages))).sum()
     }
 
+    /// Carries frames of volumes over a connection of this session: what somebody waits for goes first, whether of the image or
+    /// of a volume, and pushes of both share one window. `None` if the image does not come from a Runnel server, or somebody
+    /// is carried already.
+    pub fn carry(&self, passenger: Arc<dyn Passenger>) -> Option<Arc<dyn Carrier>> {
+        let shared = &self.shared;
+        if !shared.carries.load(Ordering::Acquire) || shared.passenger.set(passenger).is_err() {
+            return None;
+        }
+        shared.command(CARRYING_LANE, Command::Board);
+        Some(Arc::new(SessionCarrier { shared: Arc::clone(shared) }))
+    }
+
     /// A running action ended.
     pub fn end(&self, token: Token) {
         self.shared.run(|schedule, _| schedule.end(token));
@@ -177,6 +197,25 @@ impl Session {
     /// Ends the session: READs that wait, and all later ones, get [`ReadError::Shutdown`]. Threads end soon after.
     pub fn shutdown(&self) {
         self.shared.close();
+    }
+}
+
+/// The first lane of a session as a carrier.
+struct SessionCarrier {
+    shared: Arc<Shared>,
+}
+
+impl Carrier for SessionCarrier {
+    fn send(&self, generation: u64, errand: Errand) {
+        self.shared.command(CARRYING_LANE, Command::Errand { generation, errand });
+    }
+
+    fn now(&self) -> Moment {
+        self.shared.clock.now()
+    }
+
+    fn device(&self) -> u128 {
+        self.shared.device
     }
 }
 
@@ -286,6 +325,9 @@ impl Shared {
         self.timer.notify_all();
         // A storer that is gone needs no goodbye.
         let _ = self.storer.send(Job::Close);
+        if let Some(passenger) = self.passenger.get() {
+            passenger.closed();
+        }
         // Dropped after the lock: the sink is the mount's, and dropping it may take its own time.
         let sink = self.sink.write().unwrap_or_else(PoisonError::into_inner).take();
         drop(sink);

@@ -266,6 +266,8 @@ impl Session {
             }
             ServerEvent::PutBlock { request, block, bytes } => self.command(request, Command::Block { block, bytes }),
             ServerEvent::PutCommit { request } => self.command(request, Command::Commit),
+            // Of a volume that was never opened, or a wish of the device.
+            ServerEvent::FileClose { .. } | ServerEvent::FileShare { .. } | ServerEvent::RateLimit { .. } => {}
             ServerEvent::Closed(error) => self.closed = Some(error),
         }
     }

@@ -22,21 +22,22 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use units::{BlockId, Moment, PageId, RequestId, StreamId, Token};
+use units::{BlockId, InodeId, Moment, PageId, RequestId, StreamId, Token};
 
 pub use event::ClientEvent;
 
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
-    FEATURE_HINTS, FEATURES, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN, HELLO_DEADLINE,
-    HINT_PAGES_MAX, KEEPALIVE, PUT_DEADLINE, PUT_QUEUE_BYTES_MAX, REQUEST_DEADLINE, REQUEST_QUEUE_BYTES_MAX,
-    SILENCE_MAX, TOUCH_PAGES_MAX, VERSION, WINDOW_BYTES_MAX, WINDOW_LOG_MAX,
+    FEATURE_HINTS, FEATURE_VOLUMES, FEATURES, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN,
+    HELLO_DEADLINE, HINT_PAGES_MAX, KEEPALIVE, PUT_DEADLINE, PUT_QUEUE_BYTES_MAX, REQUEST_DEADLINE,
+    REQUEST_QUEUE_BYTES_MAX, SILENCE_MAX, TOUCH_PAGES_MAX, VERSION, WINDOW_BYTES_MAX, WINDOW_LOG_MAX,
 };
 use crate::inbox::Inbox;
 use crate::message::{ClientMessage, Hello, HelloReply, ImageHandle, Request};
 use crate::outbox::{Lane, Spout};
 use crate::traffic::Traffic;
+use crate::volume::{Share, VolumeAsk};
 use requests::{Pending, Requests};
 use streams::Streams;
 
@@ -278,8 +279,14 @@ impl ClientConnection {
     /// Asks, with a deadline of its own. That of a put is put off whenever the put makes progress.
     pub fn request_until(&mut self, now: Moment, ask: Request, deadline: Moment) -> Result<RequestId, Refused> {
         self.check_room()?;
+        // Changes of files are data: demands go before them.
+        let is_data = matches!(ask, Request::Volume { ask: VolumeAsk::Commit { .. }, .. });
+        if is_data && self.puts.bytes() >= PUT_QUEUE_BYTES_MAX {
+            return Err(Refused::Full { what: "queued bytes of uploads", max: PUT_QUEUE_BYTES_MAX });
+        }
         let request = self.requests.add(&ask, deadline)?;
-        self.ordered.push(Some(request), encode::client(&ClientMessage::Request { request, ask }));
+        let lane = if is_data { &mut self.puts } else { &mut self.ordered };
+        lane.push(Some(request), encode::client(&ClientMessage::Request { request, ask }));
         self.note_outstanding(now);
         Ok(request)
     }
@@ -315,6 +322,39 @@ impl ClientConnection {
             return Err(Refused::Limit { what: "pages of a touch", found, min: 1, max });
         }
         self.ordered.push(None, encode::client(&ClientMessage::Touch { image, token, pages }));
+        Ok(())
+    }
+
+    /// A file of a volume is not open any more.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::touch`]; [`Refused::NoFeature`] if the server has no volumes.
+    pub fn file_close(&mut self, volume: ImageHandle, file: InodeId) -> Result<(), Refused> {
+        self.tell_volume(ClientMessage::FileClose { volume, file })
+    }
+
+    /// Gives a file of a volume its share of the link for what is pushed of it.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::file_close`].
+    pub fn file_share(&mut self, volume: ImageHandle, file: InodeId, share: Share) -> Result<(), Refused> {
+        self.tell_volume(ClientMessage::FileShare { volume, file, share })
+    }
+
+    /// Caps what the server sends on this connection, bytes per second; 0 for no limit.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::file_close`].
+    pub fn rate_limit(&mut self, bytes_per_second: u64) -> Result<(), Refused> {
+        self.tell_volume(ClientMessage::RateLimit { bytes_per_second })
+    }
+
+    fn tell_volume(&mut self, message: ClientMessage) -> Result<(), Refused> {
+        self.check_room()?;
+        if self.hello().ok_or(Refused::NotReady)?.features & FEATURE_VOLUMES == 0 {
+            return Err(Refused::NoFeature("volumes"));
+        }
+        self.ordered.push(None, encode::client(&message));
         Ok(())
     }
 
@@ -487,8 +527,9 @@ impl ClientConnection {
 
     /// Nobody waits for the request any more.
     fn abandon(&mut self, request: RequestId) {
-        self.puts.remove(request);
-        if self.ordered.remove(request) {
+        let is_put = self.requests.get_mut(request).is_some_and(|pending| pending.put.is_some());
+        let unsent = self.puts.remove(request) && !is_put;
+        if self.ordered.remove(request) || unsent {
             self.requests.remove(request);
             return;
         }

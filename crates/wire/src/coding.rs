@@ -179,6 +179,15 @@ impl Reader {
         Ok(value == 1)
     }
 
+    /// Exactly `bytes` bytes, shared with the payload.
+    pub fn raw(&mut self, field: &'static str, bytes: usize) -> Result<Bytes, WireError> {
+        if self.rest.len() < bytes {
+            return Err(self.truncated(field, bytes));
+        }
+        self.offset += bytes;
+        Ok(self.rest.split_to(bytes))
+    }
+
     /// UTF-8 of exactly `bytes` bytes.
     pub fn text(&mut self, field: &'static str, bytes: usize) -> Result<String, WireError> {
         if self.rest.len() < bytes {

@@ -7,12 +7,13 @@ use crate::coding::Reader;
 use crate::error::WireError;
 use crate::format::{
     ClientKind, ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, HINT_PAGES_MAX, META_READ_BYTES_MAX,
-    NEED_RANGES_MAX, PUSH_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TOUCH_PAGES_MAX, WINDOW_LOG_MAX,
+    NEED_RANGES_MAX, PUSH_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TOUCH_PAGES_MAX, VOLUME_BLOCK_BYTES, WINDOW_LOG_MAX,
 };
 use crate::message::{
     ClientMessage, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece,
     Reply, Request, ServerMessage,
 };
+use crate::volume::coding as volume;
 
 /// The message in a client's frame.
 pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, WireError> {
@@ -51,12 +52,33 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
             bytes: reader.bulk("bytes", 1, FRAME_BYTES_MAX)?,
         },
         ClientKind::PutCommit => ClientMessage::PutCommit { request: request(&mut reader)? },
+        ClientKind::FileClose => {
+            ClientMessage::FileClose { volume: image(&mut reader)?, file: volume::file_number(&mut reader)? }
+        }
+        ClientKind::FileShare => ClientMessage::FileShare {
+            volume: image(&mut reader)?,
+            file: volume::file_number(&mut reader)?,
+            share: volume::read_share(&mut reader)?,
+        },
+        ClientKind::RateLimit => ClientMessage::RateLimit { bytes_per_second: reader.u64("bytes per second")? },
+        ClientKind::FileOpen
+        | ClientKind::FileStat
+        | ClientKind::FolderList
+        | ClientKind::LinkRead
+        | ClientKind::PullBlocks
+        | ClientKind::Commit
+        | ClientKind::Lease => {
+            let (request, volume) = (request(&mut reader)?, image(&mut reader)?);
+            let ask = Request::Volume { volume, ask: volume::read_ask(kind, &mut reader)? };
+            ClientMessage::Request { request, ask }
+        }
         ClientKind::Open
         | ClientKind::MetaRead
         | ClientKind::PullBlock
         | ClientKind::PullPages
         | ClientKind::List
         | ClientKind::Status
+        | ClientKind::VolumeOpen
         | ClientKind::PutOpen => {
             ClientMessage::Request { request: request(&mut reader)?, ask: client_request(kind, &mut reader)? }
         }
@@ -82,6 +104,7 @@ fn client_hello(reader: &mut Reader) -> Result<Hello, WireError> {
 fn client_request(kind: ClientKind, reader: &mut Reader) -> Result<Request, WireError> {
     Ok(match kind {
         ClientKind::Open => Request::Open { name: reader.name()? },
+        ClientKind::VolumeOpen => Request::VolumeOpen { name: reader.name()? },
         ClientKind::MetaRead => {
             let (image, offset, bytes) = (image(reader)?, reader.u64("offset")?, reader.u32("bytes")?);
             let allowed = bytes > 0 && bytes as usize <= META_READ_BYTES_MAX;
@@ -160,7 +183,15 @@ pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, 
         | ServerKind::OnTheWay
         | ServerKind::Listing
         | ServerKind::StatusReply
-        | ServerKind::PutDone => {
+        | ServerKind::PutDone
+        | ServerKind::VolumeOpened
+        | ServerKind::FileOpened
+        | ServerKind::Attributes
+        | ServerKind::Entries
+        | ServerKind::LinkTarget
+        | ServerKind::Blocks
+        | ServerKind::Committed
+        | ServerKind::Leased => {
             let request = RequestId(reader.u32("request")?);
             let numbered = request.0 != 0 || kind == ServerKind::Error;
             reader.check(numbered, "request", 0, "at least 1")?;
@@ -192,6 +223,19 @@ fn server_reply(kind: ServerKind, reader: &mut Reader) -> Result<Reply, WireErro
         ServerKind::Listing => Reply::Listing { json: reader.bulk("json", 0, FRAME_BYTES_MAX)? },
         ServerKind::StatusReply => Reply::Status { json: reader.bulk("json", 0, FRAME_BYTES_MAX)? },
         ServerKind::PutDone => Reply::PutDone { id: ImageId(reader.id("id")?) },
+        ServerKind::VolumeOpened => {
+            let (volume, id, block_bytes) = (image(reader)?, reader.u128("id")?, reader.u32("block bytes")?);
+            let allowed = block_bytes.is_power_of_two() && VOLUME_BLOCK_BYTES.contains(&block_bytes);
+            reader.check(allowed, "block bytes", block_bytes.into(), "a power of two from 512 to 65536")?;
+            Reply::VolumeOpened { volume, id, block_bytes, writable: reader.flag("writable")? }
+        }
+        ServerKind::FileOpened
+        | ServerKind::Attributes
+        | ServerKind::Entries
+        | ServerKind::LinkTarget
+        | ServerKind::Blocks
+        | ServerKind::Committed
+        | ServerKind::Leased => Reply::Volume(volume::read_reply(kind, reader)?),
         // the caller hands in kinds of replies only
         _ => {
             let code = ErrorCode::from_u16(reader.u16("code")?);
@@ -207,7 +251,7 @@ fn push_header(reader: &mut Reader) -> Result<PushHeader, WireError> {
     let action = ActionId(reader.u64("action")?);
     let number = reader.u8("encoding")?;
     let encoding = PushEncoding::from_u8(number);
-    let encoding = encoding.ok_or_else(|| reader.bad("encoding", number as u64, "0 or 1"))?;
+    let encoding = encoding.ok_or_else(|| reader.bad("encoding", number as u64, "0 to 2"))?;
     let window_log = reader.u8("window log")?;
     let needs_window = encoding == PushEncoding::ZstdStream;
     let allowed = window_log <= WINDOW_LOG_MAX && (window_log > 0) == needs_window;
@@ -231,7 +275,7 @@ fn image(reader: &mut Reader) -> Result<ImageHandle, WireError> {
     Ok(ImageHandle(reader.u32("image")?))
 }
 
-fn token(reader: &mut Reader) -> Result<Token, WireError> {
+pub(crate) fn token(reader: &mut Reader) -> Result<Token, WireError> {
     Ok(Token(reader.u128("token")?))
 }
 

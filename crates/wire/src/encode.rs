@@ -3,6 +3,7 @@
 use crate::coding::{Frame, Writer};
 use crate::format::{ClientKind, ERROR_TEXT_BYTES_MAX_WRITTEN, MAGIC, ServerKind};
 use crate::message::{ClientMessage, Hello, HelloReply, PushHeader, PushPiece, Reply, Request, ServerMessage};
+use crate::volume::coding as volume;
 
 /// The kind of frame that carries a request.
 pub(crate) fn request_kind(request: &Request) -> ClientKind {
@@ -14,6 +15,8 @@ pub(crate) fn request_kind(request: &Request) -> ClientKind {
         Request::List => ClientKind::List,
         Request::Status => ClientKind::Status,
         Request::PutOpen { .. } => ClientKind::PutOpen,
+        Request::VolumeOpen { .. } => ClientKind::VolumeOpen,
+        Request::Volume { ask, .. } => volume::ask_kind(ask),
     }
 }
 
@@ -29,6 +32,8 @@ pub(crate) fn reply_kind(reply: &Reply) -> ServerKind {
         Reply::Status { .. } => ServerKind::StatusReply,
         Reply::PutDone { .. } => ServerKind::PutDone,
         Reply::Error { .. } => ServerKind::Error,
+        Reply::VolumeOpened { .. } => ServerKind::VolumeOpened,
+        Reply::Volume(reply) => volume::reply_kind(reply),
     }
 }
 
@@ -57,6 +62,11 @@ pub(crate) fn client(message: &ClientMessage) -> Frame {
             writer(ClientKind::PutBlock).u32(request.0).u32(block.0).finish_with(bytes.clone())
         }
         ClientMessage::PutCommit { request } => writer(ClientKind::PutCommit).u32(request.0).finish(),
+        ClientMessage::FileClose { volume, file } => writer(ClientKind::FileClose).u32(volume.0).u32(file.0).finish(),
+        ClientMessage::FileShare { volume, file, share } => {
+            volume::write_share(writer(ClientKind::FileShare).u32(volume.0).u32(file.0), *share).finish()
+        }
+        ClientMessage::RateLimit { bytes_per_second } => writer(ClientKind::RateLimit).u64(*bytes_per_second).finish(),
     }
 }
 
@@ -74,7 +84,8 @@ fn client_hello(hello: &Hello) -> Frame {
 
 fn client_request(writer: Writer, ask: &Request) -> Frame {
     match ask {
-        Request::Open { name } => writer.u8(name.len() as u8).raw(name.as_bytes()),
+        Request::Open { name } | Request::VolumeOpen { name } => writer.u8(name.len() as u8).raw(name.as_bytes()),
+        Request::Volume { volume, ask } => return volume::write_ask(writer.u32(volume.0), ask),
         Request::MetaRead { image, offset, bytes } => writer.u32(image.0).u64(*offset).u32(*bytes),
         Request::PullBlock { image, token, page, block, force, speculative } => {
             let flags = u8::from(*force) | u8::from(*speculative) << 1;
@@ -126,6 +137,10 @@ fn server_reply(writer: Writer, reply: &Reply) -> Frame {
         Reply::OnTheWay { stream } => writer.u32(stream.0).finish(),
         Reply::Listing { json } | Reply::Status { json } => writer.finish_with(json.clone()),
         Reply::PutDone { id } => writer.raw(&id.0).finish(),
+        Reply::VolumeOpened { volume, id, block_bytes, writable } => {
+            writer.u32(volume.0).u128(*id).u32(*block_bytes).u8(u8::from(*writable)).finish()
+        }
+        Reply::Volume(reply) => volume::write_reply(writer, reply),
         Reply::Error { code, text } => {
             let text = cut(text, ERROR_TEXT_BYTES_MAX_WRITTEN);
             writer.u16(code.to_u16()).u16(text.len() as u16).raw(text.as_bytes()).finish()

@@ -14,8 +14,10 @@ pub const VERSION: u16 = 1;
 pub const VERSION_MIN: u16 = 1;
 /// Feature bit 0: the server takes Hint frames, and pushes what they ask for.
 pub const FEATURE_HINTS: u64 = 1;
+/// Feature bit 1: the server serves volumes, if it has any.
+pub const FEATURE_VOLUMES: u64 = 2;
 /// Optional features this crate knows; both sides use the intersection.
-pub const FEATURES: u64 = FEATURE_HINTS;
+pub const FEATURES: u64 = FEATURE_HINTS | FEATURE_VOLUMES;
 
 /// Port a server listens on unless told otherwise.
 pub const PORT: u16 = 7327;
@@ -54,7 +56,23 @@ pub const HINT_PAGES_MAX: usize = 1024;
 pub const HINT_PAGES_WAITING_MAX: usize = 64 << 10;
 /// Action of a push stream that carries hinted pages. Learned actions count from 0 and never get there.
 pub const HINT_ACTION: units::ActionId = units::ActionId(u64::MAX);
-/// Block ranges in one PutNeed; longer lists take several frames.
+/// Longest path in a volume, bytes: PATH_MAX of Linux less room for what stands before it.
+pub const PATH_BYTES_MAX: usize = 4000;
+/// Longest name of a file in a volume: what Linux file systems accept. One byte holds the length.
+pub const FILE_NAME_BYTES_MAX: usize = 255;
+/// Smallest number of an open file: 0 is no inode and 1 is the top of an image.
+pub const FILE_NUMBER_MIN: u32 = 2;
+/// Entries in one answer to FolderList.
+pub const FOLDER_ENTRIES_MAX: usize = 4096;
+/// Changes in one Commit.
+pub const TRANSACTION_CHANGES_MAX: usize = 4096;
+/// Changes of one Commit that we write, bytes: an upload on a thin link must not keep others waiting for long.
+pub const COMMIT_BYTES_MAX_WRITTEN: usize = 1 << 20;
+/// Smallest and largest data block of a volume, bytes: a block must fit a piece of a push.
+pub const VOLUME_BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=64 << 10;
+/// Bytes of data that one PullBlocks may ask for.
+pub const PULL_BLOCKS_BYTES_MAX: usize = 512 << 10;
+/// Block ranges in one PutNeed or FileOpened; longer lists take several PutNeeds.
 pub const NEED_RANGES_MAX: usize = 1024;
 /// Block ranges one put may name in all: one for each of the most blocks an image of 1 TiB can sensibly have.
 pub const NEED_RANGES_TOTAL_MAX: usize = 1 << 20;
@@ -181,6 +199,28 @@ kinds! {
         PutBlock = 0x32,
         /// Everything was sent; publish it.
         PutCommit = 0x33,
+        /// Opens a volume by name.
+        VolumeOpen = 0x40,
+        /// Opens a file of a volume.
+        FileOpen = 0x41,
+        /// Asks for the attributes of a file.
+        FileStat = 0x42,
+        /// Asks for entries of a folder.
+        FolderList = 0x43,
+        /// Asks where a symbolic link points.
+        LinkRead = 0x44,
+        /// Asks for data blocks.
+        PullBlocks = 0x45,
+        /// Changes files.
+        Commit = 0x46,
+        /// Takes or gives back a lease.
+        Lease = 0x47,
+        /// A file is not open any more.
+        FileClose = 0x48,
+        /// What a file gets of the link.
+        FileShare = 0x49,
+        /// How fast the server may send.
+        RateLimit = 0x4a,
     }
 }
 
@@ -219,6 +259,22 @@ kinds! {
         PutProgress = 0xb1,
         /// An upload is published.
         PutDone = 0xb2,
+        /// Answers VolumeOpen.
+        VolumeOpened = 0xc0,
+        /// Answers FileOpen.
+        FileOpened = 0xc1,
+        /// Answers FileStat.
+        Attributes = 0xc2,
+        /// Answers FolderList.
+        Entries = 0xc3,
+        /// Answers LinkRead.
+        LinkTarget = 0xc4,
+        /// Answers PullBlocks.
+        Blocks = 0xc5,
+        /// Answers Commit.
+        Committed = 0xc6,
+        /// Answers Lease.
+        Leased = 0xc7,
     }
 }
 
@@ -227,7 +283,7 @@ impl ClientKind {
     pub const fn payload_bytes_max(self) -> usize {
         match self {
             ClientKind::Hello => HELLO_BYTES_MAX,
-            ClientKind::PutMeta | ClientKind::PutBlock => FRAME_BYTES_MAX,
+            ClientKind::PutMeta | ClientKind::PutBlock | ClientKind::Commit => FRAME_BYTES_MAX,
             _ => SMALL_FRAME_BYTES_MAX,
         }
     }
@@ -243,7 +299,10 @@ impl ServerKind {
             | ServerKind::Pages
             | ServerKind::Push
             | ServerKind::Listing
-            | ServerKind::StatusReply => FRAME_BYTES_MAX,
+            | ServerKind::StatusReply
+            | ServerKind::Entries
+            | ServerKind::Blocks
+            | ServerKind::Committed => FRAME_BYTES_MAX,
             _ => SMALL_FRAME_BYTES_MAX,
         }
     }

@@ -17,6 +17,7 @@ mod message;
 mod outbox;
 mod server;
 mod traffic;
+pub mod volume;
 mod window;
 
 #[cfg(test)]

@@ -3,8 +3,14 @@
 //! Requests and replies are enums of their own, because both state machines, the replay after a lost connection and the
 //! check that a reply fits its request work on them as a whole.
 
+mod code;
+
 use bytes::Bytes;
-use units::{ActionId, BlockId, ImageId, PageId, RequestId, SegmentIndex, StreamId, Token};
+use units::{ActionId, BlockId, ImageId, InodeId, PageId, RequestId, SegmentIndex, StreamId, Token};
+
+use crate::volume::{Share, VolumeAsk, VolumeReply};
+
+pub use code::ErrorCode;
 
 /// An image as one connection calls it, given by the server in `Opened`. Means nothing on another connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,6 +92,18 @@ pub enum Request {
     List,
     /// Asks for the server's counters.
     Status,
+    /// Opens a volume. Only if both sides know [`crate::format::FEATURE_VOLUMES`]: a server without it takes the frame for a broken rule.
+    VolumeOpen {
+        /// Its name. At most 255 bytes.
+        name: String,
+    },
+    /// Asks something of a volume.
+    Volume {
+        /// The volume.
+        volume: ImageHandle,
+        /// What.
+        ask: VolumeAsk,
+    },
     /// Begins an upload. What follows are `PutMeta`, `PutBlock` and `PutCommit` with the same request id.
     PutOpen {
         /// Name and tag to publish under. At most 255 bytes.
@@ -112,6 +130,7 @@ impl Request {
             Request::MetaRead { image, .. } | Request::PullBlock { image, .. } | Request::PullPages { image, .. } => {
                 Some(*image)
             }
+            Request::Volume { volume, .. } => Some(*volume),
             _ => None,
         }
     }
@@ -123,6 +142,7 @@ impl Request {
             Request::MetaRead { image, .. } | Request::PullBlock { image, .. } | Request::PullPages { image, .. } => {
                 *image = handle;
             }
+            Request::Volume { volume, .. } => *volume = handle,
             _ => {}
         }
         self
@@ -142,6 +162,9 @@ impl Request {
             (Request::List, Reply::Listing { .. }) => true,
             (Request::Status, Reply::Status { .. }) => true,
             (Request::PutOpen { .. }, Reply::PutDone { .. }) => true,
+            (Request::VolumeOpen { .. }, Reply::VolumeOpened { .. }) => true,
+            (Request::Volume { ask: VolumeAsk::PullBlocks { force, .. }, .. }, Reply::OnTheWay { .. }) => !force,
+            (Request::Volume { ask, .. }, Reply::Volume(reply)) => ask.accepts(reply),
             _ => false,
         }
     }
@@ -205,6 +228,19 @@ pub enum Reply {
         /// A JSON document.
         json: Bytes,
     },
+    /// Answers `VolumeOpen`.
+    VolumeOpened {
+        /// How this connection calls the volume from now on.
+        volume: ImageHandle,
+        /// Identity of the volume: another one under the same name has another.
+        id: u128,
+        /// Bytes of a data block, within [`crate::format::VOLUME_BLOCK_BYTES`].
+        block_bytes: u32,
+        /// Files may be changed.
+        writable: bool,
+    },
+    /// Answers `Volume`.
+    Volume(VolumeReply),
     /// Answers `PutOpen` after its `PutCommit`.
     PutDone {
         /// The image that is published now.
@@ -228,71 +264,6 @@ impl Reply {
     /// The name of the frame that carries the reply.
     pub fn name(&self) -> &'static str {
         crate::encode::reply_kind(self).name()
-    }
-}
-
-/// Why a request or a connection failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ErrorCode {
-    /// No image of this name, no block of this number.
-    NotFound,
-    /// The request makes no sense: an unknown handle, a range outside the metadata.
-    BadRequest,
-    /// Too much is going on; try again later.
-    Busy,
-    /// More than the server is willing to take.
-    TooLarge,
-    /// What is stored, or what was uploaded, does not match its hashes.
-    Corrupt,
-    /// No common protocol version.
-    UnsupportedVersion,
-    /// The store failed.
-    Storage,
-    /// The server is going down; another connection may succeed later.
-    Shutdown,
-    /// The client cancelled the request.
-    Cancelled,
-    /// This server does not allow it, for example an upload to a read-only store.
-    Forbidden,
-    /// The peer broke the protocol; the connection closes.
-    Protocol,
-    /// The store is full.
-    NoSpace,
-    /// A fault of the server.
-    Internal,
-    /// A code of a later version.
-    Unknown(u16),
-}
-
-impl ErrorCode {
-    const CODES: [(u16, ErrorCode); 13] = [
-        (1, ErrorCode::NotFound),
-        (2, ErrorCode::BadRequest),
-        (3, ErrorCode::Busy),
-        (4, ErrorCode::TooLarge),
-        (5, ErrorCode::Corrupt),
-        (6, ErrorCode::UnsupportedVersion),
-        (7, ErrorCode::Storage),
-        (8, ErrorCode::Shutdown),
-        (9, ErrorCode::Cancelled),
-        (10, ErrorCode::Forbidden),
-        (11, ErrorCode::Protocol),
-        (12, ErrorCode::NoSpace),
-        (13, ErrorCode::Internal),
-    ];
-
-    /// The code with this number; every number has one.
-    pub fn from_u16(number: u16) -> ErrorCode {
-        let known = ErrorCode::CODES.iter().find(|(code, _)| *code == number);
-        known.map_or(ErrorCode::Unknown(number), |(_, code)| *code)
-    }
-
-    /// The number of the code.
-    pub fn to_u16(self) -> u16 {
-        match self {
-            ErrorCode::Unknown(number) => number,
-            known => ErrorCode::CODES.iter().find(|(_, code)| *code == known).map_or(0, |(number, _)| *number),
-        }
     }
 }
 
@@ -321,12 +292,16 @@ pub enum PushEncoding {
     Stored = 0,
     /// One zstd stream over all pieces, flushed after each.
     ZstdStream = 1,
+    /// Blocks of a volume, each piece of one version of one file: see [`crate::volume::VolumePiece`].
+    Volume = 2,
 }
 
 impl PushEncoding {
     /// The encoding with this number.
     pub fn from_u8(number: u8) -> Option<PushEncoding> {
-        [PushEncoding::Stored, PushEncoding::ZstdStream].into_iter().find(|encoding| *encoding as u8 == number)
+        [PushEncoding::Stored, PushEncoding::ZstdStream, PushEncoding::Volume]
+            .into_iter()
+            .find(|encoding| *encoding as u8 == number)
     }
 }
 
@@ -474,6 +449,27 @@ pub enum ClientMessage {
     PutCommit {
         /// Number of the put.
         request: RequestId,
+    },
+    /// A file of a volume is not open any more: its number means nothing from now on.
+    FileClose {
+        /// The volume.
+        volume: ImageHandle,
+        /// The file.
+        file: InodeId,
+    },
+    /// What a file gets of the link for what is pushed of it, whatever its profile says.
+    FileShare {
+        /// The volume.
+        volume: ImageHandle,
+        /// The file.
+        file: InodeId,
+        /// Its share.
+        share: Share,
+    },
+    /// The server may send so fast on this connection, everything counted.
+    RateLimit {
+        /// Bytes per second; 0 for no limit.
+        bytes_per_second: u64,
     },
 }
 

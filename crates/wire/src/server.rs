@@ -41,6 +41,7 @@ use crate::message::{
 };
 use crate::outbox::{Lane, Spout};
 use crate::traffic::Traffic;
+use crate::volume::VolumeReply;
 use push::PushQueue;
 use put::Put;
 
@@ -82,6 +83,8 @@ enum State {
 #[derive(Debug)]
 struct Asked {
     ask: Request,
+    /// Changes of a transaction, which `ask` does not hold any more.
+    changes: usize,
     put: Option<Put>,
     /// Progress to report with the next transmit.
     progress: Option<u64>,
@@ -149,9 +152,7 @@ impl ServerConnection {
     /// The next event. Call it while the connection [is not congested](Self::is_congested).
     pub fn poll_event(&mut self) -> Option<ServerEvent> {
         let event = self.events.pop_front();
-        if let Some(ServerEvent::PutMeta { bytes, .. } | ServerEvent::PutBlock { bytes, .. }) = &event {
-            self.event_bytes -= bytes.len();
-        }
+        self.event_bytes -= event.as_ref().map_or(0, ServerEvent::data_bytes);
         event
     }
 
@@ -261,7 +262,11 @@ impl ServerConnection {
         self.check_ready()?;
         let asked = self.asked.get(&request).ok_or(Refused::UnknownRequest(request))?;
         let early = matches!(reply, Reply::PutDone { .. }) && !asked.put.as_ref().is_some_and(Put::is_committed);
-        if early || !asked.ask.accepts(&reply) {
+        let miscounted = match &reply {
+            Reply::Volume(VolumeReply::Committed { versions }) => versions.len() != asked.changes,
+            _ => false,
+        };
+        if early || miscounted || !asked.ask.accepts(&reply) {
             return Err(Refused::WrongReply(request));
         }
         if let Reply::OnTheWay { stream } = &reply
@@ -311,7 +316,7 @@ impl ServerConnection {
     pub fn push_start(&mut self, push: PushHeader) -> Result<StreamId, Refused> {
         self.check_ready()?;
         let hello = self.hello.as_ref().ok_or(Refused::NotReady)?;
-        let stored = push.encoding == PushEncoding::Stored;
+        let stored = push.encoding != PushEncoding::ZstdStream;
         let window_log_min = if stored { 0 } else { 1 };
         let window_log_max = if stored { 0 } else { hello.window_log_max };
         if hello.push_bytes_max == 0 || !(window_log_min..=window_log_max).contains(&push.window_log) {

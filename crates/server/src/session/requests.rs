@@ -35,6 +35,11 @@ impl Session {
                 self.answer(request, wire::format::FRAME_BYTES_MAX_WRITTEN, work);
                 Ok(())
             }
+            Request::VolumeOpen { name } => {
+                let text = format!("{name} is not a volume of this server");
+                Err(Failure::new(ErrorCode::NotFound, text))
+            }
+            Request::Volume { .. } => Err(Failure::new(ErrorCode::BadRequest, "the volume was not opened")),
             Request::PutOpen { name, file_bytes, metadata_offset, metadata_bytes } => {
                 let config = &self.shared.config;
                 let announced = Announced::check(config, &name, file_bytes, metadata_offset, metadata_bytes)?;

@@ -198,6 +198,8 @@ fn check(ask: &Request) -> Result<(), Refused> {
             limit("metadata offset of a put", *metadata_offset, 0, *file_bytes)?;
             limit("metadata bytes of a put", *metadata_bytes, 0, file_bytes - metadata_offset)
         }
+        Request::VolumeOpen { name } => limit("bytes of a name", name.len() as u64, 1, NAME_BYTES_MAX as u64),
+        Request::Volume { ask, .. } => crate::volume::limits::check(ask),
         Request::PullBlock { .. } | Request::List | Request::Status => Ok(()),
     }
 }

@@ -1,10 +1,11 @@
 //! What a server's connection tells its task.
 
 use bytes::Bytes;
-use units::{BlockId, PageId, RequestId, StreamId, Token};
+use units::{BlockId, InodeId, PageId, RequestId, StreamId, Token};
 
 use crate::error::WireError;
 use crate::message::{Hello, ImageHandle, Request};
+use crate::volume::Share;
 
 /// What the server's task learns from the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +77,38 @@ pub enum ServerEvent {
         /// Number of the put.
         request: RequestId,
     },
+    /// A file of a volume is not open any more.
+    FileClose {
+        /// The volume.
+        volume: ImageHandle,
+        /// The file.
+        file: InodeId,
+    },
+    /// What a file gets of the link for what is pushed of it.
+    FileShare {
+        /// The volume.
+        volume: ImageHandle,
+        /// The file.
+        file: InodeId,
+        /// Its share.
+        share: Share,
+    },
+    /// The device caps what is sent to it on this connection.
+    RateLimit {
+        /// Bytes per second; 0 for no limit.
+        bytes_per_second: u64,
+    },
     /// The connection is over. What is left to transmit tells the client why.
     Closed(WireError),
+}
+
+impl ServerEvent {
+    /// Data that a client wants stored and that lies in the event, bytes.
+    pub(crate) fn data_bytes(&self) -> usize {
+        match self {
+            ServerEvent::PutMeta { bytes, .. } | ServerEvent::PutBlock { bytes, .. } => bytes.len(),
+            ServerEvent::Request { ask: Request::Volume { ask, .. }, .. } => ask.data_bytes(),
+            _ => 0,
+        }
+    }
 }

@@ -7,7 +7,9 @@ use super::put::Put;
 use super::{Asked, ServerConnection, ServerEvent, State};
 use crate::decode;
 use crate::error::WireError;
-use crate::format::{ClientKind, FEATURE_HINTS, FEATURES, PUTS_MAX, REQUESTS_MAX, VERSION, VERSION_MIN};
+use crate::format::{
+    ClientKind, FEATURE_HINTS, FEATURE_VOLUMES, FEATURES, PUTS_MAX, REQUESTS_MAX, VERSION, VERSION_MIN,
+};
 use crate::inbox::Arrived;
 use crate::message::{ClientMessage, ErrorCode, Hello, HelloReply, PushEndReason, Reply, Request, ServerMessage};
 
@@ -33,6 +35,7 @@ impl ServerConnection {
     }
 
     fn take_message(&mut self, now: Moment, message: ClientMessage) -> Result<(), WireError> {
+        self.check_features(&message)?;
         match message {
             ClientMessage::Hello(hello) => return self.take_hello(hello),
             ClientMessage::Request { request, ask } => return self.take_request(request, ask),
@@ -43,9 +46,6 @@ impl ServerConnection {
                 self.events.push_back(ServerEvent::Touch { image, token, pages });
             }
             ClientMessage::Hint { image, token, pages } => {
-                if self.hello.is_none_or(|hello| hello.features & FEATURE_HINTS == 0) {
-                    return Err(WireError::WrongOrder { kind: "Hint", when: "without the feature" });
-                }
                 self.events.push_back(ServerEvent::Hint { image, token, pages });
             }
             ClientMessage::TokenEnd { image, token } => self.events.push_back(ServerEvent::TokenEnd { image, token }),
@@ -57,15 +57,13 @@ impl ServerConnection {
             ClientMessage::PutMeta { request, offset, bytes } => {
                 if let Some(put) = self.put_in_flight(request, "PutMeta")? {
                     put.meta(offset, bytes.len())?;
-                    self.event_bytes += bytes.len();
-                    self.events.push_back(ServerEvent::PutMeta { request, offset, bytes });
+                    self.add_event(ServerEvent::PutMeta { request, offset, bytes });
                 }
             }
             ClientMessage::PutBlock { request, block, bytes } => {
                 if let Some(put) = self.put_in_flight(request, "PutBlock")? {
                     put.block()?;
-                    self.event_bytes += bytes.len();
-                    self.events.push_back(ServerEvent::PutBlock { request, block, bytes });
+                    self.add_event(ServerEvent::PutBlock { request, block, bytes });
                 }
             }
             ClientMessage::PutCommit { request } => {
@@ -74,8 +72,36 @@ impl ServerConnection {
                     self.events.push_back(ServerEvent::PutCommit { request });
                 }
             }
+            ClientMessage::FileClose { volume, file } => self.add_event(ServerEvent::FileClose { volume, file }),
+            ClientMessage::FileShare { volume, file, share } => {
+                self.add_event(ServerEvent::FileShare { volume, file, share });
+            }
+            ClientMessage::RateLimit { bytes_per_second } => {
+                self.add_event(ServerEvent::RateLimit { bytes_per_second });
+            }
         }
         Ok(())
+    }
+
+    /// What belongs to a feature is said only by clients that stated it.
+    fn check_features(&self, message: &ClientMessage) -> Result<(), WireError> {
+        let (feature, kind) = match message {
+            ClientMessage::Hint { .. } => (FEATURE_HINTS, "Hint"),
+            ClientMessage::Request { ask: ask @ (Request::VolumeOpen { .. } | Request::Volume { .. }), .. } => {
+                (FEATURE_VOLUMES, ask.name())
+            }
+            ClientMessage::FileClose { .. } => (FEATURE_VOLUMES, "FileClose"),
+            ClientMessage::FileShare { .. } => (FEATURE_VOLUMES, "FileShare"),
+            ClientMessage::RateLimit { .. } => (FEATURE_VOLUMES, "RateLimit"),
+            _ => return Ok(()),
+        };
+        let stated = self.hello.is_some_and(|hello| hello.features & feature != 0);
+        if stated { Ok(()) } else { Err(WireError::WrongOrder { kind, when: "without the feature" }) }
+    }
+
+    fn add_event(&mut self, event: ServerEvent) {
+        self.event_bytes += event.data_bytes();
+        self.events.push_back(event);
     }
 
     fn take_hello(&mut self, mut hello: Hello) -> Result<(), WireError> {
@@ -113,8 +139,14 @@ impl ServerConnection {
             return Err(WireError::TooMany { what: "puts in flight", max: PUTS_MAX as u64 });
         }
         self.puts_ended.retain(|ended| *ended != request);
-        self.asked.insert(request, Asked { ask: ask.clone(), put, progress: None });
-        self.events.push_back(ServerEvent::Request { request, ask });
+        let (remembered, changes) = match &ask {
+            Request::Volume { volume, ask } => {
+                (Request::Volume { volume: *volume, ask: ask.without_data() }, ask.changes())
+            }
+            other => (other.clone(), 0),
+        };
+        self.asked.insert(request, Asked { ask: remembered, changes, put, progress: None });
+        self.add_event(ServerEvent::Request { request, ask });
         Ok(())
     }
 

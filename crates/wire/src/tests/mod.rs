@@ -10,3 +10,4 @@ mod samples;
 mod session;
 mod sim;
 mod upload;
+mod volume;

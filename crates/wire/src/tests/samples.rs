@@ -1,5 +1,7 @@
 //! Random messages, all of them valid, for properties and fuzzing.
 
+mod volume;
+
 use bytes::Bytes;
 use units::{ActionId, BlockId, ImageId, InodeId, PageId, RequestId, Rng, SegmentIndex, SplitMix64, StreamId, Token};
 
@@ -101,7 +103,8 @@ impl Samples {
     }
 
     pub fn request(&mut self) -> Request {
-        match self.below(7) {
+        match self.below(10) {
+            7.. => self.volume_request(),
             0 => Request::Open { name: self.text(1, 255) },
             1 => Request::MetaRead {
                 image: self.image(),
@@ -133,7 +136,8 @@ impl Samples {
     }
 
     pub fn reply(&mut self) -> Reply {
-        match self.below(9) {
+        match self.below(13) {
+            9.. => self.volume_reply(),
             0 => Reply::Opened {
                 image: self.image(),
                 id: self.image_id(),
@@ -148,12 +152,13 @@ impl Samples {
             5 => Reply::Listing { json: self.bytes(0, 300) },
             6 => Reply::Status { json: self.bytes(0, 300) },
             7 => Reply::PutDone { id: self.image_id() },
-            _ => Reply::Error { code: ErrorCode::from_u16(self.below(20) as u16), text: self.text(0, 256) },
+            _ => Reply::Error { code: ErrorCode::from_u16(self.below(30) as u16), text: self.text(0, 256) },
         }
     }
 
     pub fn client(&mut self) -> ClientMessage {
-        match self.below(14) {
+        match self.below(16) {
+            14.. => self.volume_message(),
             13 => ClientMessage::Hint { image: self.image(), token: self.token(), pages: self.pages(HINT_PAGES_MAX) },
             12 => ClientMessage::Hurry { request: self.request_id() },
             0 => ClientMessage::Hello(Hello {
@@ -184,11 +189,12 @@ impl Samples {
 
     pub fn push_header(&mut self) -> PushHeader {
         let stored = self.flag();
+        let unpacked = if self.flag() { PushEncoding::Stored } else { PushEncoding::Volume };
         PushHeader {
             image: self.image(),
             token: self.token(),
             action: ActionId(self.number()),
-            encoding: if stored { PushEncoding::Stored } else { PushEncoding::ZstdStream },
+            encoding: if stored { unpacked } else { PushEncoding::ZstdStream },
             window_log: if stored { 0 } else { 1 + self.below(21) as u8 },
             audit: self.flag(),
         }

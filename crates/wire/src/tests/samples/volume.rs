@@ -1,0 +1,136 @@
+//! Random requests to volumes and answers of them.
+
+use units::{InodeId, PageId};
+
+use super::Samples;
+use crate::message::ClientMessage;
+use crate::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, Share, VolumeAsk, VolumeReply};
+use crate::{Reply, Request};
+
+impl Samples {
+    fn path(&mut self) -> Vec<u8> {
+        self.bytes(0, 60).to_vec()
+    }
+
+    fn seen(&mut self) -> Seen {
+        Seen { file: self.number(), version: self.number() }
+    }
+
+    fn base(&mut self) -> Option<Seen> {
+        self.flag().then(|| self.seen())
+    }
+
+    fn mode(&mut self) -> u16 {
+        self.below(0o10000) as u16
+    }
+
+    fn time(&mut self) -> i64 {
+        self.number().cast_signed()
+    }
+
+    fn info(&mut self) -> FileInfo {
+        let kind = FileKind::from_u8(self.below(3) as u8).unwrap_or_default();
+        FileInfo { seen: self.seen(), kind, size: self.number(), mtime_ns: self.time(), mode: self.mode() }
+    }
+
+    fn file(&mut self) -> InodeId {
+        InodeId(self.u32().max(2))
+    }
+
+    fn change(&mut self) -> Change {
+        match self.below(10) {
+            0 => {
+                Change::Write { path: self.path(), base: self.base(), offset: self.number(), bytes: self.bytes(0, 300) }
+            }
+            1 => Change::Append { path: self.path(), base: self.base(), bytes: self.bytes(0, 300) },
+            2 => Change::Truncate { path: self.path(), base: self.base(), size: self.number() },
+            3 => Change::Create { path: self.path(), mode: self.mode(), exclusive: self.flag() },
+            4 => Change::MakeFolder { path: self.path(), mode: self.mode() },
+            5 => Change::Rename { from: self.path(), base: self.base(), to: self.path(), replace: self.flag() },
+            6 => Change::Unlink { path: self.path(), base: self.base() },
+            7 => Change::RemoveFolder { path: self.path() },
+            8 => Change::SetTime { path: self.path(), base: self.base(), mtime_ns: self.time() },
+            _ => Change::SetMode { path: self.path(), base: self.base(), mode: self.mode() },
+        }
+    }
+
+    fn volume_ask(&mut self) -> VolumeAsk {
+        match self.below(7) {
+            0 => VolumeAsk::FileOpen { token: self.token(), path: self.path() },
+            1 => VolumeAsk::FileStat { path: self.path() },
+            2 => VolumeAsk::FolderList {
+                path: self.path(),
+                after: self.bytes(0, 255).to_vec(),
+                limit: 1 + self.below(4096) as u16,
+            },
+            3 => VolumeAsk::LinkRead { path: self.path() },
+            4 => {
+                let file = self.file();
+                let blocks = (0..1 + self.below(32)).map(|_| PageId::new(file, self.u32())).collect();
+                VolumeAsk::PullBlocks { token: self.token(), blocks, force: self.flag() }
+            }
+            5 => {
+                let changes = (0..1 + self.below(6)).map(|_| self.change()).collect();
+                VolumeAsk::Commit { number: self.number().max(1), mtime_ns: self.time(), changes }
+            }
+            _ => {
+                let kind = [None, Some(LeaseKind::Shared), Some(LeaseKind::Exclusive)][self.below(3) as usize];
+                VolumeAsk::Lease { file: self.number(), kind, duration_ms: self.u32() }
+            }
+        }
+    }
+
+    pub fn volume_request(&mut self) -> Request {
+        match self.below(6) {
+            0 => Request::VolumeOpen { name: self.text(1, 255) },
+            _ => Request::Volume { volume: self.image(), ask: self.volume_ask() },
+        }
+    }
+
+    pub fn volume_reply(&mut self) -> Reply {
+        Reply::Volume(match self.below(8) {
+            0 => VolumeReply::FileOpened {
+                file: self.file(),
+                info: FileInfo { kind: FileKind::File, ..self.info() },
+                profiled: self.flag(),
+                present: self.ranges(),
+                cut: self.flag(),
+            },
+            1 => VolumeReply::Attributes(self.info()),
+            2 => {
+                let entry =
+                    |samples: &mut Samples| FolderEntry { name: samples.bytes(1, 255).to_vec(), info: samples.info() };
+                let entries = (0..self.below(6)).map(|_| entry(self)).collect();
+                VolumeReply::Entries { folder: self.seen(), more: self.flag(), entries }
+            }
+            3 => VolumeReply::LinkTarget(self.bytes(0, 300)),
+            4 => VolumeReply::Blocks {
+                version: self.number(),
+                size: self.number(),
+                codec: self.number() as u8,
+                bytes: self.bytes(0, 300),
+            },
+            5 => VolumeReply::Committed { versions: (0..self.below(6)).map(|_| self.seen()).collect() },
+            6 => VolumeReply::Leased { duration_ms: self.u32() },
+            _ => {
+                let (volume, id, writable) = (self.image(), self.u128(), self.flag());
+                return Reply::VolumeOpened { volume, id, block_bytes: 512 << self.below(8), writable };
+            }
+        })
+    }
+
+    pub fn volume_message(&mut self) -> ClientMessage {
+        match self.below(3) {
+            0 => ClientMessage::FileClose { volume: self.image(), file: self.file() },
+            1 => {
+                let share = match self.below(3) {
+                    0 => Share::Rest,
+                    1 => Share::Percent(1 + self.below(100) as u8),
+                    _ => Share::Rate(self.number().max(1)),
+                };
+                ClientMessage::FileShare { volume: self.image(), file: self.file(), share }
+            }
+            _ => ClientMessage::RateLimit { bytes_per_second: self.number() },
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Volumes: mutable trees of files beside the images, for data that programs read and write.
+//!
+//! A volume that a connection opened has a handle like an image's. A file that it opened there has a number (`InodeId`, from
+//! [`crate::format::FILE_NUMBER_MIN`]), and a data block of it is a `PageId`: so touches, hints, pushes and credits are the frames that images have. Everything else names files by
+//! path, and says which version of them it means. Paths and contents pass through uninterpreted; whether they make sense is
+//! for the volume to say.
+
+pub(crate) mod coding;
+pub(crate) mod limits;
+
+use bytes::Bytes;
+use units::{InodeId, PageId, Token};
+
+use crate::message::BlockRange;
+
+/// A file as it is or was: which one, and its version. Both are numbers of the volume; equal ones have equal contents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seen {
+    /// Which file, whatever its name.
+    pub file: u64,
+    /// Grows with every transaction that changes the file.
+    pub version: u64,
+}
+
+/// What a name of a volume stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A regular file.
+    #[default]
+    File = 0,
+    /// A folder.
+    Folder = 1,
+    /// A symbolic link.
+    Symlink = 2,
+}
+
+impl FileKind {
+    /// The kind with this number.
+    pub fn from_u8(number: u8) -> Option<FileKind> {
+        [FileKind::File, FileKind::Folder, FileKind::Symlink].into_iter().find(|kind| *kind as u8 == number)
+    }
+}
+
+/// Attributes of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileInfo {
+    /// Which file, and its version.
+    pub seen: Seen,
+    /// What it is.
+    pub kind: FileKind,
+    /// Bytes.
+    pub size: u64,
+    /// Time of the last change of the content, nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// Permission bits (07777).
+    pub mode: u16,
+}
+
+/// One entry of a folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FolderEntry {
+    /// Its name, 1 to 255 bytes.
+    pub name: Vec<u8>,
+    /// What it is.
+    pub info: FileInfo,
+}
+
+/// One change of a transaction. `base` is what the writer saw: if it is not there any more, the whole transaction is refused
+/// as a conflict. Without one, whatever is there is accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Writes at an offset; a gap before it becomes a hole.
+    Write {
+        /// The file.
+        path: Vec<u8>,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Where, in bytes.
+        offset: u64,
+        /// What.
+        bytes: Bytes,
+    },
+    /// Writes at the end, wherever that is.
+    Append {
+        /// The file.
+        path: Vec<u8>,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// What.
+        bytes: Bytes,
+    },
+    /// Cuts, or extends with a hole.
+    Truncate {
+        /// The file.
+        path: Vec<u8>,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// New size in bytes.
+        size: u64,
+    },
+    /// Makes an empty file.
+    Create {
+        /// The file.
+        path: Vec<u8>,
+        /// Permission bits.
+        mode: u16,
+        /// Fail if it exists; otherwise a file that exists stays as it is.
+        exclusive: bool,
+    },
+    /// Makes a folder.
+    MakeFolder {
+        /// The folder.
+        path: Vec<u8>,
+        /// Permission bits.
+        mode: u16,
+    },
+    /// Renames.
+    Rename {
+        /// From here.
+        from: Vec<u8>,
+        /// What the writer saw there.
+        base: Option<Seen>,
+        /// To here.
+        to: Vec<u8>,
+        /// Replace what is there; otherwise fail if there is something.
+        replace: bool,
+    },
+    /// Removes a file or symbolic link.
+    Unlink {
+        /// The file.
+        path: Vec<u8>,
+        /// What the writer saw.
+        base: Option<Seen>,
+    },
+    /// Removes an empty folder.
+    RemoveFolder {
+        /// The folder.
+        path: Vec<u8>,
+    },
+    /// Sets the time of the last change.
+    SetTime {
+        /// The file or folder.
+        path: Vec<u8>,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Nanoseconds since 1970.
+        mtime_ns: i64,
+    },
+    /// Sets the permission bits.
+    SetMode {
+        /// The file or folder.
+        path: Vec<u8>,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Permission bits.
+        mode: u16,
+    },
+}
+
+/// What a lease excludes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum LeaseKind {
+    /// Keeps exclusive leases away.
+    Shared = 1,
+    /// Nobody else may hold a lease or change the file.
+    Exclusive = 2,
+}
+
+/// What a file gets of the link for what is pushed of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Share {
+    /// What the others leave.
+    #[default]
+    Rest,
+    /// Percent of the link, 1 to 100.
+    Percent(u8),
+    /// Bytes per second, at least 1.
+    Rate(u64),
+}
+
+/// What a client asks of a volume that it opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeAsk {
+    /// Opens a regular file for reading its blocks; also at every later open, to see its present version.
+    FileOpen {
+        /// The running action that opens it.
+        token: Token,
+        /// The file.
+        path: Vec<u8>,
+    },
+    /// Asks for the attributes of a file, folder or link.
+    FileStat {
+        /// Which.
+        path: Vec<u8>,
+    },
+    /// Asks for entries of a folder with their attributes, in order of their names.
+    FolderList {
+        /// The folder.
+        path: Vec<u8>,
+        /// Those after this name; empty: from the start.
+        after: Vec<u8>,
+        /// Most entries wanted, 1 to 4096.
+        limit: u16,
+    },
+    /// Asks where a symbolic link points.
+    LinkRead {
+        /// The link.
+        path: Vec<u8>,
+    },
+    /// Asks for 1 to 32 blocks of one open file. They may hold 512 KiB at most.
+    PullBlocks {
+        /// The running action that touched the first block.
+        token: Token,
+        /// The blocks; the first one was touched.
+        blocks: Vec<PageId>,
+        /// The server must send them even if a push carries them.
+        force: bool,
+    },
+    /// Changes files: all of it or nothing. Answered when it is on stable storage.
+    Commit {
+        /// Number of the transaction, at least 1. Numbers of a device grow; the same number again is the same transaction,
+        /// is not done twice, and gets the same answer.
+        number: u64,
+        /// Time of the last change that written files get, nanoseconds since 1970.
+        mtime_ns: i64,
+        /// 1 to 4096 changes, in this order.
+        changes: Vec<Change>,
+    },
+    /// Takes, renews or gives back a lease.
+    Lease {
+        /// The file.
+        file: u64,
+        /// What for; `None` gives it back.
+        kind: Option<LeaseKind>,
+        /// How long, milliseconds.
+        duration_ms: u32,
+    },
+}
+
+/// The answer to a [`VolumeAsk`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeReply {
+    /// Answers `FileOpen`.
+    FileOpened {
+        /// How this connection calls the file from now on.
+        file: InodeId,
+        /// Its attributes; always of a regular file.
+        info: FileInfo,
+        /// The server knows in which order it is used (flag bit 0).
+        profiled: bool,
+        /// Blocks that may hold anything but zeros, ascending.
+        present: Vec<BlockRange>,
+        /// `present` was cut (flag bit 1): what is behind its last range may hold data too.
+        cut: bool,
+    },
+    /// Answers `FileStat`.
+    Attributes(FileInfo),
+    /// Answers `FolderList`.
+    Entries {
+        /// The folder with its version.
+        folder: Seen,
+        /// There are more after the last one.
+        more: bool,
+        /// In order of their names.
+        entries: Vec<FolderEntry>,
+    },
+    /// Answers `LinkRead`.
+    LinkTarget(Bytes),
+    /// Answers `PullBlocks`.
+    Blocks {
+        /// Version of the file that all bytes belong to.
+        version: u64,
+        /// Size of the file in that version, bytes.
+        size: u64,
+        /// How `bytes` is encoded; the number of the codec.
+        codec: u8,
+        /// The valid bytes of all blocks in the order of the request, encoded as one piece; empty if all are behind the end.
+        bytes: Bytes,
+    },
+    /// Answers `Commit`.
+    Committed {
+        /// For each change the file it was about, with its version after the transaction.
+        versions: Vec<Seen>,
+    },
+    /// Answers `Lease`.
+    Leased {
+        /// How long it holds from now on, milliseconds; 0 if it was given back.
+        duration_ms: u32,
+    },
+}
+
+/// What the bytes of a piece hold in a push stream of [`crate::PushEncoding::Volume`]: blocks of one version of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumePiece {
+    /// Version of the file that all bytes belong to.
+    pub version: u64,
+    /// Size of the file in that version, bytes.
+    pub size: u64,
+    /// How `bytes` is encoded; the number of the codec.
+    pub codec: u8,
+    /// The valid bytes of the listed blocks in their order, encoded as one piece.
+    pub bytes: Bytes,
+}
+
+impl VolumePiece {
+    /// As the bytes of a [`crate::PushPiece`].
+    pub fn to_bytes(&self) -> Bytes {
+        let head = [&self.version.to_le_bytes()[..], &self.size.to_le_bytes(), &[self.codec]].concat();
+        [&head[..], &self.bytes].concat().into()
+    }
+
+    /// Reads what [`VolumePiece::to_bytes`] writes; `None` if it is too short.
+    pub fn parse(mut bytes: Bytes) -> Option<VolumePiece> {
+        let (version, rest) = bytes.split_first_chunk::<8>()?;
+        let (size, rest) = rest.split_first_chunk::<8>()?;
+        let (version, size, codec) = (u64::from_le_bytes(*version), u64::from_le_bytes(*size), *rest.first()?);
+        Some(VolumePiece { version, size, codec, bytes: bytes.split_off(17) })
+    }
+}
+
+impl VolumeAsk {
+    /// Whether `reply` is an answer to this.
+    pub fn accepts(&self, reply: &VolumeReply) -> bool {
+        match (self, reply) {
+            (VolumeAsk::FileOpen { .. }, VolumeReply::FileOpened { info, .. }) => info.kind == FileKind::File,
+            (VolumeAsk::FileStat { .. }, VolumeReply::Attributes(_)) => true,
+            (VolumeAsk::FolderList { limit, .. }, VolumeReply::Entries { entries, .. }) => {
+                entries.len() <= usize::from(*limit)
+            }
+            (VolumeAsk::LinkRead { .. }, VolumeReply::LinkTarget(_)) => true,
+            (VolumeAsk::PullBlocks { .. }, VolumeReply::Blocks { .. }) => true,
+            // A server keeps only the number of changes, elsewhere.
+            (VolumeAsk::Commit { changes, .. }, VolumeReply::Committed { versions }) => {
+                changes.is_empty() || changes.len() == versions.len()
+            }
+            (VolumeAsk::Lease { .. }, VolumeReply::Leased { .. }) => true,
+            _ => false,
+        }
+    }
+
+    /// The same without the data that it carries: what a server remembers of it until it is answered.
+    #[must_use]
+    pub(crate) fn without_data(&self) -> VolumeAsk {
+        match self {
+            VolumeAsk::Commit { number, mtime_ns, .. } => {
+                VolumeAsk::Commit { number: *number, mtime_ns: *mtime_ns, changes: Vec::new() }
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// Changes of a transaction; 0 for other requests.
+    pub(crate) fn changes(&self) -> usize {
+        if let VolumeAsk::Commit { changes, .. } = self { changes.len() } else { 0 }
+    }
+
+    /// Bytes that the data of a transaction takes in memory, roughly; 0 for other requests.
+    pub fn data_bytes(&self) -> usize {
+        match self {
+            VolumeAsk::Commit { changes, .. } => changes.iter().map(|change| change.data_bytes() + 64).sum(),
+            _ => 0,
+        }
+    }
+}
+
+impl Change {
+    fn data_bytes(&self) -> usize {
+        match self {
+            Change::Write { path, bytes, .. } | Change::Append { path, bytes, .. } => path.len() + bytes.len(),
+            Change::Rename { from, to, .. } => from.len() + to.len(),
+            Change::Truncate { path, .. }
+            | Change::Create { path, .. }
+            | Change::MakeFolder { path, .. }
+            | Change::Unlink { path, .. }
+            | Change::RemoveFolder { path }
+            | Change::SetTime { path, .. }
+            | Change::SetMode { path, .. } => path.len(),
+        }
+    }
+
+    /// Bytes of the change in its frame.
+    pub fn encoded_bytes(&self) -> usize {
+        let base = |base: &Option<Seen>| if base.is_some() { 17 } else { 1 };
+        let rest = match self {
+            Change::Write { base: seen, .. } => base(seen) + 2 + 8 + 4,
+            Change::Append { base: seen, .. } => base(seen) + 2 + 4,
+            Change::Truncate { base: seen, .. } | Change::SetTime { base: seen, .. } => base(seen) + 2 + 8,
+            Change::Create { .. } => 2 + 2 + 1,
+            Change::MakeFolder { .. } => 2 + 2,
+            Change::Rename { base: seen, .. } => base(seen) + 2 + 2 + 1,
+            Change::Unlink { base: seen, .. } => base(seen) + 2,
+            Change::RemoveFolder { .. } => 2,
+            Change::SetMode { base: seen, .. } => base(seen) + 2 + 2,
+        };
+        1 + rest + self.data_bytes()
+    }
+}

@@ -1,0 +1,319 @@
+//! What is asked of volumes and what they answer, as bytes. docs/formats/wire.md describes them.
+
+use bytes::Bytes;
+use units::InodeId;
+
+use super::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, Share, VolumeAsk, VolumeReply};
+use crate::coding::{Frame, Reader, Writer};
+use crate::error::WireError;
+use crate::format::{
+    ClientKind, FILE_NAME_BYTES_MAX, FILE_NUMBER_MIN, FOLDER_ENTRIES_MAX, FRAME_BYTES_MAX, NEED_RANGES_MAX,
+    PATH_BYTES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TRANSACTION_CHANGES_MAX,
+};
+
+/// The kind of frame that carries a request.
+pub(crate) fn ask_kind(ask: &VolumeAsk) -> ClientKind {
+    match ask {
+        VolumeAsk::FileOpen { .. } => ClientKind::FileOpen,
+        VolumeAsk::FileStat { .. } => ClientKind::FileStat,
+        VolumeAsk::FolderList { .. } => ClientKind::FolderList,
+        VolumeAsk::LinkRead { .. } => ClientKind::LinkRead,
+        VolumeAsk::PullBlocks { .. } => ClientKind::PullBlocks,
+        VolumeAsk::Commit { .. } => ClientKind::Commit,
+        VolumeAsk::Lease { .. } => ClientKind::Lease,
+    }
+}
+
+/// The kind of frame that carries a reply.
+pub(crate) fn reply_kind(reply: &VolumeReply) -> ServerKind {
+    match reply {
+        VolumeReply::FileOpened { .. } => ServerKind::FileOpened,
+        VolumeReply::Attributes(_) => ServerKind::Attributes,
+        VolumeReply::Entries { .. } => ServerKind::Entries,
+        VolumeReply::LinkTarget(_) => ServerKind::LinkTarget,
+        VolumeReply::Blocks { .. } => ServerKind::Blocks,
+        VolumeReply::Committed { .. } => ServerKind::Committed,
+        VolumeReply::Leased { .. } => ServerKind::Leased,
+    }
+}
+
+/// The fields of a request, behind those of all requests to volumes.
+pub(crate) fn write_ask(writer: Writer, ask: &VolumeAsk) -> Frame {
+    match ask {
+        VolumeAsk::FileOpen { token, path } => writer.u128(token.0).path(path),
+        VolumeAsk::FileStat { path } | VolumeAsk::LinkRead { path } => writer.path(path),
+        VolumeAsk::FolderList { path, after, limit } => writer.u16(*limit).path(path).u8(after.len() as u8).raw(after),
+        VolumeAsk::PullBlocks { token, blocks, force } => writer.u128(token.0).u8(u8::from(*force)).pages(blocks),
+        VolumeAsk::Commit { number, mtime_ns, changes } => {
+            let writer = writer.u64(*number).u64(mtime_ns.cast_unsigned()).u16(changes.len() as u16);
+            changes.iter().fold(writer, write_change)
+        }
+        VolumeAsk::Lease { file, kind, duration_ms } => {
+            writer.u64(*file).u8(kind.map_or(0, |kind| kind as u8)).u32(*duration_ms)
+        }
+    }
+    .finish()
+}
+
+/// Reads what [`write_ask`] writes.
+pub(crate) fn read_ask(kind: ClientKind, reader: &mut Reader) -> Result<VolumeAsk, WireError> {
+    Ok(match kind {
+        ClientKind::FileOpen => VolumeAsk::FileOpen { token: crate::decode::token(reader)?, path: reader.path()? },
+        ClientKind::FileStat => VolumeAsk::FileStat { path: reader.path()? },
+        ClientKind::LinkRead => VolumeAsk::LinkRead { path: reader.path()? },
+        ClientKind::FolderList => {
+            let limit = reader.u16("limit")?;
+            let allowed = (1..=FOLDER_ENTRIES_MAX).contains(&usize::from(limit));
+            reader.check(allowed, "limit", limit.into(), "1 to 4096")?;
+            let path = reader.path()?;
+            let bytes = reader.u8("name length")?;
+            VolumeAsk::FolderList { path, after: reader.raw("name", bytes.into())?.to_vec(), limit }
+        }
+        ClientKind::PullBlocks => {
+            let token = crate::decode::token(reader)?;
+            let force = reader.flag("flags")?;
+            let blocks = reader.pages(PUSH_PAGES_MAX)?;
+            let file = blocks.first().map(|block| block.inode);
+            let one = blocks.iter().all(|block| Some(block.inode) == file);
+            reader.check(one, "blocks", blocks.len() as u64, "blocks of one file")?;
+            VolumeAsk::PullBlocks { token, blocks, force }
+        }
+        ClientKind::Commit => {
+            let number = reader.u64("number")?;
+            reader.check(number > 0, "number", 0, "at least 1")?;
+            let mtime_ns = reader.u64("time")?.cast_signed();
+            let count = usize::from(reader.u16("changes")?);
+            let allowed = (1..=TRANSACTION_CHANGES_MAX).contains(&count);
+            reader.check(allowed, "changes", count as u64, "1 to 4096")?;
+            let changes = (0..count).map(|_| read_change(reader)).collect::<Result<_, _>>()?;
+            VolumeAsk::Commit { number, mtime_ns, changes }
+        }
+        // the caller hands in kinds of requests to volumes only
+        _ => {
+            let file = reader.u64("file")?;
+            let number = reader.u8("lease")?;
+            let kind = match number {
+                0 => None,
+                1 => Some(LeaseKind::Shared),
+                2 => Some(LeaseKind::Exclusive),
+                _ => return Err(reader.bad("lease", number.into(), "0 to 2")),
+            };
+            VolumeAsk::Lease { file, kind, duration_ms: reader.u32("duration")? }
+        }
+    })
+}
+
+/// Kinds of changes, as they stand before each one.
+mod change {
+    pub const WRITE: u8 = 1;
+    pub const APPEND: u8 = 2;
+    pub const TRUNCATE: u8 = 3;
+    pub const CREATE: u8 = 4;
+    pub const MAKE_FOLDER: u8 = 5;
+    pub const RENAME: u8 = 6;
+    pub const UNLINK: u8 = 7;
+    pub const REMOVE_FOLDER: u8 = 8;
+    pub const SET_TIME: u8 = 9;
+    pub const SET_MODE: u8 = 10;
+}
+
+fn write_change(writer: Writer, change: &Change) -> Writer {
+    match change {
+        Change::Write { path, base, offset, bytes } => {
+            let writer = writer.u8(change::WRITE).path(path).base(base).u64(*offset);
+            writer.u32(bytes.len() as u32).raw(bytes)
+        }
+        Change::Append { path, base, bytes } => {
+            writer.u8(change::APPEND).path(path).base(base).u32(bytes.len() as u32).raw(bytes)
+        }
+        Change::Truncate { path, base, size } => writer.u8(change::TRUNCATE).path(path).base(base).u64(*size),
+        Change::Create { path, mode, exclusive } => {
+            writer.u8(change::CREATE).path(path).u16(*mode).u8(u8::from(*exclusive))
+        }
+        Change::MakeFolder { path, mode } => writer.u8(change::MAKE_FOLDER).path(path).u16(*mode),
+        Change::Rename { from, base, to, replace } => {
+            writer.u8(change::RENAME).path(from).base(base).path(to).u8(u8::from(*replace))
+        }
+        Change::Unlink { path, base } => writer.u8(change::UNLINK).path(path).base(base),
+        Change::RemoveFolder { path } => writer.u8(change::REMOVE_FOLDER).path(path),
+        Change::SetTime { path, base, mtime_ns } => {
+            writer.u8(change::SET_TIME).path(path).base(base).u64(mtime_ns.cast_unsigned())
+        }
+        Change::SetMode { path, base, mode } => writer.u8(change::SET_MODE).path(path).base(base).u16(*mode),
+    }
+}
+
+fn read_change(reader: &mut Reader) -> Result<Change, WireError> {
+    let kind = reader.u8("kind of change")?;
+    let path = reader.path()?;
+    Ok(match kind {
+        change::WRITE => {
+            let (base, offset) = (reader.base()?, reader.u64("offset")?);
+            Change::Write { path, base, offset, bytes: data(reader)? }
+        }
+        change::APPEND => Change::Append { path, base: reader.base()?, bytes: data(reader)? },
+        change::TRUNCATE => Change::Truncate { path, base: reader.base()?, size: reader.u64("size")? },
+        change::CREATE => Change::Create { path, mode: mode(reader)?, exclusive: reader.flag("exclusive")? },
+        change::MAKE_FOLDER => Change::MakeFolder { path, mode: mode(reader)? },
+        change::RENAME => {
+            let (base, to) = (reader.base()?, reader.path()?);
+            Change::Rename { from: path, base, to, replace: reader.flag("replace")? }
+        }
+        change::UNLINK => Change::Unlink { path, base: reader.base()? },
+        change::REMOVE_FOLDER => Change::RemoveFolder { path },
+        change::SET_TIME => Change::SetTime { path, base: reader.base()?, mtime_ns: reader.u64("time")?.cast_signed() },
+        change::SET_MODE => Change::SetMode { path, base: reader.base()?, mode: mode(reader)? },
+        _ => return Err(reader.bad("kind of change", kind.into(), "1 to 10")),
+    })
+}
+
+fn data(reader: &mut Reader) -> Result<Bytes, WireError> {
+    let bytes = reader.u32("data length")? as usize;
+    reader.raw("data", bytes)
+}
+
+fn mode(reader: &mut Reader) -> Result<u16, WireError> {
+    let mode = reader.u16("mode")?;
+    reader.check(mode <= 0o7777, "mode", mode.into(), "permission bits")?;
+    Ok(mode)
+}
+
+/// The fields of a reply, behind the number of its request.
+pub(crate) fn write_reply(writer: Writer, reply: &VolumeReply) -> Frame {
+    match reply {
+        VolumeReply::FileOpened { file, info, profiled, present, cut } => {
+            let flags = u8::from(*profiled) | u8::from(*cut) << 1;
+            writer.u32(file.0).info(info).u8(flags).ranges(present).finish()
+        }
+        VolumeReply::Attributes(info) => writer.info(info).finish(),
+        VolumeReply::Entries { folder, more, entries } => {
+            let writer = writer.u64(folder.file).u64(folder.version).u8(u8::from(*more)).u16(entries.len() as u16);
+            let entry = |writer: Writer, entry: &FolderEntry| {
+                writer.u8(entry.name.len() as u8).raw(&entry.name).info(&entry.info)
+            };
+            entries.iter().fold(writer, entry).finish()
+        }
+        VolumeReply::LinkTarget(target) => writer.finish_with(target.clone()),
+        VolumeReply::Blocks { version, size, codec, bytes } => {
+            writer.u64(*version).u64(*size).u8(*codec).finish_with(bytes.clone())
+        }
+        VolumeReply::Committed { versions } => {
+            let writer = writer.u16(versions.len() as u16);
+            versions.iter().fold(writer, |writer, seen| writer.u64(seen.file).u64(seen.version)).finish()
+        }
+        VolumeReply::Leased { duration_ms } => writer.u32(*duration_ms).finish(),
+    }
+}
+
+/// Reads what [`write_reply`] writes.
+pub(crate) fn read_reply(kind: ServerKind, reader: &mut Reader) -> Result<VolumeReply, WireError> {
+    Ok(match kind {
+        ServerKind::FileOpened => {
+            let file = file_number(reader)?;
+            let (info, flags) = (reader.info()?, reader.u8("flags")?);
+            reader.check(flags <= 3, "flags", flags.into(), "0 to 3")?;
+            let present = reader.ranges(NEED_RANGES_MAX)?;
+            VolumeReply::FileOpened { file, info, profiled: flags & 1 != 0, present, cut: flags & 2 != 0 }
+        }
+        ServerKind::Attributes => VolumeReply::Attributes(reader.info()?),
+        ServerKind::Entries => {
+            let folder = Seen { file: reader.u64("file")?, version: reader.u64("version")? };
+            let (more, count) = (reader.flag("more")?, usize::from(reader.u16("entries")?));
+            reader.check(count <= FOLDER_ENTRIES_MAX, "entries", count as u64, "at most 4096")?;
+            let entry = |reader: &mut Reader| {
+                let bytes = reader.u8("name length")?;
+                reader.check(bytes > 0, "name length", 0, "1 to 255")?;
+                let name = reader.raw("name", bytes.into())?.to_vec();
+                Ok(FolderEntry { name, info: reader.info()? })
+            };
+            let entries = (0..count).map(|_| entry(reader)).collect::<Result<_, WireError>>()?;
+            VolumeReply::Entries { folder, more, entries }
+        }
+        ServerKind::LinkTarget => VolumeReply::LinkTarget(reader.bulk("target", 0, PATH_BYTES_MAX + 96)?),
+        ServerKind::Blocks => VolumeReply::Blocks {
+            version: reader.u64("version")?,
+            size: reader.u64("size")?,
+            codec: reader.u8("codec")?,
+            bytes: reader.bulk("bytes", 0, PULL_BLOCKS_BYTES_MAX + PULL_BLOCKS_BYTES_MAX / 16)?,
+        },
+        ServerKind::Committed => {
+            let count = usize::from(reader.u16("versions")?);
+            reader.check(count <= TRANSACTION_CHANGES_MAX, "versions", count as u64, "at most 4096")?;
+            let seen = |reader: &mut Reader| Ok(Seen { file: reader.u64("file")?, version: reader.u64("version")? });
+            VolumeReply::Committed { versions: (0..count).map(|_| seen(reader)).collect::<Result<_, WireError>>()? }
+        }
+        // the caller hands in kinds of replies of volumes only
+        _ => VolumeReply::Leased { duration_ms: reader.u32("duration")? },
+    })
+}
+
+/// Number of an open file.
+pub(crate) fn file_number(reader: &mut Reader) -> Result<InodeId, WireError> {
+    let number = reader.u32("file")?;
+    reader.check(number >= FILE_NUMBER_MIN, "file", number.into(), "at least 2")?;
+    Ok(InodeId(number))
+}
+
+/// What a file gets of the link.
+pub(crate) fn write_share(writer: Writer, share: Share) -> Writer {
+    let (kind, value) = match share {
+        Share::Rest => (0, 0),
+        Share::Percent(percent) => (1, percent.into()),
+        Share::Rate(rate) => (2, rate),
+    };
+    writer.u8(kind).u64(value)
+}
+
+/// Reads what [`write_share`] writes.
+pub(crate) fn read_share(reader: &mut Reader) -> Result<Share, WireError> {
+    let (kind, value) = (reader.u8("share")?, reader.u64("value")?);
+    match (kind, value) {
+        (0, 0) => Ok(Share::Rest),
+        (1, 1..=100) => Ok(Share::Percent(value as u8)),
+        (2, 1..) => Ok(Share::Rate(value)),
+        _ => Err(reader.bad("share", value, "0 for the rest, 1 to 100 percent, or a rate")),
+    }
+}
+
+impl Writer {
+    fn path(self, path: &[u8]) -> Writer {
+        self.u16(path.len() as u16).raw(path)
+    }
+
+    fn base(self, base: &Option<Seen>) -> Writer {
+        match base {
+            None => self.u8(0),
+            Some(seen) => self.u8(1).u64(seen.file).u64(seen.version),
+        }
+    }
+
+    fn info(self, info: &FileInfo) -> Writer {
+        let writer = self.u64(info.seen.file).u64(info.seen.version).u8(info.kind as u8);
+        writer.u64(info.size).u64(info.mtime_ns.cast_unsigned()).u16(info.mode)
+    }
+}
+
+impl Reader {
+    fn path(&mut self) -> Result<Vec<u8>, WireError> {
+        let bytes = usize::from(self.u16("path length")?);
+        self.check(bytes <= PATH_BYTES_MAX, "path length", bytes as u64, "at most 4000")?;
+        Ok(self.raw("path", bytes)?.to_vec())
+    }
+
+    fn base(&mut self) -> Result<Option<Seen>, WireError> {
+        let given = self.flag("base")?;
+        given.then(|| Ok(Seen { file: self.u64("file")?, version: self.u64("version")? })).transpose()
+    }
+
+    fn info(&mut self) -> Result<FileInfo, WireError> {
+        let seen = Seen { file: self.u64("file")?, version: self.u64("version")? };
+        let number = self.u8("kind")?;
+        let kind = FileKind::from_u8(number).ok_or_else(|| self.bad("kind", number.into(), "0 to 2"))?;
+        let (size, mtime_ns) = (self.u64("size")?, self.u64("time")?.cast_signed());
+        Ok(FileInfo { seen, kind, size, mtime_ns, mode: mode(self)? })
+    }
+}
+
+const _: () = assert!(FILE_NAME_BYTES_MAX == u8::MAX as usize && PATH_BYTES_MAX <= u16::MAX as usize);
+// Before names and attributes, an entry has a length; a whole page of the longest names fits a frame.
+const _: () = assert!(FOLDER_ENTRIES_MAX * (FILE_NAME_BYTES_MAX + 36) + 64 <= FRAME_BYTES_MAX);

@@ -1,0 +1,61 @@
+//! The limits of requests to volumes, checked before they are sent.
+
+use super::{Change, VolumeAsk};
+use crate::error::Refused;
+use crate::format::{
+    COMMIT_BYTES_MAX_WRITTEN, FILE_NAME_BYTES_MAX, FOLDER_ENTRIES_MAX, PATH_BYTES_MAX, PUSH_PAGES_MAX,
+    TRANSACTION_CHANGES_MAX,
+};
+
+/// Checks a request against the limits of its frame.
+pub(crate) fn check(ask: &VolumeAsk) -> Result<(), Refused> {
+    match ask {
+        VolumeAsk::FileOpen { path, .. } | VolumeAsk::FileStat { path } | VolumeAsk::LinkRead { path } => {
+            check_path(path)
+        }
+        VolumeAsk::FolderList { path, after, limit } => {
+            check_path(path)?;
+            within("bytes of a name", after.len(), 0, FILE_NAME_BYTES_MAX)?;
+            within("entries of a listing", usize::from(*limit), 1, FOLDER_ENTRIES_MAX)
+        }
+        VolumeAsk::PullBlocks { blocks, .. } => {
+            within("blocks of a pull", blocks.len(), 1, PUSH_PAGES_MAX)?;
+            let file = blocks.first().map(|block| block.inode);
+            let others = blocks.iter().filter(|block| Some(block.inode) != file).count();
+            within("blocks of another file in a pull", others, 0, 0)
+        }
+        VolumeAsk::Commit { number, changes, .. } => {
+            within("number of a transaction", usize::from(*number > 0), 1, 1)?;
+            within("changes of a transaction", changes.len(), 1, TRANSACTION_CHANGES_MAX)?;
+            let bytes = changes.iter().map(Change::encoded_bytes).sum();
+            within("bytes of a transaction", bytes, 0, COMMIT_BYTES_MAX_WRITTEN)?;
+            changes.iter().try_for_each(check_change)
+        }
+        VolumeAsk::Lease { .. } => Ok(()),
+    }
+}
+
+fn check_change(change: &Change) -> Result<(), Refused> {
+    match change {
+        Change::Rename { from, to, .. } => check_path(from).and_then(|()| check_path(to)),
+        Change::Create { path, mode, .. } | Change::MakeFolder { path, mode } | Change::SetMode { path, mode, .. } => {
+            check_path(path)?;
+            within("permission bits", usize::from(*mode), 0, 0o7777)
+        }
+        Change::Write { path, .. }
+        | Change::Append { path, .. }
+        | Change::Truncate { path, .. }
+        | Change::Unlink { path, .. }
+        | Change::RemoveFolder { path }
+        | Change::SetTime { path, .. } => check_path(path),
+    }
+}
+
+fn check_path(path: &[u8]) -> Result<(), Refused> {
+    within("bytes of a path", path.len(), 0, PATH_BYTES_MAX)
+}
+
+fn within(what: &'static str, found: usize, min: usize, max: usize) -> Result<(), Refused> {
+    let (found, min, max) = (found as u64, min as u64, max as u64);
+    if (min..=max).contains(&found) { Ok(()) } else { Err(Refused::Limit { what, found, min, max }) }
+}
