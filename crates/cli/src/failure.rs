@@ -111,7 +111,7 @@ fn image_code(error: &image::ImageError) -> u8 {
 
 fn client_code(error: &ClientError) -> u8 {
     match error {
-        ClientError::Target(_) | ClientError::NotATag(_) => 2,
+        ClientError::Target(_) | ClientError::NotATag(_) | ClientError::NoImage { .. } => 2,
         ClientError::Image { .. } => 3,
         ClientError::Refused { code: wire::ErrorCode::NotFound, .. } => 4,
         ClientError::NoSuchFile { .. } => 4,

@@ -13,6 +13,12 @@ pub enum ClientError {
     /// The target cannot be parsed.
     #[error(transparent)]
     Target(#[from] TargetError),
+    /// A volume where an image is needed.
+    #[error("{target} is a volume, and this needs an image; volumes are for `mount` and for `run --data`")]
+    NoImage {
+        /// What was given.
+        target: String,
+    },
     /// The host name has no address.
     #[error("{server}: the host name cannot be resolved: {source}")]
     Resolve {

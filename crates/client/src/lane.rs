@@ -97,7 +97,14 @@ pub(crate) fn answer_time(deadline: Duration, bytes: u64) -> Duration {
 
 impl Lane {
     /// Serves until the session closes. `ready` is a connection on which the image is open already.
-    pub fn work(mut self, mut ready: Option<(Connection, ImageHandle)>) {
+    pub fn work(mut self, ready: Option<(Connection, ImageHandle)>) {
+        self.keep_connected(ready);
+        if let Some(passenger) = self.passenger() {
+            passenger.closed();
+        }
+    }
+
+    fn keep_connected(&mut self, mut ready: Option<(Connection, ImageHandle)>) {
         let mut hashes = self.hashes.take();
         let mut rng = SplitMix64(self.shared.device as u64 ^ self.lane as u64);
         let mut back_off = BACK_OFF_MIN;

@@ -55,5 +55,5 @@ pub use error::{ClientError, ReadError};
 pub use local::{ImageFile, open_file};
 pub use schedule::NO_TOKEN;
 pub use session::{Done, HINT_PAGES_MAX, PageSink, Session, StoreOutcome};
-pub use target::{HttpFile, ImageName, Remote, Scheme, Server, Target, TargetError};
+pub use target::{HttpFile, ImageName, Remote, Scheme, Server, Target, TargetError, VolumeAt};
 pub use transport::{Identity, Trust};

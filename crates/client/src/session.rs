@@ -103,6 +103,7 @@ impl Session {
         match target {
             Target::File(path) => local::open(path, config),
             Target::Remote(image) => remote::open(image, config),
+            Target::Volume(_) => Err(ClientError::NoImage { target: target.to_string() }),
             Target::Http(file) => http::open(file, config),
         }
     }
@@ -177,7 +178,7 @@ impl Session {
     /// is carried already.
     pub fn carry(&self, passenger: Arc<dyn Passenger>) -> Option<Arc<dyn Carrier>> {
         let shared = &self.shared;
-        if !shared.carries.load(Ordering::Acquire) || shared.passenger.set(passenger).is_err() {
+        if shared.is_closed() || !shared.carries.load(Ordering::Acquire) || shared.passenger.set(passenger).is_err() {
             return None;
         }
         shared.command(CARRYING_LANE, Command::Board);
@@ -325,9 +326,6 @@ impl Shared {
         self.timer.notify_all();
         // A storer that is gone needs no goodbye.
         let _ = self.storer.send(Job::Close);
-        if let Some(passenger) = self.passenger.get() {
-            passenger.closed();
-        }
         // Dropped after the lock: the sink is the mount's, and dropping it may take its own time.
         let sink = self.sink.write().unwrap_or_else(PoisonError::into_inner).take();
         drop(sink);

@@ -1,7 +1,7 @@
-//! What to mount: an image on a server, an image file on a web server, or an image file here.
+//! What to mount: an image or a volume on a server, an image file on a web server, or an image file here.
 //!
 //! `runnel://host[:port]/name[:tag]` names an image by its tag (default `latest`), `runnel://host[:port]/@<64 hex
-//! digits>` by its id, which no later push can change. `runnels://` is the same over TLS. `http://host[:port]/path` and
+//! digits>` by its id, which no later push can change. `runnel://host[:port]/volume/name` is a volume. `runnels://` is the same over TLS. `http://host[:port]/path` and
 //! `https://` are an image file that any web server offers. An address in brackets is IPv6. Anything without a scheme is
 //! the path of a local `.rnl` file. The command line parses every target before it does anything else, so the errors
 //! here are what a user sees first.
@@ -17,6 +17,9 @@ pub const PORT_DEFAULT: u16 = 7327;
 /// Longest image name with its tag, in bytes; the server and the wire accept no longer one.
 pub const NAME_BYTES_MAX: usize = 255;
 
+/// What stands before the name of a volume. Names of images on a server hold no `/`.
+const VOLUME_PREFIX: &str = "volume/";
+
 /// Longest host name, in bytes (RFC 1035 allows 253).
 const HOST_BYTES_MAX: usize = 253;
 
@@ -28,6 +31,8 @@ const PATH_BYTES_MAX: usize = 2048;
 pub enum Target {
     /// An image on a server.
     Remote(Remote),
+    /// A volume on a server.
+    Volume(VolumeAt),
     /// An image file on a web server.
     Http(HttpFile),
     /// An image file on this machine.
@@ -41,6 +46,15 @@ pub struct Remote {
     pub server: Server,
     /// Which of its images.
     pub image: ImageName,
+}
+
+/// A volume on a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeAt {
+    /// The server.
+    pub server: Server,
+    /// Name of the volume.
+    pub name: String,
 }
 
 /// An image file on a web server.
@@ -116,6 +130,11 @@ pub enum TargetError {
         "`{0}` is not an image name: letters, digits, `.`, `_`, `-` and inner `/`, then an optional `:tag`, 255 bytes at most"
     )]
     BadName(String),
+    /// What follows `volume/` is no name.
+    #[error(
+        "`{0}` is not the name of a volume: letters, digits, `.`, `_` and `-`, not beginning with `.`, 255 bytes at most"
+    )]
+    BadVolume(String),
     /// `@` followed by something else than 64 hexadecimal digits.
     #[error("`{0}` is not an image id; an id is `@` and 64 hexadecimal digits")]
     BadId(String),
@@ -154,6 +173,12 @@ impl Target {
                 return Err(TargetError::BadPath(text.into()));
             }
             return Ok(Target::Http(HttpFile { server, path: format!("/{name}") }));
+        }
+        if let Some(name) = name.strip_prefix(VOLUME_PREFIX) {
+            if name.len() > NAME_BYTES_MAX || !is_name_part(name) {
+                return Err(TargetError::BadVolume(name.into()));
+            }
+            return Ok(Target::Volume(VolumeAt { server, name: name.into() }));
         }
         Ok(Target::Remote(Remote { server, image: ImageName::parse(name)? }))
     }
@@ -326,6 +351,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Target::Remote(remote) => write!(f, "{}/{}", remote.server, remote.image),
+            Target::Volume(volume) => write!(f, "{}/{VOLUME_PREFIX}{}", volume.server, volume.name),
             Target::Http(file) => write!(f, "{file}"),
             Target::File(path) => write!(f, "{}", path.display()),
         }
@@ -369,6 +395,18 @@ mod tests {
             assert_eq!(Target::parse(text), Ok(Target::Http(HttpFile { server, path: path.into() })));
             assert_eq!(Target::parse(text).unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn volumes_on_servers() {
+        let text = "runnel://h/volume/data-1";
+        let server = Server { scheme: Scheme::Runnel, host: "h".into(), port: PORT_DEFAULT };
+        assert_eq!(Target::parse(text), Ok(Target::Volume(VolumeAt { server, name: "data-1".into() })));
+        assert_eq!(Target::parse(text).unwrap().to_string(), text);
+        for bad in ["", "..", "a/b", "a:b", "@1"] {
+            assert_eq!(Target::parse(&format!("runnel://h/volume/{bad}")), Err(TargetError::BadVolume(bad.into())));
+        }
+        assert_eq!(remote("runnel://h/volume").2, "volume:latest", "an image of this name");
     }
 
     #[test]

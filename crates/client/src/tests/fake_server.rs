@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use bytes::Bytes;
 use units::{PageId, StreamId, Token};
+use wire::volume::{VolumeAsk, VolumeReply};
 use wire::{
     ErrorCode, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request, ServerConfig,
     ServerConnection, ServerEvent,
@@ -22,6 +23,9 @@ use crate::clock::Clock;
 
 /// The handle under which every connection knows the image.
 pub(crate) const HANDLE: ImageHandle = ImageHandle(5);
+
+/// The handle of its volume.
+pub(crate) const VOLUME: ImageHandle = ImageHandle(6);
 
 type Script = Box<dyn FnOnce(&mut ServerConnection) + Send>;
 type Policy = Box<dyn FnMut(usize, &mut ServerConnection, &ServerEvent) -> bool + Send>;
@@ -354,6 +358,12 @@ pub(crate) fn honest_reply(tree: &Tree, ask: &Request) -> Option<Reply> {
         Request::List => Reply::Listing { json: Bytes::from_static(b"{\"images\":[]}") },
         Request::Status => Reply::Status { json: Bytes::from_static(b"{\"pulls\":0}") },
         Request::PutOpen { .. } => return None,
+        // One volume, in which every path is a link to itself.
+        Request::VolumeOpen { .. } => Reply::VolumeOpened { volume: VOLUME, id: 1, block_bytes: 4096, writable: false },
+        Request::Volume { ask: VolumeAsk::LinkRead { path }, .. } => {
+            Reply::Volume(VolumeReply::LinkTarget(path.clone().into()))
+        }
+        Request::Volume { .. } => Reply::error(ErrorCode::BadRequest, "not in this test"),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the whole client against a server that runs in this process and can be told to misbehave.
 
 mod ablation;
+mod carry;
 mod demand;
 mod early;
 pub(crate) mod fake_server;

@@ -1,0 +1,210 @@
+//! Frames of volumes over a session's lane and over a connection of their own.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use units::{ActionId, InodeId, PageId, SegmentIndex, StreamId, Token};
+use wire::volume::{VolumeAsk, VolumePiece, VolumeReply};
+use wire::{ErrorCode, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request, ServerEvent};
+
+use super::fake_server::{FakeServer, VOLUME, is_pull};
+use super::tree::Tree;
+use super::{HANG, open, plain, read_page};
+use crate::carry::{Carrier, Errand, Networker, Passenger, Tag, Unanswered};
+use crate::{Config, Server};
+
+/// What a passenger was told.
+#[derive(Debug, PartialEq)]
+enum Told {
+    Connected(u64, u64),
+    Lost,
+    Answered(Tag, Result<Reply, Unanswered>),
+    Started(StreamId, PushHeader),
+    Pushed(PushPiece, u32),
+    Ended(StreamId, PushEndReason),
+    Closed,
+}
+
+/// Writes down what it is told.
+struct Diary(Sender<Told>);
+
+impl Diary {
+    fn new() -> (Arc<Diary>, Receiver<Told>) {
+        let (sender, receiver) = channel();
+        (Arc::new(Diary(sender)), receiver)
+    }
+
+    fn note(&self, told: Told) {
+        // Nobody reads any more at the end of a test.
+        let _ = self.0.send(told);
+    }
+}
+
+impl Passenger for Diary {
+    fn connected(&self, generation: u64, features: u64) {
+        self.note(Told::Connected(generation, features));
+    }
+
+    fn lost(&self, _reason: &str) {
+        self.note(Told::Lost);
+    }
+
+    fn answered(&self, tag: Tag, answer: Result<Reply, Unanswered>) {
+        self.note(Told::Answered(tag, answer));
+    }
+
+    fn push_started(&self, stream: StreamId, push: PushHeader) {
+        self.note(Told::Started(stream, push));
+    }
+
+    fn pushed(&self, piece: PushPiece, credit: u32) {
+        self.note(Told::Pushed(piece, credit));
+    }
+
+    fn push_ended(&self, stream: StreamId, reason: PushEndReason) {
+        self.note(Told::Ended(stream, reason));
+    }
+
+    fn closed(&self) {
+        self.note(Told::Closed);
+    }
+}
+
+fn next(told: &Receiver<Told>) -> Told {
+    told.recv_timeout(HANG).expect("the passenger is told nothing")
+}
+
+fn generation(told: &Receiver<Told>) -> u64 {
+    loop {
+        if let Told::Connected(generation, features) = next(told) {
+            assert_ne!(features & wire::format::FEATURE_VOLUMES, 0);
+            return generation;
+        }
+    }
+}
+
+fn ask(tag: u64, ask: Request) -> Errand {
+    Errand::Ask { tag: Tag(tag), ask, time: Duration::from_secs(30) }
+}
+
+fn link(tag: u64, path: &str) -> Errand {
+    ask(tag, Request::Volume { volume: VOLUME, ask: VolumeAsk::LinkRead { path: path.into() } })
+}
+
+fn target(tag: u64, path: &'static str) -> Told {
+    let target = VolumeReply::LinkTarget(path.as_bytes().into());
+    Told::Answered(Tag(tag), Ok(Reply::Volume(target)))
+}
+
+fn networker(server: &FakeServer, told: Arc<Diary>) -> Arc<Networker> {
+    let url = server.url("");
+    Networker::start(&Server::parse(&url).unwrap(), Config::default(), Some(7), told).unwrap()
+}
+
+#[test]
+fn a_connection_of_its_own_is_made_again_when_it_breaks() {
+    let mut server = FakeServer::start(&Arc::new(Tree::plain()));
+    let (diary, told) = Diary::new();
+    let carrier = networker(&server, diary);
+    assert_eq!(carrier.device(), 7);
+    let first = generation(&told);
+    carrier.send(first, ask(1, Request::VolumeOpen { name: "data".into() }));
+    assert!(matches!(next(&told), Told::Answered(Tag(1), Ok(Reply::VolumeOpened { volume: VOLUME, .. }))));
+    carrier.send(first, link(2, "a"));
+    assert_eq!(next(&told), target(2, "a"));
+    server.kill();
+    assert_eq!(next(&told), Told::Lost);
+    carrier.send(first, link(3, "for nobody"));
+    server.restart();
+    let second = generation(&told);
+    assert!(second > first);
+    carrier.send(first, link(4, "of the connection before"));
+    carrier.send(second, link(5, "b"));
+    assert_eq!(next(&told), target(5, "b"), "what was meant for a connection goes with it");
+    carrier.close();
+    while next(&told) != Told::Closed {}
+}
+
+#[test]
+fn requests_that_break_limits_are_refused_and_those_without_answer_expire() {
+    let server = FakeServer::start(&Arc::new(Tree::plain()));
+    server.policy(|_, _, event| matches!(event, ServerEvent::Request { .. }));
+    let (diary, told) = Diary::new();
+    let carrier = networker(&server, diary);
+    let generation = generation(&told);
+    carrier.send(generation, link(1, &"x".repeat(5000)));
+    assert_eq!(next(&told), Told::Answered(Tag(1), Err(Unanswered::Refused)));
+    let ask = Request::Volume { volume: VOLUME, ask: VolumeAsk::FileStat { path: Vec::new() } };
+    carrier.send(generation, Errand::Ask { tag: Tag(2), ask, time: Duration::from_millis(1) });
+    assert_eq!(next(&told), Told::Answered(Tag(2), Err(Unanswered::Expired)));
+}
+
+#[test]
+fn a_session_carries_a_volume_beside_its_image() {
+    let tree = Arc::new(Tree::plain());
+    let server = FakeServer::start(&tree);
+    let session = open(&server, plain());
+    let (diary, told) = Diary::new();
+    let carrier = session.carry(diary.clone()).expect("it is remote");
+    assert!(session.carry(diary).is_none(), "one passenger");
+    let first = generation(&told);
+    carrier.send(first, link(1, "a"));
+    assert_eq!(next(&told), target(1, "a"));
+    let page = PageId::new(tree.big(), 3);
+    assert_eq!(read_page(&session, 1, tree.big(), 3).wait().unwrap(), tree.page(page));
+    assert_eq!(server.connections(), 1, "both go over one");
+    server.requests(1, is_pull);
+
+    let push = PushHeader {
+        image: VOLUME,
+        token: Token(9),
+        action: ActionId(0),
+        encoding: PushEncoding::Volume,
+        window_log: 0,
+        audit: false,
+    };
+    let stream = server.ask(0, move |machine| machine.push_start(push).unwrap());
+    let bytes = VolumePiece { version: 4, size: 5, codec: 0, bytes: "block".into() }.to_bytes();
+    let (segment, pages) = (SegmentIndex(0), vec![PageId::new(InodeId(2), 0)]);
+    let piece = PushPiece { stream, segment, pages, bytes };
+    let sent = piece.clone();
+    server.ask(0, move |machine| machine.push(sent).unwrap());
+    server.push_end(0, stream);
+    assert_eq!(next(&told), Told::Started(stream, push));
+    let Told::Pushed(found, credit) = next(&told) else { panic!("a piece") };
+    assert_eq!(found, piece);
+    assert_eq!(next(&told), Told::Ended(stream, PushEndReason::Complete));
+    carrier.send(first, Errand::Credit { stream, bytes: credit });
+    while server.ask(0, |machine| machine.in_flight_push_bytes()) > 0 {
+        std::thread::yield_now();
+    }
+
+    server.cut();
+    assert_eq!(next(&told), Told::Lost);
+    let second = generation(&told);
+    carrier.send(second, link(2, "b"));
+    assert_eq!(next(&told), target(2, "b"));
+    session.shutdown();
+    while next(&told) != Told::Closed {}
+}
+
+#[test]
+fn a_server_that_cannot_be_had_is_told_and_tried_again() {
+    let mut server = FakeServer::start(&Arc::new(Tree::plain()));
+    server.kill();
+    let (diary, told) = Diary::new();
+    let carrier = networker(&server, diary);
+    assert_eq!(next(&told), Told::Lost);
+    server.restart();
+    let generation = generation(&told);
+    carrier.send(generation, link(1, "a"));
+    assert_eq!(next(&told), target(1, "a"));
+    let busy = || Reply::error(ErrorCode::Busy, "later");
+    server.policy(move |_, machine, event| match event {
+        ServerEvent::Request { request, .. } => machine.reply(*request, busy()).is_ok(),
+        _ => false,
+    });
+    carrier.send(generation, link(2, "a"));
+    assert_eq!(next(&told), Told::Answered(Tag(2), Ok(busy())));
+}
