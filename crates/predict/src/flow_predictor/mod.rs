@@ -17,7 +17,7 @@ mod run;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use profile::flow::{Expansion, FlowError, FlowGraph, Layout, Step, Updates, format};
+use profile::flow::{Expansion, FlowError, FlowGraph, Layout, Step, Updates};
 use units::{ActionId, InodeId, Moment, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, Token};
 
 use self::run::{Place, Run};
@@ -36,6 +36,8 @@ const PROBABILITY_MIN: f64 = 1.0 / 4096.0;
 /// Constants of the flow predictor, with their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowConfig {
+    /// Bytes of what is touched: a page, or a data block of a volume. Indexes of pages count these.
+    pub page_bytes: u32,
     /// Pages in a segment, the step in which windows grow.
     pub segment_pages: u32,
     /// Segments ahead when a run begins with a first block of its file.
@@ -60,6 +62,7 @@ impl Default for FlowConfig {
     fn default() -> FlowConfig {
         let actions = crate::Config::default();
         FlowConfig {
+            page_bytes: PAGE_BYTES as u32,
             segment_pages: SEGMENT_PAGES_MAX as u32,
             lookahead_first: actions.lookahead_first,
             lookahead_found: actions.lookahead_found,
@@ -116,7 +119,8 @@ impl FlowPredictor {
         let mut predictor = FlowPredictor::new(config);
         for (inode, path) in paths {
             let pages = path.iter().max().map_or(0, |last| u64::from(*last) + 1);
-            let layout = Layout::new(PAGE_BYTES as u32, pages * PAGE_BYTES as u64)?;
+            let page_bytes = predictor.config.page_bytes;
+            let layout = Layout::new(page_bytes, pages * u64::from(page_bytes))?;
             predictor.insert(inode, FlowGraph::from_path(layout, &path)?);
         }
         Ok(predictor)
@@ -144,7 +148,8 @@ impl FlowPredictor {
 
     /// Makes a graph for an unknown file, or lengthens that of a file that grew, as far as that is allowed.
     fn admit(&mut self, page: PageId) {
-        let file_bytes = (u64::from(page.index) + 1) * PAGE_BYTES as u64;
+        let page_bytes = self.config.page_bytes;
+        let file_bytes = (u64::from(page.index) + 1) * u64::from(page_bytes);
         let room = self.graphs.len() < self.config.learned_max;
         match self.graphs.get_mut(&page.inode) {
             Some(graph) if graph.updates == Updates::Live && graph.layout().file_bytes() < file_bytes => {
@@ -153,7 +158,7 @@ impl FlowPredictor {
             }
             Some(_) => {}
             None if room => {
-                if let Ok(layout) = Layout::new(format::BLOCK_BYTES_DEFAULT, file_bytes) {
+                if let Ok(layout) = Layout::new(page_bytes, file_bytes) {
                     self.graphs.insert(page.inode, FlowGraph::new(layout));
                 }
             }
@@ -163,8 +168,8 @@ impl FlowPredictor {
 
     /// Follows the sure steps from the blocks of `from` to one of those of `to`; the blocks on the way, both ends included.
     fn sure_walk(&self, graph: &FlowGraph, from: u32, to: u32) -> Option<Vec<u32>> {
-        let goal = blocks_of(graph, to);
-        let mut block = *blocks_of(graph, from).last()?;
+        let goal = blocks_of(graph, self.config.page_bytes, to);
+        let mut block = *blocks_of(graph, self.config.page_bytes, from).last()?;
         let steps_max = (self.config.lookahead_max.saturating_add(2)).saturating_mul(self.config.segment_pages);
         let mut walked = vec![block];
         while !goal.contains(&block) {
@@ -200,7 +205,7 @@ impl FlowPredictor {
         // Small blocks share pages.
         let mut seen = HashSet::new();
         let mut add = |graph: &FlowGraph, inode: InodeId, block: u32| {
-            for index in pages_of(graph, block) {
+            for index in pages_of(graph, self.config.page_bytes, block) {
                 let page = PageId::new(inode, index);
                 if !run.has(page) && found.len() < count && seen.insert(page) {
                     found.push(page);
@@ -212,11 +217,13 @@ impl FlowPredictor {
         let places: Vec<(InodeId, u32, &FlowGraph)> = run.places.iter().filter_map(known).collect();
         // First what is left of the block at hand.
         if let Some((inode, at, graph)) = places.first() {
-            blocks_of(graph, *at).into_iter().all(|block| add(graph, *inode, block));
+            blocks_of(graph, self.config.page_bytes, *at).into_iter().all(|block| add(graph, *inode, block));
         }
         let mut ways: Vec<_> = places
             .iter()
-            .map(|(inode, at, graph)| (*inode, *graph, Expansion::after(graph, &blocks_of(graph, *at)).peekable()))
+            .map(|(inode, at, graph)| {
+                (*inode, *graph, Expansion::after(graph, &blocks_of(graph, self.config.page_bytes, *at)).peekable())
+            })
             .collect();
         for _ in 0..VISITS_MAX {
             let mut best: Option<(usize, Step)> = None;
@@ -257,8 +264,9 @@ impl FlowPredictor {
     fn step(&mut self, run: &mut Run, page: PageId) -> (bool, Option<PushOrder>) {
         let Some(graph) = self.graphs.get(&page.inode) else { return (false, None) };
         let relation = self.relation(run, graph, page);
-        let known = blocks_of(graph, page.index).iter().any(|block| graph.is_used(*block));
-        let first = graph.entry().iter().any(|edge| pages_of(graph, edge.to).contains(&page.index));
+        let known = blocks_of(graph, self.config.page_bytes, page.index).iter().any(|block| graph.is_used(*block));
+        let first =
+            graph.entry().iter().any(|edge| pages_of(graph, self.config.page_bytes, edge.to).contains(&page.index));
         let before = run.places.iter().find(|place| place.inode == page.inode).map(|place| place.touched);
         self.observe(&relation, before, page);
         run.touched(page, PLACES_MAX);
@@ -294,10 +302,11 @@ impl FlowPredictor {
     fn observe(&mut self, relation: &Relation, before: Option<u32>, page: PageId) {
         let Some(graph) = self.graphs.get_mut(&page.inode) else { return };
         // Of smaller blocks a page does not tell which of them was used.
-        if graph.layout().block_bytes() < PAGE_BYTES as u32 {
+        let page_bytes = self.config.page_bytes;
+        if graph.layout().block_bytes() < page_bytes {
             return;
         }
-        let block = |index: u32| graph.layout().block_at(u64::from(index) * PAGE_BYTES as u64);
+        let block = |index: u32| graph.layout().block_at(u64::from(index) * u64::from(page_bytes));
         let used = graph.used().len();
         let mut counted = false;
         match relation {
@@ -324,10 +333,10 @@ impl FlowPredictor {
 }
 
 /// The blocks that a page lies in: one, or several small ones.
-fn blocks_of(graph: &FlowGraph, index: u32) -> Vec<u32> {
+fn blocks_of(graph: &FlowGraph, page_bytes: u32, index: u32) -> Vec<u32> {
     let layout = graph.layout();
-    let start = u64::from(index) * PAGE_BYTES as u64;
-    let end = (start + PAGE_BYTES as u64).min(layout.file_bytes());
+    let start = u64::from(index) * u64::from(page_bytes);
+    let end = (start + u64::from(page_bytes)).min(layout.file_bytes());
     match (layout.block_at(start), layout.block_at(end.saturating_sub(1))) {
         (Some(first), Some(last)) => (first..=last).collect(),
         _ => Vec::new(),
@@ -335,9 +344,10 @@ fn blocks_of(graph: &FlowGraph, index: u32) -> Vec<u32> {
 }
 
 /// The pages that a block lies in: one, or several.
-fn pages_of(graph: &FlowGraph, block: u32) -> std::ops::Range<u32> {
+fn pages_of(graph: &FlowGraph, page_bytes: u32, block: u32) -> std::ops::Range<u32> {
+    let page_bytes = u64::from(page_bytes);
     let range = graph.layout().range(block);
-    (range.start / PAGE_BYTES as u64) as u32..range.end.div_ceil(PAGE_BYTES as u64) as u32
+    (range.start / page_bytes) as u32..range.end.div_ceil(page_bytes) as u32
 }
 
 impl Predictor for FlowPredictor {

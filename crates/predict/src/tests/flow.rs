@@ -254,3 +254,20 @@ fn any_touches_are_taken() {
         }
     }
 }
+
+#[test]
+fn small_blocks_are_followed_one_by_one() {
+    let config = FlowConfig { page_bytes: 512, learned_max: 1, ..FlowConfig::default() };
+    let mut predictor = FlowPredictor::new(config);
+    let path = [64, 32, 48, 40, 44];
+    for token in 1..=3 {
+        for (step, index) in path.into_iter().enumerate() {
+            predictor.touch(Token(token), PageId::new(InodeId(1), index), Moment(step as u64));
+        }
+        predictor.end(Token(token), Moment(10));
+    }
+    assert_eq!(predictor.graph(InodeId(1)).map(|graph| graph.layout().block_bytes()), Some(512));
+    let order = predictor.touch(Token(9), PageId::new(InodeId(1), 64), Moment(20)).push.expect("the way is known");
+    let pages: Vec<u32> = predictor.pages(Token(9), &order).iter().map(|page| page.index).collect();
+    assert_eq!(pages, path[1..], "and nothing between them");
+}
