@@ -75,6 +75,21 @@ pub enum VolumeError {
         /// What is there now.
         found: Option<Seen>,
     },
+    /// A later transaction of the same device was committed, and this one is none of those whose answers are remembered:
+    /// it was refused, or is very old. Nothing was applied now.
+    #[error("transaction {number} comes too late: {last} of the same device was committed")]
+    Outdated {
+        /// Number of the transaction.
+        number: u64,
+        /// The last number that was committed.
+        last: u64,
+    },
+    /// The path leads to another file than the one meant, or to none: it was replaced, renamed or removed.
+    #[error("{path} is another file by now")]
+    Stale {
+        /// The path.
+        path: String,
+    },
     /// Somebody else holds a lease that excludes this. Nothing of the transaction was applied.
     #[error("file {file} is leased by somebody else")]
     Leased {

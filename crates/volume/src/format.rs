@@ -2,8 +2,10 @@
 //! Only constants stand here; `record`, `journal` and `table` read and write by them. All numbers are little-endian.
 
 /// First bytes of a table.
-pub const TABLE_MAGIC: [u8; 8] = *b"RNLVTBL1";
-/// Magic, journal key (16), sequence, next file id, number of files.
+pub const TABLE_MAGIC: [u8; 8] = *b"RNLVTBL2";
+/// First bytes of a table without devices, which is read too.
+pub const TABLE_MAGIC_1: [u8; 8] = *b"RNLVTBL1";
+/// Magic, journal key (16), sequence, next file id, number of files. The devices follow the files up to the hash.
 pub const TABLE_HEADER_BYTES: usize = 8 + 16 + 8 + 8 + 8;
 /// File id, inode, born, version, size, mtime, ctime, sequence of its last change.
 pub const TABLE_FILE_BYTES: usize = 8 * 8;
@@ -46,6 +48,9 @@ pub const TAG_MODE: u8 = 8;
 /// The version after the transaction.
 pub const TAG_VERSION: u8 = 9;
 
+/// What a device was answered to a transaction.
+pub const TAG_ANSWER: u8 = 10;
+
 /// Kind of a file.
 pub const KIND_FILE: u8 = 0;
 /// Kind of a folder.
@@ -55,5 +60,7 @@ pub const KIND_SYMLINK: u8 = 2;
 
 /// Bytes of a frame's payload, accepted. What is written is a fourth of the journal at most.
 pub const PAYLOAD_BYTES_MAX: u32 = 256 << 20;
+/// Bytes of all devices in a table, accepted: four times what is written.
+pub const TABLE_DEVICES_BYTES_MAX: u64 = 64 << 20;
 /// Files in a table, accepted: 4 GiB of table.
 pub const TABLE_FILES_ACCEPTED_MAX: u64 = 64 << 20;

@@ -11,11 +11,16 @@
 //! *Blocks are never torn.* Transactions are applied under a lock that readers share: a reader sees each file wholly before
 //! or wholly after a transaction, and after a commit has returned only after. The lock is not held during the sync.
 //!
+//! *Exactly once.* A transaction may carry a device and a number. The answer is remembered with it, so that a device that
+//! lost the connection repeats the transaction and gets the same answer, and nothing happens twice (`answers`).
+//!
 //! *Versions.* Each file has a version that grows with each transaction that changes it. Whoever writes says which version
 //! he saw, and an outdated one is a conflict. Files changed behind the server's back get a new version too, seen by size,
 //! times and inode. Between a crash and the recovery that is not seen: files in the journal become what it says.
 
+mod answers;
 mod apply;
+mod committer;
 mod disk;
 mod error;
 mod format;
@@ -32,10 +37,10 @@ mod table;
 mod transaction;
 mod volume;
 mod world;
-mod writer;
 
 use std::fmt;
 
+pub use answers::{ANSWERS_BYTES_MAX, ANSWERS_MAX, DEVICES_MAX};
 pub use disk::{Disk, DiskFile, FileStat, Identity, Kind, Space, Stamp};
 pub use error::VolumeError;
 pub use lease::{LEASE_DURATION_MAX, LEASES_MAX, LeaseKind};
@@ -44,10 +49,10 @@ pub use plan::FILE_BYTES_MAX;
 pub use real::RealDisk;
 pub use recover::Recovered;
 pub use simulated::SimulatedDisk;
-pub use transaction::{Committed, Holder, OPERATIONS_MAX, Operation, Transaction};
+pub use transaction::{Committed, Holder, OPERATIONS_MAX, Operation, Transaction, Writer};
 pub use volume::{
-    BlockTable, Blocks, Entry, FOLDER_ENTRIES_MAX, Info, LIST_ENTRIES_MAX, Listing, READ_BYTES_MAX, TABLE_BLOCKS_MAX,
-    Volume,
+    BlockTable, Blocks, Entry, FOLDER_ENTRIES_MAX, Info, InfoListing, LIST_ENTRIES_MAX, Listing, READ_BYTES_MAX,
+    TABLE_BLOCKS_MAX, Volume,
 };
 
 /// A file, folder or symbolic link of one volume: the same while it exists, whatever its name.

@@ -12,7 +12,7 @@ use crate::path::join;
 use crate::record::{Place, Record};
 use crate::table::Table;
 use crate::transaction::OPERATIONS_MAX;
-use crate::{Committed, FileId, Operation, Seen, Transaction, VolumeError, VolumePath};
+use crate::{Committed, FileId, Operation, Seen, Transaction, VolumeError, VolumePath, Writer};
 
 /// Longest file that a transaction can make, bytes: what every file system of today can hold.
 pub const FILE_BYTES_MAX: u64 = 1 << 42;
@@ -45,6 +45,13 @@ pub(crate) struct Needs {
     pub size_change: i64,
 }
 
+/// The answer to a transaction that came before.
+pub(crate) struct Repeated {
+    pub committed: Committed,
+    /// It is on stable storage, not in the group that is being planned.
+    pub durable: bool,
+}
+
 #[derive(Clone, Default)]
 struct Overlay {
     nodes: HashMap<FileId, Node>,
@@ -59,6 +66,8 @@ pub(crate) struct Plan<'a> {
     table: &'a mut Table,
     overlay: Overlay,
     pub records: Vec<Record>,
+    /// What the transactions of this group that name their writer will be answered.
+    answers: Vec<(Writer, Committed)>,
     /// Files that the running transaction changes, with the version from before it.
     changed: HashMap<FileId, u64>,
     /// Files with a name that the running transaction changes; their content stays.
@@ -80,6 +89,7 @@ impl<'a> Plan<'a> {
             table,
             overlay,
             records: Vec::new(),
+            answers: Vec::new(),
             changed: HashMap::new(),
             moved: HashSet::new(),
             times: BTreeMap::new(),
@@ -91,6 +101,24 @@ impl<'a> Plan<'a> {
         self.overlay.needs
     }
 
+    /// What a transaction was answered that is on stable storage or in this group already.
+    pub fn repeated(&self, writer: Writer) -> Result<Option<Repeated>, VolumeError> {
+        let mut last = None;
+        for (other, committed) in self.answers.iter().filter(|(other, _)| other.device == writer.device) {
+            if other.number == writer.number {
+                return Ok(Some(Repeated { committed: committed.clone(), durable: false }));
+            }
+            last = last.max(Some(other.number));
+        }
+        if let Some(committed) = self.table.answers.find(writer)? {
+            return Ok(Some(Repeated { committed, durable: true }));
+        }
+        match last {
+            Some(last) if last > writer.number => Err(VolumeError::Outdated { number: writer.number, last }),
+            _ => Ok(None),
+        }
+    }
+
     /// Adds a transaction, or on error nothing; `fits` may still refuse what it needs.
     pub fn add(
         &mut self,
@@ -99,7 +127,11 @@ impl<'a> Plan<'a> {
     ) -> Result<Committed, VolumeError> {
         let before = (self.overlay.clone(), self.records.len(), self.table.next);
         let result = self.plan(transaction).and_then(|committed| {
+            if let Some(writer) = transaction.writer {
+                self.records.push(Record::Answer { writer, versions: committed.versions.clone() });
+            }
             fits(self.overlay.needs, &self.records)?;
+            self.answers.extend(transaction.writer.map(|writer| (writer, committed.clone())));
             Ok(committed)
         });
         if result.is_err() {

@@ -1,10 +1,11 @@
 //! What a transaction does, in absolute terms: each record says what is so afterwards, with file ids and offsets, never
 //! "append" or "if". Applied in order by `apply`, or turned into a final state by `recover`.
 
-use crate::FileId;
 use crate::disk::{Identity, Kind};
 use crate::format::*;
 use crate::path::NAME_BYTES_MAX;
+use crate::transaction::OPERATIONS_MAX;
+use crate::{FileId, Seen, Writer};
 
 /// A name in a folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,6 +61,11 @@ pub(crate) enum Record {
         file: FileId,
         version: u64,
     },
+    /// The records before, back to the last of these, are a transaction of this device, and this was the answer.
+    Answer {
+        writer: Writer,
+        versions: Vec<Seen>,
+    },
 }
 
 impl Record {
@@ -69,6 +75,7 @@ impl Record {
             Record::Known { at, .. } | Record::New { at, .. } | Record::Gone { at, .. } => at.name.len(),
             Record::Move { from, to, .. } => from.name.len() + to.name.len(),
             Record::Write { bytes, .. } => bytes.len(),
+            Record::Answer { versions, .. } => size_of_val(&versions[..]),
             _ => 0,
         };
         64 + names as u64
@@ -124,6 +131,16 @@ pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
                 put(out, TAG_VERSION, *file);
                 out.extend(version.to_le_bytes());
             }
+            Record::Answer { writer, versions } => {
+                out.push(TAG_ANSWER);
+                out.extend(writer.device.to_le_bytes());
+                out.extend(writer.number.to_le_bytes());
+                out.extend((versions.len() as u32).to_le_bytes());
+                for seen in versions {
+                    out.extend(seen.file.0.to_le_bytes());
+                    out.extend(seen.version.to_le_bytes());
+                }
+            }
         }
     }
 }
@@ -170,6 +187,9 @@ struct Source<'a> {
 impl<'a> Source<'a> {
     fn record(&mut self) -> Result<Record, &'static str> {
         let tag = self.array::<1>()?[0];
+        if tag == TAG_ANSWER {
+            return self.answer();
+        }
         let file = self.file()?;
         Ok(match tag {
             TAG_KNOWN => Record::Known {
@@ -209,6 +229,20 @@ impl<'a> Source<'a> {
             TAG_VERSION => Record::Version { file, version: self.u64()? },
             _ => return Err("a record of an unknown kind"),
         })
+    }
+
+    fn answer(&mut self) -> Result<Record, &'static str> {
+        let device = u128::from_le_bytes(self.array()?);
+        let number = self.u64()?;
+        let count = u32::from_le_bytes(self.array()?) as usize;
+        if count > OPERATIONS_MAX {
+            return Err("an answer to too many operations");
+        }
+        let mut versions = Vec::new();
+        for _ in 0..count {
+            versions.push(Seen { file: self.file()?, version: self.u64()? });
+        }
+        Ok(Record::Answer { writer: Writer { device, number }, versions })
     }
 
     fn take(&mut self, count: usize) -> Result<&'a [u8], &'static str> {

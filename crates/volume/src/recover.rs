@@ -85,6 +85,9 @@ pub(crate) fn recover(
         if let Record::New { file, .. } = record {
             table.next = table.next.max(file.0 + 1);
         }
+        if let Record::Answer { writer, versions } = record {
+            table.answers.insert(*writer, versions.clone());
+        }
     }
     let failed = |error| VolumeError::io("recovering", b"", error);
     recovery.search().map_err(failed)?;
@@ -154,6 +157,7 @@ impl Recovery<'_> {
                 }
             }
             Record::Write { .. } | Record::Size { .. } | Record::Time { .. } | Record::Mode { .. } => {}
+            Record::Answer { .. } => {}
         }
     }
 

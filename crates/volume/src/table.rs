@@ -1,9 +1,10 @@
 //! Which files the volume has changed: their ids and versions, and what they looked like after our last change, by
 //! which a change behind our back is seen. In memory always; on disk as of the last checkpoint.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 
+use crate::answers::Answers;
 use crate::disk::{Disk, FileStat, Identity, Stamp};
 use crate::format::*;
 use crate::journal::Key;
@@ -36,6 +37,8 @@ pub(crate) struct Table {
     pub sequence: u64,
     /// The next id to count.
     pub next: u64,
+    /// What devices were told.
+    pub answers: Answers,
     files: HashMap<FileId, Tracked>,
     by_inode: HashMap<u64, FileId>,
 }
@@ -116,6 +119,19 @@ impl Table {
                 out.extend(number.to_le_bytes());
             }
         }
+        for (id, device) in self.answers.devices() {
+            out.extend(id.to_le_bytes());
+            out.extend(device.last.to_le_bytes());
+            out.extend((device.answers.len() as u32).to_le_bytes());
+            for (number, versions) in &device.answers {
+                out.extend(number.to_le_bytes());
+                out.extend((versions.len() as u32).to_le_bytes());
+                for Seen { file, version } in versions {
+                    out.extend(file.0.to_le_bytes());
+                    out.extend(version.to_le_bytes());
+                }
+            }
+        }
         let hash = *blake3::hash(&out).as_bytes();
         out.extend_from_slice(&hash[..TABLE_HASH_BYTES]);
         out
@@ -128,8 +144,9 @@ impl Table {
         if bytes.len() < TABLE_HEADER_BYTES + TABLE_HASH_BYTES {
             return corrupt(bytes.len(), "it ends too early");
         }
-        if bytes[..8] != TABLE_MAGIC {
-            return corrupt(0, "it does not begin with RNLVTBL1");
+        let has_devices = bytes[..8] == TABLE_MAGIC;
+        if !has_devices && bytes[..8] != TABLE_MAGIC_1 {
+            return corrupt(0, "it does not begin with RNLVTBL2");
         }
         let (covered, hash) = bytes.split_at(bytes.len() - TABLE_HASH_BYTES);
         if blake3::hash(covered).as_bytes()[..TABLE_HASH_BYTES] != *hash {
@@ -137,19 +154,24 @@ impl Table {
         }
         let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| covered[at + index]));
         let count = number(40);
-        let expected = count.checked_mul(TABLE_FILE_BYTES as u64).map(|bytes| bytes + TABLE_HEADER_BYTES as u64);
-        if count > TABLE_FILES_ACCEPTED_MAX || expected != Some(covered.len() as u64) {
+        let files_bytes = count.saturating_mul(TABLE_FILE_BYTES as u64);
+        let room = (covered.len() - TABLE_HEADER_BYTES) as u64;
+        if count > TABLE_FILES_ACCEPTED_MAX || files_bytes > room || (!has_devices && files_bytes < room) {
             return corrupt(40, "its length is not that of the files it should hold");
         }
+        let (files, devices) = covered.split_at(TABLE_HEADER_BYTES + files_bytes as usize);
         let mut table = Table::new(std::array::from_fn(|index| bytes[8 + index]));
         (table.sequence, table.next) = (number(24), number(32));
-        for at in (TABLE_HEADER_BYTES..covered.len()).step_by(TABLE_FILE_BYTES) {
+        for at in (TABLE_HEADER_BYTES..files.len()).step_by(TABLE_FILE_BYTES) {
             let field = |index: usize| number(at + 8 * index);
             let identity = Identity { inode: field(1), born_ns: field(2) as i64 };
             let stamp = Stamp { size: field(4), mtime_ns: field(5) as i64, ctime_ns: field(6) as i64 };
             table.insert(FileId(field(0)), Tracked { identity, version: field(3), stamp, changed: field(7) });
         }
-        Ok(table)
+        match decode_devices(devices, &mut table.answers) {
+            Ok(()) => Ok(table),
+            Err(left) => corrupt(covered.len() - left, "what devices were answered makes no sense"),
+        }
     }
 
     /// Reads the table of a journal folder; `None` if there is none yet.
@@ -158,7 +180,7 @@ impl Table {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(VolumeError::io("opening", TABLE, error)),
             Ok(file) => {
-                let limit = TABLE_FILES_ACCEPTED_MAX * TABLE_FILE_BYTES as u64;
+                let limit = TABLE_FILES_ACCEPTED_MAX * TABLE_FILE_BYTES as u64 + TABLE_DEVICES_BYTES_MAX;
                 let bytes = read_whole(file.as_ref(), limit).map_err(|e| VolumeError::io("reading", TABLE, e))?;
                 Table::decode(&bytes).map(Some)
             }
@@ -179,6 +201,35 @@ impl Table {
         disk.rename(TABLE_NEW, TABLE)?;
         disk.sync_folder(b"")
     }
+}
+
+/// Reads the devices up to the end; the error is how many bytes are left where they make no sense.
+fn decode_devices(mut from: &[u8], answers: &mut Answers) -> Result<(), usize> {
+    fn taken<const N: usize>(from: &mut &[u8]) -> Result<[u8; N], usize> {
+        let (taken, rest) = from.split_first_chunk().ok_or(from.len())?;
+        *from = rest;
+        Ok(*taken)
+    }
+    let from = &mut from;
+    while !from.is_empty() {
+        let device = u128::from_le_bytes(taken(from)?);
+        let last = u64::from_le_bytes(taken(from)?);
+        let mut told = VecDeque::new();
+        for _ in 0..u32::from_le_bytes(taken(from)?) {
+            let number = u64::from_le_bytes(taken(from)?);
+            let mut versions = Vec::new();
+            for _ in 0..u32::from_le_bytes(taken(from)?) {
+                let (file, version) = (FileId(u64::from_le_bytes(taken(from)?)), u64::from_le_bytes(taken(from)?));
+                versions.push(Seen { file, version });
+            }
+            if number > last || told.back().is_some_and(|(before, _)| *before >= number) {
+                return Err(from.len());
+            }
+            told.push_back((number, versions));
+        }
+        answers.restore(device, last, told);
+    }
+    Ok(())
 }
 
 /// All bytes of a file, at most `limit`.

@@ -6,6 +6,7 @@ mod full;
 mod kill;
 mod model;
 mod real;
+mod repeats;
 mod rules;
 
 use std::sync::Arc;
@@ -56,7 +57,7 @@ pub(crate) fn unlink(at: &str) -> Operation {
 pub(crate) fn content(volume: &Volume, path: &VolumePath) -> Result<(Seen, Vec<u8>), VolumeError> {
     let info = volume.stat(path)?;
     let blocks = info.size.div_ceil(u64::from(info.block_bytes));
-    let read = volume.read(path, 0, blocks as u32)?;
+    let read = volume.read(path, None, 0, blocks as u32)?;
     assert_eq!((read.seen, read.size), (info.seen, info.size));
     assert_eq!(read.bytes.len() as u64, info.size, "{path}");
     Ok((read.seen, read.bytes))

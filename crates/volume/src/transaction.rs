@@ -103,9 +103,21 @@ pub enum Operation {
     },
 }
 
+/// Which transaction of which device: what makes a repeated one known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Writer {
+    /// A random number that the device keeps, and no other one has.
+    pub device: u128,
+    /// Grows with each transaction of the device; gaps are fine. One that was refused does not use its number up, as long as
+    /// no later one was committed.
+    pub number: u64,
+}
+
 /// What one writer wants to happen as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
+    /// By what the transaction is known when it is repeated; without it, each is a new one.
+    pub writer: Option<Writer>,
     /// Who writes, for leases.
     pub holder: Holder,
     /// When, for leases.

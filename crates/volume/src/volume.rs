@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use units::Moment;
 
+use crate::committer::{Committer, Shared, scan};
 use crate::disk::{Disk, DiskFile, FileStat, Kind};
 use crate::lease::LeaseKind;
 use crate::path::OWN_FOLDER;
 use crate::real::RealDisk;
 use crate::recover::Recovered;
 use crate::table::Table;
-use crate::writer::{Shared, Writer, scan};
 use crate::{Committed, FileId, Holder, Mode, Options, Seen, Transaction, VolumeError, VolumePath};
 
 /// Bytes that one call reads at most: what a reader may hold up a commit for.
@@ -98,10 +98,21 @@ pub struct Listing {
     pub more: bool,
 }
 
+/// One page of a listing with what [`Volume::stat`] tells of each entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InfoListing {
+    /// Id and version of the folder, as in [`Listing`].
+    pub seen: Seen,
+    /// Names and what they stand for, in order of names.
+    pub entries: Vec<(Vec<u8>, Info)>,
+    /// There are more after the last one.
+    pub more: bool,
+}
+
 /// An open volume. All calls block, and may be made from several threads.
 pub struct Volume {
     shared: Arc<Shared>,
-    writer: Option<Mutex<Writer>>,
+    committer: Option<Mutex<Committer>>,
     options: Options,
     recovered: Recovered,
     queue: Mutex<Queue>,
@@ -150,10 +161,10 @@ impl Volume {
     /// As [`Volume::open`].
     pub fn on(tree: Arc<dyn Disk>, own: Option<Arc<dyn Disk>>, options: Options) -> Result<Volume, VolumeError> {
         check_options(&options)?;
-        let (writer, shared, recovered) = match (options.mode, own) {
+        let (committer, shared, recovered) = match (options.mode, own) {
             (Mode::ReadWrite, Some(own)) => {
-                let (writer, shared, recovered) = Writer::open(tree, own, options)?;
-                (Some(Mutex::new(writer)), shared, recovered)
+                let (committer, shared, recovered) = Committer::open(tree, own, options)?;
+                (Some(Mutex::new(committer)), shared, recovered)
             }
             (Mode::ReadWrite, None) => {
                 return Err(VolumeError::io("opening", OWN_FOLDER, io::ErrorKind::NotFound.into()));
@@ -172,7 +183,12 @@ impl Volume {
             }
         };
         let (queue, done) = Default::default();
-        Ok(Volume { shared, writer, options, recovered, queue, done })
+        Ok(Volume { shared, committer, options, recovered, queue, done })
+    }
+
+    /// How it was opened.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     /// What opening had to recover.
@@ -186,15 +202,7 @@ impl Volume {
     /// [`VolumeError::NotFound`], [`VolumeError::NotFolder`], [`VolumeError::Special`], or what the system says.
     pub fn stat(&self, path: &VolumePath) -> Result<Info, VolumeError> {
         let _gate = self.gate()?;
-        let stat = self.look(path)?;
-        Ok(Info {
-            seen: self.seen(&stat),
-            kind: stat.kind,
-            size: stat.stamp.size,
-            block_bytes: self.options.block_bytes,
-            mtime_ns: stat.stamp.mtime_ns,
-            mode: stat.mode,
-        })
+        self.look(path).map(|stat| self.info(&stat))
     }
 
     /// Entries of a folder in order of their names: the first `limit` after the name `after`. Special files are left
@@ -203,8 +211,35 @@ impl Volume {
     /// # Errors
     /// As [`Volume::stat`]; [`VolumeError::TooLarge`] for a folder of over [`FOLDER_ENTRIES_MAX`] entries.
     pub fn list(&self, path: &VolumePath, after: &[u8], limit: usize) -> Result<Listing, VolumeError> {
+        let _gate = self.gate()?;
+        self.page(path, after, limit.clamp(1, LIST_ENTRIES_MAX))
+    }
+
+    /// As [`Volume::list`], with what each entry is. An entry that is a mount point, that goes away meanwhile, or whose path
+    /// would be too long is left out.
+    ///
+    /// # Errors
+    /// As [`Volume::list`].
+    pub fn list_infos(&self, path: &VolumePath, after: &[u8], limit: usize) -> Result<InfoListing, VolumeError> {
         let limit = limit.clamp(1, LIST_ENTRIES_MAX);
         let _gate = self.gate()?;
+        let mut after = after.to_vec();
+        loop {
+            let Listing { seen, entries, more } = self.page(path, &after, limit)?;
+            let infos = entries.iter().filter_map(|entry| {
+                let stat = self.look(&path.join(&entry.name).ok()?).ok()?;
+                Some((entry.name.clone(), self.info(&stat)))
+            });
+            let infos: Vec<_> = infos.collect();
+            match entries.last() {
+                // All of the page were left out: whoever asks needs a name to go on after.
+                Some(last) if more && infos.is_empty() => after.clone_from(&last.name),
+                _ => return Ok(InfoListing { seen, entries: infos, more }),
+            }
+        }
+    }
+
+    fn page(&self, path: &VolumePath, after: &[u8], limit: usize) -> Result<Listing, VolumeError> {
         let stat = self.look(path)?;
         if stat.kind != Kind::Folder {
             return Err(VolumeError::NotFolder { path: path.to_string() });
@@ -248,21 +283,28 @@ impl Volume {
     /// Reads `count` whole blocks from block `first`, all of one version. Blocks after the end are left out.
     ///
     /// # Errors
-    /// As [`Volume::stat`]; [`VolumeError::NotFile`]; [`VolumeError::TooLarge`] for over [`READ_BYTES_MAX`];
+    /// As [`Volume::stat`]; [`VolumeError::NotFile`]; [`VolumeError::Stale`] if the path leads to a file that is not the
+    /// `expected` one, or to nothing; [`VolumeError::TooLarge`] for over [`READ_BYTES_MAX`];
     /// [`VolumeError::Busy`] if somebody outside keeps changing the file.
-    pub fn read(&self, path: &VolumePath, first: u64, count: u32) -> Result<Blocks, VolumeError> {
+    pub fn read(
+        &self,
+        path: &VolumePath,
+        expected: Option<FileId>,
+        first: u64,
+        count: u32,
+    ) -> Result<Blocks, VolumeError> {
         let block = u64::from(self.options.block_bytes);
         let wanted = block * u64::from(count);
         if wanted > READ_BYTES_MAX {
             return Err(VolumeError::TooLarge { what: "bytes of a read", found: wanted, limit: READ_BYTES_MAX });
         }
-        self.stable(path, |file, stat| {
+        self.stable(path, expected, |file, stat, seen| {
             let size = stat.stamp.size;
             let start = first.saturating_mul(block).min(size);
             let mut bytes = vec![0; wanted.min(size - start) as usize];
             let read = file.read_at(start, &mut bytes)?;
             bytes.truncate(read);
-            Ok(Blocks { seen: self.seen(stat), size, first, bytes })
+            Ok(Blocks { seen, size, first, bytes })
         })
     }
 
@@ -270,13 +312,19 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::read`], with [`TABLE_BLOCKS_MAX`].
-    pub fn block_table(&self, path: &VolumePath, first: u64, count: u32) -> Result<BlockTable, VolumeError> {
+    pub fn block_table(
+        &self,
+        path: &VolumePath,
+        expected: Option<FileId>,
+        first: u64,
+        count: u32,
+    ) -> Result<BlockTable, VolumeError> {
         if count > TABLE_BLOCKS_MAX {
             let (found, limit) = (u64::from(count), u64::from(TABLE_BLOCKS_MAX));
             return Err(VolumeError::TooLarge { what: "blocks of a block table", found, limit });
         }
         let block = u64::from(self.options.block_bytes);
-        self.stable(path, |file, stat| {
+        self.stable(path, expected, |file, stat, seen| {
             let size = stat.stamp.size;
             let end = size.div_ceil(block).min(first.saturating_add(u64::from(count)));
             let mut present = vec![false; end.saturating_sub(first) as usize];
@@ -291,7 +339,7 @@ impl Volume {
                 // The next block that is not marked; always further.
                 at = to.max(at + 1).div_ceil(block) * block;
             }
-            Ok(BlockTable { seen: self.seen(stat), size, first, present })
+            Ok(BlockTable { seen, size, first, present })
         })
     }
 
@@ -302,7 +350,7 @@ impl Volume {
     /// Nothing was applied, except that after [`VolumeError::Broken`] the transaction may be found when the volume is
     /// opened again.
     pub fn commit(&self, transaction: Transaction) -> Result<Committed, VolumeError> {
-        let writer = self.writer.as_ref().ok_or(VolumeError::ReadOnly)?;
+        let committer = self.committer.as_ref().ok_or(VolumeError::ReadOnly)?;
         let ticket = Arc::new(Ticket { transaction, result: Mutex::new(None) });
         let mut queue = locked(&self.queue);
         queue.waiting.push_back(ticket.clone());
@@ -320,7 +368,7 @@ impl Volume {
             drop(queue);
             let leading = Leading { volume: self, group };
             let transactions: Vec<_> = leading.group.iter().map(|ticket| &ticket.transaction).collect();
-            let results = locked(writer).commit(&transactions);
+            let results = locked(committer).commit(&transactions);
             for (ticket, result) in leading.group.iter().zip(results) {
                 *locked(&ticket.result) = Some(result);
             }
@@ -334,11 +382,11 @@ impl Volume {
     /// # Errors
     /// As [`Volume::commit`], for each.
     pub fn commit_all(&self, transactions: &[Transaction]) -> Vec<Result<Committed, VolumeError>> {
-        match &self.writer {
+        match &self.committer {
             None => transactions.iter().map(|_| Err(VolumeError::ReadOnly)).collect(),
-            Some(writer) => {
+            Some(committer) => {
                 let transactions: Vec<_> = transactions.iter().collect();
-                transactions.chunks(GROUP_MAX).flat_map(|group| locked(writer).commit(group)).collect()
+                transactions.chunks(GROUP_MAX).flat_map(|group| locked(committer).commit(group)).collect()
             }
         }
     }
@@ -350,12 +398,12 @@ impl Volume {
     /// # Errors
     /// [`VolumeError::NoSpace`], [`VolumeError::Broken`].
     pub fn checkpoint(&self) -> Result<(), VolumeError> {
-        self.writer.as_ref().map_or(Ok(()), |writer| locked(writer).checkpoint())
+        self.committer.as_ref().map_or(Ok(()), |committer| locked(committer).checkpoint())
     }
 
     /// Bytes in the journal since the last checkpoint.
     pub fn journal_bytes(&self) -> u64 {
-        self.writer.as_ref().map_or(0, |writer| locked(writer).journal_bytes())
+        self.committer.as_ref().map_or(0, |committer| locked(committer).journal_bytes())
     }
 
     /// Leases a file to a holder until the moment returned; taking it again renews or changes it.
@@ -401,6 +449,17 @@ impl Volume {
         Ok(stat)
     }
 
+    fn info(&self, stat: &FileStat) -> Info {
+        Info {
+            seen: self.seen(stat),
+            kind: stat.kind,
+            size: stat.stamp.size,
+            block_bytes: self.options.block_bytes,
+            mtime_ns: stat.stamp.mtime_ns,
+            mode: stat.mode,
+        }
+    }
+
     fn seen(&self, stat: &FileStat) -> Seen {
         locked(&self.shared.table).seen(stat)
     }
@@ -409,17 +468,30 @@ impl Volume {
     fn stable<T>(
         &self,
         path: &VolumePath,
-        read: impl Fn(&dyn DiskFile, &FileStat) -> io::Result<T>,
+        expected: Option<FileId>,
+        read: impl Fn(&dyn DiskFile, &FileStat, Seen) -> io::Result<T>,
     ) -> Result<T, VolumeError> {
         let _gate = self.gate()?;
-        if self.look(path)?.kind != Kind::File {
+        let stale = || VolumeError::Stale { path: path.to_string() };
+        let stat = self.look(path).map_err(|error| match error {
+            VolumeError::NotFound { .. } | VolumeError::NotFolder { .. } if expected.is_some() => stale(),
+            other => other,
+        })?;
+        if expected.is_some_and(|expected| self.seen(&stat).file != expected) {
+            return Err(stale());
+        }
+        if stat.kind != Kind::File {
             return Err(VolumeError::NotFile { path: path.to_string() });
         }
         let failed = |error| VolumeError::io("reading", path.as_bytes(), error);
         let file = self.shared.tree.open(path.as_bytes(), false).map_err(failed)?;
         for _ in 0..READ_TRIES {
             let before = file.stat().map_err(failed)?;
-            let result = read(file.as_ref(), &before).map_err(failed)?;
+            let seen = self.seen(&before);
+            if expected.is_some_and(|expected| seen.file != expected) {
+                return Err(stale());
+            }
+            let result = read(file.as_ref(), &before, seen).map_err(failed)?;
             if file.stat().map_err(failed)?.stamp == before.stamp {
                 return Ok(result);
             }

@@ -29,6 +29,10 @@ struct Known {
     model: Model,
     versions: BTreeMap<Vec<u8>, Seen>,
     contents: HashMap<Seen, Vec<u8>>,
+    /// The last number that each device used.
+    numbers: [u64; 3],
+    /// The last transactions of each device that were acknowledged, and what they were answered.
+    answered: Vec<(Transaction, Committed)>,
 }
 
 impl Known {
@@ -41,6 +45,37 @@ impl Known {
         }
         self.versions = versions;
         model
+    }
+
+    /// Most transactions have a number; at times one is left out.
+    fn number(&mut self, transactions: &mut [Transaction], rng: &mut SplitMix64) {
+        for transaction in transactions {
+            let device = rng.below(4) as usize;
+            if let Some(number) = self.numbers.get_mut(device) {
+                *number += 1 + rng.below(8) / 7;
+                transaction.writer = Some(Writer { device: device as u128, number: *number });
+            }
+        }
+    }
+
+    fn answered(&mut self, transaction: &Transaction, committed: &Committed) {
+        if let Some(writer) = transaction.writer {
+            // As many as are remembered in any case.
+            let same = |other: &Transaction| other.writer.is_some_and(|other| other.device == writer.device);
+            if self.answered.iter().filter(|(other, _)| same(other)).count() >= ANSWERS_MAX {
+                let oldest = self.answered.iter().position(|(other, _)| same(other)).unwrap();
+                self.answered.remove(oldest);
+            }
+            self.answered.push((transaction.clone(), committed.clone()));
+        }
+    }
+
+    /// Every acknowledged transaction that is repeated gets its answer, and nothing happens.
+    fn repeat(&self, volume: &Volume) {
+        let transactions: Vec<_> = self.answered.iter().map(|(transaction, _)| transaction.clone()).collect();
+        for (result, (transaction, committed)) in volume.commit_all(&transactions).iter().zip(&self.answered) {
+            assert_eq!(result.as_ref().unwrap(), committed, "{transaction:?}");
+        }
     }
 }
 
@@ -64,12 +99,19 @@ fn one(seed: u64) {
     for _round in 0..4 {
         disk.crash_at(Some(disk.changes() + 1 + rng.below(400)));
         let mut flight: Vec<Model> = vec![known.model.clone()];
+        let mut under_way = Vec::new();
         while !disk.is_down() {
             if rng.below(40) == 0 {
                 let _ = volume.checkpoint();
                 continue;
             }
+            if rng.below(20) == 0 {
+                let before = disk.changes();
+                known.repeat(&volume);
+                assert_eq!(disk.changes(), before, "a repeated transaction changed something");
+            }
             let (mut transactions, stale) = some_transactions(&mut rng, &known);
+            known.number(&mut transactions, &mut rng);
             if tight {
                 transactions.truncate(1);
                 // At times others take all that is left but the reserve.
@@ -96,6 +138,7 @@ fn one(seed: u64) {
             }
             let results = volume.commit_all(&transactions);
             disk.fail_at(None);
+            under_way = transactions.clone();
             let broken = matches!(results[0], Err(VolumeError::Broken { .. }));
             if disk.is_down() || broken {
                 assert!(disk.is_down() || fault, "{results:?}");
@@ -115,11 +158,15 @@ fn one(seed: u64) {
                 assert_eq!(result.is_ok(), *expected, "{result:?} of {transaction:?}");
                 let stale_error = matches!(result, Err(VolumeError::Conflict { .. }));
                 assert!(!stale || stale_error, "{result:?} of {transaction:?}");
+                if let Ok(committed) = result {
+                    known.answered(transaction, committed);
+                }
             }
             known.model = flight.pop().unwrap();
             let found = known.look(&volume);
             assert_eq!(found, known.model, "after {transactions:?}");
             flight = vec![known.model.clone()];
+            under_way.clear();
         }
         drop(volume);
         disk.set_capacity(capacity);
@@ -131,8 +178,34 @@ fn one(seed: u64) {
         if found == known.model && flight[1..].iter().all(|after| *after != found) {
             assert_eq!(known.versions, before, "versions of an unchanged tree");
         }
+        known.repeat(&volume);
+        assert_eq!(known.look(&volume), found, "after repeating what was acknowledged");
         known.model = found;
+        repeat_flight(&volume, &under_way, &flight, &mut known);
     }
+}
+
+/// Devices repeat what they got no answer to: what the crash left is not done again, the rest is, once.
+fn repeat_flight(volume: &Volume, under_way: &[Transaction], flight: &[Model], known: &mut Known) {
+    if under_way.iter().any(|transaction| transaction.writer.is_none()) {
+        return;
+    }
+    let results = volume.commit_all(under_way);
+    let found = known.look(volume);
+    // Room, and versions that were seen before, may be gone.
+    let refused = |error: &VolumeError| matches!(error, VolumeError::NoSpace { .. } | VolumeError::Conflict { .. });
+    if !results.iter().any(|result| result.as_ref().is_err_and(refused)) {
+        assert_eq!(Some(&found), flight.last(), "{results:?} of {under_way:?}");
+    }
+    let again = volume.commit_all(under_way);
+    for ((first, second), transaction) in results.iter().zip(&again).zip(under_way) {
+        if let Ok(committed) = first {
+            assert_eq!(second.as_ref().unwrap(), committed, "{transaction:?}");
+            known.answered(transaction, committed);
+        }
+    }
+    assert_eq!(known.look(volume), found, "after repeating {under_way:?} twice");
+    known.model = found;
 }
 
 /// Files that the volume finds.

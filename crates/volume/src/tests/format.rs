@@ -24,6 +24,14 @@ fn kind() -> impl Strategy<Value = Kind> {
     prop_oneof![Just(Kind::File), Just(Kind::Folder)]
 }
 
+fn writer() -> impl Strategy<Value = Writer> {
+    (0..4u128, any::<u64>()).prop_map(|(device, number)| Writer { device, number })
+}
+
+fn versions() -> impl Strategy<Value = Vec<Seen>> {
+    proptest::collection::vec((id(), any::<u64>()).prop_map(|(file, version)| Seen { file, version }), 0..5)
+}
+
 fn record() -> impl Strategy<Value = Record> {
     let identity = (any::<u64>(), any::<i64>()).prop_map(|(inode, born_ns)| Identity { inode, born_ns });
     let offset = 0..=(i64::MAX as u64) / 2;
@@ -44,6 +52,7 @@ fn record() -> impl Strategy<Value = Record> {
         (id(), any::<i64>()).prop_map(|(file, mtime_ns)| Record::Time { file, mtime_ns }),
         (id(), 0..=0o7777u16).prop_map(|(file, mode)| Record::Mode { file, mode }),
         (id(), any::<u64>()).prop_map(|(file, version)| Record::Version { file, version }),
+        (writer(), versions()).prop_map(|(writer, versions)| Record::Answer { writer, versions }),
     ]
 }
 
@@ -120,9 +129,13 @@ proptest! {
     #[test]
     fn prop_tables_are_read_back_and_damage_is_told(
         files in proptest::collection::hash_map(2..u64::MAX, (any::<u64>(), any::<i64>()), 0..20),
+        answers in proptest::collection::vec((writer(), versions()), 0..10),
         damage in any::<prop::sample::Index>(),
     ) {
         let mut table = Table::new(KEY);
+        for (writer, versions) in answers {
+            table.answers.insert(writer, versions);
+        }
         table.sequence = 77;
         for (index, (file, (version, time))) in files.into_iter().enumerate() {
             let stamp = Stamp { size: version / 2, mtime_ns: time, ctime_ns: !time };
@@ -137,6 +150,22 @@ proptest! {
         bytes.truncate(at);
         prop_assert!(Table::decode(&bytes).is_err());
     }
+}
+
+/// A table of the first version, which knows no devices.
+#[test]
+fn a_table_without_devices_is_read() {
+    let mut table = Table::new(KEY);
+    let stamp = Stamp { size: 1, mtime_ns: 2, ctime_ns: 3 };
+    let identity = Identity { inode: 4, born_ns: 5 };
+    table.insert(FileId(6), Tracked { identity, version: 7, stamp, changed: 8 });
+    let mut bytes = table.encode();
+    assert_eq!((&bytes[..8], bytes.len()), (&b"RNLVTBL2"[..], 48 + 64 + 16));
+    bytes[..8].copy_from_slice(b"RNLVTBL1");
+    let end = bytes.len() - 16;
+    let hash = *blake3::hash(&bytes[..end]).as_bytes();
+    bytes[end..].copy_from_slice(&hash[..16]);
+    assert_eq!(Table::decode(&bytes).unwrap(), table);
 }
 
 /// A client can write what looks like a frame into a file; without the key it is none.

@@ -87,7 +87,7 @@ fn nothing_leads_out_of_the_folder() {
             let written = volume.commit(transaction(vec![write(at, None, 0, b"x")]));
             assert!(matches!(written, Err(VolumeError::NotFolder { .. })), "{at}");
         }
-        assert!(matches!(volume.read(&path("file"), 0, 1), Err(VolumeError::NotFile { .. })));
+        assert!(matches!(volume.read(&path("file"), None, 0, 1), Err(VolumeError::NotFile { .. })));
         assert!(matches!(volume.stat(&path("pipe")), Err(VolumeError::Special { .. })));
         let written = volume.commit(transaction(vec![write("pipe", None, 0, b"x")]));
         assert!(matches!(written, Err(VolumeError::Special { .. })));
@@ -113,9 +113,9 @@ fn a_sparse_file_of_4_gib_costs_what_is_written() {
     volume.commit(transaction(vec![create("f"), write("f", None, end, &[9; 100])])).unwrap();
     let last = (4u64 << 30) / 4096 - 1;
     assert_eq!(volume.stat(&path("f")).unwrap().size, 4 << 30);
-    let block = volume.read(&path("f"), last, 1).unwrap().bytes;
+    let block = volume.read(&path("f"), None, last, 1).unwrap().bytes;
     assert!(block[..3996].iter().all(|byte| *byte == 0) && block[3996..] == [9; 100]);
-    let table = volume.block_table(&path("f"), 0, (last + 1) as u32).unwrap();
+    let table = volume.block_table(&path("f"), None, 0, (last + 1) as u32).unwrap();
     let present = table.present.iter().filter(|present| **present).count();
     let taken = fs::metadata(folder.path().join("f")).unwrap().blocks() * 512;
     assert!(table.present[last as usize] && present as u64 * 4096 <= taken && taken < 1 << 20, "{present} {taken}");

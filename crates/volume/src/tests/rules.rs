@@ -112,7 +112,7 @@ fn symbolic_links_are_shown_and_never_followed() {
     disk.symlink(b"/etc", b"link").unwrap();
     assert_eq!(volume.stat(&path("link")).unwrap().kind, Kind::Symlink);
     assert_eq!(volume.read_link(&path("link")).unwrap(), b"/etc");
-    assert!(matches!(volume.read(&path("link"), 0, 1), Err(VolumeError::NotFile { .. })));
+    assert!(matches!(volume.read(&path("link"), None, 0, 1), Err(VolumeError::NotFile { .. })));
     assert!(volume.stat(&path("link/passwd")).is_err());
     assert!(matches!(refused(&volume, vec![create("link/f")]), VolumeError::NotFolder { .. }));
     assert!(matches!(refused(&volume, vec![write("link", None, 0, b"x")]), VolumeError::NotFile { .. }));
@@ -162,15 +162,15 @@ fn blocks_are_whole_and_holes_are_known() {
     let info = volume.stat(&path("f")).unwrap();
     assert_eq!((info.size, info.block_bytes), ((4 << 30) + 3, 512));
     let last = (4u64 << 30) / 512;
-    let end = volume.read(&path("f"), last, 4).unwrap();
+    let end = volume.read(&path("f"), None, last, 4).unwrap();
     assert_eq!((end.seen, &end.bytes[..]), (info.seen, &b"end"[..]));
-    assert_eq!(volume.read(&path("f"), 1, 2).unwrap().bytes, [0; 1024]);
-    assert_eq!(volume.read(&path("f"), last + 1, 1).unwrap().bytes, []);
-    assert!(matches!(volume.read(&path("f"), 0, u32::MAX), Err(VolumeError::TooLarge { .. })));
-    let table = volume.block_table(&path("f"), 0, 4).unwrap();
+    assert_eq!(volume.read(&path("f"), None, 1, 2).unwrap().bytes, [0; 1024]);
+    assert_eq!(volume.read(&path("f"), None, last + 1, 1).unwrap().bytes, []);
+    assert!(matches!(volume.read(&path("f"), None, 0, u32::MAX), Err(VolumeError::TooLarge { .. })));
+    let table = volume.block_table(&path("f"), None, 0, 4).unwrap();
     assert_eq!((table.seen, &table.present[..]), (info.seen, &[true, false, false, false][..]));
-    assert_eq!(volume.block_table(&path("f"), last - 1, 9).unwrap().present, [false, true]);
-    assert_eq!(volume.block_table(&path("f"), last + 9, 9).unwrap().present, []);
+    assert_eq!(volume.block_table(&path("f"), None, last - 1, 9).unwrap().present, [false, true]);
+    assert_eq!(volume.block_table(&path("f"), None, last + 9, 9).unwrap().present, []);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn many_writers_share_syncs_and_readers_see_whole_blocks() {
             });
         }
         for _ in 0..200 {
-            let bytes = volume.read(&path("shared"), 0, 4).unwrap().bytes;
+            let bytes = volume.read(&path("shared"), None, 0, 4).unwrap().bytes;
             assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a torn read");
         }
     });

@@ -32,7 +32,7 @@ pub(crate) struct Shared {
 }
 
 /// What only the writer has.
-pub(crate) struct Writer {
+pub(crate) struct Committer {
     shared: Arc<Shared>,
     own: Arc<dyn Disk>,
     journal: Journal,
@@ -44,13 +44,21 @@ pub(crate) struct Writer {
     _lock: Box<dyn DiskFile>,
 }
 
-impl Writer {
+/// A group before it is written.
+struct Planned {
+    records: Vec<Record>,
+    size_change: i64,
+    /// Results that hold only if it is written.
+    depending: Vec<usize>,
+}
+
+impl Committer {
     /// Locks the journal folder, recovers, and makes a checkpoint.
     pub fn open(
         tree: Arc<dyn Disk>,
         own: Arc<dyn Disk>,
         options: Options,
-    ) -> Result<(Writer, Arc<Shared>, Recovered), VolumeError> {
+    ) -> Result<(Committer, Arc<Shared>, Recovered), VolumeError> {
         let lock = lock(own.as_ref())?;
         let failed = |error| VolumeError::io("making", OWN_FOLDER, error);
         let mut reserve = Reserve::open(tree.as_ref()).map_err(failed)?;
@@ -76,8 +84,8 @@ impl Writer {
         let size_bytes = if options.quota_bytes.is_some() { count_bytes(tree.as_ref())? } else { 0 };
         let shared =
             Arc::new(Shared { tree, leases: Leases::default(), table: Mutex::new(table), gate: RwLock::new(None) });
-        let writer = Writer { shared: shared.clone(), own, journal, reserve, options, size_bytes, _lock: lock };
-        Ok((writer, shared, recovered))
+        let committer = Committer { shared: shared.clone(), own, journal, reserve, options, size_bytes, _lock: lock };
+        Ok((committer, shared, recovered))
     }
 
     /// Commits transactions in order, in as few frames as they fit in. One that fails does not disturb the others.
@@ -91,9 +99,8 @@ impl Writer {
 
     /// Commits the first of `transactions`, and those after it that fit in the same frame.
     fn group(&mut self, transactions: &[&Transaction], results: &mut Vec<Result<Committed, VolumeError>>) {
-        let first = results.len();
         let planned = self.plan(transactions, results);
-        let (records, size_change) = match planned {
+        let Planned { records, size_change, depending } = match planned {
             Ok(planned) => planned,
             Err(error) => {
                 results.push(Err(error));
@@ -105,13 +112,11 @@ impl Writer {
         }
         if let Err(error) = self.write(&records, size_change) {
             let why = error.to_string();
-            for result in &mut results[first..] {
-                if result.is_ok() {
-                    *result = Err(match &error {
-                        VolumeError::NoSpace { what } => VolumeError::NoSpace { what },
-                        _ => VolumeError::Broken { why: why.clone() },
-                    });
-                }
+            for index in depending {
+                results[index] = Err(match &error {
+                    VolumeError::NoSpace { what } => VolumeError::NoSpace { what },
+                    _ => VolumeError::Broken { why: why.clone() },
+                });
             }
         }
     }
@@ -121,7 +126,7 @@ impl Writer {
         &mut self,
         transactions: &[&Transaction],
         results: &mut Vec<Result<Committed, VolumeError>>,
-    ) -> Result<(Vec<Record>, i64), VolumeError> {
+    ) -> Result<Planned, VolumeError> {
         if let Some(why) = self.shared.gate.read().unwrap_or_else(PoisonError::into_inner).clone() {
             return Err(VolumeError::Broken { why });
         }
@@ -129,8 +134,15 @@ impl Writer {
         let shared = self.shared.clone();
         let mut table = shared.table.lock().unwrap_or_else(PoisonError::into_inner);
         let mut plan = Plan::new(shared.tree.as_ref(), &shared.leases, &mut table)?;
-        let mut size_change = 0;
+        let (mut size_change, mut depending) = (0, Vec::new());
         for (index, transaction) in transactions.iter().enumerate() {
+            if let Some(repeated) = transaction.writer.map_or(Ok(None), |writer| plan.repeated(writer)).transpose() {
+                if repeated.as_ref().is_ok_and(|repeated| !repeated.durable) {
+                    depending.push(results.len());
+                }
+                results.push(repeated.map(|repeated| repeated.committed));
+                continue;
+            }
             let mut over = false;
             let result = plan.add(transaction, |needs, records| {
                 let found = records.iter().map(Record::bytes_max).sum();
@@ -158,9 +170,12 @@ impl Writer {
                 break;
             }
             size_change = plan.needs().size_change;
+            if result.is_ok() {
+                depending.push(results.len());
+            }
             results.push(result);
         }
-        Ok((plan.records, size_change))
+        Ok(Planned { records: plan.records, size_change, depending })
     }
 
     /// Journal, then apply.

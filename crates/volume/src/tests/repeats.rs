@@ -1,0 +1,168 @@
+//! Devices that repeat transactions: each happens once, and the answer stays the same.
+
+use super::*;
+use crate::answers::Answers;
+
+fn by(device: u128, number: u64, operations: Vec<Operation>) -> Transaction {
+    Transaction { writer: Some(Writer { device, number }), ..transaction(operations) }
+}
+
+fn append(at: &str, bytes: &[u8]) -> Operation {
+    Operation::Append { path: path(at), base: None, bytes: bytes.to_vec() }
+}
+
+fn log(volume: &Volume) -> Vec<u8> {
+    content(volume, &path("log")).unwrap().1
+}
+
+#[test]
+fn a_repeated_transaction_gets_the_same_answer() {
+    let disk = SimulatedDisk::new(1);
+    let volume = open(&disk, SMALL).unwrap();
+    let first = volume.commit(by(7, 1, vec![create("log"), append("log", b"a")])).unwrap();
+    let third = volume.commit(by(7, 3, vec![append("log", b"c")])).unwrap();
+    // Another device counts by itself, and changes what the first one saw.
+    volume.commit(by(8, 1, vec![append("log", b"x")])).unwrap();
+    let changes = disk.changes();
+    let check = |volume: &Volume| {
+        // Whatever the repeated one says: it is known by its number.
+        assert_eq!(volume.commit(by(7, 1, vec![])).unwrap(), first);
+        assert_eq!(volume.commit(by(7, 3, vec![append("log", b"c")])).unwrap(), third);
+        match volume.commit(by(7, 2, vec![append("log", b"b")])) {
+            Err(VolumeError::Outdated { number: 2, last: 3 }) => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(log(volume), b"acx");
+    };
+    check(&volume);
+    assert_eq!(disk.changes(), changes);
+    // From the table, and from the journal.
+    volume.checkpoint().unwrap();
+    check(&volume);
+    volume.commit(by(7, 4, vec![append("log", b"d")])).unwrap();
+    disk.crash_at(Some(disk.changes() + 1));
+    drop(volume);
+    disk.restart();
+    let volume = open(&disk, SMALL).unwrap();
+    assert_eq!(volume.recovered().groups, 1);
+    assert_eq!(volume.commit(by(7, 3, vec![])).unwrap(), third);
+    volume.commit(by(7, 4, vec![append("log", b"d")])).unwrap();
+    assert_eq!(log(&volume), b"acxd");
+}
+
+#[test]
+fn a_refused_number_is_not_used_up() {
+    let volume = open(&SimulatedDisk::new(2), SMALL).unwrap();
+    let add = || by(1, 1, vec![append("log", b"a")]);
+    for _ in 0..2 {
+        assert!(matches!(volume.commit(add()), Err(VolumeError::NotFound { .. })));
+    }
+    volume.commit(transaction(vec![create("log")])).unwrap();
+    let committed = volume.commit(add()).unwrap();
+    volume.commit(transaction(vec![unlink("log")])).unwrap();
+    assert_eq!(volume.commit(add()).unwrap(), committed);
+    // One that changes nothing has an answer too.
+    let nothing = volume.commit(by(1, 2, vec![])).unwrap();
+    assert_eq!(volume.commit(by(1, 2, vec![create("log")])).unwrap(), nothing);
+}
+
+#[test]
+fn one_group_may_hold_several_of_a_device_and_the_same_twice() {
+    let volume = open(&SimulatedDisk::new(3), SMALL).unwrap();
+    let add = |number, byte: u8| by(1, number, vec![append("log", &[byte])]);
+    let group = [
+        by(1, 1, vec![create("log")]),
+        add(2, b'2'),
+        add(2, b'2'),
+        add(4, b'4'),
+        add(3, b'3'),
+        by(1, 5, vec![append("missing", b"5")]),
+        add(6, b'6'),
+        by(1, 1, vec![create("log")]),
+    ];
+    let results = volume.commit_all(&group);
+    assert_eq!(results[1].as_ref().unwrap(), results[2].as_ref().unwrap());
+    assert_eq!(results[0].as_ref().unwrap(), results[7].as_ref().unwrap());
+    assert!(matches!(results[4], Err(VolumeError::Outdated { number: 3, last: 4 })), "{:?}", results[4]);
+    assert!(matches!(results[5], Err(VolumeError::NotFound { .. })));
+    assert_eq!(log(&volume), b"246");
+}
+
+/// A client that reconnected repeats what its old connection still works on.
+#[test]
+fn threads_that_repeat_each_other_wait_for_one_outcome() {
+    let volume = open(&SimulatedDisk::new(4), SMALL).unwrap();
+    volume.commit(transaction(vec![create("log")])).unwrap();
+    for number in 1..=40 {
+        let add = || volume.commit(by(1, number, vec![append("log", &[number as u8])])).unwrap();
+        let answers: Vec<Committed> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(add)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(answers.iter().all(|answer| *answer == answers[0]));
+    }
+    assert_eq!(log(&volume), (1..=40).collect::<Vec<u8>>());
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    let mut answers = Answers::default();
+    let seen = Seen { file: FileId(2), version: 1 };
+    for number in 0..100u64 {
+        answers.insert(Writer { device: 1, number }, vec![seen]);
+    }
+    let find = |answers: &Answers, device, number| answers.find(Writer { device, number });
+    for number in 0..100 {
+        let known = number >= 100 - ANSWERS_MAX as u64;
+        assert_eq!(find(&answers, 1, number).is_ok(), known, "{number}");
+    }
+    // Devices: the one that was used longest ago goes first.
+    for device in 2..=DEVICES_MAX as u128 {
+        answers.insert(Writer { device, number: 5 }, vec![]);
+    }
+    answers.insert(Writer { device: 1, number: 100 }, vec![]);
+    answers.insert(Writer { device: u128::MAX, number: 0 }, vec![]);
+    assert!(find(&answers, 2, 5).unwrap().is_none());
+    assert!(find(&answers, 3, 5).unwrap().is_some());
+    assert!(find(&answers, 1, 99).unwrap().is_some());
+    // Bytes: answers go, the last numbers stay.
+    for device in 0..2 * ANSWERS_BYTES_MAX / (16 * OPERATIONS_MAX) {
+        let writer = Writer { device: 10_000 + device as u128, number: 9 };
+        answers.insert(writer, vec![seen; OPERATIONS_MAX]);
+    }
+    assert!(matches!(find(&answers, 10_000, 9), Err(VolumeError::Outdated { number: 9, last: 9 })));
+    assert!(find(&answers, 10_000, 10).unwrap().is_none());
+    assert!(find(&answers, 10_300, 9).unwrap().is_some());
+}
+
+#[test]
+fn a_read_of_another_file_is_stale() {
+    let volume = open(&SimulatedDisk::new(5), SMALL).unwrap();
+    let seen = volume.commit(transaction(vec![create("f"), write("f", None, 0, b"old")])).unwrap().versions[1];
+    assert_eq!(volume.read(&path("f"), Some(seen.file), 0, 1).unwrap().bytes, b"old");
+    volume.commit(transaction(vec![create("new"), rename("new", "f")])).unwrap();
+    let stale = |at: &str| volume.read(&path(at), Some(seen.file), 0, 1);
+    for at in ["f", "new", "f/below"] {
+        assert!(matches!(stale(at), Err(VolumeError::Stale { .. })), "{at}");
+    }
+    assert!(matches!(volume.block_table(&path("f"), Some(seen.file), 0, 1), Err(VolumeError::Stale { .. })));
+    assert_eq!(volume.read(&path("f"), None, 0, 1).unwrap().bytes, b"");
+}
+
+#[test]
+fn a_listing_tells_what_stat_tells() {
+    let disk = SimulatedDisk::new(6);
+    let volume = open(&disk, SMALL).unwrap();
+    let folder = Operation::MakeFolder { path: path("d"), mode: 0o750 };
+    volume.commit(transaction(vec![folder, create("a"), write("a", None, 0, b"abc"), create("d/x")])).unwrap();
+    disk.symlink(b"a", b"link").unwrap();
+    let whole = volume.list_infos(&VolumePath::top(), b"", 9).unwrap();
+    assert_eq!(whole.seen, volume.stat(&VolumePath::top()).unwrap().seen);
+    assert_eq!(whole.entries.len(), 3);
+    for (name, info) in &whole.entries {
+        assert_eq!(*info, volume.stat(&VolumePath::new(name).unwrap()).unwrap());
+    }
+    let page = volume.list_infos(&VolumePath::top(), b"a", 1).unwrap();
+    assert_eq!((&page.entries[..], page.more), (&whole.entries[1..2], true));
+    assert!(matches!(volume.list_infos(&path("a"), b"", 9), Err(VolumeError::NotFolder { .. })));
+}
