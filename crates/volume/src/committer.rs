@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::record::{self, Record};
 use crate::recover::{Recovered, recover};
 use crate::reserve::Reserve;
-use crate::table::{TABLE, Table, Tracked, read_whole};
+use crate::table::{TABLE, Table, Tracked, read_whole, volume_id};
 use crate::{Committed, FileId, Options, Transaction, VolumeError};
 
 /// Longest journal that is read: what [`Options::journal_bytes`] may be.
@@ -75,6 +75,9 @@ impl Committer {
             let version = table.seen(&stat).version;
             let (identity, stamp) = (stat.identity, stat.stamp);
             table.insert(FileId::TOP, Tracked { identity, version, stamp, changed: table.sequence });
+        }
+        if table.id == 0 {
+            table.id = volume_id(stat.identity);
         }
         table.shrink(options.files_max);
         settle(tree.as_ref(), own.as_ref(), &mut table)?;

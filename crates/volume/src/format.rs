@@ -5,8 +5,10 @@
 pub const TABLE_MAGIC: [u8; 8] = *b"RNLVTBL2";
 /// First bytes of a table without devices, which is read too.
 pub const TABLE_MAGIC_1: [u8; 8] = *b"RNLVTBL1";
-/// Magic, journal key (16), sequence, next file id, number of files. The devices follow the files up to the hash.
-pub const TABLE_HEADER_BYTES: usize = 8 + 16 + 8 + 8 + 8;
+/// Magic, journal key (16), sequence, next file id, number of files.
+pub const TABLE_HEADER_1_BYTES: usize = 8 + 16 + 8 + 8 + 8;
+/// The same and the id of the volume (16). The devices follow the files up to the hash.
+pub const TABLE_HEADER_BYTES: usize = TABLE_HEADER_1_BYTES + 16;
 /// File id, inode, born, version, size, mtime, ctime, sequence of its last change.
 pub const TABLE_FILE_BYTES: usize = 8 * 8;
 /// The hash at the end of a table.

@@ -31,6 +31,8 @@ pub(crate) struct Tracked {
 /// All of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table {
+    /// Which volume this is, wherever its folder lies; 0 until it is given one.
+    pub id: u128,
     /// Key of the journal that follows this table.
     pub key: Key,
     /// The last frame that is in the files.
@@ -108,6 +110,7 @@ impl Table {
         for number in [self.sequence, self.next, self.files.len() as u64] {
             out.extend(number.to_le_bytes());
         }
+        out.extend(self.id.to_le_bytes());
         let mut files: Vec<_> = self.files.iter().collect();
         files.sort_unstable_by_key(|(file, _)| **file);
         for (file, tracked) in files {
@@ -141,7 +144,7 @@ impl Table {
         let corrupt = |offset: usize, why: &str| {
             Err(VolumeError::Corrupt { file: "table", offset: offset as u64, why: why.to_owned() })
         };
-        if bytes.len() < TABLE_HEADER_BYTES + TABLE_HASH_BYTES {
+        if bytes.len() < TABLE_HEADER_1_BYTES + TABLE_HASH_BYTES {
             return corrupt(bytes.len(), "it ends too early");
         }
         let has_devices = bytes[..8] == TABLE_MAGIC;
@@ -154,15 +157,22 @@ impl Table {
         }
         let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| covered[at + index]));
         let count = number(40);
+        let header_bytes = if has_devices { TABLE_HEADER_BYTES } else { TABLE_HEADER_1_BYTES };
         let files_bytes = count.saturating_mul(TABLE_FILE_BYTES as u64);
-        let room = (covered.len() - TABLE_HEADER_BYTES) as u64;
+        let room = covered.len().checked_sub(header_bytes).map_or(0, |room| room as u64);
+        if covered.len() < header_bytes {
+            return corrupt(covered.len(), "it ends too early");
+        }
         if count > TABLE_FILES_ACCEPTED_MAX || files_bytes > room || (!has_devices && files_bytes < room) {
             return corrupt(40, "its length is not that of the files it should hold");
         }
-        let (files, devices) = covered.split_at(TABLE_HEADER_BYTES + files_bytes as usize);
+        let (files, devices) = covered.split_at(header_bytes + files_bytes as usize);
         let mut table = Table::new(std::array::from_fn(|index| bytes[8 + index]));
         (table.sequence, table.next) = (number(24), number(32));
-        for at in (TABLE_HEADER_BYTES..files.len()).step_by(TABLE_FILE_BYTES) {
+        if has_devices {
+            table.id = u128::from_le_bytes(std::array::from_fn(|index| covered[TABLE_HEADER_1_BYTES + index]));
+        }
+        for at in (header_bytes..files.len()).step_by(TABLE_FILE_BYTES) {
             let field = |index: usize| number(at + 8 * index);
             let identity = Identity { inode: field(1), born_ns: field(2) as i64 };
             let stamp = Stamp { size: field(4), mtime_ns: field(5) as i64, ctime_ns: field(6) as i64 };
@@ -242,6 +252,16 @@ pub(crate) fn read_whole(file: &dyn crate::DiskFile, limit: u64) -> io::Result<V
     let count = file.read_at(0, &mut bytes)?;
     bytes.truncate(count);
     Ok(bytes)
+}
+
+/// The id of a volume: that of its folder when it was first served, kept in the table from then on.
+pub(crate) fn volume_id(top: Identity) -> u128 {
+    let hash = blake3::Hasher::new()
+        .update(b"volume")
+        .update(&top.inode.to_le_bytes())
+        .update(&top.born_ns.to_le_bytes())
+        .finalize();
+    u128::from_le_bytes(std::array::from_fn(|index| hash.as_bytes()[index])).max(1)
 }
 
 /// The id of a file that the volume did not make: it follows from the identity, so that it is the same after a restart

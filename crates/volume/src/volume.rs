@@ -14,7 +14,7 @@ use crate::lease::LeaseKind;
 use crate::path::OWN_FOLDER;
 use crate::real::RealDisk;
 use crate::recover::Recovered;
-use crate::table::Table;
+use crate::table::{Table, volume_id};
 use crate::{Committed, FileId, Holder, Mode, Options, Seen, Transaction, VolumeError, VolumePath};
 
 /// Bytes that one call reads at most: what a reader may hold up a commit for.
@@ -114,6 +114,7 @@ pub struct Volume {
     shared: Arc<Shared>,
     committer: Option<Mutex<Committer>>,
     options: Options,
+    id: u128,
     recovered: Recovered,
     queue: Mutex<Queue>,
     done: Condvar,
@@ -183,7 +184,21 @@ impl Volume {
             }
         };
         let (queue, done) = Default::default();
-        Ok(Volume { shared, committer, options, recovered, queue, done })
+        let known = locked(&shared.table).id;
+        let id = match known {
+            0 => {
+                let top = shared.tree.stat(b"").map_err(|error| VolumeError::io("looking at", b"", error))?;
+                volume_id(top.identity)
+            }
+            id => id,
+        };
+        Ok(Volume { shared, committer, options, id, recovered, queue, done })
+    }
+
+    /// Which volume this is: the same after a restart, and as long as its journal folder goes with it. Without one (read only),
+    /// it is another one when the folder is.
+    pub fn id(&self) -> u128 {
+        self.id
     }
 
     /// How it was opened.
@@ -308,6 +323,37 @@ impl Volume {
         })
     }
 
+    /// Reads single blocks in the order given, all of one version, one after the other; the last block of the file may be
+    /// short, and those after the end are left out. [`Blocks::first`] is the first of them.
+    ///
+    /// # Errors
+    /// As [`Volume::read`].
+    pub fn read_each(
+        &self,
+        path: &VolumePath,
+        expected: Option<FileId>,
+        blocks: &[u64],
+    ) -> Result<Blocks, VolumeError> {
+        let block = u64::from(self.options.block_bytes);
+        let wanted = block.saturating_mul(blocks.len() as u64);
+        if wanted > READ_BYTES_MAX {
+            return Err(VolumeError::TooLarge { what: "bytes of a read", found: wanted, limit: READ_BYTES_MAX });
+        }
+        self.stable(path, expected, |file, stat, seen| {
+            let size = stat.stamp.size;
+            let mut bytes = Vec::with_capacity(wanted as usize);
+            // Blocks that follow each other are one call.
+            for run in blocks.chunk_by(|before, after| before.checked_add(1) == Some(*after)) {
+                let start = run[0].saturating_mul(block).min(size);
+                let at = bytes.len();
+                bytes.resize(at + (block * run.len() as u64).min(size - start) as usize, 0);
+                let read = file.read_at(start, &mut bytes[at..])?;
+                bytes.truncate(at + read);
+            }
+            Ok(Blocks { seen, size, first: blocks.first().copied().unwrap_or(0), bytes })
+        })
+    }
+
     /// Which of `count` blocks from block `first` are holes, which read as zeros and need not be sent.
     ///
     /// # Errors
@@ -350,14 +396,24 @@ impl Volume {
     /// Nothing was applied, except that after [`VolumeError::Broken`] the transaction may be found when the volume is
     /// opened again.
     pub fn commit(&self, transaction: Transaction) -> Result<Committed, VolumeError> {
-        let committer = self.committer.as_ref().ok_or(VolumeError::ReadOnly)?;
-        let ticket = Arc::new(Ticket { transaction, result: Mutex::new(None) });
+        let died = || Err(VolumeError::Broken { why: "the committing thread died".to_owned() });
+        self.commit_all(vec![transaction]).pop().unwrap_or_else(died)
+    }
+
+    /// Commits several transactions in their order, with as few syncs as possible; each is committed or refused by itself.
+    ///
+    /// # Errors
+    /// As [`Volume::commit`], for each.
+    pub fn commit_all(&self, transactions: Vec<Transaction>) -> Vec<Result<Committed, VolumeError>> {
+        let Some(committer) = self.committer.as_ref() else {
+            return transactions.iter().map(|_| Err(VolumeError::ReadOnly)).collect();
+        };
+        let ticket = |transaction| Arc::new(Ticket { transaction, result: Mutex::new(None) });
+        let tickets: Vec<_> = transactions.into_iter().map(ticket).collect();
         let mut queue = locked(&self.queue);
-        queue.waiting.push_back(ticket.clone());
-        loop {
-            if let Some(result) = locked(&ticket.result).take() {
-                return result;
-            }
+        queue.waiting.extend(tickets.iter().cloned());
+        // In order, so the last one tells of all.
+        while tickets.last().is_some_and(|last| locked(&last.result).is_none()) {
             if queue.leading {
                 queue = self.done.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -375,20 +431,9 @@ impl Volume {
             drop(leading);
             queue = locked(&self.queue);
         }
-    }
-
-    /// Commits several transactions of one caller with as few syncs as possible; each is committed or refused by itself.
-    ///
-    /// # Errors
-    /// As [`Volume::commit`], for each.
-    pub fn commit_all(&self, transactions: &[Transaction]) -> Vec<Result<Committed, VolumeError>> {
-        match &self.committer {
-            None => transactions.iter().map(|_| Err(VolumeError::ReadOnly)).collect(),
-            Some(committer) => {
-                let transactions: Vec<_> = transactions.iter().collect();
-                transactions.chunks(GROUP_MAX).flat_map(|group| locked(committer).commit(group)).collect()
-            }
-        }
+        drop(queue);
+        let died = || Err(VolumeError::Broken { why: "the committing thread died".to_owned() });
+        tickets.iter().map(|ticket| locked(&ticket.result).take().unwrap_or_else(died)).collect()
     }
 
     /// Brings the files to stable storage and empties the journal; commits wait meanwhile. Also happens when the journal

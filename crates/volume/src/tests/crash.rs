@@ -73,7 +73,7 @@ impl Known {
     /// Every acknowledged transaction that is repeated gets its answer, and nothing happens.
     fn repeat(&self, volume: &Volume) {
         let transactions: Vec<_> = self.answered.iter().map(|(transaction, _)| transaction.clone()).collect();
-        for (result, (transaction, committed)) in volume.commit_all(&transactions).iter().zip(&self.answered) {
+        for (result, (transaction, committed)) in volume.commit_all(transactions).iter().zip(&self.answered) {
             assert_eq!(result.as_ref().unwrap(), committed, "{transaction:?}");
         }
     }
@@ -136,7 +136,7 @@ fn one(seed: u64) {
                 expected.push(result.is_some());
                 flight.push(after);
             }
-            let results = volume.commit_all(&transactions);
+            let results = volume.commit_all(transactions.clone());
             disk.fail_at(None);
             under_way = transactions.clone();
             let broken = matches!(results[0], Err(VolumeError::Broken { .. }));
@@ -190,14 +190,14 @@ fn repeat_flight(volume: &Volume, under_way: &[Transaction], flight: &[Model], k
     if under_way.iter().any(|transaction| transaction.writer.is_none()) {
         return;
     }
-    let results = volume.commit_all(under_way);
+    let results = volume.commit_all(under_way.to_vec());
     let found = known.look(volume);
     // Room, and versions that were seen before, may be gone.
     let refused = |error: &VolumeError| matches!(error, VolumeError::NoSpace { .. } | VolumeError::Conflict { .. });
     if !results.iter().any(|result| result.as_ref().is_err_and(refused)) {
         assert_eq!(Some(&found), flight.last(), "{results:?} of {under_way:?}");
     }
-    let again = volume.commit_all(under_way);
+    let again = volume.commit_all(under_way.to_vec());
     for ((first, second), transaction) in results.iter().zip(&again).zip(under_way) {
         if let Ok(committed) = first {
             assert_eq!(second.as_ref().unwrap(), committed, "{transaction:?}");

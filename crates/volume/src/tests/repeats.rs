@@ -80,7 +80,7 @@ fn one_group_may_hold_several_of_a_device_and_the_same_twice() {
         add(6, b'6'),
         by(1, 1, vec![create("log")]),
     ];
-    let results = volume.commit_all(&group);
+    let results = volume.commit_all(group.to_vec());
     assert_eq!(results[1].as_ref().unwrap(), results[2].as_ref().unwrap());
     assert_eq!(results[0].as_ref().unwrap(), results[7].as_ref().unwrap());
     assert!(matches!(results[4], Err(VolumeError::Outdated { number: 3, last: 4 })), "{:?}", results[4]);
@@ -147,6 +147,28 @@ fn a_read_of_another_file_is_stale() {
     }
     assert!(matches!(volume.block_table(&path("f"), Some(seen.file), 0, 1), Err(VolumeError::Stale { .. })));
     assert_eq!(volume.read(&path("f"), None, 0, 1).unwrap().bytes, b"");
+}
+
+#[test]
+fn blocks_are_read_one_by_one_and_a_volume_keeps_its_id() {
+    let disk = SimulatedDisk::new(7);
+    let volume = open(&disk, SMALL).unwrap();
+    let bytes: Vec<u8> = (0..1300u32).map(|index| (index / 512) as u8).collect();
+    let seen = volume.commit(transaction(vec![create("f"), write("f", None, 0, &bytes)])).unwrap().versions[1];
+    let read = volume.read_each(&path("f"), Some(seen.file), &[2, 0, 1, 7, u64::MAX]).unwrap();
+    assert_eq!((read.seen, read.size, read.bytes.len()), (seen, 1300, 1300));
+    assert_eq!(read.bytes, [&bytes[1024..], &bytes[..1024]].concat());
+    assert!(matches!(volume.read_each(&path("f"), None, &[0; 1 << 14]), Err(VolumeError::TooLarge { .. })));
+    let id = volume.id();
+    drop(volume);
+    let reading = Options { mode: Mode::ReadOnly, ..SMALL };
+    assert_eq!(open(&disk, reading).unwrap().id(), id);
+    let bare = Volume::on(Arc::new(disk.clone()), None, reading).unwrap();
+    assert_eq!(bare.id(), id);
+    let other = SimulatedDisk::new(7);
+    drop(other.create(b"first", 0o600).unwrap());
+    other.make_folder(b"d", 0o700).unwrap();
+    assert_ne!(open(&other.folder(b"d"), SMALL).unwrap().id(), id);
 }
 
 #[test]
