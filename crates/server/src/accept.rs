@@ -29,6 +29,7 @@ use crate::published::Published;
 use crate::tls::Unwelcome;
 use crate::tls::{Acceptor, Channel, Greeting};
 use crate::upload::{Parked, UPLOADS_MAX};
+use crate::volumes::Volumes;
 use crate::{Provider, ServerError, provider, session};
 
 /// Images opened at once. Opening reads and validates all metadata of an image.
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     pub config: Config,
     pub store: Arc<dyn Store>,
     pub catalog: Catalog,
+    pub volumes: Volumes,
     pub blocks: Arc<BlockCache>,
     pub metrics: Arc<Metrics>,
     pub log: Logger,
@@ -80,6 +82,7 @@ impl Shared {
             StoreAt::Folder(path) => Arc::new(Local::open(path)?),
             StoreAt::Open(store) => store.clone(),
         };
+        let volumes = Volumes::open(&config)?;
         let acceptor = Acceptor::new(config.tls.as_ref())?;
         let shares = config.shares();
         let metrics = Arc::new(Metrics::default());
@@ -90,6 +93,7 @@ impl Shared {
             .map_err(ServerError::Runtime)?;
         Ok(Shared {
             catalog: Catalog::new(store.clone(), &config, blocks.clone(), metrics.clone()),
+            volumes,
             blocks,
             log: config.log.clone(),
             devices: Devices::default(),
@@ -154,6 +158,7 @@ impl Shared {
     /// Ends idle runs, saves what changed, orders its bundles. Blocks.
     fn upkeep(&self) {
         self.parked.expire(self.config.upload_kept);
+        self.volumes.upkeep(self.now(), &*self.store, &self.metrics, &self.log);
         for image in self.catalog.opened() {
             let changed = {
                 let mut predictor = locked(&image.predictor);
@@ -181,6 +186,7 @@ impl Shared {
         if let Some(workshop) = &self.workshop {
             workshop.stop();
         }
+        self.volumes.finish(&*self.store, &self.metrics, &self.log);
         if self.config.learning {
             for image in self.catalog.opened() {
                 locked(&image.predictor).expire(self.now());

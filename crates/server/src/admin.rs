@@ -8,6 +8,7 @@ use crate::accept::Shared;
 use crate::blocks::locked;
 use crate::error::Failure;
 use crate::published::Published;
+use crate::volumes::Served;
 
 /// Longest document in one reply, with room for the frame's other fields.
 const JSON_BYTES_MAX: usize = wire::format::FRAME_BYTES_MAX_WRITTEN - 1024;
@@ -23,6 +24,7 @@ struct Status {
     memory: Memory,
     metrics: BTreeMap<&'static str, u64>,
     images: Vec<ImageStatus>,
+    volumes: Vec<VolumeStatus>,
 }
 
 /// Bytes held now.
@@ -50,6 +52,18 @@ struct ImageStatus {
     bundles: usize,
     bundle_bytes: u64,
     predictor: PredictorStatus,
+}
+
+/// One volume.
+#[derive(Debug, Serialize)]
+struct VolumeStatus {
+    name: String,
+    id: String,
+    writable: bool,
+    block_bytes: u32,
+    journal_bytes: u64,
+    files_followed: usize,
+    tokens: usize,
 }
 
 /// What the Predictor of one image did since the image was opened.
@@ -89,6 +103,7 @@ pub(crate) fn status(shared: &Shared) -> Result<Bytes, Failure> {
         },
         metrics: shared.metrics.values(),
         images: opened.iter().map(|image| image_status(image)).collect(),
+        volumes: shared.volumes.iter().map(|served| volume_status(served)).collect(),
     };
     status.images.sort_by(|a, b| a.id.cmp(&b.id));
     json(&status)
@@ -110,6 +125,23 @@ pub(crate) fn listing(shared: &Shared) -> Result<Bytes, Failure> {
 fn json(document: &impl Serialize) -> Result<Bytes, Failure> {
     let bytes = serde_json::to_vec(document);
     bytes.map(Bytes::from).map_err(|error| Failure::new(wire::ErrorCode::Internal, error.to_string()))
+}
+
+fn volume_status(served: &Served) -> VolumeStatus {
+    let options = served.volume.options();
+    let (files_followed, tokens) = {
+        let profiles = locked(&served.profiles);
+        (profiles.files(), profiles.tokens())
+    };
+    VolumeStatus {
+        name: served.name.clone(),
+        id: format!("{:032x}", served.volume.id()),
+        writable: options.mode == volume::Mode::ReadWrite,
+        block_bytes: options.block_bytes,
+        journal_bytes: served.volume.journal_bytes(),
+        files_followed,
+        tokens,
+    }
 }
 
 fn image_status(image: &Published) -> ImageStatus {

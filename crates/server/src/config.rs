@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use store::Store;
 
-use crate::{Logger, Provider, ServerError};
+use crate::{Logger, Provider, ServerError, VolumeConfig};
 
 /// Where images are kept.
 #[derive(Clone)]
@@ -43,6 +43,8 @@ pub struct TlsFiles {
 pub struct Config {
     /// Where images, tags and what was learned are kept.
     pub store: StoreAt,
+    /// Folders that are served as volumes.
+    pub volumes: Vec<VolumeConfig>,
     /// The address to listen on; port 0 lets the system choose.
     pub listen: SocketAddr,
     /// Take encrypted connections, and only those.
@@ -111,6 +113,7 @@ impl Config {
     pub fn new(store: StoreAt, listen: SocketAddr) -> Config {
         Config {
             store,
+            volumes: Vec::new(),
             listen,
             tls: None,
             predict: predict::Config::default(),

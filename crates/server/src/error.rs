@@ -38,6 +38,22 @@ pub enum ServerError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A volume cannot be served.
+    #[error("volume {name}: {reason}")]
+    VolumeConfig {
+        /// Its name.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A volume cannot be opened.
+    #[error("volume {name}: {source}")]
+    Volume {
+        /// Its name.
+        name: String,
+        /// The cause.
+        source: volume::VolumeError,
+    },
     /// The operating system refuses threads, signals or timers.
     #[error("cannot start the server: {0}")]
     Runtime(std::io::Error),
@@ -45,7 +61,7 @@ pub enum ServerError {
 
 /// Why one request failed: what goes to the client in an error frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// For programs.
     pub code: ErrorCode,
     /// For people: names the thing and, where there is one, the next step.

@@ -7,6 +7,7 @@
 //! - `catalog`: names, tags, open images (`published`), uploads (`upload`);
 //! - `push`: the streams of one connection, fed from bundles (`bundle`) or compressed live;
 //! - `provider` and `blocks`: what is decoded in memory; `learned`: actions in the store; `device`: what each device has;
+//! - `volumes`: folders of mutable files beside the images, and the order in which their files are used;
 //! - `budget`, `metrics`, `admin`, `log`.
 //!
 //! Everything is bounded: see [`Config`]. A client can harm nothing but its own connection.
@@ -32,15 +33,17 @@ mod push;
 mod session;
 mod tls;
 mod upload;
+pub mod volumes;
 
 pub use accept::{Server, serve_blocking};
 pub use catalog::{ListedImage, Listing};
 pub use config::{Config, Shares, StoreAt, TlsFiles};
-pub use error::ServerError;
+pub use error::{Failure, ServerError};
 pub use log::{Level, Logger};
 pub use metrics::{Counter, Definition, Metrics};
 pub use name::Name;
 pub use provider::Provider;
+pub use volumes::VolumeConfig;
 
 #[cfg(test)]
 mod tests;

@@ -83,6 +83,10 @@ metrics! {
     pages_pushed, "pages", "Pages queued for pushing.";
     push_bytes, "bytes", "Encoded bytes queued for pushing.";
     pages_push_skipped, "pages", "Pages left out of a push because the device had them from us.";
+    volume_blocks_demanded, "blocks", "Data blocks of volumes sent because a client asked for them.";
+    volume_bytes_demanded, "bytes", "Encoded bytes of those blocks.";
+    volume_blocks_pushed, "blocks", "Data blocks of volumes queued for pushing.";
+    transactions, "transactions", "Transactions of volumes on stable storage.";
     metadata_bytes, "bytes", "Metadata sent to clients that opened an image.";
     blocks_decoded, "blocks", "Blocks decoded to build pages.";
     blocks_cached, "blocks", "Blocks found decoded in memory when pages were built.";

@@ -8,8 +8,10 @@
 //! The pieces come from the action's bundle if there is one and it fits ([`Pusher::choose`]), otherwise they are
 //! compressed live, leaving out pages that the device has from us already.
 
+mod blocks;
 mod hint;
 mod sequence;
+mod shares;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use crate::error::Failure;
 use crate::provider::Provider;
 use crate::published::Published;
 use crate::session::{Done, Images};
+pub(crate) use blocks::{BlockPusher, BuiltBlocks};
 pub(crate) use sequence::PAGE_BYTES_EXPECTED;
 use sequence::{Sequence, Source};
 

@@ -6,8 +6,10 @@
 
 mod hints;
 mod requests;
+mod throttle;
 mod touches;
 mod uploads;
+mod volumes;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,10 +26,14 @@ use crate::budget::Room;
 use crate::device::Device;
 use crate::error::Failure;
 use crate::published::Published;
-use crate::push::{Advice, Built, Pusher};
+use crate::push::{Advice, BlockPusher, Built, BuiltBlocks, Pusher};
 use crate::upload::{self, Command, Upload};
+use crate::volumes::Served;
+use throttle::Throttle;
+pub(crate) use volumes::OpenVolume;
+use volumes::{Postponed, VolumeDone};
 
-/// Images one connection may have open.
+/// Images and volumes one connection may have open.
 const IMAGES_MAX: usize = 64;
 
 /// Bytes taken from the socket at a time.
@@ -47,36 +53,75 @@ pub(crate) enum Done {
     Opened { request: RequestId, opened: Result<Arc<Published>, Failure> },
     /// A piece of a push was built.
     Built(Built),
+    /// A piece of a push of data blocks was built.
+    BuiltBlocks(BuiltBlocks),
+    /// A request to a volume was answered.
+    Volume(VolumeDone),
 }
 
-/// Images that this connection has open.
+/// Images and volumes that this connection has open. They share their numbers.
 #[derive(Default)]
 pub(crate) struct Images {
-    opened: Vec<Arc<Published>>,
+    opened: Vec<Open>,
+}
+
+enum Open {
+    Image(Arc<Published>),
+    Volume(Arc<OpenVolume>),
 }
 
 impl Images {
     fn get(&self, handle: ImageHandle) -> Option<&Arc<Published>> {
-        self.opened.get(handle.0 as usize)
+        match self.opened.get(handle.0 as usize)? {
+            Open::Image(image) => Some(image),
+            Open::Volume(_) => None,
+        }
+    }
+
+    fn volume(&self, handle: ImageHandle) -> Option<&Arc<OpenVolume>> {
+        match self.opened.get(handle.0 as usize)? {
+            Open::Image(_) => None,
+            Open::Volume(volume) => Some(volume),
+        }
+    }
+
+    fn volumes(&self) -> impl Iterator<Item = &Arc<OpenVolume>> {
+        self.opened.iter().filter_map(|open| match open {
+            Open::Image(_) => None,
+            Open::Volume(volume) => Some(volume),
+        })
+    }
+
+    /// The handle of a volume that is open.
+    fn volume_handle(&self, served: &Arc<Served>) -> Option<ImageHandle> {
+        let same = |open: &Open| matches!(open, Open::Volume(volume) if Arc::ptr_eq(&volume.served, served));
+        self.opened.iter().position(same).map(|index| ImageHandle(index as u32))
+    }
+
+    /// Gives a volume a handle. `None` if there are too many.
+    fn add_volume(&mut self, volume: Arc<OpenVolume>) -> Option<ImageHandle> {
+        self.add(Open::Volume(volume))
+    }
+
+    fn add(&mut self, open: Open) -> Option<ImageHandle> {
+        if self.opened.len() >= IMAGES_MAX {
+            return None;
+        }
+        self.opened.push(open);
+        Some(ImageHandle(self.opened.len() as u32 - 1))
     }
 
     /// The handle of an image, given at the first time. `None` if there are too many.
     fn handle(&mut self, image: &Arc<Published>) -> Option<ImageHandle> {
-        let known = self.opened.iter().position(|opened| opened.id == image.id);
-        if known.is_none() && self.opened.len() >= IMAGES_MAX {
-            return None;
-        }
-        let index = known.unwrap_or_else(|| {
-            self.opened.push(image.clone());
-            self.opened.len() - 1
-        });
-        Some(ImageHandle(index as u32))
+        self.by_id(image.id).map(|(handle, _)| handle).or_else(|| self.add(Open::Image(image.clone())))
     }
 
     /// An image with its handle.
     pub fn by_id(&self, id: ImageId) -> Option<(ImageHandle, Arc<Published>)> {
-        let index = self.opened.iter().position(|image| image.id == id)?;
-        Some((ImageHandle(index as u32), self.opened[index].clone()))
+        self.opened.iter().enumerate().find_map(|(index, open)| match open {
+            Open::Image(image) if image.id == id => Some((ImageHandle(index as u32), image.clone())),
+            _ => None,
+        })
     }
 }
 
@@ -93,6 +138,10 @@ struct Session {
     images: Images,
     device: Option<Arc<Device>>,
     pusher: Option<Pusher>,
+    blocks: Option<BlockPusher>,
+    /// Demands that wait for a piece that is being built.
+    postponed: Vec<Postponed>,
+    throttle: Throttle,
     done: UnboundedSender<Done>,
     advice: UnboundedSender<Advice>,
     reports: tokio::sync::mpsc::Sender<(RequestId, upload::Event)>,
@@ -119,6 +168,9 @@ where
         images: Images::default(),
         device: None,
         pusher: None,
+        blocks: None,
+        postponed: Vec::new(),
+        throttle: Throttle::default(),
         done,
         advice,
         reports,
@@ -138,6 +190,7 @@ where
         shared.metrics.connections_failed.one();
         shared.log.warning(format_args!("{peer}: connection closed: {error}"));
     }
+    session.release_leases();
     drop(session);
     if !peer_left {
         let _ = tokio::time::timeout(Duration::from_secs(2), farewell(stream, &rest)).await;
@@ -170,11 +223,21 @@ impl Session {
             if let Some(pusher) = &mut self.pusher {
                 pusher.pump(&mut self.wire, left);
             }
+            if let Some(pusher) = &mut self.blocks {
+                pusher.pump(&self.wire, left);
+            }
+            let mut opens = None;
             if written == out.len() {
                 out.clear();
                 written = 0;
-                self.wire.transmit(self.shared.now(), &mut out, WRITE_BYTES);
-                self.release();
+                let now = self.shared.now();
+                let allowed = self.throttle.allowed(now, WRITE_BYTES);
+                if allowed > 0 {
+                    self.throttle.spend(self.wire.transmit(now, &mut out, allowed));
+                    self.release();
+                } else {
+                    opens = self.throttle.opens(now).map(|moment| self.shared.instant(moment));
+                }
             }
             if self.closed.is_some() {
                 self.wire.transmit(self.shared.now(), &mut out, usize::MAX);
@@ -210,6 +273,7 @@ impl Session {
                 _ = stopped.changed() => {
                     self.wire.shut_down(ErrorCode::Shutdown, "the server is going down");
                 }
+                () = until(opens), if opens.is_some() => {}
                 () = until(deadline), if deadline.is_some() => drop(self.wire.tick(self.shared.now())),
             }
         }
@@ -260,14 +324,18 @@ impl Session {
                 if let Some(pusher) = &mut self.pusher {
                     pusher.stopped(stream);
                 }
+                if let Some(pusher) = &mut self.blocks {
+                    pusher.stopped(stream);
+                }
             }
             ServerEvent::PutMeta { request, offset, bytes } => {
                 self.command(request, Command::Meta { offset, bytes });
             }
             ServerEvent::PutBlock { request, block, bytes } => self.command(request, Command::Block { block, bytes }),
             ServerEvent::PutCommit { request } => self.command(request, Command::Commit),
-            // Of a volume that was never opened, or a wish of the device.
-            ServerEvent::FileClose { .. } | ServerEvent::FileShare { .. } | ServerEvent::RateLimit { .. } => {}
+            ServerEvent::FileClose { volume, file } => self.close_file(volume, file),
+            ServerEvent::FileShare { volume, file, share } => self.share_file(volume, file, share),
+            ServerEvent::RateLimit { bytes_per_second } => self.throttle.set(bytes_per_second, self.shared.now()),
             ServerEvent::Closed(error) => self.closed = Some(error),
         }
     }
@@ -276,6 +344,7 @@ impl Session {
         let device = self.shared.devices.join(hello.device);
         self.pusher =
             Some(Pusher::new(self.shared.clone(), device.clone(), self.number, self.done.clone(), self.advice.clone()));
+        self.blocks = Some(BlockPusher::new(self.shared.clone(), self.done.clone()));
         self.device = Some(device);
     }
 
@@ -303,6 +372,13 @@ impl Session {
                 if let Err(failure) = answered {
                     self.fail(request, &failure);
                 }
+            }
+            Done::Volume(done) => self.take_volume_done(done),
+            Done::BuiltBlocks(built) => {
+                if let Some(pusher) = &mut self.blocks {
+                    pusher.built(&mut self.wire, built);
+                }
+                self.resume_postponed();
             }
             Done::Built(built) => {
                 if let Some(pusher) = &mut self.pusher {

@@ -112,6 +112,8 @@ pub const WINDOW_BYTES_START: u64 = 128 << 10;
 pub const WINDOW_BYTES_MIN: u64 = 48 << 10;
 /// Largest in-flight push window: 1 Gbit/s at 33 ms.
 pub const WINDOW_BYTES_MAX: u64 = 4 << 20;
+/// Push bytes of volumes under way as long as the link is unknown: half a second of 128 kbit/s, which is what a demand waits for.
+pub const VOLUME_WINDOW_BYTES_START: u64 = 8 << 10;
 /// Push bytes that may stand ready behind a full window: one raw segment, so that a credit finds work.
 pub const PUSH_READY_BYTES: u64 = 128 << 10;
 

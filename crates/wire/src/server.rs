@@ -325,7 +325,7 @@ impl ServerConnection {
         if self.control.len() >= CONTROL_FRAMES_MAX / 2 {
             return Err(Refused::Full { what: "control frames the client did not read", max: CONTROL_FRAMES_MAX / 2 });
         }
-        let stream = self.push.start()?;
+        let stream = self.push.start(push.encoding == PushEncoding::Volume)?;
         self.control.push(None, encode::server(&ServerMessage::PushStart { stream, push }));
         Ok(stream)
     }

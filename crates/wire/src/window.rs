@@ -10,6 +10,9 @@
 //! measured while pushing includes our own queue, so when the least one is old the window is set to half the product
 //! for about one round trip and the least value seen then is taken.
 //!
+//! Data blocks of volumes have a window of their own: without a least size, since a demand must not wait behind it on a thin
+//! link, and with two frames at least.
+//!
 //! Units: bytes of whole frames, microseconds. Called by the push queue of `ServerConnection`.
 
 use std::collections::VecDeque;
@@ -17,7 +20,7 @@ use std::time::Duration;
 
 use units::Moment;
 
-use crate::format::{WINDOW_BYTES_MIN, WINDOW_BYTES_START};
+use crate::format::{VOLUME_WINDOW_BYTES_START, WINDOW_BYTES_MIN, WINDOW_BYTES_START};
 
 /// Rounds (window after window) over which the best rate counts: long enough to bridge a burst of demand replies.
 const RATE_ROUNDS: u64 = 10;
@@ -93,6 +96,17 @@ impl Window {
             return (product / 2).clamp(1, self.bytes_max.max(1));
         }
         (product + product / 2).max(WINDOW_BYTES_MIN).min(self.bytes_max)
+    }
+
+    /// Bytes of volumes that may be under way, while `frame_bytes_max` is the largest frame there: on a thin link no more than the
+    /// link holds, so that a demand waits for a frame or two, and at least two frames, so that the link never idles between them.
+    pub fn volume_bytes(&self, frame_bytes_max: u64) -> u64 {
+        let (Some(rate), Some((round_trip, _))) = (self.rate(), self.round_trip) else {
+            return VOLUME_WINDOW_BYTES_START.min(self.bytes_max);
+        };
+        let product = (rate as u128 * round_trip.as_micros() / 1_000_000) as u64;
+        let wanted = if self.probe.is_some() { product / 2 } else { (product + product / 2).max(frame_bytes_max + 1) };
+        wanted.clamp(1, self.bytes_max.max(1))
     }
 
     /// Best delivery rate of the last rounds, in bytes a second.

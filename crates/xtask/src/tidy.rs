@@ -62,7 +62,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("image", &["codec"]),
     ("erofs", &["image"]),
     ("pack", &["image", "codec", "elf", "host", "profile"]),
-    ("server", &["store", "image", "wire", "predict", "profile", "codec"]),
+    ("server", &["store", "volume", "image", "wire", "predict", "profile", "codec"]),
     ("client", &["wire", "image", "codec", "host"]),
     ("mount", &["client", "erofs", "host", "image"]),
     ("bench", &["disk", "image", "pack", "predict", "profile", "trace"]),

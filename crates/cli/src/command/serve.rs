@@ -1,5 +1,7 @@
 //! `runnel serve`.
 
+mod volume;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,6 +19,13 @@ pub struct Args {
     /// Address to listen on; port 0 lets the system choose
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:7327")]
     listen: SocketAddr,
+
+    /// Serve a folder of data files as a volume, read only unless it says rw; can be given several times
+    ///
+    /// BLOCK is the size of a data block, a power of two from 512 to 64K (default 4K). A volume that may be written keeps its
+    /// journal in DIR/.runnel, or in the folder given here. QUOTA limits the sum of all file sizes.
+    #[arg(long, value_name = "NAME=DIR[:ro|rw][,block=BLOCK][,journal=DIR][,quota=QUOTA]")]
+    volume: Vec<volume::VolumeArg>,
 
     /// Take encrypted connections only (runnels://), with this certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -139,9 +148,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     config.learning = !args.no_learn;
     config.provider = if args.no_bundles { Provider::NvAsync } else { args.provider.into() };
     config.uploads = !args.read_only;
+    config.volumes = args.volume.iter().map(|volume| volume.0.clone()).collect();
     let mut written = Ok(());
     server::serve_blocking(config, |address| {
         eprintln!("serving {} on {address}", args.store.display());
+        for volume::VolumeArg(volume) in &args.volume {
+            let access = if volume.writable { "for reading and writing" } else { "for reading" };
+            eprintln!("serving {} as volume {} {access}", volume.folder.display(), volume.name);
+        }
         if let Some(file) = &args.ready_file {
             written = std::fs::write(file, format!("{address}\n")).with_context(|| file.display().to_string());
         }

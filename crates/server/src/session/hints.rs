@@ -8,6 +8,9 @@ use super::Session;
 impl Session {
     pub(super) fn take_hint(&mut self, handle: ImageHandle, token: Token, mut pages: Vec<PageId>) {
         self.shared.metrics.hints.one();
+        if let Some(open) = self.images.volume(handle).cloned() {
+            return self.hint_blocks(handle, &open, token, &pages);
+        }
         // A hint for an image that was never opened is of no use to anybody.
         let (Some(image), Some(pusher)) = (self.images.get(handle).cloned(), &mut self.pusher) else { return };
         pages.retain(|page| image.is_stored(*page));

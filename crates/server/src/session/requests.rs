@@ -35,11 +35,8 @@ impl Session {
                 self.answer(request, wire::format::FRAME_BYTES_MAX_WRITTEN, work);
                 Ok(())
             }
-            Request::VolumeOpen { name } => {
-                let text = format!("{name} is not a volume of this server");
-                Err(Failure::new(ErrorCode::NotFound, text))
-            }
-            Request::Volume { .. } => Err(Failure::new(ErrorCode::BadRequest, "the volume was not opened")),
+            Request::VolumeOpen { name } => self.open_volume(request, &name),
+            Request::Volume { volume, ask } => self.ask_volume(request, volume, ask),
             Request::PutOpen { name, file_bytes, metadata_offset, metadata_bytes } => {
                 let config = &self.shared.config;
                 let announced = Announced::check(config, &name, file_bytes, metadata_offset, metadata_bytes)?;
@@ -92,7 +89,7 @@ impl Session {
 
     pub(super) fn opened(&mut self, request: RequestId, image: &Arc<Published>) -> Result<(), Failure> {
         let handle = self.images.handle(image).ok_or_else(|| {
-            Failure::new(ErrorCode::Busy, format!("a connection can have at most {IMAGES_MAX} images open"))
+            Failure::new(ErrorCode::Busy, format!("a connection has at most {IMAGES_MAX} images and volumes"))
         })?;
         let region = image.metadata.metadata_region();
         let reply = Reply::Opened {

@@ -58,6 +58,10 @@ impl Session {
     }
 
     pub(super) fn take_touches(&mut self, handle: ImageHandle, token: Token, pages: &[PageId]) {
+        if let Some(open) = self.images.volume(handle).cloned() {
+            self.shared.metrics.pages_touched.add(pages.len() as u64);
+            return self.touch_blocks(handle, &open, token, pages);
+        }
         // A touch of an image that was never opened is of no use to anybody.
         let Some(image) = self.images.get(handle).cloned() else { return };
         let pages: Vec<PageId> = pages.iter().copied().filter(|page| image.has_page(*page)).collect();
@@ -86,6 +90,9 @@ impl Session {
     pub(super) fn take_token_end(&mut self, handle: ImageHandle, token: Token) {
         if token == ANONYMOUS {
             return;
+        }
+        if let Some(open) = self.images.volume(handle).cloned() {
+            return self.end_blocks(handle, &open, token);
         }
         let Some(image) = self.images.get(handle).cloned() else { return };
         if self.shared.config.learning {

@@ -47,12 +47,14 @@ pub enum ErrorCode {
     Denied,
     /// The file that was opened is not at its path any more.
     Stale,
+    /// A later transaction of the device was committed, and this one was not, or so long ago that nobody remembers.
+    Outdated,
     /// A code of a later version.
     Unknown(u16),
 }
 
 impl ErrorCode {
-    const CODES: [(u16, ErrorCode); 22] = [
+    const CODES: [(u16, ErrorCode); 23] = [
         (1, ErrorCode::NotFound),
         (2, ErrorCode::BadRequest),
         (3, ErrorCode::Busy),
@@ -75,6 +77,7 @@ impl ErrorCode {
         (20, ErrorCode::ReadOnly),
         (21, ErrorCode::Denied),
         (22, ErrorCode::Stale),
+        (23, ErrorCode::Outdated),
     ];
 
     /// The code with this number; every number has one.

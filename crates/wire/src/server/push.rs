@@ -11,6 +11,7 @@ use crate::format::{
     PUSH_BYTES_MAX, PUSH_FRAMES_MAX, PUSH_PAGES_MAX, PUSH_QUEUE_BYTES_MAX, PUSH_READY_BYTES, STREAMS_MAX,
 };
 use crate::message::{PushEndReason, PushPiece, ServerMessage};
+use crate::server::{ServerConnection, State};
 use crate::window::{Stamp, Window};
 
 /// Where a page of a stream is.
@@ -38,10 +39,15 @@ pub(crate) struct PushQueue {
     queued_bytes: usize,
     in_flight_bytes: u64,
     in_flight_frames: usize,
+    /// The part of `queued_bytes` and `in_flight_bytes` that is of volumes.
+    volume_queued_bytes: usize,
+    volume_in_flight_bytes: u64,
 }
 
 #[derive(Debug, Default)]
 struct Stream {
+    /// It carries blocks of a volume.
+    volume: bool,
     /// Set when no further frame is accepted; the end follows the last queued frame.
     ending: Option<PushEndReason>,
     queued: usize,
@@ -53,6 +59,7 @@ struct Stream {
 #[derive(Debug)]
 struct Queued {
     stream: StreamId,
+    volume: bool,
     pages: Vec<PageId>,
     frame: Frame,
 }
@@ -82,17 +89,20 @@ impl PushQueue {
             queued_bytes: 0,
             in_flight_bytes: 0,
             in_flight_frames: 0,
+            volume_queued_bytes: 0,
+            volume_in_flight_bytes: 0,
         }
     }
 
-    pub fn start(&mut self) -> Result<StreamId, Refused> {
+    /// Starts a stream of an image or a volume.
+    pub fn start(&mut self, volume: bool) -> Result<StreamId, Refused> {
         if self.live >= STREAMS_MAX {
             return Err(Refused::Full { what: "push streams", max: STREAMS_MAX });
         }
         let number = self.last.checked_add(1).ok_or(Refused::Full { what: "streams", max: u32::MAX as usize })?;
         self.last = number;
         self.live += 1;
-        self.streams.insert(number, Stream::default());
+        self.streams.insert(number, Stream { volume, ..Stream::default() });
         Ok(StreamId(number))
     }
 
@@ -110,10 +120,13 @@ impl PushQueue {
             return Err(Refused::Full { what: "push frames", max: PUSH_FRAMES_MAX });
         }
         let state = self.streams.get_mut(&piece.stream.0).filter(|state| state.ending.is_none());
-        state.ok_or(Refused::UnknownStream(piece.stream))?.queued += 1;
+        let state = state.ok_or(Refused::UnknownStream(piece.stream))?;
+        state.queued += 1;
+        let volume = state.volume;
         let frame = encode::push(&piece);
         self.queued_bytes += frame.bytes();
-        self.queue.push_back(Queued { stream: piece.stream, pages: piece.pages, frame });
+        self.volume_queued_bytes += if volume { frame.bytes() } else { 0 };
+        self.queue.push_back(Queued { stream: piece.stream, volume, pages: piece.pages, frame });
         Ok(())
     }
 
@@ -131,26 +144,49 @@ impl PushQueue {
         if state.ending.is_some() && state.queued == 0 {
             return None;
         }
-        state.queued = 0;
         state.ending = Some(reason);
-        let before = self.queued_bytes;
-        self.queue.retain(|queued| queued.stream != stream);
-        self.queued_bytes = self.queue.iter().map(|queued| queued.frame.bytes()).sum();
-        let dropped = before - self.queued_bytes;
+        let dropped = self.retain(stream, |_| false);
         Some((self.close(stream, reason), dropped))
     }
 
-    /// The next frame, if the window lets one go.
-    pub fn take(&mut self, now: Moment) -> Option<Taken> {
-        if self.in_flight_bytes >= self.window.bytes() {
-            return None;
+    /// Drops queued frames of the stream, unless `keep` wants their pages; returns their bytes.
+    pub fn retain(&mut self, stream: StreamId, keep: impl Fn(&[PageId]) -> bool) -> usize {
+        let (before, frames) = (self.queued_bytes, self.queue.len());
+        self.queue.retain(|queued| queued.stream != stream || keep(&queued.pages));
+        self.queued_bytes = self.queue.iter().map(|queued| queued.frame.bytes()).sum();
+        let volumes = self.queue.iter().filter(|queued| queued.volume);
+        self.volume_queued_bytes = volumes.map(|queued| queued.frame.bytes()).sum();
+        if let Some(state) = self.streams.get_mut(&stream.0) {
+            state.queued -= frames - self.queue.len();
         }
-        let Some(Queued { stream, pages, frame }) = self.queue.pop_front() else {
+        before - self.queued_bytes
+    }
+
+    /// Bytes of volumes that may be under way.
+    fn volume_window_bytes(&self) -> u64 {
+        let volumes = self.streams.values().filter(|stream| stream.volume);
+        let largest = volumes.flat_map(|stream| &stream.sent).map(|sent| sent.bytes).max();
+        self.window.volume_bytes(largest.unwrap_or(0))
+    }
+
+    /// The next frame, if a window lets one go. Frames of images and of volumes overtake each other when only one of their windows
+    /// is open.
+    pub fn take(&mut self, now: Moment) -> Option<Taken> {
+        let image_open = self.in_flight_bytes < self.window.bytes();
+        let volume_open = self.volume_in_flight_bytes < self.volume_window_bytes();
+        let open = |queued: &Queued| if queued.volume { volume_open } else { image_open };
+        if self.queue.is_empty() && (image_open || volume_open) {
             self.window.idle(self.in_flight_bytes);
             return None;
-        };
+        }
+        let at = self.queue.iter().position(open)?;
+        let Queued { stream, volume, pages, frame } = self.queue.remove(at)?;
         let bytes = frame.bytes() as u64;
         self.queued_bytes -= frame.bytes();
+        if volume {
+            self.volume_queued_bytes -= frame.bytes();
+            self.volume_in_flight_bytes += bytes;
+        }
         let stamp = self.window.sent(now, self.in_flight_bytes);
         self.in_flight_bytes += bytes;
         self.in_flight_frames += 1;
@@ -178,6 +214,7 @@ impl PushQueue {
             return Err(overrun(in_flight));
         }
         self.in_flight_bytes -= found;
+        self.volume_in_flight_bytes -= if state.volume { found } else { 0 };
         state.credited += found;
         while let Some(front) = state.sent.front().filter(|front| front.bytes <= state.credited) {
             self.window.credited(now, front.stamp, front.bytes, self.in_flight_bytes);
@@ -220,6 +257,16 @@ impl PushQueue {
         wanted.saturating_sub(self.in_flight_bytes + self.queued_bytes as u64) as usize
     }
 
+    /// The same for volumes: what their window lets go, and one frame that stands ready, so that a touch which decides between
+    /// ways finds little queued.
+    pub fn volume_room(&self) -> usize {
+        if self.queue.len() + self.in_flight_frames >= PUSH_FRAMES_MAX {
+            return 0;
+        }
+        let window = self.volume_window_bytes().saturating_sub(self.volume_in_flight_bytes) as usize;
+        window.saturating_sub(self.volume_queued_bytes).max(usize::from(self.volume_queued_bytes == 0))
+    }
+
     pub fn queued_bytes(&self) -> usize {
         self.queued_bytes
     }
@@ -235,5 +282,23 @@ impl PushQueue {
             self.streams.remove(&stream.0);
         }
         ServerMessage::PushEnd { stream, reason }
+    }
+}
+
+// volumes
+impl ServerConnection {
+    /// Push bytes of volumes that the server should queue now. 0 if the device wants no push.
+    pub fn volume_push_room(&self) -> usize {
+        let wanted = matches!(self.state, State::Ready) && self.hello.is_some_and(|hello| hello.push_bytes_max > 0);
+        if wanted { self.push.volume_room() } else { 0 }
+    }
+
+    /// Drops what is queued of a stream, unless `keep` wants the pages of a frame. A frame that was handed out, even in part,
+    /// cannot be recalled.
+    pub fn retain_pushes(&mut self, stream: StreamId, keep: impl Fn(&[PageId]) -> bool) {
+        // One that is ending stays, so that its end comes behind its last frame.
+        if self.push.streams.get(&stream.0).is_some_and(|state| state.ending.is_none()) {
+            self.traffic.push_bytes_dropped += self.push.retain(stream, keep) as u64;
+        }
     }
 }

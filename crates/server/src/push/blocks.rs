@@ -1,0 +1,554 @@
+//! Pushes of data blocks: what profiles, hints and reading ahead foresee for the files that a connection has open.
+//!
+//! A *course* is what one program is sent of one file: the parts of the file with their shares of the link (`shares`), each with
+//! blocks that are needed soon and, if the profile has stages, all its others. The next piece is read and compressed on a
+//! blocking thread when the wire has room for one: blocks of one file and version, one block on a thin link, so that a demand
+//! never waits long. When a touch shows that the program goes another way, what is foreseen now takes the place of what was
+//! foreseen before, and what is queued goes only if it is not foreseen any more.
+//!
+//! All pieces for one program of one volume are one stream, which lives until the program ends. Blocks that the
+//! device has from us are left out; like [`crate::device`], that is a guess, and a demand for one corrects it.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use profile::flow::Stage;
+use tokio::sync::mpsc::UnboundedSender;
+use units::{ActionId, InodeId, PageId, SegmentIndex, StreamId, Token};
+use volume::FileId;
+use wire::volume::{Share, VolumePiece};
+use wire::{ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, PushPosition, ServerConnection};
+
+use super::shares::{Class, Clock, Part};
+use crate::accept::Shared;
+use crate::blocks::locked;
+use crate::budget::Room;
+use crate::error::Failure;
+use crate::session::{Done, OpenVolume};
+use crate::volumes::{Foreseen, answer};
+
+/// Courses of one connection; the one that was foreseen longest ago goes.
+const COURSES_MAX: usize = 128;
+
+/// Streams of one connection for volumes, beside those of images.
+const STREAMS_MAX: usize = 24;
+
+/// Blocks that wait in all courses of a connection: of more, the background is left to demand.
+const WAITING_MAX: usize = 1 << 18;
+
+/// Blocks remembered as being with the device, of all files of a connection; beyond, all are forgotten.
+const HAD_MAX: usize = 1 << 17;
+
+/// Demands for blocks that were sent after which a file counts as dropped by the device.
+const LOSSES_MAX: u32 = 3;
+
+/// A piece holds what the link carries in this part of a second.
+const PIECES_PER_SECOND: u64 = 50;
+
+/// Bytes of data in one piece, at most: what the wire takes.
+const PIECE_BYTES_MAX: usize = 128 << 10;
+
+/// Blocks that the device has of one file.
+#[derive(Default)]
+struct Had {
+    version: u64,
+    blocks: HashSet<u32>,
+    losses: u32,
+}
+
+/// What one program is sent of one file.
+struct Course {
+    volume: ImageHandle,
+    open: Arc<OpenVolume>,
+    token: Token,
+    file: InodeId,
+    id: FileId,
+    /// The part of each stage, then that of all other blocks; only the last one while the device says what the file gets.
+    parts: Vec<Part>,
+    /// Stages of the profile, and bytes of its blocks.
+    stages: Vec<Stage>,
+    stage_block_bytes: u64,
+    /// When it was foreseen last.
+    used: u64,
+}
+
+struct Stream {
+    volume: ImageHandle,
+    token: Token,
+    stream: StreamId,
+    used: u64,
+}
+
+/// A piece that was built.
+pub(crate) struct BuiltBlocks {
+    pages: Vec<PageId>,
+    piece: Result<VolumePiece, Failure>,
+    room: Option<Room>,
+}
+
+/// A piece that is being built.
+struct Building {
+    volume: ImageHandle,
+    token: Token,
+    file: InodeId,
+    id: FileId,
+    pages: Vec<PageId>,
+}
+
+/// The pushes of data blocks of one connection.
+pub(crate) struct BlockPusher {
+    shared: Arc<Shared>,
+    done: UnboundedSender<Done>,
+    courses: Vec<Course>,
+    streams: Vec<Stream>,
+    /// What the device said of files.
+    file_shares: HashMap<(ImageHandle, InodeId), Share>,
+    had: HashMap<(ImageHandle, FileId), Had>,
+    building: Option<Building>,
+    clock: Clock,
+    uses: u64,
+    held: Room,
+}
+
+impl BlockPusher {
+    pub fn new(shared: Arc<Shared>, done: UnboundedSender<Done>) -> BlockPusher {
+        let held = shared.pushes.nothing();
+        BlockPusher {
+            shared,
+            done,
+            courses: Vec::new(),
+            streams: Vec::new(),
+            file_shares: HashMap::new(),
+            had: HashMap::new(),
+            building: None,
+            clock: Clock::default(),
+            uses: 0,
+            held,
+        }
+    }
+
+    /// A program opened a file: its first blocks are foreseen, and all its stages.
+    pub fn opened(&mut self, volume: ImageHandle, open: &Arc<OpenVolume>, token: Token, file: InodeId, id: FileId) {
+        let (first, parts) = {
+            let profiles = locked(&open.served.profiles);
+            (profiles.first(id), profiles.parts(id))
+        };
+        if first.blocks.is_empty() {
+            return;
+        }
+        let waiting: usize = self.courses.iter().flat_map(|course| &course.parts).map(Part::len).sum();
+        let course = self.course(volume, open, token, file, id);
+        let more: usize = parts.iter().map(|part| part.blocks.len()).sum();
+        if waiting + more <= WAITING_MAX {
+            for part in parts {
+                part.blocks.into_iter().for_each(|block| course.add_far(block, &open.served));
+            }
+        }
+        for (_, block) in first.blocks {
+            course.order(block, &open.served);
+        }
+    }
+
+    /// Acts on what follows from a touch of a program.
+    pub fn foreseen(
+        &mut self,
+        wire: &mut ServerConnection,
+        volume: ImageHandle,
+        open: &Arc<OpenVolume>,
+        token: Token,
+        foreseen: Foreseen,
+    ) {
+        // Files that this connection has not open are none of its business.
+        let known = |number: InodeId| {
+            let id = locked(&open.served.profiles).file(number)?;
+            Some((locked(&open.files).number(id)?, id))
+        };
+        let mut files: HashMap<InodeId, Option<(InodeId, FileId)>> = HashMap::new();
+        let mut wanted = HashSet::new();
+        let mut ordered = Vec::new();
+        for (number, block) in foreseen.blocks {
+            if let Some((file, id)) = *files.entry(number).or_insert_with(|| known(number)) {
+                wanted.insert(PageId::new(file, block));
+                ordered.push((file, id, block));
+            }
+        }
+        if foreseen.begins {
+            let mine = |course: &&mut Course| course.volume == volume && course.token == token;
+            for course in self.courses.iter_mut().filter(mine) {
+                course.parts.iter_mut().for_each(Part::forget_near);
+            }
+            self.drop_unwanted(wire, volume, token, &wanted);
+        }
+        for (file, id, block) in ordered {
+            self.course(volume, open, token, file, id).order(block, &open.served);
+        }
+    }
+
+    /// Takes back what is queued for a program and not foreseen any more. What has stages is background, and stays.
+    fn drop_unwanted(
+        &mut self,
+        wire: &mut ServerConnection,
+        volume: ImageHandle,
+        token: Token,
+        wanted: &HashSet<PageId>,
+    ) {
+        let mine = |stream: &&Stream| stream.volume == volume && stream.token == token;
+        let Some(stream) = self.streams.iter().find(mine).map(|stream| stream.stream) else { return };
+        let staged: HashSet<InodeId> = self
+            .courses
+            .iter()
+            .filter(|course| course.volume == volume && course.token == token && !course.stages.is_empty())
+            .map(|course| course.file)
+            .collect();
+        let dropped = RefCell::new(Vec::new());
+        wire.retain_pushes(stream, |pages| {
+            let keep = pages.iter().any(|page| wanted.contains(page) || staged.contains(&page.inode));
+            if !keep {
+                dropped.borrow_mut().extend_from_slice(pages);
+            }
+            keep
+        });
+        let courses = &self.courses;
+        for page in dropped.into_inner() {
+            let file = courses.iter().find(|course| course.volume == volume && course.file == page.inode);
+            if let Some(had) = file.and_then(|course| self.had.get_mut(&(volume, course.id))) {
+                had.blocks.remove(&page.index);
+            }
+        }
+    }
+
+    /// Blocks that the device asks for in advance: background, unless it said what the file gets.
+    pub fn hint(&mut self, volume: ImageHandle, open: &Arc<OpenVolume>, token: Token, pages: &[PageId]) -> usize {
+        let mut taken = 0;
+        for page in pages {
+            let Some((_, id)) = locked(&open.files).get(page.inode) else { continue };
+            // What the device has is for the device to say.
+            if let Some(had) = self.had.get_mut(&(volume, id)) {
+                had.blocks.remove(&page.index);
+            }
+            let shared = self.file_shares.contains_key(&(volume, page.inode));
+            let course = self.course(volume, open, token, page.inode, id);
+            if course.stages.is_empty() && course.parts.iter().all(Part::is_empty) && !shared {
+                course.parts.iter_mut().for_each(|part| part.class = Class::Rest);
+            }
+            course.order(page.index, &open.served);
+            taken += 1;
+        }
+        taken
+    }
+
+    /// The device says what a file gets of the link.
+    pub fn share(&mut self, volume: ImageHandle, file: InodeId, share: Share) {
+        self.file_shares.insert((volume, file), share);
+        self.set_share(volume, file, share);
+    }
+
+    fn set_share(&mut self, volume: ImageHandle, file: InodeId, share: Share) {
+        for course in self.courses.iter_mut().filter(|course| course.volume == volume && course.file == file) {
+            course.overrule(share);
+        }
+    }
+
+    /// The file is not open any more.
+    pub fn closed(&mut self, volume: ImageHandle, file: InodeId) {
+        self.courses.retain(|course| course.volume != volume || course.file != file);
+        self.file_shares.remove(&(volume, file));
+    }
+
+    /// The program ended.
+    pub fn ended(&mut self, wire: &mut ServerConnection, volume: ImageHandle, token: Token) {
+        self.courses.retain(|course| course.volume != volume || course.token != token);
+        let mine = |stream: &Stream| stream.volume == volume && stream.token == token;
+        if let Some(at) = self.streams.iter().position(mine) {
+            wire.cancel_push(self.streams.remove(at).stream, PushEndReason::TokenEnded);
+        }
+    }
+
+    /// The device does not want the stream: nothing more comes until a touch foresees something again.
+    pub fn stopped(&mut self, stream: StreamId) {
+        if let Some(at) = self.streams.iter().position(|known| known.stream == stream) {
+            let Stream { volume, token, .. } = self.streams.remove(at);
+            self.courses.retain(|course| course.volume != volume || course.token != token);
+            // What was dropped of its queue is not with the device; nobody knows how much that was.
+            self.had.retain(|(of, _), _| *of != volume);
+            self.shared.metrics.pushes_cancelled.one();
+        }
+    }
+
+    /// The device asks for blocks, and is sent them now.
+    pub fn demanded(&mut self, volume: ImageHandle, id: FileId, blocks: &[PageId]) {
+        self.make_room();
+        let had = self.had.entry((volume, id)).or_default();
+        if blocks.first().is_some_and(|touched| had.blocks.contains(&touched.index)) {
+            had.losses += 1;
+            if had.losses >= LOSSES_MAX {
+                (had.losses, had.blocks) = Default::default();
+            }
+        }
+        had.blocks.extend(blocks.iter().map(|block| block.index));
+    }
+
+    /// A file has this version now, as the device knows: blocks of others are not what it has.
+    pub fn version(&mut self, volume: ImageHandle, id: FileId, version: u64, by_device: bool) {
+        if let Some(had) = self.had.get_mut(&(volume, id)) {
+            if had.version != version && had.version != 0 && !by_device {
+                had.blocks.clear();
+            }
+            had.version = version;
+        }
+    }
+
+    /// Whether a block is being read for a piece: it will be on the way in a moment.
+    pub fn is_building(&self, volume: ImageHandle, block: PageId) -> bool {
+        let building = self.building.as_ref().filter(|building| building.volume == volume);
+        building.is_some_and(|building| building.pages.contains(&block))
+    }
+
+    /// The stream that brings all of `blocks` soon: they were sent and are not credited, or leave within the window.
+    pub fn on_the_way(&self, wire: &ServerConnection, volume: ImageHandle, blocks: &[PageId]) -> Option<StreamId> {
+        let room = wire.push_window_bytes() as usize;
+        let soon = |stream: StreamId, block: &PageId| match wire.push_position(stream, *block) {
+            PushPosition::Sent => true,
+            PushPosition::Queued { bytes_ahead } => bytes_ahead <= room,
+            PushPosition::Absent => false,
+        };
+        let mine = self.streams.iter().filter(|stream| stream.volume == volume).map(|stream| stream.stream);
+        mine.into_iter().find(|stream| blocks.iter().all(|block| soon(*stream, block)))
+    }
+
+    /// Builds the next piece if the wire has room for it and no more than `bytes_max` are queued.
+    pub fn pump(&mut self, wire: &ServerConnection, bytes_max: usize) {
+        self.held.shrink_to(wire.queued_push_bytes());
+        if self.building.is_some() || self.courses.is_empty() {
+            return;
+        }
+        if wire.volume_push_room() == 0 || self.held.bytes() >= bytes_max {
+            return;
+        }
+        while let Some((at, part)) = self.choose() {
+            let block_bytes = self.courses[at].open.served.volume.options().block_bytes as usize;
+            let rate = wire.push_rate().unwrap_or(0);
+            let bytes = ((rate / PIECES_PER_SECOND) as usize).clamp(block_bytes, PIECE_BYTES_MAX);
+            let count = (bytes / block_bytes).clamp(1, wire::format::PUSH_PAGES_MAX);
+            let pages = self.take(at, part, count);
+            if !pages.is_empty() {
+                let mut parts = next_parts(&mut self.courses);
+                let index = parts.iter().position(|(course, of, _)| (*course, *of) == (at, part));
+                let mut open: Vec<&mut Part> = parts.iter_mut().map(|(_, _, part)| &mut **part).collect();
+                if let Some(index) = index {
+                    self.clock.charge(&mut open, index, pages.len() * block_bytes);
+                }
+                self.build(at, pages, block_bytes);
+                return;
+            }
+        }
+    }
+
+    /// The course, and its part, that sends now.
+    fn choose(&mut self) -> Option<(usize, usize)> {
+        let now = self.shared.now();
+        let mut parts = next_parts(&mut self.courses);
+        let mut open: Vec<&mut Part> = parts.iter_mut().map(|(_, _, part)| &mut **part).collect();
+        let chosen = self.clock.choose(&mut open, now)?;
+        parts.get(chosen).map(|(course, part, _)| (*course, *part))
+    }
+
+    /// Takes up to `count` blocks that the device has not got.
+    fn take(&mut self, at: usize, part: usize, count: usize) -> Vec<PageId> {
+        let course = &mut self.courses[at];
+        let had = self.had.get(&(course.volume, course.id));
+        let mut pages = Vec::new();
+        while pages.len() < count
+            && let Some(block) = course.parts[part].pop()
+        {
+            let page = PageId::new(course.file, block);
+            if had.is_some_and(|had| had.blocks.contains(&block)) || pages.contains(&page) {
+                self.shared.metrics.pages_push_skipped.one();
+            } else {
+                pages.push(page);
+            }
+        }
+        pages
+    }
+
+    fn build(&mut self, at: usize, pages: Vec<PageId>, block_bytes: usize) {
+        let course = &self.courses[at];
+        let (volume, token, file, id) = (course.volume, course.token, course.file, course.id);
+        let open = course.open.clone();
+        self.building = Some(Building { volume, token, file, id, pages: pages.clone() });
+        let (done, budget, builds) = (self.done.clone(), self.shared.pushes.clone(), self.shared.builds.clone());
+        tokio::spawn(async move {
+            let room = budget.take(pages.len() * block_bytes).await;
+            let slot = builds.acquire_owned().await;
+            let work = tokio::task::spawn_blocking(move || {
+                let _slot = slot;
+                let piece = answer::read(&open.served.volume, &open.files, &pages);
+                BuiltBlocks { pages, piece, room: Some(room) }
+            });
+            let built = work.await.unwrap_or_else(|_| {
+                let failure = Failure::new(wire::ErrorCode::Internal, "building a piece of a push failed");
+                BuiltBlocks { pages: Vec::new(), piece: Err(failure), room: None }
+            });
+            // The connection may be gone.
+            let _ = done.send(Done::BuiltBlocks(built));
+        });
+    }
+
+    /// Queues a piece that was built.
+    pub fn built(&mut self, wire: &mut ServerConnection, built: BuiltBlocks) {
+        let Some(Building { volume, token, file, id, .. }) = self.building.take() else { return };
+        let BuiltBlocks { mut pages, piece, room } = built;
+        let mine = |course: &Course| course.volume == volume && course.token == token && course.file == file;
+        let Some(course) = self.courses.iter().find(|course| mine(course)) else { return };
+        let block_bytes = u64::from(course.open.served.volume.options().block_bytes);
+        let piece = match piece {
+            Ok(piece) => piece,
+            // The file was removed, replaced or closed: whoever reads on is told then.
+            Err(_) => {
+                self.courses.retain(|course| !mine(course));
+                return;
+            }
+        };
+        pages.retain(|page| u64::from(page.index) * block_bytes < piece.size);
+        if pages.is_empty() {
+            return;
+        }
+        let Some(stream) = self.stream(wire, volume, token) else { return };
+        self.version(volume, id, piece.version, false);
+        self.make_room();
+        let had = self.had.entry((volume, id)).or_default();
+        had.version = piece.version;
+        had.blocks.extend(pages.iter().map(|page| page.index));
+        let bytes = piece.to_bytes();
+        self.shared.metrics.volume_blocks_pushed.add(pages.len() as u64);
+        self.shared.metrics.push_bytes.add(bytes.len() as u64);
+        // Refused only if the connection is closed, or more is queued than the pump lets be.
+        let _ = wire.push(PushPiece { stream, segment: SegmentIndex(0), pages, bytes });
+        room.into_iter().for_each(|room| self.held.merge(room));
+    }
+
+    /// The stream of a program, begun if need be.
+    fn stream(&mut self, wire: &mut ServerConnection, volume: ImageHandle, token: Token) -> Option<StreamId> {
+        self.uses += 1;
+        if let Some(known) = self.streams.iter_mut().find(|known| known.volume == volume && known.token == token) {
+            known.used = self.uses;
+            return Some(known.stream);
+        }
+        if self.streams.len() >= STREAMS_MAX
+            && let Some(at) = (0..self.streams.len()).min_by_key(|at| self.streams[*at].used)
+        {
+            // Refused only if it has ended.
+            let _ = wire.push_end(self.streams.remove(at).stream, PushEndReason::Complete);
+        }
+        let header = PushHeader {
+            image: volume,
+            token,
+            action: ActionId(0),
+            encoding: PushEncoding::Volume,
+            window_log: 0,
+            audit: false,
+        };
+        let stream = wire.push_start(header).ok()?;
+        self.shared.metrics.pushes_started.one();
+        self.streams.push(Stream { volume, token, stream, used: self.uses });
+        Some(stream)
+    }
+
+    /// The course of a program in a file, begun if need be.
+    fn course(
+        &mut self,
+        volume: ImageHandle,
+        open: &Arc<OpenVolume>,
+        token: Token,
+        file: InodeId,
+        id: FileId,
+    ) -> &mut Course {
+        self.uses += 1;
+        let mine = |course: &Course| course.volume == volume && course.token == token && course.file == file;
+        let at = match self.courses.iter().position(mine) {
+            Some(at) => at,
+            None => {
+                if self.courses.len() >= COURSES_MAX
+                    && let Some(oldest) = (0..self.courses.len()).min_by_key(|at| self.courses[*at].used)
+                {
+                    self.courses.remove(oldest);
+                }
+                let mut course = Course::new(volume, open.clone(), token, file, id);
+                if let Some(share) = self.file_shares.get(&(volume, file)) {
+                    course.overrule(*share);
+                }
+                self.courses.push(course);
+                self.courses.len() - 1
+            }
+        };
+        self.courses[at].used = self.uses;
+        &mut self.courses[at]
+    }
+
+    /// Forgets what the device has if that is too much to remember.
+    fn make_room(&mut self) {
+        if self.had.values().map(|had| had.blocks.len()).sum::<usize>() > HAD_MAX || self.had.len() > HAD_MAX / 8 {
+            self.had.clear();
+        }
+    }
+}
+
+/// The parts that may send: all with a share, and of each course the first one of the rest, since stages are in the order of their
+/// priority.
+fn next_parts(courses: &mut [Course]) -> Vec<(usize, usize, &mut Part)> {
+    let mut found = Vec::new();
+    for (at, course) in courses.iter_mut().enumerate() {
+        let mut rest = false;
+        for (index, part) in course.parts.iter_mut().enumerate().filter(|(_, part)| !part.is_empty()) {
+            if part.class == Class::Rest && std::mem::replace(&mut rest, true) {
+                continue;
+            }
+            found.push((at, index, part));
+        }
+    }
+    found
+}
+
+impl Course {
+    fn new(volume: ImageHandle, open: Arc<OpenVolume>, token: Token, file: InodeId, id: FileId) -> Course {
+        let (stage_block_bytes, stages) = {
+            let profiles = locked(&open.served.profiles);
+            profiles.stages(id).map_or((1, Vec::new()), |(bytes, stages)| (bytes, stages.to_vec()))
+        };
+        let others = if stages.is_empty() { Class::Profile } else { Class::Rest };
+        let mut parts: Vec<Part> = stages.iter().map(|stage| Part::new(stage.share().into(), Vec::new())).collect();
+        parts.push(Part::new(others, Vec::new()));
+        Course { volume, open, token, file, id, parts, stages, stage_block_bytes, used: 0 }
+    }
+
+    /// Which part a block belongs to.
+    fn part(&mut self, block: u32, served: &crate::volumes::Served) -> &mut Part {
+        let offset = u64::from(block) * u64::from(served.volume.options().block_bytes);
+        let block = u32::try_from(offset / self.stage_block_bytes).unwrap_or(u32::MAX);
+        let last = self.parts.len() - 1;
+        let stage = self.stages.iter().position(|stage| stage.holds(block)).unwrap_or(last);
+        // Of a file with a share by the device there is only the last part.
+        &mut self.parts[stage.min(last)]
+    }
+
+    fn order(&mut self, block: u32, served: &crate::volumes::Served) {
+        self.part(block, served).order(block);
+    }
+
+    fn add_far(&mut self, block: u32, served: &crate::volumes::Served) {
+        self.part(block, served).add_far(block);
+    }
+
+    /// The device says what the file gets, whatever its stages say; they keep their order.
+    fn overrule(&mut self, share: Share) {
+        let class = match share {
+            Share::Rest => Class::Rest,
+            Share::Percent(percent) => Class::Percent(percent.clamp(1, 100)),
+            Share::Rate(rate) => Class::Rate(rate.max(1)),
+        };
+        let mut all = Part::new(class, Vec::new());
+        self.parts.drain(..).for_each(|part| all.absorb(part));
+        self.parts.push(all);
+    }
+}

@@ -1,0 +1,408 @@
+//! Requests to volumes: whose answer comes from `volumes::answer`, and in which order things happen.
+//!
+//! Answers may overtake each other, but the transactions of a connection are committed in the order in which they came: they
+//! wait in a queue of the volume, and a worker commits what waits there as one batch, so that it shares a sync.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::mpsc::UnboundedSender;
+use units::{InodeId, PageId, RequestId, Token};
+use volume::{FileId, Holder};
+use wire::format::FRAME_BYTES_MAX_WRITTEN;
+use wire::volume::{VolumeAsk, VolumeReply};
+use wire::{ErrorCode, ImageHandle, Reply};
+
+use super::{Done, IMAGES_MAX, Session};
+use crate::accept::Shared;
+use crate::blocks::locked;
+use crate::budget::Room;
+use crate::error::Failure;
+use crate::volumes::{Caller, Foreseen, OpenFiles, Served, answer};
+
+/// Transactions committed as one batch.
+const BATCH_MAX: usize = 64;
+
+/// Touches given to the predictors under one lock.
+const TOUCHES_AT_ONCE: usize = 32;
+
+/// The token of reads that belong to no program: nothing is predicted for them.
+const ANONYMOUS: Token = Token(0);
+
+/// A volume that a connection has open.
+pub(crate) struct OpenVolume {
+    pub served: Arc<Served>,
+    pub files: Mutex<OpenFiles>,
+    commits: Mutex<Commits>,
+}
+
+/// Transactions that wait, with the bytes that they take.
+#[derive(Default)]
+struct Commits {
+    waiting: VecDeque<(RequestId, VolumeAsk, usize)>,
+    working: bool,
+}
+
+/// What an answer brings with it for the connection.
+pub(crate) struct VolumeDone {
+    request: RequestId,
+    volume: ImageHandle,
+    reply: Result<VolumeReply, Failure>,
+    room: Room,
+    bytes: usize,
+    after: After,
+}
+
+/// What the connection does once it answered.
+pub(crate) enum After {
+    Nothing,
+    /// The file is open: push what its profile says.
+    Opened {
+        token: Token,
+        id: FileId,
+    },
+    /// Blocks of the file were read.
+    Pulled {
+        id: FileId,
+    },
+}
+
+/// A demand whose block is being built into a piece.
+pub(super) struct Postponed {
+    request: RequestId,
+    volume: ImageHandle,
+    token: Token,
+    blocks: Vec<PageId>,
+}
+
+impl OpenVolume {
+    fn new(served: Arc<Served>) -> OpenVolume {
+        OpenVolume { served, files: Mutex::default(), commits: Mutex::default() }
+    }
+}
+
+impl Session {
+    pub(super) fn open_volume(&mut self, request: RequestId, name: &str) -> Result<(), Failure> {
+        let served = self.shared.volumes.get(name).cloned();
+        let served = served.ok_or_else(|| {
+            let shown: String = name.chars().take(80).collect();
+            Failure::new(ErrorCode::NotFound, format!("{shown:?} is not a volume of this server"))
+        })?;
+        let full =
+            || Failure::new(ErrorCode::Busy, format!("a connection has at most {IMAGES_MAX} images and volumes"));
+        let volume = match self.images.volume_handle(&served) {
+            Some(handle) => handle,
+            None => self.images.add_volume(Arc::new(OpenVolume::new(served.clone()))).ok_or_else(full)?,
+        };
+        let options = served.volume.options();
+        let (id, block_bytes) = (served.volume.id(), options.block_bytes);
+        let writable = options.mode == volume::Mode::ReadWrite;
+        self.reply(request, Reply::VolumeOpened { volume, id, block_bytes, writable });
+        Ok(())
+    }
+
+    pub(super) fn ask_volume(
+        &mut self,
+        request: RequestId,
+        handle: ImageHandle,
+        ask: VolumeAsk,
+    ) -> Result<(), Failure> {
+        let open = self.images.volume(handle).cloned().ok_or_else(|| {
+            Failure::bad_request(format!("volume handle {} was not given on this connection", handle.0))
+        })?;
+        let block_bytes = open.served.volume.options().block_bytes as usize;
+        let (bytes, after) = match &ask {
+            VolumeAsk::Commit { .. } => {
+                self.commit(request, handle, &open, ask);
+                return Ok(());
+            }
+            VolumeAsk::PullBlocks { token, blocks, force } => {
+                let Some(id) = self.pull(request, handle, &open, *token, blocks, *force)? else { return Ok(()) };
+                // Raw and compressed are in memory together for a moment.
+                (2 * blocks.len() * block_bytes, After::Pulled { id })
+            }
+            VolumeAsk::FileOpen { token, .. } => (64 << 10, After::Opened { token: *token, id: FileId(0) }),
+            VolumeAsk::FolderList { limit, .. } => (usize::from(*limit) * 300, After::Nothing),
+            _ => (8 << 10, After::Nothing),
+        };
+        let caller = self.caller();
+        self.reading_bytes += bytes;
+        let (shared, done) = (self.shared.clone(), self.done.clone());
+        let (replies, reads) = (shared.replies.clone(), shared.reads.clone());
+        tokio::spawn(async move {
+            let room = replies.take(bytes).await;
+            let slot = reads.acquire_owned().await;
+            let work = tokio::task::spawn_blocking(move || {
+                let answered = answer_one(&shared, &open, &caller, &ask, after);
+                drop(slot);
+                answered
+            });
+            let (reply, after) = work.await.unwrap_or_else(|_| (Err(failed()), After::Nothing));
+            // The connection may be gone.
+            let _ = done.send(Done::Volume(VolumeDone { request, volume: handle, reply, room, bytes, after }));
+        });
+        Ok(())
+    }
+
+    /// The id of the file, unless the demand is answered by a push or has to wait for one.
+    fn pull(
+        &mut self,
+        request: RequestId,
+        handle: ImageHandle,
+        open: &Arc<OpenVolume>,
+        token: Token,
+        blocks: &[PageId],
+        force: bool,
+    ) -> Result<Option<FileId>, Failure> {
+        let touched = *blocks.first().ok_or_else(|| Failure::bad_request("no blocks were asked for"))?;
+        let file = locked(&open.files).get(touched.inode);
+        let (_, id) = file.ok_or_else(|| answer::unknown_file(touched.inode))?;
+        if let Some(pusher) = self.blocks.as_ref().filter(|_| !force) {
+            if let Some(stream) = pusher.on_the_way(&self.wire, handle, blocks) {
+                self.shared.metrics.demands_on_the_way.one();
+                self.reply(request, Reply::OnTheWay { stream });
+                self.touch_blocks(handle, open, token, &[touched]);
+                return Ok(None);
+            }
+            if pusher.is_building(handle, touched) {
+                let blocks = blocks.to_vec();
+                self.postponed.push(Postponed { request, volume: handle, token, blocks });
+                return Ok(None);
+            }
+        }
+        if let Some(pusher) = &mut self.blocks {
+            pusher.demanded(handle, id, blocks);
+        }
+        self.shared.metrics.volume_blocks_demanded.add(blocks.len() as u64);
+        self.touch_blocks(handle, open, token, &[touched]);
+        Ok(Some(id))
+    }
+
+    /// A piece was built: demands that waited for it find it on the way, or are answered.
+    pub(super) fn resume_postponed(&mut self) {
+        for Postponed { request, volume, token, blocks } in std::mem::take(&mut self.postponed) {
+            let ask = VolumeAsk::PullBlocks { token, blocks, force: false };
+            if let Err(failure) = self.ask_volume(request, volume, ask) {
+                self.fail(request, &failure);
+            }
+        }
+    }
+
+    fn commit(&mut self, request: RequestId, handle: ImageHandle, open: &Arc<OpenVolume>, ask: VolumeAsk) {
+        let bytes = ask.data_bytes();
+        self.reading_bytes += bytes;
+        let mut commits = locked(&open.commits);
+        commits.waiting.push_back((request, ask, bytes));
+        if !std::mem::replace(&mut commits.working, true) {
+            let (shared, done, open) = (self.shared.clone(), self.done.clone(), open.clone());
+            tokio::spawn(commit_waiting(shared, done, handle, open, self.caller()));
+        }
+    }
+
+    pub(super) fn take_volume_done(&mut self, done: VolumeDone) {
+        let VolumeDone { request, volume, reply, room, bytes, after } = done;
+        self.reading_bytes -= bytes;
+        self.held.merge(room);
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(failure) => {
+                self.fail(request, &failure);
+                return self.release();
+            }
+        };
+        if let Some(pusher) = &mut self.blocks {
+            match (&reply, &after) {
+                (VolumeReply::Committed { versions }, _) => {
+                    versions.iter().for_each(|seen| pusher.version(volume, FileId(seen.file), seen.version, true));
+                }
+                (VolumeReply::Blocks { version, bytes, .. }, After::Pulled { id }) => {
+                    self.shared.metrics.volume_bytes_demanded.add(bytes.len() as u64);
+                    pusher.version(volume, *id, *version, false);
+                }
+                _ => {}
+            }
+        }
+        let opened = match (&reply, after) {
+            (VolumeReply::FileOpened { file, profiled: true, .. }, After::Opened { token, id }) => {
+                Some((token, *file, id))
+            }
+            _ => None,
+        };
+        self.reply(request, Reply::Volume(reply));
+        // Behind the answer, so that the device knows the file when its blocks come.
+        if let (Some((token, file, id)), Some(open)) = (opened, self.images.volume(volume).cloned())
+            && let Some(pusher) = self.blocks.as_mut().filter(|_| token != ANONYMOUS)
+        {
+            pusher.opened(volume, &open, token, file, id);
+        }
+        self.release();
+    }
+
+    pub(super) fn touch_blocks(
+        &mut self,
+        handle: ImageHandle,
+        open: &Arc<OpenVolume>,
+        token: Token,
+        blocks: &[PageId],
+    ) {
+        if !self.shared.config.learning || token == ANONYMOUS {
+            return;
+        }
+        let now = self.shared.now();
+        for some in blocks.chunks(TOUCHES_AT_ONCE) {
+            let ids: Vec<_> = {
+                let files = locked(&open.files);
+                some.iter().map(|block| files.get(block.inode).map(|(_, id)| id)).collect()
+            };
+            let foreseen: Vec<Foreseen> = {
+                let mut profiles = locked(&open.served.profiles);
+                let known = some.iter().zip(ids).filter_map(|(block, id)| Some((block, id?)));
+                known.map(|(block, id)| profiles.touch(token, id, block.index, now)).collect()
+            };
+            if let Some(pusher) = &mut self.blocks {
+                for foreseen in foreseen.into_iter().filter(|foreseen| *foreseen != Foreseen::default()) {
+                    pusher.foreseen(&mut self.wire, handle, open, token, foreseen);
+                }
+            }
+        }
+    }
+
+    pub(super) fn hint_blocks(&mut self, handle: ImageHandle, open: &Arc<OpenVolume>, token: Token, blocks: &[PageId]) {
+        if let Some(pusher) = &mut self.blocks {
+            let taken = pusher.hint(handle, open, token, blocks);
+            self.shared.metrics.pages_hinted.add(taken as u64);
+        }
+    }
+
+    pub(super) fn end_blocks(&mut self, handle: ImageHandle, open: &Arc<OpenVolume>, token: Token) {
+        locked(&open.served.profiles).end(token, self.shared.now());
+        if let Some(pusher) = &mut self.blocks {
+            pusher.ended(&mut self.wire, handle, token);
+        }
+    }
+
+    pub(super) fn close_file(&mut self, handle: ImageHandle, file: InodeId) {
+        let Some(open) = self.images.volume(handle) else { return };
+        locked(&open.files).close(file);
+        if let Some(pusher) = &mut self.blocks {
+            pusher.closed(handle, file);
+        }
+    }
+
+    pub(super) fn share_file(&mut self, handle: ImageHandle, file: InodeId, share: wire::volume::Share) {
+        let Some(open) = self.images.volume(handle) else { return };
+        // Of open files only, so that there are not too many.
+        let known = locked(&open.files).get(file).is_some();
+        if let Some(pusher) = self.blocks.as_mut().filter(|_| known) {
+            pusher.share(handle, file, share);
+        }
+    }
+
+    /// The connection is over: what only it can hold is free again.
+    pub(super) fn release_leases(&self) {
+        if self.wire.hello().is_none_or(|hello| hello.device == 0) {
+            let holder = self.caller().holder;
+            self.images.volumes().for_each(|open| open.served.volume.release_all(holder));
+        }
+    }
+
+    fn caller(&self) -> Caller {
+        let hello = self.wire.hello();
+        let device = hello.map_or(0, |hello| hello.device);
+        let mut caller = Caller::new(device, self.shared.now());
+        if device == 0 {
+            // Two that do not say who they are are not the same.
+            caller.holder = Holder(self.number);
+        }
+        let frame_bytes_max = hello.map_or(0, |hello| hello.frame_bytes_max as usize);
+        caller.reply_bytes_max = frame_bytes_max.min(FRAME_BYTES_MAX_WRITTEN);
+        caller
+    }
+}
+
+fn failed() -> Failure {
+    Failure::new(ErrorCode::Internal, "the server failed while it worked on the request")
+}
+
+/// Answers anything but a transaction. Blocks.
+fn answer_one(
+    shared: &Shared,
+    open: &OpenVolume,
+    caller: &Caller,
+    ask: &VolumeAsk,
+    mut after: After,
+) -> (Result<VolumeReply, Failure>, After) {
+    let mut reply = answer::answer(&open.served.volume, &open.files, caller, ask);
+    if let (Ok(VolumeReply::FileOpened { file, info, profiled, .. }), After::Opened { id, .. }) =
+        (&mut reply, &mut after)
+        && let Some((path, _)) = locked(&open.files).get(*file)
+    {
+        *id = FileId(info.seen.file);
+        *profiled = open.served.opened(&path, *id, info.size, &*shared.store, &shared.log);
+    }
+    (reply, after)
+}
+
+/// Commits what waits, batch after batch, until nothing does.
+async fn commit_waiting(
+    shared: Arc<Shared>,
+    done: UnboundedSender<Done>,
+    volume: ImageHandle,
+    open: Arc<OpenVolume>,
+    caller: Caller,
+) {
+    loop {
+        let batch: Vec<_> = {
+            let mut commits = locked(&open.commits);
+            let count = commits.waiting.len().min(BATCH_MAX);
+            if count == 0 {
+                commits.working = false;
+                return;
+            }
+            commits.waiting.drain(..count).collect()
+        };
+        let caller = Caller { now: shared.now(), ..caller };
+        let mut rooms = Vec::with_capacity(batch.len());
+        for (_, ask, _) in &batch {
+            let changes = if let VolumeAsk::Commit { changes, .. } = ask { changes.len() } else { 0 };
+            rooms.push(shared.replies.take(64 + 16 * changes).await);
+        }
+        let requests: Vec<_> = batch.iter().map(|(request, _, bytes)| (*request, *bytes)).collect();
+        let (worker, moment) = (open.clone(), caller.now);
+        let work = tokio::task::spawn_blocking(move || {
+            let asks: Vec<_> = batch.into_iter().map(|(_, ask, _)| ask).collect();
+            worker.served.committed(moment);
+            commit_batch(&worker, &caller, &asks)
+        });
+        let results = work.await.unwrap_or_else(|_| requests.iter().map(|_| Err(failed())).collect());
+        for (((request, bytes), reply), room) in requests.into_iter().zip(results).zip(rooms) {
+            shared.metrics.transactions.add(u64::from(reply.is_ok()));
+            let after = After::Nothing;
+            // The connection may be gone; what it asked for is done all the same.
+            let _ = done.send(Done::Volume(VolumeDone { request, volume, reply, room, bytes, after }));
+        }
+    }
+}
+
+/// Commits transactions in their order; one result for each. Blocks.
+fn commit_batch(open: &OpenVolume, caller: &Caller, asks: &[VolumeAsk]) -> Vec<Result<VolumeReply, Failure>> {
+    let mut results: Vec<Option<Result<VolumeReply, Failure>>> = Vec::with_capacity(asks.len());
+    let mut transactions = Vec::with_capacity(asks.len());
+    for ask in asks {
+        match answer::transaction(caller, ask) {
+            Ok(transaction) => {
+                transactions.push(transaction);
+                results.push(None);
+            }
+            Err(failure) => results.push(Some(Err(failure))),
+        }
+    }
+    let mut committed = open.served.volume.commit_all(transactions).into_iter();
+    let reply = |(result, ask): (Option<_>, &VolumeAsk)| {
+        result.unwrap_or_else(|| match committed.next() {
+            Some(committed) => answer::committed_reply(&open.files, ask, committed),
+            None => Err(failed()),
+        })
+    };
+    results.into_iter().zip(asks).map(reply).collect()
+}

@@ -1,0 +1,290 @@
+//! What a volume answers to one request: a function of the volume, the files that the caller has open, and the request. The
+//! server's connections call it on blocking threads; simulations of clients call it too.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use codec::Codec;
+use units::{BlockId, InodeId, Moment, PageId};
+use volume::{FileId, Holder, Operation, Transaction, Volume, VolumeError, VolumePath, Writer};
+use wire::format::{FRAME_BYTES_MAX_WRITTEN, NEED_RANGES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX};
+use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, VolumeAsk, VolumePiece, VolumeReply};
+use wire::{BlockRange, ErrorCode};
+
+use super::files::OpenFiles;
+use crate::blocks::locked;
+use crate::error::Failure;
+
+/// zstd level of blocks: they are compressed while a program waits.
+const LEVEL: i32 = 3;
+
+/// Bytes of an entry of a listing besides its name, and of the listing itself.
+const ENTRY_BYTES: usize = 48;
+
+/// How often opening a file is repeated that changes meanwhile.
+const OPEN_TRIES: usize = 4;
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// Number of the device; 0 for one that did not say who it is, whose transactions cannot be repeated.
+    pub device: u128,
+    /// For leases.
+    pub holder: Holder,
+    /// The present moment, for leases.
+    pub now: Moment,
+    /// Bytes of the largest reply that the caller takes.
+    pub reply_bytes_max: usize,
+}
+
+impl Caller {
+    /// A device that takes the largest replies there are.
+    pub fn new(device: u128, now: Moment) -> Caller {
+        let hash = blake3::hash(&device.to_le_bytes());
+        let holder = Holder(u64::from_le_bytes(std::array::from_fn(|index| hash.as_bytes()[index])));
+        Caller { device, holder, now, reply_bytes_max: FRAME_BYTES_MAX_WRITTEN }
+    }
+}
+
+/// Answers `ask`. Never panics on what it says, and reads and allocates within the limits of the wire.
+///
+/// # Errors
+/// The code and text of an error frame; nothing was changed then.
+pub fn answer(
+    volume: &Volume,
+    files: &Mutex<OpenFiles>,
+    caller: &Caller,
+    ask: &VolumeAsk,
+) -> Result<VolumeReply, Failure> {
+    match ask {
+        VolumeAsk::FileOpen { path, .. } => open(volume, files, &VolumePath::new(path)?),
+        VolumeAsk::FileStat { path } => Ok(VolumeReply::Attributes(info(&volume.stat(&VolumePath::new(path)?)?))),
+        VolumeAsk::FolderList { path, after, limit } => {
+            list(volume, &VolumePath::new(path)?, after, usize::from(*limit), caller.reply_bytes_max)
+        }
+        VolumeAsk::LinkRead { path } => {
+            Ok(VolumeReply::LinkTarget(Bytes::from(volume.read_link(&VolumePath::new(path)?)?)))
+        }
+        VolumeAsk::PullBlocks { blocks, .. } => {
+            let VolumePiece { version, size, codec, bytes } = read(volume, files, blocks)?;
+            Ok(VolumeReply::Blocks { version, size, codec, bytes })
+        }
+        VolumeAsk::Commit { .. } => {
+            let committed = volume.commit(transaction(caller, ask)?);
+            committed_reply(files, ask, committed)
+        }
+        VolumeAsk::Lease { file, kind, duration_ms } => lease(volume, caller, FileId(*file), *kind, *duration_ms),
+    }
+}
+
+fn open(volume: &Volume, files: &Mutex<OpenFiles>, path: &VolumePath) -> Result<VolumeReply, Failure> {
+    for _ in 0..OPEN_TRIES {
+        let found = volume.stat(path)?;
+        if found.kind != volume::Kind::File {
+            return Err(VolumeError::NotFile { path: path.to_string() }.into());
+        }
+        let table = match volume.block_table(path, Some(found.seen.file), 0, volume::TABLE_BLOCKS_MAX) {
+            Err(VolumeError::Stale { .. }) => continue,
+            other => other?,
+        };
+        if table.seen != found.seen {
+            continue;
+        }
+        let (present, cut) = ranges(&table.present);
+        let cut = cut || found.size.div_ceil(found.block_bytes.into()) > table.present.len() as u64;
+        let file = locked(files).open(path, found.seen.file)?;
+        return Ok(VolumeReply::FileOpened { file, info: info(&found), profiled: false, present, cut });
+    }
+    Err(VolumeError::Busy { path: path.to_string() }.into())
+}
+
+/// Ranges of blocks that are present, at most so many as an answer can name, and whether there are more.
+fn ranges(present: &[bool]) -> (Vec<BlockRange>, bool) {
+    let mut ranges = Vec::new();
+    let mut first = 0;
+    for run in present.chunk_by(|a, b| a == b) {
+        if run[0] {
+            if ranges.len() >= NEED_RANGES_MAX {
+                return (ranges, true);
+            }
+            ranges.push(BlockRange { first: BlockId(first), count: run.len() as u32 });
+        }
+        first += run.len() as u32;
+    }
+    (ranges, false)
+}
+
+fn list(
+    volume: &Volume,
+    path: &VolumePath,
+    after: &[u8],
+    limit: usize,
+    bytes_max: usize,
+) -> Result<VolumeReply, Failure> {
+    let listing = volume.list_infos(path, after, limit)?;
+    let (mut bytes, mut more) = (2 * ENTRY_BYTES, listing.more);
+    let mut entries = Vec::with_capacity(listing.entries.len());
+    for (name, found) in listing.entries {
+        bytes += ENTRY_BYTES + name.len();
+        if bytes > bytes_max {
+            more = true;
+            break;
+        }
+        entries.push(FolderEntry { name, info: info(&found) });
+    }
+    Ok(VolumeReply::Entries { folder: seen(listing.seen), more, entries })
+}
+
+/// Reads blocks of one open file, all of one version, and compresses them.
+pub(crate) fn read(volume: &Volume, files: &Mutex<OpenFiles>, blocks: &[PageId]) -> Result<VolumePiece, Failure> {
+    let file = blocks.first().map_or(InodeId(0), |block| block.inode);
+    let (path, id) = locked(files).get(file).ok_or_else(|| unknown_file(file))?;
+    if blocks.iter().any(|block| block.inode != file) {
+        return Err(Failure::bad_request("blocks of several files were asked for at once"));
+    }
+    let bytes = blocks.len() * volume.options().block_bytes as usize;
+    if bytes > PULL_BLOCKS_BYTES_MAX || blocks.len() > PUSH_PAGES_MAX {
+        return Err(Failure::bad_request(format!("{bytes} bytes in {} blocks are too many at once", blocks.len())));
+    }
+    let indexes: Vec<u64> = blocks.iter().map(|block| block.index.into()).collect();
+    let read = volume.read_each(&path, Some(id), &indexes)?;
+    let mut stored = Vec::new();
+    let smaller =
+        codec::encode(Codec::Zstd, LEVEL, &read.bytes, &mut stored).is_ok() && stored.len() < read.bytes.len();
+    let (codec, bytes) = if smaller { (Codec::Zstd, stored) } else { (Codec::Stored, read.bytes) };
+    let (version, codec, bytes) = (read.seen.version, codec.to_u8(), Bytes::from(bytes));
+    Ok(VolumePiece { version, size: read.size, codec, bytes })
+}
+
+/// The error of a file number that the connection does not have.
+pub(crate) fn unknown_file(file: InodeId) -> Failure {
+    Failure::bad_request(format!("file {} is not open on this connection", file.0))
+}
+
+/// What a Commit asks of the volume.
+///
+/// # Errors
+/// A path that cannot be; any other request.
+pub fn transaction(caller: &Caller, ask: &VolumeAsk) -> Result<Transaction, Failure> {
+    let VolumeAsk::Commit { number, mtime_ns, changes } = ask else {
+        return Err(Failure::bad_request("the request is no transaction"));
+    };
+    let operations = changes.iter().map(operation).collect::<Result<_, VolumeError>>()?;
+    let writer = (caller.device != 0).then_some(Writer { device: caller.device, number: *number });
+    Ok(Transaction { writer, holder: caller.holder, now: caller.now, mtime_ns: *mtime_ns, operations })
+}
+
+/// The answer to a Commit. Open files that it renamed go on under their new names.
+pub(crate) fn committed_reply(
+    files: &Mutex<OpenFiles>,
+    ask: &VolumeAsk,
+    committed: Result<volume::Committed, VolumeError>,
+) -> Result<VolumeReply, Failure> {
+    let committed = committed?;
+    if let VolumeAsk::Commit { changes, .. } = ask {
+        for change in changes {
+            if let Change::Rename { from, to, .. } = change {
+                locked(files).renamed(from, to);
+            }
+        }
+        // A repeated transaction is known by its number; that it says something else now is the device's mistake.
+        if committed.versions.len() != changes.len() {
+            let text = "another transaction of this number was committed before";
+            return Err(Failure::new(ErrorCode::Outdated, text));
+        }
+    }
+    Ok(VolumeReply::Committed { versions: committed.versions.into_iter().map(seen).collect() })
+}
+
+fn operation(change: &Change) -> Result<Operation, VolumeError> {
+    let at = |path: &[u8]| VolumePath::new(path);
+    let base = |base: &Option<Seen>| base.map(|seen| volume::Seen { file: FileId(seen.file), version: seen.version });
+    Ok(match change {
+        Change::Write { path, base: seen, offset, bytes } => {
+            Operation::Write { path: at(path)?, base: base(seen), offset: *offset, bytes: bytes.to_vec() }
+        }
+        Change::Append { path, base: seen, bytes } => {
+            Operation::Append { path: at(path)?, base: base(seen), bytes: bytes.to_vec() }
+        }
+        Change::Truncate { path, base: seen, size } => {
+            Operation::Truncate { path: at(path)?, base: base(seen), size: *size }
+        }
+        Change::Create { path, mode, exclusive } => {
+            Operation::Create { path: at(path)?, mode: *mode, exclusive: *exclusive }
+        }
+        Change::MakeFolder { path, mode } => Operation::MakeFolder { path: at(path)?, mode: *mode },
+        Change::Rename { from, base: seen, to, replace } => {
+            Operation::Rename { from: at(from)?, base: base(seen), to: at(to)?, replace: *replace }
+        }
+        Change::Unlink { path, base: seen } => Operation::Unlink { path: at(path)?, base: base(seen) },
+        Change::RemoveFolder { path } => Operation::RemoveFolder { path: at(path)? },
+        Change::SetTime { path, base: seen, mtime_ns } => {
+            Operation::SetTime { path: at(path)?, base: base(seen), mtime_ns: *mtime_ns }
+        }
+        Change::SetMode { path, base: seen, mode } => {
+            Operation::SetMode { path: at(path)?, base: base(seen), mode: *mode }
+        }
+    })
+}
+
+fn lease(
+    volume: &Volume,
+    caller: &Caller,
+    file: FileId,
+    kind: Option<LeaseKind>,
+    duration_ms: u32,
+) -> Result<VolumeReply, Failure> {
+    let kind = match kind {
+        None => {
+            volume.release(file, caller.holder);
+            return Ok(VolumeReply::Leased { duration_ms: 0 });
+        }
+        Some(LeaseKind::Shared) => volume::LeaseKind::Shared,
+        Some(LeaseKind::Exclusive) => volume::LeaseKind::Exclusive,
+    };
+    let wanted = Duration::from_millis(duration_ms.into());
+    let until = volume.lease(file, caller.holder, kind, wanted, caller.now)?;
+    Ok(VolumeReply::Leased { duration_ms: until.since(caller.now).as_millis() as u32 })
+}
+
+fn seen(seen: volume::Seen) -> Seen {
+    Seen { file: seen.file.0, version: seen.version }
+}
+
+fn info(info: &volume::Info) -> FileInfo {
+    let kind = match info.kind {
+        volume::Kind::Folder => FileKind::Folder,
+        volume::Kind::Symlink => FileKind::Symlink,
+        volume::Kind::File | volume::Kind::Special => FileKind::File,
+    };
+    FileInfo { seen: seen(info.seen), kind, size: info.size, mtime_ns: info.mtime_ns, mode: info.mode }
+}
+
+impl From<VolumeError> for Failure {
+    fn from(error: VolumeError) -> Failure {
+        let code = match &error {
+            VolumeError::InvalidPath { .. } | VolumeError::Invalid { .. } => ErrorCode::BadRequest,
+            VolumeError::NotFound { .. } => ErrorCode::NotFound,
+            VolumeError::Exists { .. } => ErrorCode::Exists,
+            VolumeError::NotFolder { .. } => ErrorCode::NotFolder,
+            VolumeError::NotFile { .. } => ErrorCode::NotFile,
+            VolumeError::NotEmpty { .. } => ErrorCode::NotEmpty,
+            VolumeError::Special { .. } | VolumeError::SeveralNames { .. } | VolumeError::Denied { .. } => {
+                ErrorCode::Denied
+            }
+            VolumeError::Conflict { .. } => ErrorCode::Conflict,
+            VolumeError::Outdated { .. } => ErrorCode::Outdated,
+            VolumeError::Stale { .. } => ErrorCode::Stale,
+            VolumeError::Leased { .. } => ErrorCode::Leased,
+            VolumeError::NoSpace { .. } => ErrorCode::NoSpace,
+            VolumeError::TooLarge { .. } => ErrorCode::TooLarge,
+            VolumeError::ReadOnly => ErrorCode::ReadOnly,
+            VolumeError::Busy { .. } | VolumeError::InUse => ErrorCode::Busy,
+            VolumeError::Corrupt { .. } => ErrorCode::Corrupt,
+            // What stopped, what the system refused, and whatever a later version adds.
+            _ => ErrorCode::Storage,
+        };
+        Failure::new(code, error.to_string())
+    }
+}
