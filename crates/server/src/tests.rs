@@ -8,3 +8,5 @@ mod provider;
 mod rig;
 mod serving;
 mod uploads;
+mod volume_pushes;
+mod volumes;

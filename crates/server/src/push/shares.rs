@@ -159,10 +159,10 @@ impl Clock {
         let weight = self.weight(parts, parts[index].class);
         let part = &mut parts[index];
         part.credit = part.credit.saturating_sub(bytes as i64);
-        if weight > 0 {
+        if let Some(time) = (bytes as u64 * SCALE * 1000).checked_div(weight) {
             // One that had nothing to send for a while does not catch up.
             self.0 = part.used.max(self.0);
-            part.used = self.0.saturating_add(bytes as u64 * SCALE * 1000 / weight);
+            part.used = self.0.saturating_add(time);
         }
     }
 }

@@ -18,7 +18,7 @@ use wire::{
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Client {
-    wire: ClientConnection,
+    pub wire: ClientConnection,
     stream: TcpStream,
     start: Instant,
     replies: HashMap<RequestId, Reply>,
@@ -78,7 +78,7 @@ impl Client {
         }
     }
 
-    fn now(&self) -> Moment {
+    pub fn now(&self) -> Moment {
         Moment(self.start.elapsed().as_micros() as u64)
     }
 
@@ -158,6 +158,9 @@ impl Client {
     /// Decodes a piece and verifies its pages against the image.
     fn take_piece(&mut self, piece: &PushPiece) {
         let stream = self.streams.get_mut(&piece.stream).expect("the stream was started");
+        if stream.push.encoding == PushEncoding::Volume {
+            return;
+        }
         let metadata = &self.images[&stream.push.image];
         let lengths: Vec<usize> = piece.pages.iter().map(|page| metadata.page_bytes(*page).unwrap()).collect();
         let mut raw = Vec::new();

@@ -30,8 +30,8 @@ const FILES_MAX: usize = 64 << 10;
 /// Files of which live use makes a graph.
 const LEARNED_MAX: usize = 1024;
 
-/// Pages that are sent when a file is opened, before its first touch.
-const FIRST_PAGES: usize = 256;
+/// Bytes that are sent when a file is opened, before its first touch.
+const FIRST_BYTES: u64 = 1 << 20;
 
 /// What follows from a touch or from opening a file: what should be pushed, and in which parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl Profiles {
         let layout = *graph.layout();
         let mut blocks = Vec::new();
         for block in graph.traversal() {
-            if blocks.len() >= FIRST_PAGES {
+            if blocks.len() as u64 * self.block_bytes >= FIRST_BYTES {
                 break;
             }
             let range = layout.range(block);

@@ -1,0 +1,483 @@
+//! Volumes over a socket: each request, what is refused, and what is done once.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use codec::Codec;
+use store::Memory;
+use tempfile::TempDir;
+use units::{InodeId, Moment, PageId, Rng, SplitMix64, Token};
+use volume::{Mode, Options, Volume};
+use wire::volume::{Change, FileInfo, FileKind, LeaseKind, Seen, VolumeAsk, VolumePiece, VolumeReply};
+use wire::{ClientConfig, ErrorCode, ImageHandle, Reply, Request};
+
+use super::client::Client;
+use super::rig::{Rig, config};
+use crate::volumes::{Caller, OpenFiles, answer};
+use crate::{Server, ServerError, StoreAt, VolumeConfig};
+
+/// A server with the volume `data` in a folder, and its store.
+pub fn serve(folder: &Path, change: impl FnOnce(&mut VolumeConfig)) -> (Rig, Memory) {
+    let store = Memory::new();
+    (serve_with(&store, folder, change), store)
+}
+
+pub fn serve_with(store: &Memory, folder: &Path, change: impl FnOnce(&mut VolumeConfig)) -> Rig {
+    let mut volume = VolumeConfig { writable: true, ..VolumeConfig::new("data", folder) };
+    change(&mut volume);
+    let mut config = config(StoreAt::Open(Arc::new(store.clone())));
+    config.volumes = vec![volume];
+    Rig::start(config)
+}
+
+/// A client that has the volume `data` open.
+pub struct Data {
+    pub client: Client,
+    pub volume: ImageHandle,
+    pub block_bytes: u32,
+}
+
+impl Data {
+    pub fn open(rig: &Rig, device: u128) -> Data {
+        Data::with(Client::connect(rig.address, device))
+    }
+
+    pub fn with(mut client: Client) -> Data {
+        client.until(|client| client.wire.hello().is_some());
+        let reply = client.ask(Request::VolumeOpen { name: "data".to_owned() });
+        let Reply::VolumeOpened { volume, block_bytes, .. } = reply else { panic!("{reply:?}") };
+        Data { client, volume, block_bytes }
+    }
+
+    pub fn request(&self, ask: VolumeAsk) -> Request {
+        Request::Volume { volume: self.volume, ask }
+    }
+
+    pub fn reply(&mut self, ask: VolumeAsk) -> Reply {
+        self.client.ask(Request::Volume { volume: self.volume, ask })
+    }
+
+    pub fn ask(&mut self, ask: VolumeAsk) -> VolumeReply {
+        match self.reply(ask) {
+            Reply::Volume(reply) => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn refused(&mut self, ask: VolumeAsk, code: ErrorCode) -> String {
+        self.client.refused(Request::Volume { volume: self.volume, ask }, code)
+    }
+
+    pub fn file(&mut self, path: &str, token: Token) -> (InodeId, FileInfo) {
+        match self.ask(VolumeAsk::FileOpen { token, path: path.into() }) {
+            VolumeReply::FileOpened { file, info, .. } => (file, info),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn stat(&mut self, path: &str) -> FileInfo {
+        match self.ask(VolumeAsk::FileStat { path: path.into() }) {
+            VolumeReply::Attributes(info) => info,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn commit(&mut self, number: u64, changes: Vec<Change>) -> Vec<Seen> {
+        match self.ask(transaction(number, changes)) {
+            VolumeReply::Committed { versions } => versions,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Blocks of a file with their version; of no program.
+    pub fn pull(&mut self, file: InodeId, blocks: impl IntoIterator<Item = u32>) -> (u64, Vec<u8>) {
+        let blocks: Vec<u32> = blocks.into_iter().collect();
+        match self.ask(pull(Token(0), file, blocks.iter().copied())) {
+            VolumeReply::Blocks { version, size, codec, bytes } => {
+                (version, decoded(codec, &bytes, valid_bytes(size, self.block_bytes, blocks)))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Bytes of these blocks of a file.
+pub fn valid_bytes(size: u64, block_bytes: u32, blocks: impl IntoIterator<Item = u32>) -> usize {
+    let block_bytes = u64::from(block_bytes);
+    let of = |block: u32| size.saturating_sub(u64::from(block) * block_bytes).min(block_bytes);
+    blocks.into_iter().map(of).sum::<u64>() as usize
+}
+
+/// The bytes of a piece.
+pub fn decoded(codec: u8, bytes: &[u8], size: usize) -> Vec<u8> {
+    let mut raw = Vec::new();
+    codec::decode(Codec::from_u8(codec).unwrap(), bytes, size, &mut raw).unwrap();
+    raw
+}
+
+pub fn pull(token: Token, file: InodeId, blocks: impl IntoIterator<Item = u32>) -> VolumeAsk {
+    let blocks = blocks.into_iter().map(|block| PageId::new(file, block)).collect();
+    VolumeAsk::PullBlocks { token, blocks, force: false }
+}
+
+pub fn transaction(number: u64, changes: Vec<Change>) -> VolumeAsk {
+    VolumeAsk::Commit { number, mtime_ns: 1_700_000_000_000_000_000, changes }
+}
+
+pub fn create(path: &str) -> Change {
+    Change::Create { path: path.into(), mode: 0o644, exclusive: true }
+}
+
+pub fn write(path: &str, base: Option<Seen>, offset: u64, bytes: &[u8]) -> Change {
+    Change::Write { path: path.into(), base, offset, bytes: Bytes::copy_from_slice(bytes) }
+}
+
+fn append(path: &str, bytes: &[u8]) -> Change {
+    Change::Append { path: path.into(), base: None, bytes: Bytes::copy_from_slice(bytes) }
+}
+
+/// Bytes that do not compress.
+pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut rng = SplitMix64(seed);
+    (0..bytes).map(|_| rng.next_u64() as u8).collect()
+}
+
+#[test]
+fn every_request_is_answered() {
+    let folder = TempDir::new().unwrap();
+    std::os::unix::fs::symlink("f", folder.path().join("link")).unwrap();
+    let (rig, _) = serve(folder.path(), |_| {});
+    let mut data = Data::open(&rig, 7);
+    let text = b"a line that compresses, ".repeat(500);
+    let made = vec![
+        Change::MakeFolder { path: b"d".into(), mode: 0o755 },
+        create("d/f"),
+        write("d/f", None, 0, &text),
+        Change::SetMode { path: b"d/f".into(), base: None, mode: 0o600 },
+        Change::SetTime { path: b"d/f".into(), base: None, mtime_ns: 5 },
+    ];
+    let versions = data.commit(1, made);
+    let info = data.stat("d/f");
+    assert_eq!((info.seen, info.kind, info.size), (versions[4], FileKind::File, text.len() as u64));
+    assert_eq!((info.mode, info.mtime_ns), (0o600, 5));
+    let opened = data.ask(VolumeAsk::FileOpen { token: Token(1), path: b"d/f".into() });
+    let VolumeReply::FileOpened { file, info: again, profiled, present, cut } = opened else { panic!("{opened:?}") };
+    assert_eq!((again, profiled, cut, present.len()), (info, false, false, 1));
+    assert_eq!((present[0].first.0, present[0].count), (0, 3));
+    let reply = data.ask(pull(Token(0), file, [2, 0]));
+    let VolumeReply::Blocks { version, size, codec, bytes } = reply else { panic!("{reply:?}") };
+    assert_eq!((version, size, codec), (info.seen.version, text.len() as u64, Codec::Zstd as u8));
+    assert_eq!(decoded(codec, &bytes, 3808 + 4096), [&text[8192..], &text[..4096]].concat());
+    let listed = data.ask(VolumeAsk::FolderList { path: b"".into(), after: b"".into(), limit: 10 });
+    let VolumeReply::Entries { entries, more, .. } = listed else { panic!("{listed:?}") };
+    let names: Vec<_> = entries.iter().map(|entry| (&entry.name[..], entry.info.kind)).collect();
+    assert_eq!((names, more), (vec![(&b"d"[..], FileKind::Folder), (b"link", FileKind::Symlink)], false));
+    assert_eq!(data.ask(VolumeAsk::LinkRead { path: b"link".into() }), VolumeReply::LinkTarget(Bytes::from("f")));
+    let lease = |kind| VolumeAsk::Lease { file: info.seen.file, kind, duration_ms: 60_000 };
+    assert_eq!(data.ask(lease(Some(LeaseKind::Exclusive))), VolumeReply::Leased { duration_ms: 60_000 });
+    let mut other = Data::open(&rig, 8);
+    other.refused(lease(Some(LeaseKind::Shared)), ErrorCode::Leased);
+    other.refused(transaction(1, vec![append("d/f", b"x")]), ErrorCode::Leased);
+    assert_eq!(data.ask(lease(None)), VolumeReply::Leased { duration_ms: 0 });
+    other.commit(1, vec![append("d/f", b"x")]);
+    // An open file goes on under its new name, for the connection that renamed it.
+    let rename = Change::Rename { from: b"d".into(), base: None, to: b"e".into(), replace: false };
+    data.commit(2, vec![rename]);
+    assert_eq!(data.pull(file, [2]).1, [&text[8192..], b"x"].concat());
+    assert_eq!(other.file("e/f", Token(0)).0, InodeId(2), "numbers are those of a connection");
+    let status = data.client.status();
+    assert_eq!((&status["volumes"][0]["name"], &status["metrics"]["transactions"]), (&"data".into(), &3.into()));
+}
+
+#[test]
+fn wrong_requests_are_refused_by_name() {
+    let folder = TempDir::new().unwrap();
+    std::fs::create_dir(folder.path().join("d")).unwrap();
+    std::fs::write(folder.path().join("d/f"), b"x").unwrap();
+    let (rig, _) = serve(folder.path(), |_| {});
+    let mut data = Data::open(&rig, 1);
+    data.client.refused(Request::VolumeOpen { name: "other".to_owned() }, ErrorCode::NotFound);
+    let wrong = Request::Volume { volume: ImageHandle(9), ask: VolumeAsk::FileStat { path: b"d".into() } };
+    data.client.refused(wrong, ErrorCode::BadRequest);
+    for number in [0, 1, 2, u32::MAX] {
+        data.refused(pull(Token(1), InodeId(number), [0]), ErrorCode::BadRequest);
+    }
+    let (file, _) = data.file("d/f", Token(1));
+    data.client.wire.file_close(data.volume, file).unwrap();
+    data.refused(pull(Token(1), file, [0]), ErrorCode::BadRequest);
+    let open = |path: &str| VolumeAsk::FileOpen { token: Token(1), path: path.into() };
+    for (path, code) in [
+        ("d", ErrorCode::NotFile),
+        ("no", ErrorCode::NotFound),
+        ("d/f/x", ErrorCode::NotFolder),
+        ("../x", ErrorCode::BadRequest),
+        (".runnel/journal", ErrorCode::BadRequest),
+        ("/etc/passwd", ErrorCode::BadRequest),
+    ] {
+        data.refused(open(path), code);
+    }
+    let list = VolumeAsk::FolderList { path: b"d/f".into(), after: b"".into(), limit: 1 };
+    data.refused(list, ErrorCode::NotFolder);
+    let removal = Change::RemoveFolder { path: b"d".into() };
+    data.refused(transaction(1, vec![removal]), ErrorCode::NotEmpty);
+    data.refused(transaction(1, vec![create("d/f")]), ErrorCode::Exists);
+    data.refused(transaction(1, vec![create("../f")]), ErrorCode::BadRequest);
+    let huge = Change::Truncate { path: b"d/f".into(), base: None, size: u64::MAX };
+    data.refused(transaction(1, vec![huge]), ErrorCode::TooLarge);
+    // Unknown files may be closed and shared: the device may have closed them just now.
+    data.client.wire.file_close(data.volume, InodeId(99)).unwrap();
+    data.client.wire.file_close(ImageHandle(5), InodeId(2)).unwrap();
+    data.client.wire.file_share(data.volume, InodeId(99), wire::volume::Share::Percent(3)).unwrap();
+    data.client.touch(data.volume, Token(1), &[PageId::new(InodeId(99), 7)]);
+    assert_eq!(data.stat("d/f").size, 1);
+    drop((data, rig));
+    let (rig, _) = serve(folder.path(), |volume| volume.writable = false);
+    Data::open(&rig, 1).refused(transaction(1, vec![create("x")]), ErrorCode::ReadOnly);
+}
+
+#[test]
+fn of_two_writers_one_gets_a_conflict_and_a_reader_sees_the_file_change() {
+    let folder = TempDir::new().unwrap();
+    let (rig, _) = serve(folder.path(), |_| {});
+    let (mut one, mut two) = (Data::open(&rig, 1), Data::open(&rig, 2));
+    one.commit(1, vec![create("f"), write("f", None, 0, b"first")]);
+    let (file, seen) = two.file("f", Token(0));
+    one.commit(2, vec![write("f", Some(seen.seen), 0, b"FIRST")]);
+    two.refused(transaction(1, vec![write("f", Some(seen.seen), 0, b"second")]), ErrorCode::Conflict);
+    let (version, bytes) = two.pull(file, [0]);
+    assert!(version > seen.seen.version && bytes == b"FIRST");
+    // The refused number is not used up.
+    let base = Some(two.stat("f").seen);
+    two.commit(1, vec![write("f", base, 0, b"second")]);
+    one.commit(3, vec![Change::Unlink { path: b"f".into(), base: None }, create("f")]);
+    two.refused(pull(Token(0), file, [0]), ErrorCode::Stale);
+    // Behind the server's back.
+    std::fs::write(folder.path().join("f"), b"theirs").unwrap();
+    let (file, info) = two.file("f", Token(0));
+    assert_eq!(two.pull(file, [0]), (info.seen.version, b"theirs".to_vec()));
+    std::fs::remove_file(folder.path().join("f")).unwrap();
+    two.refused(pull(Token(0), file, [0]), ErrorCode::Stale);
+}
+
+#[test]
+fn a_repeated_transaction_is_done_once_also_over_another_connection_and_server() {
+    let folder = TempDir::new().unwrap();
+    let (rig, store) = serve(folder.path(), |_| {});
+    let mut data = Data::open(&rig, 5);
+    data.commit(1, vec![create("log")]);
+    // Many at once, none of them answered when the connection is cut.
+    for number in 2..=40 {
+        let ask = data.request(transaction(number, vec![append("log", &[number as u8])]));
+        data.client.request(ask);
+    }
+    data.client.send();
+    drop(data);
+    let mut data = Data::open(&rig, 5);
+    let answers: Vec<_> = (2..=40).map(|number| data.commit(number, vec![append("log", &[number as u8])])).collect();
+    let expected: Vec<u8> = (2..=40).collect();
+    assert_eq!(std::fs::read(folder.path().join("log")).unwrap(), expected);
+    drop(data);
+    rig.stop();
+    let rig = serve_with(&store, folder.path(), |_| {});
+    let mut data = Data::open(&rig, 5);
+    assert_eq!(data.commit(40, vec![append("log", &[40])]), *answers.last().unwrap());
+    data.commit(42, vec![append("log", &[42])]);
+    data.refused(transaction(41, vec![append("log", &[41])]), ErrorCode::Outdated);
+    // Another device counts by itself; one that does not say who it is does not count at all.
+    Data::open(&rig, 6).commit(1, vec![append("log", b"6")]);
+    let mut nobody = Data::open(&rig, 0);
+    nobody.commit(1, vec![append("log", b"0")]);
+    nobody.commit(1, vec![append("log", b"0")]);
+    assert_eq!(std::fs::read(folder.path().join("log")).unwrap(), [&expected[..], &[42], b"600"].concat());
+}
+
+#[test]
+fn transactions_of_a_connection_are_done_in_their_order() {
+    let folder = TempDir::new().unwrap();
+    let (rig, _) = serve(folder.path(), |_| {});
+    let mut data = Data::open(&rig, 5);
+    data.commit(1, vec![create("log")]);
+    let requests: Vec<_> = (2..200u64)
+        .map(|number| {
+            let changes = match number % 10 {
+                3 => vec![append("missing", b"x")],
+                _ => vec![append("log", format!("{number} ").as_bytes())],
+            };
+            let ask = data.request(transaction(number, changes));
+            data.client.request(ask)
+        })
+        .collect();
+    for (number, request) in (2..).zip(requests) {
+        let failed = matches!(data.client.reply(request), Reply::Error { code: ErrorCode::NotFound, .. });
+        assert_eq!(failed, number % 10 == 3, "{number}");
+    }
+    let expected: String = (2..200).filter(|number| number % 10 != 3).map(|number| format!("{number} ")).collect();
+    assert_eq!(std::fs::read_to_string(folder.path().join("log")).unwrap(), expected);
+}
+
+#[test]
+fn a_full_volume_says_so_and_goes_on() {
+    let folder = TempDir::new().unwrap();
+    let (rig, _) = serve(folder.path(), |volume| volume.quota_bytes = Some(10_000));
+    let mut data = Data::open(&rig, 5);
+    data.commit(1, vec![create("a"), write("a", None, 0, &[1; 8000])]);
+    data.refused(transaction(2, vec![create("b"), write("b", None, 0, &[2; 4000])]), ErrorCode::NoSpace);
+    data.refused(VolumeAsk::FileStat { path: b"b".into() }, ErrorCode::NotFound);
+    data.commit(2, vec![Change::Truncate { path: b"a".into(), base: None, size: 10 }]);
+    data.commit(3, vec![create("b"), write("b", None, 0, &[2; 4000])]);
+}
+
+#[test]
+fn a_sparse_file_of_4_gib_is_mostly_holes() {
+    let folder = TempDir::new().unwrap();
+    let file = std::fs::File::create(folder.path().join("sparse")).unwrap();
+    file.set_len(4 << 30).unwrap();
+    use std::os::unix::fs::FileExt;
+    file.write_all_at(b"far", (3 << 30) + 5).unwrap();
+    let (rig, _) = serve(folder.path(), |volume| volume.writable = false);
+    let mut data = Data::open(&rig, 5);
+    let opened = data.ask(VolumeAsk::FileOpen { token: Token(1), path: b"sparse".into() });
+    let VolumeReply::FileOpened { file, info, present, cut, .. } = opened else { panic!("{opened:?}") };
+    assert_eq!((info.size, cut), (4 << 30, false));
+    let far = (3u32 << 30) / 4096;
+    let held = |block| present.iter().any(|range| (range.first.0..range.first.0 + range.count).contains(&block));
+    let blocks: u32 = present.iter().map(|range| range.count).sum();
+    assert!(held(far) && blocks <= 32, "{present:?}");
+    assert_eq!(data.pull(file, [0, (1 << 20) - 1]).1, vec![0; 8192]);
+    let (_, bytes) = data.pull(file, [far, 1 << 20]);
+    assert_eq!((bytes.len(), &bytes[5..8]), (4096, &b"far"[..]));
+}
+
+#[test]
+fn a_volume_that_was_not_closed_is_recovered_also_for_reading() {
+    let folder = TempDir::new().unwrap();
+    let options = Options { mode: Mode::ReadWrite, ..Options::default() };
+    let volume = Volume::open(folder.path(), None, options).unwrap();
+    let create =
+        volume::Operation::Create { path: volume::VolumePath::new(b"f").unwrap(), mode: 0o644, exclusive: true };
+    volume.commit(volume::Transaction { operations: vec![create], ..Default::default() }).unwrap();
+    // As a crash leaves it: a journal that is not in a checkpoint, and the file not there yet.
+    let copy = TempDir::new().unwrap();
+    std::fs::create_dir(copy.path().join(".runnel")).unwrap();
+    for name in ["table", "journal", "lock"] {
+        std::fs::copy(folder.path().join(".runnel").join(name), copy.path().join(".runnel").join(name)).unwrap();
+    }
+    let (rig, _) = serve(copy.path(), |volume| volume.writable = false);
+    assert_eq!(Data::open(&rig, 1).stat("f").size, 0);
+}
+
+#[test]
+fn volumes_that_cannot_be_are_refused_at_the_start() {
+    let (one, two) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    std::fs::create_dir(one.path().join("in")).unwrap();
+    let bind = |volumes: Vec<VolumeConfig>| {
+        let mut config = config(StoreAt::Folder(two.path().to_owned()));
+        config.volumes = volumes;
+        Server::bind(config).err()
+    };
+    let read = |name: &str, folder: &Path| VolumeConfig::new(name, folder);
+    let written = |name: &str, folder: &Path| VolumeConfig { writable: true, ..VolumeConfig::new(name, folder) };
+    for bad in [
+        vec![read("../x", one.path())],
+        vec![read("", one.path())],
+        vec![read("a", &one.path().join("missing"))],
+        vec![read("a", one.path()), read("a", two.path())],
+        vec![VolumeConfig { block_bytes: 1000, ..read("a", one.path()) }],
+        vec![VolumeConfig { block_bytes: 128 << 10, ..read("a", one.path()) }],
+        vec![VolumeConfig { quota_bytes: Some(5), ..read("a", one.path()) }],
+        vec![written("a", one.path()), written("b", one.path())],
+        vec![written("a", one.path()), read("b", &one.path().join("in"))],
+        vec![written("a", two.path())],
+    ] {
+        let error = bind(bad.clone());
+        assert!(matches!(error, Some(ServerError::VolumeConfig { .. })), "{bad:?}: {error:?}");
+    }
+    assert!(bind(vec![read("a", one.path()), read("b", one.path()), read("c", two.path())]).is_none());
+}
+
+fn some_path(rng: &mut SplitMix64) -> Vec<u8> {
+    const PARTS: [&[u8]; 10] =
+        [b"a", b"b", b"..", b".", b"", b".runnel", b"\0", b"/", &[0xff; 300], b"a/../../../etc/passwd"];
+    let parts: Vec<_> = (0..rng.below(4)).map(|_| PARTS[rng.below(10) as usize]).collect();
+    parts.join(&b'/')
+}
+
+fn some_number(rng: &mut SplitMix64) -> u64 {
+    [0, 1, 4095, 4096, 1 << 32, 1 << 42, i64::MAX as u64, u64::MAX - 1, u64::MAX, rng.next_u64()]
+        [rng.below(10) as usize]
+}
+
+fn some_ask(rng: &mut SplitMix64) -> VolumeAsk {
+    let (path, token) = (some_path(rng), Token(1));
+    let base = (rng.below(3) == 0).then(|| Seen { file: some_number(rng), version: some_number(rng) });
+    match rng.below(8) {
+        0 => VolumeAsk::FileOpen { token, path },
+        1 => VolumeAsk::FileStat { path },
+        2 => VolumeAsk::FolderList { path, after: some_path(rng), limit: some_number(rng) as u16 },
+        3 => VolumeAsk::LinkRead { path },
+        4 => {
+            let blocks = (0..rng.below(70))
+                .map(|_| PageId::new(InodeId(rng.below(4) as u32), some_number(rng) as u32))
+                .collect();
+            VolumeAsk::PullBlocks { token, blocks, force: true }
+        }
+        5 => VolumeAsk::Lease { file: some_number(rng), kind: Some(LeaseKind::Exclusive), duration_ms: u32::MAX },
+        _ => {
+            let bytes = Bytes::from(vec![7; rng.below(100) as usize]);
+            let (to, mode, number) = (some_path(rng), some_number(rng) as u16, some_number(rng));
+            let change = match rng.below(10) {
+                0 => Change::Write { path, base, offset: number, bytes },
+                1 => Change::Append { path, base, bytes },
+                2 => Change::Truncate { path, base, size: number },
+                3 => Change::Create { path, mode, exclusive: false },
+                4 => Change::MakeFolder { path, mode },
+                5 => Change::Rename { from: path, base, to, replace: true },
+                6 => Change::Unlink { path, base },
+                7 => Change::RemoveFolder { path },
+                8 => Change::SetTime { path, base, mtime_ns: number as i64 },
+                _ => Change::SetMode { path, base, mode },
+            };
+            VolumeAsk::Commit { number: some_number(rng), mtime_ns: number as i64, changes: vec![change] }
+        }
+    }
+}
+
+/// Nothing that a client says makes the answer panic, or leaves the folder.
+#[test]
+fn hostile_requests_stay_inside() {
+    let outer = TempDir::new().unwrap();
+    let folder = outer.path().join("volume");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(outer.path().join("secret"), b"secret").unwrap();
+    std::os::unix::fs::symlink("../secret", folder.join("a")).unwrap();
+    let volume = Volume::open(&folder, None, Options { quota_bytes: Some(1 << 20), ..Options::default() }).unwrap();
+    let files = Mutex::new(OpenFiles::default());
+    let mut rng = SplitMix64(5);
+    for round in 0..4000 {
+        let ask = some_ask(&mut rng);
+        let caller = Caller::new(u128::from(round % 3), Moment(round));
+        let _ = answer(&volume, &files, &caller, &ask);
+    }
+    let outside: Vec<_> = std::fs::read_dir(outer.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(outside.len(), 2);
+    assert_eq!(std::fs::read(outer.path().join("secret")).unwrap(), b"secret");
+    drop(volume);
+    // And over the wire, as far as it lets such requests through.
+    let (rig, _) = serve(&folder, |volume| volume.quota_bytes = Some(1 << 20));
+    let mut data = Data::with(Client::with(rig.address, ClientConfig { device: 3, ..ClientConfig::default() }));
+    for _ in 0..500 {
+        let ask = data.request(some_ask(&mut rng));
+        let now = data.client.now();
+        if let Ok(request) = data.client.wire.request(now, ask) {
+            data.client.reply(request);
+        }
+    }
+    assert!(data.client.closed.is_none());
+}
+
+#[test]
+fn pieces_are_read_back() {
+    let piece = VolumePiece { version: 3, size: 9, codec: 1, bytes: Bytes::from("bytes") };
+    assert_eq!(VolumePiece::parse(piece.to_bytes()), Some(piece));
+}
