@@ -130,23 +130,20 @@ impl BlockPusher {
 
     /// A program opened a file: its first blocks are foreseen, and all its stages.
     pub fn opened(&mut self, volume: ImageHandle, open: &Arc<OpenVolume>, token: Token, file: InodeId, id: FileId) {
-        let (first, parts) = {
+        let (first, staged) = {
             let profiles = locked(&open.served.profiles);
-            (profiles.first(id), profiles.parts(id))
+            (profiles.first(id), profiles.staged(id))
         };
         if first.blocks.is_empty() {
             return;
         }
         let waiting: usize = self.courses.iter().flat_map(|course| &course.parts).map(Part::len).sum();
         let course = self.course(volume, open, token, file, id);
-        let more: usize = parts.iter().map(|part| part.blocks.len()).sum();
-        if waiting + more <= WAITING_MAX {
-            for part in parts {
-                part.blocks.into_iter().for_each(|block| course.add_far(block, &open.served));
-            }
+        if waiting + staged.len() <= WAITING_MAX {
+            staged.into_iter().for_each(|block| course.add_far(block, &open.served));
         }
-        for (_, block) in first.blocks {
-            course.order(block, &open.served);
+        for block in first.blocks {
+            course.order(block.index, &open.served);
         }
     }
 
@@ -167,10 +164,10 @@ impl BlockPusher {
         let mut files: HashMap<InodeId, Option<(InodeId, FileId)>> = HashMap::new();
         let mut wanted = HashSet::new();
         let mut ordered = Vec::new();
-        for (number, block) in foreseen.blocks {
+        for PageId { inode: number, index } in foreseen.blocks {
             if let Some((file, id)) = *files.entry(number).or_insert_with(|| known(number)) {
-                wanted.insert(PageId::new(file, block));
-                ordered.push((file, id, block));
+                wanted.insert(PageId::new(file, index));
+                ordered.push((file, id, index));
             }
         }
         if foreseen.begins {

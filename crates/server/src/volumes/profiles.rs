@@ -4,16 +4,15 @@
 //! under every name. Its flow graph comes from the store or from live use; one that was written by hand (static) is never changed.
 //! Where no graph knows what follows, a file that is read in its order is read ahead.
 //!
-//! Predictors count pages of 4 KiB; blocks of other sizes are translated: of smaller ones a page is several, of larger ones
-//! the first page stands for the block.
+//! What the predictors call a page is a data block of the volume here. A profile may have blocks of another size.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use predict::{FlowConfig, FlowPredictor, LinuxReadahead, Predictor, PushOrder};
-use profile::flow::{self, FlowGraph, Share, Updates};
+use predict::{FlowConfig, FlowPredictor, LinuxReadahead, Predictor};
+use profile::flow::{self, Expansion, FlowGraph, Updates};
 use store::Store;
-use units::{InodeId, Moment, PAGE_BYTES, PageId, Token};
+use units::{InodeId, Moment, PageId, Token};
 use volume::{FileId, VolumePath};
 
 use super::profile_key;
@@ -39,16 +38,7 @@ pub(crate) struct Foreseen {
     /// What was foreseen before is over; `blocks` says all that is wanted.
     pub begins: bool,
     /// Blocks that are needed soon, in their order.
-    pub blocks: Vec<(InodeId, u32)>,
-}
-
-/// A part of a file with its share, from the stages of its profile.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    /// `None`: it is in no stage.
-    pub share: Option<Share>,
-    /// Its blocks in the order in which to send them.
-    pub blocks: Vec<u32>,
+    pub blocks: Vec<PageId>,
 }
 
 struct File {
@@ -62,8 +52,8 @@ struct File {
 pub(crate) struct Profiles {
     flow: FlowPredictor,
     readahead: LinuxReadahead,
-    /// Pages of each file, for the read-ahead.
-    pages: Arc<Mutex<HashMap<InodeId, u32>>>,
+    /// Blocks of each file, for the read-ahead.
+    blocks: Arc<Mutex<HashMap<InodeId, u32>>>,
     numbers: HashMap<FileId, InodeId>,
     files: BTreeMap<InodeId, File>,
     last: u32,
@@ -76,11 +66,11 @@ pub(crate) struct Profiles {
 impl Profiles {
     pub fn new(block_bytes: u32, config: &Config) -> Profiles {
         let frozen = config.predict.frozen;
-        let (flow, readahead, pages) = predictors(frozen);
+        let (flow, readahead, blocks) = predictors(block_bytes, frozen);
         Profiles {
             flow,
             readahead,
-            pages,
+            blocks,
             numbers: HashMap::new(),
             files: BTreeMap::new(),
             last: 1,
@@ -97,15 +87,15 @@ impl Profiles {
         }
         if !self.numbers.contains_key(&id) {
             if self.numbers.len() >= FILES_MAX || self.last == u32::MAX {
-                (self.flow, self.readahead, self.pages) = predictors(self.frozen);
+                (self.flow, self.readahead, self.blocks) = predictors(self.block_bytes as u32, self.frozen);
                 (self.numbers, self.files) = Default::default();
             }
             self.last = self.last.wrapping_add(1).max(2);
             self.numbers.insert(id, InodeId(self.last));
         }
         let number = self.numbers[&id];
-        let pages = size.div_ceil(PAGE_BYTES as u64).min(u32::MAX.into()) as u32;
-        locked(&self.pages).insert(number, pages);
+        let blocks = size.div_ceil(self.block_bytes).min(u32::MAX.into()) as u32;
+        locked(&self.blocks).insert(number, blocks);
         let file = self.files.entry(number).or_insert_with(|| File { id, path: path.clone(), loaded: false });
         file.path.clone_from(path);
         !std::mem::replace(&mut file.loaded, true)
@@ -144,32 +134,24 @@ impl Profiles {
         let Some((number, graph)) = self.number(id).zip(self.graph(id)) else { return Foreseen::default() };
         let layout = *graph.layout();
         let mut blocks = Vec::new();
-        for block in graph.traversal() {
+        for step in Expansion::from_entry(graph) {
             if blocks.len() as u64 * self.block_bytes >= FIRST_BYTES {
                 break;
             }
-            let range = layout.range(block);
-            self.add_blocks(number, range.start, range.end, &mut blocks);
+            let range = layout.range(step.block);
+            blocks.extend(self.blocks_in(range).map(|block| PageId::new(number, block)));
         }
         Foreseen { begins: true, blocks }
     }
 
-    /// The stages of a file, with all blocks that it is known to use; nothing if its profile has no stages.
-    pub fn parts(&self, id: FileId) -> Vec<Part> {
+    /// All blocks that a file is known to use, in their order, if its profile has stages.
+    pub fn staged(&self, id: FileId) -> Vec<u32> {
         let Some(graph) = self.graph(id).filter(|graph| !graph.stages().is_empty()) else { return Vec::new() };
-        let part = |scheduled: flow::Scheduled| {
-            let share = scheduled.stage.map(|stage| graph.stages()[stage].share());
-            let mut blocks = Vec::new();
-            for block in scheduled.blocks {
-                let range = graph.layout().range(block);
-                self.add_blocks(InodeId(0), range.start, range.end, &mut blocks);
-            }
-            Part { share, blocks: blocks.into_iter().map(|(_, block)| block).collect() }
-        };
-        graph.schedule().into_iter().map(part).collect()
+        let blocks = graph.schedule().into_iter().flat_map(|scheduled| scheduled.blocks);
+        blocks.flat_map(|block| self.blocks_in(graph.layout().range(block))).collect()
     }
 
-    /// Position in [`Profiles::parts`] of a block's stage, by the share of the stage; `None` if it is in no stage.
+    /// The stages of a file, and the bytes of their blocks; `None` if its profile has no stages.
     pub fn stages(&self, id: FileId) -> Option<(u64, &[flow::Stage])> {
         let graph = self.graph(id).filter(|graph| !graph.stages().is_empty())?;
         Some((graph.layout().block_bytes().into(), graph.stages()))
@@ -178,29 +160,22 @@ impl Profiles {
     /// A program touched a block of a file.
     pub fn touch(&mut self, token: Token, id: FileId, block: u32, now: Moment) -> Foreseen {
         let Some(number) = self.number(id).filter(|_| !self.off) else { return Foreseen::default() };
-        let index = u64::from(block) * self.block_bytes / PAGE_BYTES as u64;
-        let Ok(index) = u32::try_from(index) else { return Foreseen::default() };
-        let page = PageId::new(number, index);
-        // What comes after this page, as far as it was known before.
+        let page = PageId::new(number, block);
+        // What comes after this block, as far as it was known before.
         let unknown = self.flow.graph(number).is_none_or(|graph| {
             let known = |block| !graph.successors(block).is_empty();
             graph.updates == Updates::Live
-                && !graph.layout().block_at(u64::from(index) * PAGE_BYTES as u64).is_some_and(known)
+                && !graph.layout().block_at(u64::from(block) * self.block_bytes).is_some_and(known)
         });
         let ahead = self.readahead.touch(token, page, now);
         let verdict = self.flow.touch(token, page, now);
-        let mut pages: Vec<PageId> = Vec::new();
+        let mut blocks: Vec<PageId> = Vec::new();
         let begins = verdict.cancel || verdict.push.is_some_and(|order| order.begins);
         if let Some(order) = verdict.push {
-            pages.extend(self.flow.pages(token, &order));
+            blocks.extend(self.flow.pages(token, &order));
         }
         if let Some(order) = ahead.push.filter(|_| unknown) {
-            pages.extend(pages_of(&self.readahead, token, &order));
-        }
-        let mut blocks = Vec::new();
-        for page in pages {
-            let start = u64::from(page.index) * PAGE_BYTES as u64;
-            self.add_blocks(page.inode, start, start + PAGE_BYTES as u64, &mut blocks);
+            blocks.extend(self.readahead.pages(token, &order));
         }
         Foreseen { begins, blocks }
     }
@@ -239,30 +214,22 @@ impl Profiles {
         found.collect()
     }
 
-    /// The blocks that lie between two offsets of a file.
-    fn add_blocks(&self, number: InodeId, start: u64, end: u64, blocks: &mut Vec<(InodeId, u32)>) {
-        for block in start / self.block_bytes..end.div_ceil(self.block_bytes) {
-            let Ok(block) = u32::try_from(block) else { return };
-            // Pages of one large block follow each other.
-            if blocks.last() != Some(&(number, block)) {
-                blocks.push((number, block));
-            }
-        }
+    /// The blocks in which a range of a file lies, bytes.
+    fn blocks_in(&self, range: std::ops::Range<u64>) -> std::ops::Range<u32> {
+        let block = |index: u64| u32::try_from(index).unwrap_or(u32::MAX);
+        block(range.start / self.block_bytes)..block(range.end.div_ceil(self.block_bytes))
     }
 }
 
 type Predictors = (FlowPredictor, LinuxReadahead, Arc<Mutex<HashMap<InodeId, u32>>>);
 
-fn predictors(frozen: bool) -> Predictors {
+fn predictors(block_bytes: u32, frozen: bool) -> Predictors {
     let learned_max = if frozen { 0 } else { LEARNED_MAX };
-    let pages: Arc<Mutex<HashMap<InodeId, u32>>> = Arc::default();
-    let sizes = pages.clone();
+    let blocks: Arc<Mutex<HashMap<InodeId, u32>>> = Arc::default();
+    let sizes = blocks.clone();
     let readahead = LinuxReadahead::new(move |inode| locked(&sizes).get(&inode).copied().unwrap_or(0));
-    (FlowPredictor::new(FlowConfig { learned_max, ..FlowConfig::default() }), readahead, pages)
-}
-
-fn pages_of(readahead: &LinuxReadahead, token: Token, order: &PushOrder) -> Vec<PageId> {
-    readahead.pages(token, order).to_vec()
+    let config = FlowConfig { page_bytes: block_bytes, learned_max, ..FlowConfig::default() };
+    (FlowPredictor::new(config), readahead, blocks)
 }
 
 /// The profile of a file, if the store has one that makes sense. Blocks.

@@ -366,3 +366,74 @@ fn a_caller_cannot_credit_what_never_came() {
     pair.settle();
     assert!(matches!(pair.client.credit(stream, 1), Err(Refused::Limit { .. })));
 }
+
+/// Blocks of a volume on a link of 128 kbit/s: the link is full, and a demand waits for two frames at most.
+#[test]
+fn blocks_of_volumes_fill_a_thin_link_and_leave_room_for_demands() {
+    const BLOCK_BYTES: usize = 4096;
+    let thin = LinkConfig { bits_per_second: 128_000, ..LinkConfig::new(40, 1) };
+    let mut pair = Pair::ready(thin, 3);
+    let header = PushHeader { encoding: PushEncoding::Volume, window_log: 0, ..header() };
+    let stream = pair.server.push_start(header).unwrap();
+    let (mut index, mut taken, mut in_flight_max) = (0, 0, 0);
+    let mut run = |pair: &mut Pair, time: Duration| {
+        let until = pair.now.after(time);
+        let before: u64 = taken;
+        loop {
+            while pair.server.volume_push_room() > 0 {
+                let (pages, bytes) = (vec![PageId::new(InodeId(2), index)], Bytes::from(vec![3; BLOCK_BYTES]));
+                index += 1;
+                pair.server.push(PushPiece { stream, segment: SegmentIndex(0), pages, bytes }).unwrap();
+            }
+            in_flight_max = in_flight_max.max(pair.server.in_flight_push_bytes());
+            let more = pair.step(until);
+            for event in pair.client_events() {
+                if let ClientEvent::Push { piece, credit } = event {
+                    pair.client.credit(piece.stream, credit).unwrap();
+                    taken += u64::from(credit);
+                }
+            }
+            assert!(pair.server_events().is_empty());
+            if !more {
+                return taken - before;
+            }
+        }
+    };
+    run(&mut pair, Duration::from_secs(5));
+    let bytes = run(&mut pair, Duration::from_secs(40));
+    assert!(bytes >= 16_000 * 40 * 95 / 100, "{bytes} bytes in 40 s");
+    assert!(in_flight_max <= 3 * (BLOCK_BYTES as u64 + 100), "{in_flight_max} bytes under way");
+}
+
+#[test]
+fn what_is_not_wanted_any_more_is_dropped_from_the_queue() {
+    let mut pair = Pair::ready(LinkConfig::new(10, 10), 3);
+    let header = PushHeader { encoding: PushEncoding::Volume, window_log: 0, ..header() };
+    let stream = pair.server.push_start(header).unwrap();
+    let page = |index| PageId::new(InodeId(2), index);
+    for index in 0..6 {
+        let (pages, bytes) = (vec![page(index)], Bytes::from(vec![3; 1000]));
+        pair.server.push(PushPiece { stream, segment: SegmentIndex(0), pages, bytes }).unwrap();
+    }
+    pair.server.retain_pushes(stream, |pages| pages[0].index % 2 == 0);
+    let kept: Vec<bool> =
+        (0..6).map(|index| pair.server.push_position(stream, page(index)) != PushPosition::Absent).collect();
+    assert_eq!(kept, [true, false, true, false, true, false]);
+    pair.server.push_end(stream, PushEndReason::Complete).unwrap();
+    let mut came = Vec::new();
+    let until = pair.now.after(Duration::from_secs(5));
+    while pair.step(until) {
+        for event in pair.client_events() {
+            match event {
+                ClientEvent::Push { piece, credit } => {
+                    pair.client.credit(piece.stream, credit).unwrap();
+                    came.push(piece.pages[0].index);
+                }
+                ClientEvent::PushEnd { reason, .. } => assert_eq!((reason, came.len()), (PushEndReason::Complete, 3)),
+                ClientEvent::PushStart { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!((came, pair.server.queued_push_bytes()), (vec![0, 2, 4], 0));
+}
