@@ -64,6 +64,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("pack", &["image", "codec", "elf", "host", "profile"]),
     ("server", &["store", "volume", "image", "wire", "predict", "profile", "codec"]),
     ("client", &["wire", "image", "codec", "host"]),
+    ("stream", &["wire", "client", "codec"]),
     ("mount", &["client", "erofs", "host", "image"]),
     ("bench", &["disk", "image", "pack", "predict", "profile", "trace"]),
     ("record", &["host", "tracee", "trace"]),

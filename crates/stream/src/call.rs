@@ -1,0 +1,96 @@
+//! What callers want of a volume, and what they get.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use units::Token;
+use wire::volume::{FileInfo, FolderEntry, LeaseKind, Share};
+
+use crate::StreamError;
+
+/// Called exactly once with the outcome, under no lock, from any thread: that of the call itself, of the connection, or of the volume.
+pub type Done<T> = Box<dyn FnOnce(Result<T, StreamError>) + Send>;
+
+/// An open file of one volume. Means nothing on another one, and is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle(pub u64);
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenHow {
+    /// It will be read.
+    pub read: bool,
+    /// It will be written.
+    pub write: bool,
+    /// Every write goes to the end, wherever that is then: others may append too.
+    pub append: bool,
+    /// Make it with these permission bits if it is not there.
+    pub create: Option<u16>,
+    /// With `create`: fail if it is there.
+    pub exclusive: bool,
+    /// Cut it to nothing.
+    pub truncate: bool,
+}
+
+impl OpenHow {
+    /// For reading only.
+    pub const READ: OpenHow =
+        OpenHow { read: true, write: false, append: false, create: None, exclusive: false, truncate: false };
+}
+
+/// An open file, and what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// To be closed with [`crate::RemoteVolume::close`].
+    pub handle: Handle,
+    /// Its attributes. A file that was not sent to the server yet has `seen.file` 0.
+    pub info: FileInfo,
+    /// All that was read of the file since it was first opened here, and was written here since, is still true: a kernel may
+    /// keep its pages.
+    pub unchanged: bool,
+}
+
+/// A file by its handle or its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileRef {
+    /// An open file.
+    Handle(Handle),
+    /// Whatever is at this path.
+    Path(Vec<u8>),
+}
+
+impl From<Handle> for FileRef {
+    fn from(handle: Handle) -> FileRef {
+        FileRef::Handle(handle)
+    }
+}
+
+impl From<&[u8]> for FileRef {
+    fn from(path: &[u8]) -> FileRef {
+        FileRef::Path(path.to_vec())
+    }
+}
+
+/// Everything that can be wanted; the callbacks come back when it is done.
+pub(crate) enum Call {
+    Stat { of: FileRef, done: Done<FileInfo> },
+    List { path: Vec<u8>, done: Done<Vec<FolderEntry>> },
+    ReadLink { path: Vec<u8>, done: Done<Bytes> },
+    Open { path: Vec<u8>, how: OpenHow, token: Token, done: Done<Opened> },
+    Read { handle: Handle, token: Token, offset: u64, bytes: u32, done: Done<Bytes> },
+    Write { handle: Handle, offset: u64, bytes: Bytes, done: Done<()> },
+    SetSize { of: FileRef, size: u64, done: Done<()> },
+    SetMode { of: FileRef, mode: u16, done: Done<()> },
+    SetTime { of: FileRef, mtime_ns: i64, done: Done<()> },
+    Sync { handle: Handle, done: Done<()> },
+    Close { handle: Handle, done: Done<()> },
+    MakeFolder { path: Vec<u8>, mode: u16, done: Done<()> },
+    Remove { path: Vec<u8>, done: Done<()> },
+    RemoveFolder { path: Vec<u8>, done: Done<()> },
+    Rename { from: Vec<u8>, to: Vec<u8>, replace: bool, done: Done<()> },
+    Lease { of: FileRef, kind: Option<LeaseKind>, duration: Duration, done: Done<Duration> },
+    SyncAll { done: Done<()> },
+    Hint { handle: Handle, ranges: Vec<(u64, u64)> },
+    Share { handle: Handle, share: Share },
+    RateLimit { bytes_per_second: u64 },
+}
