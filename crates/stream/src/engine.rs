@@ -1,48 +1,471 @@
-//! The state machine of a volume.
+//! The state machine of a volume: calls, what the carrier and the disk tell, and the time come in; errands, jobs and completed calls
+//! go out. Nothing here blocks, sleeps or calls anybody.
+//!
+//! Parts: `file` (one file's table and changes), `reading` (reads, answers, pushes, touches), `opening` (handles), `naming` (names and
+//! attributes), `writing` (changes into transactions), `commits` (transactions to the server), `restart` (connections that come and go,
+//! the outbox).
 
-use std::path::Path;
-use std::sync::Arc;
+mod commits;
+mod file;
+mod naming;
+mod opening;
+mod reading;
+mod restart;
+mod transaction;
+mod wants;
+mod writing;
 
-use client::{Config, Server, Session};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
 
-use crate::call::Call;
-use crate::{ErrorKind, Lost, Options, RemoteVolume, Status, StreamError};
+use client::carry::{Errand, Tag, Unanswered};
+use units::{InodeId, Moment, StreamId};
+use wire::volume::{VolumeAsk, VolumeReply};
+use wire::{ImageHandle, PushEndReason, PushHeader, PushPiece, Reply, Request};
+
+use crate::call::{Call, Done, Handle, OpenHow};
+use crate::estimate::Estimate;
+use crate::job::{Job, JobDone};
+use crate::memory::Memory;
+use crate::names::Names;
+use crate::outbox::Stored;
+use crate::shelf::Shelf;
+use crate::{ErrorKind, Lost, Options, Status, StreamError, VolumeInfo, Waiting as Patience};
+use file::File;
+use reading::Read;
+use transaction::Transaction;
+use wants::{Waiting, Want};
+
+/// Time for an answer beyond what the link needs for what is in flight.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
+
+/// Time after which an open is tried again that the server could not do.
+const OPEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// Touches that wait are sent after this time.
+const TOUCH_TIME: Duration = Duration::from_millis(10);
+
+/// Files without a handle that are remembered for their blocks.
+const FILES_KEPT_MAX: usize = 1024;
+
+/// Lost changes that are remembered for the status.
+const LOST_MAX: usize = 64;
+
+/// Names for `Open` in errors of path rules; as the wire has them.
+const PATH_BYTES_MAX: usize = wire::format::PATH_BYTES_MAX;
+
+/// Now, and what clocks on walls say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Time {
+    pub now: Moment,
+    /// Nanoseconds since 1970.
+    pub wall_ns: i64,
+}
+
+/// A completed call; to be run under no lock.
+pub(crate) type Finish = Box<dyn FnOnce() + Send>;
+
+/// What is to be done outside.
+#[derive(Default)]
+pub(crate) struct Effects {
+    /// For the connection of this generation.
+    pub errands: Vec<(u64, Errand)>,
+    pub jobs: Vec<Job>,
+    pub finished: Vec<Finish>,
+}
+
+impl Effects {
+    fn finish<T: Send + 'static>(&mut self, done: Done<T>, outcome: Result<T, StreamError>) {
+        self.finished.push(Box::new(move || done(outcome)));
+    }
+}
+
+/// The connection to the server.
+#[derive(Debug, Default)]
+struct Link {
+    /// Of the present connection, if there is one.
+    generation: Option<u64>,
+    /// The volume is open on it.
+    volume: Option<ImageHandle>,
+    /// When to try to open it again.
+    again: Option<Moment>,
+    reason: String,
+    connections: u64,
+    incoming: Estimate,
+    outgoing: Estimate,
+    received: u64,
+    streams: BTreeSet<StreamId>,
+}
+
+/// What a request on its way is for.
+enum AskFor {
+    Volume,
+    Want(u64),
+    File(u64),
+    Blocks { file: u64, indexes: Vec<u32> },
+    Commit(u64),
+}
+
+struct Asked {
+    what: AskFor,
+    sent: Moment,
+    /// Bytes received before it was sent.
+    received: u64,
+    pipelined: bool,
+}
+
+/// An open handle.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    file: u64,
+    how: OpenHow,
+}
+
+/// Numbers of what this device did.
+#[derive(Debug, Default)]
+struct Counters {
+    hits: u64,
+    disk_hits: u64,
+    asked: u64,
+    pushed: u64,
+    used: u64,
+    wasted: u64,
+    committed: u64,
+}
 
 /// The state machine of a volume.
 pub(crate) struct Engine {
-    finished: Vec<Box<dyn FnOnce() + Send>>,
-}
-
-fn no_server(name: &str) -> StreamError {
-    StreamError::volume(ErrorKind::Failed, name, "no connection can be made by this build")
-}
-
-pub(crate) fn device(_: &Path) -> Result<u128, StreamError> {
-    Err(no_server(""))
-}
-
-pub(crate) fn open(_: &Server, _: Config, name: &str, _: Options) -> Result<Arc<RemoteVolume>, StreamError> {
-    Err(no_server(name))
-}
-
-pub(crate) fn carried(_: &Session, name: &str, _: Options) -> Result<Arc<RemoteVolume>, StreamError> {
-    Err(no_server(name))
-}
-
-pub(crate) fn shutdown(_: &RemoteVolume) -> Vec<Lost> {
-    Vec::new()
+    name: String,
+    options: Options,
+    time: Time,
+    /// Told when the volume is open for the first time, or cannot be.
+    opening: Option<Done<VolumeInfo>>,
+    info: Option<VolumeInfo>,
+    closed: bool,
+    link: Link,
+    asks: HashMap<u64, Asked>,
+    /// Last number given to a request, call, read, file, handle or transaction.
+    last_id: u64,
+    files: BTreeMap<u64, File>,
+    by_path: HashMap<Vec<u8>, u64>,
+    by_number: HashMap<InodeId, u64>,
+    handles: HashMap<Handle, Open>,
+    uses: u64,
+    reads: BTreeMap<u64, Read>,
+    wants: BTreeMap<u64, Waiting>,
+    /// Writes that wait for room, in order.
+    crowded: VecDeque<u64>,
+    touches: Vec<(u64, units::Token, u32)>,
+    touches_due: Option<Moment>,
+    memory: Memory,
+    shelf: Shelf,
+    names: Names,
+    /// Transactions that are not answered, by id.
+    transactions: BTreeMap<u64, Transaction>,
+    next_number: u64,
+    /// Numbers below may be used.
+    reserved: u64,
+    reserving: bool,
+    lost: VecDeque<Lost>,
+    rate_limit: u64,
+    counters: Counters,
+    effects: Effects,
 }
 
 impl Engine {
-    pub fn call(&mut self, call: Call) {
-        let error = no_server("");
-        let finish: Box<dyn FnOnce() + Send> = match call {
-            Call::Stat { done, .. } => Box::new(move || done(Err(error))),
-            Call::List { done, .. } => Box::new(move || done(Err(error))),
-            Call::ReadLink { done, .. } => Box::new(move || done(Err(error))),
-            Call::Open { done, .. } => Box::new(move || done(Err(error))),
-            Call::Read { done, .. } => Box::new(move || done(Err(error))),
-            Call::Lease { done, .. } => Box::new(move || done(Err(error))),
+    /// A volume that is to be opened. `stored`: what an outbox holds, in order; `next_number`: numbers below may have been used.
+    pub fn new(
+        name: &str,
+        options: Options,
+        next_number: u64,
+        stored: Vec<Stored>,
+        opening: Done<VolumeInfo>,
+    ) -> Engine {
+        let mut engine = Engine {
+            name: name.to_owned(),
+            time: Time::default(),
+            opening: Some(opening),
+            info: None,
+            closed: false,
+            link: Link::default(),
+            asks: HashMap::new(),
+            last_id: 0,
+            files: BTreeMap::new(),
+            by_path: HashMap::new(),
+            by_number: HashMap::new(),
+            handles: HashMap::new(),
+            uses: 0,
+            reads: BTreeMap::new(),
+            wants: BTreeMap::new(),
+            crowded: VecDeque::new(),
+            touches: Vec::new(),
+            touches_due: None,
+            memory: Memory::new(options.memory_bytes),
+            shelf: Shelf::default(),
+            names: Names::new(options.names_ttl),
+            transactions: BTreeMap::new(),
+            next_number,
+            reserved: if options.outbox.is_some() { next_number } else { u64::MAX },
+            reserving: false,
+            lost: VecDeque::new(),
+            rate_limit: options.rate_limit,
+            counters: Counters::default(),
+            effects: Effects::default(),
+            options,
+        };
+        engine.load(stored);
+        engine
+    }
+
+    /// Takes a call.
+    pub fn call(&mut self, time: Time, call: Call) {
+        self.time = time;
+        if self.closed {
+            return self.refuse_call(call);
+        }
+        match call {
+            Call::Stat { of, done } => self.stat(of, done),
+            Call::List { path, done } => self.list(path, done),
+            Call::ReadLink { path, done } => self.read_link(path, done),
+            Call::Open { path, how, token, done } => self.open(path, how, token, done),
+            Call::Read { handle, token, offset, bytes, done } => self.read(handle, token, offset, bytes, done),
+            Call::Write { handle, offset, bytes, done } => self.write(handle, offset, bytes, done),
+            Call::SetSize { of, size, done } => self.set_size(of, size, done),
+            Call::SetMode { of, mode, done } => self.set_mode(of, mode, done),
+            Call::SetTime { of, mtime_ns, done } => self.set_time(of, mtime_ns, done),
+            Call::Sync { handle, done } => self.sync(handle, done),
+            Call::Close { handle, done } => self.close(handle, done),
+            Call::MakeFolder { path, mode, done } => self.make_folder(path, mode, done),
+            Call::Remove { path, done } => self.remove(path, done),
+            Call::RemoveFolder { path, done } => self.remove_folder(path, done),
+            Call::Rename { from, to, replace, done } => self.rename(from, to, replace, done),
+            Call::Lease { of, kind, duration, done } => self.lease(of, kind, duration, done),
+            Call::SyncAll { done } => self.sync_all(done),
+            Call::Hint { handle, ranges } => self.hint(handle, &ranges),
+            Call::Share { handle, share } => self.share(handle, share),
+            Call::RateLimit { bytes_per_second } => {
+                self.rate_limit = bytes_per_second;
+                self.send(Errand::RateLimit { bytes_per_second });
+            }
+        }
+        self.pump();
+    }
+
+    /// A request was answered, or not.
+    pub fn answered(&mut self, time: Time, tag: Tag, answer: Result<Reply, Unanswered>) {
+        self.time = time;
+        let Some(asked) = self.asks.remove(&tag.0) else { return };
+        if let Ok(Reply::Volume(VolumeReply::Blocks { bytes, .. })) = &answer {
+            self.link.received += bytes.len() as u64;
+        }
+        let bytes = self.link.received.saturating_sub(asked.received);
+        if answer.is_ok() && !matches!(asked.what, AskFor::Commit(_)) {
+            self.link.incoming.sample(asked.sent, time.now, bytes, asked.pipelined);
+        }
+        match asked.what {
+            AskFor::Volume => self.volume_opened(answer),
+            AskFor::Want(want) => self.want_answered(want, answer),
+            AskFor::File(file) => self.file_opened(file, answer),
+            AskFor::Blocks { file, indexes } => self.blocks_answered(file, &indexes, answer),
+            AskFor::Commit(txn) => self.commit_answered(txn, asked.sent, answer),
+        }
+        self.pump();
+    }
+
+    /// A push stream begins.
+    pub fn push_started(&mut self, time: Time, stream: StreamId, push: PushHeader) {
+        self.time = time;
+        if self.link.volume == Some(push.image) {
+            self.link.streams.insert(stream);
+        }
+    }
+
+    /// A piece of a push stream came.
+    pub fn pushed(&mut self, time: Time, piece: PushPiece, credit: u32) {
+        self.time = time;
+        self.link.received += u64::from(credit);
+        // At once and whatever it is: the server's window is the link's business, not that of our memory.
+        self.send(Errand::Credit { stream: piece.stream, bytes: credit });
+        self.take_piece(piece);
+        self.pump();
+    }
+
+    /// A push stream ended.
+    pub fn push_ended(&mut self, time: Time, stream: StreamId, _reason: PushEndReason) {
+        self.time = time;
+        self.link.streams.remove(&stream);
+        self.stream_ended(stream);
+        self.pump();
+    }
+
+    /// The disk did a job.
+    pub fn job_done(&mut self, time: Time, done: JobDone) {
+        self.time = time;
+        match done {
+            JobDone::Stored { number, outcome } => self.stored(number, outcome),
+            JobDone::Reserved { next, outcome } => self.numbers_reserved(next, outcome),
+            JobDone::CacheRead { slot, key, bytes } => self.cache_read(slot, key, bytes),
+            JobDone::CacheFound { slots, found } => {
+                self.shelf = Shelf::new(slots);
+                found.into_iter().for_each(|(slot, key)| self.shelf.put(slot, key));
+            }
+        }
+        self.pump();
+    }
+
+    /// Looks at the time.
+    pub fn tick(&mut self, time: Time) {
+        self.time = time;
+        if self.closed {
+            return;
+        }
+        let now = time.now;
+        if self.link.again.is_some_and(|again| now >= again) {
+            self.link.again = None;
+            self.ask_volume();
+        }
+        if self.touches_due.is_some_and(|due| now >= due) {
+            self.send_touches();
+        }
+        self.patience_ended();
+        self.time_out();
+        self.write_back();
+        self.pump();
+    }
+
+    /// When [`Engine::tick`] is due.
+    pub fn deadline(&self) -> Option<Moment> {
+        if self.closed {
+            return None;
+        }
+        let soft = match self.options.waiting {
+            Patience::Hard => None,
+            Patience::Soft(time) => {
+                let reads = self.reads.values().map(|read| read.since);
+                let wants = self.wants.values().map(|waiting| waiting.since);
+                reads.chain(wants).min().map(|since| since.after(time))
+            }
+        };
+        [self.link.again, self.touches_due, soft, self.patience_due(), self.write_back_due(), self.commits_due()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// What is to be done outside, in order.
+    pub fn take_effects(&mut self) -> Effects {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// What the volume holds and did.
+    pub fn status(&self) -> Status {
+        let unsent: u64 = self.unsent_bytes();
+        Status {
+            volume: self.name.clone(),
+            connected: self.link.volume.is_some(),
+            reason: self.link.reason.clone(),
+            connections: self.link.connections,
+            handles: self.handles.len() as u64,
+            memory_bytes: self.memory.bytes() as u64,
+            memory_bytes_max: self.options.memory_bytes as u64,
+            disk_bytes: self.shelf.len() as u64 * u64::from(self.block_bytes()),
+            disk_bytes_max: self.options.cache.as_ref().map_or(0, |room| room.bytes),
+            hits: self.counters.hits,
+            disk_hits: self.counters.disk_hits,
+            blocks_asked: self.counters.asked,
+            blocks_pushed: self.counters.pushed,
+            blocks_used: self.counters.used,
+            blocks_wasted: self.counters.wasted,
+            bytes_received: self.link.received,
+            round_trip_micros: self.link.incoming.round_trip().map_or(0, |time| time.as_micros() as u64),
+            bytes_per_second: self.link.incoming.rate().map_or(0, |rate| rate as u64),
+            unsent_transactions: self.transactions.len() as u64,
+            unsent_bytes: unsent,
+            unsent_bytes_max: self.unsent_bytes_max(),
+            stored_transactions: self.transactions.values().filter(|txn| txn.is_stored()).count() as u64,
+            committed: self.counters.committed,
+            lost: self.lost.iter().cloned().collect(),
+        }
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.info.map_or(4096, |info| info.block_bytes)
+    }
+
+    /// Sends something on the present connection if the volume is open there.
+    fn send(&mut self, errand: Errand) {
+        if let (Some(generation), Some(_)) = (self.link.generation, self.link.volume) {
+            self.effects.errands.push((generation, errand));
+        }
+    }
+
+    /// Asks something of the volume; false if it is not open now.
+    fn ask(&mut self, what: AskFor, ask: VolumeAsk, time: Duration) -> bool {
+        let Some(volume) = self.link.volume else { return false };
+        self.ask_server(what, Request::Volume { volume, ask }, time);
+        true
+    }
+
+    fn ask_server(&mut self, what: AskFor, ask: Request, time: Duration) {
+        let Some(generation) = self.link.generation else { return };
+        let tag = self.next_id();
+        let pipelined = !self.asks.is_empty() || !self.link.streams.is_empty();
+        let asked = Asked { what, sent: self.time.now, received: self.link.received, pipelined };
+        self.asks.insert(tag, asked);
+        self.effects.errands.push((generation, Errand::Ask { tag: Tag(tag), ask, time }));
+    }
+
+    fn wait_for(&mut self, want: Want) -> u64 {
+        let id = self.next_id();
+        self.wants.insert(id, Waiting { want, since: self.time.now, asked: false });
+        id
+    }
+
+    /// Does what has become possible.
+    fn pump(&mut self) {
+        if !self.closed {
+            self.pump_commits();
+            self.pump_wants();
+            self.admit_writes();
+            self.pump_commits();
+        }
+    }
+
+    /// In soft mode, ends calls that have waited long enough.
+    fn time_out(&mut self) {
+        let Patience::Soft(time) = self.options.waiting else { return };
+        let now = self.time.now;
+        let late: Vec<u64> =
+            self.reads.iter().filter(|(_, read)| now >= read.since.after(time)).map(|(id, _)| *id).collect();
+        for id in late {
+            let path = self.reads.get(&id).and_then(|read| self.files.get(&read.file)).map(|file| file.path.clone());
+            self.end_read(id, Err(StreamError::timeout(&path.unwrap_or_default(), time)));
+        }
+        let late: Vec<u64> =
+            self.wants.iter().filter(|(_, waiting)| now >= waiting.since.after(time)).map(|(id, _)| *id).collect();
+        for id in late {
+            if let Some(waiting) = self.wants.remove(&id) {
+                let error = StreamError::timeout(waiting.want.path(), time);
+                self.abandon(&waiting.want);
+                waiting.want.fail(error, &mut self.effects);
+            }
+        }
+    }
+
+    fn refuse_call(&mut self, call: Call) {
+        let effects = &mut self.effects;
+        let error = StreamError::volume(ErrorKind::Shutdown, &self.name, "it was shut down on this device");
+        match call {
+            Call::Stat { done, .. } => effects.finish(done, Err(error)),
+            Call::List { done, .. } => effects.finish(done, Err(error)),
+            Call::ReadLink { done, .. } | Call::Read { done, .. } => effects.finish(done, Err(error)),
+            Call::Open { done, .. } => effects.finish(done, Err(error)),
+            Call::Lease { done, .. } => effects.finish(done, Err(error)),
             Call::Write { done, .. }
             | Call::SetSize { done, .. }
             | Call::SetMode { done, .. }
@@ -53,17 +476,28 @@ impl Engine {
             | Call::Remove { done, .. }
             | Call::RemoveFolder { done, .. }
             | Call::Rename { done, .. }
-            | Call::SyncAll { done } => Box::new(move || done(Err(error))),
-            Call::Hint { .. } | Call::Share { .. } | Call::RateLimit { .. } => return,
-        };
-        self.finished.push(finish);
+            | Call::SyncAll { done } => effects.finish(done, Err(error)),
+            Call::Hint { .. } | Call::Share { .. } | Call::RateLimit { .. } => {}
+        }
     }
+}
 
-    pub fn take_finished(&mut self) -> Vec<Box<dyn FnOnce() + Send>> {
-        std::mem::take(&mut self.finished)
+/// Checks the rules of a path.
+fn check_path(path: &[u8]) -> Result<(), StreamError> {
+    let invalid = |why: &str| Err(StreamError::new(ErrorKind::Invalid, path, why));
+    if path.len() > PATH_BYTES_MAX {
+        return Err(StreamError::new(ErrorKind::NameTooLong, &path[..80], "a path has 4000 bytes at most"));
     }
-
-    pub fn status(&self) -> Status {
-        Status::default()
+    for name in path.split(|byte| *byte == b'/').filter(|_| !path.is_empty()) {
+        match name {
+            b"" => return invalid("a name in the path is empty; join names by one `/`, with none at either end"),
+            b"." | b".." => return invalid("a path holds neither `.` nor `..`"),
+            _ if name.len() > wire::format::FILE_NAME_BYTES_MAX => {
+                return Err(StreamError::new(ErrorKind::NameTooLong, path, "a name has 255 bytes at most"));
+            }
+            _ if name.contains(&0) => return invalid("a name holds no zero byte"),
+            _ => {}
+        }
     }
+    Ok(())
 }

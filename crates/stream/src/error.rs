@@ -141,10 +141,6 @@ impl StreamError {
         StreamError::new(ErrorKind::Timeout, path, text)
     }
 
-    pub(crate) fn shutdown(path: &[u8]) -> StreamError {
-        StreamError::new(ErrorKind::Shutdown, path, "the volume was shut down on this device")
-    }
-
     pub(crate) fn bad_handle() -> StreamError {
         let text = "this handle is not open, or not for this; open the file again".to_owned();
         StreamError { kind: ErrorKind::BadHandle, about: "a handle".to_owned(), text }

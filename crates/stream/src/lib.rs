@@ -17,18 +17,30 @@
 //! stable storage and whoever opens the file then sees them. Who writes to a file that somebody else changed meanwhile gets
 //! [`ErrorKind::Stale`].
 
+mod cache;
 mod call;
 mod engine;
 mod error;
+mod estimate;
+mod format;
+mod job;
+mod keeper;
+mod memory;
+mod names;
 mod options;
+mod outbox;
+mod overlay;
+mod present;
 mod remote;
+mod shelf;
 mod status;
 mod wait;
 
 pub use call::{Done, FileRef, Handle, OpenHow, Opened};
 pub use error::{ErrorKind, StreamError};
 pub use options::{Options, Room, Waiting};
-pub use remote::{Outbox, READ_BYTES_MAX, RemoteVolume, VolumeInfo};
+pub use outbox::Outbox;
+pub use remote::{READ_BYTES_MAX, RemoteVolume, VolumeInfo};
 pub use status::{Lost, Status};
 pub use wait::Answer;
 pub use wire::volume::{FileInfo, FileKind, FolderEntry, LeaseKind, Seen, Share};

@@ -1,17 +1,22 @@
 //! A volume on a server, for all threads of a process.
 
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
+use client::carry::{Carrier, Errand, Networker, Passenger, Tag, Unanswered};
 use client::{Config, Server, Session};
-use units::Token;
+use units::{Moment, StreamId, Token};
 use wire::volume::{FileInfo, FolderEntry, LeaseKind, Share};
+use wire::{PushEndReason, PushHeader, PushPiece, Reply};
 
 use crate::call::Call;
-use crate::engine::Engine;
-use crate::{Done, FileRef, Handle, Lost, OpenHow, Opened, Options, Status, StreamError};
+use crate::engine::{Engine, Time};
+use crate::keeper::{Keeper, Order};
+use crate::outbox::{Held, Outbox};
+use crate::{Done, ErrorKind, FileRef, Handle, Lost, OpenHow, Opened, Options, Status, StreamError};
 
 /// Bytes that one read brings at most; a longer one is answered short.
 pub const READ_BYTES_MAX: u32 = 1 << 20;
@@ -27,62 +32,82 @@ pub struct VolumeInfo {
     pub writable: bool,
 }
 
-/// The folder in which unsent changes lie.
-pub struct Outbox;
-
-impl Outbox {
-    /// The number of this device in an outbox; the folder and the number are made if they are not there. Whoever opens a session
-    /// that a volume with this outbox is to be carried over gives it as `client::Config::device`.
-    ///
-    /// # Errors
-    /// What the system says; a damaged `device` file.
-    pub fn device(folder: &Path) -> Result<u128, StreamError> {
-        crate::engine::device(folder)
-    }
-}
-
 /// A volume on a server. No call blocks; callbacks run under no lock, once each, and may make further calls. Paths are names joined by `/`,
 /// without one at either end; empty: the top folder. Dropping it shuts it down.
 pub struct RemoteVolume {
-    engine: std::sync::Mutex<Engine>,
+    inner: Arc<Inner>,
+    orders: Sender<Order>,
+    keeper: ThreadId,
     name: String,
     info: VolumeInfo,
+}
+
+/// What the threads share.
+pub(crate) struct Inner {
+    guarded: Mutex<Guarded>,
+    clock: Instant,
+}
+
+struct Guarded {
+    engine: Engine,
+    carrier: Option<Arc<dyn Carrier>>,
+    /// Until the carrier is known.
+    early: Vec<(u64, Errand)>,
+    orders: Sender<Order>,
+    /// When the keeper looks at the time next.
+    wakes: Moment,
+}
+
+/// What is made before there is a carrier.
+struct Start {
+    inner: Arc<Inner>,
+    orders: Sender<Order>,
+    keeper: ThreadId,
+    opened: Receiver<Result<VolumeInfo, StreamError>>,
+    deadline: Duration,
+    device: Option<u128>,
 }
 
 impl RemoteVolume {
     /// Opens a volume over a connection of its own, and waits until that was done, [`Options::open_deadline`] at most.
     ///
     /// # Errors
-    /// No server or volume in that time, no such volume, an outbox or cache that cannot be used.
+    /// No server or volume in that time, no such volume, an outbox that cannot be used.
     pub fn open(
         server: &Server,
         config: Config,
         name: &str,
         options: Options,
     ) -> Result<Arc<RemoteVolume>, StreamError> {
-        crate::engine::open(server, config, name, options)
+        let start = Start::new(name, options)?;
+        let device = start.device.or(config.device);
+        let passenger: Arc<dyn Passenger> = start.inner.clone();
+        match Networker::start(server, config, device, passenger) {
+            Ok(networker) => start.finish(name, networker),
+            Err(error) => Err(start.give_up(StreamError::volume(ErrorKind::Failed, name, error.to_string()))),
+        }
     }
 
     /// Opens a volume over a connection of an image's session, so that a program and its data share it. The session must have been opened with
-    /// the device number of the outbox ([`Outbox::device`]), if there is one.
+    /// the device number of the outbox ([`crate::Outbox::device`]), if there is one.
     ///
     /// # Errors
     /// As [`RemoteVolume::open`]; the session's image comes from no Runnel server, or it carries a volume already.
     pub fn carried(session: &Session, name: &str, options: Options) -> Result<Arc<RemoteVolume>, StreamError> {
-        crate::engine::carried(session, name, options)
-    }
-
-    pub(crate) fn new(engine: Engine, name: &str, info: VolumeInfo) -> Arc<RemoteVolume> {
-        Arc::new(RemoteVolume { engine: std::sync::Mutex::new(engine), name: name.to_owned(), info })
+        let start = Start::new(name, options)?;
+        let Some(carrier) = session.carry(start.inner.clone()) else {
+            let text = "the image comes from no Runnel server, or its session carries a volume already; open the volume by itself";
+            return Err(start.give_up(StreamError::volume(ErrorKind::Failed, name, text)));
+        };
+        if start.device.is_some_and(|device| device != carrier.device()) {
+            let text = "the session was not opened with the device number of the outbox";
+            return Err(start.give_up(StreamError::volume(ErrorKind::Invalid, name, text)));
+        }
+        start.finish(name, carrier)
     }
 
     fn call(&self, call: Call) {
-        let finished = {
-            let mut engine = self.engine.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            engine.call(call);
-            engine.take_finished()
-        };
-        finished.into_iter().for_each(|finish| finish());
+        self.inner.run(|engine, time| engine.call(time, call));
     }
 
     /// What the volume is.
@@ -201,13 +226,167 @@ impl RemoteVolume {
 
     /// What the volume holds and did.
     pub fn status(&self) -> Status {
-        self.engine.lock().unwrap_or_else(std::sync::PoisonError::into_inner).status()
+        self.inner.lock().engine.status()
     }
 
     /// Ends everything: calls that wait, and all later ones, get [`crate::ErrorKind::Shutdown`]. Changes that are not on the server are brought to the
     /// outbox, which takes as long as this device's storage needs; what has no place there is returned. Call
     /// [`RemoteVolume::sync_all`] with a deadline before, to get them to the server. A second call does nothing.
     pub fn shutdown(&self) -> Vec<Lost> {
-        crate::engine::shutdown(self)
+        self.inner.run(|engine, time| engine.shut_down(time));
+        let carrier = self.inner.lock().carrier.take();
+        drop(carrier);
+        stop(&self.orders, self.keeper);
+        self.inner.lock().engine.take_unkept()
+    }
+}
+
+impl Drop for RemoteVolume {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+/// Waits until the keeper has done what it was told, unless this is the keeper.
+fn stop(orders: &Sender<Order>, keeper: ThreadId) {
+    let (told, stopped) = channel();
+    if orders.send(Order::Stop(told)).is_ok() && thread::current().id() != keeper {
+        // It is gone already if this fails.
+        let _ = stopped.recv();
+    }
+}
+
+impl Start {
+    fn new(name: &str, options: Options) -> Result<Start, StreamError> {
+        let (outbox, held) = match &options.outbox {
+            Some(room) => {
+                let (outbox, held) = Outbox::open(&room.folder)?;
+                (Some(outbox), held)
+            }
+            None => (None, Held { next_number: 1, ..Held::default() }),
+        };
+        let device = outbox.as_ref().map(Outbox::number_of_device);
+        let (room, deadline) = (options.cache.clone(), options.open_deadline);
+        let (tell, opened) = channel();
+        // Nobody waits for it after the deadline.
+        let opening = Box::new(move |outcome| drop(tell.send(outcome)));
+        let mut engine = Engine::new(name, options, held.next_number, held.stored, opening);
+        engine.note_lost(held.lost);
+        let (orders, receiver) = channel();
+        let guarded = Guarded { engine, carrier: None, early: Vec::new(), orders: orders.clone(), wakes: Moment(0) };
+        let inner = Arc::new(Inner { guarded: Mutex::new(guarded), clock: Instant::now() });
+        let keeper = Keeper { inner: Arc::clone(&inner), orders: receiver, outbox, room, cache: None };
+        let spawned = thread::Builder::new().name("runnel-volume".to_owned()).spawn(move || keeper.work());
+        let thread = spawned.map_err(|error| StreamError::volume(ErrorKind::Failed, name, error.to_string()))?;
+        inner.run(|_, _| ());
+        Ok(Start { inner, orders, keeper: thread.thread().id(), opened, deadline, device })
+    }
+
+    fn finish(self, name: &str, carrier: Arc<dyn Carrier>) -> Result<Arc<RemoteVolume>, StreamError> {
+        self.inner.lock().carrier = Some(carrier);
+        self.inner.run(|_, _| ());
+        let info = match self.opened.recv_timeout(self.deadline) {
+            Ok(Ok(info)) => info,
+            Ok(Err(error)) => return Err(self.give_up(error)),
+            Err(_) => {
+                let reason = self.inner.lock().engine.status().reason;
+                let reason = if reason.is_empty() { "it does not answer".to_owned() } else { reason };
+                let text = format!("not open within {:.1} s: {reason}", self.deadline.as_secs_f64());
+                return Err(self.give_up(StreamError::volume(ErrorKind::Timeout, name, text)));
+            }
+        };
+        let Start { inner, orders, keeper, .. } = self;
+        Ok(Arc::new(RemoteVolume { inner, orders, keeper, name: name.to_owned(), info }))
+    }
+
+    fn give_up(self, error: StreamError) -> StreamError {
+        self.inner.run(|engine, time| engine.shut_down(time));
+        let carrier = self.inner.lock().carrier.take();
+        drop(carrier);
+        stop(&self.orders, self.keeper);
+        error
+    }
+}
+
+impl Inner {
+    /// A panic under the lock is a bug that release builds abort on; tests go on to report it.
+    fn lock(&self) -> MutexGuard<'_, Guarded> {
+        self.guarded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn time(&self) -> Time {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = Moment(self.clock.elapsed().as_micros() as u64);
+        Time { now, wall_ns: i64::try_from(wall.as_nanos()).unwrap_or(i64::MAX) }
+    }
+
+    /// Lets the engine do something, and carries out what it wants: errands and jobs under the lock, which keeps their order, callbacks without it.
+    pub fn run<R>(&self, call: impl FnOnce(&mut Engine, Time) -> R) -> R {
+        let (result, finished) = {
+            let mut guarded = self.lock();
+            let result = call(&mut guarded.engine, self.time());
+            let effects = guarded.engine.take_effects();
+            let Guarded { engine, carrier, early, orders, wakes } = &mut *guarded;
+            early.extend(effects.errands);
+            if let Some(carrier) = carrier {
+                early.drain(..).for_each(|(generation, errand)| carrier.send(generation, errand));
+            }
+            // The keeper is gone only after the end.
+            effects.jobs.into_iter().for_each(|job| drop(orders.send(Order::Job(job))));
+            if let Some(due) = engine.deadline().filter(|due| due < wakes) {
+                *wakes = due;
+                drop(orders.send(Order::Wake));
+            }
+            (result, effects.finished)
+        };
+        finished.into_iter().for_each(|finish| finish());
+        result
+    }
+
+    /// How long the keeper may sleep.
+    pub fn sleeps(&self) -> Option<Duration> {
+        let now = self.time().now;
+        let mut guarded = self.lock();
+        let due = guarded.engine.deadline();
+        guarded.wakes = due.unwrap_or(Moment(u64::MAX));
+        due.map(|due| due.since(now))
+    }
+
+    /// Looks at the time if something is due.
+    pub fn tick_if_due(&self) {
+        let due = self.lock().engine.deadline().is_some_and(|due| due <= self.time().now);
+        if due {
+            self.run(|engine, time| engine.tick(time));
+        }
+    }
+}
+
+impl Passenger for Inner {
+    fn connected(&self, generation: u64, features: u64) {
+        self.run(|engine, time| engine.connected(time, generation, features));
+    }
+
+    fn lost(&self, reason: &str) {
+        self.run(|engine, time| engine.lost(time, reason));
+    }
+
+    fn answered(&self, tag: Tag, answer: Result<Reply, Unanswered>) {
+        self.run(|engine, time| engine.answered(time, tag, answer));
+    }
+
+    fn push_started(&self, stream: StreamId, push: PushHeader) {
+        self.run(|engine, time| engine.push_started(time, stream, push));
+    }
+
+    fn pushed(&self, piece: PushPiece, credit: u32) {
+        self.run(|engine, time| engine.pushed(time, piece, credit));
+    }
+
+    fn push_ended(&self, stream: StreamId, reason: PushEndReason) {
+        self.run(|engine, time| engine.push_ended(time, stream, reason));
+    }
+
+    fn closed(&self) {
+        self.run(|engine, time| engine.shut_down(time));
     }
 }

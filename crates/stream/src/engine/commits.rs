@@ -1,0 +1,475 @@
+//! Transactions to the server, in the order of their numbers, several under way; and what became of them.
+//!
+//! A transaction that follows another one of the same file waits for its answer, which says what version it is based on. Others do
+//! not wait. A number that was refused is not used again for something else: the server would not know which was meant.
+
+use std::time::Duration;
+
+use client::carry::Unanswered;
+use units::Moment;
+use wire::volume::{Change, Seen, VolumeAsk, VolumeReply};
+use wire::{ErrorCode, Reply};
+
+use super::file::{Base, Block, File};
+use super::transaction::{Effect, Keep, State, Transaction, dressed};
+use super::wants::Want;
+use super::{AskFor, Engine, LOST_MAX};
+use crate::error::path_text;
+use crate::job::Job;
+use crate::present::Present;
+use crate::{ErrorKind, Lost, StreamError};
+
+/// Transactions under way at most. The server remembers the answers of the last 64.
+const UNDER_WAY_MAX: usize = 16;
+
+/// Bytes of transactions under way: what the connection queues without holding up what comes after them.
+const UNDER_WAY_BYTES_MAX: u64 = (wire::format::PUT_QUEUE_BYTES_MAX - wire::format::COMMIT_BYTES_MAX_WRITTEN) as u64;
+
+/// Time for the answer to a transaction beyond what the link needs: a slow disk syncs.
+const COMMIT_TIME: Duration = Duration::from_secs(60);
+
+/// How long to wait before a transaction is sent again that the server had no time for, or failed with.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// How often a transaction is sent to a server that fails with it.
+const TRIES_MAX: u32 = 20;
+
+/// Numbers that are reserved at once.
+const NUMBERS_RESERVED: u64 = 1024;
+
+impl Engine {
+    /// Sends what may be sent.
+    pub(super) fn pump_commits(&mut self) {
+        if self.link.volume.is_none() {
+            return;
+        }
+        let sent = self.transactions.values().filter(|txn| txn.state == State::Sent);
+        let (mut count, mut bytes) = sent.fold((0, 0), |(count, bytes), txn| (count + 1, bytes + txn.bytes));
+        // Those that have a number go first, in its order; then those that have none yet, in the order in which they were made.
+        let mut order: Vec<(u64, u64)> =
+            self.transactions.iter().map(|(id, txn)| (txn.number.unwrap_or(u64::MAX), *id)).collect();
+        order.sort_unstable();
+        for (_, id) in order {
+            let Some(txn) = self.transactions.get(&id) else { continue };
+            let State::Queued(from) = txn.state else { continue };
+            match (txn.number.is_some(), txn.after.is_empty()) {
+                (true, false) => return,
+                (false, false) => continue,
+                (_, true) if from > self.time.now => return,
+                (_, true) => {}
+            }
+            if count >= UNDER_WAY_MAX || (count > 0 && bytes + txn.bytes > UNDER_WAY_BYTES_MAX) {
+                return;
+            }
+            let size = txn.bytes;
+            if !self.give_number(id) {
+                return;
+            }
+            self.send_commit(id);
+            count += 1;
+            bytes += size;
+        }
+    }
+
+    /// When a transaction is to be sent again.
+    pub(super) fn commits_due(&self) -> Option<Moment> {
+        let waiting = self.transactions.values().filter(|_| self.link.volume.is_some()).filter_map(|txn| {
+            if let State::Queued(from) = txn.state { Some(from).filter(|from| *from > self.time.now) } else { None }
+        });
+        waiting.min()
+    }
+
+    /// Gives a transaction its number; false if none is reserved yet.
+    pub(super) fn give_number(&mut self, id: u64) -> bool {
+        if self.next_number.saturating_add(NUMBERS_RESERVED / 2) > self.reserved && !self.reserving {
+            self.reserving = true;
+            self.effects.jobs.push(Job::Reserve { next: self.next_number + NUMBERS_RESERVED });
+        }
+        let Some(txn) = self.transactions.get_mut(&id) else { return false };
+        if txn.number.is_some() {
+            return true;
+        }
+        if self.next_number >= self.reserved {
+            return false;
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        txn.number = Some(number);
+        if let Some(from) = txn.stored_as.filter(|_| txn.keep != Keep::No) {
+            txn.stored_as = Some(number);
+            self.effects.jobs.push(Job::Renumber { from, to: number });
+        }
+        true
+    }
+
+    pub(super) fn numbers_reserved(&mut self, next: u64, outcome: Result<(), String>) {
+        self.reserving = false;
+        match outcome {
+            Ok(()) => self.reserved = next,
+            Err(why) => self.link.reason = format!("the outbox cannot be written: {why}"),
+        }
+    }
+
+    /// What a transaction changes, with the present path of its file and what it is based on.
+    pub(super) fn dressed_changes(&self, txn: &Transaction) -> Vec<Change> {
+        if txn.file.is_none() && txn.replayed.is_none() {
+            return txn.changes.clone();
+        }
+        let path = txn.file.and_then(|key| self.files.get(&key)).map(|file| file.path.as_slice());
+        let base = if let Base::Known(seen) = txn.base { Some(seen) } else { None };
+        txn.changes.iter().map(|change| dressed(change, path, base)).collect()
+    }
+
+    fn send_commit(&mut self, id: u64) {
+        let Some(txn) = self.transactions.get(&id) else { return };
+        let (Some(number), mtime_ns) = (txn.number, txn.mtime_ns) else { return };
+        let changes = self.dressed_changes(txn);
+        if let Some(txn) = self.transactions.get_mut(&id) {
+            txn.state = State::Sent;
+        }
+        self.ask(AskFor::Commit(id), VolumeAsk::Commit { number, mtime_ns, changes }, COMMIT_TIME);
+    }
+
+    /// What the server says of a transaction.
+    pub(super) fn commit_answered(&mut self, id: u64, sent: Moment, answer: Result<Reply, Unanswered>) {
+        let now = self.time.now;
+        let Some(txn) = self.transactions.get_mut(&id) else { return };
+        let again = now.after(AGAIN);
+        match answer {
+            Ok(Reply::Volume(VolumeReply::Committed { versions })) if versions.len() == txn.changes.len() => {
+                self.link.outgoing.sample(sent, now, txn.bytes, true);
+                self.committed(id, &versions);
+            }
+            // Done or not: the same number tells.
+            Err(Unanswered::Expired) => txn.state = State::Queued(now),
+            Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Shutdown | ErrorCode::Cancelled, .. }) => {
+                txn.state = State::Queued(again);
+            }
+            Ok(Reply::Error { code: ErrorCode::Storage | ErrorCode::Internal | ErrorCode::Corrupt, .. })
+                if txn.tries < TRIES_MAX =>
+            {
+                txn.tries += 1;
+                txn.state = State::Queued(again);
+            }
+            Ok(Reply::Error { code, text }) => {
+                let error = StreamError::refused(code, &txn.path, &text);
+                let parks = matches!(code, ErrorCode::NoSpace | ErrorCode::Leased);
+                let held = txn.file.and_then(|key| self.files.get(&key)).is_some_and(|file| file.handles > 0);
+                match parks && held {
+                    true => self.park(id, &error),
+                    false => self.refuse(id, &error),
+                }
+            }
+            Ok(_) => {
+                let error = StreamError::nonsense(&txn.path, "not the versions of what was changed");
+                self.refuse(id, &error);
+            }
+            Err(Unanswered::Refused) => {
+                let text = "it is larger than the protocol allows; write smaller pieces";
+                let error = StreamError::new(ErrorKind::TooLarge, &txn.path, text);
+                self.refuse(id, &error);
+            }
+        }
+    }
+
+    fn committed(&mut self, id: u64, versions: &[Seen]) {
+        let Some(mut txn) = self.transactions.remove(&id) else { return };
+        self.counters.committed += 1;
+        let seen = versions.last().copied().unwrap_or_default();
+        self.unstore(id, &mut txn, None);
+        for other in self.transactions.values_mut() {
+            other.after.remove(&id);
+            if other.base == Base::Chain(id) {
+                other.base = Base::Known(seen);
+            }
+        }
+        match txn.file {
+            Some(key) => self.file_committed(key, id, &txn, seen),
+            None => self.names_changed(&txn.changes),
+        }
+        self.tell_wants(id, None, versions);
+    }
+
+    /// What a stored transaction leaves in the outbox: nothing, or the reason why it was refused.
+    fn unstore(&mut self, id: u64, txn: &mut Transaction, lost: Option<&str>) -> Option<String> {
+        let mut removes = std::mem::take(&mut txn.removes);
+        let number = txn.stored_as.filter(|_| txn.keep != Keep::No);
+        if let Some(number) = number {
+            if let Some(reason) = lost {
+                self.effects.jobs.push(Job::Lose { number, reason: reason.to_owned() });
+            } else {
+                removes.push(number);
+            }
+        }
+        // One that follows needs it to know its base, should the device start anew.
+        let follower =
+            self.transactions.values_mut().find(|other| other.base == Base::Chain(id) && other.keep != Keep::No);
+        match follower {
+            Some(other) if lost.is_none() => other.removes.append(&mut removes),
+            _ => self.effects.jobs.extend(removes.into_iter().map(|number| Job::Remove { number })),
+        }
+        number.filter(|_| lost.is_some()).map(|number| format!("lost/{}", crate::outbox::file_name(number)))
+    }
+
+    /// The server has what a transaction wrote: so has the table.
+    fn file_committed(&mut self, key: u64, id: u64, txn: &Transaction, to: Seen) {
+        let block = u64::from(self.block_bytes());
+        let Some(file) = self.files.get_mut(&key) else { return };
+        file.sealed.retain(|other| *other != id);
+        file.overlay.settle(id);
+        file.cuts.retain(|(mark, _)| *mark != id);
+        if let Some(dirty) = &mut file.dirty
+            && dirty.base == Base::Chain(id)
+        {
+            dirty.base = Base::Known(to);
+        }
+        let effect = &txn.effect;
+        let from = match txn.base {
+            Base::Known(seen) => Some(seen),
+            _ => None,
+        };
+        let new = effect.created && effect.appended == 0;
+        let exact = effect.appended == 0 && (new || (from.is_some() && file.seen == from));
+        if exact && (new || from.is_some_and(|from| from.file == to.file && from.version < to.version)) {
+            let old_size = if new { 0 } else { file.size };
+            if new {
+                (file.present, file.kernel) = (Present::nothing(), Some(to));
+            } else {
+                file.kernel = file.kernel.filter(|kernel| Some(*kernel) == from).map(|_| to);
+            }
+            file.size = new_size(old_size, effect);
+            file.seen = Some(to);
+            let touched = touched_blocks(effect, old_size, block);
+            let cut_from = effect.cut.map_or(u64::MAX, |cut| cut / block);
+            for (offset, bytes) in &effect.writes {
+                file.present.add(offset / block, (offset + bytes.len() as u64).div_ceil(block));
+            }
+            if let Some(from) = from {
+                self.rebase_reads(key, from, to, touched);
+            }
+            self.drop_blocks(key, |index| u64::from(index) >= cut_from);
+            self.merge_writes(key, effect, block);
+        } else if file.seen != Some(to) {
+            match file.seen {
+                Some(seen) if seen.file == to.file && seen.version >= to.version => {}
+                Some(seen) if seen.file == to.file => {
+                    file.size = new_size(file.size, effect) + effect.appended;
+                    self.move_file(key, to.version, None);
+                }
+                _ => {
+                    file.seen = Some(to);
+                    file.size = effect.appended.max(file.size);
+                    file.present = Present::unknown();
+                    file.unsure = true;
+                }
+            }
+        }
+        if let Some(file) = self.files.get_mut(&key)
+            && !file.is_changed()
+        {
+            file.local_size = None;
+        }
+        if let Some(path) = self.files.get(&key).map(|file| file.path.clone()) {
+            self.names.forget(&path);
+        }
+        self.advance_reads(key);
+        self.drop_unused(key);
+    }
+
+    /// Blocks in memory take what was written into them; those that were written wholly are in memory from now on.
+    fn merge_writes(&mut self, key: u64, effect: &Effect, block: u64) {
+        for (offset, bytes) in &effect.writes {
+            let end = offset + bytes.len() as u64;
+            for index in offset / block..end.div_ceil(block) {
+                let Some(file) = self.files.get_mut(&key) else { return };
+                let Ok(small) = u32::try_from(index) else { return };
+                let start = index * block;
+                let valid = file.size.saturating_sub(start).min(block) as usize;
+                let (from, until) = ((*offset).max(start), end.min(start + valid as u64));
+                if from >= until {
+                    continue;
+                }
+                let whole = from == start && until == start + valid as u64;
+                let known = file.blocks.get(&small);
+                let mut content = match known {
+                    _ if whole => vec![0; valid],
+                    Some(Block::Memory { bytes, .. }) => bytes.to_vec(),
+                    // What is under way is of an older version.
+                    _ => continue,
+                };
+                content.resize(valid, 0);
+                let source = &bytes[(from - offset) as usize..(until - offset) as usize];
+                content[(from - start) as usize..(until - start) as usize].copy_from_slice(source);
+                if !matches!(known, Some(Block::Asked)) {
+                    self.drop_blocks(key, |index| index == small);
+                    self.install(key, small, content.into(), false);
+                }
+            }
+        }
+    }
+
+    /// It can be sent again later; those who wait are told.
+    fn park(&mut self, id: u64, error: &StreamError) {
+        if let Some(txn) = self.transactions.get_mut(&id) {
+            txn.state = State::Parked;
+            txn.number = None;
+        }
+        let followers: Vec<u64> = self.followers(id);
+        self.tell_wants(id, Some(error), &[]);
+        followers.into_iter().for_each(|id| self.tell_wants(id, Some(error), &[]));
+    }
+
+    /// Transactions that cannot be sent before this one.
+    fn followers(&self, id: u64) -> Vec<u64> {
+        let mut found = vec![id];
+        for (other, txn) in &self.transactions {
+            if txn.is_data() && txn.after.iter().any(|after| found.contains(after)) {
+                found.push(*other);
+            }
+        }
+        found.split_off(1)
+    }
+
+    /// Parked transactions of a file that nobody has open any more.
+    pub(super) fn refuse_parked(&mut self, key: u64) {
+        let parked = self.transactions.iter().filter(|(_, txn)| txn.file == Some(key) && txn.state == State::Parked);
+        let parked: Vec<u64> = parked.map(|(id, _)| *id).collect();
+        for id in parked {
+            let path = self.transactions.get(&id).map(|txn| txn.path.clone()).unwrap_or_default();
+            let text = "the server had no room for it, or somebody held a lease, until the file was closed";
+            self.refuse(id, &StreamError::new(ErrorKind::NoSpace, &path, text));
+        }
+    }
+
+    /// It will never be made, nor will what follows it.
+    pub(super) fn refuse(&mut self, id: u64, error: &StreamError) {
+        let Some(mut txn) = self.transactions.remove(&id) else { return };
+        let follows = |other: &Transaction| {
+            let same = txn.file.is_some() && other.file == txn.file && other.after.contains(&id);
+            txn.is_data() && (same || other.base == Base::Chain(id))
+        };
+        let followers: Vec<u64> =
+            self.transactions.iter().filter(|(_, other)| follows(other)).map(|(id, _)| *id).collect();
+        let kept_as = self.unstore(id, &mut txn, Some(&error.to_string()));
+        for other in self.transactions.values_mut() {
+            other.after.remove(&id);
+        }
+        if txn.is_data() {
+            let mut bytes = txn.bytes;
+            if let Some(key) = txn.file {
+                bytes += self.overtaken(key, error);
+                if let Some(file) = self.files.get_mut(&key) {
+                    file.sealed.retain(|other| *other != id);
+                }
+            }
+            self.lose(&txn.path, bytes, error.to_string(), kept_as);
+        }
+        self.tell_wants(id, Some(error), &[]);
+        followers.into_iter().for_each(|id| self.refuse(id, error));
+        if let Some(key) = txn.file {
+            self.drop_unused(key);
+        }
+    }
+
+    /// A file whose changes were refused: they stay readable until it is closed, and whoever opens it again sees the server's.
+    /// Returns the bytes that no transaction carries.
+    fn overtaken(&mut self, key: u64, error: &StreamError) -> u64 {
+        let Some(file) = self.files.get_mut(&key) else { return 0 };
+        file.stale = Some(error.clone());
+        let path = file.path.clone();
+        let open = if file.dirty.take().is_some() { file.overlay.open_bytes() } else { 0 };
+        self.detach(key);
+        self.names.forget(&path);
+        open
+    }
+
+    pub(super) fn lose(&mut self, path: &[u8], bytes: u64, reason: String, kept_as: Option<String>) {
+        if self.lost.len() == LOST_MAX {
+            self.lost.pop_front();
+        }
+        self.lost.push_back(Lost { path: path_text(path), bytes, reason, kept_as });
+    }
+
+    /// Tells those who wait for a transaction.
+    fn tell_wants(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
+        let mut ended = Vec::new();
+        for (want, waiting) in &mut self.wants {
+            match &mut waiting.want {
+                Want::Change { txn, .. } | Want::Create { txn, .. } if *txn == id => ended.push(*want),
+                Want::Sync { txns, error: first, .. } => {
+                    if !txns.remove(&id) {
+                        continue;
+                    }
+                    if first.is_none() {
+                        *first = error.cloned();
+                    }
+                    if txns.is_empty() {
+                        ended.push(*want);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for want in ended {
+            let Some(waiting) = self.wants.remove(&want) else { continue };
+            let outcome = error.cloned().map_or(Ok(()), Err);
+            match waiting.want {
+                Want::Change { done, .. } => self.effects.finish(done, outcome),
+                Want::Sync { error, closing, done, .. } => {
+                    if let Some(key) = closing {
+                        self.release(key);
+                    }
+                    self.effects.finish(done, error.map_or(Ok(()), Err));
+                }
+                Want::Create { path, how, token, done, .. } => {
+                    let made = outcome.map(|()| {
+                        let seen = versions.first().copied().unwrap_or_default();
+                        self.created(&path, how, token, seen)
+                    });
+                    self.effects.finish(done, made);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A call that nobody waits for any more: what it wanted is not sent if that is still possible.
+    pub(super) fn abandon(&mut self, want: &Want) {
+        match want {
+            Want::Change { txn, .. } | Want::Create { txn, .. } => {
+                let unsent = |txn: &Transaction| txn.number.is_none() && matches!(txn.state, State::Queued(_));
+                if self.transactions.get(txn).is_some_and(unsent) {
+                    self.transactions.remove(txn);
+                    self.transactions.values_mut().for_each(|other| {
+                        other.after.remove(txn);
+                    });
+                }
+            }
+            Want::Sync { closing: Some(key), .. } => self.release(*key),
+            _ => {}
+        }
+    }
+}
+
+fn new_size(old: u64, effect: &Effect) -> u64 {
+    let ends = effect.writes.iter().map(|(offset, bytes)| offset + bytes.len() as u64);
+    ends.chain(effect.extended).fold(effect.cut.unwrap_or(old), u64::max)
+}
+
+/// Which blocks a transaction changed: also the last one of the file, if the file grew behind it.
+fn touched_blocks(effect: &Effect, old_size: u64, block: u64) -> impl Fn(u32) -> bool {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    ranges.extend(effect.cut.map(|cut| (cut / block, u64::MAX)));
+    ranges.extend(
+        effect.writes.iter().map(|(offset, bytes)| (offset / block, (offset + bytes.len() as u64).div_ceil(block))),
+    );
+    ranges.push((old_size / block, old_size / block + 1));
+    move |index| ranges.iter().any(|(first, end)| (*first..*end).contains(&u64::from(index)))
+}
+
+impl File {
+    /// Whether the file is only here so far, and nothing of it was sent.
+    pub(super) fn is_only_here(&self) -> bool {
+        self.seen.is_none() && self.sealed.is_empty()
+    }
+}

@@ -1,0 +1,152 @@
+//! One file as this device knows it: its blocks of the server's version, and what was changed here.
+
+use std::collections::{BTreeSet, HashMap};
+
+use bytes::Bytes;
+use units::{InodeId, Moment, StreamId, Token};
+use wire::volume::{FileInfo, FileKind, Seen, Share};
+
+use crate::StreamError;
+use crate::memory::Stamp;
+use crate::overlay::Overlay;
+use crate::present::Present;
+
+/// An entry of the data block table. A block without one is absent, or a hole; what was written here lies in the overlay.
+#[derive(Debug)]
+pub(super) enum Block {
+    /// The server was asked for it.
+    Asked,
+    /// The server said that a push brings it.
+    OnTheWay { stream: StreamId, until: Moment },
+    /// It is being read from the disk cache.
+    Reading,
+    /// Here it is; `fresh`: it was pushed and nobody used it yet.
+    Memory { bytes: Bytes, stamp: Stamp, fresh: bool },
+}
+
+/// What a change is based on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Base {
+    /// On whatever is there.
+    Free,
+    /// On this version.
+    Known(Seen),
+    /// On what this transaction makes of the file.
+    Chain(u64),
+}
+
+/// Changes that no transaction carries yet, beside the open extents of the overlay.
+#[derive(Debug)]
+pub(super) struct Dirty {
+    pub base: Base,
+    /// The file is to be made, with these permission bits.
+    pub create: Option<u16>,
+    /// All open extents are appends.
+    pub appends: bool,
+    /// The least size the file was cut to.
+    pub cut: Option<u64>,
+    /// It was extended.
+    pub extended: bool,
+    pub mtime: Option<i64>,
+    pub mode: Option<u16>,
+    /// Time of the last write, nanoseconds since 1970.
+    pub wrote_ns: i64,
+    pub since: Moment,
+}
+
+/// A file.
+#[derive(Debug)]
+pub(super) struct File {
+    pub path: Vec<u8>,
+    /// Removed, replaced or overtaken: it is not at its path any more, and nothing of it is sent.
+    pub gone: bool,
+    /// What of the server the blocks belong to; `None`: it is not on the server yet.
+    pub seen: Option<Seen>,
+    pub size: u64,
+    pub mtime_ns: i64,
+    pub mode: u16,
+    pub handles: usize,
+    /// How the present connection calls it.
+    pub number: Option<InodeId>,
+    /// It is being opened on the present connection.
+    pub opening: bool,
+    pub token: Token,
+    pub share: Option<Share>,
+    pub present: Present,
+    pub blocks: HashMap<u32, Block>,
+    /// All that was handed out since this version was opened is still true.
+    pub kernel: Option<Seen>,
+    /// Size and version must be asked for before anything is read.
+    pub unsure: bool,
+    pub overlay: Overlay,
+    pub dirty: Option<Dirty>,
+    /// Size with what was changed here.
+    pub local_size: Option<u64>,
+    /// Cuts that the server does not know of, with the transaction that carries each; 0: none yet.
+    pub cuts: Vec<(u64, u64)>,
+    /// Transactions of it that are not answered, in order.
+    pub sealed: Vec<u64>,
+    /// Its changes were refused.
+    pub stale: Option<StreamError>,
+    pub reads: BTreeSet<u64>,
+    /// The last block that was touched, so that reading a block in pieces is one touch.
+    pub touched: Option<(Token, u32)>,
+    /// When it was used last, counted.
+    pub used: u64,
+}
+
+impl File {
+    pub fn new(path: &[u8], token: Token) -> File {
+        File {
+            path: path.to_vec(),
+            gone: false,
+            seen: None,
+            size: 0,
+            mtime_ns: 0,
+            mode: 0o644,
+            handles: 0,
+            number: None,
+            opening: false,
+            token,
+            share: None,
+            present: Present::nothing(),
+            blocks: HashMap::new(),
+            kernel: None,
+            unsure: false,
+            overlay: Overlay::default(),
+            dirty: None,
+            local_size: None,
+            cuts: Vec::new(),
+            sealed: Vec::new(),
+            stale: None,
+            reads: BTreeSet::new(),
+            touched: None,
+            used: 0,
+        }
+    }
+
+    /// Size as readers here see it.
+    pub fn effective_size(&self) -> u64 {
+        self.local_size.unwrap_or(self.size)
+    }
+
+    /// Bytes of the server's blocks from here on are not to be seen: the file was cut here.
+    pub fn zero_from(&self) -> u64 {
+        self.cuts.iter().map(|(_, cut)| *cut).fold(self.size, u64::min)
+    }
+
+    /// Whether something of it is not on the server.
+    pub fn is_changed(&self) -> bool {
+        self.dirty.is_some() || !self.sealed.is_empty()
+    }
+
+    pub fn info(&self) -> FileInfo {
+        FileInfo {
+            seen: self.seen.unwrap_or_default(),
+            kind: FileKind::File,
+            size: self.effective_size(),
+            mtime_ns: self.mtime_ns,
+            mode: self.mode,
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Names and attributes: asking for them, changing them, leases.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::carry::Unanswered;
+use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, VolumeAsk, VolumeReply};
+use wire::{ErrorCode, Reply};
+
+use super::file::File;
+use super::transaction::{Transaction, path_of};
+use super::wants::{Waiting, Want};
+use super::{ANSWER_TIME, AskFor, Engine, check_path};
+use crate::call::Done;
+use crate::names::{is_below, last, parent};
+use crate::{ErrorKind, FileRef, StreamError};
+
+/// Entries of one page of a listing: such an answer is below 350 KiB even with the longest names.
+const PAGE_ENTRIES: u16 = 1024;
+
+/// How often a listing begins anew because the folder changed; then it is taken as it comes.
+const LISTING_TRIES: u32 = 3;
+
+impl Engine {
+    pub(super) fn stat(&mut self, of: FileRef, done: Done<FileInfo>) {
+        match of {
+            FileRef::Handle(handle) => {
+                let Some(open) = self.handles.get(&handle) else {
+                    return self.effects.finish(done, Err(StreamError::bad_handle()));
+                };
+                let key = open.file;
+                let Some(file) = self.files.get(&key) else { return };
+                if file.unsure && !file.gone && !file.is_changed() {
+                    self.wait_for(Want::Fstat { of, file: key, done });
+                    return self.open_number(key);
+                }
+                let info = file.info();
+                self.effects.finish(done, Ok(info));
+            }
+            FileRef::Path(path) => {
+                if let Err(error) = check_path(&path) {
+                    return self.effects.finish(done, Err(error));
+                }
+                let here = self.by_path.get(&path).and_then(|key| self.files.get(key));
+                if let Some(info) = here.filter(|file| file.is_changed()).map(File::info) {
+                    return self.effects.finish(done, Ok(info));
+                }
+                match self.names.get(&path, self.time.now) {
+                    Some(Some(info)) => self.effects.finish(done, Ok(info)),
+                    Some(None) => {
+                        self.effects.finish(done, Err(StreamError::refused(ErrorCode::NotFound, &path, "")));
+                    }
+                    None => {
+                        self.wait_for(Want::Stat { path, done });
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn list(&mut self, path: Vec<u8>, done: Done<Vec<FolderEntry>>) {
+        if let Err(error) = check_path(&path) {
+            return self.effects.finish(done, Err(error));
+        }
+        if let Some(entries) = self.names.listing(&path, self.time.now) {
+            let entries = self.with_changes(&path, entries.to_vec());
+            return self.effects.finish(done, Ok(entries));
+        }
+        self.wait_for(Want::List { path, folder: None, entries: Vec::new(), again: 0, done });
+    }
+
+    pub(super) fn read_link(&mut self, path: Vec<u8>, done: Done<bytes::Bytes>) {
+        match check_path(&path) {
+            Err(error) => self.effects.finish(done, Err(error)),
+            Ok(()) => {
+                self.wait_for(Want::ReadLink { path, done });
+            }
+        }
+    }
+
+    pub(super) fn lease(&mut self, of: FileRef, kind: Option<LeaseKind>, duration: Duration, done: Done<Duration>) {
+        let (path, file) = match of {
+            FileRef::Path(path) => (path, None),
+            FileRef::Handle(handle) => {
+                let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
+                let Some(file) = file else {
+                    return self.effects.finish(done, Err(StreamError::bad_handle()));
+                };
+                (file.path.clone(), file.seen.map(|seen| seen.file))
+            }
+        };
+        match check_path(&path) {
+            Err(error) => self.effects.finish(done, Err(error)),
+            Ok(()) => {
+                self.wait_for(Want::Lease { path, file, kind, duration, done });
+            }
+        }
+    }
+
+    pub(super) fn make_folder(&mut self, path: Vec<u8>, mode: u16, done: Done<()>) {
+        self.change(&path.clone(), vec![Change::MakeFolder { path, mode: mode & 0o7777 }], done);
+    }
+
+    pub(super) fn remove(&mut self, path: Vec<u8>, done: Done<()>) {
+        if let Some(key) = self.by_path.get(&path).copied()
+            && let Some(file) = self.files.get_mut(&key)
+            && file.is_only_here()
+        {
+            file.dirty = None;
+            self.detach(key);
+            self.names.forget(&path);
+            return self.effects.finish(done, Ok(()));
+        }
+        self.change(&path.clone(), vec![Change::Unlink { path, base: None }], done);
+    }
+
+    pub(super) fn remove_folder(&mut self, path: Vec<u8>, done: Done<()>) {
+        self.change(&path.clone(), vec![Change::RemoveFolder { path }], done);
+    }
+
+    pub(super) fn rename(&mut self, from: Vec<u8>, to: Vec<u8>, replace: bool, done: Done<()>) {
+        if let Err(error) = check_path(&to) {
+            return self.effects.finish(done, Err(error));
+        }
+        let moved = self.files.iter().filter(|(_, file)| {
+            file.dirty.is_some() && !file.gone && (file.path == from || is_below(&file.path, &from))
+        });
+        let moved: Vec<u64> = moved.map(|(key, _)| *key).collect();
+        moved.into_iter().for_each(|key| self.seal(key));
+        self.change(&from.clone(), vec![Change::Rename { from, base: None, to, replace }], done);
+    }
+
+    /// Makes a transaction of changes of names, behind all that is on its way for the same paths.
+    pub(super) fn change(&mut self, path: &[u8], changes: Vec<Change>, done: Done<()>) {
+        let checked = check_path(path).and_then(|()| match (path.is_empty(), self.info) {
+            (true, _) => Err(StreamError::new(ErrorKind::Invalid, path, "the top folder stays as it is")),
+            (_, Some(info)) if info.writable => Ok(()),
+            _ => Err(StreamError::refused(ErrorCode::ReadOnly, path, "")),
+        });
+        if checked.is_err() {
+            return self.effects.finish(done, checked);
+        }
+        let mut txn = Transaction::new(path, changes, self.time.wall_ns);
+        let paths: BTreeSet<&[u8]> = txn.changes.iter().flat_map(paths_of).collect();
+        let related = |other: &Transaction| {
+            let theirs = other.file.and_then(|key| self.files.get(&key)).map_or(&other.path, |file| &file.path);
+            let near = |path: &[u8]| path == theirs || is_below(theirs, path) || is_below(path, theirs);
+            paths.iter().any(|path| near(path))
+                || other.changes.iter().flat_map(paths_of).any(|theirs| {
+                    paths.iter().any(|path| *path == theirs || is_below(theirs, path) || is_below(path, theirs))
+                })
+        };
+        let after = self.transactions.iter().filter(|(_, other)| related(other)).map(|(id, _)| *id).collect();
+        txn.after = after;
+        let id = self.next_id();
+        self.transactions.insert(id, txn);
+        self.wait_for(Want::Change { path: path.to_vec(), txn: id, done });
+    }
+
+    /// The server has changes of names: what is known here follows.
+    pub(super) fn names_changed(&mut self, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::Rename { from, to, .. } => self.renamed(from, to),
+                Change::Unlink { path, .. } => {
+                    if let Some(key) = self.by_path.get(path).copied() {
+                        if let Some(file) = self.files.get_mut(&key) {
+                            file.dirty = None;
+                        }
+                        self.detach(key);
+                    }
+                    self.names.forget(path);
+                }
+                Change::Truncate { path, .. } | Change::SetMode { path, .. } | Change::SetTime { path, .. } => {
+                    if let Some(file) = self.by_path.get(path).and_then(|key| self.files.get_mut(key)) {
+                        file.unsure = file.seen.is_some();
+                        file.kernel = None;
+                    }
+                    self.names.forget(path);
+                }
+                Change::RemoveFolder { path } => {
+                    self.names.forget_all();
+                    let below: Vec<u64> = self.below(path);
+                    below.into_iter().for_each(|key| self.detach(key));
+                }
+                other => self.names.forget(path_of(other)),
+            }
+        }
+    }
+
+    fn below(&self, folder: &[u8]) -> Vec<u64> {
+        let below = self.by_path.iter().filter(|(path, _)| is_below(path, folder));
+        below.map(|(_, key)| *key).collect()
+    }
+
+    fn renamed(&mut self, from: &[u8], to: &[u8]) {
+        self.names.forget_all();
+        if from == to {
+            return;
+        }
+        let mut replaced = self.below(to);
+        replaced.extend(self.by_path.get(to));
+        for key in replaced {
+            if let Some(file) = self.files.get_mut(&key) {
+                file.dirty = None;
+            }
+            self.detach(key);
+        }
+        let mut moved = self.below(from);
+        moved.extend(self.by_path.get(from));
+        for key in moved {
+            let Some(file) = self.files.get_mut(&key) else { continue };
+            self.by_path.remove(&file.path);
+            file.path = [to, &file.path[from.len()..]].concat();
+            self.by_path.insert(file.path.clone(), key);
+        }
+    }
+
+    /// A listing of the server with what was changed here and it does not know.
+    fn with_changes(&self, folder: &[u8], mut entries: Vec<FolderEntry>) -> Vec<FolderEntry> {
+        let changed = self.by_path.iter().filter(|(path, _)| parent(path) == folder && !path.is_empty());
+        let changed = changed.filter_map(|(path, key)| Some((path, self.files.get(key)?)));
+        for (path, file) in changed.filter(|(_, file)| file.is_changed() && !file.gone) {
+            let name = last(path);
+            match entries.binary_search_by(|entry| entry.name.as_slice().cmp(name)) {
+                Ok(index) => entries[index].info = file.info(),
+                Err(index) => entries.insert(index, FolderEntry { name: name.to_vec(), info: file.info() }),
+            }
+        }
+        entries
+    }
+
+    /// Asks for what waits to be asked for.
+    pub(super) fn pump_wants(&mut self) {
+        if self.link.volume.is_none() {
+            return;
+        }
+        let idle: Vec<u64> = self.wants.iter().filter(|(_, waiting)| !waiting.asked).map(|(id, _)| *id).collect();
+        for id in idle {
+            let Some(waiting) = self.wants.get(&id) else { continue };
+            let held = |path: &[u8]| self.transactions.values().any(|txn| txn.replayed.is_some() && txn.concerns(path));
+            let ask = match &waiting.want {
+                // What an outbox brings comes first.
+                Want::Stat { path, .. } | Want::Open { path, .. } if held(path) => continue,
+                Want::Stat { path, .. } | Want::Lease { path, file: None, .. } => {
+                    VolumeAsk::FileStat { path: path.clone() }
+                }
+                Want::List { path, entries, .. } => {
+                    let after = entries.last().map(|entry| entry.name.clone()).unwrap_or_default();
+                    VolumeAsk::FolderList { path: path.clone(), after, limit: PAGE_ENTRIES }
+                }
+                Want::ReadLink { path, .. } => VolumeAsk::LinkRead { path: path.clone() },
+                Want::Open { path, token, .. } => VolumeAsk::FileOpen { token: *token, path: path.clone() },
+                Want::Lease { file: Some(file), kind, duration, .. } => VolumeAsk::Lease {
+                    file: *file,
+                    kind: *kind,
+                    duration_ms: u32::try_from(duration.as_millis()).unwrap_or(u32::MAX),
+                },
+                Want::Fstat { file, .. } => {
+                    self.pump_fstat(id, *file);
+                    continue;
+                }
+                Want::Create { .. } | Want::Write { .. } | Want::Change { .. } | Want::Sync { .. } => continue,
+            };
+            if let Some(waiting) = self.wants.get_mut(&id) {
+                waiting.asked = true;
+            }
+            self.ask(AskFor::Want(id), ask, ANSWER_TIME);
+        }
+    }
+
+    fn pump_fstat(&mut self, id: u64, key: u64) {
+        let Some(file) = self.files.get(&key) else { return };
+        if file.unsure && !file.gone {
+            return self.open_number(key);
+        }
+        let info = file.info();
+        if let Some(Waiting { want: Want::Fstat { done, .. }, .. }) = self.wants.remove(&id) {
+            self.effects.finish(done, Ok(info));
+        }
+    }
+
+    /// The answer to a call's request.
+    pub(super) fn want_answered(&mut self, id: u64, answer: Result<Reply, Unanswered>) {
+        let Some(waiting) = self.wants.remove(&id) else {
+            // Nobody waits any more, but the server has opened a file.
+            if let Ok(Reply::Volume(VolumeReply::FileOpened { file, .. })) = answer {
+                self.close_number(file);
+            }
+            return;
+        };
+        let path = waiting.want.path().to_vec();
+        match answer {
+            Ok(Reply::Volume(reply)) => self.want_replied(id, waiting, reply),
+            Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Cancelled | ErrorCode::Shutdown, .. })
+            | Err(Unanswered::Expired) => {
+                self.wants.insert(id, Waiting { asked: false, ..waiting });
+            }
+            Ok(Reply::Error { code, text }) => match waiting.want {
+                Want::Open { path, how, token, done } => {
+                    let outcome = self.open_failed(&path, how, token, code, &text);
+                    self.effects.finish(done, outcome);
+                }
+                other => {
+                    if code == ErrorCode::NotFound && matches!(other, Want::Stat { .. }) {
+                        self.names.put(&path, None, self.time.now);
+                    }
+                    other.fail(StreamError::refused(code, &path, &text), &mut self.effects);
+                }
+            },
+            Ok(_) => waiting.want.fail(StreamError::nonsense(&path, "another kind of answer"), &mut self.effects),
+            Err(Unanswered::Refused) => {
+                let error = StreamError::new(ErrorKind::Failed, &path, "too many requests at once; try again");
+                waiting.want.fail(error, &mut self.effects);
+            }
+        }
+    }
+
+    fn want_replied(&mut self, id: u64, waiting: Waiting, reply: VolumeReply) {
+        let now = self.time.now;
+        match (waiting.want, reply) {
+            (Want::Stat { path, done }, VolumeReply::Attributes(info)) => {
+                self.names.put(&path, Some(info), now);
+                let here = self.by_path.get(&path).and_then(|key| self.files.get(key));
+                let info = here.filter(|file| file.is_changed()).map_or(info, File::info);
+                self.effects.finish(done, Ok(info));
+            }
+            (Want::ReadLink { done, .. }, VolumeReply::LinkTarget(target)) => self.effects.finish(done, Ok(target)),
+            (Want::Open { path, how, token, done }, reply @ VolumeReply::FileOpened { .. }) => {
+                let outcome = self.opened(&path, how, token, reply);
+                self.effects.finish(done, outcome);
+            }
+            (Want::Lease { path, kind, duration, done, .. }, VolumeReply::Attributes(info)) => {
+                if info.kind != FileKind::File {
+                    let error = StreamError::refused(ErrorCode::NotFile, &path, "");
+                    return self.effects.finish(done, Err(error));
+                }
+                let want = Want::Lease { path, file: Some(info.seen.file), kind, duration, done };
+                self.wants.insert(id, Waiting { want, since: waiting.since, asked: false });
+            }
+            (Want::Lease { done, .. }, VolumeReply::Leased { duration_ms }) => {
+                self.effects.finish(done, Ok(Duration::from_millis(u64::from(duration_ms))));
+            }
+            (
+                Want::List { path, folder, mut entries, again, done },
+                VolumeReply::Entries { folder: seen, more, entries: page },
+            ) => {
+                let changed = folder.is_some_and(|folder| folder != seen) && again < LISTING_TRIES;
+                let before = entries.last().map(|entry| entry.name.clone()).unwrap_or_default();
+                let names = std::iter::once(&before).chain(page.iter().map(|entry| &entry.name));
+                let ordered = names.clone().zip(names.skip(1)).all(|(a, b)| a < b);
+                if !ordered || (more && page.is_empty()) {
+                    let error = StreamError::nonsense(&path, "a listing out of order");
+                    return self.effects.finish(done, Err(error));
+                }
+                if changed {
+                    let want = Want::List { path, folder: None, entries: Vec::new(), again: again + 1, done };
+                    self.wants.insert(id, Waiting { want, since: waiting.since, asked: false });
+                    return;
+                }
+                entries.extend(page);
+                if more {
+                    let want = Want::List { path, folder: Some(seen), entries, again, done };
+                    self.wants.insert(id, Waiting { want, since: waiting.since, asked: false });
+                    return;
+                }
+                let entries = Arc::new(entries);
+                self.names.put_listing(&path, &entries, now);
+                let entries = self.with_changes(&path, Arc::unwrap_or_clone(entries));
+                self.effects.finish(done, Ok(entries));
+            }
+            (want, _) => {
+                let error = StreamError::nonsense(want.path(), "another kind of answer");
+                want.fail(error, &mut self.effects);
+            }
+        }
+    }
+}
+
+/// The paths that a change is about.
+fn paths_of(change: &Change) -> Vec<&[u8]> {
+    match change {
+        Change::Rename { from, to, .. } => vec![from, to],
+        other => vec![path_of(other)],
+    }
+}

@@ -1,0 +1,367 @@
+//! Handles: opening, closing, and which file a path stands for.
+
+use client::carry::{Errand, Unanswered};
+use units::{InodeId, Token};
+use wire::volume::{Change, FileInfo, FileKind, Seen, VolumeAsk, VolumeReply};
+use wire::{BlockRange, ErrorCode, Reply};
+
+use super::file::{Block, File};
+use super::transaction::Transaction;
+use super::wants::Want;
+use super::{ANSWER_TIME, AskFor, Engine, FILES_KEPT_MAX, Open, check_path};
+use crate::call::{Done, Handle, OpenHow, Opened};
+use crate::present::Present;
+use crate::{ErrorKind, StreamError};
+
+impl Engine {
+    pub(super) fn open(&mut self, path: Vec<u8>, how: OpenHow, token: Token, done: Done<Opened>) {
+        if let Err(error) = self.check_open(&path, how) {
+            return self.effects.finish(done, Err(error));
+        }
+        let here = self.by_path.get(&path).copied();
+        let here = here.filter(|key| self.files.get(key).is_some_and(|file| file.seen.is_none()));
+        if let Some(key) = here {
+            let outcome = match how.exclusive && how.create.is_some() {
+                true => Err(StreamError::refused(ErrorCode::Exists, &path, "")),
+                false => Ok(self.add_handle(key, how, token, true)),
+            };
+            return self.effects.finish(done, outcome);
+        }
+        if let Some(mode) = how.create {
+            if how.exclusive {
+                let change = Change::Create { path: path.clone(), mode, exclusive: true };
+                let txn = Transaction::new(&path, vec![change], self.time.wall_ns);
+                let id = self.next_id();
+                self.transactions.insert(id, txn);
+                self.wait_for(Want::Create { path, how, token, txn: id, done });
+                return;
+            }
+            if self.names.get(&path, self.time.now) == Some(None) {
+                let opened = self.make_here(&path, how, token);
+                return self.effects.finish(done, Ok(opened));
+            }
+        }
+        self.wait_for(Want::Open { path, how, token, done });
+    }
+
+    fn check_open(&self, path: &[u8], how: OpenHow) -> Result<(), StreamError> {
+        check_path(path)?;
+        if path.is_empty() {
+            return Err(StreamError::refused(ErrorCode::NotFile, path, ""));
+        }
+        let changes = how.write || how.append || how.truncate;
+        if changes && !self.info.is_some_and(|info| info.writable) {
+            return Err(StreamError::refused(ErrorCode::ReadOnly, path, ""));
+        }
+        if how.truncate && !how.write && !how.append {
+            return Err(StreamError::new(ErrorKind::Invalid, path, "a file is cut only if it is opened for writing"));
+        }
+        Ok(())
+    }
+
+    /// A file that the server has not got: made here, sent with the first transaction.
+    fn make_here(&mut self, path: &[u8], how: OpenHow, token: Token) -> Opened {
+        let mut file = File::new(path, token);
+        file.mode = how.create.unwrap_or(0o644) & 0o7777;
+        file.mtime_ns = self.time.wall_ns;
+        let (key, mode) = (self.next_id(), file.mode);
+        self.files.insert(key, file);
+        self.by_path.insert(path.to_vec(), key);
+        self.begin(key, false);
+        if let Some(dirty) = self.files.get_mut(&key).and_then(|file| file.dirty.as_mut()) {
+            dirty.create = Some(mode);
+        }
+        self.names.forget(path);
+        self.add_handle(key, OpenHow { truncate: false, ..how }, token, true)
+    }
+
+    /// A file that was made exclusively: nothing but our own writes can be in it.
+    pub(super) fn created(&mut self, path: &[u8], how: OpenHow, token: Token, seen: Seen) -> Opened {
+        if let Some(old) = self.by_path.get(path).copied() {
+            self.detach(old);
+        }
+        let mut file = File::new(path, token);
+        file.mode = how.create.unwrap_or(0o644) & 0o7777;
+        file.mtime_ns = self.time.wall_ns;
+        (file.seen, file.kernel) = (Some(seen), Some(seen));
+        let key = self.next_id();
+        self.files.insert(key, file);
+        self.by_path.insert(path.to_vec(), key);
+        self.names.forget(path);
+        self.add_handle(key, OpenHow { truncate: false, ..how }, token, true)
+    }
+
+    fn add_handle(&mut self, key: u64, how: OpenHow, token: Token, unchanged: bool) -> Opened {
+        let handle = Handle(self.next_id());
+        self.uses += 1;
+        if let Some(file) = self.files.get_mut(&key) {
+            file.handles += 1;
+            file.token = token;
+            file.used = self.uses;
+        }
+        self.handles.insert(handle, Open { file: key, how });
+        if how.truncate && self.files.get(&key).is_some_and(|file| file.effective_size() > 0 || file.unsure) {
+            self.resize(key, 0);
+        }
+        let info = self.files.get(&key).map(File::info).unwrap_or_default();
+        Opened { handle, info, unchanged }
+    }
+
+    /// The server opened a file for [`Want::Open`].
+    pub(super) fn opened(
+        &mut self,
+        path: &[u8],
+        how: OpenHow,
+        token: Token,
+        reply: VolumeReply,
+    ) -> Result<Opened, StreamError> {
+        let VolumeReply::FileOpened { file: number, info, present, cut, .. } = reply else {
+            return Err(StreamError::nonsense(path, "another kind of answer"));
+        };
+        if info.kind != FileKind::File {
+            return Err(StreamError::refused(ErrorCode::NotFile, path, ""));
+        }
+        let known = self.by_path.get(path).copied();
+        let same = known.filter(|key| {
+            let seen = self.files.get(key).and_then(|file| file.seen);
+            seen.is_none_or(|seen| seen.file == info.seen.file)
+        });
+        let key = match (same, known) {
+            (Some(key), _) => key,
+            (None, replaced) => {
+                if let Some(replaced) = replaced {
+                    self.detach(replaced);
+                }
+                let mut file = File::new(path, token);
+                (file.seen, file.size, file.unsure) = (Some(info.seen), info.size, true);
+                let key = self.next_id();
+                self.files.insert(key, file);
+                self.by_path.insert(path.to_vec(), key);
+                key
+            }
+        };
+        let kernel = self.files.get(&key).and_then(|file| file.kernel);
+        self.refresh(key, number, &info, &present, cut);
+        let unchanged = kernel == Some(info.seen);
+        if let Some(file) = self.files.get_mut(&key)
+            && file.seen == Some(info.seen)
+        {
+            file.kernel = Some(info.seen);
+        }
+        if how.exclusive && how.create.is_some() {
+            return Err(StreamError::refused(ErrorCode::Exists, path, ""));
+        }
+        self.advance_reads(key);
+        Ok(self.add_handle(key, how, token, unchanged))
+    }
+
+    /// What the server says of a file when it is opened on the present connection.
+    fn refresh(&mut self, key: u64, number: InodeId, info: &FileInfo, present: &[BlockRange], cut: bool) {
+        let version = info.seen.version;
+        let Some(file) = self.files.get_mut(&key) else { return };
+        file.opening = false;
+        let Some(seen) = file.seen else { return };
+        if version > seen.version {
+            self.move_file(key, version, Some(info.size));
+        }
+        let Some(file) = self.files.get_mut(&key) else { return };
+        if file.seen == Some(info.seen) {
+            (file.size, file.unsure) = (info.size, false);
+            file.present = Present::new(present, cut);
+            if !file.is_changed() {
+                (file.mtime_ns, file.mode) = (info.mtime_ns, info.mode);
+            }
+        }
+        // An older answer, overtaken by a commit of ours, tells nothing new.
+        let old = file.number.replace(number);
+        let share = file.share;
+        if let Some(old) = old.filter(|old| *old != number) {
+            self.forget_number(key, old);
+        }
+        if let Some(other) = self.by_number.insert(number, key).filter(|other| *other != key)
+            && let Some(other) = self.files.get_mut(&other)
+        {
+            other.number = None;
+        }
+        if let (Some(share), Some(volume)) = (share, self.link.volume) {
+            self.send(Errand::FileShare { volume, file: number, share });
+        }
+    }
+
+    /// Opens a file on the present connection again, or asks what it is now.
+    pub(super) fn open_number(&mut self, key: u64) {
+        if self.link.volume.is_none() {
+            return;
+        }
+        let Some(file) = self.files.get_mut(&key).filter(|file| !file.opening) else { return };
+        if file.gone {
+            let error = StreamError::refused(ErrorCode::Stale, &file.path, "");
+            return self.reopen_failed(key, &error);
+        }
+        file.opening = true;
+        let ask = VolumeAsk::FileOpen { token: file.token, path: file.path.clone() };
+        self.ask(AskFor::File(key), ask, ANSWER_TIME);
+    }
+
+    /// The answer to [`Engine::open_number`].
+    pub(super) fn file_opened(&mut self, key: u64, answer: Result<Reply, Unanswered>) {
+        let Some(file) = self.files.get_mut(&key) else {
+            if let Ok(Reply::Volume(VolumeReply::FileOpened { file, .. })) = answer {
+                self.close_number(file);
+            }
+            return;
+        };
+        file.opening = false;
+        let path = file.path.clone();
+        match answer {
+            Ok(Reply::Volume(VolumeReply::FileOpened { file: number, info, present, cut, .. })) => {
+                if file.seen.is_some_and(|seen| seen.file == info.seen.file) && info.kind == FileKind::File {
+                    self.refresh(key, number, &info, &present, cut);
+                    match self.files.get(&key).is_some_and(|file| file.unsure) {
+                        // The answer was overtaken by a commit of ours; but a server that never tells is not asked for ever.
+                        true => self.count_try(key, &StreamError::nonsense(&path, "always an old version")),
+                        false => self.advance_reads(key),
+                    }
+                } else {
+                    self.close_number(number);
+                    self.reopen_failed(key, &StreamError::refused(ErrorCode::Stale, &path, ""));
+                }
+            }
+            Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Cancelled, .. }) | Err(Unanswered::Expired) => {
+                self.open_number(key);
+            }
+            Ok(Reply::Error { code: ErrorCode::NotFound | ErrorCode::NotFile | ErrorCode::NotFolder, .. }) => {
+                self.reopen_failed(key, &StreamError::refused(ErrorCode::Stale, &path, ""));
+            }
+            Ok(Reply::Error { code, text }) => self.reopen_failed(key, &StreamError::refused(code, &path, &text)),
+            Ok(_) => self.reopen_failed(key, &StreamError::nonsense(&path, "another kind of answer")),
+            Err(Unanswered::Refused) => {
+                let text = "too many requests at once; try again";
+                self.reopen_failed(key, &StreamError::new(ErrorKind::Failed, &path, text));
+            }
+        }
+    }
+
+    fn reopen_failed(&mut self, key: u64, error: &StreamError) {
+        let reads = self.files.get(&key).map(|file| file.reads.clone()).unwrap_or_default();
+        reads.into_iter().for_each(|id| self.end_read(id, Err(error.clone())));
+        let fstats =
+            self.wants.iter().filter(|(_, waiting)| matches!(waiting.want, Want::Fstat { file, .. } if file == key));
+        let fstats: Vec<u64> = fstats.map(|(id, _)| *id).collect();
+        for id in fstats {
+            if let Some(waiting) = self.wants.remove(&id) {
+                waiting.want.fail(error.clone(), &mut self.effects);
+            }
+        }
+    }
+
+    /// The server need not know a number any more, unless a file here has it.
+    pub(super) fn close_number(&mut self, number: InodeId) {
+        if let Some(volume) = self.link.volume
+            && !self.by_number.contains_key(&number)
+        {
+            self.send(Errand::FileClose { volume, file: number });
+        }
+    }
+
+    fn forget_number(&mut self, key: u64, number: InodeId) {
+        if self.by_number.get(&number) == Some(&key) {
+            self.by_number.remove(&number);
+            self.close_number(number);
+        }
+    }
+
+    pub(super) fn close(&mut self, handle: Handle, done: Done<()>) {
+        let Some(open) = self.handles.remove(&handle) else {
+            return self.effects.finish(done, Err(StreamError::bad_handle()));
+        };
+        if open.how.write || open.how.append {
+            return self.sync_file(open.file, Some(open.file), done);
+        }
+        self.release(open.file);
+        self.effects.finish(done, Ok(()));
+    }
+
+    /// A handle of a file is gone.
+    pub(super) fn release(&mut self, key: u64) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        file.handles = file.handles.saturating_sub(1);
+        if file.handles > 0 {
+            return;
+        }
+        if let Some(number) = file.number.take() {
+            file.blocks.retain(|_, block| !matches!(block, Block::OnTheWay { .. }));
+            self.send_touches();
+            self.forget_number(key, number);
+        }
+        self.refuse_parked(key);
+        self.drop_unused(key);
+    }
+
+    /// A path does not stand for this file any more.
+    pub(super) fn detach(&mut self, key: u64) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        file.gone = true;
+        if self.by_path.get(&file.path) == Some(&key) {
+            self.by_path.remove(&file.path);
+        }
+        self.drop_unused(key);
+    }
+
+    /// Forgets a file that nobody has open and that has nothing to send, if it is of no use.
+    pub(super) fn drop_unused(&mut self, key: u64) {
+        let idle = |file: &File| file.handles == 0 && file.reads.is_empty() && !file.is_changed();
+        let Some(file) = self.files.get(&key).filter(|file| idle(file)) else { return };
+        if file.gone || file.stale.is_some() || file.seen.is_none() {
+            return self.drop_file(key);
+        }
+        if self.files.len() > FILES_KEPT_MAX {
+            let unused = self.files.iter().filter(|(_, file)| idle(file));
+            if let Some(key) = unused.min_by_key(|(_, file)| file.used).map(|(key, _)| *key) {
+                self.drop_file(key);
+            }
+        }
+    }
+
+    fn drop_file(&mut self, key: u64) {
+        self.drop_blocks(key, |_| true);
+        let Some(file) = self.files.remove(&key) else { return };
+        if self.by_path.get(&file.path) == Some(&key) {
+            self.by_path.remove(&file.path);
+        }
+        if let Some(number) = file.number {
+            self.forget_number(key, number);
+        }
+    }
+
+    /// The answer to [`Want::Open`] was an error.
+    pub(super) fn open_failed(
+        &mut self,
+        path: &[u8],
+        how: OpenHow,
+        token: Token,
+        code: ErrorCode,
+        text: &str,
+    ) -> Result<Opened, StreamError> {
+        if code == ErrorCode::NotFound && how.create.is_some() {
+            if !self.info.is_some_and(|info| info.writable) {
+                return Err(StreamError::refused(ErrorCode::ReadOnly, path, ""));
+            }
+            // Meanwhile another call may have made it here.
+            return Ok(match self.by_path.get(path).copied() {
+                Some(key) if self.files.get(&key).is_some_and(File::is_changed) => {
+                    self.add_handle(key, how, token, true)
+                }
+                Some(key) => {
+                    self.detach(key);
+                    self.make_here(path, how, token)
+                }
+                None => self.make_here(path, how, token),
+            });
+        }
+        if code == ErrorCode::NotFound {
+            self.names.put(path, None, self.time.now);
+        }
+        Err(StreamError::refused(code, path, text))
+    }
+}

@@ -1,0 +1,618 @@
+//! Reads: what is here, what is asked for, what comes by itself, and what the server is told of it.
+//!
+//! A read ends when all its blocks are here at one moment in one version, or lie under what was written here. It keeps what came for it, so
+//! a budget smaller than a read does no harm.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use client::carry::{Errand, Unanswered};
+use codec::Codec;
+use units::{InodeId, Moment, PageId, StreamId, Token};
+use wire::volume::{Seen, VolumeAsk, VolumePiece, VolumeReply};
+use wire::{ErrorCode, PushPiece, Reply};
+
+use super::file::Block;
+use super::{ANSWER_TIME, AskFor, Engine, Open, TOUCH_TIME};
+use crate::call::{Done, Handle};
+use crate::job::{BlockKey, Job};
+use crate::present::Present;
+use crate::{ErrorKind, READ_BYTES_MAX, Share, StreamError};
+
+/// How often a read begins anew because the file changed meanwhile, or an answer made no sense.
+const TRIES_MAX: u32 = 16;
+
+/// Touches that wait at most; then they are sent.
+const TOUCHES_MAX: usize = 512;
+
+/// Blocks of one hint.
+const HINT_BLOCKS_MAX: usize = wire::format::HINT_PAGES_MAX;
+
+/// The stream of hints; of no running action.
+const HINT_TOKEN: Token = Token(0x7ead_0001);
+
+/// A read that waits.
+pub(super) struct Read {
+    pub file: u64,
+    pub since: Moment,
+    token: Token,
+    offset: u64,
+    bytes: u32,
+    done: Done<Bytes>,
+    /// The version that `parts` belong to.
+    seen: Option<Seen>,
+    parts: HashMap<u32, Bytes>,
+    tries: u32,
+    touched: bool,
+}
+
+/// What a look at the table brings.
+enum Look {
+    Done(Bytes),
+    /// These have to be asked for; others may be on their way.
+    Missing(Vec<u32>),
+}
+
+impl Engine {
+    pub(super) fn read(&mut self, handle: Handle, token: Token, offset: u64, bytes: u32, done: Done<Bytes>) {
+        let Some(Open { file, .. }) = self.handles.get(&handle).copied().filter(|open| open.how.read) else {
+            return self.effects.finish(done, Err(StreamError::bad_handle()));
+        };
+        let id = self.next_id();
+        let read = Read {
+            file,
+            since: self.time.now,
+            token,
+            offset,
+            bytes: bytes.min(READ_BYTES_MAX),
+            done,
+            seen: None,
+            parts: HashMap::new(),
+            tries: 0,
+            touched: false,
+        };
+        self.reads.insert(id, read);
+        if let Some(file) = self.files.get_mut(&file) {
+            file.reads.insert(id);
+        }
+        self.advance_read(id);
+    }
+
+    /// Ends a read.
+    pub(super) fn end_read(&mut self, id: u64, outcome: Result<Bytes, StreamError>) {
+        if let Some(read) = self.reads.remove(&id) {
+            if let Some(file) = self.files.get_mut(&read.file) {
+                file.reads.remove(&id);
+            }
+            self.effects.finish(read.done, outcome);
+            self.drop_unused(read.file);
+        }
+    }
+
+    fn fail_reads(&mut self, key: u64, error: &StreamError) {
+        let reads = self.files.get(&key).map(|file| file.reads.clone()).unwrap_or_default();
+        reads.into_iter().for_each(|id| self.end_read(id, Err(error.clone())));
+    }
+
+    pub(super) fn advance_reads(&mut self, key: u64) {
+        let reads = self.files.get(&key).map(|file| file.reads.clone()).unwrap_or_default();
+        reads.into_iter().for_each(|id| self.advance_read(id));
+    }
+
+    /// Brings a read as far as it gets.
+    fn advance_read(&mut self, id: u64) {
+        let Some(mut read) = self.reads.remove(&id) else { return };
+        let key = read.file;
+        let unsure = self.files.get(&key).is_some_and(|file| file.unsure && !file.gone);
+        let look = if unsure { Ok(Look::Missing(Vec::new())) } else { self.look(&mut read) };
+        let token = read.token;
+        self.reads.insert(id, read);
+        match look {
+            Ok(Look::Done(bytes)) => self.end_read(id, Ok(bytes)),
+            Ok(Look::Missing(_)) if unsure => self.open_number(key),
+            Ok(Look::Missing(indexes)) => self.ask_blocks(key, token, indexes, false),
+            Err(error) => self.end_read(id, Err(error)),
+        }
+    }
+
+    fn look(&mut self, read: &mut Read) -> Result<Look, StreamError> {
+        let block = u64::from(self.block_bytes());
+        let Some(file) = self.files.get_mut(&read.file) else { return Err(StreamError::bad_handle()) };
+        let end = read.offset.saturating_add(u64::from(read.bytes)).min(file.effective_size());
+        if read.offset >= end {
+            return Ok(Look::Done(Bytes::new()));
+        }
+        if read.seen != file.seen {
+            read.tries += u32::from(read.seen.is_some());
+            read.seen = file.seen;
+            read.parts.clear();
+        }
+        if read.tries > TRIES_MAX {
+            let text = "it changes faster than it can be read; try again, or take a lease";
+            return Err(StreamError::new(ErrorKind::Failed, &file.path, text));
+        }
+        let (first, last) = (read.offset / block, (end - 1) / block);
+        if last > u64::from(u32::MAX) {
+            return Err(StreamError::new(ErrorKind::TooLarge, &file.path, "it is too large for its data blocks"));
+        }
+        let zero_from = file.zero_from();
+        let (mut absent, mut waiting, mut touches) = (Vec::new(), false, Vec::new());
+        for index in first as u32..=last as u32 {
+            let start = u64::from(index) * block;
+            let (from, until) = (start.max(read.offset), (start + block).min(end));
+            if start >= zero_from || file.present.is_hole(index) || file.overlay.covers(from, until) {
+                continue;
+            }
+            if read.parts.contains_key(&index) {
+                continue;
+            }
+            match file.blocks.get_mut(&index) {
+                Some(Block::Memory { bytes, stamp, fresh }) => {
+                    read.parts.insert(index, bytes.clone());
+                    *stamp = self.memory.touch(*stamp);
+                    self.counters.hits += 1;
+                    self.counters.used += u64::from(*fresh);
+                    touches.push((index, std::mem::take(fresh)));
+                }
+                Some(Block::Asked | Block::OnTheWay { .. } | Block::Reading) => waiting = true,
+                None => {
+                    let seen = file.seen.unwrap_or_default();
+                    let key = BlockKey { file: seen.file, version: seen.version, index };
+                    match self.shelf.find(&key) {
+                        Some(slot) => {
+                            waiting = true;
+                            file.blocks.insert(index, Block::Reading);
+                            self.effects.jobs.push(Job::CacheRead { slot, key });
+                            touches.push((index, false));
+                        }
+                        None => absent.push(index),
+                    }
+                }
+            }
+        }
+        if !read.touched {
+            read.touched = true;
+            // What the first request asks for first is seen by the server.
+            let asked = absent.iter().skip(1).map(|index| (*index, false));
+            let (key, token) = (read.file, read.token);
+            let asked: Vec<_> = asked.collect();
+            self.touch_blocks(key, token, &touches, absent.first().copied(), &asked);
+        }
+        if waiting || !absent.is_empty() {
+            return Ok(Look::Missing(absent));
+        }
+        let Some(file) = self.files.get(&read.file) else { return Err(StreamError::bad_handle()) };
+        let mut out = vec![0; (end - read.offset) as usize];
+        for (index, part) in &read.parts {
+            let start = u64::from(*index) * block;
+            let until = (start + part.len() as u64).min(end).min(zero_from);
+            let from = start.max(read.offset);
+            if from < until {
+                let source = &part[(from - start) as usize..(until - start) as usize];
+                out[(from - read.offset) as usize..(until - read.offset) as usize].copy_from_slice(source);
+            }
+        }
+        file.overlay.copy_into(read.offset, &mut out);
+        Ok(Look::Done(out.into()))
+    }
+
+    /// Asks for blocks of a file, those first that are first in the list.
+    fn ask_blocks(&mut self, key: u64, token: Token, indexes: Vec<u32>, force: bool) {
+        let block = self.block_bytes() as usize;
+        let bytes = self.link.incoming.answer_bytes().min(wire::format::PULL_BLOCKS_BYTES_MAX);
+        let at_once = (bytes / block).clamp(1, wire::format::PUSH_PAGES_MAX);
+        if indexes.is_empty() || self.link.volume.is_none() {
+            return;
+        }
+        let Some(file) = self.files.get_mut(&key) else { return };
+        if let Some(error) = file.stale.clone().filter(|_| file.number.is_none()) {
+            return self.fail_reads(key, &error);
+        }
+        let Some(number) = file.number else { return self.open_number(key) };
+        for indexes in indexes.chunks(at_once) {
+            let Some(file) = self.files.get_mut(&key) else { return };
+            file.blocks.extend(indexes.iter().map(|index| (*index, Block::Asked)));
+            self.counters.asked += indexes.len() as u64;
+            let blocks = indexes.iter().map(|index| PageId::new(number, *index)).collect();
+            let ask = VolumeAsk::PullBlocks { token, blocks, force };
+            self.ask(AskFor::Blocks { file: key, indexes: indexes.to_vec() }, ask, ANSWER_TIME);
+        }
+    }
+
+    /// The answer to a request for blocks.
+    pub(super) fn blocks_answered(&mut self, key: u64, indexes: &[u32], answer: Result<Reply, Unanswered>) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        for index in indexes {
+            if matches!(file.blocks.get(index), Some(Block::Asked)) {
+                file.blocks.remove(index);
+            }
+        }
+        let path = file.path.clone();
+        match answer {
+            Ok(Reply::Volume(VolumeReply::Blocks { version, size, codec, bytes })) => {
+                match self.take_blocks(key, indexes, version, size, codec, &bytes, false) {
+                    Ok(()) => self.advance_reads(key),
+                    Err(why) => self.count_try(key, &StreamError::nonsense(&path, why)),
+                }
+            }
+            Ok(Reply::OnTheWay { stream }) => {
+                let until = self.time.now.after(self.link.incoming.patience());
+                let known = self.link.streams.contains(&stream);
+                let Some(file) = self.files.get_mut(&key) else { return };
+                let absent: Vec<u32> =
+                    indexes.iter().copied().filter(|index| !file.blocks.contains_key(index)).collect();
+                let token = file.token;
+                if known {
+                    file.blocks.extend(absent.iter().map(|index| (*index, Block::OnTheWay { stream, until })));
+                } else {
+                    // It ended without them.
+                    let wanted = self.still_wanted(key, absent);
+                    self.ask_blocks(key, token, wanted, true);
+                }
+            }
+            // Asked again by those who wait.
+            Ok(Reply::Error { code: ErrorCode::Cancelled | ErrorCode::Busy, .. }) | Err(Unanswered::Expired) => {
+                self.count_try(key, &StreamError::timeout(&path, ANSWER_TIME));
+            }
+            Ok(Reply::Error { code, text }) => self.fail_reads(key, &StreamError::refused(code, &path, &text)),
+            Ok(_) => self.fail_reads(key, &StreamError::nonsense(&path, "another kind of answer")),
+            Err(Unanswered::Refused) => {
+                let text = "too many reads at once; try again";
+                self.fail_reads(key, &StreamError::new(ErrorKind::Failed, &path, text));
+            }
+        }
+    }
+
+    /// An answer was of no use: those who wait ask again, but not for ever.
+    pub(super) fn count_try(&mut self, key: u64, error: &StreamError) {
+        let reads = self.files.get(&key).map(|file| file.reads.clone()).unwrap_or_default();
+        for id in reads {
+            let Some(read) = self.reads.get_mut(&id) else { continue };
+            read.tries += 1;
+            if read.tries > TRIES_MAX {
+                self.end_read(id, Err(error.clone()));
+            } else {
+                self.advance_read(id);
+            }
+        }
+    }
+
+    /// Takes blocks of a file that came, asked for or pushed. The error says what is wrong with them.
+    #[allow(clippy::too_many_arguments)]
+    fn take_blocks(
+        &mut self,
+        key: u64,
+        indexes: &[u32],
+        version: u64,
+        size: u64,
+        codec: u8,
+        encoded: &Bytes,
+        pushed: bool,
+    ) -> Result<(), &'static str> {
+        let block = u64::from(self.block_bytes());
+        let file = self.files.get_mut(&key).ok_or("of no file")?;
+        let seen = file.seen.ok_or("of a file that is not there yet")?;
+        if version < seen.version {
+            // Older than what we know: whoever waits asks again.
+            return if pushed { Ok(()) } else { Err("an old version") };
+        }
+        if version == seen.version && size != file.size && !file.unsure {
+            return Err("two sizes of one version");
+        }
+        let length = |index: u32| size.saturating_sub(u64::from(index) * block).min(block) as usize;
+        let total: usize = indexes.iter().map(|index| length(*index)).sum();
+        let codec = Codec::from_u8(codec).ok_or("an unknown codec")?;
+        let raw: Bytes = if codec == Codec::Stored {
+            encoded.clone()
+        } else {
+            let mut raw = Vec::new();
+            codec::decode(codec, encoded, total, &mut raw).map_err(|_| "blocks that cannot be decoded")?;
+            raw.into()
+        };
+        if raw.len() != total {
+            return Err("blocks of another length");
+        }
+        if version > seen.version {
+            self.move_file(key, version, Some(size));
+        }
+        let mut at = 0;
+        for index in indexes {
+            let bytes = raw.slice(at..at + length(*index));
+            at += bytes.len();
+            self.install(key, *index, bytes, pushed);
+        }
+        Ok(())
+    }
+
+    /// Puts a clean block of the present version into the table, and gives it to those who wait for it.
+    pub(super) fn install(&mut self, key: u64, index: u32, bytes: Bytes, pushed: bool) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let mut awaited = false;
+        let block = u64::from(self.info.map_or(4096, |info| info.block_bytes));
+        for id in &file.reads {
+            let Some(read) = self.reads.get_mut(id) else { continue };
+            if read.seen != file.seen {
+                read.tries += u32::from(read.seen.is_some());
+                read.seen = file.seen;
+                read.parts.clear();
+            }
+            let start = u64::from(index) * block;
+            if start < read.offset.saturating_add(u64::from(read.bytes)) && start + block > read.offset {
+                awaited = true;
+                read.parts.insert(index, bytes.clone());
+            }
+        }
+        let fresh = pushed && !awaited;
+        match file.blocks.get(&index) {
+            Some(Block::Memory { .. }) => {
+                self.counters.wasted += u64::from(pushed);
+                return;
+            }
+            _ if bytes.is_empty() => {
+                file.blocks.remove(&index);
+                return;
+            }
+            _ => {}
+        }
+        self.counters.used += u64::from(pushed && awaited);
+        if fresh && !self.memory.takes_fresh(bytes.len()) {
+            // Of the table it is absent again, unless somebody asked for it.
+            if matches!(file.blocks.get(&index), Some(Block::OnTheWay { .. })) {
+                file.blocks.remove(&index);
+            }
+            self.counters.wasted += 1;
+            return;
+        }
+        // A slice of a large answer would keep all of it alive.
+        let bytes = Bytes::copy_from_slice(&bytes);
+        let stamp = self.memory.insert((key, index), bytes.len(), fresh);
+        file.blocks.insert(index, Block::Memory { bytes, stamp, fresh });
+        self.make_room();
+    }
+
+    fn make_room(&mut self) {
+        while let Some((key, index)) = self.memory.pop_excess() {
+            let Some(file) = self.files.get_mut(&key) else { continue };
+            let Some(Block::Memory { bytes, fresh, .. }) = file.blocks.remove(&index) else { continue };
+            self.counters.wasted += u64::from(fresh);
+            let Some(seen) = file.seen else { continue };
+            let block = BlockKey { file: seen.file, version: seen.version, index };
+            if self.shelf.find(&block).is_none()
+                && let Some(slot) = self.shelf.place(block)
+            {
+                self.effects.jobs.push(Job::CacheWrite { slot, key: block, bytes });
+            }
+        }
+    }
+
+    /// A block was read from the disk cache, or could not be.
+    pub(super) fn cache_read(&mut self, _slot: u32, block: BlockKey, bytes: Option<Bytes>) {
+        if bytes.is_none() {
+            self.shelf.forget(&block);
+        }
+        let size = u64::from(self.block_bytes());
+        let of = |file: &super::File| file.seen == Some(Seen { file: block.file, version: block.version });
+        let waiting = |file: &super::File| matches!(file.blocks.get(&block.index), Some(Block::Reading));
+        let keys: Vec<u64> = self.files.iter().filter(|(_, file)| waiting(file)).map(|(key, _)| *key).collect();
+        for key in keys {
+            let Some(file) = self.files.get_mut(&key).filter(|file| of(file)) else { continue };
+            file.blocks.remove(&block.index);
+            let valid = file.size.saturating_sub(u64::from(block.index) * size).min(size);
+            if let Some(bytes) = bytes.clone().filter(|bytes| bytes.len() as u64 <= valid) {
+                self.counters.disk_hits += 1;
+                self.install(key, block.index, bytes, false);
+            }
+            self.advance_reads(key);
+        }
+    }
+
+    /// Somebody else changed a file: nothing of the older version is kept.
+    pub(super) fn move_file(&mut self, key: u64, version: u64, size: Option<u64>) {
+        self.drop_blocks(key, |_| true);
+        let Some(file) = self.files.get_mut(&key) else { return };
+        if let Some(seen) = &mut file.seen {
+            seen.version = version;
+        }
+        match size {
+            Some(size) => (file.size, file.unsure) = (size, false),
+            None => file.unsure = true,
+        }
+        file.present = Present::unknown();
+        file.kernel = None;
+        self.names.forget(&file.path);
+    }
+
+    /// Drops clean blocks of a file.
+    pub(super) fn drop_blocks(&mut self, key: u64, which: impl Fn(u32) -> bool) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let (memory, wasted) = (&mut self.memory, &mut self.counters.wasted);
+        file.blocks.retain(|index, block| match block {
+            _ if !which(*index) => true,
+            Block::Memory { stamp, fresh, .. } => {
+                memory.remove(*stamp);
+                *wasted += u64::from(*fresh);
+                false
+            }
+            // What is under way clears its own entry when it comes.
+            Block::Asked => true,
+            Block::OnTheWay { .. } | Block::Reading => false,
+        });
+    }
+
+    /// A pushed piece.
+    pub(super) fn take_piece(&mut self, piece: PushPiece) {
+        let count = piece.pages.len() as u64;
+        self.counters.pushed += count;
+        let number = piece.pages.first().map(|page| page.inode);
+        let key = number.and_then(|number| self.by_number.get(&number).copied());
+        let one_file = piece.pages.iter().all(|page| Some(page.inode) == number);
+        let parsed = VolumePiece::parse(piece.bytes);
+        let (Some(key), Some(parsed), true) = (key, parsed, one_file) else {
+            self.counters.wasted += count;
+            return;
+        };
+        let indexes: Vec<u32> = piece.pages.iter().map(|page| page.index).collect();
+        let VolumePiece { version, size, codec, bytes } = parsed;
+        let old = self.files.get(&key).and_then(|file| file.seen).is_none_or(|seen| version < seen.version);
+        if old || self.take_blocks(key, &indexes, version, size, codec, &bytes, true).is_err() {
+            self.counters.wasted += count;
+            return;
+        }
+        self.advance_reads(key);
+    }
+
+    /// Blocks that were to come by this stream and did not are asked for.
+    pub(super) fn stream_ended(&mut self, stream: StreamId) {
+        self.force(|on_the_way, _| on_the_way == stream);
+    }
+
+    /// Blocks that were to come by now and did not are asked for.
+    pub(super) fn patience_ended(&mut self) {
+        let now = self.time.now;
+        self.force(|_, until| now >= until);
+    }
+
+    fn force(&mut self, late: impl Fn(StreamId, Moment) -> bool) {
+        let keys: Vec<u64> =
+            self.files.iter().filter(|(_, file)| !file.reads.is_empty()).map(|(key, _)| *key).collect();
+        for key in keys {
+            let Some(file) = self.files.get_mut(&key) else { continue };
+            let mut indexes = Vec::new();
+            file.blocks.retain(|index, block| match block {
+                Block::OnTheWay { stream, until } if late(*stream, *until) => {
+                    indexes.push(*index);
+                    false
+                }
+                _ => true,
+            });
+            indexes.sort_unstable();
+            let token = file.token;
+            let wanted = self.still_wanted(key, indexes);
+            self.ask_blocks(key, token, wanted, true);
+        }
+    }
+
+    /// Those of the blocks that some read still waits for.
+    fn still_wanted(&self, key: u64, indexes: Vec<u32>) -> Vec<u32> {
+        let block = u64::from(self.block_bytes());
+        let reads = self.files.get(&key).map(|file| &file.reads);
+        let waits = |index: u32| {
+            let (start, end) = (u64::from(index) * block, (u64::from(index) + 1) * block);
+            reads.into_iter().flatten().filter_map(|id| self.reads.get(id)).any(|read| {
+                start < read.offset.saturating_add(u64::from(read.bytes))
+                    && end > read.offset
+                    && !read.parts.contains_key(&index)
+            })
+        };
+        indexes.into_iter().filter(|index| waits(*index)).collect()
+    }
+
+    pub(super) fn patience_due(&self) -> Option<Moment> {
+        let files = self.files.values().filter(|file| !file.reads.is_empty());
+        let blocks = files.flat_map(|file| file.blocks.values());
+        blocks.filter_map(|block| if let Block::OnTheWay { until, .. } = block { Some(*until) } else { None }).min()
+    }
+
+    /// Notes touches of blocks that were here; `first` is about to be asked for, `more` with it.
+    fn touch_blocks(&mut self, key: u64, token: Token, here: &[(u32, bool)], first: Option<u32>, more: &[(u32, bool)]) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let mut at_once = false;
+        let before = here.iter().filter(|(index, _)| first.is_none_or(|first| *index < first));
+        for (index, fresh) in before {
+            if file.touched != Some((token, *index)) {
+                self.touches.push((key, token, *index));
+                file.touched = Some((token, *index));
+            }
+            at_once |= fresh;
+        }
+        if let Some(first) = first {
+            // In order: what was touched before the request must be told before.
+            file.touched = Some((token, first));
+            at_once = true;
+        }
+        if at_once || self.touches.len() >= TOUCHES_MAX {
+            self.send_touches();
+        }
+        let Some(first) = first else {
+            self.note_touches_due();
+            return;
+        };
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let here = here.iter().filter(|(index, _)| *index > first);
+        let mut rest: Vec<u32> = here.chain(more).map(|(index, _)| *index).collect();
+        rest.sort_unstable();
+        for index in rest {
+            self.touches.push((key, token, index));
+            file.touched = Some((token, index));
+        }
+        self.note_touches_due();
+    }
+
+    fn note_touches_due(&mut self) {
+        if !self.touches.is_empty() && self.touches_due.is_none() {
+            self.touches_due = Some(self.time.now.after(TOUCH_TIME));
+        }
+    }
+
+    pub(super) fn send_touches(&mut self) {
+        self.touches_due = None;
+        let touches = std::mem::take(&mut self.touches);
+        let Some(volume) = self.link.volume else { return };
+        let numbered = touches.into_iter().filter_map(|(key, token, index)| {
+            let number: InodeId = self.files.get(&key)?.number?;
+            Some((token, PageId::new(number, index)))
+        });
+        let numbered: Vec<(Token, PageId)> = numbered.collect();
+        for run in numbered.chunk_by(|a, b| a.0 == b.0) {
+            let blocks = run.iter().map(|(_, block)| *block).collect();
+            self.send(Errand::Touch { volume, token: run[0].0, blocks });
+        }
+    }
+
+    pub(super) fn hint(&mut self, handle: Handle, ranges: &[(u64, u64)]) {
+        let block = u64::from(self.block_bytes());
+        let (Some(open), Some(volume)) = (self.handles.get(&handle), self.link.volume) else { return };
+        let Some(file) = self.files.get(&open.file).filter(|_| self.options.hints) else { return };
+        let Some(number) = file.number else { return };
+        let mut blocks = Vec::new();
+        for (offset, bytes) in ranges {
+            let end = offset.saturating_add(*bytes).min(file.size);
+            if *offset >= end {
+                continue;
+            }
+            let (first, last) = (offset / block, (end - 1) / block);
+            for index in first..=last.min(u64::from(u32::MAX)) {
+                let index = index as u32;
+                if blocks.len() < wire::format::HINT_PAGES_WAITING_MAX
+                    && !file.blocks.contains_key(&index)
+                    && !file.present.is_hole(index)
+                {
+                    blocks.push(PageId::new(number, index));
+                }
+            }
+        }
+        for blocks in blocks.chunks(HINT_BLOCKS_MAX) {
+            self.send(Errand::Hint { volume, token: HINT_TOKEN, blocks: blocks.to_vec() });
+        }
+    }
+
+    pub(super) fn share(&mut self, handle: Handle, share: Share) {
+        let Some(open) = self.handles.get(&handle) else { return };
+        let Some(file) = self.files.get_mut(&open.file) else { return };
+        file.share = Some(share);
+        if let (Some(number), Some(volume)) = (file.number, self.link.volume) {
+            self.send(Errand::FileShare { volume, file: number, share });
+        }
+    }
+
+    /// After a commit of our own: what waits goes on with the new version, without the blocks that were touched.
+    pub(super) fn rebase_reads(&mut self, key: u64, from: Seen, to: Seen, touched: impl Fn(u32) -> bool) {
+        let Some(file) = self.files.get(&key) else { return };
+        for id in &file.reads {
+            if let Some(read) = self.reads.get_mut(id).filter(|read| read.seen == Some(from)) {
+                read.seen = Some(to);
+                read.parts.retain(|index, _| !touched(*index));
+            }
+        }
+    }
+}

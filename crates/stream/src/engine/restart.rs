@@ -1,0 +1,279 @@
+//! Connections that come and go, what the outbox held, and the end.
+
+use std::collections::BTreeMap;
+
+use client::carry::{Errand, Unanswered};
+use units::Moment;
+use wire::{ErrorCode, Reply, Request};
+
+use super::file::{Base, Block};
+use super::transaction::{Keep, State, Transaction, path_of};
+use super::{ANSWER_TIME, AskFor, Engine, OPEN_AGAIN, Time};
+use crate::job::Job;
+use crate::outbox::{Stored, StoredBase};
+use crate::{ErrorKind, Lost, StreamError, VolumeInfo};
+
+impl Engine {
+    /// A connection is there.
+    pub fn connected(&mut self, time: Time, generation: u64, features: u64) {
+        self.time = time;
+        if self.closed {
+            return;
+        }
+        self.link.generation = Some(generation);
+        self.link.connections += 1;
+        if features & wire::format::FEATURE_VOLUMES == 0 {
+            let text = "the server serves no volumes; update it";
+            let error = StreamError::volume(ErrorKind::NoVolumes, &self.name, text);
+            return self.cannot_open(error, true);
+        }
+        self.ask_volume();
+    }
+
+    pub(super) fn ask_volume(&mut self) {
+        if self.link.generation.is_some() && self.link.volume.is_none() {
+            self.ask_server(AskFor::Volume, Request::VolumeOpen { name: self.name.clone() }, ANSWER_TIME);
+        }
+    }
+
+    /// The volume is open on the present connection, or not.
+    pub(super) fn volume_opened(&mut self, answer: Result<Reply, Unanswered>) {
+        let (volume, info) = match answer {
+            Ok(Reply::VolumeOpened { volume, id, block_bytes, writable }) => {
+                (volume, VolumeInfo { id, block_bytes, writable })
+            }
+            Ok(Reply::Error { code, text }) => {
+                let passing = matches!(code, ErrorCode::Busy | ErrorCode::Shutdown | ErrorCode::Cancelled);
+                let error = match code {
+                    ErrorCode::NotFound => {
+                        let text = format!("the server has no volume of this name ({text}); see its --volume options");
+                        StreamError::volume(ErrorKind::NotFound, &self.name, text)
+                    }
+                    _ => StreamError::refused(code, format!("volume {}", self.name).as_bytes(), &text),
+                };
+                return self.cannot_open(error, !passing);
+            }
+            Ok(_) => return self.cannot_open(StreamError::nonsense(self.name.as_bytes(), "no volume"), true),
+            Err(_) => {
+                let error = StreamError::volume(
+                    ErrorKind::Timeout,
+                    &self.name,
+                    "the server does not answer; it is tried again",
+                );
+                return self.cannot_open(error, false);
+            }
+        };
+        if !wire::format::VOLUME_BLOCK_BYTES.contains(&info.block_bytes) {
+            return self.cannot_open(StreamError::nonsense(self.name.as_bytes(), "blocks of a strange size"), true);
+        }
+        if let Some(old) = self.info.filter(|old| (old.id, old.block_bytes) != (info.id, info.block_bytes)) {
+            let text = format!(
+                "the server has another volume under this name now ({:032x} instead of {:032x}); open it anew",
+                info.id, old.id
+            );
+            let error = StreamError::volume(ErrorKind::Stale, &self.name, text);
+            self.fail_waiting(&error);
+            return self.cannot_open(error, false);
+        }
+        self.link.volume = Some(volume);
+        self.link.reason.clear();
+        self.link.again = None;
+        if self.info.replace(info).is_none() && self.options.cache.is_some() {
+            self.effects.jobs.push(Job::CacheOpen { volume: info.id, block_bytes: info.block_bytes });
+        }
+        if self.rate_limit > 0 {
+            self.send(Errand::RateLimit { bytes_per_second: self.rate_limit });
+        }
+        let strange = self.transactions.iter().filter(|(_, txn)| txn.replayed.is_some_and(|id| id != info.id));
+        let strange: Vec<u64> = strange.map(|(id, _)| *id).collect();
+        for id in strange {
+            let text = "it was meant for another volume that had this name";
+            self.refuse(id, &StreamError::volume(ErrorKind::Stale, &self.name, text));
+        }
+        if let Some(done) = self.opening.take() {
+            self.effects.finish(done, Ok(info));
+        }
+        let reading: Vec<u64> =
+            self.files.iter().filter(|(_, file)| !file.reads.is_empty()).map(|(key, _)| *key).collect();
+        reading.into_iter().for_each(|key| self.advance_reads(key));
+    }
+
+    fn cannot_open(&mut self, error: StreamError, for_good: bool) {
+        self.link.reason = error.to_string();
+        self.link.again = Some(self.time.now.after(OPEN_AGAIN));
+        if for_good && let Some(done) = self.opening.take() {
+            self.effects.finish(done, Err(error));
+        }
+    }
+
+    /// The connection is gone.
+    pub fn lost(&mut self, time: Time, reason: &str) {
+        self.time = time;
+        self.link.generation = None;
+        self.link.volume = None;
+        self.link.again = None;
+        self.link.streams.clear();
+        if !self.closed {
+            reason.clone_into(&mut self.link.reason);
+        }
+        self.asks.clear();
+        self.by_number.clear();
+        self.touches.clear();
+        self.touches_due = None;
+        for file in self.files.values_mut() {
+            (file.number, file.opening) = (None, false);
+            file.blocks.retain(|_, block| !matches!(block, Block::Asked | Block::OnTheWay { .. }));
+        }
+        self.wants.values_mut().for_each(|waiting| waiting.asked = false);
+        for txn in self.transactions.values_mut().filter(|txn| txn.state == State::Sent) {
+            txn.state = State::Queued(Moment(0));
+        }
+        self.store_unsent();
+        self.pump();
+    }
+
+    /// While the server is away, brings what it has not got to the outbox, as far as there is room.
+    pub(super) fn store_unsent(&mut self) {
+        let (Some(room), Some(info)) = (self.options.outbox.clone(), self.info) else { return };
+        if self.link.volume.is_some() {
+            return;
+        }
+        let kept = self.transactions.values().filter(|txn| txn.keep != Keep::No);
+        let mut bytes: u64 = kept.map(|txn| txn.bytes).sum();
+        // In the order in which they are sent: a number once given decides it.
+        let mut order: Vec<(u64, u64)> =
+            self.transactions.iter().map(|(id, txn)| (txn.number.unwrap_or(u64::MAX), *id)).collect();
+        order.sort_unstable();
+        for (_, id) in order {
+            let Some(txn) = self.transactions.get(&id) else { continue };
+            if txn.keep != Keep::No || txn.file.is_none() || bytes + txn.bytes > room.bytes {
+                continue;
+            }
+            bytes += txn.bytes;
+            if !self.give_number(id) {
+                return;
+            }
+            let Some(txn) = self.transactions.get(&id) else { continue };
+            let Some(number) = txn.number else { continue };
+            let base = match txn.base {
+                Base::Free => StoredBase::Free,
+                Base::Known(seen) => StoredBase::Known(seen),
+                Base::Chain(other) => match self.transactions.get(&other).and_then(|other| other.number) {
+                    Some(number) => StoredBase::After(number),
+                    None => continue,
+                },
+            };
+            let changes = self.dressed_changes(txn);
+            let stored = Stored { number, volume: info.id, mtime_ns: txn.mtime_ns, base, changes };
+            self.effects.jobs.push(Job::Store { number, bytes: stored.to_bytes() });
+            if let Some(txn) = self.transactions.get_mut(&id) {
+                (txn.keep, txn.stored_as) = (Keep::Storing, Some(number));
+            }
+        }
+    }
+
+    /// A transaction is in the outbox, or cannot be.
+    pub(super) fn stored(&mut self, number: u64, outcome: Result<(), String>) {
+        let stored = outcome.is_ok();
+        if let Err(why) = outcome {
+            self.link.reason = format!("changes cannot be kept on this device: {why}");
+        }
+        if let Some(txn) = self.transactions.values_mut().find(|txn| txn.stored_as == Some(number)) {
+            (txn.keep, txn.stored_as) = if stored { (Keep::Stored, Some(number)) } else { (Keep::No, None) };
+        }
+    }
+
+    /// Takes what an outbox held, in the order of its numbers.
+    pub(super) fn load(&mut self, stored: Vec<Stored>) {
+        let mut ids = BTreeMap::new();
+        for Stored { number, volume, mtime_ns, base, changes } in stored {
+            let id = self.next_id();
+            let path = changes.first().map(|change| path_of(change).to_vec()).unwrap_or_default();
+            let mut txn = Transaction::new(&path, changes, mtime_ns);
+            txn.number = Some(number);
+            (txn.keep, txn.stored_as, txn.replayed) = (Keep::Stored, Some(number), Some(volume));
+            let mut orphan = false;
+            txn.base = match base {
+                StoredBase::Free => Base::Free,
+                StoredBase::Known(seen) => Base::Known(seen),
+                StoredBase::After(number) => match ids.get(&number) {
+                    Some(before) => {
+                        txn.after.insert(*before);
+                        Base::Chain(*before)
+                    }
+                    None => {
+                        orphan = true;
+                        Base::Free
+                    }
+                },
+            };
+            ids.insert(number, id);
+            self.transactions.insert(id, txn);
+            if orphan {
+                let text = "the transaction that it follows is not in the outbox any more";
+                self.refuse(id, &StreamError::new(ErrorKind::Stale, &path, text));
+            }
+        }
+        if self.options.outbox.is_some() && !self.reserving {
+            // Ready before the first one is needed.
+            self.reserving = true;
+            self.effects.jobs.push(Job::Reserve { next: self.next_number + 1024 });
+        }
+    }
+
+    fn fail_waiting(&mut self, error: &StreamError) {
+        let reads: Vec<u64> = self.reads.keys().copied().collect();
+        reads.into_iter().for_each(|id| self.end_read(id, Err(error.clone())));
+        for (_, waiting) in std::mem::take(&mut self.wants) {
+            let closing = if let super::Want::Sync { closing, .. } = &waiting.want { *closing } else { None };
+            waiting.want.fail(error.clone(), &mut self.effects);
+            if let Some(key) = closing {
+                self.release(key);
+            }
+        }
+        self.crowded.clear();
+    }
+
+    /// Ends everything. What is not on the server goes to the outbox with the jobs of this call; see [`Engine::take_unkept`].
+    pub fn shut_down(&mut self, time: Time) {
+        self.time = time;
+        if self.closed {
+            return;
+        }
+        // As if the server were away: it is for what is made now.
+        self.link.volume = None;
+        let changed: Vec<u64> =
+            self.files.iter().filter(|(_, file)| file.dirty.is_some()).map(|(key, _)| *key).collect();
+        changed.into_iter().for_each(|key| self.seal(key));
+        self.store_unsent();
+        let name = self.name.clone();
+        let error = StreamError::volume(ErrorKind::Shutdown, &name, "it was shut down on this device");
+        if let Some(done) = self.opening.take() {
+            self.effects.finish(done, Err(error.clone()));
+        }
+        self.fail_waiting(&error);
+        self.closed = true;
+    }
+
+    /// After the end: what is neither on the server nor in the outbox. Told once.
+    pub fn take_unkept(&mut self) -> Vec<Lost> {
+        let why = match self.options.outbox {
+            Some(_) => "the outbox had no room for it when the volume was shut down; allow more, or sync before",
+            None => "the volume was shut down before the server had it; sync before, or use an outbox",
+        };
+        let unkept = self.transactions.iter().filter(|(_, txn)| txn.file.is_some() && txn.keep != Keep::Stored);
+        let unkept: Vec<u64> = unkept.map(|(id, _)| *id).collect();
+        let mut told = Vec::new();
+        for id in unkept {
+            let Some(txn) = self.transactions.remove(&id) else { continue };
+            self.lose(&txn.path, txn.bytes, why.to_owned(), None);
+            told.extend(self.lost.back().cloned());
+        }
+        told
+    }
+
+    /// What was lost before this volume was opened.
+    pub fn note_lost(&mut self, lost: Vec<Lost>) {
+        self.lost.extend(lost.into_iter().take(super::LOST_MAX));
+    }
+}

@@ -1,0 +1,148 @@
+//! One transaction on its way to the server: all of it or nothing, once.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use units::Moment;
+use wire::volume::{Change, Seen};
+
+use super::file::Base;
+
+/// Where a transaction is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// To be sent, not before this moment.
+    Queued(Moment),
+    /// Sent on the present connection.
+    Sent,
+    /// Refused for want of room or because of a lease; a sync sends it again, with another number.
+    Parked,
+}
+
+/// Whether it is in the outbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    No,
+    Storing,
+    Stored,
+}
+
+/// What it does to the file that it is about.
+#[derive(Debug, Default)]
+pub(super) struct Effect {
+    pub created: bool,
+    pub cut: Option<u64>,
+    pub writes: Vec<(u64, Bytes)>,
+    pub extended: Option<u64>,
+    pub appended: u64,
+}
+
+/// A transaction without an answer.
+#[derive(Debug)]
+pub(super) struct Transaction {
+    /// Given when it is sent or stored for the first time.
+    pub number: Option<u64>,
+    /// The file whose data it has; `None` for changes of names, and for what an outbox held.
+    pub file: Option<u64>,
+    /// What it is about, for people.
+    pub path: Vec<u8>,
+    pub changes: Vec<Change>,
+    pub mtime_ns: i64,
+    pub base: Base,
+    /// Transactions that must be answered before it is sent.
+    pub after: BTreeSet<u64>,
+    pub state: State,
+    pub keep: Keep,
+    /// Its number in the outbox.
+    pub stored_as: Option<u64>,
+    /// Volume that it was made for, if it comes from an outbox.
+    pub replayed: Option<u128>,
+    /// How often the server failed with it.
+    pub tries: u32,
+    pub effect: Effect,
+    /// Bytes of its data.
+    pub bytes: u64,
+    /// Stored transactions that are to be kept until this one is answered, since it follows them.
+    pub removes: Vec<u64>,
+}
+
+impl Transaction {
+    pub fn new(path: &[u8], changes: Vec<Change>, mtime_ns: i64) -> Transaction {
+        let bytes = changes.iter().map(|change| change.encoded_bytes() as u64).sum();
+        Transaction {
+            number: None,
+            file: None,
+            path: path.to_vec(),
+            changes,
+            mtime_ns,
+            base: Base::Free,
+            after: BTreeSet::new(),
+            state: State::Queued(Moment(0)),
+            keep: Keep::No,
+            stored_as: None,
+            replayed: None,
+            tries: 0,
+            effect: Effect::default(),
+            bytes,
+            removes: Vec::new(),
+        }
+    }
+
+    pub fn is_stored(&self) -> bool {
+        self.keep == Keep::Stored
+    }
+
+    /// Whether it has what was written to a file, rather than a change of names that somebody waits for.
+    pub fn is_data(&self) -> bool {
+        self.file.is_some() || self.replayed.is_some()
+    }
+
+    /// Whether it is about this path or one above it.
+    pub fn concerns(&self, path: &[u8]) -> bool {
+        let above = |other: &[u8]| other == path || crate::names::is_below(path, other);
+        self.changes.iter().any(|change| match change {
+            Change::Rename { from, to, .. } => above(from) || above(to),
+            other => above(path_of(other)),
+        })
+    }
+}
+
+/// Which file a change is about; of a rename, what is renamed.
+pub(super) fn path_of(change: &Change) -> &[u8] {
+    match change {
+        Change::Write { path, .. }
+        | Change::Append { path, .. }
+        | Change::Truncate { path, .. }
+        | Change::Create { path, .. }
+        | Change::MakeFolder { path, .. }
+        | Change::Unlink { path, .. }
+        | Change::RemoveFolder { path }
+        | Change::SetTime { path, .. }
+        | Change::SetMode { path, .. } => path,
+        Change::Rename { from, .. } => from,
+    }
+}
+
+/// The change with the present path of its file, and what it is based on. Not for changes of names.
+pub(super) fn dressed(change: &Change, path: Option<&[u8]>, seen: Option<Seen>) -> Change {
+    let mut change = change.clone();
+    match &mut change {
+        Change::Write { path: at, base, .. }
+        | Change::Append { path: at, base, .. }
+        | Change::Truncate { path: at, base, .. }
+        | Change::SetTime { path: at, base, .. }
+        | Change::SetMode { path: at, base, .. } => {
+            *base = seen;
+            if let Some(path) = path {
+                *at = path.to_vec();
+            }
+        }
+        Change::Create { path: at, .. } => {
+            if let Some(path) = path {
+                *at = path.to_vec();
+            }
+        }
+        _ => {}
+    }
+    change
+}

@@ -1,0 +1,119 @@
+//! Calls that wait for something: an answer, a transaction, or room.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use units::{Moment, Token};
+use wire::volume::{FileInfo, FolderEntry, LeaseKind, Seen};
+
+use super::Effects;
+use crate::call::{Done, Handle, OpenHow, Opened};
+use crate::{FileRef, StreamError};
+
+/// A call that waits, and since when.
+pub(super) struct Waiting {
+    pub want: Want,
+    pub since: Moment,
+    /// A request for it is under way.
+    pub asked: bool,
+}
+
+/// What is waited for.
+pub(super) enum Want {
+    Stat {
+        path: Vec<u8>,
+        done: Done<FileInfo>,
+    },
+    List {
+        path: Vec<u8>,
+        folder: Option<Seen>,
+        entries: Vec<FolderEntry>,
+        again: u32,
+        done: Done<Vec<FolderEntry>>,
+    },
+    ReadLink {
+        path: Vec<u8>,
+        done: Done<Bytes>,
+    },
+    Open {
+        path: Vec<u8>,
+        how: OpenHow,
+        token: Token,
+        done: Done<Opened>,
+    },
+    /// A file that must not exist yet, by a transaction of its own.
+    Create {
+        path: Vec<u8>,
+        how: OpenHow,
+        token: Token,
+        txn: u64,
+        done: Done<Opened>,
+    },
+    Lease {
+        path: Vec<u8>,
+        file: Option<u64>,
+        kind: Option<LeaseKind>,
+        duration: Duration,
+        done: Done<Duration>,
+    },
+    /// For room for what is written.
+    Write {
+        handle: Handle,
+        offset: u64,
+        bytes: Bytes,
+        done: Done<()>,
+    },
+    /// For a change of names or attributes.
+    Change {
+        path: Vec<u8>,
+        txn: u64,
+        done: Done<()>,
+    },
+    /// For transactions of a file, or of all; then a handle of `closing` goes away.
+    Sync {
+        path: Vec<u8>,
+        txns: BTreeSet<u64>,
+        error: Option<StreamError>,
+        closing: Option<u64>,
+        done: Done<()>,
+    },
+    /// For what a handle is, after something that makes it unsure.
+    Fstat {
+        of: FileRef,
+        file: u64,
+        done: Done<FileInfo>,
+    },
+}
+
+impl Want {
+    /// What it is about.
+    pub fn path(&self) -> &[u8] {
+        match self {
+            Want::Stat { path, .. }
+            | Want::List { path, .. }
+            | Want::ReadLink { path, .. }
+            | Want::Open { path, .. }
+            | Want::Create { path, .. }
+            | Want::Lease { path, .. }
+            | Want::Change { path, .. }
+            | Want::Sync { path, .. } => path,
+            Want::Fstat { of: FileRef::Path(path), .. } => path,
+            Want::Write { .. } | Want::Fstat { .. } => b"",
+        }
+    }
+
+    /// Ends it with an error.
+    pub fn fail(self, error: StreamError, effects: &mut Effects) {
+        match self {
+            Want::Stat { done, .. } | Want::Fstat { done, .. } => effects.finish(done, Err(error)),
+            Want::List { done, .. } => effects.finish(done, Err(error)),
+            Want::ReadLink { done, .. } => effects.finish(done, Err(error)),
+            Want::Open { done, .. } | Want::Create { done, .. } => effects.finish(done, Err(error)),
+            Want::Lease { done, .. } => effects.finish(done, Err(error)),
+            Want::Write { done, .. } | Want::Change { done, .. } | Want::Sync { done, .. } => {
+                effects.finish(done, Err(error));
+            }
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! Changes of files: over the blocks at once, and into transactions by a sync, a close, a full budget, or their age.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use units::Moment;
+use wire::volume::Change;
+
+use super::file::{Base, Dirty};
+use super::transaction::{Effect, State, Transaction};
+use super::wants::Want;
+use super::{Engine, Open};
+use crate::call::{Done, Handle};
+use crate::{ErrorKind, FileRef, StreamError};
+
+/// Changes that no sync asks for are sent after this time, as kernels do with their pages.
+const DIRTY_TIME: Duration = Duration::from_secs(30);
+
+/// Time that a write without room waits for the server's return before it fails.
+const CUT_OFF_TIME: Duration = Duration::from_secs(5);
+
+/// Bounds of the bytes of one transaction: a small one is as good as a large one if it takes a second, and demands of others wait for it.
+const COMMIT_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=wire::format::COMMIT_BYTES_MAX_WRITTEN;
+
+/// Bytes of one transaction before anything was measured.
+const COMMIT_BYTES_START: f64 = 262_144.0;
+
+/// Changes of one transaction; the protocol allows 4096.
+const CHANGES_MAX: usize = wire::format::TRANSACTION_CHANGES_MAX - 8;
+
+/// The rest of a transaction is left empty rather than a large write cut below this size.
+const WRITE_BYTES_MIN: usize = 16 << 10;
+
+impl Engine {
+    pub(super) fn write(&mut self, handle: Handle, offset: u64, bytes: Bytes, done: Done<()>) {
+        let checked = self.check_write(handle, offset, bytes.len());
+        if checked.is_err() || bytes.is_empty() {
+            return self.effects.finish(done, checked);
+        }
+        if !self.crowded.is_empty() || !self.has_room(bytes.len() as u64) {
+            let id = self.wait_for(Want::Write { handle, offset, bytes, done });
+            self.crowded.push_back(id);
+            return self.send_some();
+        }
+        self.apply_write(handle, offset, bytes);
+        self.effects.finish(done, Ok(()));
+    }
+
+    fn check_write(&self, handle: Handle, offset: u64, bytes: usize) -> Result<(), StreamError> {
+        let open = self.handles.get(&handle).filter(|open| open.how.write || open.how.append);
+        let file = open.and_then(|open| self.files.get(&open.file)).ok_or_else(StreamError::bad_handle)?;
+        if let Some(stale) = &file.stale {
+            return Err(stale.clone());
+        }
+        let from = if open.is_some_and(|open| open.how.append) { file.effective_size() } else { offset };
+        self.check_size(&file.path, from.saturating_add(bytes as u64))
+    }
+
+    fn check_size(&self, path: &[u8], size: u64) -> Result<(), StreamError> {
+        let max = (u64::from(self.block_bytes()) << 32).min(i64::MAX as u64);
+        if size <= max {
+            return Ok(());
+        }
+        let text = format!("a file of this volume has {max} bytes at most; serve it with larger blocks");
+        Err(StreamError::new(ErrorKind::TooLarge, path, text))
+    }
+
+    fn apply_write(&mut self, handle: Handle, offset: u64, bytes: Bytes) {
+        let Some(Open { file: key, how }) = self.handles.get(&handle).copied() else { return };
+        self.begin(key, how.append);
+        let wall_ns = self.time.wall_ns;
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let offset = if how.append { file.effective_size() } else { offset };
+        let end = offset + bytes.len() as u64;
+        file.overlay.write(offset, bytes);
+        file.local_size = Some(file.effective_size().max(end));
+        file.mtime_ns = wall_ns;
+        if let Some(dirty) = &mut file.dirty {
+            dirty.wrote_ns = wall_ns;
+            dirty.mtime = None;
+        }
+        self.send_some();
+    }
+
+    /// Makes a file take changes: appends alone, or others too.
+    pub(super) fn begin(&mut self, key: u64, append: bool) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        if file.gone {
+            return;
+        }
+        match &mut file.dirty {
+            Some(dirty) if dirty.appends && !append => self.seal(key),
+            Some(dirty) => {
+                // A file that is only to be made so far can become one that is appended to.
+                let bare = dirty.create.is_some() && dirty.cut.is_none() && !dirty.extended;
+                dirty.appends |= append && bare && file.overlay.is_empty();
+                return;
+            }
+            None => {}
+        }
+        let now = self.time;
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let base = match (file.sealed.last(), file.seen) {
+            (Some(last), _) => Base::Chain(*last),
+            (None, Some(seen)) => Base::Known(seen),
+            (None, None) => Base::Free,
+        };
+        file.dirty = Some(Dirty {
+            base,
+            create: None,
+            appends: append,
+            cut: None,
+            extended: false,
+            mtime: None,
+            mode: None,
+            wrote_ns: now.wall_ns,
+            since: now.now,
+        });
+        self.names.forget(&file.path);
+    }
+
+    /// Cuts or extends a file here.
+    pub(super) fn resize(&mut self, key: u64, size: u64) {
+        self.begin(key, false);
+        let wall_ns = self.time.wall_ns;
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let old = file.effective_size();
+        if size < old {
+            file.overlay.cut(size);
+        }
+        file.local_size = Some(size);
+        file.mtime_ns = wall_ns;
+        if let Some(dirty) = &mut file.dirty {
+            dirty.wrote_ns = wall_ns;
+            if size < old {
+                dirty.cut = Some(dirty.cut.map_or(size, |cut| cut.min(size)));
+            }
+            dirty.extended |= size > old;
+        }
+        if size < old {
+            file.cuts.push((0, size));
+        }
+    }
+
+    pub(super) fn set_size(&mut self, of: FileRef, size: u64, done: Done<()>) {
+        let (key, path) = match self.resolve(&of, true) {
+            Ok(found) => found,
+            Err(error) => return self.effects.finish(done, Err(error)),
+        };
+        let stale = key.and_then(|key| self.files.get(&key)).and_then(|file| file.stale.clone());
+        let checked = stale.map_or(Ok(()), Err).and_then(|()| self.check_size(&path, size));
+        if checked.is_err() {
+            return self.effects.finish(done, checked);
+        }
+        match key {
+            Some(key) => {
+                self.resize(key, size);
+                match of {
+                    FileRef::Handle(_) => self.effects.finish(done, Ok(())),
+                    FileRef::Path(_) => self.sync_file(key, None, done),
+                }
+            }
+            None => self.change(&path.clone(), vec![Change::Truncate { path, base: None, size }], done),
+        }
+    }
+
+    pub(super) fn set_mode(&mut self, of: FileRef, mode: u16, done: Done<()>) {
+        let mode = mode & 0o7777;
+        let (key, path) = match self.resolve(&of, false) {
+            Ok(found) => found,
+            Err(error) => return self.effects.finish(done, Err(error)),
+        };
+        if let Some(file) = key.and_then(|key| self.files.get_mut(&key))
+            && let Some(dirty) = &mut file.dirty
+        {
+            match &mut dirty.create {
+                Some(create) => *create = mode,
+                None => dirty.mode = Some(mode),
+            }
+            file.mode = mode;
+            return self.effects.finish(done, Ok(()));
+        }
+        self.change(&path.clone(), vec![Change::SetMode { path, base: None, mode }], done);
+    }
+
+    pub(super) fn set_time(&mut self, of: FileRef, mtime_ns: i64, done: Done<()>) {
+        let (key, path) = match self.resolve(&of, false) {
+            Ok(found) => found,
+            Err(error) => return self.effects.finish(done, Err(error)),
+        };
+        if let Some(file) = key.and_then(|key| self.files.get_mut(&key))
+            && let Some(dirty) = &mut file.dirty
+        {
+            dirty.mtime = Some(mtime_ns);
+            file.mtime_ns = mtime_ns;
+            return self.effects.finish(done, Ok(()));
+        }
+        self.change(&path.clone(), vec![Change::SetTime { path, base: None, mtime_ns }], done);
+    }
+
+    /// The file that is meant, if it is known here, and its path. By path only a file with changes is meant here, others are the server's.
+    fn resolve(&self, of: &FileRef, write: bool) -> Result<(Option<u64>, Vec<u8>), StreamError> {
+        match of {
+            FileRef::Handle(handle) => {
+                let open = self.handles.get(handle).filter(|open| !write || open.how.write || open.how.append);
+                let open = open.ok_or_else(StreamError::bad_handle)?;
+                let path = self.files.get(&open.file).map(|file| file.path.clone()).unwrap_or_default();
+                Ok((Some(open.file), path))
+            }
+            FileRef::Path(path) => {
+                super::check_path(path)?;
+                let changed = |key: &u64| self.files.get(key).is_some_and(|file| file.is_changed());
+                Ok((self.by_path.get(path).copied().filter(changed), path.clone()))
+            }
+        }
+    }
+
+    /// Bytes that are not on the server.
+    pub(super) fn unsent_bytes(&self) -> u64 {
+        let open: u64 = self.files.values().map(|file| file.overlay.open_bytes()).sum();
+        open + self.transactions.values().map(|txn| txn.bytes).sum::<u64>()
+    }
+
+    pub(super) fn unsent_bytes_max(&self) -> u64 {
+        let outbox = self.options.outbox.as_ref().filter(|_| self.link.volume.is_none());
+        (self.options.dirty_bytes as u64).max(outbox.map_or(0, |room| room.bytes))
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        let unsent = self.unsent_bytes();
+        unsent == 0 || unsent + bytes <= self.unsent_bytes_max()
+    }
+
+    /// Lets writes go on for which there is room now; while the server is away, they fail after a time.
+    pub(super) fn admit_writes(&mut self) {
+        while let Some(id) = self.crowded.front().copied() {
+            let (bytes, since) = match self.wants.get(&id) {
+                Some(waiting) => match &waiting.want {
+                    Want::Write { bytes, .. } => (bytes.len() as u64, waiting.since),
+                    _ => (0, waiting.since),
+                },
+                None => {
+                    self.crowded.pop_front();
+                    continue;
+                }
+            };
+            let room = self.has_room(bytes);
+            let away = self.link.volume.is_none() && self.time.now >= since.after(CUT_OFF_TIME);
+            if !room && !away {
+                return;
+            }
+            self.crowded.pop_front();
+            let Some(waiting) = self.wants.remove(&id) else { continue };
+            let Want::Write { handle, offset, bytes, done } = waiting.want else { continue };
+            let checked = self.check_write(handle, offset, bytes.len());
+            let outcome = match (room, checked) {
+                (_, Err(error)) => Err(error),
+                (true, Ok(())) => {
+                    self.apply_write(handle, offset, bytes);
+                    Ok(())
+                }
+                (false, Ok(())) => Err(self.no_room(handle)),
+            };
+            self.effects.finish(done, outcome);
+        }
+    }
+
+    fn no_room(&self, handle: Handle) -> StreamError {
+        let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
+        let path = file.map(|file| file.path.clone()).unwrap_or_default();
+        let text = format!(
+            "the server is away, and {} bytes that it has not got are all that may be kept here; wait for it, or allow more",
+            self.unsent_bytes()
+        );
+        StreamError::new(ErrorKind::OutboxFull, &path, text)
+    }
+
+    /// If much is unsent, sends the changes of the file that has most.
+    fn send_some(&mut self) {
+        let open: u64 = self.files.values().map(|file| file.overlay.open_bytes()).sum();
+        if open <= self.options.dirty_bytes as u64 / 2 {
+            return;
+        }
+        let most = self.files.iter().filter(|(_, file)| file.dirty.is_some());
+        if let Some(key) = most.max_by_key(|(_, file)| file.overlay.open_bytes()).map(|(key, _)| *key) {
+            self.seal(key);
+        }
+    }
+
+    /// Sends changes that are old.
+    pub(super) fn write_back(&mut self) {
+        let now = self.time.now;
+        let old = |dirty: &Dirty| now >= dirty.since.after(DIRTY_TIME);
+        let keys = self.files.iter().filter(|(_, file)| file.dirty.as_ref().is_some_and(old));
+        let keys: Vec<u64> = keys.map(|(key, _)| *key).collect();
+        keys.into_iter().for_each(|key| self.seal(key));
+    }
+
+    pub(super) fn write_back_due(&self) -> Option<Moment> {
+        let dirty = self.files.values().filter_map(|file| file.dirty.as_ref());
+        let crowded = self.crowded.front().filter(|_| self.link.volume.is_none());
+        let crowded = crowded.and_then(|id| self.wants.get(id)).map(|waiting| waiting.since.after(CUT_OFF_TIME));
+        dirty.map(|dirty| dirty.since.after(DIRTY_TIME)).chain(crowded).min()
+    }
+
+    pub(super) fn sync(&mut self, handle: Handle, done: Done<()>) {
+        match self.handles.get(&handle) {
+            Some(open) => self.sync_file(open.file, None, done),
+            None => self.effects.finish(done, Err(StreamError::bad_handle())),
+        }
+    }
+
+    /// Brings a file to the server; then one of its handles goes away if `closing`.
+    pub(super) fn sync_file(&mut self, key: u64, closing: Option<u64>, done: Done<()>) {
+        self.seal(key);
+        let Some(file) = self.files.get(&key) else {
+            return self.effects.finish(done, Err(StreamError::bad_handle()));
+        };
+        let (path, txns) = (file.path.clone(), file.sealed.iter().copied().collect::<BTreeSet<u64>>());
+        if txns.is_empty() {
+            let outcome = file.stale.clone().map_or(Ok(()), Err);
+            if let Some(key) = closing {
+                self.release(key);
+            }
+            return self.effects.finish(done, outcome);
+        }
+        self.unpark(&txns);
+        self.wait_for(Want::Sync { path, txns, error: None, closing, done });
+    }
+
+    pub(super) fn sync_all(&mut self, done: Done<()>) {
+        let keys: Vec<u64> = self.files.iter().filter(|(_, file)| file.dirty.is_some()).map(|(key, _)| *key).collect();
+        keys.into_iter().for_each(|key| self.seal(key));
+        let txns: BTreeSet<u64> = self.transactions.keys().copied().collect();
+        if txns.is_empty() {
+            return self.effects.finish(done, Ok(()));
+        }
+        self.unpark(&txns);
+        self.wait_for(Want::Sync { path: Vec::new(), txns, error: None, closing: None, done });
+    }
+
+    fn unpark(&mut self, txns: &BTreeSet<u64>) {
+        for id in txns {
+            if let Some(txn) = self.transactions.get_mut(id).filter(|txn| txn.state == State::Parked) {
+                txn.state = State::Queued(Moment(0));
+            }
+        }
+    }
+
+    /// Makes transactions of what was changed of a file.
+    pub(super) fn seal(&mut self, key: u64) {
+        let limit = self.link.outgoing.rate().unwrap_or(COMMIT_BYTES_START) as usize;
+        let limit = limit.clamp(*COMMIT_BYTES.start(), *COMMIT_BYTES.end()) - 4096;
+        let first = self.next_id();
+        let Some(file) = self.files.get_mut(&key) else { return };
+        if file.gone {
+            file.dirty = None;
+            return;
+        }
+        let Some(dirty) = file.dirty.take() else { return };
+        let path = file.path.clone();
+        let mut parts = Packing { limit, path: &path, mtime_ns: dirty.wrote_ns, done: Vec::new(), open: None };
+        if let Some(mode) = dirty.create {
+            let exclusive = !dirty.appends;
+            parts.add(Change::Create { path: path.clone(), mode, exclusive }).created = true;
+        }
+        if let Some(cut) = dirty.cut {
+            parts.add(Change::Truncate { path: path.clone(), base: None, size: cut }).cut = Some(cut);
+        }
+        let mut end = dirty.cut.unwrap_or(0);
+        for (mut offset, mut bytes) in file.overlay.seal(first) {
+            while !bytes.is_empty() {
+                let now = bytes.split_to(parts.room().min(bytes.len()));
+                let length = now.len() as u64;
+                let (path, base) = (path.clone(), None);
+                if dirty.appends {
+                    parts.add(Change::Append { path, base, bytes: now.clone() }).appended += length;
+                } else {
+                    parts.add(Change::Write { path, base, offset, bytes: now.clone() });
+                }
+                parts.effect().writes.push((offset, now));
+                offset += length;
+                end = end.max(offset);
+            }
+        }
+        let size = file.effective_size();
+        if dirty.extended && size > end {
+            parts.add(Change::Truncate { path: path.clone(), base: None, size }).extended = Some(size);
+        }
+        if let Some(mode) = dirty.mode {
+            parts.add(Change::SetMode { path: path.clone(), base: None, mode });
+        }
+        if let Some(mtime_ns) = dirty.mtime {
+            parts.add(Change::SetTime { path: path.clone(), base: None, mtime_ns });
+        }
+        let txns = parts.finish();
+        if txns.is_empty() {
+            return;
+        }
+        for (mark, _) in file.cuts.iter_mut().filter(|(mark, _)| *mark == 0) {
+            *mark = first;
+        }
+        let names = self.transactions.iter().filter(|(_, txn)| !txn.is_data() && txn.concerns(&path));
+        let mut after: BTreeSet<u64> = names.map(|(id, _)| *id).collect();
+        after.extend(self.files.get(&key).and_then(|file| file.sealed.last().copied()));
+        let free = dirty.appends || dirty.create.is_some();
+        let mut base = if free { Base::Free } else { dirty.base };
+        for (index, mut txn) in txns.into_iter().enumerate() {
+            let id = if index == 0 { first } else { self.next_id() };
+            let Some(file) = self.files.get_mut(&key) else { return };
+            if index > 0 {
+                for (offset, bytes) in &txn.effect.writes {
+                    let end = offset + bytes.len() as u64;
+                    file.overlay.split(*offset);
+                    file.overlay.split(end);
+                    file.overlay.remark(*offset, end, first, id);
+                }
+            }
+            file.sealed.push(id);
+            txn.file = Some(key);
+            txn.base = base;
+            txn.after = std::mem::take(&mut after);
+            after.insert(id);
+            base = if dirty.appends { Base::Free } else { Base::Chain(id) };
+            self.transactions.insert(id, txn);
+        }
+        self.store_unsent();
+    }
+}
+
+/// Changes on their way into transactions of a bounded size.
+struct Packing<'a> {
+    limit: usize,
+    path: &'a [u8],
+    mtime_ns: i64,
+    done: Vec<Transaction>,
+    open: Option<(Vec<Change>, Effect, usize)>,
+}
+
+impl Packing<'_> {
+    /// Bytes that a write may have now.
+    fn room(&mut self) -> usize {
+        let taken = self.open.as_ref().map_or(0, |(_, _, bytes)| *bytes);
+        let room = self.limit.saturating_sub(taken + self.path.len() + 64);
+        if room >= WRITE_BYTES_MIN {
+            return room;
+        }
+        self.close();
+        self.limit - self.path.len() - 64
+    }
+
+    fn add(&mut self, change: Change) -> &mut Effect {
+        // With the base that it gets later.
+        let bytes = change.encoded_bytes() + 16;
+        if self.open.as_ref().is_some_and(|(changes, _, taken)| {
+            changes.len() >= CHANGES_MAX || (taken + bytes > self.limit && !changes.is_empty())
+        }) {
+            self.close();
+        }
+        let (changes, effect, taken) = self.open.get_or_insert_default();
+        changes.push(change);
+        *taken += bytes;
+        effect
+    }
+
+    fn effect(&mut self) -> &mut Effect {
+        &mut self.open.get_or_insert_default().1
+    }
+
+    fn close(&mut self) {
+        if let Some((changes, effect, _)) = self.open.take() {
+            let mut txn = Transaction::new(self.path, changes, self.mtime_ns);
+            txn.effect = effect;
+            self.done.push(txn);
+        }
+    }
+
+    fn finish(mut self) -> Vec<Transaction> {
+        self.close();
+        self.done
+    }
+}

@@ -1,0 +1,50 @@
+//! Constants and layouts of the files that a volume keeps on a device; nothing else. Documented in docs/formats/outbox.md, which
+//! stores the hash of this file. All numbers are little-endian.
+
+/// First bytes of the file `device` of an outbox.
+pub const DEVICE_MAGIC: [u8; 8] = *b"RNLDEV01";
+
+/// Bytes of the file `device`: magic, device (16), numbers below may have been used (8), hash of all before (16).
+pub const DEVICE_BYTES: usize = 48;
+
+/// First bytes of a transaction in an outbox.
+pub const TRANSACTION_MAGIC: [u8; 8] = *b"RNLTXN01";
+
+/// Before the changes of a transaction: magic, volume (16), time (8), base kind (1), base (16), number of changes (4).
+pub const TRANSACTION_HEADER_BYTES: usize = 53;
+
+/// Behind the changes: hash of all before.
+pub const HASH_BYTES: usize = 16;
+
+/// Largest file of a transaction that is read: what a Commit may hold, twice over.
+pub const TRANSACTION_BYTES_MAX: u64 = 4 << 20;
+
+/// Kinds of base: none.
+pub const BASE_FREE: u8 = 0;
+/// File and version that the writer saw.
+pub const BASE_KNOWN: u8 = 1;
+/// What the transaction of this number leaves.
+pub const BASE_AFTER: u8 = 2;
+
+/// Kinds of change, as on the wire.
+pub const CHANGE_WRITE: u8 = 1;
+/// Writes at the end.
+pub const CHANGE_APPEND: u8 = 2;
+/// Cuts or extends.
+pub const CHANGE_TRUNCATE: u8 = 3;
+/// Makes a file.
+pub const CHANGE_CREATE: u8 = 4;
+/// Sets the time of the last change.
+pub const CHANGE_SET_TIME: u8 = 9;
+/// Sets the permission bits.
+pub const CHANGE_SET_MODE: u8 = 10;
+
+/// First bytes of the file of a disk cache.
+pub const CACHE_MAGIC: [u8; 8] = *b"RNLBLK01";
+
+/// Before the slots: magic, volume (16), bytes of a block (4), number of slots (4), hash of all before (16), zeros.
+pub const CACHE_HEADER_BYTES: usize = 64;
+
+/// Before the block of a slot: file (8), version (8), index (4), length (4), zeros (8), hash of all before and the block (16), hash of the first 32
+/// bytes (16).
+pub const SLOT_HEADER_BYTES: usize = 64;

@@ -1,0 +1,94 @@
+//! The thread of a volume: jobs on this device's storage, one after the other, and the time.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use crate::Room;
+use crate::cache::Cache;
+use crate::job::{Job, JobDone};
+use crate::outbox::Outbox;
+use crate::remote::Inner;
+
+/// What the thread is told.
+pub(crate) enum Order {
+    Job(Job),
+    /// Something is due earlier than it thought.
+    Wake,
+    /// All that was ordered before is to be done, and then it ends.
+    Stop(Sender<()>),
+}
+
+/// What the thread owns.
+pub(crate) struct Keeper {
+    pub inner: Arc<Inner>,
+    pub orders: Receiver<Order>,
+    pub outbox: Option<Outbox>,
+    pub room: Option<Room>,
+    pub cache: Option<Cache>,
+}
+
+impl Keeper {
+    pub fn work(mut self) {
+        loop {
+            let order = match self.inner.sleeps() {
+                None => self.orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(Duration::ZERO) => self.orders.try_recv().map_err(|_| RecvTimeoutError::Timeout),
+                Some(time) => self.orders.recv_timeout(time),
+            };
+            match order {
+                Ok(Order::Job(job)) => {
+                    if let Some(done) = self.run(job) {
+                        self.inner.run(|engine, time| engine.job_done(time, done));
+                    }
+                    self.inner.tick_if_due();
+                }
+                Ok(Order::Wake) => {}
+                Ok(Order::Stop(told)) => {
+                    // Nobody may wait for it any more.
+                    let _ = told.send(());
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => self.inner.tick_if_due(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Does a job. What fails besides `Store` and `Reserve` costs no data: an old transaction that stays in the outbox is answered by the
+    /// server as before, and a block that is not in the cache is asked for.
+    fn run(&mut self, job: Job) -> Option<JobDone> {
+        let text = |outcome: std::io::Result<()>| outcome.map_err(|error| error.to_string());
+        let outbox = self.outbox.as_ref();
+        let missing = || Err(std::io::ErrorKind::NotFound.into());
+        match job {
+            Job::Store { number, bytes } => {
+                let outcome = outbox.map_or_else(missing, |outbox| outbox.store(number, &bytes));
+                return Some(JobDone::Stored { number, outcome: text(outcome) });
+            }
+            Job::Reserve { next } => {
+                let outcome = outbox.map_or_else(missing, |outbox| outbox.reserve(next));
+                return Some(JobDone::Reserved { next, outcome: text(outcome) });
+            }
+            Job::Renumber { from, to } => drop(outbox.map(|outbox| outbox.renumber(from, to))),
+            Job::Remove { number } => drop(outbox.map(|outbox| outbox.remove(number))),
+            Job::Lose { number, reason } => drop(outbox.map(|outbox| outbox.lose(number, &reason))),
+            Job::CacheOpen { volume, block_bytes } => {
+                let room = self.room.as_ref()?;
+                // Without a cache everything works, slower.
+                let (cache, found) = Cache::open(&room.folder, room.bytes, volume, block_bytes).ok()?;
+                let slots = cache.slots();
+                self.cache = Some(cache);
+                return Some(JobDone::CacheFound { slots, found });
+            }
+            Job::CacheWrite { slot, key, bytes } => {
+                drop(self.cache.as_ref().map(|cache| cache.write(slot, key, &bytes)))
+            }
+            Job::CacheRead { slot, key } => {
+                let bytes = self.cache.as_ref().and_then(|cache| cache.read(slot, key));
+                return Some(JobDone::CacheRead { slot, key, bytes });
+            }
+        }
+        None
+    }
+}

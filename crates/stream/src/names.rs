@@ -1,0 +1,102 @@
+//! What names stood for a short time ago.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use units::Moment;
+use wire::volume::{FileInfo, FolderEntry};
+
+/// Names that are remembered at most; all are forgotten when there are more.
+const NAMES_MAX: usize = 16 << 10;
+
+/// Entries of all listings that are remembered at most.
+const LISTED_MAX: usize = 32 << 10;
+
+/// Attributes and listings, with the moment until which they are believed.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    time: Duration,
+    known: HashMap<Vec<u8>, (Moment, Option<FileInfo>)>,
+    listed: BTreeMap<Vec<u8>, (Moment, Arc<Vec<FolderEntry>>)>,
+    listed_entries: usize,
+}
+
+impl Names {
+    pub fn new(time: Duration) -> Names {
+        Names { time, ..Names::default() }
+    }
+
+    /// What is known of a path; `Some(None)`: there is nothing.
+    pub fn get(&self, path: &[u8], now: Moment) -> Option<Option<FileInfo>> {
+        self.known.get(path).filter(|(until, _)| now < *until).map(|(_, info)| *info)
+    }
+
+    pub fn put(&mut self, path: &[u8], info: Option<FileInfo>, now: Moment) {
+        if self.time.is_zero() {
+            return;
+        }
+        if self.known.len() >= NAMES_MAX {
+            self.known.clear();
+        }
+        self.known.insert(path.to_vec(), (now.after(self.time), info));
+    }
+
+    pub fn listing(&self, path: &[u8], now: Moment) -> Option<Arc<Vec<FolderEntry>>> {
+        self.listed.get(path).filter(|(until, _)| now < *until).map(|(_, entries)| Arc::clone(entries))
+    }
+
+    /// Remembers a whole listing and what it says of each name.
+    pub fn put_listing(&mut self, path: &[u8], entries: &Arc<Vec<FolderEntry>>, now: Moment) {
+        if self.time.is_zero() || entries.len() > LISTED_MAX {
+            return;
+        }
+        if self.listed_entries + entries.len() > LISTED_MAX {
+            self.listed.clear();
+            self.listed_entries = 0;
+        }
+        for entry in entries.iter().take(NAMES_MAX / 2) {
+            self.put(&join(path, &entry.name), Some(entry.info), now);
+        }
+        self.listed_entries += entries.len();
+        if let Some((_, old)) = self.listed.insert(path.to_vec(), (now.after(self.time), Arc::clone(entries))) {
+            self.listed_entries -= old.len();
+        }
+    }
+
+    /// A path changed: it, all below it, and the listing of its folder are forgotten.
+    pub fn forget(&mut self, path: &[u8]) {
+        self.known.remove(path);
+        self.known.remove(parent(path));
+        if let Some((_, old)) = self.listed.remove(parent(path)) {
+            self.listed_entries -= old.len();
+        }
+    }
+
+    /// Everything changed.
+    pub fn forget_all(&mut self) {
+        self.known.clear();
+        self.listed.clear();
+        self.listed_entries = 0;
+    }
+}
+
+/// `name` in `folder`.
+pub(crate) fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    if folder.is_empty() { name.to_vec() } else { [folder, b"/", name].concat() }
+}
+
+/// The folder that a path lies in; that of the top folder is itself.
+pub(crate) fn parent(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|byte| *byte == b'/').map_or(b"", |at| &path[..at])
+}
+
+/// The last name of a path.
+pub(crate) fn last(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|byte| *byte == b'/').map_or(path, |at| &path[at + 1..])
+}
+
+/// Whether `path` lies below `folder`.
+pub(crate) fn is_below(path: &[u8], folder: &[u8]) -> bool {
+    path.len() > folder.len() && path.starts_with(folder) && path[folder.len()] == b'/'
+}

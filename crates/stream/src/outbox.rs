@@ -1,0 +1,388 @@
+//! Changes that the server has not got yet, on this device's storage: docs/formats/outbox.md.
+//!
+//! A folder with the number of the device, and a file for each transaction, named by its number. What counts is synced before it is told.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use wire::volume::{Change, Seen};
+
+use crate::error::path_text;
+use crate::format::{
+    BASE_AFTER, BASE_FREE, BASE_KNOWN, CHANGE_APPEND, CHANGE_CREATE, CHANGE_SET_MODE, CHANGE_SET_TIME, CHANGE_TRUNCATE,
+    CHANGE_WRITE, DEVICE_BYTES, DEVICE_MAGIC, HASH_BYTES, TRANSACTION_BYTES_MAX, TRANSACTION_HEADER_BYTES,
+    TRANSACTION_MAGIC,
+};
+use crate::{ErrorKind, Lost, StreamError};
+
+/// What a stored transaction is based on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoredBase {
+    /// Whatever is there.
+    Free,
+    /// This version of the file.
+    Known(Seen),
+    /// What the transaction of this number leaves.
+    After(u64),
+}
+
+/// A transaction in an outbox. The bases of its changes are empty; `base` is that of all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub number: u64,
+    /// Identity of the volume.
+    pub volume: u128,
+    pub mtime_ns: i64,
+    pub base: StoredBase,
+    pub changes: Vec<Change>,
+}
+
+impl Stored {
+    /// As the bytes of its file. The number is its name, so that it can be renamed.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = TRANSACTION_MAGIC.to_vec();
+        out.extend(self.volume.to_le_bytes());
+        out.extend(self.mtime_ns.to_le_bytes());
+        let (kind, first, second) = match self.base {
+            StoredBase::Free => (BASE_FREE, 0, 0),
+            StoredBase::Known(seen) => (BASE_KNOWN, seen.file, seen.version),
+            StoredBase::After(number) => (BASE_AFTER, number, 0),
+        };
+        out.push(kind);
+        out.extend(first.to_le_bytes());
+        out.extend(second.to_le_bytes());
+        out.extend((self.changes.len() as u32).to_le_bytes());
+        debug_assert_eq!(out.len(), TRANSACTION_HEADER_BYTES);
+        for change in &self.changes {
+            put_change(&mut out, change);
+        }
+        let hash = hash(&out);
+        out.extend(hash);
+        out
+    }
+
+    /// Reads what [`Stored::to_bytes`] writes; the error says what is wrong.
+    pub fn parse(number: u64, bytes: &[u8]) -> Result<Stored, &'static str> {
+        let (content, stored) = bytes.split_last_chunk::<HASH_BYTES>().ok_or("it is too short")?;
+        if hash(content) != *stored {
+            return Err("its hash is wrong");
+        }
+        let mut reader = Reader(content);
+        if reader.take(TRANSACTION_MAGIC.len())? != TRANSACTION_MAGIC {
+            return Err("it is no transaction of this version");
+        }
+        let volume = u128::from_le_bytes(reader.array()?);
+        let mtime_ns = i64::from_le_bytes(reader.array()?);
+        let kind = reader.array::<1>()?[0];
+        let (first, second) = (u64::from_le_bytes(reader.array()?), u64::from_le_bytes(reader.array()?));
+        let base = match kind {
+            BASE_FREE => StoredBase::Free,
+            BASE_KNOWN => StoredBase::Known(Seen { file: first, version: second }),
+            BASE_AFTER if first < number => StoredBase::After(first),
+            _ => return Err("its base makes no sense"),
+        };
+        let count = u32::from_le_bytes(reader.array()?) as usize;
+        if !(1..=wire::format::TRANSACTION_CHANGES_MAX).contains(&count) {
+            return Err("it has too many changes, or none");
+        }
+        let changes = (0..count).map(|_| take_change(&mut reader)).collect::<Result<Vec<_>, _>>()?;
+        if !reader.0.is_empty() {
+            return Err("something follows its changes");
+        }
+        Ok(Stored { number, volume, mtime_ns, base, changes })
+    }
+}
+
+fn put_change(out: &mut Vec<u8>, change: &Change) {
+    let mut head = |kind: u8, path: &[u8]| {
+        out.push(kind);
+        out.extend((path.len() as u16).to_le_bytes());
+        out.extend(path);
+    };
+    match change {
+        Change::Write { path, offset, bytes, .. } => {
+            head(CHANGE_WRITE, path);
+            out.extend(offset.to_le_bytes());
+            out.extend((bytes.len() as u32).to_le_bytes());
+            out.extend(bytes);
+        }
+        Change::Append { path, bytes, .. } => {
+            head(CHANGE_APPEND, path);
+            out.extend((bytes.len() as u32).to_le_bytes());
+            out.extend(bytes);
+        }
+        Change::Truncate { path, size, .. } => {
+            head(CHANGE_TRUNCATE, path);
+            out.extend(size.to_le_bytes());
+        }
+        Change::Create { path, mode, exclusive } => {
+            head(CHANGE_CREATE, path);
+            out.extend(mode.to_le_bytes());
+            out.push(u8::from(*exclusive));
+        }
+        Change::SetTime { path, mtime_ns, .. } => {
+            head(CHANGE_SET_TIME, path);
+            out.extend(mtime_ns.to_le_bytes());
+        }
+        Change::SetMode { path, mode, .. } => {
+            head(CHANGE_SET_MODE, path);
+            out.extend(mode.to_le_bytes());
+        }
+        // Changes of names are waited for and never stored.
+        Change::MakeFolder { .. } | Change::Rename { .. } | Change::Unlink { .. } | Change::RemoveFolder { .. } => {
+            debug_assert!(false, "a change of names in an outbox");
+        }
+    }
+}
+
+fn take_change(reader: &mut Reader<'_>) -> Result<Change, &'static str> {
+    let kind = reader.array::<1>()?[0];
+    let length = u16::from_le_bytes(reader.array()?) as usize;
+    if length > wire::format::PATH_BYTES_MAX {
+        return Err("a path in it is too long");
+    }
+    let (path, base) = (reader.take(length)?.to_vec(), None);
+    Ok(match kind {
+        CHANGE_WRITE => {
+            let offset = u64::from_le_bytes(reader.array()?);
+            let length = u32::from_le_bytes(reader.array()?) as usize;
+            Change::Write { path, base, offset, bytes: Bytes::copy_from_slice(reader.take(length)?) }
+        }
+        CHANGE_APPEND => {
+            let length = u32::from_le_bytes(reader.array()?) as usize;
+            Change::Append { path, base, bytes: Bytes::copy_from_slice(reader.take(length)?) }
+        }
+        CHANGE_TRUNCATE => Change::Truncate { path, base, size: u64::from_le_bytes(reader.array()?) },
+        CHANGE_CREATE => {
+            let mode = u16::from_le_bytes(reader.array()?) & 0o7777;
+            Change::Create { path, mode, exclusive: reader.array::<1>()?[0] != 0 }
+        }
+        CHANGE_SET_TIME => Change::SetTime { path, base, mtime_ns: i64::from_le_bytes(reader.array()?) },
+        CHANGE_SET_MODE => Change::SetMode { path, base, mode: u16::from_le_bytes(reader.array()?) & 0o7777 },
+        _ => return Err("a change in it is of an unknown kind"),
+    })
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], &'static str> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or("it ends within a field")?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
+        let (taken, rest) = self.0.split_first_chunk::<N>().ok_or("it ends within a field")?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+}
+
+/// The first bytes of BLAKE3.
+pub(crate) fn hash(bytes: &[u8]) -> [u8; HASH_BYTES] {
+    let mut out = [0; HASH_BYTES];
+    out.copy_from_slice(&blake3::hash(bytes).as_bytes()[..HASH_BYTES]);
+    out
+}
+
+/// Name of the file of a transaction; in the order of numbers.
+pub(crate) fn file_name(number: u64) -> String {
+    format!("{number:020}.txn")
+}
+
+/// The folder in which unsent changes lie.
+#[derive(Debug)]
+pub struct Outbox {
+    folder: PathBuf,
+    device: u128,
+    /// Keeps other processes out.
+    _lock: File,
+}
+
+/// What an outbox held when it was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub next_number: u64,
+    pub stored: Vec<Stored>,
+    /// What could not be read.
+    pub lost: Vec<Lost>,
+}
+
+impl Outbox {
+    /// The number of this device in an outbox; the folder and the number are made if they are not there. Whoever opens a session
+    /// that a volume with this outbox is to be carried over gives it as `client::Config::device`.
+    ///
+    /// # Errors
+    /// What the system says; a damaged `device` file; a process that uses the outbox now.
+    pub fn device(folder: &Path) -> Result<u128, StreamError> {
+        fs::create_dir_all(folder).map_err(failed(folder))?;
+        match read_device(folder)? {
+            Some((device, _)) => Ok(device),
+            None => Outbox::open(folder).map(|(outbox, _)| outbox.device),
+        }
+    }
+
+    pub(crate) fn number_of_device(&self) -> u128 {
+        self.device
+    }
+
+    /// Opens an outbox for this process alone, and reads it. Damaged transactions are moved to `lost`.
+    pub(crate) fn open(folder: &Path) -> Result<(Outbox, Held), StreamError> {
+        fs::create_dir_all(folder.join("lost")).map_err(failed(folder))?;
+        let lock_path = folder.join("lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = lock.map_err(failed(&lock_path))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            let text = "another process uses this outbox; give each volume a folder of its own";
+            about(folder, text)
+        })?;
+        let (device, next_number) = match read_device(folder)? {
+            Some(known) => known,
+            None => {
+                let mut bytes = [0; 16];
+                getrandom::fill(&mut bytes).map_err(|error| about(folder, &error.to_string()))?;
+                (u128::from_le_bytes(bytes), 1)
+            }
+        };
+        let outbox = Outbox { folder: folder.to_owned(), device, _lock: lock };
+        outbox.reserve(next_number).map_err(failed(folder))?;
+        let held = outbox.read_all(next_number).map_err(failed(folder))?;
+        Ok((outbox, held))
+    }
+
+    fn read_all(&self, next_number: u64) -> io::Result<Held> {
+        let mut held = Held { next_number, ..Held::default() };
+        let mut numbers = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let name = entry?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_suffix(".txn")).map(str::parse::<u64>);
+            if let Some(Ok(number)) = number {
+                numbers.push(number);
+            }
+        }
+        numbers.sort_unstable();
+        for number in numbers {
+            let mut bytes = Vec::new();
+            let read = File::open(self.path(number))
+                .and_then(|file| file.take(TRANSACTION_BYTES_MAX + 1).read_to_end(&mut bytes));
+            let parsed = match read {
+                Ok(_) => Stored::parse(number, &bytes).map_err(str::to_owned),
+                Err(error) => Err(error.to_string()),
+            };
+            match parsed {
+                Ok(stored) => held.stored.push(stored),
+                Err(why) => {
+                    let reason = format!("the stored transaction cannot be read: {why}");
+                    self.lose(number, &reason)?;
+                    let kept_as = Some(format!("lost/{}", file_name(number)));
+                    let (path, bytes) = ("a file that is not known any more".to_owned(), bytes.len() as u64);
+                    held.lost.push(Lost { path, bytes, reason, kept_as });
+                }
+            }
+            // Whatever `device` says, a number that is seen was used.
+            held.next_number = held.next_number.max(number.saturating_add(1));
+        }
+        Ok(held)
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.folder.join(file_name(number))
+    }
+
+    /// Numbers below this one may have been used.
+    pub(crate) fn reserve(&self, next: u64) -> io::Result<()> {
+        let mut out = DEVICE_MAGIC.to_vec();
+        out.extend(self.device.to_le_bytes());
+        out.extend(next.to_le_bytes());
+        let hash = hash(&out);
+        out.extend(hash);
+        debug_assert_eq!(out.len(), DEVICE_BYTES);
+        self.replace("device", &out)
+    }
+
+    pub(crate) fn store(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
+        self.replace(&file_name(number), bytes)
+    }
+
+    pub(crate) fn renumber(&self, from: u64, to: u64) -> io::Result<()> {
+        fs::rename(self.path(from), self.path(to))?;
+        self.sync()
+    }
+
+    pub(crate) fn remove(&self, number: u64) -> io::Result<()> {
+        fs::remove_file(self.path(number))?;
+        self.sync()
+    }
+
+    /// Moves a transaction aside, with a text that says why.
+    pub(crate) fn lose(&self, number: u64, reason: &str) -> io::Result<()> {
+        let lost = self.folder.join("lost");
+        let about = fs::read(self.path(number)).ok().and_then(|bytes| Stored::parse(number, &bytes).ok());
+        let mut text = format!("{reason}\n");
+        for change in about.iter().flat_map(|stored| &stored.changes).take(16) {
+            text.push_str(&describe(change));
+        }
+        fs::write(lost.join(format!("{number:020}.txt")), text)?;
+        fs::rename(self.path(number), lost.join(file_name(number)))?;
+        File::open(&lost)?.sync_all()?;
+        self.sync()
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let new = self.folder.join(format!("{name}.new"));
+        let mut file = File::create(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, self.folder.join(name))?;
+        self.sync()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+fn describe(change: &Change) -> String {
+    match change {
+        Change::Write { path, offset, bytes, .. } => {
+            format!("{}: {} bytes at {offset}\n", path_text(path), bytes.len())
+        }
+        Change::Append { path, bytes, .. } => format!("{}: {} bytes at the end\n", path_text(path), bytes.len()),
+        Change::Truncate { path, size, .. } => format!("{}: size {size}\n", path_text(path)),
+        Change::Create { path, .. } => format!("{}: made\n", path_text(path)),
+        _ => String::new(),
+    }
+}
+
+/// The device and the next number; `None` if there is no such file yet.
+fn read_device(folder: &Path) -> Result<Option<(u128, u64)>, StreamError> {
+    let path = folder.join("device");
+    let bytes = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(failed(&path))?,
+    };
+    parse_device(&bytes).map(Some).ok_or_else(|| {
+        let text = "it is damaged; to go on as another device, move the outbox away, and look for changes in it";
+        about(&path, text)
+    })
+}
+
+pub(crate) fn parse_device(bytes: &[u8]) -> Option<(u128, u64)> {
+    let (content, stored) = bytes.split_last_chunk::<HASH_BYTES>()?;
+    let rest = content.strip_prefix(&DEVICE_MAGIC)?;
+    let (device, rest) = rest.split_first_chunk::<16>()?;
+    let next = <[u8; 8]>::try_from(rest).ok()?;
+    (hash(content) == *stored).then(|| (u128::from_le_bytes(*device), u64::from_le_bytes(next).max(1)))
+}
+
+fn about(path: &Path, text: &str) -> StreamError {
+    use std::os::unix::ffi::OsStrExt;
+    StreamError::new(ErrorKind::Failed, path.as_os_str().as_bytes(), text)
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> StreamError {
+    move |error| about(path, &error.to_string())
+}
