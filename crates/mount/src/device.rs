@@ -18,7 +18,6 @@ use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::MountError;
-use crate::mounted::Options;
 use crate::mountpoint::{FILE_SYSTEM_TYPE, SOURCE_PREFIX};
 
 /// Longest image name shown in the mount table.
@@ -26,6 +25,23 @@ const NAME_BYTES_MAX: usize = 200;
 
 /// How long `fusermount3` may take; it makes one mount.
 const HELPER_WAIT: Duration = Duration::from_secs(10);
+
+/// Who may do what with a FUSE mount.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access<'a> {
+    /// Short name, shown in the mount table as `runnel#name`.
+    pub(crate) name: &'a str,
+    /// Whether the kernel refuses all changes.
+    pub(crate) is_read_only: bool,
+    /// Whether users other than the one who mounts may use it.
+    pub(crate) allow_other: bool,
+    /// Whether set-user-id bits and file capabilities count.
+    pub(crate) allow_suid: bool,
+    /// Whether device nodes work as devices.
+    pub(crate) allow_devices: bool,
+    /// Whether `fusermount3` may be used when the system call is not allowed.
+    pub(crate) helper: bool,
+}
 
 /// Why mounting by system call failed.
 enum Refused {
@@ -37,10 +53,10 @@ enum Refused {
 ///
 /// # Errors
 /// The device cannot be opened, or neither this user nor the helper may mount there.
-pub(crate) fn mount(path: &Path, options: &Options) -> Result<OwnedFd, MountError> {
-    match directly(path, options) {
+pub(crate) fn mount(path: &Path, access: &Access<'_>) -> Result<OwnedFd, MountError> {
+    match directly(path, access) {
         Ok(device) => Ok(device),
-        Err(Refused::Open(Errno::ACCESS) | Refused::Mount(Errno::PERM)) if options.helper => by_helper(path, options),
+        Err(Refused::Open(Errno::ACCESS) | Refused::Mount(Errno::PERM)) if access.helper => by_helper(path, access),
         Err(refused) => Err(refused.into_error(path)),
     }
 }
@@ -65,7 +81,7 @@ impl Refused {
     }
 }
 
-fn directly(path: &Path, options: &Options) -> Result<OwnedFd, Refused> {
+fn directly(path: &Path, access: &Access<'_>) -> Result<OwnedFd, Refused> {
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(Refused::Open)?;
     // `rootmode` is the type of the root inode in octal; the kernel checks permissions from the modes it caches.
     let mut text = format!(
@@ -74,25 +90,28 @@ fn directly(path: &Path, options: &Options) -> Result<OwnedFd, Refused> {
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw()
     );
-    if options.allow_other {
+    if access.allow_other {
         text.push_str(",allow_other");
     }
     let text = CString::new(text).map_err(|_| Refused::Mount(Errno::INVAL))?;
-    let mut flags = MountFlags::RDONLY | MountFlags::NOATIME;
-    if !options.allow_suid {
+    let mut flags = MountFlags::NOATIME;
+    if access.is_read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    if !access.allow_suid {
         flags |= MountFlags::NOSUID;
     }
-    if !options.allow_devices {
+    if !access.allow_devices {
         flags |= MountFlags::NODEV;
     }
-    let source = format!("{SOURCE_PREFIX}{}", shown(&options.name));
+    let source = format!("{SOURCE_PREFIX}{}", shown(access.name));
     rustix::mount::mount(source.as_str(), path, FILE_SYSTEM_TYPE, flags, Some(text.as_c_str()))
         .map_err(Refused::Mount)?;
     Ok(device)
 }
 
 /// Lets the set-user-id helper mount; it sends the device back over a socket, which it is given as standard input.
-fn by_helper(path: &Path, options: &Options) -> Result<OwnedFd, MountError> {
+fn by_helper(path: &Path, access: &Access<'_>) -> Result<OwnedFd, MountError> {
     let fail = |source: io::Error| MountError::Step {
         step: "mount FUSE on",
         path: path.to_path_buf(),
@@ -101,8 +120,9 @@ fn by_helper(path: &Path, options: &Options) -> Result<OwnedFd, MountError> {
     };
     let (ours, theirs) = UnixStream::pair().map_err(fail)?;
     ours.set_read_timeout(Some(HELPER_WAIT)).map_err(fail)?;
-    let mut text = format!("ro,default_permissions,subtype=runnel,fsname={SOURCE_PREFIX}{}", shown(&options.name));
-    if options.allow_other {
+    let mode = if access.is_read_only { "ro" } else { "rw" };
+    let mut text = format!("{mode},default_permissions,subtype=runnel,fsname={SOURCE_PREFIX}{}", shown(access.name));
+    if access.allow_other {
         text.push_str(",allow_other");
     }
     let mut helper = Command::new("fusermount3")
@@ -143,7 +163,7 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     }))
 }
 
-/// The name as it may stand in the mount table: bounded, without the characters that separate options.
+/// The name as it may stand in the mount table: bounded, without the characters that separate access.
 pub(crate) fn shown(name: &str) -> String {
     let clean = |letter: char| if letter.is_control() || letter == ',' || letter == '\\' { '_' } else { letter };
     let mut shown = String::new();

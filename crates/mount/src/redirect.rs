@@ -16,8 +16,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
-use crate::mounted::{Mounted, Options, Stop, wait_any};
+use crate::mounted::{Mounted, Options};
 use crate::runtime::{self, PrivateDirectory, Purpose};
+use crate::served::{Served, Stop, wait_any};
 use crate::{MountError, mountpoint, process};
 
 mod config;
@@ -254,7 +255,8 @@ impl Active {
     /// Waits for a signal, or for the end of one of the mounts.
     fn wait(&self, stop: &Stop) -> Result<(), MountError> {
         let mounts: Vec<&Mounted> = self.images.iter().map(|(mounted, _)| mounted).collect();
-        if !wait_any(&mounts, stop) {
+        let served: Vec<&Served> = mounts.iter().map(|mounted| mounted.served()).collect();
+        if !wait_any(&served, stop) {
             return Ok(());
         }
         for mounted in mounts.iter().filter(|mounted| mounted.is_over()) {

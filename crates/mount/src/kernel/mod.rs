@@ -35,10 +35,12 @@ use self::files::{BLOB_NAME, Files};
 use crate::connection::Connection;
 use crate::control::{Controlled, MountStatus, Server};
 use crate::counters::Operations;
+use crate::device::Access;
 use crate::hint::HintedFile;
-use crate::mounted::{Options, Stop};
+use crate::mounted::Options;
 use crate::mountpoint::SOURCE_PREFIX;
 use crate::runtime::{PrivateDirectory, Purpose};
+use crate::served::Stop;
 use crate::{FuseCounters, MountError, device, mountpoint};
 
 /// File-system type in the mount table.
@@ -243,7 +245,14 @@ impl Served {
     fn start(files: Files, path: &Path, options: &Options) -> Result<Served, MountError> {
         let over = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
             .map_err(|error| MountError::step("start serving", path, error))?;
-        let private = Options { name: options.name.clone(), helper: false, ..Options::default() };
+        let private = Access {
+            name: &options.name,
+            is_read_only: true,
+            allow_other: false,
+            allow_suid: false,
+            allow_devices: false,
+            helper: false,
+        };
         let handed = device::mount(path, &private)?;
         let start = || -> Result<Served, io::Error> {
             let device = handed.try_clone()?;

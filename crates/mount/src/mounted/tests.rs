@@ -3,16 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Instant;
 
 use client::{Counters, Done, PageSink, ReadError, StoreOutcome};
 use image::fixture::{Body, Fixture, Node, Part};
 use image::{Content, Limits, Metadata};
 use rustix::fs::{SeekFrom, XattrFlags};
+use rustix::io::Errno;
 use units::{InodeId, PAGE_BYTES, PageId, Token};
 
 use super::*;
@@ -413,7 +416,7 @@ fn fuse_the_connection_can_be_aborted_from_the_side() {
     let path = mount.at("file");
     let reader = thread::spawn(move || fs::read(path));
     announced.recv().expect("a READ waits");
-    mount.mounted.shared.abort();
+    mount.mounted.shared.served.abort();
     assert!(reader.join().expect("no panic").is_err());
     mount.mounted.wait().expect("the loops end");
     // What is left behind is a stale mount, and says so.
@@ -532,7 +535,7 @@ fn fuse_an_overlay_keeps_changes_and_goes_with_the_mount() {
     fs::remove_file(mount.at("relative")).expect("removed");
     assert_eq!(fs::read(mount.at("far")).expect("from the overlay"), b"changed");
     assert_eq!(fs::read(changes.path().join("upper/far")).expect("kept"), b"changed");
-    let lower = mount.mounted.shared.lower.clone();
+    let lower = mount.mounted.shared.served.place.clone();
     assert_ne!(lower, mount.folder.path());
     let listed = crate::mounts().expect("listed");
     let status = listed.iter().find(|status| status.mountpoint == mount.folder.path()).expect("is listed");

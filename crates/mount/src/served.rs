@@ -1,0 +1,284 @@
+//! A FUSE mount that is served: fuser's loops, who watches them, and their end, with a bound on every wait.
+//!
+//! `device` makes the FUSE mount, fuser's loops serve it. A supervisor thread waits for the serving loops; when they end, for
+//! whatever reason, whoever answers requests is told to let go of what waits, and the device is closed, so that no program waits for
+//! a daemon that no longer serves.
+//!
+//! Ending: whoever unmounts from outside (`runnel umount`, `umount -l`) leaves running programs their files; the
+//! daemon serves on until the last of them ends. [`Served::unmount`] is for a daemon that must go now: it asks the
+//! kernel nicely, then lets all waiting requests fail and aborts the connection. Called by `mounted` and `volume`.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fuser::{Config, Filesystem, SessionACL};
+use host::signals::Signals;
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::connection::Connection;
+use crate::device::{self, Access};
+use crate::runtime::{PrivateDirectory, Purpose};
+use crate::{MountError, mountpoint};
+
+/// How long the kernel may take to end the session once nothing uses the mount, and again after each harder step.
+const END_WAIT: Duration = Duration::from_secs(2);
+
+/// Serving threads at most: they only parse requests and look into memory, so more of them only cost memory.
+const THREADS_MAX: usize = 8;
+
+/// Makes all waiting requests fail, and all later ones; may be called more than once.
+pub(crate) type LetGo = Box<dyn Fn() + Send + Sync>;
+
+/// A mounted file system whose loops do not run yet. Unmounts if it is dropped.
+pub(crate) struct Made<F: Filesystem> {
+    session: Option<fuser::Session<F>>,
+    place: PathBuf,
+    /// Device number of the mount, `(major, minor)`.
+    pub(crate) device: (u32, u32),
+    pub(crate) connection: Arc<Connection>,
+}
+
+/// One that is served.
+pub(crate) struct Served {
+    /// Where FUSE is mounted.
+    pub(crate) place: PathBuf,
+    /// Device number of the mount, `(major, minor)`.
+    pub(crate) device: (u32, u32),
+    connection: Arc<Connection>,
+    let_go: LetGo,
+    /// How the serving loops ended, once they have.
+    ended: Mutex<Option<Result<(), String>>>,
+    changed: Condvar,
+    /// Readable once they have ended.
+    over: OwnedFd,
+}
+
+/// The signals that ask a daemon to stop (TERM, INT, HUP), held back from this process so that
+/// [`crate::Mounted::wait_or_stop`] can act on them. Without this they would end the process and leave a dead mount behind.
+pub struct Stop {
+    pub(crate) signals: Signals,
+}
+
+impl Stop {
+    /// Blocks the signals from now on, for this thread and all it starts: call it before the first thread.
+    ///
+    /// # Errors
+    /// The kernel refuses a descriptor.
+    pub fn listen() -> Result<Stop, MountError> {
+        let signals = Signals::block(host::signals::STOP)
+            .map_err(|error| MountError::step("receive signals in", "/proc/self", error))?;
+        Ok(Stop { signals })
+    }
+
+    /// Waits for one of the signals; returns its number.
+    ///
+    /// # Errors
+    /// The kernel refuses to wait.
+    pub fn wait(&self) -> Result<i32, MountError> {
+        loop {
+            let polled = rustix::event::poll(&mut [PollFd::from_borrowed_fd(self.signals.fd(), PollFlags::IN)], None);
+            match polled.map_err(io::Error::from).and_then(|_| self.signals.next()) {
+                Ok(Some(signal)) => return Ok(signal),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(MountError::step("receive signals in", "/proc/self", error)),
+            }
+        }
+    }
+}
+
+/// Waits until one of the mounts is over (`true`), or a signal to stop came.
+pub(crate) fn wait_any(mounts: &[&Served], stop: &Stop) -> bool {
+    loop {
+        let mut fds = vec![PollFd::from_borrowed_fd(stop.signals.fd(), PollFlags::IN)];
+        fds.extend(mounts.iter().map(|served| PollFd::new(&served.over, PollFlags::IN)));
+        // Interruptions and shortness of memory pass.
+        let _ = rustix::event::poll(&mut fds, None);
+        drop(fds);
+        if mounts.iter().any(|served| served.is_over()) {
+            return true;
+        }
+        if stop.signals.next().is_ok_and(|arrived| arrived.is_some()) {
+            return false;
+        }
+    }
+}
+
+impl<F: Filesystem> Made<F> {
+    /// Mounts FUSE on `place`, to be served by `threads` threads.
+    ///
+    /// # Errors
+    /// FUSE cannot be used, or not by this user.
+    pub(crate) fn new(filesystem: F, place: &Path, access: &Access<'_>, threads: usize) -> Result<Made<F>, MountError> {
+        let mut config = Config::default();
+        config.n_threads = Some(threads.clamp(1, THREADS_MAX));
+        let handed = device::mount(place, access)?;
+        let start = || -> Result<Made<F>, io::Error> {
+            let device = handed.try_clone()?;
+            let entry = mountpoint::mounted_at(place)?.ok_or(io::ErrorKind::NotFound)?;
+            // The kernel itself keeps other users out; fuser's check beside it would only compare the same ids again.
+            let session = fuser::Session::from_fd(filesystem, handed, SessionACL::All, config)?;
+            let connection = Arc::new(Connection::new(device, entry.device.1));
+            Ok(Made { session: Some(session), place: place.to_path_buf(), device: entry.device, connection })
+        };
+        start().map_err(|error| {
+            // The mount would outlive us as a dead one.
+            let _ = mountpoint::detach(place);
+            MountError::step("start FUSE on", place, error)
+        })
+    }
+
+    /// Starts the loops and the supervisor.
+    ///
+    /// # Errors
+    /// The system has no thread or descriptor left.
+    pub(crate) fn serve(mut self, let_go: LetGo) -> Result<Arc<Served>, MountError> {
+        let place = self.place.clone();
+        let fail = |error: io::Error| MountError::step("start serving", &place, error);
+        let over = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| fail(error.into()))?;
+        let served = Arc::new(Served {
+            place: place.clone(),
+            device: self.device,
+            connection: self.connection.clone(),
+            let_go,
+            ended: Mutex::new(None),
+            changed: Condvar::new(),
+            over,
+        });
+        let supervised = served.clone();
+        let session = self.session.take();
+        let started = thread::Builder::new().name("runnel-mount".into()).spawn(move || {
+            // Starts the serving threads and waits for them; one that panicked is among the errors.
+            let result = session.map_or(Ok(()), |session| session.run().map_err(|error| error.to_string()));
+            supervised.finish(result);
+        });
+        match started {
+            Ok(_) => Ok(served),
+            Err(error) => {
+                // The mount would outlive us as a dead one.
+                let _ = mountpoint::detach(&place);
+                Err(fail(error))
+            }
+        }
+    }
+}
+
+impl<F: Filesystem> Drop for Made<F> {
+    fn drop(&mut self) {
+        if self.session.is_some() {
+            // The mount would outlive us as a dead one.
+            let _ = mountpoint::detach(&self.place);
+        }
+    }
+}
+
+impl Served {
+    fn lock(&self) -> MutexGuard<'_, Option<Result<(), String>>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the loops have ended: [`Served::wait`] would return at once.
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Waits until the mount is gone: somebody unmounted it and its last user ended.
+    ///
+    /// # Errors
+    /// The serving loops failed; the mount has been aborted then.
+    pub(crate) fn wait(&self) -> Result<(), MountError> {
+        let mut ended = self.lock();
+        loop {
+            match ended.as_ref() {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(text)) => return Err(MountError::step("serve", &self.place, io::Error::other(text.clone()))),
+                None => ended = self.changed.wait(ended).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Runs when the serving loops are over: nothing may wait for them any more.
+    fn finish(&self, result: Result<(), String>) {
+        if result.is_err() {
+            self.abort();
+        }
+        (self.let_go)();
+        self.connection.close();
+        *self.lock() = Some(result);
+        self.changed.notify_all();
+        // Written once, so there is room.
+        let _ = rustix::io::write(&self.over, &1u64.to_le_bytes());
+    }
+
+    /// Waits until the loops are over, at most `wait`.
+    fn wait_ended(&self, wait: Duration) -> bool {
+        let until = Instant::now() + wait;
+        let mut ended = self.lock();
+        while ended.is_none() {
+            let Some(left) = until.checked_duration_since(Instant::now()) else { return false };
+            ended = self.changed.wait_timeout(ended, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Unmounts now, also under running programs: their waiting requests fail. Ends within six seconds.
+    ///
+    /// # Errors
+    /// Even aborting the connection did not end the serving loops; they end with the process.
+    pub(crate) fn unmount(&self) -> Result<(), MountError> {
+        if self.is_over() {
+            return Ok(());
+        }
+        let gone = match self.is_there() {
+            // Somebody has taken it away already, and it still has users; what is mounted there now is not ours.
+            false => true,
+            true => match rustix::mount::unmount(&self.place, UnmountFlags::NOFOLLOW) {
+                Ok(()) => true,
+                Err(Errno::PERM) => mountpoint::detach(&self.place).map(|()| true)?,
+                Err(_) => false,
+            },
+        };
+        if gone && self.wait_ended(END_WAIT) {
+            return Ok(());
+        }
+        // In use. Waiting requests fail, then the kernel is told to expect nothing more of us.
+        (self.let_go)();
+        let force = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        let forced = !gone && rustix::mount::unmount(&self.place, force).is_ok();
+        if !forced || !self.wait_ended(END_WAIT) {
+            self.abort();
+        }
+        if self.wait_ended(END_WAIT) {
+            return Ok(());
+        }
+        Err(MountError::step("end the serving of", &self.place, io::Error::from(io::ErrorKind::TimedOut)))
+    }
+
+    /// The last resort: ends the FUSE connection from the side, through the control file system of FUSE.
+    pub(crate) fn abort(&self) {
+        if self.connection.abort().is_ok() {
+            return;
+        }
+        // It is not mounted everywhere; root can do so for a moment, anyone else has to end the process.
+        let Ok(private) = PrivateDirectory::new(Purpose::Control) else { return };
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        if rustix::mount::mount("fusectl", private.path(), "fusectl", flags, None).is_ok() {
+            let path = private.path().join(self.connection.minor().to_string()).join("abort");
+            let _ = fs::write(path, "1");
+            let _ = mountpoint::detach(private.path());
+        }
+    }
+
+    /// Whether our FUSE mount is still in the mount table.
+    fn is_there(&self) -> bool {
+        mountpoint::mounted_at(&self.place)
+            .is_ok_and(|entry| entry.is_some_and(|entry| entry.device.1 == self.connection.minor()))
+    }
+}
