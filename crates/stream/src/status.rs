@@ -1,9 +1,9 @@
 //! What a volume holds and did, for people and their tools.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a volume holds and did so far.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Name of the volume.
     pub volume: String,
@@ -56,7 +56,7 @@ pub struct Status {
 }
 
 /// A change that did not get to the server and never will.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     /// The file.
     pub path: String,
