@@ -78,6 +78,9 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = error.downcast_ref::<::mount::MountError>() {
         return Some(mount_code(error));
     }
+    if let Some(error) = error.downcast_ref::<stream::StreamError>() {
+        return Some(volume_code(error));
+    }
     if let Some(error) = error.downcast_ref::<client::ReadError>() {
         return Some(if *error == client::ReadError::Corrupt { 3 } else { 5 });
     }
@@ -122,9 +125,19 @@ fn client_code(error: &ClientError) -> u8 {
     }
 }
 
+/// A volume that cannot be opened.
+fn volume_code(error: &stream::StreamError) -> u8 {
+    match error.kind() {
+        stream::ErrorKind::NotFound => 4,
+        stream::ErrorKind::Timeout | stream::ErrorKind::Protocol | stream::ErrorKind::NoVolumes => 5,
+        _ => 1,
+    }
+}
+
 fn mount_code(error: &::mount::MountError) -> u8 {
     match error {
         ::mount::MountError::Session(error) => client_code(error),
+        ::mount::MountError::Volume(error) => volume_code(error),
         ::mount::MountError::Missing { .. } | ::mount::MountError::NotInImage { .. } => 4,
         ::mount::MountError::NotMounted { .. } => 4,
         ::mount::MountError::Config { .. } => 2,

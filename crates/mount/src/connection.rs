@@ -15,7 +15,10 @@ use rustix::io::Errno;
 /// `FUSE_NOTIFY_STORE` of the FUSE protocol.
 const NOTIFY_STORE: i32 = 4;
 
-/// Bytes of `fuse_out_header` and `fuse_notify_store_out`.
+/// `FUSE_NOTIFY_INVAL_INODE` of the FUSE protocol.
+const NOTIFY_INVALIDATE: i32 = 2;
+
+/// Bytes of `fuse_out_header` and `fuse_notify_store_out`; `fuse_notify_inval_inode_out` is as long.
 const HEADER_BYTES: usize = 16 + 24;
 
 /// What became of a store.
@@ -54,6 +57,14 @@ impl Connection {
         }
     }
 
+    /// Makes the kernel ask for the attributes of an inode when they are needed next. Its pages stay. Does not wait.
+    pub(crate) fn forget_attributes(&self, inode: u64) {
+        let device = self.device.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(device) = device.as_ref() else { return };
+        // Fails for an inode that the kernel does not have in its cache, which is as good.
+        let _ = rustix::io::write(device, &invalidate_header(inode));
+    }
+
     /// Ends the connection by force: every request in flight fails with ECONNABORTED, every later one with ENOTCONN.
     /// For daemons that cannot answer any more; the mount itself stays and must still be unmounted.
     pub(crate) fn abort(&self) -> io::Result<()> {
@@ -85,6 +96,18 @@ fn store_header(inode: u64, offset: u64, bytes: usize) -> Option<[u8; HEADER_BYT
     header[24..32].copy_from_slice(&offset.to_ne_bytes());
     header[32..36].copy_from_slice(&size.to_ne_bytes());
     Some(header)
+}
+
+/// `fuse_out_header`, `fuse_notify_inval_inode_out { nodeid: u64, offset: i64, length: i64 }`; a negative offset leaves the pages
+/// alone. In the machine's own byte order.
+#[allow(clippy::host_endian_bytes)]
+fn invalidate_header(inode: u64) -> [u8; HEADER_BYTES] {
+    let mut header = [0u8; HEADER_BYTES];
+    header[0..4].copy_from_slice(&(HEADER_BYTES as u32).to_ne_bytes());
+    header[4..8].copy_from_slice(&NOTIFY_INVALIDATE.to_ne_bytes());
+    header[16..24].copy_from_slice(&inode.to_ne_bytes());
+    header[24..32].copy_from_slice(&(-1i64).to_ne_bytes());
+    header
 }
 
 #[cfg(test)]

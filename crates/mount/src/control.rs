@@ -21,12 +21,13 @@ use serde::{Deserialize, Serialize};
 use crate::counters::FuseCounters;
 use crate::hint::{self, Answer, Connections, HintedFile};
 use crate::hinter::Link;
+use crate::volume::Farewell;
 use crate::{MountError, runtime};
 
 /// How long either side waits for the other's next bytes.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// How long `unmount` may take: the daemon's own bound on it, and some more.
+/// How long `unmount` may take: the daemon's own bound on it, twelve seconds for a volume with unsent changes, and some more.
 const UNMOUNT_WAIT: Duration = Duration::from_secs(15);
 
 /// Longest request line, but for hints.
@@ -61,14 +62,17 @@ pub struct MountStatus {
     /// `None` if the kernel serves them.
     #[serde(default)]
     pub device: Option<(u32, u32)>,
+    /// What a volume holds and did; `None` for an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<stream::Status>,
 }
 
 /// What a control socket speaks for.
 pub(crate) trait Controlled: Send + Sync {
     /// The state of the mount now.
     fn status(&self) -> MountStatus;
-    /// Detaches the mount; its daemon ends when the last user is gone.
-    fn detach(&self) -> Result<(), MountError>;
+    /// Detaches the mount; its daemon ends when the last user is gone. Tells what became of changes.
+    fn detach(&self) -> Result<Farewell, MountError>;
     /// Pages that will be needed. Returns how many were asked for, or why the hint is not taken.
     fn hint(&self, files: &[HintedFile]) -> Result<usize, String>;
 }
@@ -143,7 +147,7 @@ fn answer(stream: UnixStream, mount: &Arc<dyn Controlled>, hints: &Connections) 
     let text = match String::from_utf8_lossy(&line).trim_end() {
         "status" => serde_json::to_string(&mount.status())?,
         "unmount" => match mount.detach() {
-            Ok(()) => "{}".to_string(),
+            Ok(farewell) => serde_json::to_string(&farewell)?,
             Err(error) => serde_json::json!({ "error": error.to_string() }).to_string(),
         },
         _ => r#"{"error":"unknown request"}"#.to_string(),
@@ -237,15 +241,23 @@ pub fn hint(path: &Path, files: &[(PathBuf, Vec<Range<u32>>)]) -> Result<bool, M
     Ok(true)
 }
 
-/// Asks the daemon of the mount at `mountpoint` to detach it; `false` if there is none or it could not.
-pub(crate) fn ask_to_unmount(mountpoint: &Path) -> bool {
-    let Ok(sockets) = sockets() else { return false };
-    let mut mounted = sockets
-        .iter()
+/// What a daemon answers that was asked to unmount.
+#[derive(Deserialize)]
+struct Unmounted {
+    #[serde(default)]
+    error: Option<String>,
+    #[serde(flatten)]
+    farewell: Farewell,
+}
+
+/// Asks the daemon of the mount at `mountpoint` to detach it; `None` if there is none or it could not.
+pub(crate) fn ask_to_unmount(mountpoint: &Path) -> Option<Farewell> {
+    let mut mounted = sockets()
+        .ok()?
+        .into_iter()
         .filter(|path| ask::<MountStatus>(path, "status", WAIT).is_some_and(|mount| mount.mountpoint == mountpoint));
-    mounted.next().is_some_and(|path| {
-        ask::<serde_json::Value>(path, "unmount", UNMOUNT_WAIT).is_some_and(|answer| answer.get("error").is_none())
-    })
+    let answer: Unmounted = ask(&mounted.next()?, "unmount", UNMOUNT_WAIT)?;
+    answer.error.is_none().then_some(answer.farewell)
 }
 
 #[cfg(test)]
@@ -271,6 +283,7 @@ mod tests {
                 session: client::Counters::default(),
                 fuse: FuseCounters { lookup: 3, ..FuseCounters::default() },
                 device: Some((0, 77)),
+                volume: None,
             }
         }
 
@@ -281,11 +294,11 @@ mod tests {
             }
         }
 
-        fn detach(&self) -> Result<(), MountError> {
+        fn detach(&self) -> Result<Farewell, MountError> {
             if self.detached.swap(true, Ordering::SeqCst) {
                 return Err(MountError::NotMounted { path: self.mountpoint.clone() });
             }
-            Ok(())
+            Ok(Farewell { unsent_transactions: 3, ..Farewell::default() })
         }
     }
 
@@ -296,9 +309,9 @@ mod tests {
         let server = Server::start(fake.clone()).expect("starts");
         let ours = |mounts: Vec<MountStatus>| mounts.into_iter().find(|mount| mount.mountpoint == fake.mountpoint);
         assert_eq!(ours(mounts().expect("listed")), Some(fake.status()));
-        assert!(ask_to_unmount(&fake.mountpoint));
-        assert!(!ask_to_unmount(&fake.mountpoint), "the second time it fails and says so");
-        assert!(!ask_to_unmount(&folder.path().join("other")));
+        assert_eq!(ask_to_unmount(&fake.mountpoint).map(|farewell| farewell.unsent_transactions), Some(3));
+        assert_eq!(ask_to_unmount(&fake.mountpoint), None, "the second time it fails and says so");
+        assert_eq!(ask_to_unmount(&folder.path().join("other")), None);
         let socket = server.path.clone();
         let unknown: serde_json::Value = ask(&socket, "dance", WAIT).expect("answered");
         assert_eq!(unknown["error"], "unknown request");

@@ -57,6 +57,16 @@ operations! {
     xattr,
     /// Searches for data or a hole.
     lseek,
+    /// Attributes changed (volumes).
+    setattr,
+    /// Files made (volumes).
+    create,
+    /// WRITEs of file contents (volumes).
+    write,
+    /// Syncs, and closes of files that may be written (volumes).
+    sync,
+    /// Names made, changed and removed (volumes).
+    rename,
     /// Anything else: refused, the kernel does not ask again.
     other,
 }

@@ -2,6 +2,7 @@
 
 use client::ReadError;
 use fuser::Errno;
+use stream::StreamError;
 
 /// What a READ that failed tells the application.
 ///
@@ -40,3 +41,20 @@ pub(crate) const NOTHING_BEHIND: Errno = Errno::ENXIO;
 
 /// The image and the session disagree; never wrong bytes.
 pub(crate) const INCONSISTENT: Errno = Errno::EIO;
+
+/// What a call on a volume that failed tells the application: it can act on nearly all of them.
+pub(crate) fn of_stream(error: &StreamError) -> Errno {
+    Errno::from_i32(error.errno())
+}
+
+/// The file of an inode number is not at its path any more. The kernel looks the path up again before it tells the application.
+pub(crate) const STALE: Errno = Errno::ESTALE;
+
+/// What a volume does not have: links, devices, other owners.
+pub(crate) const NOT_ALLOWED: Errno = Errno::EPERM;
+
+/// Extended attributes and ways to allocate that a volume does not have.
+pub(crate) const NOT_SUPPORTED: Errno = Errno::EOPNOTSUPP;
+
+/// Arguments that make no sense here, such as two names to be exchanged.
+pub(crate) const INVALID: Errno = Errno::EINVAL;

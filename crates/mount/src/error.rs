@@ -100,6 +100,9 @@ pub enum MountError {
     /// The session with the image's source could not be opened.
     #[error(transparent)]
     Session(#[from] client::ClientError),
+    /// A volume could not be opened.
+    #[error(transparent)]
+    Volume(#[from] stream::StreamError),
     /// A redirect configuration is wrong.
     #[error("{}:{line}: {key}: {problem}", .file.display())]
     Config {

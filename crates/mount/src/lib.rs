@@ -35,6 +35,7 @@ mod served;
 mod sink;
 mod source;
 mod sparse;
+mod volume;
 
 pub use control::{MountStatus, mounts};
 pub use counters::FuseCounters;
@@ -44,3 +45,4 @@ pub use kernel::KernelMount;
 pub use mounted::{Mounted, Options};
 pub use mountpoint::umount;
 pub use served::Stop;
+pub use volume::{Data, Farewell, VolumeMount, VolumeOptions};

@@ -25,6 +25,7 @@ use crate::runtime::{PrivateDirectory, Purpose};
 use crate::served::{Made, Served, Stop, wait_any};
 use crate::sink::Sink;
 use crate::source::Source;
+use crate::volume::Farewell;
 
 /// How often a mount with an overlay looks whether the overlay is still there, beside being told of changes.
 const OVERLAY_LOOK: Duration = Duration::from_secs(1);
@@ -123,7 +124,7 @@ impl Mounted {
         let made = Made::new(filesystem, &lower, &options.access(), options.threads)?;
         let sink = Arc::new(Sink::new(made.connection.clone(), source.metadata().clone(), lower, made.device));
         let (stored, closed) = (sink.clone(), source.clone());
-        let served = made.serve(Box::new(move || {
+        let served = made.serve(Box::new(move |_| {
             stored.close();
             closed.shutdown();
         }))?;
@@ -264,6 +265,7 @@ impl Controlled for Shared {
             session: self.source.counters(),
             fuse: self.operations.read(),
             device: Some(self.served.device),
+            volume: None,
         }
     }
 
@@ -274,14 +276,15 @@ impl Controlled for Shared {
         Ok(self.source.hint(&hint::pages(self.source.metadata(), self.options.overlay.as_deref(), files)?))
     }
 
-    fn detach(&self) -> Result<(), MountError> {
+    fn detach(&self) -> Result<Farewell, MountError> {
         if self.options.overlay.is_some() {
             mountpoint::detach(&self.mountpoint)?;
             // The watcher may be quicker; either way it is gone.
             let _ = mountpoint::detach(&self.served.place);
-            return Ok(());
+        } else {
+            mountpoint::detach(&self.served.place)?;
         }
-        mountpoint::detach(&self.served.place)
+        Ok(Farewell::default())
     }
 }
 

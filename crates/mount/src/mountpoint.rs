@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::MountError;
+use crate::volume::Farewell;
 use crate::{control, kernel};
 
 /// File-system type of our mounts in the mount table.
@@ -154,7 +155,8 @@ pub fn is_stale(path: &Path) -> bool {
 ///
 /// A live daemon is asked over its control socket, so that an overlay and the image below it go together; a mount
 /// whose daemon is dead or deaf is detached here. Programs that still use the mount keep it until they end.
-pub fn umount(path: &Path) -> Result<(), MountError> {
+/// Of a volume it is told what became of changes; without a daemon nobody knows.
+pub fn umount(path: &Path) -> Result<Farewell, MountError> {
     // No canonicalize here: it would fail on a stale mount. The parent is resolved, the last component kept.
     let absolute = match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => {
@@ -174,10 +176,12 @@ pub fn umount(path: &Path) -> Result<(), MountError> {
     if entry.and_then(|entry| entry.image().map(str::to_string)).is_none() {
         return Err(MountError::NotMounted { path: path.to_path_buf() });
     }
-    if control::ask_to_unmount(&target) && mounted_at(&target).is_ok_and(|entry| entry.is_none()) {
-        return Ok(());
+    if let Some(farewell) = control::ask_to_unmount(&target)
+        && mounted_at(&target).is_ok_and(|entry| entry.is_none())
+    {
+        return Ok(farewell);
     }
-    detach(&target)
+    detach(&target).map(|()| Farewell::default())
 }
 
 /// Detaches the mount at `path` with what the caller's rights allow: the system call, else `fusermount3`.

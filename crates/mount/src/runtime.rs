@@ -25,10 +25,13 @@ pub(crate) enum Purpose {
     Control,
     /// The files below EROFS, until it has opened them.
     Kernel,
+    /// A volume beside the image of `runnel run`.
+    Data,
 }
 
 impl Purpose {
-    const ALL: [Purpose; 5] = [Purpose::Lower, Purpose::Run, Purpose::Redirect, Purpose::Control, Purpose::Kernel];
+    const ALL: [Purpose; 6] =
+        [Purpose::Lower, Purpose::Run, Purpose::Redirect, Purpose::Control, Purpose::Kernel, Purpose::Data];
 
     fn name(self) -> &'static str {
         match self {
@@ -37,6 +40,7 @@ impl Purpose {
             Purpose::Redirect => "redirect",
             Purpose::Control => "control",
             Purpose::Kernel => "kernel",
+            Purpose::Data => "data",
         }
     }
 }

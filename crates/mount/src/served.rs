@@ -33,8 +33,17 @@ const END_WAIT: Duration = Duration::from_secs(2);
 /// Serving threads at most: they only parse requests and look into memory, so more of them only cost memory.
 const THREADS_MAX: usize = 8;
 
-/// Makes all waiting requests fail, and all later ones; may be called more than once.
-pub(crate) type LetGo = Box<dyn Fn() + Send + Sync>;
+/// Why what answers requests is told to let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The mount must go though it is in use: all waiting requests, and all later ones, have to fail.
+    Forced,
+    /// The serving loops are over: no request waits, and none will come.
+    Over,
+}
+
+/// Told of the end; may be called more than once.
+pub(crate) type LetGo = Box<dyn Fn(Ending) + Send + Sync>;
 
 /// A mounted file system whose loops do not run yet. Unmounts if it is dropped.
 pub(crate) struct Made<F: Filesystem> {
@@ -209,7 +218,7 @@ impl Served {
         if result.is_err() {
             self.abort();
         }
-        (self.let_go)();
+        (self.let_go)(Ending::Over);
         self.connection.close();
         *self.lock() = Some(result);
         self.changed.notify_all();
@@ -218,7 +227,7 @@ impl Served {
     }
 
     /// Waits until the loops are over, at most `wait`.
-    fn wait_ended(&self, wait: Duration) -> bool {
+    pub(crate) fn wait_ended(&self, wait: Duration) -> bool {
         let until = Instant::now() + wait;
         let mut ended = self.lock();
         while ended.is_none() {
@@ -249,7 +258,7 @@ impl Served {
             return Ok(());
         }
         // In use. Waiting requests fail, then the kernel is told to expect nothing more of us.
-        (self.let_go)();
+        (self.let_go)(Ending::Forced);
         let force = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         let forced = !gone && rustix::mount::unmount(&self.place, force).is_ok();
         if !forced || !self.wait_ended(END_WAIT) {

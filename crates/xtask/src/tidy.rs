@@ -65,14 +65,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("server", &["store", "volume", "image", "wire", "predict", "profile", "codec"]),
     ("client", &["wire", "image", "codec", "host"]),
     ("stream", &["wire", "client", "codec"]),
-    ("mount", &["client", "erofs", "host", "image"]),
+    ("mount", &["client", "erofs", "host", "image", "stream"]),
     ("bench", &["disk", "image", "pack", "predict", "profile", "trace"]),
     ("record", &["host", "tracee", "trace"]),
     (
         "cli",
         &[
             "bench", "client", "elf", "host", "image", "launch", "mount", "pack", "predict", "profile", "record",
-            "server", "trace", "wire",
+            "server", "stream", "trace", "wire",
         ],
     ),
     ("preload", &[]),

@@ -38,3 +38,4 @@ pub mod session;
 pub mod status;
 pub mod trust;
 pub mod umount;
+pub mod volume;

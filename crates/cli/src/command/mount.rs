@@ -6,17 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use ::mount::{KernelMount, Mounted, Options, Stop, mountpoint};
+use ::mount::{KernelMount, Mounted, Options, Stop, VolumeMount, VolumeOptions, mountpoint};
 use anyhow::Context;
-use client::{Session, Target};
+use client::{Config, Session, Target};
 
 use crate::command::session::SessionArgs;
+use crate::command::volume::{self, VolumeArgs};
 use crate::failure;
 
-/// Mount an image, from a server or a local file
+/// Mount an image, from a server or a local file, or a volume of a server
 #[derive(clap::Args)]
 pub struct Args {
-    /// runnel://host[:port]/name[:tag] (runnels:// for TLS), http://host/path/app.rnl, or app.rnl
+    /// runnel://host[:port]/name[:tag] (runnels:// for TLS), http://host/path/app.rnl, app.rnl, or runnel://host/volume/NAME
     target: String,
     /// The directory to mount on; what it holds is hidden meanwhile
     directory: PathBuf,
@@ -45,9 +46,16 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["overlay", "allow_other"])]
     kernel: bool,
 
+    /// Refuse all changes to a volume (images are never changed)
+    #[arg(long)]
+    read_only: bool,
+
     /// Write to this file once the mount is ready
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    volume: VolumeArgs,
 
     #[command(flatten)]
     session: SessionArgs,
@@ -57,6 +65,9 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let target = Target::parse(&args.target)?;
     let kernel_image = kernel_image(&args, &target)?;
+    if matches!(target, Target::Volume(_)) && args.overlay.is_some() {
+        return Err(failure::usage("--overlay is for images; changes of a volume go to its server"));
+    }
     mountpoint::validate(&args.directory)?;
     if !args.foreground {
         return detach();
@@ -64,6 +75,20 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     // Before any thread starts, so that SIGTERM and Ctrl-C end the mount instead of leaving it behind.
     let stop = Stop::listen()?;
     let is_root = rustix::process::geteuid().is_root();
+    if let Target::Volume(at) = &target {
+        let options = VolumeOptions {
+            read_only: args.read_only,
+            allow_other: args.allow_other || is_root,
+            ..args.volume.mount_options(at, &args.target)?
+        };
+        let config = Config { device: args.volume.device()?, ..args.session.config() };
+        let volume = volume::open(at, config.clone(), args.volume.options(&config)?, None)?;
+        let mounted = VolumeMount::start(volume, &args.directory, options)?;
+        announce(&args)?;
+        let farewell = mounted.wait_or_stop(&stop)?;
+        let lost = volume::say_farewell(&args.directory, &farewell);
+        return Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+    }
     let options = Options {
         name: short_name(&args.target),
         target: args.target.clone(),

@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ::mount::enter::Plan;
-use ::mount::run::Request;
-use ::mount::{MountError, Options};
-use client::{Session, Target};
+use ::mount::run::{Request, Sources};
+use ::mount::{Data, MountError, Options, VolumeOptions};
+use client::{Config, Session, Target};
 
 use crate::command::enter::PlanArgs;
 use crate::command::mount::short_name;
 use crate::command::session::SessionArgs;
+use crate::command::volume::{self, DataArg, VolumeArgs};
+use crate::failure;
 
 /// Start a program inside an image, without root
 #[derive(clap::Args)]
@@ -25,6 +27,13 @@ pub struct Args {
 
     #[command(flatten)]
     plan: PlanArgs,
+
+    /// Show the program a volume: runnel://host/volume/NAME=/path/inside, with `:ro` at the end for reading only; may be given several times
+    #[arg(long, value_name = "VOLUME=PATH")]
+    data: Vec<OsString>,
+
+    #[command(flatten)]
+    volume: VolumeArgs,
 
     #[command(flatten)]
     session: SessionArgs,
@@ -44,8 +53,32 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         ..Options::default()
     };
     let plan: Plan = args.plan.plan(PathBuf::new(), args.command.clone())?;
-    let config = args.session.config();
-    let exit =
-        ::mount::run::run(Request::new(options, plan), || Session::open(&target, config).map_err(MountError::Session))?;
-    Ok(ExitCode::from(exit.follow()))
+    let data = args.data.iter().map(|text| DataArg::parse(text)).collect::<anyhow::Result<Vec<DataArg>>>()?;
+    if data.len() > 1 && args.volume.has_folders() {
+        return Err(failure::usage("--cache and --unsent belong to one volume; give one --data with them"));
+    }
+    let config = Config { device: args.volume.device()?, ..args.session.config() };
+    let volumes = args.volume.options(&config)?;
+    let mut request = Request::new(options, plan);
+    for wanted in &data {
+        let options =
+            VolumeOptions { read_only: wanted.read_only, ..args.volume.mount_options(&wanted.at, &wanted.target)? };
+        request.data.push(Data { inside: wanted.inside.clone(), options });
+    }
+    let ran = ::mount::run::run_with_data(request, || {
+        let session = Session::open(&target, config.clone())?;
+        let mut opened = Vec::new();
+        // One volume of the image's server goes over the connections of the image: one order of importance, one budget.
+        let mut lanes = Some(&*session);
+        for wanted in &data {
+            let shares = matches!(&target, Target::Remote(remote) if remote.server == wanted.at.server);
+            let carrier = if shares { lanes.take() } else { None };
+            opened.push(volume::open(&wanted.at, config.clone(), volumes.clone(), carrier)?);
+        }
+        Ok::<_, MountError>(Sources { session: session.clone(), volumes: opened })
+    })?;
+    let lost = ran.farewells.iter().filter(|(inside, farewell)| volume::say_farewell(inside, farewell)).count() > 0;
+    // The last thing: a program that died of a signal is followed.
+    let code = ran.exit.follow();
+    Ok(if code == 0 && lost { ExitCode::FAILURE } else { ExitCode::from(code) })
 }

@@ -64,20 +64,24 @@ fn show(status: &MountStatus, json: bool) -> anyhow::Result<()> {
     }
     let MountStatus { session, fuse, .. } = status;
     outln!("{} on {} (process {})", status.target, Path::new(&status.mountpoint).display(), status.pid);
-    let rows: [(&str, String); 12] = [
-        ("requests to the server", session.requests.to_string()),
-        ("round trips", session.round_trips.to_string()),
-        ("pages demanded", session.pages_demanded.to_string()),
-        ("pages pushed", session.pages_pushed.to_string()),
-        ("  of these hit", session.pages_push_hit.to_string()),
-        ("  of these wasted", session.pages_wasted.to_string()),
-        ("pages read ahead", session.pages_speculated.to_string()),
-        ("stalls", format!("{} ({} ms)", session.stalls, session.stall_micros / 1000)),
-        ("received", progress::human(session.bytes_received)),
-        ("sent", progress::human(session.bytes_sent)),
-        ("reconnects", session.reconnects.to_string()),
-        ("requests from the kernel", fuse.requests().to_string()),
-    ];
+    let mut rows = Vec::new();
+    match &status.volume {
+        Some(volume) => rows.extend(crate::command::volume::rows(volume)),
+        None => rows.extend([
+            ("requests to the server", session.requests.to_string()),
+            ("round trips", session.round_trips.to_string()),
+            ("pages demanded", session.pages_demanded.to_string()),
+            ("pages pushed", session.pages_pushed.to_string()),
+            ("  of these hit", session.pages_push_hit.to_string()),
+            ("  of these wasted", session.pages_wasted.to_string()),
+            ("pages read ahead", session.pages_speculated.to_string()),
+            ("stalls", format!("{} ({} ms)", session.stalls, session.stall_micros / 1000)),
+            ("received", progress::human(session.bytes_received)),
+            ("sent", progress::human(session.bytes_sent)),
+            ("reconnects", session.reconnects.to_string()),
+        ]),
+    }
+    rows.push(("requests from the kernel", fuse.requests().to_string()));
     for (name, value) in rows {
         outln!("  {name:<26} {value}");
     }

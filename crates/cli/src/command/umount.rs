@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::command::volume;
+
 /// End a mount, also one whose daemon is gone
 #[derive(clap::Args)]
 pub struct Args {
@@ -10,8 +12,10 @@ pub struct Args {
     directory: PathBuf,
 }
 
-/// Detaches the mount; programs that still use it keep what they have open until they end.
+/// Detaches the mount; programs that still use it keep what they have open until they end. Of a volume it tells what is unsent or
+/// lost.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    ::mount::umount(&args.directory)?;
-    Ok(ExitCode::SUCCESS)
+    let farewell = ::mount::umount(&args.directory)?;
+    let lost = volume::say_farewell(&args.directory, &farewell);
+    Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -41,6 +41,7 @@ use crate::mounted::Options;
 use crate::mountpoint::SOURCE_PREFIX;
 use crate::runtime::{PrivateDirectory, Purpose};
 use crate::served::Stop;
+use crate::volume::Farewell;
 use crate::{FuseCounters, MountError, device, mountpoint};
 
 /// File-system type in the mount table.
@@ -387,6 +388,7 @@ impl Controlled for Shared {
             session: self.blocks.counters(fuse.read),
             fuse,
             device: None,
+            volume: None,
         }
     }
 
@@ -394,8 +396,11 @@ impl Controlled for Shared {
         Err("the kernel serves this mount and takes no hints: read ahead".into())
     }
 
-    fn detach(&self) -> Result<(), MountError> {
-        if self.is_there() { mountpoint::detach(&self.mountpoint) } else { Ok(()) }
+    fn detach(&self) -> Result<Farewell, MountError> {
+        if self.is_there() {
+            mountpoint::detach(&self.mountpoint)?;
+        }
+        Ok(Farewell::default())
     }
 }
 

@@ -22,9 +22,9 @@ fn main() {
         Some("enter") => enter(arguments).map(|never| match never {}),
         Some("run") => run(arguments.collect()),
         Some("mount") => serve(arguments.collect()),
-        Some("umount") => mount::umount(&PathBuf::from(arguments.next().unwrap_or_default())).map(|()| 0),
+        Some("umount") => mount::umount(&PathBuf::from(arguments.next().unwrap_or_default())).map(|_| 0),
         Some("redirect") => redirect(&PathBuf::from(arguments.next().unwrap_or_default())),
-        Some("stop") => mount::redirect::stop(&PathBuf::from(arguments.next().unwrap_or_default())).map(|()| 0),
+        Some("stop") => mount::redirect::stop(&PathBuf::from(arguments.next().unwrap_or_default())).map(|_| 0),
         _ => return harness::main(),
     };
     let code = result.unwrap_or_else(|error| {

@@ -1,0 +1,282 @@
+//! Volumes on the command line: the options of those who mount one, how it is opened, and what is said when it ends.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::mount::{Farewell, MountError, VolumeOptions};
+use client::{Config, Session, Target, VolumeAt};
+use stream::{Options, Outbox, RemoteVolume, Room, Status};
+
+use crate::{failure, progress};
+
+/// Bytes of a disk cache whose size is not given.
+const CACHE_BYTES: u64 = 256 << 20;
+
+/// Bytes of a folder for unsent changes whose size is not given.
+const UNSENT_BYTES: u64 = 64 << 20;
+
+/// Changes that are named one by one when a mount ends.
+const NAMED_MAX: usize = 20;
+
+/// How a volume is used.
+#[derive(clap::Args, Clone)]
+#[command(next_help_heading = "Volumes")]
+pub struct VolumeArgs {
+    /// Memory for blocks of files
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
+
+    /// Keep blocks that leave memory in this folder (default size: 256m)
+    #[arg(long, value_name = "DIR[,SIZE]")]
+    cache: Option<OsString>,
+
+    /// Keep changes in this folder while the server is away (default size: 64m); without it they are lost when the mount ends
+    #[arg(long, value_name = "DIR[,SIZE]")]
+    unsent: Option<OsString>,
+
+    /// See what other devices do to names and attributes after SECONDS at most; opening a file always asks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    names_ttl: f64,
+
+    /// Let the server send BYTES a second at most (64k, 1m)
+    #[arg(long, value_name = "BYTES/S", value_parser = size)]
+    rate: Option<u64>,
+
+    /// Read and write past the kernel's page cache, exactly what programs ask for
+    #[arg(long)]
+    direct: bool,
+}
+
+impl VolumeArgs {
+    /// As the volume takes them.
+    ///
+    /// # Errors
+    /// What makes no sense.
+    pub fn options(&self, config: &Config) -> anyhow::Result<Options> {
+        let defaults = Options::default();
+        let room = |given: &Option<OsString>, bytes| given.as_ref().map(|given| room(given, bytes)).transpose();
+        Ok(Options {
+            memory_bytes: self
+                .memory
+                .map_or(defaults.memory_bytes, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+            cache: room(&self.cache, CACHE_BYTES)?,
+            outbox: room(&self.unsent, UNSENT_BYTES)?,
+            names_ttl: self.half_ttl()?,
+            waiting: config.waiting,
+            open_deadline: config.open_deadline,
+            rate_limit: self.rate.unwrap_or(0),
+            hints: config.push,
+            ..defaults
+        })
+    }
+
+    /// As the mount takes them.
+    ///
+    /// # Errors
+    /// What makes no sense.
+    pub fn mount_options(&self, at: &VolumeAt, target: &str) -> anyhow::Result<VolumeOptions> {
+        Ok(VolumeOptions {
+            name: at.name.clone(),
+            target: target.to_string(),
+            names_ttl: self.half_ttl()?,
+            direct: self.direct,
+            ..VolumeOptions::default()
+        })
+    }
+
+    /// The kernel believes the mount, and the mount the server: each for half of the time, so that the sum is what was asked for.
+    fn half_ttl(&self) -> anyhow::Result<Duration> {
+        let half =
+            Duration::try_from_secs_f64(self.names_ttl / 2.0).ok().filter(|half| *half <= Duration::from_secs(86400));
+        half.ok_or_else(|| failure::usage("--names-ttl is a number of seconds, 0 to 172800"))
+    }
+
+    /// Who this device is: with a folder for unsent changes the one that made those in it.
+    ///
+    /// # Errors
+    /// The folder cannot be used.
+    pub fn device(&self) -> anyhow::Result<Option<u128>> {
+        let Some(given) = &self.unsent else { return Ok(None) };
+        Ok(Some(Outbox::device(&room(given, UNSENT_BYTES)?.folder)?))
+    }
+
+    /// Whether folders are given, which belong to one volume.
+    pub fn has_folders(&self) -> bool {
+        self.unsent.is_some() || self.cache.is_some()
+    }
+}
+
+/// Opens a volume: over the session of an image if that is of the same server, else over a connection of its own.
+///
+/// # Errors
+/// No server, no such volume, a folder that cannot be used.
+pub fn open(
+    at: &VolumeAt,
+    config: Config,
+    options: Options,
+    session: Option<&Session>,
+) -> Result<Arc<RemoteVolume>, MountError> {
+    match session {
+        Some(session) => Ok(RemoteVolume::carried(session, &at.name, options)?),
+        None => Ok(RemoteVolume::open(&at.server, config, &at.name, options)?),
+    }
+}
+
+/// Says on standard error what is unsent or lost. True if something is lost.
+pub fn say_farewell(place: &Path, farewell: &Farewell) -> bool {
+    let place = place.display();
+    if farewell.in_use {
+        eprintln!("note: programs still use {place}; what they write until they end is sent");
+    }
+    if farewell.unsent_transactions > 0 {
+        let (count, bytes) = (farewell.unsent_transactions, progress::human(farewell.unsent_bytes));
+        if farewell.in_use {
+            eprintln!("note: {count} changes ({bytes}) are not on the server yet");
+        } else {
+            eprintln!(
+                "note: {count} changes ({bytes}) stay in the folder of --unsent; mount with it again to send them"
+            );
+        }
+    }
+    if farewell.lost.is_empty() {
+        return false;
+    }
+    eprintln!("error: {place}: {} changes did not get to the server", farewell.lost.len());
+    for lost in farewell.lost.iter().take(NAMED_MAX) {
+        let kept = lost.kept_as.as_ref().map_or(String::new(), |file| format!(" (kept as {file})"));
+        eprintln!("  {}: {} bytes lost: {}{kept}", lost.path, lost.bytes, lost.reason);
+    }
+    if farewell.lost.len() > NAMED_MAX {
+        eprintln!("  and {} more", farewell.lost.len() - NAMED_MAX);
+    }
+    true
+}
+
+/// What a volume's counters mean, for `runnel status`.
+pub fn rows(status: &Status) -> Vec<(&'static str, String)> {
+    let bytes = |now: u64, most: u64| format!("{} of {}", progress::human(now), progress::human(most));
+    let server = match status.connected {
+        true => format!("connected ({} connections so far)", status.connections),
+        false => format!("away: {}", status.reason),
+    };
+    let mut rows = vec![
+        ("server", server),
+        ("open files", status.handles.to_string()),
+        ("blocks in memory", bytes(status.memory_bytes, status.memory_bytes_max)),
+        ("blocks in the cache", bytes(status.disk_bytes, status.disk_bytes_max)),
+        ("block reads", format!("{} from memory, {} from the cache", status.hits, status.disk_hits)),
+        ("blocks asked for", status.blocks_asked.to_string()),
+        ("blocks pushed", status.blocks_pushed.to_string()),
+        ("  of these used", status.blocks_used.to_string()),
+        ("  of these wasted", status.blocks_wasted.to_string()),
+        ("received", progress::human(status.bytes_received)),
+        ("committed", format!("{} transactions", status.committed)),
+        ("unsent", bytes(status.unsent_bytes, status.unsent_bytes_max)),
+        ("  of these stored", format!("{} transactions", status.stored_transactions)),
+        ("lost", status.lost.len().to_string()),
+    ];
+    rows.extend(status.lost.iter().map(|lost| ("  lost", format!("{}: {}", lost.path, lost.reason))));
+    rows
+}
+
+/// A volume for a program: `runnel://host/volume/NAME=/path/inside`, with `:ro` at the end for reading only.
+#[derive(Clone, Debug)]
+pub struct DataArg {
+    /// Where it is.
+    pub at: VolumeAt,
+    /// As it was typed.
+    pub target: String,
+    /// Where the program sees it.
+    pub inside: PathBuf,
+    /// For reading only.
+    pub read_only: bool,
+}
+
+impl DataArg {
+    /// Parses what the user typed.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &OsStr) -> anyhow::Result<DataArg> {
+        let wrong = || failure::usage("--data needs runnel://host/volume/NAME=/path/inside");
+        let bytes = text.as_bytes();
+        let at = bytes.iter().position(|byte| *byte == b'=').ok_or_else(wrong)?;
+        let target = std::str::from_utf8(&bytes[..at]).map_err(|_| wrong())?.to_string();
+        let inside = &bytes[at + 1..];
+        let (inside, read_only) = inside.strip_suffix(b":ro").map_or((inside, false), |inside| (inside, true));
+        let inside = PathBuf::from(OsStr::from_bytes(inside));
+        if !inside.is_absolute() {
+            return Err(wrong());
+        }
+        match Target::parse(&target)? {
+            Target::Volume(at) => Ok(DataArg { at, target, inside, read_only }),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// `DIR` or `DIR,SIZE`. A name with commas needs a size behind it.
+fn room(given: &OsStr, bytes: u64) -> anyhow::Result<Room> {
+    let whole = given.as_bytes();
+    let split = whole.iter().rposition(|byte| *byte == b',');
+    let (folder, bytes) = match split.map(|at| (&whole[..at], std::str::from_utf8(&whole[at + 1..]))) {
+        None => (whole, bytes),
+        Some((folder, Ok(text))) => (folder, size(text).map_err(failure::usage)?),
+        Some((_, Err(_))) => return Err(failure::usage("what follows the comma is a size such as 64m")),
+    };
+    if folder.is_empty() {
+        return Err(failure::usage("the folder before the comma is missing"));
+    }
+    Ok(Room { folder: std::path::absolute(OsStr::from_bytes(folder))?, bytes })
+}
+
+/// A number of bytes: 65536, 64k, 16m or 1g.
+fn size(text: &str) -> Result<u64, String> {
+    let lower = text.trim_end_matches(['b', 'B', 'i']).to_ascii_lowercase();
+    let units = [('k', 1 << 10), ('m', 1 << 20), ('g', 1u64 << 30)];
+    let found = units.into_iter().find_map(|(letter, unit)| Some((lower.strip_suffix(letter)?, unit)));
+    let (number, unit) = found.unwrap_or((&lower, 1));
+    let number: u64 = number.parse().map_err(|_| format!("'{text}' is no size such as 65536, 64k, 16m or 1g"))?;
+    number.checked_mul(unit).ok_or_else(|| format!("{text} is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_with_sizes() {
+        let parse = |text: &str| room(OsStr::new(text), 7).map(|room| (room.folder.display().to_string(), room.bytes));
+        assert_eq!(parse("/a").expect("fits"), ("/a".into(), 7));
+        assert_eq!(parse("/a,64k").expect("fits"), ("/a".into(), 65536));
+        assert_eq!(parse("/a,b,2g").expect("fits"), ("/a,b".into(), 2 << 30));
+        for wrong in ["/a,", "/a,b", "", ",5"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [("0", 0), ("1536", 1536), ("64k", 65536), ("16M", 16 << 20), ("1GiB", 1 << 30)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "k", "1.5m", "-1", "99999999999g"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn data_for_programs() {
+        let parse = |text: &str| DataArg::parse(OsStr::new(text));
+        let data = parse("runnel://h/volume/d=/srv/data").expect("fits");
+        assert_eq!((data.at.name.as_str(), data.inside.to_str(), data.read_only), ("d", Some("/srv/data"), false));
+        let data = parse("runnel://h/volume/d=/srv/a=b:ro").expect("fits");
+        assert_eq!((data.inside.to_str(), data.read_only), (Some("/srv/a=b"), true));
+        for wrong in ["runnel://h/volume/d", "runnel://h/app=/x", "runnel://h/volume/d=x", "/x=/y", "=/y"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

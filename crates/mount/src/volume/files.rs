@@ -1,0 +1,259 @@
+//! Contents of files of a mounted volume: opened, read, written, cut, synced and closed.
+//!
+//! Closing and syncing are answered when the server has what was written; writing is answered when this device has it. Opening asks
+//! the server which version there is: if it is the one whose pages the kernel has, they stay.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use fuser::{
+    FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyOpen,
+    ReplyWrite, Request, TimeOrNow,
+};
+use stream::{Done, FileInfo, FileRef, Handle, OpenHow, Opened, RemoteVolume};
+
+use super::attributes::nanoseconds;
+use super::names::{NAME_BYTES_MAX, path_or_reply};
+use super::state::{GENERATION, State, reply_empty};
+use crate::errno;
+
+/// Flags of open(2) that matter here, the same on all architectures we build for.
+const O_EXCL: i32 = 0o200;
+const O_TRUNC: i32 = 0o1000;
+const O_APPEND: i32 = 0o2000;
+
+/// What the flags of open(2) ask for.
+fn how(flags: i32, create: Option<u16>) -> OpenHow {
+    let mode = OpenFlags(flags).acc_mode();
+    OpenHow {
+        read: mode != OpenAccMode::O_WRONLY,
+        write: mode != OpenAccMode::O_RDONLY,
+        append: flags & O_APPEND != 0,
+        create,
+        exclusive: create.is_some() && flags & O_EXCL != 0,
+        truncate: flags & O_TRUNC != 0,
+    }
+}
+
+/// What the kernel is told of an open file.
+fn open_flags(state: &State, how: OpenHow, unchanged: bool) -> FopenFlags {
+    let mut flags = FopenFlags::empty();
+    if state.settings.direct {
+        flags |= FopenFlags::FOPEN_DIRECT_IO;
+    }
+    if unchanged {
+        flags |= FopenFlags::FOPEN_KEEP_CACHE;
+    }
+    if !how.write {
+        // Closing it has nothing to wait for.
+        flags |= FopenFlags::FOPEN_NOFLUSH;
+    }
+    flags
+}
+
+pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    let path = path_or_reply!(state.path(number), reply);
+    let (how, opening) = (how(flags.0, None), state.clone());
+    let done: Done<Opened> = Box::new(move |opened| {
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(error) => return reply.error(errno::of_stream(&error)),
+        };
+        let mut inodes = opening.inodes();
+        let (same, differs) = (inodes.is_same(number, &opened.info), inodes.differs(number, &opened.info));
+        drop(inodes);
+        if !same {
+            // Somebody else put another file there: the kernel looks the name up again, and opens that one.
+            opening.volume.close(opened.handle, Box::new(drop));
+            return reply.error(errno::STALE);
+        }
+        if differs {
+            // Without this the kernel would read up to the size that it was told before.
+            opening.forget_attributes(number);
+        }
+        opening.opened(number, opened.handle, how.write);
+        reply.opened(FileHandle(opened.handle.0), open_flags(&opening, how, opened.unchanged));
+    });
+    state.volume.open_file(&path, how, state.token(request), done);
+}
+
+pub(super) fn create(
+    state: &Arc<State>,
+    request: &Request,
+    folder: INodeNo,
+    name: &OsStr,
+    mode: u32,
+    flags: i32,
+    reply: ReplyCreate,
+) {
+    let name = name.as_bytes().to_vec();
+    if name.len() > NAME_BYTES_MAX {
+        return reply.error(errno::NAME_TOO_LONG);
+    }
+    let path = path_or_reply!(state.path_in(folder, &name), reply);
+    let (how, making) = (how(flags, Some((mode & 0o7777) as u16)), state.clone());
+    let done: Done<Opened> = Box::new(move |opened| match opened {
+        Ok(opened) => {
+            let number = making.inodes().found(folder.0, &name, &opened.info);
+            making.opened(number, opened.handle, how.write);
+            let flags = open_flags(&making, how, opened.unchanged);
+            let attributes = making.attributes(number, &opened.info);
+            reply.created(&making.settings.ttl, &attributes, GENERATION, FileHandle(opened.handle.0), flags);
+        }
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.open_file(&path, how, state.token(request), done);
+}
+
+pub(super) fn read(
+    state: &Arc<State>,
+    request: &Request,
+    handle: FileHandle,
+    offset: u64,
+    size: u32,
+    reply: ReplyData,
+) {
+    // Should the volume drop this closure unused, dropping the reply sends EIO.
+    let done: Done<Bytes> = Box::new(move |read| match read {
+        Ok(bytes) => reply.data(&bytes),
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.read(Handle(handle.0), state.token(request), offset, size, done);
+}
+
+pub(super) fn write(state: &Arc<State>, handle: FileHandle, offset: u64, data: &[u8], reply: ReplyWrite) {
+    let count = data.len() as u32;
+    let done: Done<()> = Box::new(move |written| match written {
+        Ok(()) => reply.written(count),
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.write(Handle(handle.0), offset, Bytes::copy_from_slice(data), done);
+}
+
+/// A descriptor is being closed: its writes get to the server now, and the close tells whether they did.
+pub(super) fn flush(state: &Arc<State>, handle: FileHandle, reply: ReplyEmpty) {
+    let handle = Handle(handle.0);
+    if !state.writers().contains(&handle) {
+        return reply.ok();
+    }
+    state.volume.sync(handle, reply_empty(reply));
+}
+
+pub(super) fn fsync(state: &Arc<State>, handle: FileHandle, reply: ReplyEmpty) {
+    state.volume.sync(Handle(handle.0), reply_empty(reply));
+}
+
+/// The last descriptor and the last mapping are gone. Nobody hears what comes of it; what is lost is in the status.
+pub(super) fn release(state: &Arc<State>, number: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
+    let handle = Handle(handle.0);
+    state.writers().remove(&handle);
+    state.inodes().closed(number, handle);
+    state.volume.close(handle, reply_empty(reply));
+}
+
+/// One change of attributes that a call of the kernel asks for.
+type Step = Box<dyn FnOnce(&RemoteVolume, FileRef, Done<()>) + Send>;
+
+/// What of chmod, truncate and utimes a call asks for. Owners cannot be changed, and times of last access are not kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wanted {
+    pub mode: Option<u32>,
+    pub size: Option<u64>,
+    pub mtime: Option<TimeOrNow>,
+}
+
+impl Wanted {
+    fn steps(self) -> Vec<Step> {
+        // In reverse: the last one is taken first. The time comes after the size, whose change would set it.
+        let mut steps: Vec<Step> = Vec::new();
+        if let Some(mtime) = self.mtime {
+            let mtime = match mtime {
+                TimeOrNow::SpecificTime(time) => time,
+                TimeOrNow::Now => SystemTime::now(),
+            };
+            steps.push(Box::new(move |volume, of, done| volume.set_time(of, nanoseconds(mtime), done)));
+        }
+        if let Some(size) = self.size {
+            steps.push(Box::new(move |volume, of, done| volume.set_size(of, size, done)));
+        }
+        if let Some(mode) = self.mode {
+            steps.push(Box::new(move |volume, of, done| volume.set_mode(of, (mode & 0o7777) as u16, done)));
+        }
+        steps
+    }
+}
+
+pub(super) fn setattr(
+    state: &Arc<State>,
+    number: INodeNo,
+    owner: (Option<u32>, Option<u32>),
+    wanted: Wanted,
+    handle: Option<FileHandle>,
+    reply: ReplyAttr,
+) {
+    let (uid, gid) = state.settings.owner;
+    if owner.0.is_some_and(|wanted| wanted != uid) || owner.1.is_some_and(|wanted| wanted != gid) {
+        return reply.error(errno::NOT_ALLOWED);
+    }
+    let of = match state.file(number, handle) {
+        Ok(of) => of,
+        Err(error) => return reply.error(error),
+    };
+    let (finishing, volume) = (state.clone(), state.volume.clone());
+    let then: Done<()> = Box::new(move |outcome| match outcome {
+        Ok(()) => finishing.reply_attributes(number, handle, reply),
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    run(volume, of, wanted.steps(), then);
+}
+
+/// Takes one step after the other, until one fails.
+fn run(volume: Arc<RemoteVolume>, of: FileRef, mut steps: Vec<Step>, then: Done<()>) {
+    let Some(step) = steps.pop() else { return then(Ok(())) };
+    let (next, again) = (volume.clone(), of.clone());
+    let done: Done<()> = Box::new(move |outcome| match outcome {
+        Ok(()) => run(next, again, steps, then),
+        Err(error) => then(Err(error)),
+    });
+    step(&volume, of, done);
+}
+
+/// Room cannot be reserved on the server, but a file can be made longer.
+pub(super) fn fallocate(
+    state: &Arc<State>,
+    handle: FileHandle,
+    offset: u64,
+    length: u64,
+    mode: i32,
+    reply: ReplyEmpty,
+) {
+    let Some(end) = offset.checked_add(length).filter(|_| mode == 0) else {
+        return reply.error(errno::NOT_SUPPORTED);
+    };
+    let (handle, volume) = (Handle(handle.0), state.volume.clone());
+    let done: Done<FileInfo> = Box::new(move |found| match found {
+        Ok(info) if info.size >= end => reply.ok(),
+        Ok(_) => volume.set_size(handle, end, reply_empty(reply)),
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.stat(handle, done);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_open_are_understood() {
+        assert_eq!(how(0, None), OpenHow::READ);
+        let write = how(0o1 | O_TRUNC, None);
+        assert!(write.write && !write.read && write.truncate && !write.append && write.create.is_none());
+        let both = how(0o2 | O_APPEND | O_EXCL, Some(0o600));
+        assert!(both.read && both.write && both.append && both.exclusive && !both.truncate);
+        assert_eq!(both.create, Some(0o600));
+        assert!(!how(O_EXCL, None).exclusive, "only what is made can be there already");
+    }
+}

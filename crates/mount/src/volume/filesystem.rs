@@ -1,0 +1,341 @@
+//! The FUSE file system over a volume: each operation is counted and handed to `names`, `files` or `lease`.
+//!
+//! Nothing here waits: the reply moves into the call on the volume, which answers it from whatever thread has the outcome. What the kernel
+//! keeps: names and attributes for a short time, pages of a file as long as each open finds the version that they are of. What is
+//! written goes through the page cache to this process at once. POSIX locks and flock stay in the kernel.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use fuser::{
+    AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use units::PAGE_BYTES;
+
+use super::names::NAME_BYTES_MAX;
+use super::state::State;
+use super::{files, lease, names};
+use crate::counters::count;
+use crate::errno;
+
+/// Largest READ and WRITE that the kernel may send. It bounds the memory of one request.
+const REQUEST_BYTES_MAX: u32 = 128 << 10;
+
+/// Requests that the kernel may have in flight without somebody waiting (readahead, pages of mappings).
+const BACKGROUND_MAX: u16 = 64;
+
+/// What statfs says: the server does not tell how much room there is. Programs that look for room before they write find it; if there
+/// is none the write says so.
+const ROOM_BYTES: u64 = 1 << 40;
+
+/// The file system of one mounted volume.
+pub(super) struct VolumeFilesystem {
+    state: Arc<State>,
+}
+
+impl VolumeFilesystem {
+    pub fn new(state: Arc<State>) -> VolumeFilesystem {
+        VolumeFilesystem { state }
+    }
+}
+
+impl Filesystem for VolumeFilesystem {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let offered = config.capabilities();
+        // Not among them: the writeback cache (a write would be answered before this process has it), and EXPLICIT_INVAL_DATA
+        // (without it the kernel drops pages when it hears of another size, whose last page would end in zeros).
+        let mut wanted = InitFlags::FUSE_ASYNC_READ
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_ATOMIC_O_TRUNC
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO;
+        if self.state.settings.direct {
+            wanted |= InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+        }
+        // Each is an improvement only; a kernel that lacks one works without.
+        let _ = config.add_capabilities(wanted & offered);
+        // The refused value comes back as the nearest one that is accepted.
+        if let Err(nearest) = config.set_max_readahead(self.state.settings.readahead_bytes) {
+            let _ = config.set_max_readahead(nearest);
+        }
+        let _ = config.set_max_write(REQUEST_BYTES_MAX);
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        count(&self.state.operations.lookup);
+        names::lookup(&self.state, parent, name, reply);
+    }
+
+    fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
+        count(&self.state.operations.forget);
+        self.state.inodes().forget(number, lookups);
+    }
+
+    fn getattr(&self, _request: &Request, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        count(&self.state.operations.getattr);
+        self.state.reply_attributes(number, handle, reply);
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        count(&self.state.operations.setattr);
+        let wanted = files::Wanted { mode, size, mtime };
+        files::setattr(&self.state, number, (uid, gid), wanted, handle, reply);
+    }
+
+    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
+        count(&self.state.operations.readlink);
+        names::readlink(&self.state, number, reply);
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        count(&self.state.operations.create);
+        names::mknod(&self.state, request, parent, name, mode, reply);
+    }
+
+    fn mkdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        count(&self.state.operations.rename);
+        names::mkdir(&self.state, parent, name, mode, reply);
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        count(&self.state.operations.rename);
+        names::unlink(&self.state, parent, name, reply);
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        count(&self.state.operations.rename);
+        names::rmdir(&self.state, parent, name, reply);
+    }
+
+    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
+        count(&self.state.operations.other);
+        reply.error(errno::NOT_ALLOWED);
+    }
+
+    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
+        count(&self.state.operations.other);
+        reply.error(errno::NOT_ALLOWED);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        count(&self.state.operations.rename);
+        names::rename(&self.state, (parent, name), (new_parent, new_name), flags, reply);
+    }
+
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        count(&self.state.operations.open);
+        files::open(&self.state, request, number, flags, reply);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        count(&self.state.operations.create);
+        files::create(&self.state, request, parent, name, mode, flags, reply);
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        count(&self.state.operations.read);
+        files::read(&self.state, request, handle, offset, size, reply);
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        count(&self.state.operations.write);
+        files::write(&self.state, handle, offset, data, reply);
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        count(&self.state.operations.sync);
+        files::flush(&self.state, handle, reply);
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        count(&self.state.operations.sync);
+        files::fsync(&self.state, handle, reply);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        count(&self.state.operations.release);
+        files::release(&self.state, number, handle, reply);
+    }
+
+    fn opendir(&self, _request: &Request, _number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        count(&self.state.operations.opendir);
+        reply.opened(self.state.open_folder(), FopenFlags::empty());
+    }
+
+    fn readdir(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
+        count(&self.state.operations.readdir);
+        names::readdir(&self.state, number, handle, offset, reply);
+    }
+
+    fn readdirplus(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+        count(&self.state.operations.readdir);
+        names::readdirplus(&self.state, number, handle, offset, reply);
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        count(&self.state.operations.release);
+        self.state.close_folder(handle);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        // Names are on the server's stable storage when the calls that change them return.
+        count(&self.state.operations.other);
+        reply.ok();
+    }
+
+    fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
+        count(&self.state.operations.statfs);
+        let page = PAGE_BYTES as u32;
+        let blocks = ROOM_BYTES / PAGE_BYTES as u64;
+        let free = if self.state.volume.info().writable { blocks } else { 0 };
+        reply.statfs(blocks, free, free, blocks, free, page, NAME_BYTES_MAX as u32, page);
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        count(&self.state.operations.xattr);
+        if name != lease::NAME {
+            return reply.error(errno::NOT_SUPPORTED);
+        }
+        lease::set(&self.state, number, value, reply);
+    }
+
+    fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        count(&self.state.operations.xattr);
+        if name != lease::NAME {
+            return reply.error(errno::NOT_SUPPORTED);
+        }
+        let value = self.state.leases().value(number.0, Instant::now());
+        if size == 0 {
+            reply.size(value.len() as u32);
+        } else if value.len() <= size as usize {
+            reply.data(value.as_bytes());
+        } else {
+            reply.error(errno::BUFFER_TOO_SMALL);
+        }
+    }
+
+    fn listxattr(&self, _request: &Request, _number: INodeNo, size: u32, reply: ReplyXattr) {
+        count(&self.state.operations.xattr);
+        if size == 0 { reply.size(0) } else { reply.data(&[]) }
+    }
+
+    fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        count(&self.state.operations.xattr);
+        if name != lease::NAME {
+            return reply.error(errno::NOT_SUPPORTED);
+        }
+        lease::set(&self.state, number, b"none", reply);
+    }
+
+    fn access(&self, _request: &Request, _number: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        // Asked only of mounts without default_permissions, which ours never are.
+        count(&self.state.operations.other);
+        reply.error(errno::KERNEL_DOES_IT);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        count(&self.state.operations.setattr);
+        files::fallocate(&self.state, handle, offset, length, mode, reply);
+    }
+}

@@ -1,0 +1,316 @@
+//! What the kernel knows of a volume: numbers of files, and how to come to them by name.
+//!
+//! FUSE speaks of files by number, a volume by path and by id. A number is the id where that is possible, so that it is the same after
+//! the kernel forgot the file, or the mount was made anew (`git`, `find` and `tar` look at numbers). A file that was made here and is not on the
+//! server yet has no id: it gets a number of a range that no id lies in, and keeps it while it is known. Each file has one name, the
+//! one by which it was last found, and a folder above; a file that was removed while it is open has none.
+//!
+//! Pure: no call, no time. Ids and names come from a server, so nothing here trusts that they form a tree.
+
+use std::collections::HashMap;
+
+use fuser::INodeNo;
+use stream::{FileInfo, FileKind, Handle, Seen};
+
+/// Number and id of the top folder.
+pub(super) const TOP: u64 = 1;
+
+/// Numbers for files without an id begin here. Ids below are counted from 1 and never come so far; ids with the highest bit follow from
+/// what the file is on the server's disk.
+const PROVISIONAL: u64 = 1 << 62;
+
+/// Longest path of a volume, bytes.
+const PATH_BYTES_MAX: usize = 4000;
+
+/// The file has no name any more, or none that a server takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Nameless;
+
+/// One file that the kernel knows.
+#[derive(Debug)]
+struct Node {
+    /// The folder that it lies in, and its name there.
+    name: Option<(u64, Box<[u8]>)>,
+    /// Id on the server; 0 as long as it has none.
+    file: u64,
+    kind: FileKind,
+    /// How often the kernel was told of it, less what it forgot.
+    lookups: u64,
+    /// Nodes that have this one as their folder.
+    children: u32,
+    /// Open handles, the oldest first.
+    handles: Vec<Handle>,
+    /// What the kernel was told last: version and size.
+    told: Option<(Seen, u64)>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Inodes {
+    nodes: HashMap<u64, Node>,
+    by_file: HashMap<u64, u64>,
+    by_name: HashMap<(u64, Box<[u8]>), u64>,
+    /// The next provisional number.
+    next: u64,
+}
+
+impl Inodes {
+    /// Knows the top folder, for ever.
+    pub fn new() -> Inodes {
+        let top = Node {
+            name: None,
+            file: TOP,
+            kind: FileKind::Folder,
+            lookups: 1,
+            children: 0,
+            handles: Vec::new(),
+            told: None,
+        };
+        let nodes = HashMap::from([(TOP, top)]);
+        Inodes { nodes, by_file: HashMap::new(), by_name: HashMap::new(), next: PROVISIONAL }
+    }
+
+    /// The file that a name stands for now; the kernel will be told of it once.
+    pub fn found(&mut self, folder: u64, name: &[u8], info: &FileInfo) -> INodeNo {
+        let number = self.number_of(folder, name, info);
+        self.put_name(number, folder, name);
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.lookups += 1;
+            node.told = Some((info.seen, info.size));
+        }
+        INodeNo(number)
+    }
+
+    /// The number of a file of that name, without telling the kernel: what a plain listing shows.
+    pub fn peek(&self, folder: u64, name: &[u8], info: &FileInfo) -> INodeNo {
+        let known = self.by_file.get(&info.seen.file).or_else(|| self.by_name.get(&(folder, name.into())));
+        match known {
+            Some(number) => INodeNo(*number),
+            None if is_number(info.seen.file) => INodeNo(info.seen.file),
+            // It gets one when it is looked at. 0 would mean that there is no entry.
+            None => INodeNo(PROVISIONAL),
+        }
+    }
+
+    fn number_of(&mut self, folder: u64, name: &[u8], info: &FileInfo) -> u64 {
+        let id = info.seen.file;
+        let fits = |node: &Node| node.kind == info.kind && (node.file == id || node.file == 0);
+        if let Some(number) = self.by_name.get(&(folder, name.into())).copied()
+            && let Some(node) = self.nodes.get_mut(&number).filter(|node| fits(node))
+        {
+            if node.file == 0 && id != 0 {
+                // It is on the server now.
+                node.file = id;
+                self.by_file.insert(id, number);
+            }
+            return number;
+        }
+        if let Some(number) = self.by_file.get(&id).copied()
+            && self.nodes.get(&number).is_some_and(|node| node.kind == info.kind)
+        {
+            return number;
+        }
+        let number = if is_number(id) && !self.nodes.contains_key(&id) {
+            id
+        } else {
+            self.next += 1;
+            self.next
+        };
+        let node =
+            Node { name: None, file: id, kind: info.kind, lookups: 0, children: 0, handles: Vec::new(), told: None };
+        self.nodes.insert(number, node);
+        if id != 0 {
+            self.by_file.insert(id, number);
+        }
+        number
+    }
+
+    /// Gives a file its name, which whoever had it loses.
+    fn put_name(&mut self, number: u64, folder: u64, name: &[u8]) {
+        let key: (u64, Box<[u8]>) = (folder, name.into());
+        if self.by_name.get(&key) == Some(&number) {
+            return;
+        }
+        self.take_name(number);
+        // A server may say that a folder lies in itself, or below. It has no path then.
+        if !self.nodes.contains_key(&folder) || self.is_below(folder, number) {
+            return;
+        }
+        if let Some(before) = self.by_name.insert(key.clone(), number)
+            && let Some(node) = self.nodes.get_mut(&before)
+        {
+            node.name = None;
+            self.lose_child(folder);
+            self.drop_if_unused(before);
+        }
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.name = Some(key);
+        }
+        if let Some(node) = self.nodes.get_mut(&folder) {
+            node.children += 1;
+        }
+    }
+
+    /// Whether a folder is this one, or lies in it. Names form trees, so going up ends.
+    fn is_below(&self, mut folder: u64, above: u64) -> bool {
+        while folder != above {
+            match self.nodes.get(&folder).and_then(|node| node.name.as_ref()) {
+                Some((next, _)) => folder = *next,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn take_name(&mut self, number: u64) {
+        let Some(key) = self.nodes.get_mut(&number).and_then(|node| node.name.take()) else { return };
+        let folder = key.0;
+        if self.by_name.get(&key) == Some(&number) {
+            self.by_name.remove(&key);
+        }
+        self.lose_child(folder);
+    }
+
+    fn lose_child(&mut self, folder: u64) {
+        if let Some(node) = self.nodes.get_mut(&folder) {
+            node.children -= 1;
+            self.drop_if_unused(folder);
+        }
+    }
+
+    /// A name is gone; its file is known on while it is open.
+    pub fn removed(&mut self, folder: u64, name: &[u8]) {
+        if let Some(number) = self.by_name.get(&(folder, name.into())).copied() {
+            self.take_name(number);
+            self.drop_if_unused(number);
+        }
+    }
+
+    /// A file has another name now; what had it before has none.
+    pub fn renamed(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) {
+        let Some(number) = self.by_name.get(&(from.0, from.1.into())).copied() else {
+            // Nobody knows the file, but there is another one of that name now.
+            return self.removed(to.0, to.1);
+        };
+        self.put_name(number, to.0, to.1);
+    }
+
+    /// The kernel dropped what it was told so often.
+    pub fn forget(&mut self, number: INodeNo, lookups: u64) {
+        if let Some(node) = self.nodes.get_mut(&number.0).filter(|_| number.0 != TOP) {
+            node.lookups = node.lookups.saturating_sub(lookups);
+            self.drop_if_unused(number.0);
+        }
+    }
+
+    fn drop_if_unused(&mut self, number: u64) {
+        let unused = |node: &Node| node.lookups == 0 && node.children == 0 && node.handles.is_empty();
+        if number == TOP || !self.nodes.get(&number).is_some_and(unused) {
+            return;
+        }
+        self.take_name(number);
+        if let Some(node) = self.nodes.remove(&number)
+            && self.by_file.get(&node.file) == Some(&number)
+        {
+            self.by_file.remove(&node.file);
+        }
+    }
+
+    /// The path of a file: names joined by `/`, empty for the top folder.
+    ///
+    /// # Errors
+    /// [`Nameless`]: removed, unknown, or too long.
+    pub fn path(&self, number: INodeNo) -> Result<Vec<u8>, Nameless> {
+        let (mut names, mut bytes, mut at) = (Vec::new(), 0, number.0);
+        while at != TOP {
+            let (folder, name) = self.nodes.get(&at).and_then(|node| node.name.as_ref()).ok_or(Nameless)?;
+            bytes += name.len() + 1;
+            if bytes > PATH_BYTES_MAX + 1 {
+                return Err(Nameless);
+            }
+            names.push(&name[..]);
+            at = *folder;
+        }
+        names.reverse();
+        Ok(names.join(&b'/'))
+    }
+
+    /// The path of a name in a folder.
+    ///
+    /// # Errors
+    /// As [`Inodes::path`].
+    pub fn path_in(&self, folder: INodeNo, name: &[u8]) -> Result<Vec<u8>, Nameless> {
+        let mut path = self.path(folder)?;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        Ok(path)
+    }
+
+    /// The folder that a folder lies in; the top folder lies in itself.
+    pub fn folder_of(&self, number: INodeNo) -> INodeNo {
+        let above = self.nodes.get(&number.0).and_then(|node| node.name.as_ref()).map(|(folder, _)| *folder);
+        INodeNo(above.unwrap_or(TOP))
+    }
+
+    /// Whether the file at a path that was asked by number is still the one that the number stands for. A file that had no id gets it.
+    pub fn is_same(&mut self, number: INodeNo, info: &FileInfo) -> bool {
+        let Some(node) = self.nodes.get_mut(&number.0) else { return false };
+        if number.0 == TOP {
+            return info.kind == FileKind::Folder;
+        }
+        if node.file == 0 && info.seen.file != 0 && !self.by_file.contains_key(&info.seen.file) {
+            node.file = info.seen.file;
+            self.by_file.insert(node.file, number.0);
+        }
+        let node = &self.nodes[&number.0];
+        node.kind == info.kind && (info.seen.file == 0 || node.file == info.seen.file)
+    }
+
+    /// The kernel will be told of these attributes.
+    pub fn tell(&mut self, number: INodeNo, info: &FileInfo) {
+        if let Some(node) = self.nodes.get_mut(&number.0) {
+            node.told = Some((info.seen, info.size));
+        }
+    }
+
+    /// Whether the kernel was told something else than this.
+    pub fn differs(&self, number: INodeNo, info: &FileInfo) -> bool {
+        self.nodes.get(&number.0).is_none_or(|node| node.told != Some((info.seen, info.size)))
+    }
+
+    /// A handle was opened.
+    pub fn opened(&mut self, number: INodeNo, handle: Handle) {
+        if let Some(node) = self.nodes.get_mut(&number.0) {
+            node.handles.push(handle);
+        }
+    }
+
+    /// It was closed.
+    pub fn closed(&mut self, number: INodeNo, handle: Handle) {
+        if let Some(node) = self.nodes.get_mut(&number.0) {
+            node.handles.retain(|open| *open != handle);
+            self.drop_if_unused(number.0);
+        }
+    }
+
+    /// Some open handle of a file.
+    pub fn handle(&self, number: INodeNo) -> Option<Handle> {
+        self.nodes.get(&number.0)?.handles.first().copied()
+    }
+
+    /// Files that are known, the top folder among them.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.nodes.len()
+    }
+}
+
+/// Whether an id can be a number for the kernel.
+fn is_number(id: u64) -> bool {
+    id > TOP && (id < PROVISIONAL || id >> 63 == 1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! Leases as an extended attribute: `user.runnel.lease` is "exclusive 60", "shared 60" (seconds) or "none".
+//!
+//! Setting it takes or renews the lease for this device; reading it tells which one this mount took and how many seconds it still
+//! holds. It is not listed, so that programs that copy attributes do not copy it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fuser::{INodeNo, ReplyEmpty};
+use stream::{Done, LeaseKind};
+
+use super::state::State;
+use crate::errno;
+
+/// Name of the attribute.
+pub(super) const NAME: &str = "user.runnel.lease";
+
+/// Longest lease that can be asked for; the server may give a shorter one.
+const SECONDS_MAX: u64 = 24 * 3600;
+
+/// Leases remembered; those that ended go first.
+const LEASES_MAX: usize = 4096;
+
+/// What the attribute's value asks for: a kind and how long, or to give the lease back. `None` for what makes no sense.
+pub(super) fn parse(value: &[u8]) -> Option<Option<(LeaseKind, Duration)>> {
+    let text = std::str::from_utf8(value).ok()?.trim_end_matches(['\0', '\n']);
+    if text == "none" {
+        return Some(None);
+    }
+    let (kind, seconds) = text.split_once(' ')?;
+    let kind = match kind {
+        "exclusive" => LeaseKind::Exclusive,
+        "shared" => LeaseKind::Shared,
+        _ => return None,
+    };
+    let seconds = seconds.parse::<u64>().ok().filter(|seconds| (1..=SECONDS_MAX).contains(seconds))?;
+    Some(Some((kind, Duration::from_secs(seconds))))
+}
+
+/// The leases that this mount took, by inode number.
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    held: HashMap<u64, (LeaseKind, Instant)>,
+}
+
+impl Leases {
+    /// A lease was given, or given back.
+    pub fn put(&mut self, inode: u64, kind: Option<LeaseKind>, until: Instant, now: Instant) {
+        if self.held.len() >= LEASES_MAX {
+            self.held.retain(|_, (_, until)| *until > now);
+        }
+        match kind {
+            Some(kind) if self.held.len() < LEASES_MAX => drop(self.held.insert(inode, (kind, until))),
+            _ => drop(self.held.remove(&inode)),
+        }
+    }
+
+    /// The attribute's value.
+    pub fn value(&self, inode: u64, now: Instant) -> String {
+        let held = self.held.get(&inode).filter(|(_, until)| *until > now);
+        let Some((kind, until)) = held else { return "none".into() };
+        let kind = match kind {
+            LeaseKind::Exclusive => "exclusive",
+            LeaseKind::Shared => "shared",
+        };
+        format!("{kind} {}", until.duration_since(now).as_secs())
+    }
+}
+
+/// The attribute was set: takes, renews or gives back the lease.
+pub(super) fn set(state: &Arc<State>, number: INodeNo, value: &[u8], reply: ReplyEmpty) {
+    let Some(wanted) = parse(value) else { return reply.error(errno::INVALID) };
+    let of = match state.file(number, None) {
+        Ok(of) => of,
+        Err(error) => return reply.error(error),
+    };
+    let (kind, duration) = wanted.map_or((None, Duration::ZERO), |(kind, duration)| (Some(kind), duration));
+    let (holding, asked) = (state.clone(), Instant::now());
+    let done: Done<Duration> = Box::new(move |leased| match leased {
+        Ok(duration) => {
+            // Counted from before it was asked for, so that it is never thought to hold when it does not.
+            holding.leases().put(number.0, kind, asked + duration, Instant::now());
+            reply.ok();
+        }
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.lease(of, kind, duration, done);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked() {
+        assert_eq!(parse(b"none"), Some(None));
+        assert_eq!(parse(b"exclusive 60\n"), Some(Some((LeaseKind::Exclusive, Duration::from_secs(60)))));
+        assert_eq!(parse(b"shared 1"), Some(Some((LeaseKind::Shared, Duration::from_secs(1)))));
+        for wrong in [&b""[..], b"shared", b"shared 0", b"shared 86401", b"both 3", b"exclusive -1", b"\xff 3"] {
+            assert_eq!(parse(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_held_is_told_until_it_ends() {
+        let (mut leases, now) = (Leases::default(), Instant::now());
+        leases.put(7, Some(LeaseKind::Shared), now + Duration::from_secs(60), now);
+        assert_eq!(leases.value(7, now + Duration::from_secs(18)), "shared 42");
+        assert_eq!(leases.value(7, now + Duration::from_secs(60)), "none");
+        assert_eq!(leases.value(8, now), "none");
+        leases.put(7, None, now, now);
+        assert_eq!(leases.value(7, now), "none");
+    }
+}

@@ -1,0 +1,285 @@
+//! Volumes as file systems: files on a server that are read block by block and written back, for any program.
+//!
+//! `stream` keeps the blocks, the unsent changes and the connection; here is what FUSE needs beside it. Bottom up: `inodes` (numbers and
+//! names; pure), `attributes`, `state` (what operations share), `names`, `files` and `lease` (the operations), `filesystem` (what fuser
+//! calls), and in this file one live mount and its end. docs/volumes.md says what holds for programs.
+//!
+//! Ending: what is unsent gets some seconds to reach the server. What does not stays in the outbox or, without one, is lost, and the
+//! [`Farewell`] says so.
+
+mod attributes;
+mod files;
+mod filesystem;
+mod inodes;
+mod lease;
+mod names;
+mod state;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use stream::{Lost, RemoteVolume};
+
+use self::filesystem::VolumeFilesystem;
+use self::state::{Settings, State};
+use crate::control::{Controlled, MountStatus, Server};
+use crate::counters::{FuseCounters, Operations};
+use crate::device::Access;
+use crate::hint::HintedFile;
+use crate::served::{Ending, Made, Served, Stop, wait_any};
+use crate::{MountError, mountpoint};
+
+/// How long unsent changes may take to reach the server when the mount ends: once while it is still served, and once after.
+const SYNC_WAIT: Duration = Duration::from_secs(5);
+
+/// How long programs may take to let go of a mount that was detached, before whoever asked is told that it is in use.
+const LEAVE_WAIT: Duration = Duration::from_secs(2);
+
+/// How to mount a volume.
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    /// Short name, shown in the mount table as `runnel#name`.
+    pub name: String,
+    /// What is mounted, as the user gave it; shown by `runnel status`.
+    pub target: String,
+    /// Refuse all changes, also if the volume takes them.
+    pub read_only: bool,
+    /// Whether users other than the one who mounts may use it.
+    pub allow_other: bool,
+    /// Whose files they all are: user and group; those of this process by default.
+    pub owner: Option<(u32, u32)>,
+    /// Serving threads, 1 to 8.
+    pub threads: usize,
+    /// How long the kernel believes names and attributes. The volume believes the server for a time of its own
+    /// (`stream::Options::names_ttl`); a change of another device is seen after both at the latest.
+    pub names_ttl: Duration,
+    /// Reads and writes go past the page cache, each with its exact range.
+    pub direct: bool,
+    /// Bytes the kernel may read ahead by itself when a file is read from its start to its end.
+    pub readahead_bytes: u32,
+    /// Whether `runnel status` shows this mount.
+    pub control: bool,
+    /// Whether `fusermount3` may be used when the system call is not allowed.
+    pub helper: bool,
+}
+
+impl Default for VolumeOptions {
+    fn default() -> VolumeOptions {
+        VolumeOptions {
+            name: "volume".into(),
+            target: String::new(),
+            read_only: false,
+            allow_other: false,
+            owner: None,
+            threads: 2,
+            names_ttl: Duration::from_millis(500),
+            direct: false,
+            readahead_bytes: units::PAGE_BYTES as u32,
+            control: true,
+            helper: true,
+        }
+    }
+}
+
+/// What became of the changes that were made through a mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Farewell {
+    /// Programs still use the mount: it ends with the last of them, and what they write until then still counts.
+    pub in_use: bool,
+    /// Transactions that are not on the server yet; they lie in the outbox, and are sent when the volume is mounted with it again.
+    pub unsent_transactions: u64,
+    /// Their bytes.
+    pub unsent_bytes: u64,
+    /// Changes that the server refused, or that could not be kept.
+    pub lost: Vec<Lost>,
+}
+
+/// A live mount of a volume. Dropping it unmounts.
+pub struct VolumeMount {
+    shared: Arc<Shared>,
+    /// Answers `runnel status`; `None` if not wanted.
+    _control: Option<Server>,
+}
+
+struct Shared {
+    volume: Arc<RemoteVolume>,
+    options: VolumeOptions,
+    served: Arc<Served>,
+    operations: Arc<Operations>,
+    farewell: Mutex<Option<Farewell>>,
+}
+
+impl VolumeMount {
+    /// Mounts a volume on `mountpoint` and serves it from threads of its own. Ending the mount shuts the volume down.
+    ///
+    /// # Errors
+    /// The mount point is missing, no directory, in use or stale; FUSE cannot be used.
+    pub fn start(
+        volume: Arc<RemoteVolume>,
+        mountpoint: &Path,
+        options: VolumeOptions,
+    ) -> Result<VolumeMount, MountError> {
+        let mountpoint = mountpoint::validate(mountpoint)?;
+        let operations = Arc::new(Operations::default());
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let settings = Settings {
+            ttl: options.names_ttl,
+            owner: options.owner.unwrap_or(own),
+            direct: options.direct,
+            readahead_bytes: options.readahead_bytes,
+        };
+        let state = State::new(volume.clone(), settings, operations.clone());
+        let access = Access {
+            name: &options.name,
+            is_read_only: options.read_only || !volume.info().writable,
+            allow_other: options.allow_other,
+            allow_suid: false,
+            allow_devices: false,
+            helper: options.helper,
+        };
+        let made = Made::new(VolumeFilesystem::new(state.clone()), &mountpoint, &access, options.threads)?;
+        state.attach(made.connection.clone());
+        let closed = volume.clone();
+        let served = made.serve(Box::new(move |ending| {
+            if ending == Ending::Forced {
+                // What it cannot keep is in its status.
+                drop(closed.shutdown());
+            }
+        }))?;
+        let shared = Arc::new(Shared { volume, options, served, operations, farewell: Mutex::new(None) });
+        let mut mounted = VolumeMount { shared, _control: None };
+        if mounted.shared.options.control {
+            mounted._control = Some(Server::start(mounted.shared.clone())?);
+        }
+        Ok(mounted)
+    }
+
+    /// The mount point, absolute.
+    pub fn mountpoint(&self) -> &Path {
+        &self.shared.served.place
+    }
+
+    /// What `runnel status` shows.
+    pub fn status(&self) -> MountStatus {
+        self.shared.status()
+    }
+
+    /// FUSE requests so far.
+    pub fn fuse_counters(&self) -> FuseCounters {
+        self.shared.operations.read()
+    }
+
+    /// Waits until the mount is gone: somebody unmounted it and its last user ended.
+    ///
+    /// # Errors
+    /// The serving loops failed; the mount has been aborted then.
+    pub fn wait(&self) -> Result<Farewell, MountError> {
+        let served = self.shared.served.wait();
+        let farewell = self.shared.finish();
+        served.map(|()| farewell)
+    }
+
+    /// Waits like [`VolumeMount::wait`], and unmounts when one of the signals comes.
+    ///
+    /// # Errors
+    /// Those of [`VolumeMount::wait`] and [`VolumeMount::unmount`].
+    pub fn wait_or_stop(&self, stop: &Stop) -> Result<Farewell, MountError> {
+        if wait_any(&[&self.shared.served], stop) { self.wait() } else { self.unmount() }
+    }
+
+    /// Unmounts now, also under running programs: their waiting calls fail. Ends within seventeen seconds, and at once if
+    /// nothing is unsent.
+    ///
+    /// # Errors
+    /// Even aborting the connection did not end the serving loops; they end with the process.
+    pub fn unmount(&self) -> Result<Farewell, MountError> {
+        // If the mount is in use, this is the last chance of what was written so far.
+        self.shared.sync();
+        let ended = self.shared.served.unmount();
+        let farewell = self.shared.finish();
+        ended.map(|()| farewell)
+    }
+}
+
+impl Drop for VolumeMount {
+    fn drop(&mut self) {
+        // Whoever wants the error or the farewell calls `unmount`.
+        let _ = self.unmount();
+    }
+}
+
+impl Shared {
+    /// Brings what is unsent to the server, in bounded time. What fails is in the volume's status.
+    fn sync(&self) {
+        let status = self.volume.status();
+        if status.unsent_bytes > 0 || status.unsent_transactions > 0 {
+            let _ = self.volume.wait(SYNC_WAIT, |volume, done| volume.sync_all(done));
+        }
+    }
+
+    /// Ends the volume, once nobody uses the mount any more; later calls tell the same.
+    fn finish(&self) -> Farewell {
+        let mut farewell = self.farewell.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(farewell) = farewell.as_ref() {
+            return farewell.clone();
+        }
+        self.sync();
+        let not_kept = self.volume.shutdown();
+        let mut said = self.so_far(false);
+        for lost in not_kept {
+            if !said.lost.contains(&lost) {
+                said.lost.push(lost);
+            }
+        }
+        farewell.insert(said).clone()
+    }
+
+    fn so_far(&self, in_use: bool) -> Farewell {
+        let status = self.volume.status();
+        Farewell {
+            in_use,
+            unsent_transactions: if in_use { status.unsent_transactions } else { status.stored_transactions },
+            unsent_bytes: status.unsent_bytes,
+            lost: status.lost,
+        }
+    }
+}
+
+impl Controlled for Shared {
+    fn status(&self) -> MountStatus {
+        MountStatus {
+            mountpoint: self.served.place.clone(),
+            target: self.options.target.clone(),
+            name: self.options.name.clone(),
+            image: format!("{:032x}", self.volume.info().id),
+            pid: std::process::id(),
+            overlay: None,
+            session: client::Counters::default(),
+            fuse: self.operations.read(),
+            device: Some(self.served.device),
+            volume: Some(self.volume.status()),
+        }
+    }
+
+    fn hint(&self, _files: &[HintedFile]) -> Result<usize, String> {
+        Err("this is a mount of a volume, which takes no hints".into())
+    }
+
+    fn detach(&self) -> Result<Farewell, MountError> {
+        self.sync();
+        mountpoint::detach(&self.served.place)?;
+        if self.served.wait_ended(LEAVE_WAIT) { Ok(self.finish()) } else { Ok(self.so_far(true)) }
+    }
+}
+
+/// A volume for a program: where it appears, and how it is mounted.
+#[derive(Clone, Debug)]
+pub struct Data {
+    /// Path inside the program's name space.
+    pub inside: PathBuf,
+    /// How to mount.
+    pub options: VolumeOptions,
+}

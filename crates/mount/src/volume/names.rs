@@ -1,0 +1,220 @@
+//! Names of a mounted volume: found, listed, made, changed and removed.
+//!
+//! Each change goes to the server at once and is answered when the server has it. What other devices change is seen when the time for
+//! which names are believed is over, except that opening a file always asks.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use fuser::{
+    FileHandle, FileType, INodeNo, RenameFlags, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    Request,
+};
+use stream::{Done, ErrorKind, FileInfo, OpenHow, Opened};
+
+use super::attributes::file_type;
+use super::state::{GENERATION, State, reply_empty};
+use crate::errno;
+
+/// Longest name of a directory entry in Linux, and in a volume.
+pub(super) const NAME_BYTES_MAX: usize = 255;
+
+/// The bits of a mode that say what kind of file is to be made, and a regular file among them.
+const KIND_BITS: u32 = 0o170_000;
+const REGULAR: u32 = 0o100_000;
+
+/// Takes a path from the table, or answers that there is none.
+macro_rules! path_or_reply {
+    ($path:expr, $reply:ident) => {
+        match $path {
+            Ok(path) => path,
+            Err(error) => return $reply.error(error),
+        }
+    };
+}
+pub(super) use path_or_reply;
+
+pub(super) fn lookup(state: &Arc<State>, folder: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    let name = name.as_bytes();
+    if name.len() > NAME_BYTES_MAX {
+        return reply.error(errno::NAME_TOO_LONG);
+    }
+    let path = path_or_reply!(state.path_in(folder, name), reply);
+    let (looking, name) = (state.clone(), name.to_vec());
+    let done: Done<FileInfo> = Box::new(move |found| match found {
+        Ok(info) => looking.reply_entry(folder, &name, &info, reply),
+        Err(error) => {
+            if error.kind() == ErrorKind::NotFound {
+                looking.inodes().removed(folder.0, &name);
+            }
+            reply.error(errno::of_stream(&error));
+        }
+    });
+    state.volume.stat(&path[..], done);
+}
+
+pub(super) fn readlink(state: &Arc<State>, number: INodeNo, reply: ReplyData) {
+    let path = path_or_reply!(state.path(number), reply);
+    let done: Done<bytes::Bytes> = Box::new(move |target| match target {
+        Ok(target) => reply.data(&target),
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.read_link(&path, done);
+}
+
+pub(super) fn mkdir(state: &Arc<State>, folder: INodeNo, name: &OsStr, mode: u32, reply: ReplyEntry) {
+    let name = name.as_bytes().to_vec();
+    let path = path_or_reply!(state.path_in(folder, &name), reply);
+    let (making, made) = (state.clone(), path.clone());
+    let done: Done<()> = Box::new(move |done| match done {
+        Ok(()) => making.look(folder, name, made, reply),
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.make_folder(&path, (mode & 0o7777) as u16, done);
+}
+
+/// Only regular files; a volume has no devices, pipes and sockets.
+pub(super) fn mknod(
+    state: &Arc<State>,
+    request: &Request,
+    folder: INodeNo,
+    name: &OsStr,
+    mode: u32,
+    reply: ReplyEntry,
+) {
+    if !matches!(mode & KIND_BITS, 0 | REGULAR) {
+        return reply.error(errno::NOT_ALLOWED);
+    }
+    let name = name.as_bytes().to_vec();
+    let path = path_or_reply!(state.path_in(folder, &name), reply);
+    let how = OpenHow { write: true, create: Some((mode & 0o7777) as u16), exclusive: true, ..OpenHow::default() };
+    let making = state.clone();
+    let done: Done<Opened> = Box::new(move |made| match made {
+        Ok(opened) => {
+            let volume = making.volume.clone();
+            let closed: Done<()> = Box::new(move |closed| match closed {
+                Ok(()) => making.reply_entry(folder, &name, &opened.info, reply),
+                Err(error) => reply.error(errno::of_stream(&error)),
+            });
+            volume.close(opened.handle, closed);
+        }
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.open_file(&path, how, state.token(request), done);
+}
+
+pub(super) fn unlink(state: &Arc<State>, folder: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    let name = name.as_bytes().to_vec();
+    let path = path_or_reply!(state.path_in(folder, &name), reply);
+    state.volume.remove(&path, removed(state, folder, name, reply));
+}
+
+pub(super) fn rmdir(state: &Arc<State>, folder: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    let name = name.as_bytes().to_vec();
+    let path = path_or_reply!(state.path_in(folder, &name), reply);
+    state.volume.remove_folder(&path, removed(state, folder, name, reply));
+}
+
+fn removed(state: &Arc<State>, folder: INodeNo, name: Vec<u8>, reply: ReplyEmpty) -> Done<()> {
+    let (removing, answer) = (state.clone(), reply_empty(reply));
+    Box::new(move |done| {
+        if done.is_ok() {
+            removing.inodes().removed(folder.0, &name);
+        }
+        answer(done);
+    })
+}
+
+pub(super) fn rename(
+    state: &Arc<State>,
+    from: (INodeNo, &OsStr),
+    to: (INodeNo, &OsStr),
+    flags: RenameFlags,
+    reply: ReplyEmpty,
+) {
+    if !(flags & !RenameFlags::RENAME_NOREPLACE).is_empty() {
+        return reply.error(errno::INVALID);
+    }
+    let (old_name, new_name) = (from.1.as_bytes().to_vec(), to.1.as_bytes().to_vec());
+    if new_name.len() > NAME_BYTES_MAX {
+        return reply.error(errno::NAME_TOO_LONG);
+    }
+    let old = path_or_reply!(state.path_in(from.0, &old_name), reply);
+    let new = path_or_reply!(state.path_in(to.0, &new_name), reply);
+    let (renaming, answer) = (state.clone(), reply_empty(reply));
+    let (from, to) = (from.0.0, to.0.0);
+    let done: Done<()> = Box::new(move |done| {
+        if done.is_ok() {
+            renaming.inodes().renamed((from, &old_name), (to, &new_name));
+        }
+        answer(done);
+    });
+    state.volume.rename(&old, &new, !flags.contains(RenameFlags::RENAME_NOREPLACE), done);
+}
+
+pub(super) fn readdir(state: &Arc<State>, folder: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    let listing = state.clone();
+    state.listing(folder, handle, offset, move |listed| {
+        let entries = match listed {
+            Ok(entries) => entries,
+            Err(error) => return reply.error(error),
+        };
+        let inodes = listing.inodes();
+        let dots = [(folder, "."), (inodes.folder_of(folder), "..")];
+        for (position, (number, name)) in (0u64..).zip(dots).skip_while(|(position, _)| *position < offset) {
+            if reply.add(number, position + 1, FileType::Directory, name) {
+                return reply.ok();
+            }
+        }
+        let skipped = usize::try_from(offset.saturating_sub(2)).unwrap_or(usize::MAX);
+        for (index, entry) in entries.iter().enumerate().skip(skipped) {
+            let number = inodes.peek(folder.0, &entry.name, &entry.info);
+            let name = OsStr::from_bytes(&entry.name);
+            if reply.add(number, index as u64 + 3, file_type(entry.info.kind), name) {
+                break;
+            }
+        }
+        reply.ok();
+    });
+}
+
+/// The same with attributes: the kernel counts each entry as looked up.
+pub(super) fn readdirplus(
+    state: &Arc<State>,
+    folder: INodeNo,
+    handle: FileHandle,
+    offset: u64,
+    mut reply: ReplyDirectoryPlus,
+) {
+    let listing = state.clone();
+    state.listing(folder, handle, offset, move |listed| {
+        let entries = match listed {
+            Ok(entries) => entries,
+            Err(error) => return reply.error(error),
+        };
+        let ttl = listing.settings.ttl;
+        let mut inodes = listing.inodes();
+        let dots = [(folder, "."), (inodes.folder_of(folder), "..")];
+        for (position, (number, name)) in (0u64..).zip(dots).skip_while(|(position, _)| *position < offset) {
+            // The kernel takes the name and the kind of these two, and nothing else.
+            let info = FileInfo { kind: stream::FileKind::Folder, mode: 0o755, ..FileInfo::default() };
+            if reply.add(number, position + 1, name, &ttl, &listing.attributes(number, &info), GENERATION) {
+                return reply.ok();
+            }
+        }
+        let skipped = usize::try_from(offset.saturating_sub(2)).unwrap_or(usize::MAX);
+        for (index, entry) in entries.iter().enumerate().skip(skipped) {
+            let number = inodes.found(folder.0, &entry.name, &entry.info);
+            let attributes = listing.attributes(number, &entry.info);
+            let name = OsStr::from_bytes(&entry.name);
+            if reply.add(number, index as u64 + 3, name, &ttl, &attributes, GENERATION) {
+                // There was no room for it.
+                inodes.forget(number, 1);
+                break;
+            }
+        }
+        drop(inodes);
+        reply.ok();
+    });
+}

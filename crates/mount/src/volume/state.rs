@@ -1,0 +1,223 @@
+//! What all operations on a mounted volume share, and the steps that many of them take.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use fuser::{Errno, FileAttr, FileHandle, Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, Request};
+use stream::{Done, FileInfo, FileRef, FolderEntry, Handle, RemoteVolume, StreamError};
+use units::Token;
+
+use super::attributes::attributes;
+use super::inodes::{Inodes, Nameless};
+use super::lease::Leases;
+use crate::connection::Connection;
+use crate::counters::Operations;
+use crate::errno;
+use crate::process::Processes;
+
+/// Generation of all inodes: a number is never used for another file while the mount lives.
+pub(super) const GENERATION: Generation = Generation(0);
+
+/// What the mount decides about the file system.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// How long the kernel believes names and attributes.
+    pub ttl: Duration,
+    /// Whose files they all are.
+    pub owner: (u32, u32),
+    /// Reads and writes go past the page cache.
+    pub direct: bool,
+    /// Bytes the kernel may read ahead by itself.
+    pub readahead_bytes: u32,
+}
+
+/// A listing that a program goes through; `None` before the first look.
+type Listing = Option<Arc<Vec<FolderEntry>>>;
+
+/// The state of one mounted volume.
+pub(super) struct State {
+    pub volume: Arc<RemoteVolume>,
+    pub settings: Settings,
+    pub operations: Arc<Operations>,
+    inodes: Mutex<Inodes>,
+    /// Open handles that may write.
+    writers: Mutex<HashSet<Handle>>,
+    folders: Mutex<HashMap<u64, Listing>>,
+    next_folder: AtomicU64,
+    leases: Mutex<Leases>,
+    processes: Processes,
+    /// The way to the kernel's caches; set once the mount is made.
+    connection: OnceLock<Arc<Connection>>,
+}
+
+impl State {
+    pub fn new(volume: Arc<RemoteVolume>, settings: Settings, operations: Arc<Operations>) -> Arc<State> {
+        let processes = Processes::new(|_token| {});
+        Arc::new(State {
+            volume,
+            settings,
+            operations,
+            inodes: Mutex::new(Inodes::new()),
+            writers: Mutex::default(),
+            folders: Mutex::default(),
+            next_folder: AtomicU64::new(1),
+            leases: Mutex::default(),
+            processes,
+            connection: OnceLock::new(),
+        })
+    }
+
+    /// From now on the kernel can be told that what it knows is old.
+    pub fn attach(&self, connection: Arc<Connection>) {
+        // Called once, by the one who made the mount.
+        let _ = self.connection.set(connection);
+    }
+
+    pub fn inodes(&self) -> MutexGuard<'_, Inodes> {
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn writers(&self) -> MutexGuard<'_, HashSet<Handle>> {
+        self.writers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn leases(&self) -> MutexGuard<'_, Leases> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn folders(&self) -> MutexGuard<'_, HashMap<u64, Listing>> {
+        self.folders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The token of the program that asks.
+    pub fn token(&self, request: &Request) -> Token {
+        self.processes.token(request.pid())
+    }
+
+    pub fn path(&self, number: INodeNo) -> Result<Vec<u8>, Errno> {
+        self.inodes().path(number).map_err(|Nameless| errno::STALE)
+    }
+
+    pub fn path_in(&self, folder: INodeNo, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.inodes().path_in(folder, name).map_err(|Nameless| errno::STALE)
+    }
+
+    /// A file as the volume is asked for it: by the handle that the kernel names, by its path, or by any handle if it has none.
+    pub fn file(&self, number: INodeNo, handle: Option<FileHandle>) -> Result<FileRef, Errno> {
+        if let Some(handle) = handle {
+            return Ok(FileRef::Handle(Handle(handle.0)));
+        }
+        let inodes = self.inodes();
+        match inodes.path(number) {
+            Ok(path) => Ok(FileRef::Path(path)),
+            Err(Nameless) => inodes.handle(number).map(FileRef::Handle).ok_or(errno::STALE),
+        }
+    }
+
+    pub fn attributes(&self, number: INodeNo, info: &FileInfo) -> FileAttr {
+        attributes(number, info, self.settings.owner, self.volume.info().block_bytes)
+    }
+
+    /// Answers with a name that was found; the kernel counts it.
+    pub fn reply_entry(&self, folder: INodeNo, name: &[u8], info: &FileInfo, reply: ReplyEntry) {
+        let number = self.inodes().found(folder.0, name, info);
+        reply.entry(&self.settings.ttl, &self.attributes(number, info), GENERATION);
+    }
+
+    /// Looks at a path and answers with what is there.
+    pub fn look(self: &Arc<Self>, folder: INodeNo, name: Vec<u8>, path: Vec<u8>, reply: ReplyEntry) {
+        let state = self.clone();
+        let done: Done<FileInfo> = Box::new(move |found| match found {
+            Ok(info) => state.reply_entry(folder, &name, &info, reply),
+            Err(error) => reply.error(errno::of_stream(&error)),
+        });
+        self.volume.stat(FileRef::Path(path), done);
+    }
+
+    /// Asks for the attributes of a file and answers with them.
+    pub fn reply_attributes(self: &Arc<Self>, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        let of = match self.file(number, handle) {
+            Ok(of) => of,
+            Err(error) => return reply.error(error),
+        };
+        let state = self.clone();
+        let done: Done<FileInfo> = Box::new(move |found| match found {
+            Ok(info) => {
+                let mut inodes = state.inodes();
+                if handle.is_none() && !inodes.is_same(number, &info) {
+                    // Somebody else put another file there; the kernel looks for it when it hears this.
+                    return reply.error(errno::STALE);
+                }
+                inodes.tell(number, &info);
+                drop(inodes);
+                reply.attr(&state.settings.ttl, &state.attributes(number, &info));
+            }
+            Err(error) => reply.error(errno::of_stream(&error)),
+        });
+        self.volume.stat(of, done);
+    }
+
+    /// A file was opened or made: remembers the handle.
+    pub fn opened(&self, number: INodeNo, handle: Handle, writes: bool) {
+        self.inodes().opened(number, handle);
+        if writes {
+            self.writers().insert(handle);
+        }
+    }
+
+    /// The kernel's size and times of a file may be old: it asks when it needs them next.
+    pub fn forget_attributes(&self, number: INodeNo) {
+        if let Some(connection) = self.connection.get() {
+            connection.forget_attributes(number.0);
+        }
+    }
+
+    /// A handle for going through a folder.
+    pub fn open_folder(&self) -> FileHandle {
+        let number = self.next_folder.fetch_add(1, Ordering::Relaxed);
+        self.folders().insert(number, None);
+        FileHandle(number)
+    }
+
+    pub fn close_folder(&self, handle: FileHandle) {
+        self.folders().remove(&handle.0);
+    }
+
+    /// Hands the listing that belongs to a handle to `then`: a new one at the start, later the same.
+    pub fn listing(
+        self: &Arc<Self>,
+        folder: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        then: impl FnOnce(Result<Arc<Vec<FolderEntry>>, Errno>) + Send + 'static,
+    ) {
+        if offset > 0
+            && let Some(Some(listing)) = self.folders().get(&handle.0).cloned()
+        {
+            return then(Ok(listing));
+        }
+        let path = match self.path(folder) {
+            Ok(path) => path,
+            Err(error) => return then(Err(error)),
+        };
+        let state = self.clone();
+        let done: Done<Vec<FolderEntry>> = Box::new(move |listed| {
+            let listed = listed.map(Arc::new).map_err(|error| errno::of_stream(&error));
+            if let (Ok(listing), Some(kept)) = (&listed, state.folders().get_mut(&handle.0)) {
+                *kept = Some(listing.clone());
+            }
+            then(listed);
+        });
+        self.volume.list(&path, done);
+    }
+}
+
+/// Answers with nothing but success or an error.
+pub(super) fn reply_empty(reply: ReplyEmpty) -> Done<()> {
+    Box::new(move |done: Result<(), StreamError>| match done {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno::of_stream(&error)),
+    })
+}
