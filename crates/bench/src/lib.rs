@@ -22,6 +22,7 @@ pub mod predictors;
 pub mod process;
 pub mod product;
 pub mod row;
+pub mod sio;
 pub mod site;
 pub mod stage;
 pub mod statistic;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 
 use super::guest;
-use super::plan::{self, Entry};
+use super::plan::{self, Entry, Row};
 
 /// A plan that comes with the lab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,10 @@ pub enum Size {
     Quick,
     /// Everything: up to an hour.
     Full,
+    /// Data files, as in the SIO paper: some minutes.
+    Sio,
+    /// The same, each case once and without the sweep.
+    SioQuick,
 }
 
 impl Size {
@@ -28,6 +32,8 @@ impl Size {
             Size::Smoke => include_str!("plans/smoke.plan"),
             Size::Quick => include_str!("plans/quick.plan"),
             Size::Full => include_str!("plans/full.plan"),
+            Size::Sio => include_str!("plans/sio.plan"),
+            Size::SioQuick => include_str!("plans/sio-quick.plan"),
         }
     }
 }
@@ -45,6 +51,10 @@ pub struct Options {
     pub plan: Option<PathBuf>,
     /// Only rows whose line contains this.
     pub only: Option<String>,
+    /// Only rows of these systems, with or without their modes; of all if there are none.
+    pub systems: Vec<String>,
+    /// Only rows of these programs or cases; of all if there are none.
+    pub programs: Vec<String>,
     /// Measure again what was measured already.
     pub fresh: bool,
     /// The cache folder.
@@ -69,6 +79,8 @@ impl Default for Options {
             size: Size::default(),
             plan: None,
             only: None,
+            systems: Vec::new(),
+            programs: Vec::new(),
             fresh: false,
             work: None,
             report: None,
@@ -103,6 +115,11 @@ impl Options {
             ensure!(!entries.is_empty(), "no row of the plan {name} contains '{only}'");
         }
         ensure!(!entries.is_empty(), "the plan {name} has no rows");
+        retain_named(&mut entries, "system", &self.systems, |row| {
+            let mode = if row.mode.is_empty() { String::new() } else { format!(":{}", row.mode) };
+            vec![row.system.clone(), format!("{}{mode}", row.system)]
+        })?;
+        retain_named(&mut entries, "program or case", &self.programs, |row| vec![row.program.clone()])?;
         Ok(entries)
     }
 
@@ -128,6 +145,21 @@ fn cache_folder(work: Option<&Path>, variable: impl Fn(&str) -> Option<PathBuf>)
     let caches = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
     let caches = caches.context("neither HOME nor XDG_CACHE_HOME is set; give a cache folder with --work DIR")?;
     Ok(caches.join("runnel/lab"))
+}
+
+/// Keeps the entries that have one of the names `wanted`; each of these must be that of some entry.
+fn retain_named(
+    entries: &mut Vec<Entry>,
+    what: &str,
+    wanted: &[String],
+    names: impl Fn(&Row) -> Vec<String>,
+) -> anyhow::Result<()> {
+    for name in wanted {
+        let known = entries.iter().any(|entry| names(&entry.row).contains(name));
+        ensure!(known, "no row of the plan is of the {what} '{name}'");
+    }
+    entries.retain(|entry| wanted.is_empty() || names(&entry.row).iter().any(|name| wanted.contains(name)));
+    Ok(())
 }
 
 fn read_plan(path: &Path) -> anyhow::Result<String> {

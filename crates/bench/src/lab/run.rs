@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::job::{self, News};
 use super::options::{Options, Size};
 use super::plan::{Entry, Row};
+use super::record::Record;
 use super::report::{self, About, PageLists};
 use super::results::Results;
 use super::slice::slices;
@@ -27,9 +28,25 @@ use crate::stream::say;
 /// How often the wait for news looks for an interrupt.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Runs the lab. Tables, or records with `json`, go to `out`; progress to standard error. An error if a row failed, after
-/// the report was written.
-pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
+/// What came of a plan.
+pub struct Collected {
+    /// The rows, less those of systems that this machine lacks.
+    pub entries: Vec<Entry>,
+    /// Their records, as far as there are any.
+    pub records: Vec<Record>,
+    /// Rows that failed now, with reasons.
+    pub failures: Vec<(Row, String)>,
+    /// Where and of what the records are.
+    pub about: About,
+    /// The cache folder.
+    pub cache: PathBuf,
+    /// When it began.
+    start: Instant,
+    _lock: File,
+}
+
+/// Measures what of the plan was not measured before with the same binary. Progress goes to standard error.
+pub fn collect(options: &Options) -> anyhow::Result<Collected> {
     let entries = options.entries()?;
     let guests = options.guests()?;
     let cache = options.cache()?;
@@ -58,25 +75,51 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
         results.path().display()
     ));
     let failures = measure(&world, &missing, guests, &cache, &mut results)?;
-
-    let records = results.of(&entries);
     notes.extend(failures.iter().map(|(row, reason)| format!("{row}: {}", first_line(reason))));
-    let about = about(&world, notes);
+    let records = results.of(&entries);
+    Ok(Collected { entries, records, failures, about: about(&world, notes), cache, start, _lock })
+}
+
+impl Collected {
+    /// Time since it began.
+    pub fn elapsed(&self) -> String {
+        duration(self.start.elapsed())
+    }
+
+    /// An error that names the rows that failed, if any did.
+    pub fn judge(&self) -> anyhow::Result<()> {
+        if self.failures.is_empty() {
+            return Ok(());
+        }
+        let list: Vec<String> =
+            self.failures.iter().map(|(row, reason)| format!("  {row}: {}", first_line(reason))).collect();
+        bail!("{} of {} rows failed:\n{}", self.failures.len(), self.entries.len(), list.join("\n"));
+    }
+}
+
+/// Runs the lab. Tables, or records with `json`, go to `out`; progress to standard error. An error if a row failed, after
+/// the report was written.
+pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
+    let collected = collect(options)?;
+    let Collected { records, about, cache, .. } = &collected;
     let path = options.report.clone().unwrap_or_else(|| cache.join("report.html"));
-    let pages = page_lists(&cache)?;
-    report::write(&records, &pages, &about, &path)?;
-    say(&format!("lab: {} after {}", path.display(), duration(start.elapsed())));
+    let pages = page_lists(cache)?;
+    report::write(records, &pages, about, &path)?;
+    say(&format!("lab: {} after {}", path.display(), collected.elapsed()));
     if options.json {
         records
             .iter()
             .try_for_each(|record| writeln!(out, "{}", serde_json::to_string(record)?).map_err(anyhow::Error::from))?;
     } else {
-        writeln!(out, "{}", report::tables(&records, &pages))?;
+        writeln!(out, "{}", report::tables(records, &pages))?;
     }
-    judge(&entries, &results, &failures, options.size == Size::Smoke && options.plan.is_none(), &path)?;
+    collected.judge()?;
+    if options.size == Size::Smoke && options.plan.is_none() {
+        check_smoke(records, &path)?;
+    }
     // A run with failures is no point of the history: the next one goes on from it.
     match &options.history {
-        Some(history) => append_history(history, &[super::history::line(&records, &about)]),
+        Some(history) => append_history(history, &[super::history::line(records, about)]),
         None => Ok(()),
     }
 }
@@ -174,7 +217,7 @@ fn follow(hear: &Receiver<News>, total: usize, results: &mut Results) -> anyhow:
         match news {
             News::Kernel(_) => {}
             News::Record(record) => {
-                if let Some(seconds) = record.values.get("cold") {
+                if let Some(seconds) = record.values.get("cold").or(record.values.get("seconds")) {
                     cold.entry(record.row.clone()).or_default().push(*seconds);
                 }
                 results.add(record)?;
@@ -184,6 +227,7 @@ fn follow(hear: &Receiver<News>, total: usize, results: &mut Results) -> anyhow:
                 let what = match &outcome {
                     Err(reason) => format!("FAILED: {reason}"),
                     Ok(()) => match cold.get(&row).and_then(|values| Summary::of(values)) {
+                        Some(cold) if cold.median >= 10.0 => format!("cold {:.1} s", cold.median),
                         Some(cold) => format!("cold {:.0} ms", 1000.0 * cold.median),
                         None => "done".to_string(),
                     },
@@ -197,31 +241,16 @@ fn follow(hear: &Receiver<News>, total: usize, results: &mut Results) -> anyhow:
     }
 }
 
-/// The end: an error that names what failed. The smoke plan also looks at the values themselves.
-fn judge(
-    entries: &[Entry],
-    results: &Results,
-    failures: &[(Row, String)],
-    smoke: bool,
-    report: &Path,
-) -> anyhow::Result<()> {
-    if !failures.is_empty() {
-        let list: Vec<String> =
-            failures.iter().map(|(row, reason)| format!("  {row}: {}", first_line(reason))).collect();
-        bail!("{} of {} rows failed:\n{}", failures.len(), entries.len(), list.join("\n"));
+/// The smoke plan looks at the values themselves.
+fn check_smoke(records: &[Record], report: &Path) -> anyhow::Result<()> {
+    for record in records {
+        let cold = record.values.get("cold").copied().unwrap_or_default();
+        ensure!(cold.is_finite() && cold > 0.0, "{}: a cold start of {cold} s", record.row);
+        let odd = record.values.iter().find(|(_, value)| !value.is_finite() || **value < 0.0);
+        ensure!(odd.is_none(), "{}: {odd:?}", record.row);
     }
-    if smoke {
-        for entry in entries {
-            for record in results.of(std::slice::from_ref(entry)) {
-                let cold = record.values.get("cold").copied().unwrap_or_default();
-                ensure!(cold.is_finite() && cold > 0.0, "{}: a cold start of {cold} s", entry.row);
-                let odd = record.values.iter().find(|(_, value)| !value.is_finite() || **value < 0.0);
-                ensure!(odd.is_none(), "{}: {odd:?}", entry.row);
-            }
-        }
-        let written = fs::metadata(report).map(|found| found.len()).unwrap_or(0);
-        ensure!(written > 0, "no report was written to {}", report.display());
-    }
+    let written = fs::metadata(report).map(|found| found.len()).unwrap_or(0);
+    ensure!(written > 0, "no report was written to {}", report.display());
     Ok(())
 }
 

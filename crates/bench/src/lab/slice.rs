@@ -2,6 +2,7 @@
 //!
 //! Slices are taken by whoever is free, so the estimate need not be good; a slice costs a boot, so it must not be short.
 
+use super::data;
 use super::plan::{Entry, Row};
 
 /// Seconds of a core of the host for a cold and a warm start over a network, roughly: measured on a 2.5 GHz server core.
@@ -31,7 +32,10 @@ const SLICES_PER_GUEST: f64 = 6.0;
 
 /// Estimated seconds of the host for `entry`.
 pub fn cost(entry: &Entry) -> f64 {
-    let Row { system, program, mode, .. } = &entry.row;
+    let Row { experiment, system, program, mode, .. } = &entry.row;
+    if experiment == data::EXPERIMENT {
+        return ROW_SECONDS + data_seconds(system, program) * (f64::from(entry.runs) + data_learning_runs(system));
+    }
     let known = PROGRAM_SECONDS.iter().find(|(name, _)| name == program);
     let program = known.map_or(OTHER_SECONDS, |(_, seconds)| *seconds);
     let factor = match (system.as_str(), mode.as_str()) {
@@ -46,6 +50,23 @@ pub fn cost(entry: &Entry) -> f64 {
     // A first start is made to learn from, and compressed.
     let learning = if mode == "once" { 8.0 * program } else { 0.0 };
     ROW_SECONDS + learning + f64::from(entry.runs) * program * factor
+}
+
+/// Seconds of a core of the host for a run of a case on data files: sending a megabyte packet by packet, and computing.
+fn data_seconds(system: &str, case: &str) -> f64 {
+    let computing = case.strip_prefix("stat-").and_then(|utilisation| utilisation.parse::<f64>().ok());
+    match (system, case) {
+        ("rclone", "rand1k") => 20.0,
+        ("sshfs", "files1000" | "files1000-text") => 45.0,
+        (_, "files1000" | "files1000-text") => 12.0,
+        (_, "bsearch") => 0.5,
+        _ => 3.0 + 25.0 * computing.unwrap_or(0.0),
+    }
+}
+
+/// Runs of a case from which a system learns.
+fn data_learning_runs(system: &str) -> f64 {
+    if system == "runnel" { 2.0 } else { 0.0 }
 }
 
 /// Cuts `entries` into slices of whole rows in the order of the plan, for `guests` at once.

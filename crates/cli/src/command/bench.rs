@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ::bench::lab::guest::data::Helper;
+use ::bench::lab::guest::data::work::How;
 use ::bench::lab::guest::exec::Exec;
 use clap::Subcommand;
 
@@ -22,9 +24,12 @@ enum Bench {
     Pack(Pack),
     Launch(Launch),
     Lab(Lab),
+    Sio(Sio),
     Compare(Compare),
     #[command(hide = true)]
     LabGuest(LabGuest),
+    #[command(hide = true)]
+    LabData(LabData),
     #[command(hide = true)]
     LabExec(LabExec),
     #[command(hide = true)]
@@ -163,6 +168,45 @@ struct Lab {
     nydus: bool,
 }
 
+/// Data files as in the SIO paper: volumes beside a whole download, NFS, sshfs and rclone
+///
+/// Runs in the lab's guest (see `bench lab`, whose cache it shares), over 128 kbit/s and 40 ms as the paper's modem. Needs
+/// root. Rows that were measured before with the same binary are known. Ends with an error that names the rows that failed,
+/// after the report.
+#[derive(clap::Args)]
+struct Sio {
+    /// Each case once, without the sweep of computing: a few minutes after set-up
+    #[arg(long)]
+    quick: bool,
+    /// Only these cases: seq, seq-text, rand1k, stat-0.25, stat-0.5, stat-1, stat-2, bsearch, game, files1000, files1000-text
+    #[arg(long = "case", value_name = "NAMES", value_delimiter = ',')]
+    cases: Vec<String>,
+    /// Only these systems: runnel, runnel:mount, runnel:program, download, nfs, sshfs, rclone; bars need all
+    #[arg(long = "peer", value_name = "NAMES", value_delimiter = ',')]
+    peers: Vec<String>,
+    /// Measure again what was measured already
+    #[arg(long)]
+    fresh: bool,
+    /// Cache folder (default: that of `bench lab`)
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+    /// Where the report goes (default: sio.html in the cache folder)
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// One JSON line per value instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Guests at once (default: one per core)
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Add the rows to this file
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// A static binary with everything to measure, instead of building one from the source folder
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+}
+
 /// Compare two results: medians, ratio, and which changes are larger than the spread
 #[derive(clap::Args)]
 struct Compare {
@@ -183,6 +227,24 @@ struct LabGuest {
     /// The plan
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
+}
+
+/// Do the work of a case on data files in the lab's guest
+#[derive(clap::Args)]
+struct LabData {
+    /// Name of the case
+    case: String,
+    /// Folder with its files
+    folder: String,
+    /// Number of the run, from 1
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    run: u32,
+    /// Look up something else than measured runs do
+    #[arg(long)]
+    learning: bool,
+    /// Processor time spent on each block, seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    compute: f64,
 }
 
 /// Start a program in another control group, network name space or root folder of the lab's guest
@@ -281,8 +343,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Bench::Pack(pack) => ::bench::pack::run::run(&pack.options(), out)?,
         Bench::Launch(launch) => ::bench::launch::run::run(&launch.options(), out)?,
         Bench::Lab(lab) => ::bench::lab::run::run(&lab.options(), out)?,
+        Bench::Sio(sio) => ::bench::sio::run::run(&sio.options(), out)?,
         Bench::Compare(Compare { a, b, json }) => ::bench::lab::compare::run(&a, &b, json, out).map(drop)?,
         Bench::LabGuest(guest) => ::bench::lab::guest::run(&guest.plan)?,
+        Bench::LabData(LabData { case, folder, run, learning, compute }) => {
+            ::bench::lab::guest::data::help(&Helper {
+                case,
+                folder,
+                how: How { run, learning, compute_seconds: compute },
+            })?;
+        }
         Bench::LabExec(exec) => {
             let LabExec { space, group, root, stamp, command } = exec;
             ::bench::lab::guest::exec::exec(&Exec { space, group, root, stamp, command })?;
@@ -356,6 +426,25 @@ impl Lab {
             jobs: self.jobs,
             history: self.history,
             nydus: self.nydus || self.full,
+            ..Options::default()
+        }
+    }
+}
+
+impl Sio {
+    fn options(self) -> ::bench::lab::options::Options {
+        use ::bench::lab::options::{Options, Size};
+        Options {
+            binary: self.binary,
+            size: if self.quick { Size::SioQuick } else { Size::Sio },
+            systems: self.peers,
+            programs: self.cases,
+            fresh: self.fresh,
+            work: self.work,
+            report: self.report,
+            json: self.json,
+            jobs: self.jobs,
+            history: self.history,
             ..Options::default()
         }
     }

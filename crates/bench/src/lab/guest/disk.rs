@@ -20,9 +20,20 @@ fn counters_of(disk: &str) -> anyhow::Result<Values> {
     Ok(Values::from([("requests".to_string(), reads.requests), ("disk_bytes".to_string(), reads.bytes)]))
 }
 
+/// Where the trees are in the content.
+pub const TREES: &str = "trees";
+
+/// Where folders for writing are in the content: nothing else is below it.
+pub const WRITABLE: &str = "writable";
+
 /// The folder of a tree in the content.
 pub fn tree_folder(tree: &str) -> PathBuf {
-    Path::new(CONTENT).join("trees").join(tree)
+    Path::new(CONTENT).join(TREES).join(tree)
+}
+
+/// The folder for writing called `name` in the content.
+pub fn writable_folder(name: &str) -> PathBuf {
+    Path::new(CONTENT).join(WRITABLE).join(name)
 }
 
 impl System for Local {

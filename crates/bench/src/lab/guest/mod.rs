@@ -1,7 +1,7 @@
 //! The guest's side of the lab: measures the rows of a plan one after the other and reports each on standard output.
 //!
 //! Device, server and the link between them ([`net`]) are in this one machine. A row is measured by its experiment
-//! ([`start`], [`touch`], [`fault`], [`set`]) on its [`system`]; one line of JSON per event goes to the serial console.
+//! ([`start`], [`touch`], [`fault`], [`set`], [`data`]) on its [`system`]; one line of JSON per event goes to the serial console.
 //! [`exec`] is the little helper that programs and servers are started through. Times are seconds of the guest's clock,
 //! sizes bytes. Called by `runnel bench lab-guest`, which the first process of the guest runs as root.
 
@@ -11,6 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 
+use super::data::EXPERIMENT as DATA;
 use super::link::Link;
 use super::plan::{self, Entry, Row};
 use super::program::Program;
@@ -19,6 +20,7 @@ use system::System;
 
 pub mod capture;
 pub mod card;
+pub mod data;
 pub mod disk;
 pub mod exec;
 pub mod execution;
@@ -81,6 +83,9 @@ fn emit(event: &Event) -> anyhow::Result<()> {
 
 /// Starts the system of a row, measures all runs, and takes the system down again whatever happened.
 fn measure(entry: &Entry) -> anyhow::Result<()> {
+    if entry.row.experiment == DATA {
+        return data::measure(entry);
+    }
     let link = if entry.row.link == "-" { None } else { Some(Link::named(&entry.row.link)?) };
     let program = Program::named(&entry.row.program)?;
     net::shape(link.as_ref())?;
@@ -102,13 +107,16 @@ fn runs(entry: &Entry, program: &'static Program, system: &mut dyn System) -> an
 }
 
 /// Experiments by their names in plans.
-const EXPERIMENTS: [&str; 6] = ["start", "touch", "page", "set", "cache", "energy"];
+const EXPERIMENTS: [&str; 7] = ["start", "touch", "page", "set", "cache", "energy", DATA];
 
 /// Refuses a row that no guest could measure. Called by the host, before anything is set up.
 pub fn check(row: &Row) -> anyhow::Result<()> {
     let experiment = row.experiment.as_str();
     let known = EXPERIMENTS.join(", ");
     ensure!(EXPERIMENTS.contains(&experiment), "the lab has no experiment '{experiment}'; there are {known}");
+    if experiment == DATA {
+        return data::check(row);
+    }
     Program::named(&row.program)?;
     let is_remote = system::make(row)?.is_remote();
     ensure!(!is_remote || experiment != "set", "the experiment 'set' is for disks: local, sd");

@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use rustix::mount::{MountFlags, mount};
 
 use super::card::unmount_if_mounted;
-use super::disk::tree_folder;
+use super::disk::{TREES, WRITABLE, tree_folder};
 use super::net::{SERVER_ADDRESS, server_command};
 use super::system::{APP, CONTENT, System};
 use super::{Values, kernel, pages};
@@ -35,6 +35,19 @@ const THREADS: &str = "8";
 #[derive(Debug, Default)]
 pub struct Nfs {
     mountd: Option<Service>,
+    /// Whether it is the folder for writing that is exported and mounted, not the trees.
+    writable: bool,
+}
+
+impl Nfs {
+    /// Of the trees, for reading only, or of the folder for writing.
+    pub fn new(writable: bool) -> Nfs {
+        Nfs { mountd: None, writable }
+    }
+
+    fn access(&self) -> &'static str {
+        if self.writable { "rw" } else { "ro" }
+    }
 }
 
 fn server_tool(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
@@ -60,9 +73,10 @@ impl System for Nfs {
         if !kernel::is_mounted(Path::new(CONTROL)) {
             server_tool("mount", &["-t", "nfsd", "nfsd", CONTROL])?;
         }
-        let export = format!("10.0.0.0/24:{CONTENT}/trees");
-        let options = "ro,fsid=0,no_subtree_check,no_root_squash,insecure";
-        server_tool("exportfs", &["-o", options, &export])?;
+        let folder = if self.writable { WRITABLE } else { TREES };
+        let export = format!("10.0.0.0/24:{CONTENT}/{folder}");
+        let options = format!("{},fsid=0,no_subtree_check,no_root_squash,insecure", self.access());
+        server_tool("exportfs", &["-o", &options, &export])?;
         let mut mountd = server_command("rpc.mountd");
         mountd.args(["-F", "-N", "2", "-N", "3"]);
         self.mountd = Some(Service::start("mountd", &mut mountd, Path::new(super::system::WORK))?);
@@ -72,7 +86,8 @@ impl System for Nfs {
 
     fn mount(&mut self, tree: &str) -> anyhow::Result<()> {
         let source = format!("{SERVER_ADDRESS}:/{tree}");
-        tool(Command::new("mount").args(["-t", "nfs", "-o", "vers=4.2,ro", &source, APP])).map(drop)
+        let options = format!("vers=4.2,{}", self.access());
+        tool(Command::new("mount").args(["-t", "nfs", "-o", &options, &source, APP])).map(drop)
     }
 
     fn counters(&self) -> anyhow::Result<Values> {

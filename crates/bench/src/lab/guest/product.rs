@@ -5,6 +5,7 @@
 //! mode is a row of a table: which store, which options for both ends.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,10 +25,10 @@ use crate::process::{Service, ready_text, tool};
 const PORT: u16 = 7327;
 
 /// How long a server or a mount may take to be ready: metadata over the slowest link takes minutes.
-const READY_DEADLINE: Duration = Duration::from_secs(3600);
+pub const READY_DEADLINE: Duration = Duration::from_secs(3600);
 
 /// How long a client may take to end once its mount is gone.
-const END_DEADLINE: Duration = Duration::from_secs(30);
+pub const END_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How long the server may be at work after a start from which it learns.
 const SETTLE_DEADLINE: Duration = Duration::from_secs(300);
@@ -146,56 +147,62 @@ impl Runnel {
         Ok(PathBuf::from(self.card.insert(card.mounted(CARD)?).point))
     }
 
-    /// A command of the binary that is told about the server by its address.
-    fn status(&self, target: &str) -> anyhow::Result<Value> {
-        let output = tool(Command::new(&self.runnel).args(["status", "--json", target]))?;
-        serde_json::from_slice(&output).context("runnel status --json printed no JSON")
-    }
-
-    /// Waits until the server has done what a start leaves it to do: it writes down what it learned and compresses it.
-    fn settle(&mut self) -> anyhow::Result<()> {
-        let end = Instant::now() + SETTLE_DEADLINE;
-        let mut last = group::usage(SERVER_GROUP)?.total();
-        loop {
-            ensure!(Instant::now() < end, "the server is still at work {SETTLE_DEADLINE:?} after a start");
-            std::thread::sleep(SETTLE_INTERVAL);
-            let now = group::usage(SERVER_GROUP)?.total();
-            let waiting = self.status(&server_url())?["bundles_waiting"].as_u64().unwrap_or(0);
-            if now - last < SETTLE_SHARE * SETTLE_INTERVAL.as_secs_f64() && waiting == 0 {
-                return Ok(());
-            }
-            last = group::usage(SERVER_GROUP)?.total();
-        }
-    }
-
     /// One start by another mount, at a server that learns; waits until it has, and ends it.
     fn learn(&mut self, tree: &str, store: &Path) -> anyhow::Result<()> {
-        self.start_server(store, words(self.mode.serve).filter(|word| *word != FROZEN))?;
+        let options = words(self.mode.serve).filter(|word| *word != FROZEN);
+        self.server = Some(start_server(&self.runnel, store, options)?);
         self.mount(tree)?;
         execution::run(self.program).context("the start to learn from")?;
         self.unmount()?;
-        self.settle()?;
+        settle(&self.runnel)?;
         let folder = store.join("learned");
         let has_learned = fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_some());
         ensure!(has_learned, "the server learned nothing from a start: {} is empty", folder.display());
         self.stop()
     }
+}
 
-    fn start_server<'a>(&mut self, store: &Path, options: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
-        let ready = Path::new(WORK).join("serve.ready");
-        // Left by the server before this one.
-        let _ = fs::remove_file(&ready);
-        let mut command = server_command(&self.runnel.to_string_lossy());
-        command.arg("serve").arg(store).args(["--listen", &format!("{SERVER_ADDRESS}:{PORT}")]);
-        command.arg("--ready-file").arg(&ready).args(options);
-        let mut server = Service::start("serve", &mut command, Path::new(WORK))?;
-        server.wait_ready(READY_DEADLINE, || ready_text(&ready))?;
-        self.server = Some(server);
-        Ok(())
+/// Starts the server on `store`; returns when it accepts connections.
+pub fn start_server(
+    runnel: &Path,
+    store: &Path,
+    options: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> anyhow::Result<Service> {
+    let ready = Path::new(WORK).join("serve.ready");
+    // Left by the server before this one.
+    let _ = fs::remove_file(&ready);
+    let mut command = server_command(&runnel.to_string_lossy());
+    command.arg("serve").arg(store).args(["--listen", &format!("{SERVER_ADDRESS}:{PORT}")]);
+    command.arg("--ready-file").arg(&ready).args(options);
+    let mut server = Service::start("serve", &mut command, Path::new(WORK))?;
+    server.wait_ready(READY_DEADLINE, || ready_text(&ready))?;
+    Ok(server)
+}
+
+/// What `target`, a server or a mount, tells about itself.
+fn status(runnel: &Path, target: &str) -> anyhow::Result<Value> {
+    let output = tool(Command::new(runnel).args(["status", "--json", target]))?;
+    serde_json::from_slice(&output).context("runnel status --json printed no JSON")
+}
+
+/// Waits until the server has done what a start leaves it to do: it writes down what it learned and compresses it.
+pub fn settle(runnel: &Path) -> anyhow::Result<()> {
+    let end = Instant::now() + SETTLE_DEADLINE;
+    let mut last = group::usage(SERVER_GROUP)?.total();
+    loop {
+        ensure!(Instant::now() < end, "the server is still at work {SETTLE_DEADLINE:?} after a start");
+        std::thread::sleep(SETTLE_INTERVAL);
+        let now = group::usage(SERVER_GROUP)?.total();
+        let waiting = status(runnel, &server_url())?["bundles_waiting"].as_u64().unwrap_or(0);
+        if now - last < SETTLE_SHARE * SETTLE_INTERVAL.as_secs_f64() && waiting == 0 {
+            return Ok(());
+        }
+        last = group::usage(SERVER_GROUP)?.total();
     }
 }
 
-fn server_url() -> String {
+/// Address of the server.
+pub fn server_url() -> String {
     format!("runnel://{SERVER_ADDRESS}:{PORT}")
 }
 
@@ -205,7 +212,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Copies a store, of the images only `image`, as a hard link.
-fn copy_store(from: &Path, to: &Path, image: &str) -> anyhow::Result<()> {
+pub fn copy_store(from: &Path, to: &Path, image: &str) -> anyhow::Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("no store {}", from.display()))? {
         let entry = entry.with_context(|| format!("cannot read {}", from.display()))?;
@@ -253,7 +260,8 @@ impl System for Runnel {
                 self.store.insert(store).clone()
             }
         };
-        self.start_server(&store, words(self.mode.serve))
+        self.server = Some(start_server(&self.runnel, &store, words(self.mode.serve))?);
+        Ok(())
     }
 
     fn mount(&mut self, tree: &str) -> anyhow::Result<()> {
@@ -269,7 +277,7 @@ impl System for Runnel {
     }
 
     fn counters(&self) -> anyhow::Result<Values> {
-        counters_of(&self.status(APP)?)
+        counters_of(&status(&self.runnel, APP)?)
     }
 
     fn server_files(&self, _program: &Program) -> Vec<PathBuf> {

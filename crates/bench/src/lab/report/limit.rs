@@ -20,10 +20,10 @@ use crate::lab::link::Link;
 pub const PAGE_BYTES: f64 = 4096.0;
 
 /// What a packet adds to its content on Ethernet: 14 bytes of Ethernet, 20 of IP, 32 of TCP with its time stamp.
-const HEADER_BYTES: f64 = 66.0;
+pub const HEADER_BYTES: f64 = 66.0;
 
 /// Content of a full packet: an MTU of 1500 without the headers of IP and TCP.
-const PACKET_CONTENT_BYTES: f64 = 1448.0;
+pub const PACKET_CONTENT_BYTES: f64 = 1448.0;
 
 /// The floors of one start over one link, seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -11,6 +11,7 @@
 //! [`prepare`] makes what [`needs::Needs`] says and no more. A cache that holds more, from other plans, is used as it is.
 
 pub mod binary;
+pub mod data;
 pub mod debian;
 pub mod disk;
 pub mod image;
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
+use super::data::VERSION as DATA_VERSION;
 use super::program::{PROGRAMS, Program};
 pub use crate::stage;
 use kernel::Kernel;
@@ -94,7 +96,7 @@ pub fn prepare(needs: &Needs, settings: &Settings) -> anyhow::Result<World> {
     let content = content(needs, &trees, &makers, cache, &stages)?;
     let key = Fingerprint::EMPTY
         .and(makers.runnel_fingerprint.to_string().as_bytes())
-        .and(format!("{VERSION} {} {} {}", tree::VERSION, learn::VERSION, kernel.release).as_bytes());
+        .and(format!("{VERSION} {} {} {DATA_VERSION} {}", tree::VERSION, learn::VERSION, kernel.release).as_bytes());
     Ok(World { kernel, guest, content, runnel, key: key.to_string() })
 }
 
@@ -134,8 +136,17 @@ fn guest(
 }
 
 fn trees(needs: &Needs, cache: &Path, minimal: &Path, stages: &Stages) -> anyhow::Result<Vec<Tree>> {
-    let base = debian::root("base", &cache.join("base"), &needs.tree_packages(), minimal, stages)?;
-    tree::prepare(&needs.trees, &base, &cache.join("content/trees"), stages)
+    let folder = cache.join("content/trees");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut trees = Vec::new();
+    if !needs.trees.is_empty() {
+        let base = debian::root("base", &cache.join("base"), &needs.tree_packages(), minimal, stages)?;
+        trees = tree::prepare(&needs.trees, &base, &folder, stages)?;
+    }
+    if needs.data {
+        trees.extend(data::prepare(minimal, &folder, stages)?);
+    }
+    Ok(trees)
 }
 
 /// The trees in other forms, what was learned, and the disk with all of it.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::super::data;
+use super::super::data::case::{Case, Work};
 use super::super::plan::Entry;
 use super::super::program::{Program, TREES};
 
@@ -62,6 +64,8 @@ pub struct Needs {
     pub images: BTreeSet<(&'static str, Form)>,
     /// Names of programs that are learned on the host, in the order of the name.
     pub learned: BTreeSet<&'static str>,
+    /// Whether the trees of data files are needed.
+    pub data: bool,
     /// Debian packages of the guest.
     pub guest_packages: BTreeSet<String>,
 }
@@ -72,6 +76,16 @@ impl Needs {
         let mut needs = Needs::default();
         needs.guest_packages.extend(GUEST_PACKAGES.map(str::to_string));
         for Entry { row, .. } in entries {
+            let wanted =
+                MORE_PACKAGES.iter().filter(|(name, _)| [&row.system, &row.experiment].contains(&&name.to_string()));
+            needs.guest_packages.extend(wanted.flat_map(|(_, packages)| packages.iter().map(|name| name.to_string())));
+            if row.experiment == data::EXPERIMENT {
+                needs.data = true;
+                if row.system == "runnel" && Case::named(&row.program)?.work == Work::Game {
+                    needs.images.insert((data::GAME_TREE, Form::Runnel));
+                }
+                continue;
+            }
             let program = Program::named(&row.program)?;
             needs.trees.insert(program.tree);
             if let Some(form) = Form::of(&row.system) {
@@ -83,9 +97,6 @@ impl Needs {
                 needs.images.insert((program.tree, Form::Runnel));
                 needs.learned.insert(program.name);
             }
-            let wanted =
-                MORE_PACKAGES.iter().filter(|(name, _)| [&row.system, &row.experiment].contains(&&name.to_string()));
-            needs.guest_packages.extend(wanted.flat_map(|(_, packages)| packages.iter().map(|name| name.to_string())));
         }
         Ok(needs)
     }

@@ -33,7 +33,7 @@ pub fn make(system: &str, mode: &str) -> Option<Box<dyn System>> {
         "erofs" => Box::new(block::Block::new(block::Kind::Erofs)),
         "nydus" => Box::new(Mounted::new(nydus::Nydus)),
         "casync" => Box::new(Mounted::new(casync::Casync)),
-        "sshfs" => Box::new(Mounted::new(sshfs::Sshfs)),
+        "sshfs" => Box::new(Mounted::new(sshfs::Sshfs { writable: false })),
         "httpdirfs" => Box::new(Mounted::new(web_folder::Httpdirfs)),
         "rclone" => Box::new(Mounted::new(web_folder::Rclone)),
         _ => return None,

@@ -1,4 +1,4 @@
-//! sshfs with its defaults, read-only, over OpenSSH with keys made for the row. The programs inside the tree resolve its
+//! sshfs with its defaults, read-only or for writing, over OpenSSH with keys made for the row. The programs inside the tree resolve its
 //! links, so that sshfs must hand them out as they are.
 
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::super::disk::tree_folder;
+use super::super::disk::{tree_folder, writable_folder};
 use super::super::net::{SERVER_ADDRESS, server_command};
 use super::super::system::{APP, WORK};
 use super::client::{Mounter, Server, tree_files};
@@ -27,7 +27,10 @@ const LINKS_OPTION: &str = "no_contain_symlinks";
 
 /// The system.
 #[derive(Clone, Copy, Debug)]
-pub struct Sshfs;
+pub struct Sshfs {
+    /// Whether it is a folder for writing that is mounted, not a tree.
+    pub writable: bool,
+}
 
 #[derive(Debug)]
 struct Sshd {
@@ -75,8 +78,9 @@ impl Mounter for Sshfs {
         let help = Command::new(&sshfs).arg("--help").output().context("cannot run sshfs")?;
         let hands_out_links = String::from_utf8_lossy(&help.stdout).contains(LINKS_OPTION);
         let mut command = Command::new(sshfs);
-        command.args(["-f", "-o", &options_of(hands_out_links)]);
-        command.arg(format!("root@{SERVER_ADDRESS}:{}", tree_folder(tree).display())).arg(APP);
+        command.args(["-f", "-o", &options_of(self.writable, hands_out_links)]);
+        let folder = if self.writable { writable_folder(tree) } else { tree_folder(tree) };
+        command.arg(format!("root@{SERVER_ADDRESS}:{}", folder.display())).arg(APP);
         Ok(command)
     }
 
@@ -92,12 +96,13 @@ impl Mounter for Sshfs {
     }
 }
 
-fn options_of(has_links_option: bool) -> String {
+fn options_of(writable: bool, has_links_option: bool) -> String {
     let key = client_key();
     // The host key is a new one each time; there is nobody to ask about it.
     let ssh = "StrictHostKeyChecking=no,UserKnownHostsFile=/dev/null,LogLevel=ERROR";
     let links = if has_links_option { format!(",{LINKS_OPTION}") } else { String::new() };
-    format!("ro,IdentityFile={},{ssh}{links}", key.display())
+    let access = if writable { "rw" } else { "ro" };
+    format!("{access},IdentityFile={},{ssh}{links}", key.display())
 }
 
 fn configuration_of(host_key: &Path, ready: &Path) -> String {
@@ -121,9 +126,10 @@ mod tests {
 
     #[test]
     fn links_are_handed_out_by_every_version() {
-        assert!(options_of(true).ends_with(",no_contain_symlinks"));
-        let old = options_of(false);
+        assert!(options_of(false, true).ends_with(",no_contain_symlinks"));
+        let old = options_of(false, false);
         assert!(old.starts_with("ro,IdentityFile=/run/lab/sshfs/server/client_key,") && !old.contains("symlinks"));
+        assert!(options_of(true, false).starts_with("rw,"));
     }
 
     #[test]

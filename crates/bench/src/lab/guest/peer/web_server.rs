@@ -8,7 +8,7 @@ use super::client::Server;
 use crate::process::{Service, ready_text};
 
 /// Port of the server.
-const PORT: u16 = 8080;
+pub const PORT: u16 = 8080;
 
 /// How long the server may take to start.
 const READY_DEADLINE: Duration = Duration::from_secs(20);
