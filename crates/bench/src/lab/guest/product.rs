@@ -248,6 +248,11 @@ fn counters_of(status: &Value) -> anyhow::Result<Values> {
     COUNTERS.iter().map(counter).collect::<anyhow::Result<BTreeMap<_, _>>>()
 }
 
+/// The counters of the mount at `target`.
+pub fn counters(runnel: &Path, target: &str) -> anyhow::Result<Values> {
+    counters_of(&status(runnel, target)?)
+}
+
 impl System for Runnel {
     fn serve(&mut self, tree: &str) -> anyhow::Result<()> {
         let store = match &self.store {
@@ -277,7 +282,7 @@ impl System for Runnel {
     }
 
     fn counters(&self) -> anyhow::Result<Values> {
-        counters_of(&status(&self.runnel, APP)?)
+        counters(&self.runnel, APP)
     }
 
     fn server_files(&self, _program: &Program) -> Vec<PathBuf> {

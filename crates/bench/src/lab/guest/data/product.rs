@@ -9,9 +9,9 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use super::super::product::{END_DEADLINE, READY_DEADLINE, copy_store, server_url, settle, start_server};
+use super::super::product::{END_DEADLINE, READY_DEADLINE, copy_store, counters, server_url, settle, start_server};
 use super::super::system::{APP, CONTENT, WORK};
-use super::super::{kernel, peer::web_server::WebServer};
+use super::super::{Values, kernel, peer::web_server::WebServer};
 use super::system::{DataSystem, published};
 use super::work::How;
 use super::{download, play, work_of};
@@ -183,6 +183,11 @@ impl DataSystem for Product {
 
     fn server_files(&self) -> Vec<PathBuf> {
         vec![Path::new(CONTENT).join("store")]
+    }
+
+    fn counters(&self) -> anyhow::Result<Values> {
+        // A mounted image; volumes count in another way.
+        if self.how == Use::Program { counters(&self.runnel, APP) } else { Ok(Values::new()) }
     }
 
     fn unmount(&mut self) -> anyhow::Result<()> {
