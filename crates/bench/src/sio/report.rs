@@ -24,7 +24,7 @@ const WORDS: [(&str, &str); 5] = [
     (
         "rand1k",
         "523 reads of 1 KiB at pseudo-random multiples of 1 KiB, some of them repeated: 39 % of the file is touched. Our \
-         volume has blocks of 1 KiB.",
+         volume has blocks of 1 KiB; it is mounted without the page cache, which would ask for pages.",
     ),
     (
         "stat",
@@ -81,7 +81,8 @@ fn header(about: &About) -> String {
          clear, then local work. All systems have their defaults. Limits: <i>payload</i> is the needed bytes by the \
          bandwidth and a round trip, <i>wire</i> adds headers of packets (4.6 %), below which only compression leads. \
          \u{201c}Possible\u{201d} is the measured peer against the wire limit. What Runnel\u{2019}s server knows \
-         comes from the same work done before by another device, for a search from 200 searches for other keys.</p>\n",
+         comes from the same work done before by another device over an open link, for a search from 200 searches for other \
+         keys.</p>\n",
     );
     if !about.notes.is_empty() {
         html.push_str("<ul class=\"notes\">");

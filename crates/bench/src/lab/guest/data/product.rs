@@ -1,22 +1,25 @@
 //! Runnel's volumes: through its library, through a mount, or together with the image of a program.
 //!
-//! Before anything is measured the server learns from the same work done by another device, for a search from searches
-//! for other keys; then it is started again, so that the measured devices find what it wrote down.
+//! Before anything is measured the server learns from the same work done by another device over an open link (one whose
+//! pages take seconds each would not look like a program at work), for a search from searches for other keys; then it is
+//! started again, so that the measured devices find what it wrote down.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use units::PAGE_BYTES;
 
 use super::super::product::{END_DEADLINE, READY_DEADLINE, copy_store, counters, server_url, settle, start_server};
 use super::super::system::{APP, CONTENT, WORK};
-use super::super::{Values, kernel, peer::web_server::WebServer};
+use super::super::{Values, kernel, net, peer::web_server::WebServer};
 use super::system::{DataSystem, published};
 use super::work::How;
 use super::{download, play, work_of};
 use crate::lab::data::GAME_TREE;
 use crate::lab::data::case::{Case, PROGRAM_FILE, SCENES_FILE, Work};
+use crate::lab::link::Link;
 use crate::process::{Service, ready_text, tool};
 
 /// Name of the volume.
@@ -45,6 +48,7 @@ pub enum Use {
 pub struct Product {
     how: Use,
     case: &'static Case,
+    link: Link,
     runnel: PathBuf,
     server: Option<Service>,
     client: Option<Service>,
@@ -58,9 +62,9 @@ fn volume_url() -> String {
 
 impl Product {
     /// Not yet served.
-    pub fn new(how: Use, case: &'static Case) -> anyhow::Result<Product> {
+    pub fn new(how: Use, case: &'static Case, link: Link) -> anyhow::Result<Product> {
         let runnel = std::env::current_exe().context("cannot find this program")?;
-        Ok(Product { how, case, runnel, server: None, client: None, downloads: None })
+        Ok(Product { how, case, link, runnel, server: None, client: None, downloads: None })
     }
 
     /// Options of the server besides its store.
@@ -116,12 +120,12 @@ impl Product {
         settle(&self.runnel)
     }
 
-    fn mount_target(&mut self, target: &str) -> anyhow::Result<()> {
+    fn mount_target(&mut self, target: &str, options: &[&str]) -> anyhow::Result<()> {
         let ready = Path::new(WORK).join("mount.ready");
         // Left by the mount before this one.
         let _ = fs::remove_file(&ready);
         let mut command = Command::new(&self.runnel);
-        command.args(["mount", target, APP, "--foreground", "--ready-file"]).arg(&ready);
+        command.args(["mount", target, APP, "--foreground", "--ready-file"]).arg(&ready).args(options);
         let mut client = Service::start("mount", &mut command, Path::new(WORK))?;
         client.wait_ready(READY_DEADLINE, || ready_text(&ready))?;
         self.client = Some(client);
@@ -138,7 +142,10 @@ impl DataSystem for Product {
         // There is nothing to learn from writing.
         if !self.case.writes() {
             self.server = Some(start_server(&self.runnel, &store, self.options(true))?);
-            self.learn().context("the work to learn from")?;
+            net::shape(None)?;
+            let learned = self.learn().context("the work to learn from");
+            net::shape(Some(&self.link))?;
+            learned?;
             self.server.take().map_or(Ok(()), Service::stop)?;
         }
         self.server = Some(start_server(&self.runnel, &store, self.options(false))?);
@@ -148,10 +155,12 @@ impl DataSystem for Product {
     fn mount(&mut self) -> anyhow::Result<()> {
         match self.how {
             Use::Library | Use::Run => Ok(()),
-            Use::Mount => self.mount_target(&volume_url()),
+            // The page cache would ask for whole pages.
+            Use::Mount if self.case.block_bytes < PAGE_BYTES as u32 => self.mount_target(&volume_url(), &["--direct"]),
+            Use::Mount => self.mount_target(&volume_url(), &[]),
             Use::Program => {
                 download::clear()?;
-                self.mount_target(&format!("{}/{GAME_TREE}", server_url()))
+                self.mount_target(&format!("{}/{GAME_TREE}", server_url()), &[])
             }
         }
     }

@@ -12,6 +12,7 @@ use super::download::Download;
 use super::product::{Product, Use};
 use crate::lab::data::TREE;
 use crate::lab::data::case::{Case, PROGRAM_FILE, SCENES_FILE, Work};
+use crate::lab::link::Link;
 use crate::lab::plan::Row;
 
 /// Someone who delivers data files. The driver calls `serve` once, then for each run `mount`, `fetch`, the work and
@@ -67,14 +68,16 @@ pub fn published(case: &Case) -> PathBuf {
 
 /// The system of `row`. Nothing is started or changed yet.
 pub fn make(row: &Row, case: &'static Case) -> anyhow::Result<Box<dyn DataSystem>> {
-    let writable = case.writes();
+    let (writable, link) = (case.writes(), Link::named(&row.link)?);
     let named = (row.system.as_str(), row.mode.as_str());
     let system: Box<dyn System> = match named {
         ("download", "") if !writable => return Ok(Box::new(Download::new(case))),
-        ("runnel", "") if case.work == Work::Game => return Ok(Box::new(Product::new(Use::Run, case)?)),
-        ("runnel", "") => return Ok(Box::new(Product::new(Use::Library, case)?)),
-        ("runnel", "mount") if case.work != Work::Game => return Ok(Box::new(Product::new(Use::Mount, case)?)),
-        ("runnel", "program") if case.work == Work::Game => return Ok(Box::new(Product::new(Use::Program, case)?)),
+        ("runnel", "") if case.work == Work::Game => return Ok(Box::new(Product::new(Use::Run, case, link)?)),
+        ("runnel", "") => return Ok(Box::new(Product::new(Use::Library, case, link)?)),
+        ("runnel", "mount") if case.work != Work::Game => return Ok(Box::new(Product::new(Use::Mount, case, link)?)),
+        ("runnel", "program") if case.work == Work::Game => {
+            return Ok(Box::new(Product::new(Use::Program, case, link)?));
+        }
         ("nfs", "") => Box::new(nfs::Nfs::new(writable)),
         ("sshfs", "") => Box::new(Mounted::new(sshfs::Sshfs { writable })),
         ("rclone", "") if !writable => Box::new(Mounted::new(web_folder::Rclone)),
