@@ -25,7 +25,7 @@ pub trait DataFolder {
     /// Opens a file for reading.
     fn open(&self, name: &str) -> io::Result<Box<dyn DataFile>>;
 
-    /// Makes a new file.
+    /// Makes a file, as `fopen(name, "w")` does: what is there is cut to nothing.
     fn create(&self, name: &str) -> io::Result<Box<dyn DataFile>>;
 }
 
@@ -39,7 +39,7 @@ impl DataFolder for Plain {
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn DataFile>> {
-        Ok(Box::new(File::create_new(self.0.join(name))?))
+        Ok(Box::new(File::create(self.0.join(name))?))
     }
 }
 

@@ -286,7 +286,6 @@ mod tests {
         assert_eq!(std::fs::read(folder.path().join(written_name(7)))?, written_content(7, None));
         assert_eq!(std::fs::read_dir(folder.path())?.count(), FILES);
         assert!((30_000_000..40_000_000).contains(&written.needed_bytes));
-        assert!(found("files1000", folder.path(), How::default()).is_err(), "they are there already");
         Ok(())
     }
 
