@@ -128,17 +128,16 @@ fn json(document: &impl Serialize) -> Result<Bytes, Failure> {
 }
 
 fn volume_status(served: &Served) -> VolumeStatus {
-    let options = served.volume.options();
     let (files_followed, tokens) = {
         let profiles = locked(&served.profiles);
         (profiles.files(), profiles.tokens())
     };
     VolumeStatus {
         name: served.name.clone(),
-        id: format!("{:032x}", served.volume.id()),
-        writable: options.mode == volume::Mode::ReadWrite,
-        block_bytes: options.block_bytes,
-        journal_bytes: served.volume.journal_bytes(),
+        id: format!("{:032x}", served.id),
+        writable: served.options.mode == volume::Mode::ReadWrite,
+        block_bytes: served.options.block_bytes,
+        journal_bytes: served.volume().map_or(0, |volume| volume.journal_bytes()),
         files_followed,
         tokens,
     }

@@ -9,14 +9,15 @@ mod config;
 mod files;
 mod profiles;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use profile::flow::Updates;
 use store::Store;
 use units::Moment;
 use volume::{FileId, Mode, Options, Volume, VolumeError, VolumePath};
+use wire::ErrorCode;
 
 pub use answer::{Caller, answer, transaction};
 pub use config::VolumeConfig;
@@ -24,6 +25,7 @@ pub use files::{FILES_OPEN_MAX, OpenFiles};
 pub(crate) use profiles::{Foreseen, Profiles};
 
 use crate::blocks::locked;
+use crate::error::Failure;
 use crate::log::Logger;
 use crate::metrics::Metrics;
 use crate::{Config, ServerError};
@@ -41,10 +43,19 @@ pub fn profile_key(volume: &str, path: &[u8]) -> String {
     format!("volumes/{volume}/{}.flow", &hash[..32])
 }
 
+/// Opens a volume, again if need be.
+type Opener = Box<dyn Fn(&Logger) -> Result<Volume, VolumeError> + Send + Sync>;
+
 /// A volume that is served.
 pub(crate) struct Served {
     pub name: String,
-    pub volume: Volume,
+    pub id: u128,
+    pub options: Options,
+    open: Opener,
+    /// Missing while a volume that stopped is opened again.
+    volume: RwLock<Option<Arc<Volume>>>,
+    /// That it cannot be opened was said.
+    warned: AtomicBool,
     pub profiles: Mutex<Profiles>,
     /// Moment of the last transaction.
     committed: AtomicU64,
@@ -61,11 +72,9 @@ impl Volumes {
     pub fn open(config: &Config) -> Result<Volumes, ServerError> {
         config::check(config)?;
         let open = |wanted: &VolumeConfig| {
-            let volume = open(wanted, &config.log);
-            let volume = volume.map_err(|source| ServerError::Volume { name: wanted.name.clone(), source })?;
-            let profiles = Mutex::new(Profiles::new(volume.options().block_bytes, config));
-            let (committed, saved) = Default::default();
-            Ok(Arc::new(Served { name: wanted.name.clone(), volume, profiles, committed, saved }))
+            let (name, wanted) = (wanted.name.clone(), wanted.clone());
+            let served = Served::new(&name, config, Box::new(move |log| open(&wanted, log)));
+            served.map(Arc::new).map_err(|source| ServerError::Volume { name, source })
         };
         Ok(Volumes { all: config.volumes.iter().map(open).collect::<Result<_, ServerError>>()? })
     }
@@ -82,8 +91,8 @@ impl Volumes {
     /// Checkpoints of volumes that are idle; profiles that changed. Blocks.
     pub fn upkeep(&self, now: Moment, store: &dyn Store, metrics: &Metrics, log: &Logger) {
         for served in &self.all {
-            let idle = now.since(Moment(served.committed.load(Ordering::Relaxed))) >= IDLE;
-            if idle && served.volume.journal_bytes() > 0 {
+            served.recover(log);
+            if now.since(Moment(served.committed.load(Ordering::Relaxed))) >= IDLE {
                 served.checkpoint(log);
             }
             locked(&served.profiles).expire(now);
@@ -104,6 +113,59 @@ impl Volumes {
 }
 
 impl Served {
+    fn new(name: &str, config: &Config, open: Opener) -> Result<Served, VolumeError> {
+        let volume = open(&config.log)?;
+        let (id, options) = (volume.id(), *volume.options());
+        Ok(Served {
+            name: name.to_owned(),
+            id,
+            options,
+            open,
+            volume: RwLock::new(Some(Arc::new(volume))),
+            warned: AtomicBool::new(false),
+            profiles: Mutex::new(Profiles::new(options.block_bytes, config)),
+            committed: AtomicU64::new(0),
+            saved: AtomicU64::new(0),
+        })
+    }
+
+    /// The volume.
+    ///
+    /// # Errors
+    /// It stopped, and is not open again yet.
+    pub fn volume(&self) -> Result<Arc<Volume>, Failure> {
+        let volume = self.volume.read().unwrap_or_else(PoisonError::into_inner).clone();
+        volume.ok_or_else(|| Failure::new(ErrorCode::Busy, format!("volume {} is recovering; try again", self.name)))
+    }
+
+    /// Opens the volume again if a failure of its disk stopped it. Blocks.
+    fn recover(&self, log: &Logger) {
+        let place = || self.volume.write().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut volume = place();
+            if volume.as_ref().is_some_and(|volume| !volume.is_broken()) {
+                return;
+            }
+            // Its folder is locked as long as somebody works with it.
+            if let Some(Err(busy)) = volume.take().map(Arc::try_unwrap) {
+                *volume = Some(busy);
+                return;
+            }
+        }
+        // Who comes now is told to try again.
+        match (self.open)(log) {
+            Ok(opened) => {
+                log.warning(format_args!("volume {}: it stopped, and is open again", self.name));
+                *place() = Some(Arc::new(opened));
+                self.warned.store(false, Ordering::Relaxed);
+            }
+            Err(error) if !self.warned.swap(true, Ordering::Relaxed) => {
+                log.warning(format_args!("volume {}: it stopped, and cannot be opened again: {error}", self.name));
+            }
+            Err(_) => {}
+        }
+    }
+
     /// A transaction was committed.
     pub fn committed(&self, now: Moment) {
         self.committed.store(now.0, Ordering::Relaxed);
@@ -120,7 +182,11 @@ impl Served {
     }
 
     fn checkpoint(&self, log: &Logger) {
-        if let Err(error) = self.volume.checkpoint() {
+        let Ok(volume) = self.volume() else { return };
+        if volume.journal_bytes() == 0 || volume.is_broken() {
+            return;
+        }
+        if let Err(error) = volume.checkpoint() {
             log.warning(format_args!("volume {}: no checkpoint was made: {error}", self.name));
         }
     }
@@ -169,4 +235,44 @@ fn open(wanted: &VolumeConfig, log: &Logger) -> Result<Volume, VolumeError> {
         ));
     }
     Ok(volume)
+}
+
+#[cfg(test)]
+mod tests {
+    use volume::{Disk, OWN_FOLDER, Operation, SimulatedDisk, Transaction};
+
+    use super::*;
+    use crate::StoreAt;
+
+    fn create(name: &str) -> Transaction {
+        let path = VolumePath::new(name.as_bytes()).unwrap();
+        let operations = vec![Operation::Create { path, mode: 0o644, exclusive: true }];
+        Transaction { operations, ..Transaction::default() }
+    }
+
+    #[test]
+    fn a_volume_that_stopped_is_opened_again() {
+        let disk = SimulatedDisk::new(1);
+        disk.make_folder(OWN_FOLDER, 0o700).unwrap();
+        let mut config = Config::new(StoreAt::Folder("none".into()), ([127, 0, 0, 1], 0).into());
+        config.log = Logger::silent();
+        let tree = disk.clone();
+        let open: Opener = Box::new(move |_| {
+            Volume::on(Arc::new(tree.clone()), Some(Arc::new(tree.folder(OWN_FOLDER))), Options::default())
+        });
+        let served = Served::new("data", &config, open).unwrap();
+        served.volume().unwrap().commit(create("a")).unwrap();
+        // The journal cannot be written.
+        disk.fail_at(Some(disk.changes() + 1));
+        assert!(matches!(served.volume().unwrap().commit(create("b")), Err(VolumeError::Broken { .. })));
+        let busy = served.volume().unwrap();
+        assert!(matches!(busy.stat(&VolumePath::top()), Err(VolumeError::Broken { .. })));
+        served.recover(&config.log);
+        assert!(served.volume().unwrap().is_broken(), "somebody works with it");
+        drop(busy);
+        served.recover(&config.log);
+        let again = served.volume().unwrap();
+        again.commit(create("c")).unwrap();
+        assert!(again.stat(&VolumePath::new(b"a").unwrap()).is_ok());
+    }
 }

@@ -446,6 +446,11 @@ impl Volume {
         self.committer.as_ref().map_or(Ok(()), |committer| locked(committer).checkpoint())
     }
 
+    /// Whether the volume stopped after a failure, so that every call is [`VolumeError::Broken`] until it is opened again.
+    pub fn is_broken(&self) -> bool {
+        self.gate().is_err()
+    }
+
     /// Bytes in the journal since the last checkpoint.
     pub fn journal_bytes(&self) -> u64 {
         self.committer.as_ref().map_or(0, |committer| locked(committer).journal_bytes())

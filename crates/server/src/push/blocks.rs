@@ -175,32 +175,31 @@ impl BlockPusher {
             for course in self.courses.iter_mut().filter(mine) {
                 course.parts.iter_mut().for_each(Part::forget_near);
             }
-            self.drop_unwanted(wire, volume, token, &wanted);
+            // What has stages is background, and stays.
+            let mine = self.courses.iter().filter(|course| course.volume == volume && course.token == token);
+            let staged: HashSet<InodeId> =
+                mine.filter(|course| !course.stages.is_empty()).map(|course| course.file).collect();
+            let keep = |page: &PageId| wanted.contains(page) || staged.contains(&page.inode);
+            self.drop_unwanted(wire, volume, token, keep);
         }
         for (file, id, block) in ordered {
             self.course(volume, open, token, file, id).order(block, &open.served);
         }
     }
 
-    /// Takes back what is queued for a program and not foreseen any more. What has stages is background, and stays.
+    /// Takes back what is queued for a program, unless it is to be kept.
     fn drop_unwanted(
         &mut self,
         wire: &mut ServerConnection,
         volume: ImageHandle,
         token: Token,
-        wanted: &HashSet<PageId>,
+        keep: impl Fn(&PageId) -> bool,
     ) {
         let mine = |stream: &&Stream| stream.volume == volume && stream.token == token;
         let Some(stream) = self.streams.iter().find(mine).map(|stream| stream.stream) else { return };
-        let staged: HashSet<InodeId> = self
-            .courses
-            .iter()
-            .filter(|course| course.volume == volume && course.token == token && !course.stages.is_empty())
-            .map(|course| course.file)
-            .collect();
         let dropped = RefCell::new(Vec::new());
         wire.retain_pushes(stream, |pages| {
-            let keep = pages.iter().any(|page| wanted.contains(page) || staged.contains(&page.inode));
+            let keep = pages.iter().any(&keep);
             if !keep {
                 dropped.borrow_mut().extend_from_slice(pages);
             }
@@ -255,6 +254,7 @@ impl BlockPusher {
 
     /// The program ended.
     pub fn ended(&mut self, wire: &mut ServerConnection, volume: ImageHandle, token: Token) {
+        self.drop_unwanted(wire, volume, token, |_| false);
         self.courses.retain(|course| course.volume != volume || course.token != token);
         let mine = |stream: &Stream| stream.volume == volume && stream.token == token;
         if let Some(at) = self.streams.iter().position(mine) {
@@ -324,7 +324,7 @@ impl BlockPusher {
             return;
         }
         while let Some((at, part)) = self.choose() {
-            let block_bytes = self.courses[at].open.served.volume.options().block_bytes as usize;
+            let block_bytes = self.courses[at].open.served.options.block_bytes as usize;
             let rate = wire.push_rate().unwrap_or(0);
             let bytes = ((rate / PIECES_PER_SECOND) as usize).clamp(block_bytes, PIECE_BYTES_MAX);
             let count = (bytes / block_bytes).clamp(1, wire::format::PUSH_PAGES_MAX);
@@ -380,7 +380,7 @@ impl BlockPusher {
             let slot = builds.acquire_owned().await;
             let work = tokio::task::spawn_blocking(move || {
                 let _slot = slot;
-                let piece = answer::read(&open.served.volume, &open.files, &pages);
+                let piece = open.served.volume().and_then(|volume| answer::read(&volume, &open.files, &pages));
                 BuiltBlocks { pages, piece, room: Some(room) }
             });
             let built = work.await.unwrap_or_else(|_| {
@@ -398,7 +398,7 @@ impl BlockPusher {
         let BuiltBlocks { mut pages, piece, room } = built;
         let mine = |course: &Course| course.volume == volume && course.token == token && course.file == file;
         let Some(course) = self.courses.iter().find(|course| mine(course)) else { return };
-        let block_bytes = u64::from(course.open.served.volume.options().block_bytes);
+        let block_bytes = u64::from(course.open.served.options.block_bytes);
         let piece = match piece {
             Ok(piece) => piece,
             // The file was removed, replaced or closed: whoever reads on is told then.
@@ -521,7 +521,7 @@ impl Course {
 
     /// Which part a block belongs to.
     fn part(&mut self, block: u32, served: &crate::volumes::Served) -> &mut Part {
-        let offset = u64::from(block) * u64::from(served.volume.options().block_bytes);
+        let offset = u64::from(block) * u64::from(served.options.block_bytes);
         let block = u32::try_from(offset / self.stage_block_bytes).unwrap_or(u32::MAX);
         let last = self.parts.len() - 1;
         let stage = self.stages.iter().position(|stage| stage.holds(block)).unwrap_or(last);

@@ -94,9 +94,8 @@ impl Session {
             Some(handle) => handle,
             None => self.images.add_volume(Arc::new(OpenVolume::new(served.clone()))).ok_or_else(full)?,
         };
-        let options = served.volume.options();
-        let (id, block_bytes) = (served.volume.id(), options.block_bytes);
-        let writable = options.mode == volume::Mode::ReadWrite;
+        let (id, block_bytes) = (served.id, served.options.block_bytes);
+        let writable = served.options.mode == volume::Mode::ReadWrite;
         self.reply(request, Reply::VolumeOpened { volume, id, block_bytes, writable });
         Ok(())
     }
@@ -110,7 +109,7 @@ impl Session {
         let open = self.images.volume(handle).cloned().ok_or_else(|| {
             Failure::bad_request(format!("volume handle {} was not given on this connection", handle.0))
         })?;
-        let block_bytes = open.served.volume.options().block_bytes as usize;
+        let block_bytes = open.served.options.block_bytes as usize;
         let (bytes, after) = match &ask {
             VolumeAsk::Commit { .. } => {
                 self.commit(request, handle, &open, ask);
@@ -302,7 +301,8 @@ impl Session {
     pub(super) fn release_leases(&self) {
         if self.wire.hello().is_none_or(|hello| hello.device == 0) {
             let holder = self.caller().holder;
-            self.images.volumes().for_each(|open| open.served.volume.release_all(holder));
+            let volumes = self.images.volumes().filter_map(|open| open.served.volume().ok());
+            volumes.for_each(|volume| volume.release_all(holder));
         }
     }
 
@@ -332,7 +332,11 @@ fn answer_one(
     ask: &VolumeAsk,
     mut after: After,
 ) -> (Result<VolumeReply, Failure>, After) {
-    let mut reply = answer::answer(&open.served.volume, &open.files, caller, ask);
+    let volume = match open.served.volume() {
+        Ok(volume) => volume,
+        Err(failure) => return (Err(failure), After::Nothing),
+    };
+    let mut reply = answer::answer(&volume, &open.files, caller, ask);
     if let (Ok(VolumeReply::FileOpened { file, info, profiled, .. }), After::Opened { id, .. }) =
         (&mut reply, &mut after)
         && let Some((path, _)) = locked(&open.files).get(*file)
@@ -397,7 +401,11 @@ fn commit_batch(open: &OpenVolume, caller: &Caller, asks: &[VolumeAsk]) -> Vec<R
             Err(failure) => results.push(Some(Err(failure))),
         }
     }
-    let mut committed = open.served.volume.commit_all(transactions).into_iter();
+    let volume = match open.served.volume() {
+        Ok(volume) => volume,
+        Err(failure) => return asks.iter().map(|_| Err(failure.clone())).collect(),
+    };
+    let mut committed = volume.commit_all(transactions).into_iter();
     let reply = |(result, ask): (Option<_>, &VolumeAsk)| {
         result.unwrap_or_else(|| match committed.next() {
             Some(committed) => answer::committed_reply(&open.files, ask, committed),
