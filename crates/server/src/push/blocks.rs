@@ -43,7 +43,7 @@ const HAD_MAX: usize = 1 << 17;
 /// Demands for blocks that were sent after which a file counts as dropped by the device.
 const LOSSES_MAX: u32 = 3;
 
-/// A piece holds what the link carries in this part of a second.
+/// A piece holds what the link carries in this part of a second, at most.
 const PIECES_PER_SECOND: u64 = 50;
 
 /// Bytes of data in one piece, at most: what the wire takes.
@@ -325,8 +325,7 @@ impl BlockPusher {
         }
         while let Some((at, part)) = self.choose() {
             let block_bytes = self.courses[at].open.served.options.block_bytes as usize;
-            let rate = wire.push_rate().unwrap_or(0);
-            let bytes = ((rate / PIECES_PER_SECOND) as usize).clamp(block_bytes, PIECE_BYTES_MAX);
+            let bytes = piece_bytes(wire).clamp(block_bytes, PIECE_BYTES_MAX);
             let count = (bytes / block_bytes).clamp(1, wire::format::PUSH_PAGES_MAX);
             let pages = self.take(at, part, count);
             if !pages.is_empty() {
@@ -489,6 +488,14 @@ impl BlockPusher {
             self.had.clear();
         }
     }
+}
+
+/// Bytes of data in the next piece: little of a second, and little of what the link holds, since a rate alone is easily taken for
+/// too high when credits come in bursts.
+fn piece_bytes(wire: &ServerConnection) -> usize {
+    let Some((rate, round_trip)) = wire.push_rate().zip(wire.push_round_trip()) else { return 0 };
+    let product = u128::from(rate) * round_trip.as_micros() / 1_000_000;
+    u128::from(rate / PIECES_PER_SECOND).min(product / 2).min(PIECE_BYTES_MAX as u128) as usize
 }
 
 /// The parts that may send: all with a share, and of each course the first one of the rest, since stages are in the order of their
