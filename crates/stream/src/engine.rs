@@ -308,6 +308,9 @@ impl Engine {
             JobDone::CacheFound { slots, found } => {
                 self.shelf = Shelf::new(slots);
                 found.into_iter().for_each(|(slot, key)| self.shelf.put(slot, key));
+                if let (Some(done), Some(info)) = (self.opening.take(), self.info) {
+                    self.effects.finish(done, Ok(info));
+                }
             }
         }
         self.pump();

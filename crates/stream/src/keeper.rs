@@ -74,9 +74,11 @@ impl Keeper {
             Job::Remove { number } => drop(outbox.map(|outbox| outbox.remove(number))),
             Job::Lose { number, reason } => drop(outbox.map(|outbox| outbox.lose(number, &reason))),
             Job::CacheOpen { volume, block_bytes } => {
-                let room = self.room.as_ref()?;
+                let opened = self.room.as_ref().map(|room| Cache::open(&room.folder, room.bytes, volume, block_bytes));
                 // Without a cache everything works, slower.
-                let (cache, found) = Cache::open(&room.folder, room.bytes, volume, block_bytes).ok()?;
+                let Some(Ok((cache, found))) = opened else {
+                    return Some(JobDone::CacheFound { slots: 0, found: Vec::new() });
+                };
                 let slots = cache.slots();
                 self.cache = Some(cache);
                 return Some(JobDone::CacheFound { slots, found });

@@ -254,6 +254,13 @@ impl Engine {
             Ok(Reply::Error { code: ErrorCode::Cancelled | ErrorCode::Busy, .. }) | Err(Unanswered::Expired) => {
                 self.count_try(key, &StreamError::timeout(&path, ANSWER_TIME));
             }
+            // A number that was closed while it was opened anew, for example.
+            Ok(Reply::Error { code: ErrorCode::BadRequest, text }) => {
+                if let Some(number) = file.number.take() {
+                    self.by_number.remove(&number);
+                }
+                self.count_try(key, &StreamError::refused(ErrorCode::BadRequest, &path, &text));
+            }
             Ok(Reply::Error { code, text }) => self.fail_reads(key, &StreamError::refused(code, &path, &text)),
             Ok(_) => self.fail_reads(key, &StreamError::nonsense(&path, "another kind of answer")),
             Err(Unanswered::Refused) => {

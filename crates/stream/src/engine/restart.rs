@@ -90,7 +90,10 @@ impl Engine {
             let text = "it was meant for another volume that had this name";
             self.refuse(id, &StreamError::volume(ErrorKind::Stale, &self.name, text));
         }
-        if let Some(done) = self.opening.take() {
+        // What is in the cache is known before anything is read.
+        if self.options.cache.is_none()
+            && let Some(done) = self.opening.take()
+        {
             self.effects.finish(done, Ok(info));
         }
         let reading: Vec<u64> =
