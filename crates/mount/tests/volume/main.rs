@@ -1,0 +1,7 @@
+//! Mounted volumes against a server in this process: names, contents, two devices, and the end of a mount.
+
+mod contents;
+mod devices;
+mod end;
+mod names;
+mod world;

@@ -1,0 +1,183 @@
+//! A server with one volume, and mounts of it as values that clean up after themselves.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use client::{Scheme, Waiting};
+use mount::{VolumeMount, VolumeOptions};
+use server::{Config, Logger, Server, StoreAt, VolumeConfig};
+use store::Memory;
+use stream::{Options, RemoteVolume};
+use tokio::sync::oneshot;
+
+/// Why real mounts cannot be tested here, if so.
+pub fn obstacle() -> Option<&'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("not root");
+    }
+    fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err().then_some("no /dev/fuse")
+}
+
+macro_rules! need_fuse {
+    () => {
+        if let Some(why) = crate::world::obstacle() {
+            eprintln!("skipped: {why}");
+            return;
+        }
+    };
+}
+pub(crate) use need_fuse;
+
+/// A server that can be stopped and started again at the same address.
+pub struct World {
+    /// The files on the server.
+    pub folder: tempfile::TempDir,
+    store: Memory,
+    config: VolumeConfig,
+    address: SocketAddr,
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl World {
+    /// Serves the volume `data`, which may be written.
+    pub fn new() -> World {
+        World::with(|_| {})
+    }
+
+    /// The same, changed.
+    pub fn with(change: impl FnOnce(&mut VolumeConfig)) -> World {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let mut config = VolumeConfig { writable: true, ..VolumeConfig::new("data", folder.path()) };
+        change(&mut config);
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut world = World { folder, store: Memory::new(), config, address, running: None };
+        world.start();
+        world
+    }
+
+    /// Starts the server, at the address it had before.
+    pub fn start(&mut self) {
+        let config = Config {
+            log: Logger::silent(),
+            volumes: vec![self.config.clone()],
+            ..Config::new(StoreAt::Open(Arc::new(self.store.clone())), self.address)
+        };
+        let server = Server::bind(config).expect("binds");
+        self.address = server.local_addr();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+            runtime.expect("a runtime").block_on(server.run_until(async { drop(stopped.await) })).expect("served");
+        });
+        self.running = Some((stop, thread));
+    }
+
+    /// Stops it in good order.
+    pub fn stop(&mut self) {
+        if let Some((stop, thread)) = self.running.take() {
+            drop(stop);
+            thread.join().expect("the server ended in good order");
+        }
+    }
+
+    /// A path on the server.
+    pub fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    /// Opens the volume as a new device.
+    pub fn open(&self, options: Options) -> Arc<RemoteVolume> {
+        let server = client::Server { scheme: Scheme::Runnel, host: "127.0.0.1".into(), port: self.address.port() };
+        let device = options.outbox.as_ref().map(|room| stream::Outbox::device(&room.folder).expect("a device"));
+        let config = client::Config { waiting: options.waiting, device, ..client::Config::default() };
+        RemoteVolume::open(&server, config, "data", options).expect("opens")
+    }
+
+    /// Mounts the volume as a new device that believes nothing for longer than 40 ms.
+    pub fn mount(&self) -> Mount {
+        self.mount_with(Options::default(), |_| {})
+    }
+
+    /// The same, changed.
+    pub fn mount_with(&self, options: Options, change: impl FnOnce(&mut VolumeOptions)) -> Mount {
+        let volume = self.open(Options { names_ttl: TTL, ..options });
+        let place = tempfile::tempdir().expect("tempdir");
+        let mut options = VolumeOptions { control: false, names_ttl: TTL, ..VolumeOptions::default() };
+        change(&mut options);
+        let mounted = VolumeMount::start(volume.clone(), place.path(), options).expect("mounts");
+        Mount { mounted, volume, place }
+    }
+}
+
+/// How long names are believed, by the kernel and by the volume each.
+const TTL: Duration = Duration::from_millis(20);
+
+/// Fails after a second instead of waiting for a server.
+pub fn soft() -> Options {
+    Options { waiting: Waiting::Soft(Duration::from_secs(1)), ..Options::default() }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.stop();
+        }
+    }
+}
+
+/// A mounted volume.
+pub struct Mount {
+    pub mounted: VolumeMount,
+    pub volume: Arc<RemoteVolume>,
+    place: tempfile::TempDir,
+}
+
+impl Mount {
+    /// A path in the mount.
+    pub fn at(&self, path: &str) -> PathBuf {
+        self.place.path().join(path)
+    }
+
+    pub fn root(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// A file for reading and writing, which is there.
+    pub fn open(&self, path: &str) -> File {
+        OpenOptions::new().read(true).write(true).open(self.at(path)).expect("opens")
+    }
+
+    /// A new file.
+    pub fn open_created(&self, path: &str) -> File {
+        File::create(self.at(path)).expect("created")
+    }
+
+    /// A file for appending.
+    pub fn append(&self, path: &str) -> File {
+        OpenOptions::new().append(true).create(true).open(self.at(path)).expect("opens")
+    }
+}
+
+/// Closes a file and tells what close(2) says, which dropping it does not.
+pub fn close(file: File) -> io::Result<()> {
+    nix::unistd::close(std::os::fd::OwnedFd::from(file)).map_err(io::Error::from)
+}
+
+/// The number of an error.
+#[track_caller]
+pub fn errno<T>(result: io::Result<T>) -> i32 {
+    match result {
+        Ok(_) => panic!("it succeeded"),
+        Err(error) => error.raw_os_error().expect("an error of the system"),
+    }
+}
+
+/// Bytes that tell where they are.
+pub fn pattern(bytes: usize, seed: u32) -> Vec<u8> {
+    (0..bytes as u32).map(|at| ((at.wrapping_add(seed)).wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
