@@ -121,6 +121,8 @@ impl Engine {
         if info.kind != FileKind::File {
             return Err(StreamError::refused(ErrorCode::NotFile, path, ""));
         }
+        // Who looks the name up now, because it opened another file than it expected, must not find the old one.
+        self.names.put(path, Some(info), self.time.now);
         let known = self.by_path.get(path).copied();
         let same = known.filter(|key| {
             let seen = self.files.get(key).and_then(|file| file.seen);

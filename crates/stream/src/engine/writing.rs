@@ -385,7 +385,8 @@ impl Engine {
             }
         }
         let size = file.effective_size();
-        if dirty.extended && size > end {
+        // A file that was cut may have become longer since by a write of which a later cut left only the length.
+        if (dirty.extended || dirty.cut.is_some()) && size > end {
             parts.add(Change::Truncate { path: path.clone(), base: None, size }).extended = Some(size);
         }
         if let Some(mode) = dirty.mode {
