@@ -162,7 +162,7 @@ fn fuse_direct_reads_ask_for_exactly_their_bytes() {
         }
         let status = mount.volume.status();
         let expected = if direct { 3 } else { 12 };
-        assert_eq!(status.blocks_asked + status.blocks_pushed, expected, "direct: {direct}");
+        assert_eq!(status.blocks_asked + status.blocks_pushed, expected, "direct: {direct} {status:?} {:?}", mount.mounted.fuse_counters());
         file.write_all_at(b"written", 1500).expect("written");
         file.read_exact_at(&mut some[..7], 1500).expect("read");
         assert_eq!(&some[..7], b"written");

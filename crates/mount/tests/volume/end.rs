@@ -34,9 +34,8 @@ fn fuse_a_hard_mount_waits_for_its_server() {
     need_fuse!();
     let mut world = World::new();
     let mount = world.mount();
-    fs::write(mount.at("before"), "1").expect("written");
-    world.stop();
     let mut file = mount.open_created("during");
+    world.stop();
     file.write_all(b"2").expect("taken");
     let (said, hears) = mpsc::channel();
     let waiting = thread::spawn(move || said.send(close(file)).expect("listened to"));
