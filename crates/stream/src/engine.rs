@@ -391,6 +391,12 @@ impl Engine {
         }
     }
 
+    /// Bytes of changes that no transaction carries.
+    #[cfg(test)]
+    pub fn open_bytes(&self) -> u64 {
+        self.files.values().filter(|file| file.dirty.is_some()).map(|file| 1 + file.overlay.open_bytes()).sum()
+    }
+
     fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id

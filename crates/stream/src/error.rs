@@ -117,10 +117,7 @@ impl StreamError {
             ErrorCode::Stale => {
                 (ErrorKind::Stale, "the file that was opened is not at this path any more; open it again")
             }
-            // Outdated: only servers that remember answers say it.
-            code if code.to_u16() == 23 => {
-                (ErrorKind::Stale, "the change was not made and comes too late now; repeat it")
-            }
+            ErrorCode::Outdated => (ErrorKind::Stale, "the change was not made and comes too late now; repeat it"),
             ErrorCode::Leased => (ErrorKind::Leased, "somebody else holds a lease of it; try again later"),
             ErrorCode::NoSpace => {
                 (ErrorKind::NoSpace, "no room on the server; free some there, or raise its quota, and sync again")

@@ -44,3 +44,6 @@ pub use remote::{READ_BYTES_MAX, RemoteVolume, VolumeInfo};
 pub use status::{Lost, Status};
 pub use wait::Answer;
 pub use wire::volume::{FileInfo, FileKind, FolderEntry, LeaseKind, Seen, Share};
+
+#[cfg(test)]
+mod tests;

@@ -80,7 +80,8 @@ impl RemoteVolume {
         options: Options,
     ) -> Result<Arc<RemoteVolume>, StreamError> {
         let start = Start::new(name, options)?;
-        let device = start.device.or(config.device);
+        // Without an outbox nobody remembers numbers, so it is somebody new each time.
+        let device = start.device;
         let passenger: Arc<dyn Passenger> = start.inner.clone();
         match Networker::start(server, config, device, passenger) {
             Ok(networker) => start.finish(name, networker),
@@ -263,7 +264,8 @@ impl Start {
                 let (outbox, held) = Outbox::open(&room.folder)?;
                 (Some(outbox), held)
             }
-            None => (None, Held { next_number: 1, ..Held::default() }),
+            // The device of a session may be that of an earlier process, whose numbers nobody remembers: the clock is ahead of them.
+            None => (None, Held { next_number: since_1970().as_micros() as u64, ..Held::default() }),
         };
         let device = outbox.as_ref().map(Outbox::number_of_device);
         let (room, deadline) = (options.cache.clone(), options.open_deadline);
@@ -315,9 +317,8 @@ impl Inner {
     }
 
     fn time(&self) -> Time {
-        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = Moment(self.clock.elapsed().as_micros() as u64);
-        Time { now, wall_ns: i64::try_from(wall.as_nanos()).unwrap_or(i64::MAX) }
+        Time { now, wall_ns: i64::try_from(since_1970().as_nanos()).unwrap_or(i64::MAX) }
     }
 
     /// Lets the engine do something, and carries out what it wants: errands and jobs under the lock, which keeps their order, callbacks without it.
@@ -389,4 +390,8 @@ impl Passenger for Inner {
     fn closed(&self) {
         self.run(|engine, time| engine.shut_down(time));
     }
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

@@ -143,7 +143,15 @@ impl Engine {
             // Done or not: the same number tells.
             Err(Unanswered::Expired) => txn.state = State::Queued(now),
             Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Shutdown | ErrorCode::Cancelled, .. }) => {
+                // Not done; what follows may have been, under later numbers: then this one is told to be outdated.
                 txn.state = State::Queued(again);
+            }
+            // It was refused, and the answer was lost with a connection: no more than these few are under way, and the server remembers more
+            // answers than that. With another number it tells why, or does it.
+            Ok(Reply::Error { code: ErrorCode::Outdated, .. }) if txn.replayed.is_none() && txn.tries < TRIES_MAX => {
+                txn.tries += 1;
+                txn.number = None;
+                txn.state = State::Queued(now);
             }
             Ok(Reply::Error { code: ErrorCode::Storage | ErrorCode::Internal | ErrorCode::Corrupt, .. })
                 if txn.tries < TRIES_MAX =>
@@ -239,6 +247,8 @@ impl Engine {
             }
             file.size = new_size(old_size, effect);
             file.seen = Some(to);
+            // What the cache brings now is of the version before.
+            file.blocks.retain(|_, entry| !matches!(entry, Block::Reading { .. }));
             let touched = touched_blocks(effect, old_size, block);
             let cut_from = effect.cut.map_or(u64::MAX, |cut| cut / block);
             for (offset, bytes) in &effect.writes {
@@ -253,7 +263,7 @@ impl Engine {
             match file.seen {
                 Some(seen) if seen.file == to.file && seen.version >= to.version => {}
                 Some(seen) if seen.file == to.file => {
-                    file.size = new_size(file.size, effect) + effect.appended;
+                    file.size = new_size(file.size, effect);
                     self.move_file(key, to.version, None);
                 }
                 _ => {

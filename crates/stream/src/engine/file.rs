@@ -18,8 +18,8 @@ pub(super) enum Block {
     Asked,
     /// The server said that a push brings it.
     OnTheWay { stream: StreamId, until: Moment },
-    /// It is being read from the disk cache.
-    Reading,
+    /// It is being read from the disk cache, as of this version.
+    Reading { version: u64 },
     /// Here it is; `fresh`: it was pushed and nobody used it yet.
     Memory { bytes: Bytes, stamp: Stamp, fresh: bool },
 }

@@ -154,14 +154,14 @@ impl Engine {
                     self.counters.used += u64::from(*fresh);
                     touches.push((index, std::mem::take(fresh)));
                 }
-                Some(Block::Asked | Block::OnTheWay { .. } | Block::Reading) => waiting = true,
+                Some(Block::Asked | Block::OnTheWay { .. } | Block::Reading { .. }) => waiting = true,
                 None => {
                     let seen = file.seen.unwrap_or_default();
                     let key = BlockKey { file: seen.file, version: seen.version, index };
                     match self.shelf.find(&key) {
                         Some(slot) => {
                             waiting = true;
-                            file.blocks.insert(index, Block::Reading);
+                            file.blocks.insert(index, Block::Reading { version: seen.version });
                             self.effects.jobs.push(Job::CacheRead { slot, key });
                             touches.push((index, false));
                         }
@@ -398,11 +398,14 @@ impl Engine {
             self.shelf.forget(&block);
         }
         let size = u64::from(self.block_bytes());
-        let of = |file: &super::File| file.seen == Some(Seen { file: block.file, version: block.version });
-        let waiting = |file: &super::File| matches!(file.blocks.get(&block.index), Some(Block::Reading));
+        let seen = Some(Seen { file: block.file, version: block.version });
+        let waiting = |file: &super::File| {
+            let entry = file.blocks.get(&block.index);
+            file.seen == seen && matches!(entry, Some(Block::Reading { version }) if *version == block.version)
+        };
         let keys: Vec<u64> = self.files.iter().filter(|(_, file)| waiting(file)).map(|(key, _)| *key).collect();
         for key in keys {
-            let Some(file) = self.files.get_mut(&key).filter(|file| of(file)) else { continue };
+            let Some(file) = self.files.get_mut(&key) else { continue };
             file.blocks.remove(&block.index);
             let valid = file.size.saturating_sub(u64::from(block.index) * size).min(size);
             if let Some(bytes) = bytes.clone().filter(|bytes| bytes.len() as u64 <= valid) {
@@ -442,7 +445,7 @@ impl Engine {
             }
             // What is under way clears its own entry when it comes.
             Block::Asked => true,
-            Block::OnTheWay { .. } | Block::Reading => false,
+            Block::OnTheWay { .. } | Block::Reading { .. } => false,
         });
     }
 

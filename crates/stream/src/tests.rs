@@ -1,0 +1,7 @@
+//! The engine against a simulated server, link, clock and storage, by seed.
+
+mod fuzz;
+mod hostile;
+mod model;
+mod sim;
+mod writers;

@@ -1,0 +1,315 @@
+//! One device against a plain map in memory: what is read is what was written, and what was acknowledged survives everything.
+//!
+//! For each file the test keeps the states it had since the last acknowledged one. After a restart of the device the server must have one of
+//! them; while the device lives, it must see exactly the last.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bytes::Bytes;
+use units::{Rng, SplitMix64, Token};
+
+use super::sim::{Faults, Sim, options, taken, with_outbox};
+use crate::call::Call;
+use crate::{FileRef, Handle, OpenHow};
+
+const NAMES: [&str; 4] = ["a", "b", "d/c", "d/e"];
+
+type State = Option<Vec<u8>>;
+
+/// Runs one seed; a failure names it. `RUNNEL_STREAM_SEED=N` runs only that one, `RUNNEL_STREAM_SEEDS=N` so many.
+fn seeds(usual: u64, run: impl Fn(u64)) {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
+    let seeds = match number("RUNNEL_STREAM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("RUNNEL_STREAM_SEEDS").unwrap_or(usual),
+    };
+    for seed in seeds {
+        let run = catch_unwind(AssertUnwindSafe(|| run(seed)));
+        assert!(run.is_ok(), "to repeat: RUNNEL_STREAM_SEED={seed}");
+    }
+}
+
+struct Model {
+    sim: Sim,
+    at: usize,
+    rng: SplitMix64,
+    /// What the device sees.
+    now: BTreeMap<&'static str, State>,
+    /// What the server may have, the acknowledged state first.
+    may: BTreeMap<&'static str, Vec<State>>,
+    open: Vec<(Handle, &'static str, bool)>,
+    outbox: bool,
+}
+
+impl Model {
+    fn new(seed: u64) -> Model {
+        let mut rng = SplitMix64(seed ^ 0xabc);
+        let calm = rng.below(4) == 0;
+        let faults = Faults {
+            cuts: if calm { 0 } else { 1 + rng.below(4) },
+            crashes: if calm { 0 } else { rng.below(3) },
+            pushes: rng.below(2) == 0,
+        };
+        let outbox = rng.below(2) == 0;
+        let mut sim = Sim::new(seed, faults);
+        let mut options = if outbox { with_outbox(options()) } else { options() };
+        options.memory_bytes = [0, 2048, 64 << 10][rng.below(3) as usize];
+        if rng.below(3) == 0 {
+            options.cache = Some(crate::Room { folder: "cache".into(), bytes: 1 << 20 });
+        }
+        let at = sim.add_device(options);
+        sim.until(|sim| sim.devices[0].engine.status().connected);
+        let (now, may) = NAMES.iter().map(|name| ((*name, None), (*name, vec![None]))).unzip();
+        let mut model = Model { sim, at, rng, now, may, open: Vec::new(), outbox };
+        model.sim.wait(at, |done| Call::MakeFolder { path: b"d".to_vec(), mode: 0o755, done }).unwrap();
+        model
+    }
+
+    fn pick(&mut self) -> Option<usize> {
+        (!self.open.is_empty()).then(|| self.rng.below(self.open.len() as u64) as usize)
+    }
+
+    /// The device changed a file, and the server does not know yet.
+    fn changed(&mut self, name: &'static str, state: State) {
+        self.now.insert(name, state.clone());
+        self.may.get_mut(name).unwrap().push(state);
+    }
+
+    /// The server has what the device has of a file.
+    fn acknowledged(&mut self, name: &'static str) {
+        let state = self.now[name].clone();
+        let found = self.sim.on_server(name.as_bytes());
+        assert!(found == state, "{name}: acknowledged, but the server has {:?}", found.map(|found| found.len()));
+        self.may.insert(name, vec![state]);
+    }
+
+    fn step(&mut self) {
+        let at = self.at;
+        match self.rng.below(24) {
+            0..=3 => self.open(),
+            4..=9 => {
+                let Some(index) = self.pick() else { return };
+                let (handle, name, append) = self.open[index];
+                let mut state = self.now[name].clone().unwrap_or_default();
+                let most = if self.rng.below(6) == 0 { 6000 } else { 700 };
+                let bytes: Vec<u8> = (0..1 + self.rng.below(most)).map(|_| self.rng.next_u64() as u8 | 1).collect();
+                let offset = if append { state.len() as u64 } else { self.rng.below(5000) };
+                let end = offset as usize + bytes.len();
+                state.resize(state.len().max(end), 0);
+                state[offset as usize..end].copy_from_slice(&bytes);
+                let bytes = Bytes::from(bytes);
+                self.sim.wait(at, |done| Call::Write { handle, offset, bytes, done }).unwrap();
+                self.changed(name, Some(state));
+            }
+            10 => {
+                let Some(index) = self.pick() else { return };
+                let (handle, name, _) = self.open[index];
+                let size = self.rng.below(7000);
+                let mut state = self.now[name].clone().unwrap_or_default();
+                state.resize(size as usize, 0);
+                self.sim.wait(at, |done| Call::SetSize { of: handle.into(), size, done }).unwrap();
+                self.changed(name, Some(state));
+            }
+            11..=15 => {
+                let Some(index) = self.pick() else { return };
+                let (handle, name, _) = self.open[index];
+                let (offset, bytes) = (self.rng.below(7000), self.rng.below(4000) as u32);
+                let token = Token(9);
+                let found = self.sim.wait(at, |done| Call::Read { handle, token, offset, bytes, done }).unwrap();
+                let state = self.now[name].clone().unwrap_or_default();
+                let from = (offset as usize).min(state.len());
+                let to = (offset as usize + bytes as usize).min(state.len());
+                assert!(found == state[from..to], "{name}: read {offset} {bytes} of {}", state.len());
+            }
+            16..=17 => {
+                let Some(index) = self.pick() else { return };
+                let (handle, name, _) = self.open[index];
+                self.sim.wait(at, |done| Call::Sync { handle, done }).unwrap();
+                self.acknowledged(name);
+            }
+            18 => {
+                let Some(index) = self.pick() else { return };
+                let (handle, name, _) = self.open.swap_remove(index);
+                self.sim.wait(at, |done| Call::Close { handle, done }).unwrap();
+                self.acknowledged(name);
+            }
+            19 => {
+                let name = NAMES[self.rng.below(4) as usize];
+                let of = FileRef::Path(name.into());
+                let found = self.sim.wait(at, |done| Call::Stat { of, done });
+                let size = self.now[name].as_ref().map(|state| state.len() as u64);
+                assert_eq!(found.ok().map(|info| info.size), size, "{name}");
+            }
+            20 => self.rename(),
+            21 => self.remove(),
+            22 => {
+                let folder: &str = if self.rng.below(2) == 0 { "" } else { "d" };
+                let found = self.sim.wait(at, |done| Call::List { path: folder.into(), done }).unwrap();
+                let found: Vec<_> = found.into_iter().filter(|entry| entry.name != b"d").collect();
+                let found: Vec<_> = found.into_iter().map(|entry| (entry.name, entry.info.size)).collect();
+                let there = self.now.iter().filter_map(|(name, state)| {
+                    let (parent, last) = name.rsplit_once('/').unwrap_or(("", name));
+                    Some((last.as_bytes().to_vec(), state.as_ref()?.len() as u64)).filter(|_| parent == folder)
+                });
+                assert_eq!(found, there.collect::<Vec<_>>());
+            }
+            _ if self.rng.below(3) == 0 => self.restart(),
+            _ => {}
+        }
+    }
+
+    fn open(&mut self) {
+        if self.open.len() >= 6 {
+            return;
+        }
+        let name = NAMES[self.rng.below(4) as usize];
+        let there = self.now[name].is_some();
+        let append = self.rng.below(4) == 0;
+        let exclusive = self.rng.below(8) == 0;
+        let truncate = self.rng.below(8) == 0;
+        let create = (self.rng.below(5) > 0).then_some(0o644);
+        let how = OpenHow { read: true, write: !append, append, create, exclusive, truncate };
+        let path = name.as_bytes().to_vec();
+        let opened = self.sim.wait(self.at, |done| Call::Open { path, how, token: Token(9), done });
+        match (there, create.is_some()) {
+            (true, true) if exclusive => assert_eq!(opened.unwrap_err().errno(), 17),
+            (false, false) => assert_eq!(opened.unwrap_err().errno(), 2),
+            _ => {
+                let opened = opened.unwrap_or_else(|error| panic!("{name}: {error}"));
+                let size = self.now[name].as_ref().map_or(0, |state| state.len() as u64);
+                let size = if truncate { 0 } else { size };
+                assert_eq!(opened.info.size, size, "{name}");
+                if !there || truncate {
+                    self.changed(name, Some(Vec::new()));
+                }
+                if !there && exclusive {
+                    self.acknowledged(name);
+                }
+                self.open.push((opened.handle, name, append));
+            }
+        }
+    }
+
+    fn rename(&mut self) {
+        let from = NAMES[self.rng.below(4) as usize];
+        let to = NAMES[self.rng.below(4) as usize];
+        // Handles of a file that is replaced see what was, which the model does not follow.
+        if from == to || self.open.iter().any(|(_, name, _)| *name == to) {
+            return;
+        }
+        let replace = self.rng.below(3) > 0;
+        let (source, target) = (from.into(), to.into());
+        let moved = self.sim.wait(self.at, |done| Call::Rename { from: source, to: target, replace, done });
+        match (&self.now[from], &self.now[to]) {
+            (None, _) => {
+                let error = moved.unwrap_err();
+                assert_eq!(error.errno(), 2, "{from}: {error}");
+            }
+            (Some(_), Some(_)) if !replace => assert_eq!(moved.unwrap_err().errno(), 17),
+            (Some(state), _) => {
+                moved.unwrap();
+                let state = Some(state.clone());
+                self.now.insert(to, state);
+                self.now.insert(from, None);
+                self.acknowledged(from);
+                self.acknowledged(to);
+                self.open.iter_mut().filter(|(_, name, _)| *name == from).for_each(|(_, name, _)| *name = to);
+            }
+        }
+    }
+
+    fn remove(&mut self) {
+        let name = NAMES[self.rng.below(4) as usize];
+        if self.open.iter().any(|(_, open, _)| *open == name) {
+            return;
+        }
+        let removed = self.sim.wait(self.at, |done| Call::Remove { path: name.into(), done });
+        match self.now[name] {
+            None => assert_eq!(removed.unwrap_err().errno(), 2),
+            Some(_) => {
+                removed.unwrap();
+                self.now.insert(name, None);
+                self.acknowledged(name);
+            }
+        }
+    }
+
+    /// The process of the device dies, perhaps while it waits for the server.
+    fn restart(&mut self) {
+        let at = self.at;
+        let cut_off = self.rng.below(2) == 0;
+        self.sim.away = cut_off;
+        let syncing = match self.pick() {
+            Some(index) if self.rng.below(2) == 0 => {
+                let (handle, _, _) = self.open[index];
+                Some(self.sim.call(at, |done| Call::Sync { handle, done }))
+            }
+            _ => None,
+        };
+        for _ in 0..self.rng.below(400) {
+            self.sim.step();
+        }
+        // What is all in the outbox is lost in no case.
+        let status = self.sim.devices[at].engine.status();
+        let whole = self.outbox && status.unsent_transactions == status.stored_transactions && {
+            let sealed = self.sim.devices[at].engine.open_bytes() == 0;
+            sealed && status.unsent_transactions > 0
+        };
+        let done = syncing.as_ref().and_then(taken);
+        self.sim.restart_device(at);
+        self.sim.away = false;
+        self.open.clear();
+        self.sim.until(|sim| sim.devices[at].engine.status().connected);
+        self.sim.wait(at, |done| Call::SyncAll { done }).unwrap();
+        let _ = done;
+        for name in NAMES {
+            let found = self.sim.on_server(name.as_bytes());
+            let may = &self.may[name];
+            let size = found.as_ref().map(Vec::len);
+            assert!(may.contains(&found), "{name}: {size:?} after a restart, of {} states", may.len());
+            if whole {
+                assert!(may.last() == Some(&found), "{name}: all was in the outbox, {size:?} is there");
+            }
+            self.now.insert(name, found.clone());
+            self.may.insert(name, vec![found]);
+        }
+        let lost = &self.sim.devices[at].storage.lost;
+        assert!(lost.is_empty(), "nobody else writes: {lost:?}");
+    }
+
+    fn finish(&mut self) {
+        let at = self.at;
+        self.sim.wait(at, |done| Call::SyncAll { done }).unwrap();
+        for name in NAMES {
+            self.acknowledged(name);
+        }
+        let status = self.sim.devices[at].engine.status();
+        assert!(status.lost.is_empty() && status.unsent_bytes == 0, "{status:?}");
+        self.sim.until(|sim| sim.devices[at].idle());
+        assert!(self.sim.devices[at].storage.stored.is_empty());
+    }
+}
+
+#[test]
+fn sim_one_device_is_exact() {
+    seeds(60, |seed| {
+        let mut model = Model::new(seed);
+        for _ in 0..120 {
+            model.crash_sometimes();
+            model.step();
+        }
+        model.finish();
+    });
+}
+
+impl Model {
+    /// Stops the server's machine at one of its next changes.
+    fn crash_sometimes(&mut self) {
+        let crashes = self.sim.faults.crashes;
+        if crashes > 0 && self.rng.below(12) < crashes {
+            let change = self.sim.disk.changes() + 1 + self.rng.below(40);
+            self.sim.disk.crash_at(Some(change));
+        }
+    }
+}

@@ -1,0 +1,575 @@
+//! A world in one thread: a volume on a disk that crashes, links that are cut after any byte, devices that start anew, and a clock that jumps
+//! to what is due next. One seed makes all of it.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use client::carry::{Errand, Tag, Unanswered};
+use server::volumes::{Caller, OpenFiles, answer};
+use units::{ActionId, Moment, RequestId, Rng, SegmentIndex, SplitMix64, StreamId};
+use volume::{Mode, SimulatedDisk, Volume};
+use wire::volume::{VolumeAsk, VolumePiece, VolumeReply};
+use wire::{
+    ClientConfig, ClientConnection, ClientEvent, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece,
+    Refused, Reply, Request, ServerConfig, ServerConnection, ServerEvent,
+};
+
+use crate::call::{Call, Done};
+use crate::engine::{Engine, Time};
+use crate::job::{BlockKey, Job, JobDone};
+use crate::outbox::Stored;
+use crate::{Options, Room, StreamError};
+
+pub const BLOCK: u32 = 512;
+const VOLUME: ImageHandle = ImageHandle(3);
+
+/// What came of a call, once it did.
+pub type Outcome<T> = Arc<Mutex<Option<Result<T, StreamError>>>>;
+
+/// Takes what came of a call.
+pub fn taken<T>(outcome: &Outcome<T>) -> Option<Result<T, StreamError>> {
+    outcome.lock().unwrap().take()
+}
+
+/// How often what goes wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// One in so many connections is cut, after up to 20,000 bytes; 0: none.
+    pub cuts: u64,
+    /// One in so many commits stops the server's machine at one of its next changes; 0: none.
+    pub crashes: u64,
+    /// Pushes in place of answers.
+    pub pushes: bool,
+}
+
+/// The storage of a device that survives a restart.
+#[derive(Clone, Debug, Default)]
+pub struct Storage {
+    pub next: u64,
+    pub stored: BTreeMap<u64, Vec<u8>>,
+    pub lost: Vec<String>,
+    pub cache: BTreeMap<u32, (BlockKey, bytes::Bytes)>,
+}
+
+/// One connection.
+struct Pipe {
+    client: ClientConnection,
+    server: ServerConnection,
+    up: VecDeque<u8>,
+    down: VecDeque<u8>,
+    errands: VecDeque<Errand>,
+    asked: HashMap<RequestId, Tag>,
+    files: Mutex<OpenFiles>,
+    /// Bytes that still pass, in both directions together.
+    passes: u64,
+    pushing: VecDeque<(StreamId, Option<PushPiece>)>,
+}
+
+pub struct Device {
+    pub id: u128,
+    pub engine: Engine,
+    pub storage: Storage,
+    pub options: Options,
+    jobs: VecDeque<Job>,
+    pipe: Option<Pipe>,
+    generation: u64,
+    connects: u64,
+}
+
+impl Device {
+    /// No job waits.
+    pub fn idle(&self) -> bool {
+        self.jobs.is_empty()
+    }
+}
+
+pub struct Sim {
+    pub rng: SplitMix64,
+    pub now: u64,
+    pub faults: Faults,
+    pub disk: SimulatedDisk,
+    pub volume: Option<Volume>,
+    pub devices: Vec<Device>,
+    /// When the server is up again.
+    restarts: u64,
+    /// Nobody can connect.
+    pub away: bool,
+    pub restarted: u64,
+}
+
+pub fn options() -> Options {
+    Options { memory_bytes: 8 << 10, dirty_bytes: 64 << 10, names_ttl: Duration::from_millis(50), ..Options::default() }
+}
+
+pub fn with_outbox(options: Options) -> Options {
+    let room = Room { folder: "outbox".into(), bytes: 1 << 20 };
+    Options { outbox: Some(room), ..options }
+}
+
+fn volume_options() -> volume::Options {
+    volume::Options { mode: Mode::ReadWrite, block_bytes: BLOCK, journal_bytes: 64 << 10, ..Default::default() }
+}
+
+impl Sim {
+    pub fn new(seed: u64, faults: Faults) -> Sim {
+        let disk = SimulatedDisk::new(seed ^ 0x5eed);
+        use volume::Disk as _;
+        disk.make_folder(b"tree", 0o755).unwrap();
+        disk.make_folder(b"own", 0o755).unwrap();
+        disk.sync_all().unwrap();
+        let mut sim = Sim {
+            rng: SplitMix64(seed),
+            now: 1000,
+            faults,
+            disk,
+            volume: None,
+            devices: Vec::new(),
+            restarts: 0,
+            away: false,
+            restarted: 0,
+        };
+        sim.open_volume();
+        sim
+    }
+
+    fn open_volume(&mut self) {
+        let (tree, own) = (self.disk.folder(b"tree"), self.disk.folder(b"own"));
+        // A machine that stopped while it recovered.
+        match Volume::on(Arc::new(tree), Some(Arc::new(own)), volume_options()) {
+            Ok(volume) => self.volume = Some(volume),
+            Err(error) => {
+                assert!(self.disk.is_down(), "{error}");
+                self.restarts = self.now + 100_000;
+            }
+        }
+    }
+
+    pub fn add_device(&mut self, options: Options) -> usize {
+        let id = u128::from(self.rng.next_u64()) + 1;
+        let storage = Storage { next: 1, ..Storage::default() };
+        self.devices.push(Device {
+            id,
+            engine: engine(&options, &storage),
+            storage,
+            options,
+            jobs: VecDeque::new(),
+            pipe: None,
+            generation: 0,
+            connects: 0,
+        });
+        let at = self.devices.len() - 1;
+        self.settle(at);
+        at
+    }
+
+    /// The process of a device ends at once, and another one begins with what is on its storage.
+    pub fn restart_device(&mut self, at: usize) {
+        let device = &mut self.devices[at];
+        // The job that was being done has its effect or not.
+        if self.rng.below(2) == 0
+            && let Some(job) = device.jobs.pop_front()
+        {
+            run_job(&mut device.storage, job);
+        }
+        device.jobs.clear();
+        // What the server has received it may still do.
+        if let Some(mut pipe) = device.pipe.take() {
+            if self.rng.below(2) == 0 {
+                deliver_up(&mut pipe, Moment(self.now), u64::MAX);
+            }
+            serve(&mut self.rng, &self.volume, &self.faults, device.id, &mut pipe, self.now);
+        }
+        device.connects = self.now;
+        if device.options.outbox.is_none() {
+            // Somebody new, who does not know which numbers were used.
+            device.id = u128::from(self.rng.next_u64()) + 1;
+        }
+        device.engine = engine(&device.options, &device.storage);
+        self.settle(at);
+        self.note_crash();
+    }
+
+    pub fn time(&self) -> Time {
+        Time { now: Moment(self.now), wall_ns: self.now as i64 * 1000 }
+    }
+
+    /// Makes a call.
+    pub fn call<T: Send + 'static>(&mut self, at: usize, call: impl FnOnce(Done<T>) -> Call) -> Outcome<T> {
+        let outcome: Outcome<T> = Arc::default();
+        let theirs = outcome.clone();
+        let done = Box::new(move |result| {
+            let before = theirs.lock().unwrap().replace(result);
+            assert!(before.is_none(), "a callback runs once");
+        });
+        let time = self.time();
+        self.devices[at].engine.call(time, call(done));
+        self.settle(at);
+        outcome
+    }
+
+    /// Makes a call and lets the world go on until it is done.
+    pub fn wait<T: Send + 'static>(&mut self, at: usize, call: impl FnOnce(Done<T>) -> Call) -> Result<T, StreamError> {
+        let outcome = self.call(at, call);
+        self.until(|_| outcome.lock().unwrap().is_some());
+        taken(&outcome).unwrap()
+    }
+
+    /// Lets the world go on.
+    pub fn until(&mut self, done: impl Fn(&Sim) -> bool) {
+        for _ in 0..400_000 {
+            if done(self) {
+                return;
+            }
+            self.step();
+        }
+        let status: Vec<_> = self.devices.iter().map(|device| device.engine.status()).collect();
+        panic!("the world hangs: {status:?}");
+    }
+
+    /// Carries out what an engine wants.
+    fn settle(&mut self, at: usize) {
+        let device = &mut self.devices[at];
+        loop {
+            let effects = device.engine.take_effects();
+            if effects.errands.is_empty() && effects.jobs.is_empty() && effects.finished.is_empty() {
+                return;
+            }
+            for (generation, errand) in effects.errands {
+                if let Some(pipe) = device.pipe.as_mut().filter(|_| generation == device.generation) {
+                    pipe.errands.push_back(errand);
+                }
+            }
+            device.jobs.extend(effects.jobs);
+            effects.finished.into_iter().for_each(|finish| finish());
+        }
+    }
+
+    /// One thing happens.
+    pub fn step(&mut self) {
+        if self.volume.is_none() && self.now >= self.restarts {
+            self.disk.restart();
+            self.restarted += 1;
+            self.open_volume();
+        }
+        let at = self.rng.below(self.devices.len() as u64) as usize;
+        let moved = match self.rng.below(4) {
+            0 => self.step_job(at),
+            _ => self.step_pipe(at),
+        };
+        if !moved {
+            self.step_time();
+        }
+        self.note_crash();
+    }
+
+    fn step_job(&mut self, at: usize) -> bool {
+        let time = self.time();
+        let device = &mut self.devices[at];
+        let Some(job) = device.jobs.pop_front() else { return false };
+        if let Some(done) = run_job(&mut device.storage, job) {
+            device.engine.job_done(time, done);
+        }
+        self.settle(at);
+        true
+    }
+
+    fn step_pipe(&mut self, at: usize) -> bool {
+        let (time, now) = (self.time(), Moment(self.now));
+        let up = self.volume.is_some() && !self.away;
+        let device = &mut self.devices[at];
+        let Some(pipe) = &mut device.pipe else {
+            if !up || self.now < device.connects {
+                return false;
+            }
+            let config = ClientConfig { device: device.id, push_bytes_max: 1 << 20, ..ClientConfig::default() };
+            let cut = self.faults.cuts > 0 && self.rng.below(self.faults.cuts) == 0;
+            let passes = if cut { self.rng.below(20_000) } else { u64::MAX };
+            device.pipe = Some(Pipe {
+                client: ClientConnection::new(config, now),
+                server: ServerConnection::new(ServerConfig::default(), now),
+                up: VecDeque::new(),
+                down: VecDeque::new(),
+                errands: VecDeque::new(),
+                asked: HashMap::new(),
+                files: Mutex::default(),
+                passes,
+                pushing: VecDeque::new(),
+            });
+            device.generation += 1;
+            device.engine.connected(time, device.generation, wire::format::FEATURES);
+            self.settle(at);
+            return true;
+        };
+        if pipe.passes == 0 || !up {
+            device.pipe = None;
+            device.connects = self.now + 20_000 + self.rng.below(200_000);
+            device.engine.lost(time, "cut");
+            self.settle(at);
+            return true;
+        }
+        let part = 1 + self.rng.below(3000);
+        let moved = match self.rng.below(3) {
+            0 => {
+                run_errands(pipe, &mut device.engine, time);
+                let mut out = Vec::new();
+                pipe.client.transmit(now, &mut out, 4096);
+                pipe.up.extend(&out);
+                let moved = deliver_up(pipe, now, part);
+                serve(&mut self.rng, &self.volume, &self.faults, device.id, pipe, self.now);
+                moved | !out.is_empty()
+            }
+            1 => {
+                push_some(pipe);
+                let mut out = Vec::new();
+                pipe.server.transmit(now, &mut out, 4096);
+                pipe.down.extend(&out);
+                let part = part.min(pipe.passes).min(pipe.down.len() as u64);
+                pipe.passes -= if pipe.passes == u64::MAX { 0 } else { part };
+                let bytes: Vec<u8> = pipe.down.drain(..part as usize).collect();
+                if !bytes.is_empty() {
+                    pipe.client.receive(now, &bytes).unwrap();
+                }
+                take_events(pipe, &mut device.engine, time);
+                part > 0
+            }
+            _ => {
+                // Both ends look at the time.
+                let closed = pipe.client.tick(now).is_err() || pipe.server.tick(now).is_err();
+                take_events(pipe, &mut device.engine, time);
+                if closed {
+                    pipe.passes = 0;
+                }
+                false
+            }
+        };
+        self.settle(at);
+        moved
+    }
+
+    /// Nothing moved: a little time passes, or if nothing can move at all, time until something is due.
+    fn step_time(&mut self) {
+        let busy = self.devices.iter().any(|device| {
+            !device.jobs.is_empty()
+                || device.pipe.as_ref().is_some_and(|pipe| {
+                    !pipe.up.is_empty()
+                        || !pipe.down.is_empty()
+                        || !pipe.errands.is_empty()
+                        || !pipe.pushing.is_empty()
+                        || pipe.client.has_output()
+                        || pipe.passes == 0
+                        || self.volume.is_none()
+                })
+        });
+        let mut next = self.now + 1 + self.rng.below(500);
+        if !busy {
+            let due = self.devices.iter().flat_map(|device| {
+                let pipe = device.pipe.as_ref();
+                [
+                    device.engine.deadline(),
+                    pipe.and_then(|pipe| pipe.client.deadline()),
+                    pipe.is_none().then_some(Moment(device.connects)).filter(|_| !self.away),
+                ]
+            });
+            let due = due.flatten().map(|moment| moment.0);
+            let due = due.chain(self.volume.is_none().then_some(self.restarts)).filter(|due| *due > self.now).min();
+            next = next.max(due.unwrap_or(0).min(self.now + 60_000_000));
+        }
+        self.now = next;
+        let time = self.time();
+        for at in 0..self.devices.len() {
+            if self.devices[at].engine.deadline().is_some_and(|due| due.0 <= self.now) {
+                self.devices[at].engine.tick(time);
+                self.settle(at);
+            }
+        }
+    }
+
+    fn note_crash(&mut self) {
+        if self.disk.is_down() && self.volume.is_some() {
+            self.volume = None;
+            self.restarts = self.now + self.rng.below(300_000);
+        }
+    }
+
+    /// What the server has of a file, past all that goes wrong.
+    pub fn on_server(&mut self, path: &[u8]) -> Option<Vec<u8>> {
+        self.until(|sim| sim.volume.is_some());
+        let volume = self.volume.as_ref().unwrap();
+        let path = volume::VolumePath::new(path).unwrap();
+        let info = volume.stat(&path).ok()?;
+        let count = info.size.div_ceil(u64::from(BLOCK)) as u32;
+        Some(volume.read(&path, None, 0, count).unwrap().bytes)
+    }
+}
+
+fn engine(options: &Options, storage: &Storage) -> Engine {
+    let stored: Vec<Stored> =
+        storage.stored.iter().map(|(number, bytes)| Stored::parse(*number, bytes).unwrap()).collect();
+    Engine::new("data", options.clone(), storage.next, stored, Box::new(|_| ()))
+}
+
+/// Does a job as the keeper does.
+fn run_job(storage: &mut Storage, job: Job) -> Option<JobDone> {
+    match job {
+        Job::Store { number, bytes } => {
+            storage.stored.insert(number, bytes);
+            return Some(JobDone::Stored { number, outcome: Ok(()) });
+        }
+        Job::Reserve { next } => {
+            storage.next = next;
+            return Some(JobDone::Reserved { next, outcome: Ok(()) });
+        }
+        Job::Renumber { from, to } => {
+            let bytes = storage.stored.remove(&from).expect("a stored transaction is renumbered");
+            storage.stored.insert(to, bytes);
+        }
+        Job::Remove { number } => {
+            storage.stored.remove(&number).expect("a stored transaction is removed");
+        }
+        Job::Lose { number, reason } => {
+            storage.stored.remove(&number).expect("a stored transaction is lost");
+            storage.lost.push(reason);
+        }
+        Job::CacheOpen { .. } => {
+            let found = storage.cache.iter().map(|(slot, (key, _))| (*slot, *key)).collect();
+            return Some(JobDone::CacheFound { slots: 16, found });
+        }
+        Job::CacheWrite { slot, key, bytes } => {
+            storage.cache.insert(slot, (key, bytes));
+        }
+        Job::CacheRead { slot, key } => {
+            let held = storage.cache.get(&slot).filter(|(held, _)| *held == key);
+            return Some(JobDone::CacheRead { slot, key, bytes: held.map(|(_, bytes)| bytes.clone()) });
+        }
+    }
+    None
+}
+
+fn deliver_up(pipe: &mut Pipe, now: Moment, part: u64) -> bool {
+    let part = part.min(pipe.passes).min(pipe.up.len() as u64);
+    pipe.passes -= if pipe.passes == u64::MAX { 0 } else { part };
+    let bytes: Vec<u8> = pipe.up.drain(..part as usize).collect();
+    if !bytes.is_empty() {
+        pipe.server.receive(now, &bytes).unwrap();
+    }
+    part > 0
+}
+
+fn run_errands(pipe: &mut Pipe, engine: &mut Engine, time: Time) {
+    while let Some(errand) = pipe.errands.front().cloned() {
+        let client = &mut pipe.client;
+        let told = match errand {
+            Errand::Ask { tag, ask, time: limit } => match client.request_until(time.now, ask, time.now.after(limit)) {
+                Ok(request) => {
+                    pipe.asked.insert(request, tag);
+                    Ok(())
+                }
+                Err(refused @ (Refused::Full { .. } | Refused::NotReady)) => Err(refused),
+                Err(refused) => panic!("the engine keeps the limits: {refused}"),
+            },
+            Errand::Touch { volume, token, blocks } => client.touch(volume, token, blocks),
+            Errand::Hint { volume, token, blocks } => client.hint(volume, token, blocks),
+            Errand::TokenEnd { volume, token } => client.token_end(volume, token),
+            Errand::Credit { stream, bytes } => client.credit(stream, bytes),
+            Errand::StopPush { stream } => client.stop_push(stream),
+            Errand::FileClose { volume, file } => client.file_close(volume, file),
+            Errand::FileShare { volume, file, share } => client.file_share(volume, file, share),
+            Errand::RateLimit { bytes_per_second } => client.rate_limit(bytes_per_second),
+        };
+        match told {
+            Err(Refused::Full { .. } | Refused::NotReady) => return,
+            other => other.unwrap(),
+        }
+        pipe.errands.pop_front();
+    }
+    let _ = engine;
+}
+
+fn take_events(pipe: &mut Pipe, engine: &mut Engine, time: Time) {
+    while let Some(event) = pipe.client.poll_event() {
+        match event {
+            ClientEvent::Reply { request, reply } => {
+                if let Some(tag) = pipe.asked.remove(&request) {
+                    engine.answered(time, tag, Ok(reply));
+                }
+            }
+            ClientEvent::Expired { request } => {
+                if let Some(tag) = pipe.asked.remove(&request) {
+                    engine.answered(time, tag, Err(Unanswered::Expired));
+                }
+            }
+            ClientEvent::PushStart { stream, push } => engine.push_started(time, stream, push),
+            ClientEvent::Push { piece, credit } => engine.pushed(time, piece, credit),
+            ClientEvent::PushEnd { stream, reason } => engine.push_ended(time, stream, reason),
+            ClientEvent::Closed(_) => pipe.passes = 0,
+            _ => {}
+        }
+    }
+}
+
+/// The server answers what arrived.
+fn serve(rng: &mut SplitMix64, volume: &Option<Volume>, faults: &Faults, device: u128, pipe: &mut Pipe, now: u64) {
+    let Some(volume) = volume else { return };
+    while let Some(event) = pipe.server.poll_event() {
+        let ServerEvent::Request { request, ask } = event else { continue };
+        let reply = match ask {
+            Request::VolumeOpen { .. } => {
+                Reply::VolumeOpened { volume: VOLUME, id: volume.id(), block_bytes: BLOCK, writable: true }
+            }
+            Request::Volume { ask, .. } => {
+                let caller = Caller::new(device, Moment(now));
+                if let VolumeAsk::PullBlocks { force: false, .. } = &ask
+                    && faults.pushes
+                    && rng.below(3) == 0
+                {
+                    match push(rng, volume, &caller, &ask, pipe) {
+                        Some(reply) => reply,
+                        None => continue,
+                    }
+                } else {
+                    match answer(volume, &pipe.files, &caller, &ask) {
+                        Ok(reply) => Reply::Volume(reply),
+                        Err(failure) => Reply::error(failure.code, failure.text),
+                    }
+                }
+            }
+            _ => Reply::error(wire::ErrorCode::BadRequest, "not here"),
+        };
+        // A machine that stopped tells nothing.
+        let _ = pipe.server.reply(request, reply);
+    }
+}
+
+/// Pushes what was asked for, now or never.
+fn push(rng: &mut SplitMix64, volume: &Volume, caller: &Caller, ask: &VolumeAsk, pipe: &mut Pipe) -> Option<Reply> {
+    let VolumeAsk::PullBlocks { token, blocks, .. } = ask else { return None };
+    let Ok(VolumeReply::Blocks { version, size, codec, bytes }) = answer(volume, &pipe.files, caller, ask) else {
+        return Some(Reply::error(wire::ErrorCode::Busy, "again"));
+    };
+    let header = PushHeader {
+        image: VOLUME,
+        token: *token,
+        action: ActionId(1),
+        encoding: PushEncoding::Volume,
+        window_log: 0,
+        audit: false,
+    };
+    let stream = pipe.server.push_start(header).ok()?;
+    let piece = VolumePiece { version, size, codec, bytes };
+    let piece = PushPiece { stream, segment: SegmentIndex(0), pages: blocks.clone(), bytes: piece.to_bytes() };
+    if rng.below(4) > 0 {
+        pipe.pushing.push_back((stream, Some(piece)));
+    }
+    pipe.pushing.push_back((stream, None));
+    Some(Reply::OnTheWay { stream })
+}
+
+fn push_some(pipe: &mut Pipe) {
+    if let Some((stream, piece)) = pipe.pushing.pop_front() {
+        match piece {
+            Some(piece) => drop(pipe.server.push(piece)),
+            None => drop(pipe.server.push_end(stream, PushEndReason::Complete)),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Several devices, and others who change files behind the server's back.
