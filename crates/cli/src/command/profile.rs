@@ -4,7 +4,9 @@ mod edit;
 mod learn;
 mod show;
 
+use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -48,8 +50,12 @@ enum Action {
         text: PathBuf,
 
         /// The flow graph to write
-        #[arg(short, long, value_name = "FILE")]
-        output: PathBuf,
+        #[arg(short, long, value_name = "FILE", required_unless_present = "volume")]
+        output: Option<PathBuf>,
+
+        /// Put it into a server's store, as the profile of the file PATH of the volume NAME
+        #[arg(long, num_args = 3, value_names = ["STORE", "NAME", "PATH"], conflicts_with = "output")]
+        volume: Option<Vec<OsString>>,
 
         /// Replace the output if it is there
         #[arg(long)]
@@ -78,15 +84,38 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 None => print(&text)?,
             }
         }
-        Action::Import { text, output, force } => {
+        Action::Import { text, output, volume, force } => {
+            let place = match (output, volume.as_deref()) {
+                (Some(output), _) => output,
+                (None, Some([store, name, path])) => in_store(Path::new(store), name, path)?,
+                (None, _) => return Err(failure::usage("--output or --volume says where the graph goes".to_owned())),
+            };
             let name = text.display().to_string();
             let graph = parse(&read_text(&text)?, &name)?;
-            create(&output, &graph.encode(), force)?;
+            create(&place, &graph.encode(), force)?;
         }
         Action::Edit { file } => edit::run(&file)?,
         Action::Learn(args) => learn::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where a store keeps the profile of a file of a volume; its folder is made.
+fn in_store(store: &Path, name: &OsStr, path: &OsStr) -> anyhow::Result<PathBuf> {
+    let good = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    let name =
+        name.to_str().filter(|name| !name.starts_with('.') && !name.is_empty() && name.bytes().all(|b| good(&b)));
+    let name = name.ok_or_else(|| failure::usage("NAME cannot be the name of a volume".to_owned()))?;
+    if !store.is_dir() {
+        return Err(failure::usage(format!("{}: no folder, so no store", store.display())));
+    }
+    // As a server would look for it: from the top of the volume.
+    let path = path.as_bytes().strip_prefix(b"/").unwrap_or(path.as_bytes());
+    let place = store.join(server::volumes::profile_key(name, path));
+    if let Some(folder) = place.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    Ok(place)
 }
 
 /// The bytes of a file of at most `bytes_max` bytes.

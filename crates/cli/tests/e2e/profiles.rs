@@ -39,6 +39,12 @@ fn a_flow_graph_goes_from_text_to_file_and_back_and_is_drawn() {
     ok(&["profile", "import", &at("game.txt"), "-o", &at("game.flow")]);
     fails(&["profile", "import", &at("game.txt"), "-o", &at("game.flow")], 2, "--force replaces it");
     assert_eq!(ok(&["profile", "export", &at("game.flow"), "--text"]), TEXT);
+    // Into a store, where a server finds it as the profile of this file.
+    ok(&["profile", "import", &at("game.txt"), "--volume", &at(""), "data", "maps/one"]);
+    let kept: Vec<_> = fs::read_dir(at("volumes/data")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(kept.len(), 1);
+    assert_eq!(fs::read(&kept[0]).unwrap(), fs::read(at("game.flow")).unwrap());
+    fails(&["profile", "import", &at("game.txt"), "--volume", &at(""), "../data", "f"], 2, "cannot be the name");
     assert_eq!(ok(&["dump", &at("game.flow")]), TEXT);
     ok(&["profile", "export", &at("game.flow"), "--text", "-o", &at("again.txt")]);
     assert_eq!(fs::read_to_string(at("again.txt")).unwrap(), TEXT);

@@ -139,6 +139,10 @@ impl BlockPusher {
         }
         let waiting: usize = self.courses.iter().flat_map(|course| &course.parts).map(Part::len).sum();
         let course = self.course(volume, open, token, file, id);
+        // Opened once more, and not through with what was foreseen before.
+        if course.parts.iter().any(|part| !part.is_empty()) {
+            return;
+        }
         if waiting + staged.len() <= WAITING_MAX {
             staged.into_iter().for_each(|block| course.add_far(block, &open.served));
         }

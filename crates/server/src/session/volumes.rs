@@ -214,6 +214,10 @@ impl Session {
                 (VolumeReply::Committed { versions }, _) => {
                     versions.iter().for_each(|seen| pusher.version(volume, FileId(seen.file), seen.version, true));
                 }
+                // A device drops its blocks of an older version then.
+                (VolumeReply::FileOpened { info, .. }, _) => {
+                    pusher.version(volume, FileId(info.seen.file), info.seen.version, false);
+                }
                 (VolumeReply::Blocks { version, bytes, .. }, After::Pulled { id }) => {
                     self.shared.metrics.volume_bytes_demanded.add(bytes.len() as u64);
                     pusher.version(volume, *id, *version, false);
