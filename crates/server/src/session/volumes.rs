@@ -370,11 +370,10 @@ async fn commit_waiting(
             commits.waiting.drain(..count).collect()
         };
         let caller = Caller { now: shared.now(), ..caller };
-        let mut rooms = Vec::with_capacity(batch.len());
-        for (_, ask, _) in &batch {
-            let changes = if let VolumeAsk::Commit { changes, .. } = ask { changes.len() } else { 0 };
-            rooms.push(shared.replies.take(64 + 16 * changes).await);
-        }
+        let changes = |ask: &VolumeAsk| if let VolumeAsk::Commit { changes, .. } = ask { changes.len() } else { 0 };
+        let bytes = batch.iter().map(|(_, ask, _)| 64 + 16 * changes(ask)).sum();
+        // At once: who waits for more while he holds some could wait for another who does the same.
+        let mut room = Some(shared.replies.take(bytes).await);
         let requests: Vec<_> = batch.iter().map(|(request, _, bytes)| (*request, *bytes)).collect();
         let (worker, moment) = (open.clone(), caller.now);
         let work = tokio::task::spawn_blocking(move || {
@@ -383,9 +382,10 @@ async fn commit_waiting(
             commit_batch(&worker, &caller, &asks)
         });
         let results = work.await.unwrap_or_else(|_| requests.iter().map(|_| Err(failed())).collect());
-        for (((request, bytes), reply), room) in requests.into_iter().zip(results).zip(rooms) {
+        for ((request, bytes), reply) in requests.into_iter().zip(results) {
             shared.metrics.transactions.add(u64::from(reply.is_ok()));
             let after = After::Nothing;
+            let room = room.take().unwrap_or_else(|| shared.replies.nothing());
             // The connection may be gone; what it asked for is done all the same.
             let _ = done.send(Done::Volume(VolumeDone { request, volume, reply, room, bytes, after }));
         }

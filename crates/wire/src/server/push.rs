@@ -175,7 +175,8 @@ impl PushQueue {
         let image_open = self.in_flight_bytes < self.window.bytes();
         let volume_open = self.volume_in_flight_bytes < self.volume_window_bytes();
         let open = |queued: &Queued| if queued.volume { volume_open } else { image_open };
-        if self.queue.is_empty() && (image_open || volume_open) {
+        // With nothing queued, a window that is full is what limits the rate, not the want of data.
+        if self.queue.is_empty() && image_open && (volume_open || self.volume_in_flight_bytes == 0) {
             self.window.idle(self.in_flight_bytes);
             return None;
         }
