@@ -90,6 +90,8 @@ struct Link {
     /// When to try to open it again.
     again: Option<Moment>,
     reason: String,
+    /// Since when there is none.
+    away: Moment,
     connections: u64,
     incoming: Estimate,
     outgoing: Estimate,

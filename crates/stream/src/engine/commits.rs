@@ -3,6 +3,7 @@
 //! A transaction that follows another one of the same file waits for its answer, which says what version it is based on. Others do
 //! not wait. A number that was refused is not used again for something else: the server would not know which was meant.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use client::carry::Unanswered;
@@ -245,20 +246,20 @@ impl Engine {
             } else {
                 file.kernel = file.kernel.filter(|kernel| Some(*kernel) == from).map(|_| to);
             }
+            let touched = touched_blocks(effect, old_size, block);
+            let contents = self.take_touched(key, &touched);
+            let Some(file) = self.files.get_mut(&key) else { return };
             file.size = new_size(old_size, effect);
             file.seen = Some(to);
             // What the cache brings now is of the version before.
             file.blocks.retain(|_, entry| !matches!(entry, Block::Reading { .. }));
-            let touched = touched_blocks(effect, old_size, block);
-            let cut_from = effect.cut.map_or(u64::MAX, |cut| cut / block);
             for (offset, bytes) in &effect.writes {
                 file.present.add(offset / block, (offset + bytes.len() as u64).div_ceil(block));
             }
             if let Some(from) = from {
                 self.rebase_reads(key, from, to, touched);
             }
-            self.drop_blocks(key, |index| u64::from(index) >= cut_from);
-            self.merge_writes(key, effect, block);
+            self.merge_writes(key, effect, block, contents);
         } else if file.seen != Some(to) {
             match file.seen {
                 Some(seen) if seen.file == to.file && seen.version >= to.version => {}
@@ -286,35 +287,43 @@ impl Engine {
         self.drop_unused(key);
     }
 
-    /// Blocks in memory take what was written into them; those that were written wholly are in memory from now on.
-    fn merge_writes(&mut self, key: u64, effect: &Effect, block: u64) {
+    /// Takes the blocks out of the table that a transaction changed, while they are still of the version before.
+    fn take_touched(&mut self, key: u64, touched: impl Fn(u32) -> bool) -> BTreeMap<u32, Vec<u8>> {
+        let Some(file) = self.files.get(&key) else { return BTreeMap::new() };
+        let there = file.blocks.iter().filter(|(index, _)| touched(**index));
+        let taken = there.filter_map(|(index, entry)| match entry {
+            Block::Memory { bytes, .. } => Some((*index, bytes.to_vec())),
+            _ => None,
+        });
+        let taken = taken.collect();
+        self.drop_blocks(key, touched);
+        taken
+    }
+
+    /// Blocks that were in memory take what was written into them; those that were written wholly are in memory from now on.
+    fn merge_writes(&mut self, key: u64, effect: &Effect, block: u64, mut contents: BTreeMap<u32, Vec<u8>>) {
+        let Some(size) = self.files.get(&key).map(|file| file.size) else { return };
+        let cut = effect.cut.unwrap_or(u64::MAX);
+        contents.retain(|index, _| (u64::from(*index) + 1) * block <= cut);
         for (offset, bytes) in &effect.writes {
             let end = offset + bytes.len() as u64;
             for index in offset / block..end.div_ceil(block) {
-                let Some(file) = self.files.get_mut(&key) else { return };
                 let Ok(small) = u32::try_from(index) else { return };
                 let start = index * block;
-                let valid = file.size.saturating_sub(start).min(block) as usize;
+                let valid = size.saturating_sub(start).min(block) as usize;
                 let (from, until) = ((*offset).max(start), end.min(start + valid as u64));
-                if from >= until {
-                    continue;
+                if from == start && until == start + valid as u64 && from < until {
+                    contents.insert(small, vec![0; valid]);
                 }
-                let whole = from == start && until == start + valid as u64;
-                let known = file.blocks.get(&small);
-                let mut content = match known {
-                    _ if whole => vec![0; valid],
-                    Some(Block::Memory { bytes, .. }) => bytes.to_vec(),
-                    // What is under way is of an older version.
-                    _ => continue,
-                };
-                content.resize(valid, 0);
-                let source = &bytes[(from - offset) as usize..(until - offset) as usize];
-                content[(from - start) as usize..(until - start) as usize].copy_from_slice(source);
-                if !matches!(known, Some(Block::Asked)) {
-                    self.drop_blocks(key, |index| index == small);
-                    self.install(key, small, content.into(), false);
+                if let Some(content) = contents.get_mut(&small).filter(|_| from < until) {
+                    content.resize(valid, 0);
+                    let source = &bytes[(from - offset) as usize..(until - offset) as usize];
+                    content[(from - start) as usize..(until - start) as usize].copy_from_slice(source);
                 }
             }
+        }
+        for (index, content) in contents {
+            self.install(key, index, content.into(), false);
         }
     }
 

@@ -67,7 +67,7 @@ impl Engine {
         let (key, mode) = (self.next_id(), file.mode);
         self.files.insert(key, file);
         self.by_path.insert(path.to_vec(), key);
-        self.begin(key, false);
+        self.begin(key, how.append);
         if let Some(dirty) = self.files.get_mut(&key).and_then(|file| file.dirty.as_mut()) {
             dirty.create = Some(mode);
         }
@@ -180,10 +180,9 @@ impl Engine {
         if let Some(old) = old.filter(|old| *old != number) {
             self.forget_number(key, old);
         }
-        if let Some(other) = self.by_number.insert(number, key).filter(|other| *other != key)
-            && let Some(other) = self.files.get_mut(&other)
-        {
-            other.number = None;
+        // What is pushed is for the file that is not overtaken, though both have the number.
+        if self.files.get(&key).is_some_and(|file| file.stale.is_none()) {
+            self.by_number.insert(number, key);
         }
         if let (Some(share), Some(volume)) = (share, self.link.volume) {
             self.send(Errand::FileShare { volume, file: number, share });
@@ -196,7 +195,8 @@ impl Engine {
             return;
         }
         let Some(file) = self.files.get_mut(&key).filter(|file| !file.opening) else { return };
-        if file.gone {
+        // One that was overtaken may still be there, in a later version, below what was changed here.
+        if file.gone && file.stale.is_none() {
             let error = StreamError::refused(ErrorCode::Stale, &file.path, "");
             return self.reopen_failed(key, &error);
         }

@@ -205,9 +205,6 @@ impl Engine {
             return;
         }
         let Some(file) = self.files.get_mut(&key) else { return };
-        if let Some(error) = file.stale.clone().filter(|_| file.number.is_none()) {
-            return self.fail_reads(key, &error);
-        }
         let Some(number) = file.number else { return self.open_number(key) };
         for indexes in indexes.chunks(at_once) {
             let Some(file) = self.files.get_mut(&key) else { return };

@@ -113,7 +113,9 @@ impl Engine {
     pub fn lost(&mut self, time: Time, reason: &str) {
         self.time = time;
         self.link.generation = None;
-        self.link.volume = None;
+        if self.link.volume.take().is_some() {
+            self.link.away = time.now;
+        }
         self.link.again = None;
         self.link.streams.clear();
         if !self.closed {

@@ -246,6 +246,7 @@ impl Engine {
                 }
             };
             let room = self.has_room(bytes);
+            let since = since.max(self.link.away);
             let away = self.link.volume.is_none() && self.time.now >= since.after(CUT_OFF_TIME);
             if !room && !away {
                 return;
@@ -300,7 +301,8 @@ impl Engine {
     pub(super) fn write_back_due(&self) -> Option<Moment> {
         let dirty = self.files.values().filter_map(|file| file.dirty.as_ref());
         let crowded = self.crowded.front().filter(|_| self.link.volume.is_none());
-        let crowded = crowded.and_then(|id| self.wants.get(id)).map(|waiting| waiting.since.after(CUT_OFF_TIME));
+        let crowded = crowded.and_then(|id| self.wants.get(id));
+        let crowded = crowded.map(|waiting| waiting.since.max(self.link.away).after(CUT_OFF_TIME));
         dirty.map(|dirty| dirty.since.after(DIRTY_TIME)).chain(crowded).min()
     }
 

@@ -120,7 +120,9 @@ impl Model {
                 let state = self.now[name].clone().unwrap_or_default();
                 let from = (offset as usize).min(state.len());
                 let to = (offset as usize + bytes as usize).min(state.len());
-                assert!(found == state[from..to], "{name}: read {offset} {bytes} of {}", state.len());
+                let wrong = found.iter().zip(&state[from..to]).position(|(a, b)| a != b);
+                let at = wrong.map(|at| (from + at, found[at], state[from + at]));
+                assert!(found == state[from..to], "{name}: {at:?} in {offset} {bytes} of {}", state.len());
             }
             16..=17 => {
                 let Some(index) = self.pick() else { return };

@@ -78,6 +78,11 @@ pub struct Device {
 }
 
 impl Device {
+    /// It does not connect before this time.
+    pub fn hold_off(&mut self, until: u64) {
+        self.connects = until;
+    }
+
     /// No job waits.
     pub fn idle(&self) -> bool {
         self.jobs.is_empty()
@@ -108,7 +113,7 @@ pub fn with_outbox(options: Options) -> Options {
 }
 
 fn volume_options() -> volume::Options {
-    volume::Options { mode: Mode::ReadWrite, block_bytes: BLOCK, journal_bytes: 64 << 10, ..Default::default() }
+    volume::Options { mode: Mode::ReadWrite, block_bytes: BLOCK, journal_bytes: 2 << 20, ..Default::default() }
 }
 
 impl Sim {
@@ -358,6 +363,7 @@ impl Sim {
                         || !pipe.pushing.is_empty()
                         || pipe.client.has_output()
                         || pipe.passes == 0
+                        || pipe.client.deadline().is_some_and(|due| due.0 <= self.now)
                         || self.volume.is_none()
                 })
         });
