@@ -160,9 +160,8 @@ fn fuse_direct_reads_ask_for_exactly_their_bytes() {
             file.read_exact_at(&mut some, block as u64 * 1024).expect("read");
             assert!(some[..] == bytes[block * 1024..(block + 1) * 1024]);
         }
-        let status = mount.volume.status();
-        let expected = if direct { 3 } else { 12 };
-        assert_eq!(status.blocks_asked + status.blocks_pushed, expected, "direct: {direct} {status:?} {:?}", mount.mounted.fuse_counters());
+        // A page holds four blocks. What the server pushes because they look like the beginning of a scan comes on top.
+        assert_eq!(mount.volume.status().blocks_asked, if direct { 3 } else { 12 }, "direct: {direct}");
         file.write_all_at(b"written", 1500).expect("written");
         file.read_exact_at(&mut some[..7], 1500).expect("read");
         assert_eq!(&some[..7], b"written");
