@@ -17,3 +17,4 @@ mod profiles;
 mod record;
 mod rootfs;
 mod support;
+mod volume;

@@ -1,0 +1,260 @@
+//! Volumes mounted by the command line: real programs at work on them, a server that is killed, and what is said at the end.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::support::*;
+
+/// A store and a folder that is served for writing.
+struct Data {
+    folder: tempfile::TempDir,
+}
+
+impl Data {
+    fn new() -> Data {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("data")).unwrap();
+        Data { folder }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join("data").join(path)
+    }
+
+    fn serve(&self, listen: &str) -> Server {
+        let volume = format!("data={}:rw", self.at("").display());
+        Server::start_at(&self.folder.path().join("store"), listen, &["--volume", &volume])
+    }
+}
+
+/// Runs a shell script in a folder; it must succeed.
+fn sh(folder: &Path, script: &str) -> String {
+    let output = shell(folder, script);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{script}\n{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn shell(folder: &Path, script: &str) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-euc", script]).current_dir(folder).stdin(Stdio::null());
+    // A repository of its own, whatever configuration this machine has.
+    for name in ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"] {
+        command.env(name, "someone");
+    }
+    command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1").output().expect("sh starts")
+}
+
+/// Whether a program is there; says so if not.
+fn has(program: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+    let there = found.is_ok_and(|output| output.status.success());
+    if !there {
+        eprintln!("skipped {program}: it is not installed");
+    }
+    there
+}
+
+#[test]
+fn fuse_volume_programs_do_their_work_on_a_mount() {
+    if !can_mount("fuse_volume_programs_do_their_work_on_a_mount") {
+        return;
+    }
+    let data = Data::new();
+    let server = data.serve("127.0.0.1:0");
+    let mut mount = Mount::start(server.url("volume/data"), &[]);
+    if has("tar") {
+        fs::create_dir_all(data.folder.path().join("tree/a/b")).unwrap();
+        for number in 0..200 {
+            let path = data.folder.path().join(format!("tree/a/b/{number}"));
+            fs::write(path, format!("file {number}\n").repeat(number * 3)).unwrap();
+        }
+        let tree = data.folder.path().join("tree");
+        sh(&mount.path, &format!("tar -C {} -cf - . | tar -xf -; diff -r {} .", tree.display(), tree.display()));
+        sh(
+            &mount.path,
+            &format!("rm -r a/b/1*; tar -cf ../again.tar a && tar -df ../again.tar && tar -tf ../again.tar | wc -l"),
+        );
+        sh(&mount.path, "rm -r a; test -z \"$(ls)\"");
+    }
+    if has("sqlite3") {
+        let script = "sqlite3 db 'create table t(k integer primary key, v text);'
+            i=0; while [ $i -lt 20 ]; do sqlite3 db \"insert into t(v) values(hex(randomblob(200)));\"; i=$((i+1)); done
+            sqlite3 db 'begin; insert into t(v) select v from t; insert into t(v) select v from t; update t set v = v || k; commit;
+            delete from t where k % 3 = 0; vacuum;'
+            sqlite3 db 'pragma integrity_check; select count(*) from t;'";
+        assert_eq!(sh(&mount.path, script), "ok\n54\n");
+        // The server's file is the same data base, and so is that of another device.
+        assert_eq!(sh(&data.at(""), "sqlite3 db 'pragma integrity_check; select count(*) from t;'"), "ok\n54\n");
+        let other = Mount::start(server.url("volume/data"), &["--read-only"]);
+        assert_eq!(sh(&other.path, "sqlite3 -readonly db 'select count(*) from t;'"), "54\n");
+        assert!(!shell(&other.path, "sqlite3 db 'delete from t;'").status.success());
+    }
+    if has("git") {
+        let script = "git init -q repository; cd repository
+            for n in 1 2 3; do seq 1 $((n*1000)) > file$n; git add .; git commit -qm \"number $n\"; done
+            git mv file1 moved; git rm -q file2; git commit -qm moved; git branch side; git gc -q
+            git fsck --strict; git status --porcelain; git log --oneline | wc -l; git clone -q . ../clone; diff -r --exclude=.git . ../clone";
+        assert_eq!(sh(&mount.path, script).trim(), "4");
+    }
+    if has("python3") {
+        // A mapping that is shared and written reaches the server when it is flushed; one for reading sees the file.
+        let script = "python3 - <<'END'
+import mmap
+with open('mapped', 'wb') as file:
+    file.write(b'.' * 100000)
+with open('mapped', 'r+b') as file:
+    with mmap.mmap(file.fileno(), 0) as mapping:
+        mapping[50000:50006] = b'MAPPED'
+        mapping.flush()
+with open('mapped', 'rb') as file:
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+        assert mapping.find(b'MAPPED') == 50000
+END";
+        sh(&mount.path, script);
+        assert_eq!(&fs::read(data.at("mapped")).unwrap()[49_998..50_008], b"..MAPPED..");
+    }
+    let status = mount.status();
+    assert!(status["volume"]["committed"].as_u64() > Some(0), "{status:#}");
+    assert_eq!(status["volume"]["lost"].as_array().map(Vec::len), Some(0), "{status:#}");
+    mount.terminate();
+}
+
+#[test]
+fn fuse_volume_writes_go_on_when_a_killed_server_is_back() {
+    if !can_mount("fuse_volume_writes_go_on_when_a_killed_server_is_back") {
+        return;
+    }
+    let data = Data::new();
+    let server = data.serve("127.0.0.1:0");
+    let mut mount = Mount::start(server.url("volume/data"), &[]);
+    // A writer that says which records are acknowledged; it is never told of the server's death.
+    let writer = "i=0; while [ $i -lt 60 ]; do
+        printf 'record %05d\\n' $i | dd of=log oflag=append conv=notrunc,fsync status=none; echo $i; i=$((i+1)); done";
+    let mut child = Command::new("sh")
+        .args(["-euc", writer])
+        .current_dir(&mount.path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("sh starts");
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let mut acknowledged = 0;
+    let mut server = Some(server);
+    for kill_after in [9, 25, 40] {
+        while acknowledged <= kill_after {
+            acknowledged = lines.next().expect("the writer goes on").unwrap().parse::<usize>().unwrap() + 1;
+        }
+        let address = server.take().expect("one is there").kill();
+        let text = fs::read_to_string(data.at("log")).unwrap();
+        server = Some(data.serve(&address));
+        let text_after = fs::read_to_string(data.at("log")).unwrap();
+        assert!(text_after.starts_with(&text) || text.starts_with(&text_after), "recovery changed what was there");
+        assert!(text_after.lines().count() >= acknowledged, "{acknowledged} were acknowledged:\n{text_after}");
+    }
+    assert!(child.wait().unwrap().success());
+    let expected: String = (0..60).map(|number| format!("record {number:05}\n")).collect();
+    assert_eq!(fs::read_to_string(data.at("log")).unwrap(), expected, "each record once, in order");
+    mount.terminate();
+}
+
+#[test]
+fn fuse_volume_background_mounts_tell_what_is_unsent_or_lost() {
+    if !can_mount("fuse_volume_background_mounts_tell_what_is_unsent_or_lost") {
+        return;
+    }
+    let data = Data::new();
+    let server = data.serve("127.0.0.1:0");
+    let url = server.url("volume/data");
+    let (place, unsent) = (data.folder.path().join("mnt"), data.folder.path().join("unsent"));
+    fs::create_dir(&place).unwrap();
+    let (place_text, unsent_text) = (place.to_str().unwrap(), unsent.to_str().unwrap());
+    ok(&["mount", &url, place_text, "--soft", "1", "--unsent", unsent_text]);
+    fs::write(place.join("f"), "before").unwrap();
+    let shown = ok(&["status", place_text]);
+    for row in ["blocks in memory", "unsent", "lost", "committed"] {
+        assert!(shown.contains(row), "{shown}");
+    }
+    let file = fs::OpenOptions::new().write(true).open(place.join("f")).unwrap();
+    let address = server.kill();
+    file.write_all_at(b"unsent", 0).unwrap();
+    assert!(file.sync_all().is_err());
+    drop(file);
+    let output = run(&["umount", place_text]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("--unsent"), "{said}");
+
+    let server = data.serve(&address);
+    ok(&["mount", &url, place_text, "--soft", "1", "--unsent", &format!("{unsent_text},1m")]);
+    assert_eq!(fs::read(place.join("f")).unwrap(), b"unsent");
+    ok(&["umount", place_text]);
+    assert_eq!(fs::read(data.at("f")).unwrap(), b"unsent");
+
+    // Without the folder it is lost, and the exit code says so.
+    ok(&["mount", &url, place_text, "--soft", "1"]);
+    let file = fs::OpenOptions::new().write(true).open(place.join("f")).unwrap();
+    server.kill();
+    file.write_all_at(b"lost", 0).unwrap();
+    assert!(file.sync_all().is_err());
+    drop(file);
+    let said = fails(&["umount", place_text], 1, "did not get to the server");
+    assert!(said.contains("f: "), "{said}");
+}
+
+#[test]
+fn fuse_volume_what_cannot_be_mounted_is_named() {
+    if !can_mount("fuse_volume_what_cannot_be_mounted_is_named") {
+        return;
+    }
+    let data = Data::new();
+    let server = data.serve("127.0.0.1:0");
+    let place = data.folder.path().join("mnt");
+    fs::create_dir(&place).unwrap();
+    let place = place.to_str().unwrap();
+    fails(&["mount", &server.url("volume/none"), place], 4, "none");
+    fails(&["mount", &server.url("volume/data"), place, "--overlay", "/tmp"], 2, "--overlay");
+    fails(&["mount", &server.url("volume/data"), place, "--names-ttl", "-1"], 2, "");
+    fails(&["mount", &server.url("volume/data"), place, "--memory", "much"], 2, "much");
+    fails(&["run", &server.url("app"), "--data", "x=y", "--", "true"], 2, "--data needs");
+}
+
+#[test]
+fn fuse_volume_a_program_from_an_image_works_on_data_from_a_volume() {
+    if !can_mount("fuse_volume_a_program_from_an_image_works_on_data_from_a_volume") || !has("sqlite3") {
+        return;
+    }
+    let data = Data::new();
+    let image = data.folder.path().join("sqlite.rnl");
+    let program = sh(Path::new("/"), "readlink -f $(command -v sqlite3)");
+    ok(&["pack", "--closure", program.trim(), "-o", image.to_str().unwrap()]);
+    let server = data.serve("127.0.0.1:0");
+    ok(&["push", image.to_str().unwrap(), &server.url("sqlite")]);
+    let mut input = fs::File::create(data.at("input.csv")).unwrap();
+    for number in 0..5000 {
+        writeln!(input, "{number},value {number}").unwrap();
+    }
+    drop(input);
+    let sql = "create table t(k,v);\n.mode csv\n.import input.csv t\nselect count(*), max(length(v)) from t;";
+    for (target, how) in [(server.url("sqlite"), "the session's own lanes"), (image.display().to_string(), "its own")] {
+        let volume = format!("{}=/srv/data", server.url("volume/data"));
+        let mut child = runnel()
+            .args(["run", &target, "--data", &volume, "--cwd", "/srv/data", "--", program.trim(), "db"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(sql.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{how}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "5000,10", "{how}");
+        assert_eq!(sh(&data.at(""), "sqlite3 db 'select count(*) from t;'"), "5000\n", "{how}");
+        fs::remove_file(data.at("db")).unwrap();
+        // For reading only, it cannot.
+        let volume = format!("{volume}:ro");
+        let refused =
+            run(&["run", &target, "--data", &volume, "--", program.trim(), "/srv/data/db", "create table t(k);"]);
+        assert!(!refused.status.success() && !data.at("db").exists(), "{how}");
+    }
+}
