@@ -194,7 +194,7 @@ impl Engine {
         }
         match txn.file {
             Some(key) => self.file_committed(key, id, &txn, seen),
-            None => self.names_changed(&txn.changes),
+            None => self.names_changed(&txn.changes, versions),
         }
         self.tell_wants(id, None, versions);
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::carry::Unanswered;
-use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, VolumeAsk, VolumeReply};
+use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
-use super::file::File;
+use super::file::{Base, Block, File};
 use super::transaction::{Transaction, path_of};
 use super::wants::{Waiting, Want};
 use super::{ANSWER_TIME, AskFor, Engine, check_path};
@@ -159,9 +159,14 @@ impl Engine {
     }
 
     /// The server has changes of names: what is known here follows.
-    pub(super) fn names_changed(&mut self, changes: &[Change]) {
-        for change in changes {
+    pub(super) fn names_changed(&mut self, changes: &[Change], versions: &[Seen]) {
+        for (index, change) in changes.iter().enumerate() {
             match change {
+                Change::SetMode { path, .. } | Change::SetTime { path, .. }
+                    if versions.get(index).is_some_and(|to| self.attributes_changed(path, change, *to)) =>
+                {
+                    self.names.forget(path);
+                }
                 Change::Rename { from, to, .. } => self.renamed(from, to),
                 Change::Unlink { path, .. } => {
                     if let Some(key) = self.by_path.get(path).copied() {
@@ -187,6 +192,27 @@ impl Engine {
                 other => self.names.forget(path_of(other)),
             }
         }
+    }
+
+    /// Attributes of a file that is known here became another version of it, with the same content, if it is the next one: then
+    /// what is written to the open file goes on from there. False if somebody else came between.
+    fn attributes_changed(&mut self, path: &[u8], change: &Change, to: Seen) -> bool {
+        let Some(key) = self.by_path.get(path).copied() else { return false };
+        let Some(file) = self.files.get_mut(&key) else { return false };
+        let next = |seen: &Seen| seen.file == to.file && seen.version.checked_add(1) == Some(to.version);
+        let Some(from) = file.seen.filter(next) else { return false };
+        file.seen = Some(to);
+        file.kernel = file.kernel.filter(|kernel| *kernel == from).map(|_| to);
+        // What the cache brings now is of the version before.
+        file.blocks.retain(|_, entry| !matches!(entry, Block::Reading));
+        match (change, &mut file.dirty) {
+            (_, Some(dirty)) if dirty.base == Base::Known(from) => dirty.base = Base::Known(to),
+            (Change::SetMode { mode, .. }, None) => file.mode = *mode,
+            (Change::SetTime { mtime_ns, .. }, None) => file.mtime_ns = *mtime_ns,
+            _ => {}
+        }
+        self.rebase_reads(key, from, to, |_| false);
+        true
     }
 
     fn below(&self, folder: &[u8]) -> Vec<u64> {
