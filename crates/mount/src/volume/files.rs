@@ -198,6 +198,13 @@ pub(super) fn setattr(
     if owner.0.is_some_and(|wanted| wanted != uid) || owner.1.is_some_and(|wanted| wanted != gid) {
         return reply.error(errno::NOT_ALLOWED);
     }
+    if number == INodeNo::ROOT {
+        // The top folder stays as the server has it. Archivers set its time last and should not fail for that.
+        return match wanted.mode {
+            Some(_) => reply.error(errno::NOT_ALLOWED),
+            None => state.reply_attributes(number, None, reply),
+        };
+    }
     let of = match state.file(number, handle) {
         Ok(of) => of,
         Err(error) => return reply.error(error),

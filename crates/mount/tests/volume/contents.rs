@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 
 use rustix::fs::FallocateFlags;
 use stream::Options;
@@ -147,12 +147,39 @@ fn fuse_a_new_file_is_made_once() {
 }
 
 #[test]
+fn fuse_an_open_file_is_written_on_after_its_name_and_attributes_changed() {
+    need_fuse!();
+    let world = World::new();
+    let mount = world.mount();
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.at("f")).expect("made");
+    fs::set_permissions(mount.at("f"), fs::Permissions::from_mode(0o640)).expect("chmod");
+    file.write_all(b"one").expect("written");
+    file.sync_all().expect("synced");
+    file.set_modified(std::time::UNIX_EPOCH).expect("set");
+    file.write_all(b"two").expect("written");
+    fs::rename(mount.at("f"), mount.at("g")).expect("renamed");
+    file.write_all(b"three").expect("written");
+    file.sync_all().expect("synced");
+    fs::set_permissions(mount.at("g"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    let mut text = String::new();
+    file.rewind().expect("sought");
+    file.read_to_string(&mut text).expect("read");
+    assert_eq!(text, "onetwothree");
+    file.write_all(b"four").expect("written");
+    close(file).expect("closed");
+    assert_eq!(fs::read_to_string(world.at("g")).expect("there"), "onetwothreefour");
+    assert_eq!(fs::metadata(world.at("g")).expect("there").permissions().mode() & 0o7777, 0o600);
+    assert!(mount.volume.status().lost.is_empty());
+}
+
+#[test]
 fn fuse_direct_reads_ask_for_exactly_their_bytes() {
     need_fuse!();
-    let world = World::with(|config| config.block_bytes = 1024);
     let bytes = pattern(200_000, 4);
-    fs::write(world.at("f"), &bytes).expect("written");
     for direct in [false, true] {
+        // Another server for each: one that learned from the first would push.
+        let world = World::with(|config| config.block_bytes = 1024);
+        fs::write(world.at("f"), &bytes).expect("written");
         let mount = world.mount_with(Options::default(), |options| options.direct = direct);
         let file = mount.open("f");
         let mut some = [0; 1024];
