@@ -204,7 +204,7 @@ impl Engine {
         file.seen = Some(to);
         file.kernel = file.kernel.filter(|kernel| *kernel == from).map(|_| to);
         // What the cache brings now is of the version before.
-        file.blocks.retain(|_, entry| !matches!(entry, Block::Reading));
+        file.blocks.retain(|_, entry| !matches!(entry, Block::Reading { .. }));
         match (change, &mut file.dirty) {
             (_, Some(dirty)) if dirty.base == Base::Known(from) => dirty.base = Base::Known(to),
             (Change::SetMode { mode, .. }, None) => file.mode = *mode,
