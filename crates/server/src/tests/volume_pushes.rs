@@ -1,13 +1,13 @@
 //! Pushes of data blocks over a socket: they follow the profile, the stages' shares, and the ways that a program takes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 use bytes::Bytes;
 use profile::flow::{self, BlockRange, FlowGraph, Layout, Share, Stage, Updates};
 use store::{Memory, Store};
 use tempfile::TempDir;
-use units::{InodeId, PageId, Token};
+use units::{InodeId, PageId, Rng, SplitMix64, Token};
 use wire::volume::{VolumeAsk, VolumePiece, VolumeReply};
 use wire::{ClientConfig, PushEncoding, Reply};
 
@@ -305,4 +305,89 @@ fn a_device_caps_what_is_sent_to_it() {
     assert!(received >= 128 * 4096 && received as f64 <= allowed, "{received} bytes of {allowed}");
     data.client.wire.rate_limit(0).unwrap();
     data.pull(file, 0..32);
+}
+
+/// Whatever a device does in whatever order, what is pushed are right bytes of files that were open.
+#[test]
+fn sim_any_order_of_wishes_is_survived() {
+    let folder = TempDir::new().unwrap();
+    let contents = [noise(1, 64 * 4096), noise(2, 90 * 4096 + 7), noise(3, 40 * 4096 + 1)];
+    let store = Memory::new();
+    let names = ["f", "g", "h"];
+    for (name, content) in names.iter().zip(&contents) {
+        std::fs::write(folder.path().join(name), content).unwrap();
+    }
+    let scenes = staged(&[(0, 29, Share::Percent(60)), (30, 59, Share::Rate(100_000)), (60, 89, Share::Rest)]);
+    for (name, graph) in [("f", search_graph(64)), ("g", scenes)] {
+        store.put_atomic(&profile_key("data", name.as_bytes()), &graph.encode()).unwrap();
+    }
+    let rig = serve_with(&store, folder.path(), |_| {});
+    let mut rng = SplitMix64(17);
+    for device in 1..4 {
+        let mut data = Data::open(&rig, device);
+        let mut open: HashMap<InodeId, usize> = HashMap::new();
+        for _ in 0..400 {
+            let (which, token) = (rng.below(3) as usize, Token(1 + u128::from(rng.below(4))));
+            // Some of these are not open, or not any more.
+            let file = InodeId(2 + rng.below(open.len() as u64 + 2) as u32);
+            let blocks: Vec<PageId> = (0..1 + rng.below(9)).map(|_| PageId::new(file, rng.below(100) as u32)).collect();
+            let volume = data.volume;
+            match rng.below(12) {
+                0 | 1 => {
+                    let (number, _) = data.file(names[which], token);
+                    open.insert(number, which);
+                }
+                2 => {
+                    let _ = data.client.wire.file_close(volume, file);
+                }
+                3 => data.client.end(volume, token),
+                4 => {
+                    let shares =
+                        [wire::volume::Share::Rest, wire::volume::Share::Percent(30), wire::volume::Share::Rate(5000)];
+                    data.client.wire.file_share(volume, file, shares[which]).unwrap();
+                }
+                5 => data.client.hint(volume, Token(50), &blocks),
+                6 => {
+                    let streams: Vec<_> =
+                        data.client.streams.iter().filter(|(_, stream)| stream.end.is_none()).collect();
+                    if let Some(stream) = streams.first().map(|(stream, _)| **stream) {
+                        data.client.stop_push(stream);
+                    }
+                }
+                7 => {
+                    data.client.credits = !data.client.credits;
+                    if data.client.credits {
+                        data.client.credit_all();
+                    }
+                }
+                8 => {
+                    let ask = VolumeAsk::PullBlocks { token, blocks, force: rng.below(2) == 0 };
+                    let reply = data.reply(ask);
+                    let right = matches!(
+                        reply,
+                        Reply::Volume(VolumeReply::Blocks { .. }) | Reply::OnTheWay { .. } | Reply::Error { .. }
+                    );
+                    assert!(right, "{reply:?}");
+                }
+                _ => data.client.touch(volume, token, &blocks),
+            }
+        }
+        data.stat("f");
+        assert!(data.client.closed.is_none());
+        for piece in data.client.streams.values().flat_map(|stream| &stream.pieces) {
+            let held = VolumePiece::parse(piece.bytes.clone()).unwrap();
+            let content = &contents[open[&piece.pages[0].inode]];
+            let raw = decoded(
+                held.codec,
+                &held.bytes,
+                valid_bytes(held.size, 4096, piece.pages.iter().map(|page| page.index)),
+            );
+            let wanted: Vec<u8> = piece
+                .pages
+                .iter()
+                .flat_map(|page| content[page.index as usize * 4096..].iter().take(4096).copied())
+                .collect();
+            assert!(raw == wanted && held.size == content.len() as u64);
+        }
+    }
 }
