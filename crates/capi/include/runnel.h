@@ -208,9 +208,9 @@ typedef struct runnel_entry {
 } runnel_entry;
 
 /**
- * Told of one change that did not get to the server and never will: the file, the bytes that were
- * written, why, and the file of this device where the change lies now (NULL: nowhere). The strings are
- * valid during the call only. It must return, and may call the library.
+ * Told of one change that did not get to the server and never will: the file, the bytes of the change
+ * with what describes it, why, and the file of this device where the change lies now (NULL: nowhere).
+ * The strings are valid during the call only. It must return, and may call the library.
  */
 typedef void (*runnel_lost_callback)(void *context,
                                      const char *path,

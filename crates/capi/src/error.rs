@@ -83,3 +83,6 @@ fn tell(failure: &Failure) {
 pub extern "C" fn runnel_errmsg() -> *const c_char {
     MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,9 +12,9 @@ use crate::file::FILES;
 use crate::quiet::SignalsHeld;
 use crate::volume::{Deadline, VOLUMES, Volume, runnel_volume};
 
-/// Told of one change that did not get to the server and never will: the file, the bytes that were
-/// written, why, and the file of this device where the change lies now (NULL: nowhere). The strings are
-/// valid during the call only. It must return, and may call the library.
+/// Told of one change that did not get to the server and never will: the file, the bytes of the change
+/// with what describes it, why, and the file of this device where the change lies now (NULL: nowhere).
+/// The strings are valid during the call only. It must return, and may call the library.
 pub type runnel_lost_callback = Option<
     unsafe extern "C" fn(
         context: *mut c_void,

@@ -24,6 +24,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/audit/src/report.rs",
     "crates/bench/src/lab/guest/pages.rs",
     "crates/capi/src/error.rs",
+    "crates/capi/src/error/tests.rs",
     "crates/capi/src/quiet.rs",
     "crates/capi/src/raw.rs",
     "crates/capi/src/sync.rs",

@@ -234,6 +234,38 @@ static void threads_share_files(runnel_volume *volume)
     CHECK(runnel_fsync(shared_file) == 0 && runnel_close(shared_file) == 0);
 }
 
+/* Handles that were never given out, or belong to something else: errors, whatever is done with them. */
+static void wild_handles_are_errors(runnel_volume *volume)
+{
+    runnel_file *file = runnel_open(volume, "a file", O_RDWR, 0);
+    runnel_folder *folder = runnel_opendir(volume, "");
+    CHECK(file && folder);
+    const uintptr_t known[3] = {(uintptr_t)volume, (uintptr_t)file, (uintptr_t)folder};
+    uint64_t state = 1;
+    char byte;
+    runnel_info info;
+    for (int i = 0; i < 50000; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        uint64_t random = state >> 20;
+        uintptr_t wild[3] = {(uintptr_t)state, known[random % 3] + random / 3 % 9 - 4, random % 64};
+        void *handle = (void *)wild[random / 27 % 3];
+        if ((uintptr_t)handle == known[0] || (uintptr_t)handle == known[1] || (uintptr_t)handle == known[2])
+            continue;
+        int why = handle ? EBADF : EINVAL;
+        switch (random / 81 % 8) {
+        case 0: FAILS(runnel_read(handle, &byte, 1), why); break;
+        case 1: FAILS(runnel_close(handle), why); break;
+        case 2: FAILS(runnel_disconnect(handle, NULL, NULL), why); break;
+        case 3: FAILS(runnel_closedir(handle), why); break;
+        case 4: FAILS(runnel_fstat(handle, &info), why); break;
+        case 5: FAILS(runnel_sync(handle), why); break;
+        case 6: FAILS(runnel_lseek(handle, 0, SEEK_SET), why); break;
+        default: FAILS(runnel_prefetch(handle, 0, 1), why); break;
+        }
+    }
+    CHECK(runnel_closedir(folder) == 0 && runnel_close(file) == 0);
+}
+
 static void forked_children_are_refused(runnel_volume *volume)
 {
     pid_t child = fork();
@@ -271,6 +303,7 @@ int main(int count, char **arguments)
     names_behave_as_names(volume);
     hints_are_only_hints(volume);
     threads_share_files(volume);
+    wild_handles_are_errors(volume);
     forked_children_are_refused(volume);
     CHECK(runnel_disconnect(volume, NULL, NULL) == 0);
     options_grow_without_harm(arguments[1]);

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 mod away;
-mod border;
 mod examples;
+mod guest;
 mod linking;
 mod support;
