@@ -1,7 +1,7 @@
 //! The state machine of a volume: calls, what the carrier and the disk tell, and the time come in; errands, jobs and completed calls
 //! go out. Nothing here blocks, sleeps or calls anybody.
 //!
-//! Parts: `file` (one file's table and changes), `reading` (reads, answers, pushes, touches), `opening` (handles), `naming` (names and
+//! Parts: `file` (one file's table and changes), `reading` (reads, answers, pushes), `touching` (touches, hints), `opening` (handles), `naming` (names and
 //! attributes), `writing` (changes into transactions), `commits` (transactions to the server), `restart` (connections that come and go,
 //! the outbox).
 
@@ -11,6 +11,7 @@ mod naming;
 mod opening;
 mod reading;
 mod restart;
+mod touching;
 mod transaction;
 mod wants;
 mod writing;

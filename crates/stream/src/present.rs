@@ -71,7 +71,7 @@ mod tests {
     fn ref_present() {
         let mut rng = SplitMix64(3);
         for _ in 0..500 {
-            let mut flags = vec![false; 64];
+            let mut flags = [false; 64];
             let mut told = Vec::new();
             let mut at = rng.below(5);
             while at < 50 {

@@ -248,7 +248,7 @@ fn changes_made_while_the_server_is_away_come_from_the_outbox_after_a_restart() 
     let room = Some(Room { folder: outbox.path().to_owned(), bytes: 1 << 20 });
     let options = Options {
         outbox: room,
-        waiting: Waiting::Soft(Duration::from_millis(300)),
+        waiting: Waiting::Soft(Duration::from_secs(3)),
         dirty_bytes: 64 << 10,
         ..Options::default()
     };

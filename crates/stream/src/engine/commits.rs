@@ -332,6 +332,7 @@ impl Engine {
         if let Some(txn) = self.transactions.get_mut(&id) {
             txn.state = State::Parked;
             txn.number = None;
+            txn.why = Some(error.clone());
         }
         let followers: Vec<u64> = self.followers(id);
         self.tell_wants(id, Some(error), &[]);
@@ -354,9 +355,9 @@ impl Engine {
         let parked = self.transactions.iter().filter(|(_, txn)| txn.file == Some(key) && txn.state == State::Parked);
         let parked: Vec<u64> = parked.map(|(id, _)| *id).collect();
         for id in parked {
-            let path = self.transactions.get(&id).map(|txn| txn.path.clone()).unwrap_or_default();
-            let text = "the server had no room for it, or somebody held a lease, until the file was closed";
-            self.refuse(id, &StreamError::new(ErrorKind::NoSpace, &path, text));
+            if let Some(why) = self.transactions.get(&id).and_then(|txn| txn.why.clone()) {
+                self.refuse(id, &why);
+            }
         }
     }
 

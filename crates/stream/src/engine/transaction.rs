@@ -7,6 +7,7 @@ use units::Moment;
 use wire::volume::{Change, Seen};
 
 use super::file::Base;
+use crate::StreamError;
 
 /// Where a transaction is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub(super) struct Transaction {
     pub stored_as: Option<u64>,
     /// Volume that it was made for, if it comes from an outbox.
     pub replayed: Option<u128>,
+    /// Why it is parked.
+    pub why: Option<StreamError>,
     /// How often the server failed with it.
     pub tries: u32,
     pub effect: Effect,
@@ -81,6 +84,7 @@ impl Transaction {
             keep: Keep::No,
             stored_as: None,
             replayed: None,
+            why: None,
             tries: 0,
             effect: Effect::default(),
             bytes,

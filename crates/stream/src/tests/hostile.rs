@@ -1,9 +1,10 @@
 //! A server that answers what it likes: nothing wrong is handed out as a file's data without an error, nothing panics, every call ends.
 
-use bytes::Bytes;
-use client::carry::{Errand, Tag, Unanswered};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use bytes::Bytes;
+use client::carry::{Errand, Tag, Unanswered};
 use units::{ActionId, BlockId, InodeId, Moment, PageId, Rng, SegmentIndex, SplitMix64, StreamId, Token};
 use wire::volume::{FileInfo, FileKind, FolderEntry, Seen, VolumeAsk, VolumePiece, VolumeReply};
 use wire::{BlockRange, ErrorCode, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request};
@@ -256,7 +257,8 @@ fn sim_a_server_that_lies_is_never_believed() {
                     && !found.is_empty()
                     && !wrote(&world, handle)
                 {
-                    whole += u64::from(is_of_one_version(&found, offset));
+                    assert!(is_of_one_version(&found, offset), "a mixture, seed {seed}");
+                    whole += 1;
                 }
             }
             if how.write {
@@ -272,7 +274,7 @@ fn sim_a_server_that_lies_is_never_believed() {
         let time = world.time();
         world.engine.shut_down(time);
     }
-    assert!(whole > 100, "most of what is read is true: {whole}");
+    assert!(whole > 100, "something is read at all: {whole}");
 }
 
 fn wrote(world: &World, _handle: Handle) -> bool {

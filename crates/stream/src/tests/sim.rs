@@ -113,7 +113,7 @@ pub fn with_outbox(options: Options) -> Options {
 }
 
 fn volume_options() -> volume::Options {
-    volume::Options { mode: Mode::ReadWrite, block_bytes: BLOCK, journal_bytes: 2 << 20, ..Default::default() }
+    volume::Options { mode: Mode::ReadWrite, block_bytes: BLOCK, journal_bytes: 8 << 20, ..Default::default() }
 }
 
 impl Sim {

@@ -71,7 +71,6 @@ fn sim_readers_see_whole_versions_while_another_device_writes() {
             let found = read(&mut sim, two, reader, 0, 4000).unwrap();
             assert!(found.len() == 3000 && found.iter().all(|byte| *byte == found[0]), "a mixture");
             assert!(found[0] >= last && found[0] <= version, "back in time");
-            last = found[0];
             sim.until(|_| syncing.lock().unwrap().is_some());
             syncing.lock().unwrap().take().unwrap().unwrap();
             let fresh = open(&mut sim, two, "f", OpenHow::READ).unwrap();
@@ -220,19 +219,20 @@ fn a_full_server_says_so_and_takes_the_changes_later() {
     write(&mut sim, one, file, 0, vec![1; 1000]).unwrap();
     sync(&mut sim, one, file).unwrap();
     fill(&sim);
-    write(&mut sim, one, file, 0, vec![2; 20_000]).unwrap();
+    write(&mut sim, one, file, 0, vec![2; 3 << 20]).unwrap();
     let error = sync(&mut sim, one, file).unwrap_err();
     assert_eq!((error.kind(), error.errno()), (ErrorKind::NoSpace, 28), "{error}");
-    assert_eq!(read(&mut sim, one, file, 19_999, 9).unwrap(), vec![2]);
+    assert_eq!(read(&mut sim, one, file, (3 << 20) - 1, 9).unwrap(), vec![2]);
     assert!(sim.devices[one].engine.status().lost.is_empty());
     sim.disk.set_capacity(None);
     sync(&mut sim, one, file).unwrap();
-    assert_eq!(sim.on_server(b"f"), Some(vec![2; 20_000]));
+    assert_eq!(sim.on_server(b"f"), Some(vec![2; 3 << 20]));
     fill(&sim);
-    write(&mut sim, one, file, 0, vec![3; 40_000]).unwrap();
+    write(&mut sim, one, file, 3 << 20, vec![3; 3 << 20]).unwrap();
     assert_eq!(close(&mut sim, one, file).unwrap_err().kind(), ErrorKind::NoSpace);
     let status = sim.devices[one].engine.status();
-    assert!(status.lost.len() == 1 && status.unsent_bytes == 0, "{status:?}");
+    let lost: u64 = status.lost.iter().map(|lost| lost.bytes).sum();
+    assert!(lost >= 3 << 20 && status.unsent_bytes == 0 && status.lost[0].reason.contains("no room"), "{status:?}");
 }
 
 #[test]
@@ -263,6 +263,8 @@ fn a_sparse_file_of_4_gib_is_no_matter() {
     let end = 4u64 << 30;
     write(&mut sim, one, file, end - 700, vec![7; 700]).unwrap();
     write(&mut sim, one, file, 1 << 20, vec![6; 10]).unwrap();
+    // What is behind the last block that an answer names is unknown if the answer is cut; this one is not.
+    write(&mut sim, one, file, 500 << 20, vec![5]).unwrap();
     sync(&mut sim, one, file).unwrap();
     close(&mut sim, one, file).unwrap();
     let asked = sim.devices[one].engine.status().blocks_asked;
@@ -275,7 +277,8 @@ fn a_sparse_file_of_4_gib_is_no_matter() {
             assert_eq!(read(&mut sim, at, file, (1 << 20) + (place << 25), 4000).unwrap(), vec![0; 4000]);
         }
     }
-    assert!(sim.devices[one].engine.status().blocks_asked <= asked + 6, "holes are never asked for");
+    let again = sim.devices[one].engine.status().blocks_asked - asked;
+    assert!(again <= 6, "holes are never asked for: {again} blocks were");
     assert!(sim.devices[two].engine.status().blocks_asked <= 6);
 }
 
