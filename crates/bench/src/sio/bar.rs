@@ -11,7 +11,7 @@ pub struct Goal {
     /// The bar.
     pub bar: Bar,
     /// What a system without loss of time and without compression would reach against the measured peer, with headers of
-    /// packets; for what is to be small, the smallest value.
+    /// packets; for what is to be small, the smallest value. Absent for text, which arrives sooner the better it is compressed.
     pub possible: Option<f64>,
 }
 
@@ -66,7 +66,8 @@ fn ratio(measured: Measured, name: &str, [ours, other]: [&str; 2], demand: f64, 
         cases: vec![(ours.to_string(), value)],
     };
     let case = CASES.iter().find(|case| case.name == name);
-    let limit = case.and_then(|case| measured.limit(case)).map(|limit| limit.wire);
+    let incompressible = case.filter(|case| !case.is_text());
+    let limit = incompressible.and_then(|case| measured.limit(case)).map(|limit| limit.wire);
     let possible = limit.zip(measured.median(name, other, "seconds")).map(|(limit, other)| other / limit);
     Goal { bar, possible }
 }

@@ -8,7 +8,7 @@ use super::limit::Limit;
 use super::measured::{Measured, SYSTEMS, label};
 use crate::html::{Table, escape, head};
 use crate::lab::data::case::{CASES, Case, SEQUENTIAL_BYTES, Work};
-use crate::lab::report::About;
+use crate::lab::report::{About, measured};
 use crate::pack::bar::{Bar, Verdict};
 use crate::pack::report::{section, summary};
 use crate::plot::bars::{Bar as Drawn, Bars, Group};
@@ -111,9 +111,16 @@ fn goal_table(goals: &[Goal]) -> Table {
     table
 }
 
-/// The colour of a system.
+/// The colour of a system: the lab's where it has one. Ours is that of a server that has learned.
 fn tone(system: &str) -> usize {
-    neutral_tone(SYSTEMS.iter().position(|(name, _)| *name == system).unwrap_or(0))
+    match system {
+        "runnel" => measured::tone("runnel:learned"),
+        "runnel:mount" => neutral_tone(0),
+        "runnel:program" => neutral_tone(1),
+        "download" => neutral_tone(2),
+        "limit" => neutral_tone(3),
+        of_lab => measured::tone(of_lab),
+    }
 }
 
 /// Times of all cases but those of the sweep; the mark is the wire limit.
@@ -232,7 +239,7 @@ fn sweep(measured: Measured) -> String {
         Curve { label: label.to_string(), tone: tone(system), points: swept().filter_map(point).collect() }
     };
     let limit = swept().filter_map(|(case, utilisation)| Some((utilisation, measured.limit(case)?.wire))).collect();
-    let limit = Curve { label: "limit".into(), tone: neutral_tone(SYSTEMS.len()), points: limit };
+    let limit = Curve { label: "limit".into(), tone: tone("limit"), points: limit };
     let lines = Lines {
         title: "stat: time by utilisation".into(),
         x: Axis::linear("computing / transfer of a block", Unit::Ratio),

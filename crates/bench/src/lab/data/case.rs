@@ -93,6 +93,11 @@ impl Case {
         matches!(self.work, Work::Write(_))
     }
 
+    /// Whether it is text that is read or written, which can be compressed.
+    pub fn is_text(&self) -> bool {
+        self.file == TEXT_FILE || self.work == Work::Write(Filling::Text)
+    }
+
     /// Seconds of computing on each block, over a link of `rate_bits` bits a second.
     pub fn compute_seconds(&self, rate_bits: u64) -> f64 {
         match self.work {
