@@ -73,7 +73,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("client", &["wire", "image", "codec", "host"]),
     ("stream", &["wire", "client", "codec"]),
     ("mount", &["client", "erofs", "host", "image", "stream"]),
-    ("bench", &["disk", "image", "pack", "predict", "profile", "trace"]),
+    ("bench", &["client", "disk", "image", "pack", "predict", "profile", "stream", "trace"]),
     ("record", &["host", "tracee", "trace"]),
     (
         "cli",

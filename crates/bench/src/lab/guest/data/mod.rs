@@ -28,6 +28,7 @@ use work::{Found, How};
 
 pub mod download;
 pub mod file;
+pub mod library;
 pub mod product;
 pub mod system;
 pub mod work;
