@@ -45,7 +45,8 @@ impl Keeper {
                 }
                 Ok(Order::Wake) => {}
                 Ok(Order::Stop(told)) => {
-                    // Nobody may wait for it any more.
+                    // Their locks first: whoever waits may open them again at once. Nobody need wait any more.
+                    (self.outbox, self.cache) = (None, None);
                     let _ = told.send(());
                     return;
                 }
