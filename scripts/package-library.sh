@@ -14,7 +14,8 @@ rm -rf "$out"; mkdir -p "$out"/lib/pkgconfig "$out"/include "$out"/share/man/man
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 grep -o '\brunnel_[a-z_]*(' "$capi/include/runnel.h" | tr -d '(' | sort -u > "$work/names"
 sed 's/^/--require-defined=/' "$work/names" > "$work/roots"
-"${TOOLS}ld" -r --gc-sections "@$work/roots" -o "$work/whole.o" "$built/librunnel.a" $UNWINDER
+# What is not used goes at the final link: binutils 2.40 for ARM breaks on what such a link leaves when it is done here.
+"${TOOLS}ld" -r "@$work/roots" -o "$work/whole.o" "$built/librunnel.a" $UNWINDER
 # Without the intermediate code of the compiler, which tools of other versions stumble over.
 "${TOOLS}objcopy" --keep-global-symbols="$work/names" --strip-debug -R .llvmbc -R .llvmcmd "$work/whole.o" "$work/librunnel.o"
 "${TOOLS}ar" rcs "$out/lib/librunnel.a" "$work/librunnel.o"

@@ -62,3 +62,53 @@ fn the_manual_page_is_well_formed_and_complete() {
         }
     }
 }
+
+/// What the package script makes of the libraries links by what its pkg-config file says, and meets nothing of the program's.
+#[test]
+fn packages_link_and_show_nothing_else() {
+    let folder = tempfile::tempdir().expect("folder");
+    let package = folder.path().join("package");
+    let mut script = Command::new(here("../../scripts/package-library.sh"));
+    script.arg(&package).env("built", libraries()).env("PREFIX", &package);
+    let output = script.output().expect("bash runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("command not found") {
+        println!("skipped: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+
+    let bytes = std::fs::read(package.join("lib/librunnel.a")).expect("made");
+    let archive = object::read::archive::ArchiveFile::parse(&*bytes).expect("an archive");
+    for member in archive.members() {
+        let file = object::File::parse(member.expect("listed").data(&*bytes).expect("inside")).expect("ELF");
+        for symbol in file.symbols().filter(|symbol| symbol.is_global() && symbol.is_definition()) {
+            assert!(symbol.name().expect("text").starts_with("runnel_"), "{:?}", symbol.name());
+        }
+    }
+
+    for linkage in [&["--static"][..], &[]] {
+        let mut pkg_config = Command::new("pkg-config");
+        pkg_config.args(linkage).args(["--cflags", "--libs", "runnel"]);
+        let flags = pkg_config.env("PKG_CONFIG_PATH", package.join("lib/pkgconfig")).output();
+        let Ok(flags) = flags.inspect_err(|error| println!("skipped: pkg-config: {error}")) else { return };
+        assert!(flags.status.success(), "{}", String::from_utf8_lossy(&flags.stderr));
+        let flags = String::from_utf8_lossy(&flags.stdout).into_owned();
+        let program = folder.path().join("cat");
+        let mut cc = Command::new("cc");
+        cc.arg("-o").arg(&program).arg(here("examples/cat.c")).args(flags.split_whitespace());
+        if linkage.is_empty() {
+            cc.arg(format!("-Wl,-rpath,{}", package.join("lib").display()));
+        } else {
+            // The C library of the machine is shared all the same; ours is not.
+            std::fs::remove_file(package.join("lib/librunnel.so")).expect("removed");
+        }
+        let linked = cc.output().expect("cc runs");
+        assert!(linked.status.success(), "{}", String::from_utf8_lossy(&linked.stderr));
+        let ran = Command::new(&program).output().expect("it starts");
+        assert_eq!(ran.status.code(), Some(2), "{}", String::from_utf8_lossy(&ran.stderr));
+        if !linkage.is_empty() {
+            std::os::unix::fs::symlink("librunnel.so.0", package.join("lib/librunnel.so")).expect("put back");
+        }
+    }
+}
