@@ -64,12 +64,15 @@ impl Names {
         }
     }
 
-    /// A path changed: it, all below it, and the listing of its folder are forgotten.
+    /// A path changed: it and its folder are forgotten, and the listings that tell of either.
     pub fn forget(&mut self, path: &[u8]) {
+        let folder = parent(path);
         self.known.remove(path);
-        self.known.remove(parent(path));
-        if let Some((_, old)) = self.listed.remove(parent(path)) {
-            self.listed_entries -= old.len();
+        self.known.remove(folder);
+        for listing in [folder, parent(folder)] {
+            if let Some((_, old)) = self.listed.remove(listing) {
+                self.listed_entries -= old.len();
+            }
         }
     }
 
@@ -99,4 +102,27 @@ pub(crate) fn last(path: &[u8]) -> &[u8] {
 /// Whether `path` lies below `folder`.
 pub(crate) fn is_below(path: &[u8], folder: &[u8]) -> bool {
     path.len() > folder.len() && path.starts_with(folder) && path[folder.len()] == b'/'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_in_a_folder_is_a_change_of_the_folder() {
+        let now = Moment(5);
+        let mut names = Names::new(Duration::from_secs(1));
+        let entry = |name: &[u8]| FolderEntry { name: name.to_vec(), info: FileInfo::default() };
+        for (folder, name) in [("", "a"), ("a", "b"), ("a/b", "c"), ("x", "y")] {
+            names.put_listing(folder.as_bytes(), &Arc::new(vec![entry(name.as_bytes())]), now);
+        }
+        names.forget(b"a/b/c");
+        for forgotten in ["a/b/c", "a/b"] {
+            assert_eq!(names.get(forgotten.as_bytes(), now), None, "{forgotten}");
+        }
+        // That of `a` says what `a/b` was before.
+        assert!(names.listing(b"a/b", now).is_none() && names.listing(b"a", now).is_none());
+        assert!(names.listing(b"", now).is_some() && names.listing(b"x", now).is_some());
+        assert_eq!(names.listed_entries, 2);
+    }
 }

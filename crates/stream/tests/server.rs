@@ -316,3 +316,46 @@ fn the_disk_cache_serves_after_a_restart() {
         }
     }
 }
+
+#[test]
+fn a_small_outbox_keeps_what_fits_and_refuses_the_rest() {
+    let (folder, outbox) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let room = Room { folder: outbox.path().to_owned(), bytes: 64 << 10 };
+    let options =
+        || Options { outbox: Some(room.clone()), waiting: Waiting::Soft(Duration::from_secs(1)), ..Options::default() };
+    let rig = Rig::start(folder.path(), 0, |_| {});
+    let port = rig.address.port();
+    let volume = rig.open(options());
+    let opened = volume.file("log", WRITE).unwrap();
+    volume.put(opened.handle, 0, b"begun").unwrap();
+    volume.flush(opened.handle).unwrap();
+    drop(rig);
+    while volume.status().connected {
+        std::thread::yield_now();
+    }
+    let taken = (0..40u64).take_while(|block| volume.put(opened.handle, block * 4096, &content(*block, 4096)).is_ok());
+    let taken = taken.count() as u64;
+    assert!((4..=16).contains(&taken), "{taken} blocks of 4 KiB in 64 KiB");
+    assert!(volume.flush(opened.handle).is_err(), "there is no server");
+    assert_eq!(volume.shutdown(), Vec::new(), "all that was taken is kept");
+    drop(volume);
+    let rig = Rig::start(folder.path(), port, |_| {});
+    let volume = rig.open(options());
+    volume.wait(HANG, |volume, done| volume.sync_all(done)).unwrap();
+    let found = std::fs::read(folder.path().join("log")).unwrap();
+    let expected: Vec<u8> = (0..taken).flat_map(|block| content(block, 4096)).collect();
+    assert!(found == expected, "{} of {} bytes", found.len(), expected.len());
+}
+
+#[test]
+fn a_file_that_another_device_made_is_found_after_it_was_missed() {
+    let folder = TempDir::new().unwrap();
+    let rig = Rig::start(folder.path(), 0, |_| {});
+    let volume = rig.open(Options { names_ttl: Duration::from_secs(3600), ..Options::default() });
+    let looked = |volume: &Arc<RemoteVolume>| volume.wait(HANG, |volume, done| volume.stat(&b"later"[..], done));
+    assert_eq!(looked(&volume).unwrap_err().kind(), ErrorKind::NotFound);
+    let other = rig.open(Options::default());
+    let opened = other.file("later", WRITE).unwrap();
+    other.done(opened.handle).unwrap();
+    assert_eq!(looked(&volume).unwrap().kind, FileKind::File);
+}

@@ -211,9 +211,9 @@ fn operation(change: &Change) -> Result<Operation, VolumeError> {
             Operation::Truncate { path: at(path)?, base: base(seen), size: *size }
         }
         Change::Create { path, mode, exclusive } => {
-            Operation::Create { path: at(path)?, mode: *mode, exclusive: *exclusive }
+            Operation::Create { path: at(path)?, mode: plain(*mode), exclusive: *exclusive }
         }
-        Change::MakeFolder { path, mode } => Operation::MakeFolder { path: at(path)?, mode: *mode },
+        Change::MakeFolder { path, mode } => Operation::MakeFolder { path: at(path)?, mode: plain(*mode) },
         Change::Rename { from, base: seen, to, replace } => {
             Operation::Rename { from: at(from)?, base: base(seen), to: at(to)?, replace: *replace }
         }
@@ -223,9 +223,14 @@ fn operation(change: &Change) -> Result<Operation, VolumeError> {
             Operation::SetTime { path: at(path)?, base: base(seen), mtime_ns: *mtime_ns }
         }
         Change::SetMode { path, base: seen, mode } => {
-            Operation::SetMode { path: at(path)?, base: base(seen), mode: *mode }
+            Operation::SetMode { path: at(path)?, base: base(seen), mode: plain(*mode) }
         }
     })
+}
+
+/// Permission bits without those that give a program the rights of its owner or group: files of devices belong to the server's user.
+fn plain(mode: u16) -> u16 {
+    mode & !0o6000
 }
 
 fn lease(
@@ -243,6 +248,10 @@ fn lease(
         Some(LeaseKind::Shared) => volume::LeaseKind::Shared,
         Some(LeaseKind::Exclusive) => volume::LeaseKind::Exclusive,
     };
+    // Nobody can write anyway, so it would only be a nuisance.
+    if volume.options().mode == volume::Mode::ReadOnly {
+        return Err(VolumeError::ReadOnly.into());
+    }
     let wanted = Duration::from_millis(duration_ms.into());
     let until = volume.lease(file, caller.holder, kind, wanted, caller.now)?;
     Ok(VolumeReply::Leased { duration_ms: until.since(caller.now).as_millis() as u32 })

@@ -48,10 +48,8 @@ impl Engine {
                 }
                 match self.names.get(&path, self.time.now) {
                     Some(Some(info)) => self.effects.finish(done, Ok(info)),
-                    Some(None) => {
-                        self.effects.finish(done, Err(StreamError::refused(ErrorCode::NotFound, &path, "")));
-                    }
-                    None => {
+                    // That there was nothing is not believed again: somebody may wait for another device to make the file.
+                    Some(None) | None => {
                         self.wait_for(Want::Stat { path, done });
                     }
                 }

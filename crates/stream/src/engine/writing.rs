@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use units::Moment;
+use wire::ErrorCode;
 use wire::volume::Change;
 
 use super::file::{Base, Dirty};
@@ -19,6 +20,9 @@ const DIRTY_TIME: Duration = Duration::from_secs(30);
 
 /// Time that a write without room waits for the server's return before it fails.
 const CUT_OFF_TIME: Duration = Duration::from_secs(5);
+
+/// A transaction of so many bytes holds the longest path and some data.
+const STORED_BYTES_MIN: usize = 16 << 10;
 
 /// Bounds of the bytes of one transaction: a small one is as good as a large one if it takes a second, and demands of others wait for it.
 const COMMIT_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=wire::format::COMMIT_BYTES_MAX_WRITTEN;
@@ -224,7 +228,14 @@ impl Engine {
 
     pub(super) fn unsent_bytes_max(&self) -> u64 {
         let outbox = self.options.outbox.as_ref().filter(|_| self.link.volume.is_none());
-        (self.options.dirty_bytes as u64).max(outbox.map_or(0, |room| room.bytes))
+        // What is stored has a head besides what is counted here.
+        outbox.map_or(self.options.dirty_bytes as u64, |room| room.bytes - room.bytes / 8)
+    }
+
+    /// Bytes of a transaction, at most, so that several find room in the outbox.
+    fn stored_bytes_max(&self) -> usize {
+        let room = self.options.outbox.as_ref().map_or(u64::MAX, |room| room.bytes);
+        usize::try_from(room / 4).unwrap_or(usize::MAX).max(STORED_BYTES_MIN)
     }
 
     fn has_room(&self, bytes: u64) -> bool {
@@ -248,7 +259,8 @@ impl Engine {
             let room = self.has_room(bytes);
             let since = since.max(self.link.away);
             let away = self.link.volume.is_none() && self.time.now >= since.after(CUT_OFF_TIME);
-            if !room && !away {
+            let refused = self.transactions.values().any(|txn| txn.state == State::Parked);
+            if !room && !away && !refused {
                 return;
             }
             self.crowded.pop_front();
@@ -261,6 +273,7 @@ impl Engine {
                     self.apply_write(handle, offset, bytes);
                     Ok(())
                 }
+                (false, Ok(())) if !away => Err(self.no_room_there(handle)),
                 (false, Ok(())) => Err(self.no_room(handle)),
             };
             self.effects.finish(done, outcome);
@@ -275,6 +288,13 @@ impl Engine {
             self.unsent_bytes()
         );
         StreamError::new(ErrorKind::OutboxFull, &path, text)
+    }
+
+    /// The server refuses what would make room here.
+    fn no_room_there(&self, handle: Handle) -> StreamError {
+        let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
+        let path = file.map(|file| file.path.clone()).unwrap_or_default();
+        StreamError::refused(ErrorCode::NoSpace, &path, "earlier changes were refused, and no more are kept here")
     }
 
     /// If much is unsent, sends the changes of the file that has most.
@@ -353,7 +373,7 @@ impl Engine {
     /// Makes transactions of what was changed of a file.
     pub(super) fn seal(&mut self, key: u64) {
         let limit = self.link.outgoing.rate().unwrap_or(COMMIT_BYTES_START) as usize;
-        let limit = limit.clamp(*COMMIT_BYTES.start(), *COMMIT_BYTES.end()) - 4096;
+        let limit = limit.clamp(*COMMIT_BYTES.start(), *COMMIT_BYTES.end()).min(self.stored_bytes_max()) - 4096;
         let first = self.next_id();
         let Some(file) = self.files.get_mut(&key) else { return };
         if file.gone {
