@@ -98,6 +98,14 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(::pack::PackError::Image(error)) = error.downcast_ref() {
         return Some(image_code(error));
     }
+    #[cfg(feature = "full")]
+    if let Some(error) = error.downcast_ref::<server::ServerError>() {
+        return Some(match error {
+            error if error.is_damage() => 3,
+            error if error.is_usage() => 2,
+            _ => 1,
+        });
+    }
     if let Some(error) = error.downcast_ref::<std::io::Error>() {
         return Some(if error.kind() == std::io::ErrorKind::NotFound { 4 } else { 1 });
     }

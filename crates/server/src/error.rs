@@ -59,6 +59,18 @@ pub enum ServerError {
     Runtime(std::io::Error),
 }
 
+impl ServerError {
+    /// A file of ours is damaged.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, ServerError::Volume { source: volume::VolumeError::Corrupt { .. }, .. })
+    }
+
+    /// What was asked for makes no sense.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, ServerError::Config { .. } | ServerError::VolumeConfig { .. })
+    }
+}
+
 /// Why one request failed: what goes to the client in an error frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {

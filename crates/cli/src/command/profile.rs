@@ -111,6 +111,10 @@ fn in_store(store: &Path, name: &OsStr, path: &OsStr) -> anyhow::Result<PathBuf>
     }
     // As a server would look for it: from the top of the volume.
     let path = path.as_bytes().strip_prefix(b"/").unwrap_or(path.as_bytes());
+    let names = || path.split(|byte| *byte == b'/');
+    if names().any(|name| name.is_empty() || name == b"." || name == b"..") {
+        return Err(failure::usage(format!("{}: not the path of a file in a volume", String::from_utf8_lossy(path))));
+    }
     let place = store.join(server::volumes::profile_key(name, path));
     if let Some(folder) = place.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
