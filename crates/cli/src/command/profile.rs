@@ -6,6 +6,7 @@ mod show;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
+#[cfg(feature = "full")]
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -100,7 +101,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A build for devices has no server, and so no store.
+#[cfg(not(feature = "full"))]
+fn in_store(_store: &Path, _name: &OsStr, _path: &OsStr) -> anyhow::Result<PathBuf> {
+    Err(failure::usage("--volume: this is the device's runnel, without a server; import on the server".to_owned()))
+}
+
 /// Where a store keeps the profile of a file of a volume; its folder is made.
+#[cfg(feature = "full")]
 fn in_store(store: &Path, name: &OsStr, path: &OsStr) -> anyhow::Result<PathBuf> {
     let good = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
     let name =

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ::mount::{Farewell, MountError, VolumeOptions};
 use client::{Config, Session, Target, VolumeAt};
-use stream::{Options, Outbox, RemoteVolume, Room, Status};
+use stream::{Lost, Options, Outbox, RemoteVolume, Room, Status};
 
 use crate::{failure, progress};
 
@@ -145,14 +145,30 @@ pub fn say_farewell(place: &Path, farewell: &Farewell) -> bool {
         return false;
     }
     eprintln!("error: {place}: {} changes did not get to the server", farewell.lost.len());
-    for lost in farewell.lost.iter().take(NAMED_MAX) {
+    let files = by_file(&farewell.lost);
+    for lost in files.iter().take(NAMED_MAX) {
         let kept = lost.kept_as.as_ref().map_or(String::new(), |file| format!(" (kept as {file})"));
         eprintln!("  {}: {} bytes lost: {}{kept}", lost.path, lost.bytes, lost.reason);
     }
-    if farewell.lost.len() > NAMED_MAX {
-        eprintln!("  and {} more", farewell.lost.len() - NAMED_MAX);
+    if files.len() > NAMED_MAX {
+        eprintln!("  and {} more", files.len() - NAMED_MAX);
     }
     true
+}
+
+/// What was lost of one file for one reason and not kept, as one.
+fn by_file(lost: &[Lost]) -> Vec<Lost> {
+    let mut files: Vec<Lost> = Vec::new();
+    for lost in lost {
+        let same = |file: &&mut Lost| {
+            (&file.path, &file.reason) == (&lost.path, &lost.reason) && file.kept_as.is_none() && lost.kept_as.is_none()
+        };
+        match files.iter_mut().find(same) {
+            Some(file) => file.bytes += lost.bytes,
+            None => files.push(lost.clone()),
+        }
+    }
+    files
 }
 
 /// What a volume's counters mean, for `runnel status`.
