@@ -84,13 +84,7 @@ fn header(about: &About) -> String {
          comes from the same work done before by another device over an open link, for a search from 200 searches for other \
          keys.</p>\n",
     );
-    if !about.notes.is_empty() {
-        html.push_str("<ul class=\"notes\">");
-        about.notes.iter().for_each(|note| {
-            let _ = write!(html, "<li>{}</li>", escape(note));
-        });
-        html.push_str("</ul>\n");
-    }
+    html.push_str(&about.notes_html());
     html.push_str("</header>\n");
     html
 }

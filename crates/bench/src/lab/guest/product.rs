@@ -28,7 +28,7 @@ const PORT: u16 = 7327;
 pub const READY_DEADLINE: Duration = Duration::from_secs(3600);
 
 /// How long a client may take to end once its mount is gone.
-pub const END_DEADLINE: Duration = Duration::from_secs(30);
+const END_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How long the server may be at work after a start from which it learns.
 const SETTLE_DEADLINE: Duration = Duration::from_secs(300);
@@ -248,6 +248,14 @@ fn counters_of(status: &Value) -> anyhow::Result<Values> {
     COUNTERS.iter().map(counter).collect::<anyhow::Result<BTreeMap<_, _>>>()
 }
 
+/// Takes the mount of [`APP`] away and waits for the end of its client.
+pub fn unmount(runnel: &Path, mut client: Service) -> anyhow::Result<()> {
+    tool(Command::new(runnel).arg("umount").arg(APP))?;
+    ensure!(client.wait_end(END_DEADLINE)?, "the client did not end {END_DEADLINE:?} after its mount");
+    ensure!(!kernel::is_mounted(Path::new(APP)), "{APP} is still mounted after the client's end");
+    Ok(())
+}
+
 /// The counters of the mount at `target`.
 pub fn counters(runnel: &Path, target: &str) -> anyhow::Result<Values> {
     counters_of(&status(runnel, target)?)
@@ -290,11 +298,7 @@ impl System for Runnel {
     }
 
     fn unmount(&mut self) -> anyhow::Result<()> {
-        let Some(mut client) = self.client.take() else { return Ok(()) };
-        tool(Command::new(&self.runnel).arg("umount").arg(APP))?;
-        ensure!(client.wait_end(END_DEADLINE)?, "the client did not end {END_DEADLINE:?} after its mount");
-        ensure!(!kernel::is_mounted(Path::new(APP)), "{APP} is still mounted after the client's end");
-        Ok(())
+        self.client.take().map_or(Ok(()), |client| unmount(&self.runnel, client))
     }
 
     fn stop(&mut self) -> anyhow::Result<()> {

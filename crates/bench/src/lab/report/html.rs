@@ -44,13 +44,7 @@ fn header(about: &About) -> String {
         not depend on the load of the host. Numbers are medians over the runs of a row. One virtual CPU is shared by \
         device, server and network: at 1 Gbit/s the CPU is often the limit.</p>\n",
     );
-    if !about.notes.is_empty() {
-        html.push_str("<ul class=\"notes\">");
-        about.notes.iter().for_each(|note| {
-            let _ = write!(html, "<li>{}</li>", escape(note));
-        });
-        html.push_str("</ul>\n");
-    }
+    html.push_str(&about.notes_html());
     html.push_str("</header>\n");
     html
 }

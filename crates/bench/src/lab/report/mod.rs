@@ -26,6 +26,7 @@ use std::process::Command;
 use anyhow::Context;
 
 use super::record::Record;
+use crate::html::escape;
 pub use crate::plot;
 use crate::process::tool;
 use crate::table::aligned;
@@ -57,6 +58,15 @@ pub struct About {
 }
 
 impl About {
+    /// The notes as a list in HTML; empty without notes.
+    pub(crate) fn notes_html(&self) -> String {
+        if self.notes.is_empty() {
+            return String::new();
+        }
+        let items: String = self.notes.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
+        format!("<ul class=\"notes\">{items}</ul>\n")
+    }
+
     /// Of this machine, its kernel, and the binary that runs.
     pub fn here(binary_bytes: u64, notes: Vec<String>) -> About {
         let field = |path: &str, name: &str| {

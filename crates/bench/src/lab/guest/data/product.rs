@@ -11,16 +11,16 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use units::PAGE_BYTES;
 
-use super::super::product::{END_DEADLINE, READY_DEADLINE, copy_store, counters, server_url, settle, start_server};
+use super::super::product::{READY_DEADLINE, copy_store, counters, server_url, settle, start_server, unmount};
 use super::super::system::{APP, CONTENT, WORK};
-use super::super::{Values, kernel, net, peer::web_server::WebServer};
+use super::super::{Values, net, peer::web_server::WebServer};
 use super::system::{DataSystem, published};
 use super::work::How;
 use super::{download, play, work_of};
 use crate::lab::data::GAME_TREE;
 use crate::lab::data::case::{Case, PROGRAM_FILE, SCENES_FILE, Work};
 use crate::lab::link::Link;
-use crate::process::{Service, ready_text, tool};
+use crate::process::{Service, ready_text};
 
 /// Name of the volume.
 const VOLUME: &str = "data";
@@ -207,11 +207,7 @@ impl DataSystem for Product {
     }
 
     fn unmount(&mut self) -> anyhow::Result<()> {
-        let Some(mut client) = self.client.take() else { return Ok(()) };
-        tool(Command::new(&self.runnel).arg("umount").arg(APP))?;
-        ensure!(client.wait_end(END_DEADLINE)?, "the client did not end {END_DEADLINE:?} after its mount");
-        ensure!(!kernel::is_mounted(Path::new(APP)), "{APP} is still mounted after the client's end");
-        Ok(())
+        self.client.take().map_or(Ok(()), |client| unmount(&self.runnel, client))
     }
 
     fn stop(&mut self) -> anyhow::Result<()> {
