@@ -1,5 +1,6 @@
 //! Volumes over a socket: each request, what is refused, and what is done once.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -188,6 +189,30 @@ fn every_request_is_answered() {
     assert_eq!(other.file("e/f", Token(0)).0, InodeId(2), "numbers are those of a connection");
     let status = data.client.status();
     assert_eq!((&status["volumes"][0]["name"], &status["metrics"]["transactions"]), (&"data".into(), &3.into()));
+}
+
+#[test]
+fn a_device_gives_no_file_the_rights_of_its_owner() {
+    let folder = TempDir::new().unwrap();
+    let (rig, _) = serve(folder.path(), |_| {});
+    let mut data = Data::open(&rig, 7);
+    let make = Change::Create { path: b"f".into(), mode: 0o4755, exclusive: true };
+    let make_folder = Change::MakeFolder { path: b"d".into(), mode: 0o2775 };
+    data.commit(1, vec![make, make_folder]);
+    let mode = |name: &str| folder.path().join(name).metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode("f"), mode("d")), (0o755, 0o775));
+    data.commit(2, vec![Change::SetMode { path: b"f".into(), base: None, mode: 0o6711 }]);
+    assert_eq!(mode("f"), 0o711);
+}
+
+#[test]
+fn a_volume_for_reading_gives_no_leases() {
+    let folder = TempDir::new().unwrap();
+    let (rig, _) = serve(folder.path(), |volume| volume.writable = false);
+    let mut data = Data::open(&rig, 7);
+    let lease = |kind| VolumeAsk::Lease { file: 1, kind, duration_ms: 60_000 };
+    data.refused(lease(Some(LeaseKind::Exclusive)), ErrorCode::ReadOnly);
+    data.refused(lease(Some(LeaseKind::Shared)), ErrorCode::ReadOnly);
 }
 
 #[test]
