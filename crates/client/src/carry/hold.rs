@@ -7,7 +7,7 @@ use wire::{ClientConnection, ClientEvent, PushEncoding, Refused};
 
 use super::{Errand, Passenger, Tag, Unanswered};
 
-/// Errands that wait for room in the connection's queues, at most: as many as requests may be in flight. What exceeds it is refused.
+/// Errands that wait for room in the connection's queues before requests are refused: four times those that may be in flight.
 const BACKLOG_MAX: usize = 4096;
 
 /// The passenger's part of one connection. Gone with it.
@@ -23,9 +23,12 @@ impl Hold {
     pub fn run(&mut self, machine: &mut ClientConnection, passenger: &dyn Passenger, now: Moment, errand: Errand) {
         self.backlog.push_back(errand);
         self.run_waiting(machine, passenger, now);
+        // Only what gets an answer may be refused: a credit that is dropped would stop the pushes.
         if self.backlog.len() > BACKLOG_MAX
-            && let Some(Errand::Ask { tag, .. }) = self.backlog.pop_back()
+            && let Some(Errand::Ask { tag, .. }) = self.backlog.back()
         {
+            let tag = *tag;
+            self.backlog.pop_back();
             passenger.answered(tag, Err(Unanswered::Refused));
         }
     }
