@@ -5,7 +5,8 @@
 //! that arrives is logged, and tests wait for the log, never for time.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -54,6 +55,12 @@ struct State {
     ended: usize,
 }
 
+/// An address of the loopback network that no other server of this process has: while one is away, nobody else gets its port.
+fn own_address() -> Ipv4Addr {
+    static LAST: AtomicU32 = AtomicU32::new(1);
+    Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST) + LAST.fetch_add(1, Ordering::Relaxed))
+}
+
 pub(crate) struct FakeServer {
     inner: Arc<Inner>,
     address: SocketAddr,
@@ -69,7 +76,7 @@ impl FakeServer {
             policy: Mutex::default(),
             clock: Clock::start(),
         };
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind((own_address(), 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let mut server = FakeServer { inner: Arc::new(inner), address, listener: None };
         server.accept(listener);
