@@ -7,10 +7,14 @@
 use std::fs;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 use rustix::io::Errno;
+use rustix::mount::MountFlags;
+
+use crate::mountpoint;
+use crate::runtime::{PrivateDirectory, Purpose};
 
 /// `FUSE_NOTIFY_STORE` of the FUSE protocol.
 const NOTIFY_STORE: i32 = 4;
@@ -68,7 +72,17 @@ impl Connection {
     /// Ends the connection by force: every request in flight fails with ECONNABORTED, every later one with ENOTCONN.
     /// For daemons that cannot answer any more; the mount itself stays and must still be unmounted.
     pub(crate) fn abort(&self) -> io::Result<()> {
-        fs::write(PathBuf::from(format!("/sys/fs/fuse/connections/{}/abort", self.minor)), "1")
+        let abort = |control: &Path| fs::write(control.join(self.minor.to_string()).join("abort"), "1");
+        let Err(error) = abort(Path::new("/sys/fs/fuse/connections")) else { return Ok(()) };
+        // The control file system of FUSE is not mounted everywhere; root can do so for a moment, anyone else has to end the process.
+        let Ok(private) = PrivateDirectory::new(Purpose::Control) else { return Err(error) };
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        if rustix::mount::mount("fusectl", private.path(), "fusectl", flags, None).is_err() {
+            return Err(error);
+        }
+        let aborted = abort(private.path());
+        let _ = mountpoint::detach(private.path());
+        aborted
     }
 
     /// Lets the device go. Waits for stores in flight, so call it after the serving loops have ended or after `abort`.

@@ -8,7 +8,6 @@
 //! daemon serves on until the last of them ends. [`Served::unmount`] is for a daemon that must go now: it asks the
 //! kernel nicely, then lets all waiting requests fail and aborts the connection. Called by `mounted` and `volume`.
 
-use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -20,11 +19,10 @@ use fuser::{Config, Filesystem, SessionACL};
 use host::signals::Signals;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 
 use crate::connection::Connection;
 use crate::device::{self, Access};
-use crate::runtime::{PrivateDirectory, Purpose};
 use crate::{MountError, mountpoint};
 
 /// How long the kernel may take to end the session once nothing uses the mount, and again after each harder step.
@@ -216,7 +214,7 @@ impl Served {
     /// Runs when the serving loops are over: nothing may wait for them any more.
     fn finish(&self, result: Result<(), String>) {
         if result.is_err() {
-            self.abort();
+            let _ = self.connection.abort();
         }
         (self.let_go)(Ending::Over);
         self.connection.close();
@@ -262,7 +260,8 @@ impl Served {
         let force = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         let forced = !gone && rustix::mount::unmount(&self.place, force).is_ok();
         if !forced || !self.wait_ended(END_WAIT) {
-            self.abort();
+            // What it cannot end, the wait below tells.
+            let _ = self.connection.abort();
         }
         if self.wait_ended(END_WAIT) {
             return Ok(());
@@ -270,19 +269,10 @@ impl Served {
         Err(MountError::step("end the serving of", &self.place, io::Error::from(io::ErrorKind::TimedOut)))
     }
 
-    /// The last resort: ends the FUSE connection from the side, through the control file system of FUSE.
+    /// As a connection that breaks.
+    #[cfg(test)]
     pub(crate) fn abort(&self) {
-        if self.connection.abort().is_ok() {
-            return;
-        }
-        // It is not mounted everywhere; root can do so for a moment, anyone else has to end the process.
-        let Ok(private) = PrivateDirectory::new(Purpose::Control) else { return };
-        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        if rustix::mount::mount("fusectl", private.path(), "fusectl", flags, None).is_ok() {
-            let path = private.path().join(self.connection.minor().to_string()).join("abort");
-            let _ = fs::write(path, "1");
-            let _ = mountpoint::detach(private.path());
-        }
+        self.connection.abort().expect("root can");
     }
 
     /// Whether our FUSE mount is still in the mount table.

@@ -25,14 +25,16 @@ mod predictor;
 pub mod provider;
 mod readahead;
 mod replay;
+mod speculation;
 
 pub use action_predictor::{ActionPredictor, Counters};
 pub use config::{Config, Mode};
-pub use flow_predictor::{FlowConfig, FlowPredictor};
+pub use flow_predictor::{FlowConfig, FlowPredictor, chance};
 pub use majority_trend::MajorityTrend;
 pub use predictor::{Ended, Phase, Predictor, PushOrder, Verdict};
 pub use readahead::LinuxReadahead;
 pub use replay::{CostModel, Evaluation, Visible, evaluate};
+pub use speculation::{SURE, Speculation};
 
 #[cfg(test)]
 mod tests;

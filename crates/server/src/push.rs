@@ -9,6 +9,7 @@
 //! compressed live, leaving out pages that the device has from us already.
 
 mod blocks;
+mod course;
 mod hint;
 mod sequence;
 mod shares;
@@ -131,6 +132,8 @@ pub(crate) struct Pusher {
     numbers: u64,
     /// Sequence whose turn it is.
     turn: usize,
+    /// A page was touched that is not coming yet, since the last piece was begun: one piece goes before anything else.
+    touched: bool,
     held: Room,
 }
 
@@ -143,7 +146,18 @@ impl Pusher {
         advice: UnboundedSender<Advice>,
     ) -> Pusher {
         let held = shared.pushes.nothing();
-        Pusher { shared, device, connection, done, advice, sequences: Vec::new(), numbers: 0, turn: 0, held }
+        Pusher {
+            shared,
+            device,
+            connection,
+            done,
+            advice,
+            sequences: Vec::new(),
+            numbers: 0,
+            turn: 0,
+            touched: false,
+            held,
+        }
     }
 
     /// Acts on what the Predictor said of a token.
@@ -265,10 +279,20 @@ impl Pusher {
         }
     }
 
-    /// Builds pieces while the wire has room for them and no more than `bytes_max` are queued.
-    pub fn pump(&mut self, wire: &mut ServerConnection, bytes_max: usize) {
+    /// A program needs a page: if it is not coming yet, pages have their turn.
+    pub fn touched(&mut self, wire: &ServerConnection, image: ImageId, page: PageId) {
+        let coming = |sequence: &Sequence| {
+            let sent = |stream| wire.push_position(stream, page) != PushPosition::Absent;
+            sequence.image.id == image && (sequence.is_building(page) || sequence.stream.is_some_and(sent))
+        };
+        self.touched |= !self.sequences.iter().any(coming);
+    }
+
+    /// Builds pieces while the wire has room for them and no more than `bytes_max` are queued. While something else `presses`, only
+    /// what a touch called for: one piece.
+    pub fn pump(&mut self, wire: &mut ServerConnection, bytes_max: usize, presses: bool) {
         self.held.shrink_to(wire.queued_push_bytes());
-        loop {
+        while !presses || self.touched {
             let building = self.sequences.iter().filter(|sequence| sequence.building).count();
             let expected = building * PIECE_BYTES_EXPECTED;
             if wire.push_room() <= expected || self.held.bytes() + expected >= bytes_max {
@@ -282,6 +306,7 @@ impl Pusher {
             let Some(at) = next else { return };
             self.turn = (at + 1) % count;
             self.build_piece(wire, at);
+            self.touched = false;
         }
     }
 

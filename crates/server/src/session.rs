@@ -220,8 +220,9 @@ impl Session {
             self.take_events();
             // Replies go first: pushes get what they leave of the connection's share.
             let left = self.shared.config.connection_bytes_max.saturating_sub(self.reading_bytes + self.held.bytes());
+            let presses = self.blocks.as_ref().is_some_and(|blocks| blocks.presses(&self.wire));
             if let Some(pusher) = &mut self.pusher {
-                pusher.pump(&mut self.wire, left);
+                pusher.pump(&mut self.wire, left, presses);
             }
             if let Some(pusher) = &mut self.blocks {
                 pusher.pump(&self.wire, left);

@@ -385,6 +385,12 @@ impl ServerConnection {
         self.push.window.rate()
     }
 
+    /// Rate of the link in bytes a second and its round trip without the time that frames take; `None` before two frames in a row
+    /// were credited.
+    pub fn push_path(&self) -> Option<(u64, Duration)> {
+        self.push.window.path()
+    }
+
     /// Least recent time from a push frame to its credit; `None` before the first credit.
     pub fn push_round_trip(&self) -> Option<Duration> {
         self.push.window.round_trip()

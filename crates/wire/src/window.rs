@@ -11,7 +11,8 @@
 //! for about one round trip and the least value seen then is taken.
 //!
 //! Data blocks of volumes have a window of their own: without a least size, since a demand must not wait behind it on a thin
-//! link, and with two frames at least.
+//! link, and with two frames at least. Where volumes are open, pages of images begin with one frame: 128 KiB of them would take
+//! a thin link for seconds in which data are waited for.
 //!
 //! Units: bytes of whole frames, microseconds. Called by the push queue of `ServerConnection`.
 
@@ -26,6 +27,12 @@ use crate::format::{VOLUME_WINDOW_BYTES_START, WINDOW_BYTES_MIN, WINDOW_BYTES_ST
 const RATE_ROUNDS: u64 = 10;
 /// Age at which the least round trip is measured anew: routes change, and a probe each ten seconds costs under 1 %.
 const ROUND_TRIP_AGE_MAX: Duration = Duration::from_secs(10);
+/// Longest round trip that is believed to be the link's: more is a queue, such as behind a large frame on a thin link.
+const ROUND_TRIP_MAX: Duration = Duration::from_secs(1);
+/// Rates of frames in a row that are remembered.
+const PAIRS: usize = 8;
+/// The least window holds no more than this part of a second, so that it stays small on a thin link.
+const LEAST_PER_SECOND: u64 = 4;
 
 /// What is remembered of a frame when it is handed out.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +53,8 @@ pub(crate) struct Stamp {
 #[derive(Debug)]
 pub(crate) struct Window {
     bytes_max: u64,
+    /// Not only images are pushed: they begin with one frame.
+    shared: bool,
     delivered: u64,
     delivered_at: Moment,
     first_sent: Moment,
@@ -57,6 +66,10 @@ pub(crate) struct Window {
     /// Best rates, falling, with their rounds, at most one a round; bytes a second.
     rates: VecDeque<(u64, u64)>,
     round_trip: Option<(Duration, Moment)>,
+    /// Bytes of the frame with that round trip.
+    round_trip_bytes: u64,
+    /// Rates of the last frames that left right behind another one, bytes a second.
+    pairs: VecDeque<u64>,
     probe: Option<Probe>,
 }
 
@@ -73,6 +86,7 @@ impl Window {
     pub fn new(bytes_max: u64) -> Window {
         Window {
             bytes_max,
+            shared: false,
             delivered: 0,
             delivered_at: Moment(0),
             first_sent: Moment(0),
@@ -81,30 +95,47 @@ impl Window {
             round_ends: 0,
             rates: VecDeque::new(),
             round_trip: None,
+            round_trip_bytes: 0,
+            pairs: VecDeque::new(),
             probe: None,
         }
     }
 
+    /// Volumes are pushed, too.
+    pub fn share(&mut self) {
+        self.shared = true;
+    }
+
+    /// Whether volumes are pushed, too.
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// What the link holds, and its rate, once they are known.
+    fn product(&self) -> Option<(u64, u64)> {
+        let (rate, (round_trip, _)) = self.rate().zip(self.round_trip)?;
+        let micros = round_trip.min(ROUND_TRIP_MAX).as_micros();
+        Some(((u128::from(rate) * micros / 1_000_000) as u64, rate))
+    }
+
     /// Bytes that may be under way.
     pub fn bytes(&self) -> u64 {
-        let (Some(rate), Some((round_trip, _))) = (self.rate(), self.round_trip) else {
-            return WINDOW_BYTES_START.min(self.bytes_max);
+        let Some((product, rate)) = self.product() else {
+            let start = if self.shared { 1 } else { WINDOW_BYTES_START };
+            return start.min(self.bytes_max);
         };
-        let product = (rate as u128 * round_trip.as_micros() / 1_000_000) as u64;
         if self.probe.is_some() {
             // one frame may always go, and its round trip is what is wanted
             return (product / 2).clamp(1, self.bytes_max.max(1));
         }
-        (product + product / 2).max(WINDOW_BYTES_MIN).min(self.bytes_max)
+        let least = WINDOW_BYTES_MIN.min(rate / LEAST_PER_SECOND);
+        (product + product / 2).max(least).clamp(1, self.bytes_max.max(1))
     }
 
     /// Bytes of volumes that may be under way, while `frame_bytes_max` is the largest frame there: on a thin link no more than the
     /// link holds, so that a demand waits for a frame or two, and at least two frames, so that the link never idles between them.
     pub fn volume_bytes(&self, frame_bytes_max: u64) -> u64 {
-        let (Some(rate), Some((round_trip, _))) = (self.rate(), self.round_trip) else {
-            return VOLUME_WINDOW_BYTES_START.min(self.bytes_max);
-        };
-        let product = (rate as u128 * round_trip.as_micros() / 1_000_000) as u64;
+        let Some((product, _)) = self.product() else { return VOLUME_WINDOW_BYTES_START.min(self.bytes_max) };
         let wanted = if self.probe.is_some() { product / 2 } else { (product + product / 2).max(frame_bytes_max + 1) };
         wanted.clamp(1, self.bytes_max.max(1))
     }
@@ -117,6 +148,21 @@ impl Window {
     /// Least time from handing out a frame to its credit.
     pub fn round_trip(&self) -> Option<Duration> {
         self.round_trip.map(|(round_trip, _)| round_trip)
+    }
+
+    /// Rate of the link in bytes a second, and the round trip without the time that a frame takes of it. The rate of single frames
+    /// holds their round trip, too; that of two in a row is what the link does (packet pairs, Keshav, "A Control-Theoretic Approach
+    /// to Flow Control", 1991). `None` before there were two.
+    pub fn path(&self) -> Option<(u64, Duration)> {
+        let (rate, (round_trip, _)) = self.rate().zip(self.round_trip)?;
+        let mut pairs: Vec<u64> = self.pairs.iter().copied().collect();
+        pairs.sort_unstable();
+        // Credits that came together tell too high a rate, but seldom twice.
+        let best = pairs.len().checked_sub(if pairs.len() > 2 { 2 } else { 1 })?;
+        let rate = rate.max(pairs[best]).max(1);
+        let micros = u128::from(self.round_trip_bytes) * 1_000_000 / u128::from(rate);
+        let own = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
+        Some((rate, round_trip.min(ROUND_TRIP_MAX).saturating_sub(own)))
     }
 
     /// A frame is handed out while `in_flight` bytes are under way.
@@ -141,6 +187,15 @@ impl Window {
 
     /// A frame of `bytes` bytes with this stamp was credited; `in_flight` bytes are still under way.
     pub fn credited(&mut self, now: Moment, stamp: Stamp, bytes: u64, in_flight: u64) {
+        if stamp.sent <= self.delivered_at && self.delivered > 0 {
+            let gap = now.since(self.delivered_at).max(stamp.sent.since(self.first_sent));
+            let micros = gap.as_micros().max(1);
+            let rate = (u128::from(bytes) * 1_000_000 / micros).min(u128::from(u64::MAX)) as u64;
+            if self.pairs.len() == PAIRS {
+                self.pairs.pop_front();
+            }
+            self.pairs.push_back(rate);
+        }
         self.delivered += bytes;
         self.delivered_at = now;
         self.first_sent = stamp.sent;
@@ -153,7 +208,7 @@ impl Window {
         let micros = credit_time.max(send_time).as_micros().max(1);
         let rate = ((self.delivered - stamp.delivered) as u128 * 1_000_000 / micros).min(u64::MAX as u128) as u64;
         self.add_rate(rate);
-        self.add_round_trip(now, stamp, in_flight);
+        self.add_round_trip(now, stamp, bytes, in_flight);
     }
 
     /// Keeps the best rate of each round that no later round has reached. Idle samples begin no round, so a low one
@@ -170,15 +225,15 @@ impl Window {
         }
     }
 
-    fn add_round_trip(&mut self, now: Moment, stamp: Stamp, in_flight: u64) {
+    fn add_round_trip(&mut self, now: Moment, stamp: Stamp, bytes: u64, in_flight: u64) {
         let sample = now.since(stamp.sent);
         let Some((least, measured)) = self.round_trip else {
-            self.round_trip = Some((sample, now));
+            (self.round_trip, self.round_trip_bytes) = (Some((sample, now)), bytes);
             return;
         };
         let old = now.since(measured) >= ROUND_TRIP_AGE_MAX;
         if sample <= least || (old && stamp.alone) {
-            self.round_trip = Some((sample, now));
+            (self.round_trip, self.round_trip_bytes) = (Some((sample, now)), bytes);
             self.probe = None;
         } else if old && self.probe.is_none() {
             self.probe = Some(Probe { least: None, since: None });
@@ -189,7 +244,7 @@ impl Window {
                 None if in_flight <= low => probe.since = Some(now),
                 Some(since) if stamp.sent >= since => {
                     let least = probe.least.map_or(sample, |least| least.min(sample));
-                    self.round_trip = Some((least, now));
+                    (self.round_trip, self.round_trip_bytes) = (Some((least, now)), bytes);
                     self.probe = None;
                 }
                 _ => probe.least = Some(probe.least.map_or(sample, |least| least.min(sample))),

@@ -21,7 +21,7 @@ use profile::flow::{Expansion, FlowError, FlowGraph, Layout, Step, Updates};
 use units::{ActionId, InodeId, Moment, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, Token};
 
 use self::run::{Place, Run};
-use crate::{Ended, Phase, Predictor, PushOrder, Verdict};
+use crate::{Ended, Phase, Predictor, PushOrder, SURE, Verdict};
 
 /// Files in which a token has a place at a time; the one touched longest ago goes. A program that reads from more at once hops
 /// too much for a window.
@@ -141,6 +141,11 @@ impl FlowPredictor {
         std::mem::take(&mut self.changed).into_iter().collect()
     }
 
+    /// How likely a token needs a page that was ordered for it: 0 to 1.
+    pub fn chance(&self, token: Token, page: PageId) -> f64 {
+        self.runs.get(&token).map_or(1.0, |run| run.chance(page))
+    }
+
     /// Tokens that are tracked.
     pub fn tokens(&self) -> usize {
         self.runs.len()
@@ -200,15 +205,15 @@ impl FlowPredictor {
     }
 
     /// Pages that follow, best first from all places of the run, at most `count`.
-    fn expand(&self, run: &Run, count: usize) -> Vec<PageId> {
+    fn expand(&self, run: &Run, count: usize) -> Vec<(PageId, f64)> {
         let mut found = Vec::new();
         // Small blocks share pages.
         let mut seen = HashSet::new();
-        let mut add = |graph: &FlowGraph, inode: InodeId, block: u32| {
+        let mut add = |graph: &FlowGraph, inode: InodeId, block: u32, chance: f64| {
             for index in pages_of(graph, self.config.page_bytes, block) {
                 let page = PageId::new(inode, index);
                 if !run.has(page) && found.len() < count && seen.insert(page) {
-                    found.push(page);
+                    found.push((page, chance));
                 }
             }
             found.len() < count
@@ -217,25 +222,26 @@ impl FlowPredictor {
         let places: Vec<(InodeId, u32, &FlowGraph)> = run.places.iter().filter_map(known).collect();
         // First what is left of the block at hand.
         if let Some((inode, at, graph)) = places.first() {
-            blocks_of(graph, self.config.page_bytes, *at).into_iter().all(|block| add(graph, *inode, block));
+            blocks_of(graph, self.config.page_bytes, *at).into_iter().all(|block| add(graph, *inode, block, 1.0));
         }
         let mut ways: Vec<_> = places
             .iter()
             .map(|(inode, at, graph)| {
-                (*inode, *graph, Expansion::after(graph, &blocks_of(graph, self.config.page_bytes, *at)).peekable())
+                let blocks = blocks_of(graph, self.config.page_bytes, *at);
+                (*inode, *graph, graph.trust(&blocks), Expansion::after(graph, &blocks).peekable())
             })
             .collect();
         for _ in 0..VISITS_MAX {
             let mut best: Option<(usize, Step)> = None;
-            for (number, (_, _, way)) in ways.iter_mut().enumerate() {
+            for (number, (_, _, _, way)) in ways.iter_mut().enumerate() {
                 if let Some(step) = way.peek().filter(|step| best.is_none_or(|(_, best)| step.rank(&best).is_gt())) {
                     best = Some((number, *step));
                 }
             }
             let Some((number, step)) = best else { break };
-            let (inode, graph, way) = &mut ways[number];
+            let (inode, graph, trust, way) = &mut ways[number];
             way.next();
-            if step.probability >= PROBABILITY_MIN && !add(graph, *inode, step.block) {
+            if step.probability >= PROBABILITY_MIN && !add(graph, *inode, step.block, chance(graph, &step, *trust)) {
                 break;
             }
         }
@@ -330,6 +336,12 @@ impl FlowPredictor {
             self.changed.insert(page.inode);
         }
     }
+}
+
+/// How likely a step of an expansion is needed: what nearly every run uses is, even where it is open when; all else as far as the
+/// graph is to be trusted about the blocks from which it was expanded. 0 to 1.
+pub fn chance(graph: &FlowGraph, step: &Step, trust: f64) -> f64 {
+    if graph.usage(step.block) >= SURE { 1.0 } else { step.probability * trust }
 }
 
 /// The blocks that a page lies in: one, or several small ones.

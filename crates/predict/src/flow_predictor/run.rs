@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use units::{InodeId, Moment, PageId};
 
-use crate::PushOrder;
+use crate::{PushOrder, SURE};
 
 /// Pages remembered as being with the token, beside those of its order: 32 MiB of them, and about 130 KB in memory. Beyond, all
 /// are forgotten and the next order begins a sequence, of which the caller skips what it sent.
@@ -43,6 +43,8 @@ pub(super) struct Run {
     order: Vec<PageId>,
     base: u32,
     positions: HashMap<PageId, u32>,
+    /// How likely pages of the sequence are needed, where that is open.
+    chances: HashMap<PageId, f64>,
     /// Pages that were touched, or passed in an order.
     had: HashSet<PageId>,
 }
@@ -61,6 +63,11 @@ impl Run {
     /// Position behind the sequence as ordered so far.
     pub fn through(&self) -> u32 {
         self.base + self.order.len() as u32
+    }
+
+    /// How likely a page of the sequence is needed, 0 to 1.
+    pub fn chance(&self, page: PageId) -> f64 {
+        self.chances.get(&page).copied().unwrap_or(1.0)
     }
 
     pub fn position(&self, page: PageId) -> Option<u32> {
@@ -101,6 +108,7 @@ impl Run {
         if self.progress - self.base > PASSED_MAX {
             for passed in self.order.drain(..(self.progress - self.base) as usize) {
                 self.positions.remove(&passed);
+                self.chances.remove(&passed);
                 self.had.insert(passed);
             }
             self.base = self.progress;
@@ -113,15 +121,18 @@ impl Run {
         let passed = (self.progress + u32::from(self.is_following())).saturating_sub(self.base) as usize;
         self.had.extend(self.order.drain(..).take(passed));
         self.positions = HashMap::from([(page, 0)]);
+        self.chances.clear();
         self.order = vec![page];
         (self.sequence, self.lookahead, self.progress, self.base, self.begun) = (sequence, lookahead, 0, 0, false);
         self.go_to(page);
     }
 
-    pub fn extend(&mut self, pages: Vec<PageId>) {
+    /// Adds pages, each with how likely it is needed.
+    pub fn extend(&mut self, pages: Vec<(PageId, f64)>) {
         let from = self.through();
-        self.positions.extend(pages.iter().zip(from..).map(|(page, position)| (*page, position)));
-        self.order.extend(pages);
+        self.positions.extend(pages.iter().zip(from..).map(|((page, _), position)| (*page, position)));
+        self.chances.extend(pages.iter().filter(|(_, chance)| *chance < SURE).copied());
+        self.order.extend(pages.into_iter().map(|(page, _)| page));
     }
 
     fn go_to(&mut self, page: PageId) {

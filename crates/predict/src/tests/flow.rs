@@ -271,3 +271,25 @@ fn small_blocks_are_followed_one_by_one() {
     let pages: Vec<u32> = predictor.pages(Token(9), &order).iter().map(|page| page.index).collect();
     assert_eq!(pages, path[1..], "and nothing between them");
 }
+
+#[test]
+fn what_is_ordered_says_how_likely_it_is() {
+    let mut predictor = with(search_graph());
+    let (_, pages) = touch(&mut predictor, 128);
+    let chance = |number: u32| predictor.chance(TOKEN, page(number));
+    // Either half, as far as 255 searches are to be trusted; then the quarters.
+    assert!((0.48..0.51).contains(&chance(64)) && (0.48..0.51).contains(&chance(192)), "{}", chance(64));
+    assert!((0.22..0.26).contains(&chance(32)) && pages.contains(&32));
+    // A way that every run goes is none that is guessed, whichever part of it comes first.
+    let mut predictor = with(FlowGraph::from_path(Layout::new(4096, 9 * 4096).unwrap(), &[1, 2, 3, 2, 5, 6]).unwrap());
+    touch(&mut predictor, 1);
+    touch(&mut predictor, 2);
+    assert_eq!([3, 5].map(|number| predictor.chance(TOKEN, page(number))), [1.0, 1.0]);
+    // What was seen once among many runs is as likely as not.
+    let layout = Layout::new(4096, 9 * 4096).unwrap();
+    let often = [1, 2, 3];
+    let runs: Vec<&[u32]> = std::iter::repeat_n(often.as_slice(), 50).chain([[4, 7, 8].as_slice()]).collect();
+    let mut predictor = with(FlowGraph::from_runs(layout, runs).unwrap());
+    touch(&mut predictor, 4);
+    assert_eq!(predictor.chance(TOKEN, page(7)), 0.5);
+}

@@ -108,6 +108,20 @@ impl FlowGraph {
         self.nodes.get(&block).map_or(0, Edges::sum)
     }
 
+    /// Part of the runs that used `block` and went on from there, as far as counters remember: 0 to 1.
+    pub fn usage(&self, block: u32) -> f64 {
+        let runs = self.entry.sum().max(1) as f64;
+        (self.successors_sum(block) as f64 / runs).min(1.0)
+    }
+
+    /// How far to trust what the graph says of the steps from these blocks, of the first steps if there are none: what was seen once
+    /// is as likely as not to be seen again. 0 to 1.
+    pub fn trust(&self, blocks: &[u32]) -> f64 {
+        let seen = |block: &u32| self.successors_sum(*block);
+        let seen = if blocks.is_empty() { self.entry.sum() } else { blocks.iter().map(seen).sum() };
+        seen as f64 / (seen + 1) as f64
+    }
+
     /// Whether any run used `block`.
     pub fn is_used(&self, block: u32) -> bool {
         self.nodes.contains_key(&block)

@@ -12,14 +12,16 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use profile::flow::Stage;
+use predict::{SURE, Speculation};
 use tokio::sync::mpsc::UnboundedSender;
 use units::{ActionId, InodeId, PageId, SegmentIndex, StreamId, Token};
 use volume::FileId;
 use wire::volume::{Share, VolumePiece};
 use wire::{ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, PushPosition, ServerConnection};
 
+use super::course::{Course, PIECE_BYTES_MANY};
 use super::shares::{Class, Clock, Part};
 use crate::accept::Shared;
 use crate::blocks::locked;
@@ -43,8 +45,17 @@ const HAD_MAX: usize = 1 << 17;
 /// Demands for blocks that were sent after which a file counts as dropped by the device.
 const LOSSES_MAX: u32 = 3;
 
+/// Blocks that are sent ahead of the last touch go before pages of images as long as the link takes no more seconds for them.
+const AHEAD_SECONDS: u64 = 8;
+
+/// The same before the rate of the link is known.
+const AHEAD_BYTES_START: u64 = 128 << 10;
+
 /// A piece holds what the link carries in this part of a second, at most.
 const PIECES_PER_SECOND: u64 = 50;
+
+/// What a block that travels alone takes of the link besides itself: the head of its frame. Rates count bytes of frames.
+const FRAME_HEAD_BYTES: u64 = 45;
 
 /// Bytes of data in one piece, at most: what the wire takes.
 const PIECE_BYTES_MAX: usize = 128 << 10;
@@ -55,22 +66,6 @@ struct Had {
     version: u64,
     blocks: HashSet<u32>,
     losses: u32,
-}
-
-/// What one program is sent of one file.
-struct Course {
-    volume: ImageHandle,
-    open: Arc<OpenVolume>,
-    token: Token,
-    file: InodeId,
-    id: FileId,
-    /// The part of each stage, then that of all other blocks; only the last one while the device says what the file gets.
-    parts: Vec<Part>,
-    /// Stages of the profile, and bytes of its blocks.
-    stages: Vec<Stage>,
-    stage_block_bytes: u64,
-    /// When it was foreseen last.
-    used: u64,
 }
 
 struct Stream {
@@ -107,6 +102,10 @@ pub(crate) struct BlockPusher {
     had: HashMap<(ImageHandle, FileId), Had>,
     building: Option<Building>,
     clock: Clock,
+    /// Bytes of blocks sent ahead since the last touch.
+    ahead_bytes: u64,
+    /// Blocks that may not be needed, sent since then.
+    guesses: usize,
     uses: u64,
     held: Room,
 }
@@ -123,6 +122,8 @@ impl BlockPusher {
             had: HashMap::new(),
             building: None,
             clock: Clock::default(),
+            ahead_bytes: 0,
+            guesses: 0,
             uses: 0,
             held,
         }
@@ -146,8 +147,8 @@ impl BlockPusher {
         if waiting + staged.len() <= WAITING_MAX {
             staged.into_iter().for_each(|block| course.add_far(block, &open.served));
         }
-        for block in first.blocks {
-            course.order(block.index, &open.served);
+        for (block, chance) in first.blocks {
+            course.order(block.index, chance, &open.served);
         }
     }
 
@@ -168,10 +169,10 @@ impl BlockPusher {
         let mut files: HashMap<InodeId, Option<(InodeId, FileId)>> = HashMap::new();
         let mut wanted = HashSet::new();
         let mut ordered = Vec::new();
-        for PageId { inode: number, index } in foreseen.blocks {
+        for (PageId { inode: number, index }, chance) in foreseen.blocks {
             if let Some((file, id)) = *files.entry(number).or_insert_with(|| known(number)) {
                 wanted.insert(PageId::new(file, index));
-                ordered.push((file, id, index));
+                ordered.push((file, id, index, chance));
             }
         }
         if foreseen.begins {
@@ -186,8 +187,8 @@ impl BlockPusher {
             let keep = |page: &PageId| wanted.contains(page) || staged.contains(&page.inode);
             self.drop_unwanted(wire, volume, token, keep);
         }
-        for (file, id, block) in ordered {
-            self.course(volume, open, token, file, id).order(block, &open.served);
+        for (file, id, block, chance) in ordered {
+            self.course(volume, open, token, file, id).order(block, chance, &open.served);
         }
     }
 
@@ -232,7 +233,7 @@ impl BlockPusher {
             if course.stages.is_empty() && course.parts.iter().all(Part::is_empty) && !shared {
                 course.parts.iter_mut().for_each(|part| part.class = Class::Rest);
             }
-            course.order(page.index, &open.served);
+            course.order(page.index, 1.0, &open.served);
             taken += 1;
         }
         taken
@@ -277,11 +278,11 @@ impl BlockPusher {
         }
     }
 
-    /// The device asks for blocks, and is sent them now.
-    pub fn demanded(&mut self, volume: ImageHandle, id: FileId, blocks: &[PageId]) {
+    /// The device asks for blocks, and is sent them now. One that insists does not say that it lost them: a push was late.
+    pub fn demanded(&mut self, volume: ImageHandle, id: FileId, blocks: &[PageId], force: bool) {
         self.make_room();
         let had = self.had.entry((volume, id)).or_default();
-        if blocks.first().is_some_and(|touched| had.blocks.contains(&touched.index)) {
+        if !force && blocks.first().is_some_and(|touched| had.blocks.contains(&touched.index)) {
             had.losses += 1;
             if had.losses >= LOSSES_MAX {
                 (had.losses, had.blocks) = Default::default();
@@ -308,7 +309,7 @@ impl BlockPusher {
 
     /// The stream that brings all of `blocks` soon: they were sent and are not credited, or leave within the window.
     pub fn on_the_way(&self, wire: &ServerConnection, volume: ImageHandle, blocks: &[PageId]) -> Option<StreamId> {
-        let room = wire.push_window_bytes() as usize;
+        let room = (wire.push_window_bytes() as usize).max(2 * PIECE_BYTES_MANY);
         let soon = |stream: StreamId, block: &PageId| match wire.push_position(stream, *block) {
             PushPosition::Sent => true,
             PushPosition::Queued { bytes_ahead } => bytes_ahead <= room,
@@ -316,6 +317,20 @@ impl BlockPusher {
         };
         let mine = self.streams.iter().filter(|stream| stream.volume == volume).map(|stream| stream.stream);
         mine.into_iter().find(|stream| blocks.iter().all(|block| soon(*stream, block)))
+    }
+
+    /// A program uses data now.
+    pub fn touched(&mut self) {
+        (self.ahead_bytes, self.guesses) = (0, 0);
+    }
+
+    /// Whether blocks wait that are needed sooner than pages of images which nobody asked for: what a program reads next,
+    /// some seconds ahead. Then pages have their turn, before it sleeps or computes long enough to need them.
+    pub fn presses(&self, wire: &ServerConnection) -> bool {
+        let most = wire.push_rate().map_or(AHEAD_BYTES_START, |rate| rate.saturating_mul(AHEAD_SECONDS));
+        let waits = |part: &Part| part.class != Class::Rest && part.has_near();
+        self.ahead_bytes < most
+            && (self.building.is_some() || self.courses.iter().flat_map(|course| &course.parts).any(waits))
     }
 
     /// Builds the next piece if the wire has room for it and no more than `bytes_max` are queued.
@@ -329,9 +344,10 @@ impl BlockPusher {
         }
         while let Some((at, part)) = self.choose() {
             let block_bytes = self.courses[at].open.served.options.block_bytes as usize;
-            let bytes = piece_bytes(wire).clamp(block_bytes, PIECE_BYTES_MAX);
+            let bytes = piece_bytes(wire).max(self.courses[at].worth_bytes(part, block_bytes));
+            let bytes = bytes.clamp(block_bytes, PIECE_BYTES_MAX);
             let count = (bytes / block_bytes).clamp(1, wire::format::PUSH_PAGES_MAX);
-            let pages = self.take(at, part, count);
+            let Some(pages) = self.take(wire, at, part, count) else { return };
             if !pages.is_empty() {
                 let mut parts = next_parts(&mut self.courses);
                 let index = parts.iter().position(|(course, of, _)| (*course, *of) == (at, part));
@@ -339,6 +355,8 @@ impl BlockPusher {
                 if let Some(index) = index {
                     self.clock.charge(&mut open, index, pages.len() * block_bytes);
                 }
+                self.ahead_bytes += (pages.len() * block_bytes) as u64;
+                self.courses[at].sent_bytes += pages.len() * block_bytes;
                 self.build(at, pages, block_bytes);
                 return;
             }
@@ -354,22 +372,39 @@ impl BlockPusher {
         parts.get(chosen).map(|(course, part, _)| (*course, *part))
     }
 
-    /// Takes up to `count` blocks that the device has not got.
-    fn take(&mut self, at: usize, part: usize, count: usize) -> Vec<PageId> {
+    /// Takes up to `count` blocks that the device has not got and that are worth their time. `None` if that can be told later only: as
+    /// long as the link is not known, two guesses go at a time, unless it is likelier than all others together.
+    fn take(&mut self, wire: &ServerConnection, at: usize, part: usize, count: usize) -> Option<Vec<PageId>> {
         let course = &mut self.courses[at];
         let had = self.had.get(&(course.volume, course.id));
+        let block_bytes = course.open.served.options.block_bytes;
+        let link = speculation(wire, block_bytes);
+        let block_bytes = u64::from(block_bytes);
         let mut pages = Vec::new();
         while pages.len() < count
-            && let Some(block) = course.parts[part].pop()
+            && let Some((block, chance)) = course.parts[part].next()
         {
             let page = PageId::new(course.file, block);
             if had.is_some_and(|had| had.blocks.contains(&block)) || pages.contains(&page) {
                 self.shared.metrics.pages_push_skipped.one();
-            } else {
+            } else if chance >= SURE {
                 pages.push(page);
+            } else {
+                let under_way = wire.in_flight_push_bytes() + wire.queued_push_bytes() as u64;
+                // Two in a row tell what the link is.
+                let few = under_way < 2 * block_bytes && pages.is_empty();
+                match link {
+                    None if !few && chance <= 0.5 => return (!pages.is_empty()).then_some(pages),
+                    Some(link) if !link.admits(chance, self.guesses) => {}
+                    _ => {
+                        self.guesses += 1;
+                        pages.push(page);
+                    }
+                }
             }
+            course.parts[part].pop();
         }
-        pages
+        Some(pages)
     }
 
     fn build(&mut self, at: usize, pages: Vec<PageId>, block_bytes: usize) {
@@ -494,6 +529,13 @@ impl BlockPusher {
     }
 }
 
+/// What a guess costs and saves on this connection, once that is known.
+fn speculation(wire: &ServerConnection, block_bytes: u32) -> Option<Speculation> {
+    let (rate, round_trip) = wire.push_path()?;
+    let bytes = u64::from(block_bytes) + FRAME_HEAD_BYTES;
+    Some(Speculation { block: Duration::from_micros(bytes.saturating_mul(1_000_000) / rate.max(1)), round_trip })
+}
+
 /// Bytes of data in the next piece: little of a second, and little of what the link holds, since a rate alone is easily taken for
 /// too high when credits come in bursts.
 fn piece_bytes(wire: &ServerConnection) -> usize {
@@ -516,47 +558,4 @@ fn next_parts(courses: &mut [Course]) -> Vec<(usize, usize, &mut Part)> {
         }
     }
     found
-}
-
-impl Course {
-    fn new(volume: ImageHandle, open: Arc<OpenVolume>, token: Token, file: InodeId, id: FileId) -> Course {
-        let (stage_block_bytes, stages) = {
-            let profiles = locked(&open.served.profiles);
-            profiles.stages(id).map_or((1, Vec::new()), |(bytes, stages)| (bytes, stages.to_vec()))
-        };
-        let others = if stages.is_empty() { Class::Profile } else { Class::Rest };
-        let mut parts: Vec<Part> = stages.iter().map(|stage| Part::new(stage.share().into(), Vec::new())).collect();
-        parts.push(Part::new(others, Vec::new()));
-        Course { volume, open, token, file, id, parts, stages, stage_block_bytes, used: 0 }
-    }
-
-    /// Which part a block belongs to.
-    fn part(&mut self, block: u32, served: &crate::volumes::Served) -> &mut Part {
-        let offset = u64::from(block) * u64::from(served.options.block_bytes);
-        let block = u32::try_from(offset / self.stage_block_bytes).unwrap_or(u32::MAX);
-        let last = self.parts.len() - 1;
-        let stage = self.stages.iter().position(|stage| stage.holds(block)).unwrap_or(last);
-        // Of a file with a share by the device there is only the last part.
-        &mut self.parts[stage.min(last)]
-    }
-
-    fn order(&mut self, block: u32, served: &crate::volumes::Served) {
-        self.part(block, served).order(block);
-    }
-
-    fn add_far(&mut self, block: u32, served: &crate::volumes::Served) {
-        self.part(block, served).add_far(block);
-    }
-
-    /// The device says what the file gets, whatever its stages say; they keep their order.
-    fn overrule(&mut self, share: Share) {
-        let class = match share {
-            Share::Rest => Class::Rest,
-            Share::Percent(percent) => Class::Percent(percent.clamp(1, 100)),
-            Share::Rate(rate) => Class::Rate(rate.max(1)),
-        };
-        let mut all = Part::new(class, Vec::new());
-        self.parts.drain(..).for_each(|part| all.absorb(part));
-        self.parts.push(all);
-    }
 }

@@ -119,6 +119,11 @@ impl Sequence {
         })
     }
 
+    /// Whether the page is in the piece that is being built.
+    pub fn is_building(&self, page: PageId) -> bool {
+        self.building && self.page_range(self.queued_through, self.next).contains(&page)
+    }
+
     pub fn page_range(&self, from: u32, through: u32) -> &[PageId] {
         &self.pages[(from - self.base) as usize..(through - self.base) as usize]
     }

@@ -46,8 +46,8 @@ impl From<Share> for Class {
 #[derive(Debug)]
 pub(super) struct Part {
     pub class: Class,
-    /// Needed soon, in this order.
-    near: VecDeque<u32>,
+    /// Needed soon, in this order, each with how likely it is.
+    near: VecDeque<(u32, f64)>,
     /// All others of the part.
     far: VecDeque<u32>,
     /// Virtual time: bytes sent over weight.
@@ -66,14 +66,19 @@ impl Part {
         self.near.is_empty() && self.far.is_empty()
     }
 
+    /// Whether blocks wait that are needed soon.
+    pub fn has_near(&self) -> bool {
+        !self.near.is_empty()
+    }
+
     pub fn len(&self) -> usize {
         self.near.len() + self.far.len()
     }
 
     /// Adds a block behind those that are needed sooner.
-    pub fn order(&mut self, block: u32) {
+    pub fn order(&mut self, block: u32, chance: f64) {
         if self.near.len() < NEAR_MAX {
-            self.near.push_back(block);
+            self.near.push_back((block, chance));
         }
     }
 
@@ -82,8 +87,14 @@ impl Part {
         self.near.clear();
     }
 
+    /// The next block, and how likely it is needed.
+    pub fn next(&self) -> Option<(u32, f64)> {
+        self.near.front().copied().or_else(|| self.far.front().map(|block| (*block, 1.0)))
+    }
+
+    /// Takes the next block away.
     pub fn pop(&mut self) -> Option<u32> {
-        self.near.pop_front().or_else(|| self.far.pop_front())
+        self.near.pop_front().map(|(block, _)| block).or_else(|| self.far.pop_front())
     }
 
     /// Adds a block that is not needed soon.

@@ -48,6 +48,9 @@ impl Session {
         if !self.shared.config.learning || token == ANONYMOUS {
             return;
         }
+        if let Some(pusher) = &mut self.pusher {
+            pusher.touched(&self.wire, image.id, page);
+        }
         let now = self.shared.now();
         let advice = {
             let mut predictor = locked(&image.predictor);

@@ -94,6 +94,7 @@ impl Session {
             Some(handle) => handle,
             None => self.images.add_volume(Arc::new(OpenVolume::new(served.clone()))).ok_or_else(full)?,
         };
+        self.wire.share_pushes();
         let (id, block_bytes) = (served.id, served.options.block_bytes);
         let writable = served.options.mode == volume::Mode::ReadWrite;
         self.reply(request, Reply::VolumeOpened { volume, id, block_bytes, writable });
@@ -170,7 +171,7 @@ impl Session {
             }
         }
         if let Some(pusher) = &mut self.blocks {
-            pusher.demanded(handle, id, blocks);
+            pusher.demanded(handle, id, blocks, force);
         }
         self.shared.metrics.volume_blocks_demanded.add(blocks.len() as u64);
         self.touch_blocks(handle, open, token, &[touched]);
@@ -263,6 +264,7 @@ impl Session {
                 known.map(|(block, id)| profiles.touch(token, id, block.index, now)).collect()
             };
             if let Some(pusher) = &mut self.blocks {
+                pusher.touched();
                 for foreseen in foreseen.into_iter().filter(|foreseen| *foreseen != Foreseen::default()) {
                     pusher.foreseen(&mut self.wire, handle, open, token, foreseen);
                 }

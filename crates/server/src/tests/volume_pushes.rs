@@ -11,10 +11,12 @@ use units::{InodeId, PageId, Rng, SplitMix64, Token};
 use wire::volume::{VolumeAsk, VolumePiece, VolumeReply};
 use wire::{ClientConfig, PushEncoding, Reply};
 
-use super::client::Client;
-use super::rig::Rig;
+use super::client::{Client, Stream};
+use super::learning::{actions, teach};
+use super::rig::{Rig, image, program};
 use super::volumes::{Data, create, decoded, noise, pull, serve, serve_with, valid_bytes, write};
 use crate::volumes::profile_key;
+use crate::{Provider, VolumeConfig};
 
 const TOKEN: Token = Token(77);
 
@@ -390,4 +392,44 @@ fn sim_any_order_of_wishes_is_survived() {
             assert!(raw == wanted && held.size == content.len() as u64);
         }
     }
+}
+
+#[test]
+fn data_that_are_read_go_before_pages_that_nobody_asked_for() {
+    const BLOCKS: u32 = 60;
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("f"), noise(1, BLOCKS as usize * 4096)).unwrap();
+    let bytes = image(4);
+    let program = program(&bytes, 5, 100);
+    let (rig, store) = Rig::with_image(&bytes, |config| {
+        config.provider = Provider::NvAsync;
+        config.volumes = vec![VolumeConfig::new("data", folder.path())];
+    });
+    let path: Vec<u32> = (0..BLOCKS).collect();
+    let graph = FlowGraph::from_path(Layout::new(4096, u64::from(BLOCKS) * 4096).unwrap(), &path).unwrap();
+    store.put_atomic(&profile_key("data", b"f"), &graph.encode()).unwrap();
+    let (mut first, _) = teach(&rig, 1, &program);
+    first.status_until(|status| actions(status) == 1);
+
+    let mut data = Data::open(&rig, 2);
+    data.client.credits = false;
+    let handle = data.client.open("app");
+    data.client.pull(handle, Token(2), program[0]);
+    let of = |client: &Client, volume: bool| -> Vec<PageId> {
+        let wanted = |stream: &&Stream| (stream.push.encoding == PushEncoding::Volume) == volume;
+        client.streams.values().filter(wanted).flat_map(Stream::pages).collect()
+    };
+    // One piece is under way as long as the link is unknown, then the blocks.
+    data.client.until(|client| !of(client, false).is_empty());
+    let begun = of(&data.client, false).len();
+    assert!(begun <= 32, "{begun}");
+    open(&mut data);
+    data.client.until(|client| of(client, true).len() >= 2);
+    data.client.credits = true;
+    data.client.credit_all();
+    data.client.until(|client| of(client, true).len() >= BLOCKS as usize);
+    let meanwhile = of(&data.client, false).len() - begun;
+    assert!(meanwhile <= 32, "{meanwhile} pages came before the data");
+    // Then they come, without a further touch.
+    data.client.until(|client| of(client, false).len() >= program.len() - 1);
 }

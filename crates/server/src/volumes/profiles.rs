@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use predict::{FlowConfig, FlowPredictor, LinuxReadahead, Predictor};
+use predict::{FlowConfig, FlowPredictor, LinuxReadahead, Predictor, chance};
 use profile::flow::{self, Expansion, FlowGraph, Updates};
 use store::Store;
 use units::{InodeId, Moment, PageId, Token};
@@ -33,12 +33,12 @@ const LEARNED_MAX: usize = 1024;
 const FIRST_BYTES: u64 = 1 << 20;
 
 /// What follows from a touch or from opening a file: what should be pushed, and in which parts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Foreseen {
     /// What was foreseen before is over; `blocks` says all that is wanted.
     pub begins: bool,
-    /// Blocks that are needed soon, in their order.
-    pub blocks: Vec<PageId>,
+    /// Blocks that are needed soon, in their order, each with how likely it is: 0 to 1.
+    pub blocks: Vec<(PageId, f64)>,
 }
 
 struct File {
@@ -139,7 +139,8 @@ impl Profiles {
                 break;
             }
             let range = layout.range(step.block);
-            blocks.extend(self.blocks_in(range).map(|block| PageId::new(number, block)));
+            let chance = chance(graph, &step, graph.trust(&[]));
+            blocks.extend(self.blocks_in(range).map(|block| (PageId::new(number, block), chance)));
         }
         Foreseen { begins: true, blocks }
     }
@@ -169,13 +170,13 @@ impl Profiles {
         });
         let ahead = self.readahead.touch(token, page, now);
         let verdict = self.flow.touch(token, page, now);
-        let mut blocks: Vec<PageId> = Vec::new();
+        let mut blocks: Vec<(PageId, f64)> = Vec::new();
         let begins = verdict.cancel || verdict.push.is_some_and(|order| order.begins);
         if let Some(order) = verdict.push {
-            blocks.extend(self.flow.pages(token, &order));
+            blocks.extend(self.flow.pages(token, &order).iter().map(|page| (*page, self.flow.chance(token, *page))));
         }
         if let Some(order) = ahead.push.filter(|_| unknown) {
-            blocks.extend(self.readahead.pages(token, &order));
+            blocks.extend(self.readahead.pages(token, &order).iter().map(|page| (*page, 1.0)));
         }
         Foreseen { begins, blocks }
     }

@@ -41,6 +41,8 @@ pub(super) struct Dirty {
     pub base: Base,
     /// The file is to be made, with these permission bits.
     pub create: Option<u16>,
+    /// If there is one when it is made, that one is emptied: nobody asked.
+    pub replaces: bool,
     /// All open extents are appends.
     pub appends: bool,
     /// The least size the file was cut to.

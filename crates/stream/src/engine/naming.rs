@@ -105,10 +105,15 @@ impl Engine {
             && let Some(file) = self.files.get_mut(&key)
             && file.is_only_here()
         {
-            file.dirty = None;
-            self.detach(key);
-            self.names.forget(&path);
-            return self.effects.finish(done, Ok(()));
+            // What it was to replace goes with it.
+            if file.dirty.as_ref().is_some_and(|dirty| dirty.replaces) {
+                self.seal(key);
+            } else {
+                file.dirty = None;
+                self.detach(key);
+                self.names.forget(&path);
+                return self.effects.finish(done, Ok(()));
+            }
         }
         self.change(&path.clone(), vec![Change::Unlink { path, base: None }], done);
     }

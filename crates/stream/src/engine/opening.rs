@@ -10,6 +10,7 @@ use super::transaction::Transaction;
 use super::wants::Want;
 use super::{ANSWER_TIME, AskFor, Engine, FILES_KEPT_MAX, Open, check_path};
 use crate::call::{Done, Handle, OpenHow, Opened};
+use crate::names::parent;
 use crate::present::Present;
 use crate::{ErrorKind, StreamError};
 
@@ -36,12 +37,22 @@ impl Engine {
                 self.wait_for(Want::Create { path, how, token, txn: id, done });
                 return;
             }
-            if self.names.get(&path, self.time.now) == Some(None) {
-                let opened = self.make_here(&path, how, token);
+            let named = self.names.get(&path, self.time.now);
+            if named == Some(None) || (named.is_none() && self.may_replace(&path, how)) {
+                let opened = self.make_here(&path, how, token, named.is_none());
                 return self.effects.finish(done, Ok(opened));
             }
         }
         self.wait_for(Want::Open { path, how, token, done });
+    }
+
+    /// Whether a file can be opened without asking the server: it begins empty, whether it is there or not. Its folder must have files that
+    /// the server told of, or it is the top one, so that a wrong path is told now and not by the next sync.
+    fn may_replace(&self, path: &[u8], how: OpenHow) -> bool {
+        let folder = parent(path);
+        let begins_empty = how.truncate && !how.append && !self.by_path.contains_key(path);
+        let there = |file: &File| file.seen.is_some() && !file.gone && parent(&file.path) == folder;
+        begins_empty && (folder.is_empty() || self.files.values().any(there))
     }
 
     fn check_open(&self, path: &[u8], how: OpenHow) -> Result<(), StreamError> {
@@ -59,8 +70,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A file that the server has not got: made here, sent with the first transaction.
-    fn make_here(&mut self, path: &[u8], how: OpenHow, token: Token) -> Opened {
+    /// A file that the server has not got, or that `replaces` what it has: made here, sent with the first transaction.
+    fn make_here(&mut self, path: &[u8], how: OpenHow, token: Token, replaces: bool) -> Opened {
         let mut file = File::new(path, token);
         file.mode = how.create.unwrap_or(0o644) & 0o7777;
         file.mtime_ns = self.time.wall_ns;
@@ -69,7 +80,7 @@ impl Engine {
         self.by_path.insert(path.to_vec(), key);
         self.begin(key, how.append);
         if let Some(dirty) = self.files.get_mut(&key).and_then(|file| file.dirty.as_mut()) {
-            dirty.create = Some(mode);
+            (dirty.create, dirty.replaces) = (Some(mode), replaces);
         }
         self.names.forget(path);
         self.add_handle(key, OpenHow { truncate: false, ..how }, token, true)
@@ -356,9 +367,9 @@ impl Engine {
                 }
                 Some(key) => {
                     self.detach(key);
-                    self.make_here(path, how, token)
+                    self.make_here(path, how, token, false)
                 }
-                None => self.make_here(path, how, token),
+                None => self.make_here(path, how, token, false),
             });
         }
         if code == ErrorCode::NotFound {

@@ -113,6 +113,7 @@ impl Engine {
         file.dirty = Some(Dirty {
             base,
             create: None,
+            replaces: false,
             appends: append,
             cut: None,
             extended: false,
@@ -179,8 +180,8 @@ impl Engine {
             && let Some(dirty) = &mut file.dirty
         {
             match &mut dirty.create {
-                Some(create) => *create = mode,
-                None => dirty.mode = Some(mode),
+                Some(create) if !dirty.replaces => *create = mode,
+                _ => dirty.mode = Some(mode),
             }
             file.mode = mode;
             return self.effects.finish(done, Ok(()));
@@ -384,8 +385,11 @@ impl Engine {
         let path = file.path.clone();
         let mut parts = Packing { limit, path: &path, mtime_ns: dirty.wrote_ns, done: Vec::new(), open: None };
         if let Some(mode) = dirty.create {
-            let exclusive = !dirty.appends;
+            let exclusive = !dirty.appends && !dirty.replaces;
             parts.add(Change::Create { path: path.clone(), mode, exclusive }).created = true;
+            if dirty.replaces {
+                parts.add(Change::Truncate { path: path.clone(), base: None, size: 0 }).cut = Some(0);
+            }
         }
         if let Some(cut) = dirty.cut {
             parts.add(Change::Truncate { path: path.clone(), base: None, size: cut }).cut = Some(cut);

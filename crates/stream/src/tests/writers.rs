@@ -4,7 +4,7 @@ use bytes::Bytes;
 use units::{Rng, Token};
 use volume::Disk as _;
 
-use super::sim::{Faults, Sim, options, with_outbox};
+use super::sim::{Faults, Sim, options, taken, with_outbox};
 use crate::call::Call;
 use crate::{ErrorKind, Handle, OpenHow, StreamError};
 
@@ -299,4 +299,62 @@ fn every_call_ends_at_the_end() {
     assert_eq!(stat.lock().unwrap().take().unwrap().unwrap_err().kind(), ErrorKind::Shutdown);
     let lost = sim.devices[one].engine.take_unkept();
     assert!(lost.len() == 1 && lost[0].path == "f", "{lost:?}");
+}
+
+#[test]
+fn a_file_that_begins_empty_is_opened_without_asking_and_replaces_what_is_there() {
+    let mut sim = Sim::new(12, Faults::default());
+    let (one, two) = (device(&mut sim, options()), device(&mut sim, options()));
+    let emptied = OpenHow { truncate: true, ..WRITE };
+    let create = |path: &'static [u8]| move |done| Call::Open { path: path.to_vec(), how: emptied, token: TOKEN, done };
+    // Another device makes a longer file under the name before the first sync.
+    let opened = taken(&sim.call(one, create(b"f"))).expect("no answer was waited for").unwrap();
+    write(&mut sim, one, opened.handle, 0, vec![1; 700]).unwrap();
+    sim.wait(one, |done| Call::SetMode { of: opened.handle.into(), mode: 0o600, done }).unwrap();
+    let theirs = open(&mut sim, two, "f", WRITE).unwrap();
+    write(&mut sim, two, theirs, 0, vec![2; 3000]).unwrap();
+    close(&mut sim, two, theirs).unwrap();
+    sync(&mut sim, one, opened.handle).unwrap();
+    assert_eq!(sim.on_server(b"f"), Some(vec![1; 700]));
+    let info = sim.wait(two, |done| Call::Stat { of: b"f".as_slice().into(), done }).unwrap();
+    assert_eq!((info.size, info.mode & 0o777), (700, 0o600));
+    // From then on it has a version, and conflicts are told.
+    let theirs = open(&mut sim, two, "f", WRITE).unwrap();
+    write(&mut sim, two, theirs, 0, vec![3]).unwrap();
+    close(&mut sim, two, theirs).unwrap();
+    write(&mut sim, one, opened.handle, 1, vec![4]).unwrap();
+    assert_eq!(sync(&mut sim, one, opened.handle).unwrap_err().kind(), ErrorKind::Stale);
+    close(&mut sim, one, opened.handle).unwrap_err();
+    // One that is removed before its first sync takes with it what it was to replace.
+    sim.wait(two, |done| Call::Stat { of: b"g".as_slice().into(), done }).unwrap_err();
+    let theirs = open(&mut sim, two, "g", WRITE).unwrap();
+    close(&mut sim, two, theirs).unwrap();
+    let opened = taken(&sim.call(one, create(b"g"))).expect("no answer was waited for").unwrap();
+    sim.wait(one, |done| Call::Remove { path: b"g".to_vec(), done }).unwrap();
+    assert_eq!(sim.on_server(b"g"), None);
+    close(&mut sim, one, opened.handle).unwrap();
+    assert_eq!(sim.on_server(b"g"), None);
+}
+
+#[test]
+fn wrong_paths_of_files_that_begin_empty_are_told() {
+    let mut sim = Sim::new(13, Faults::default());
+    let one = device(&mut sim, options());
+    let emptied = OpenHow { truncate: true, ..WRITE };
+    assert_eq!(open(&mut sim, one, "d/f", emptied).map(drop), Ok(()), "the server said only that there is no d/f");
+    sim.wait(one, |done| Call::MakeFolder { path: b"d2".to_vec(), mode: 0o755, done }).unwrap();
+    let first = open(&mut sim, one, "d2/a", emptied).unwrap();
+    close(&mut sim, one, first).unwrap();
+    // Now the folder is known.
+    let asked = sim.call(one, |done| Call::Open { path: b"d2/b".to_vec(), how: emptied, token: TOKEN, done });
+    let second = taken(&asked).expect("no answer was waited for").unwrap();
+    close(&mut sim, one, second.handle).unwrap();
+    assert_eq!(sim.on_server(b"d2/b"), Some(Vec::new()));
+    // A folder has the name, which shows when the file is to be made.
+    sim.wait(one, |done| Call::MakeFolder { path: b"d3".to_vec(), mode: 0o755, done }).unwrap();
+    let wrong = open(&mut sim, one, "d3", emptied).unwrap();
+    assert_eq!(sync(&mut sim, one, wrong).unwrap_err().errno(), 21);
+    close(&mut sim, one, wrong).unwrap_err();
+    let lost = sim.devices[one].engine.status().lost;
+    assert!(lost.iter().any(|lost| lost.path == "d3"), "{lost:?}");
 }

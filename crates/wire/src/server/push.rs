@@ -254,7 +254,9 @@ impl PushQueue {
         if self.queue.len() + self.in_flight_frames >= PUSH_FRAMES_MAX {
             return 0;
         }
-        let wanted = self.window.bytes() + PUSH_READY_BYTES;
+        // What stands ready would go before blocks that turn out to be needed sooner.
+        let ready = if self.window.is_shared() { 0 } else { PUSH_READY_BYTES };
+        let wanted = self.window.bytes() + ready;
         wanted.saturating_sub(self.in_flight_bytes + self.queued_bytes as u64) as usize
     }
 
@@ -288,6 +290,11 @@ impl PushQueue {
 
 // volumes
 impl ServerConnection {
+    /// A volume is open: its blocks and pages of images share the link from now on.
+    pub fn share_pushes(&mut self) {
+        self.push.window.share();
+    }
+
     /// Push bytes of volumes that the server should queue now. 0 if the device wants no push.
     pub fn volume_push_room(&self) -> usize {
         let wanted = matches!(self.state, State::Ready) && self.hello.is_some_and(|hello| hello.push_bytes_max > 0);
