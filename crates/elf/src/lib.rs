@@ -5,11 +5,15 @@
 //! rules of `ld.so` and collects a [`Closure`]: every file, symlink and directory that must be present for a program to
 //! start. [`Shebang`] does the same for scripts.
 //!
+//! With the feature `code`, the module `code` reads machine code: functions, blocks, jump tables, constants.
+//!
 //! The crate is pure: the caller hands in the tree as a [`Root`] (the `pack` crate reads a real one), bytes as
 //! [`Bytes`]. All input is hostile until parsed; every count and length has a limit, and nothing here panics on bytes.
 
 mod build_id;
 mod closure;
+#[cfg(feature = "code")]
+pub mod code;
 mod error;
 mod ldconf;
 mod machine;
