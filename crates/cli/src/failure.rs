@@ -6,7 +6,7 @@ use client::ClientError;
 
 /// The table `--help` ends with.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 3 corrupt, truncated or unknown file; \
-4 not found; 5 network or server failed. `run`, `record`, `launch` and `enter` end as the program they started: with its code, or by its signal.";
+4 not found; 5 network or server failed; 6 some system calls are unknown (`syscalls --strict`). `run`, `record`, `launch` and `enter` end as the program they started: with its code, or by its signal.";
 
 /// An error of the command line itself, with its exit code.
 #[derive(Debug)]
@@ -99,6 +99,10 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(image_code(error));
     }
     #[cfg(feature = "full")]
+    if let Some(error) = error.downcast_ref::<::kernel::KernelError>() {
+        return Some(kernel_code(error));
+    }
+    #[cfg(feature = "full")]
     if let Some(error) = error.downcast_ref::<server::ServerError>() {
         return Some(match error {
             error if error.is_damage() => 3,
@@ -106,10 +110,49 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
             _ => 1,
         });
     }
+    if error.is::<::syscalls::ProfileError>() {
+        return Some(2);
+    }
+    #[cfg(feature = "full")]
+    if let Some(error) = error.downcast_ref::<::syscalls::analysis::AnalysisError>() {
+        return Some(analysis_code(error));
+    }
+    #[cfg(feature = "full")]
+    if error.is::<::syscalls::PolicyError>() {
+        return Some(2);
+    }
     if let Some(error) = error.downcast_ref::<std::io::Error>() {
         return Some(if error.kind() == std::io::ErrorKind::NotFound { 4 } else { 1 });
     }
     None
+}
+
+/// Programs whose calls cannot be found.
+#[cfg(feature = "full")]
+fn analysis_code(error: &::syscalls::analysis::AnalysisError) -> u8 {
+    use ::syscalls::analysis::AnalysisError;
+    match error {
+        AnalysisError::Missing { .. } | AnalysisError::Nothing => 4,
+        AnalysisError::Closure(elf::ClosureError::NotFound { .. }) => 4,
+        AnalysisError::Closure(elf::ClosureError::NotAProgram { .. }) => 2,
+        AnalysisError::Closure(elf::ClosureError::Elf { .. }) | AnalysisError::Elf { .. } => 3,
+        AnalysisError::Machine { .. } => 3,
+        _ => 1,
+    }
+}
+
+/// A kernel that cannot be specialised.
+#[cfg(feature = "full")]
+fn kernel_code(error: &::kernel::KernelError) -> u8 {
+    use ::kernel::KernelError;
+    use specialise::SpecialiseError;
+    match error {
+        KernelError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 4,
+        KernelError::Io { .. } | KernelError::Tool { .. } => 1,
+        KernelError::NotSource { .. } | KernelError::Config { .. } | KernelError::Input { .. } => 2,
+        KernelError::Specialise(SpecialiseError::NotFound { .. }) => 4,
+        KernelError::Specialise(_) => 3,
+    }
 }
 
 /// A damaged image, or one that cannot be made.

@@ -59,6 +59,10 @@ enum Command {
     Redirect(redirect::Args),
     Status(status::Args),
     #[cfg(feature = "full")]
+    Syscalls(syscalls::Args),
+    #[cfg(feature = "full")]
+    Specialise(specialise::Args),
+    #[cfg(feature = "full")]
     Bench(bench::Args),
     #[cfg(feature = "full")]
     Report(report::Args),
@@ -103,6 +107,10 @@ fn main() -> ExitCode {
         Command::Enter(args) => enter::run(args),
         Command::Redirect(args) => redirect::run(args),
         Command::Status(args) => status::run(args),
+        #[cfg(feature = "full")]
+        Command::Syscalls(args) => syscalls::run(args),
+        #[cfg(feature = "full")]
+        Command::Specialise(args) => specialise::run(args),
         #[cfg(feature = "full")]
         Command::Bench(args) => bench::run(args),
         #[cfg(feature = "full")]

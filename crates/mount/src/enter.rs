@@ -63,6 +63,8 @@ pub struct Plan {
     pub env: Vec<(OsString, OsString)>,
     /// Use a user namespace although root needs none.
     pub own_users: bool,
+    /// A seccomp profile for the program: whoever calls [`enter_by`] reads it and puts it on.
+    pub seccomp: Option<PathBuf>,
     /// Set by `run` for the process it starts: the kernel ends the program when `run` ends, and signals that `run`
     /// blocked for itself reach the program.
     pub ends_with_parent: bool,
@@ -77,6 +79,7 @@ impl Plan {
             binds: Vec::new(),
             cwd: None,
             env: Vec::new(),
+            seccomp: None,
             own_users: false,
             ends_with_parent: false,
         }
@@ -89,6 +92,14 @@ impl Plan {
 /// The step that failed, with the setting that forbids it where one is known; [`MountError::exit_code`] is what a shell
 /// would exit with.
 pub fn enter(plan: &Plan) -> Result<Infallible, MountError> {
+    enter_by(plan, Command::exec)
+}
+
+/// The same, with another way to become the program at the very end: `execute` returns only if that fails.
+///
+/// # Errors
+/// Those of [`enter`].
+pub fn enter_by(plan: &Plan, execute: impl FnOnce(&mut Command) -> io::Error) -> Result<Infallible, MountError> {
     let program = plan.command.first().ok_or_else(|| MountError::CommandMissing { command: String::new() })?;
     // All that can be decided in the old root is decided there: names mean something else later.
     let current = std::env::current_dir().ok();
@@ -117,7 +128,7 @@ pub fn enter(plan: &Plan) -> Result<Infallible, MountError> {
         command.env_remove(variable);
     }
     command.envs(plan.env.iter().map(|(name, value)| (name, value)));
-    Err(not_executed(program, command.exec()))
+    Err(not_executed(program, execute(&mut command)))
 }
 
 fn not_executed(program: &OsStr, error: io::Error) -> MountError {

@@ -69,5 +69,6 @@ pub use progress::{Phase, Progress, Silent};
 pub use reader::{BlockReader, Part};
 pub use report::{Report, StageReport, Times};
 pub use sort::Method;
+pub use source::closure::LocalRoot;
 pub use source::{Layout, Source, TarInput};
 pub use spool::default_directory;

@@ -1,7 +1,7 @@
 //! Where the files to pack come from. A module per source; all fill one [`Tree`].
 
 mod archive;
-mod closure;
+pub(crate) mod closure;
 mod dir;
 mod header;
 mod listed;

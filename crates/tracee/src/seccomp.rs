@@ -1,4 +1,5 @@
-//! Seccomp filters that stop a program at chosen system calls only, by hand: a dozen instructions of classic BPF.
+//! Seccomp filters that stop a program at chosen system calls only, by hand: a dozen instructions of classic BPF. Filters that others
+//! wrote, such as those of profiles, are put on as well.
 //!
 //! A call that the filter names is answered by `SECCOMP_RET_TRACE`: a stop for the tracer ([`crate::follow`]) before the call.
 //! Arguments are tested in the filter, so that mappings without a file, the bulk of all `mmap`, never stop. This is the stock
@@ -8,6 +9,8 @@
 //! ENOSYS. So a program under a filter must be traced to its end; learning may do that, launching must not.
 
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Which calls stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,6 +154,22 @@ impl Filter {
         }
         program.push(finish(RETURN_ALLOW));
         Filter { program }
+    }
+
+    /// A filter that somebody else wrote: operation, jumps and constant of each instruction of classic BPF. Whether it makes sense the
+    /// kernel says.
+    pub fn of_instructions(instructions: impl IntoIterator<Item = (u16, u8, u8, u32)>) -> Filter {
+        let program = instructions.into_iter().map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
+        Filter { program: program.collect() }
+    }
+
+    /// Becomes the program of `command` under the filter, which must let `execve` through; returns only if that fails.
+    #[allow(unsafe_code)]
+    pub fn execute(&self, command: &mut Command) -> io::Error {
+        let filter = self.clone();
+        // SAFETY: `exec` runs it in this process, without a fork, and it makes two system calls at most.
+        unsafe { command.pre_exec(move || filter.install()) };
+        command.exec()
     }
 
     /// Puts the calling thread under the filter, and all that it starts. Without privileges the thread gives up, for good and for

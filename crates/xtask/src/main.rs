@@ -1,7 +1,9 @@
 //! Project chores, run as `cargo xtask NAME`:
 //!
 //! * `tidy`: the structural rules of ARCHITECTURE.md, checked;
-//! * `ci`: everything that checks the product, in the order in which a failure is cheapest. `./x test` calls exactly this.
+//! * `ci`: everything that checks the product, in the order in which a failure is cheapest. `./x test` calls exactly this;
+//! * `kernel SOURCE [--full]`: builds kernels of that source, reduces and starts them; `./x test --kernel` fetches one and calls
+//!   this. Takes a quarter of an hour the first time, so it is no part of `ci`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -14,8 +16,9 @@ fn main() -> ExitCode {
     let outcome = match command.as_deref() {
         Some("tidy") => tidy::run(&root()),
         Some("ci") => ci(),
+        Some("kernel") => kernel(std::env::args().skip(2).collect()),
         _ => {
-            eprintln!("usage: cargo xtask tidy|ci");
+            eprintln!("usage: cargo xtask tidy|ci|kernel SOURCE [--full]");
             return ExitCode::from(2);
         }
     };
@@ -57,6 +60,26 @@ fn ci() -> anyhow::Result<()> {
         let mut lab = Command::new(root().join("target/release/runnel"));
         let status = lab.args(["bench", "lab", "--smoke", "--fresh"]).current_dir(root()).status()?;
         anyhow::ensure!(status.success(), "runnel bench lab --smoke ended with {status}");
+        Ok(())
+    })
+}
+
+/// The tests that build kernels: of the small configuration, with `--full` of the mainstream one too.
+fn kernel(arguments: Vec<String>) -> anyhow::Result<()> {
+    let full = arguments.iter().any(|argument| argument == "--full");
+    let source = arguments.iter().find(|argument| !argument.starts_with("--"));
+    let source = source.ok_or_else(|| anyhow::anyhow!("usage: cargo xtask kernel SOURCE [--full]"))?;
+    let source = std::fs::canonicalize(source)?;
+    step("kernels", || {
+        let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut test = Command::new(program);
+        test.args(["test", "--package", "runnel-kernel", "--test", "boot", "--", "--test-threads", "1", "--nocapture"]);
+        test.env("RUNNEL_KERNEL_SOURCE", source).current_dir(root());
+        if full {
+            test.env("RUNNEL_KERNEL_FULL", "1");
+        }
+        let status = test.status()?;
+        anyhow::ensure!(status.success(), "the tests of kernels ended with {status}");
         Ok(())
     })
 }

@@ -5,8 +5,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::mount::enter::{Plan, enter};
+use ::mount::enter::{Plan, enter, enter_by};
 
+use crate::command::seccomp::SeccompArgs;
 use crate::failure;
 
 /// Start a program with a mounted image, or any other directory, as its root
@@ -17,6 +18,9 @@ pub struct Args {
 
     #[command(flatten)]
     plan: PlanArgs,
+
+    #[command(flatten)]
+    seccomp: SeccompArgs,
 
     /// The program and its arguments
     #[arg(last = true, required = true)]
@@ -76,5 +80,10 @@ fn split(text: &OsString, at: Option<usize>) -> Option<(OsString, OsString)> {
 /// Becomes the program; returns only if that fails.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let plan = args.plan.plan(args.root, args.command)?;
-    match enter(&plan)? {}
+    // Names mean something else once the root is another.
+    let filter = args.seccomp.filter()?;
+    match filter {
+        Some(filter) => match enter_by(&plan, |command| filter.execute(command))? {},
+        None => match enter(&plan)? {},
+    }
 }

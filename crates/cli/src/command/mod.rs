@@ -32,10 +32,15 @@ pub mod redirect;
 #[cfg(feature = "full")]
 pub mod report;
 pub mod run;
+pub mod seccomp;
 #[cfg(feature = "full")]
 pub mod serve;
 pub mod session;
+#[cfg(feature = "full")]
+pub mod specialise;
 pub mod status;
+#[cfg(feature = "full")]
+pub mod syscalls;
 pub mod trust;
 pub mod umount;
 pub mod volume;

@@ -11,6 +11,7 @@ use client::{Config, Session, Target};
 
 use crate::command::enter::PlanArgs;
 use crate::command::mount::short_name;
+use crate::command::seccomp::SeccompArgs;
 use crate::command::session::SessionArgs;
 use crate::command::volume::{self, DataArg, VolumeArgs};
 use crate::failure;
@@ -33,6 +34,9 @@ pub struct Args {
     data: Vec<OsString>,
 
     #[command(flatten)]
+    seccomp: SeccompArgs,
+
+    #[command(flatten)]
     volume: VolumeArgs,
 
     #[command(flatten)]
@@ -53,6 +57,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         ..Options::default()
     };
     let plan: Plan = args.plan.plan(PathBuf::new(), args.command.clone())?;
+    let plan = Plan { seccomp: args.seccomp.checked()?, ..plan };
     let data = args.data.iter().map(|text| DataArg::parse(text)).collect::<anyhow::Result<Vec<DataArg>>>()?;
     if data.len() > 1 && args.volume.has_folders() {
         return Err(failure::usage("--cache and --unsent belong to one volume; give one --data with them"));

@@ -17,4 +17,5 @@ mod profiles;
 mod record;
 mod rootfs;
 mod support;
+mod syscalls;
 mod volume;

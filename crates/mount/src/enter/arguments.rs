@@ -31,6 +31,7 @@ pub enum ArgumentError {
 const BIND: &str = "--bind";
 const CWD: &str = "--cwd";
 const ENV: &str = "--env";
+const SECCOMP: &str = "--seccomp";
 const OWN_USERS: &str = "--user-namespace";
 const WITH_PARENT: &str = "--end-with-parent";
 
@@ -49,6 +50,9 @@ impl Plan {
             arguments.push(ENV.into());
             arguments.push(join(name, b'=', value));
         }
+        if let Some(profile) = &self.seccomp {
+            arguments.extend([OsString::from(SECCOMP), profile.clone().into_os_string()]);
+        }
         if self.own_users {
             arguments.push(OWN_USERS.into());
         }
@@ -60,8 +64,8 @@ impl Plan {
         arguments
     }
 
-    /// Reads `ROOT [--bind SOURCE:TARGET]... [--cwd DIR] [--env NAME=VALUE]... [--user-namespace] [--end-with-parent]
-    /// -- COMMAND [arguments]`. A bind is split at its last colon, a variable at its first equals sign.
+    /// Reads `ROOT [--bind SOURCE:TARGET]... [--cwd DIR] [--env NAME=VALUE]... [--seccomp FILE] [--user-namespace]
+    /// [--end-with-parent] -- COMMAND [arguments]`. A bind is split at its last colon, a variable at its first equals sign.
     ///
     /// # Errors
     /// [`ArgumentError`], naming what is missing or unknown.
@@ -90,6 +94,10 @@ impl Plan {
                     let value = arguments.next().ok_or(error.clone())?;
                     let at = value.as_bytes().iter().position(|&byte| byte == b'=').filter(|&at| at > 0);
                     plan.env.push(split(&value, at.ok_or(error)?));
+                }
+                Some(SECCOMP) => {
+                    let value = arguments.next().ok_or(ArgumentError::Value { option: SECCOMP, form: "a file" })?;
+                    plan.seccomp = Some(PathBuf::from(value));
                 }
                 Some(OWN_USERS) => plan.own_users = true,
                 Some(WITH_PARENT) => plan.ends_with_parent = true,
@@ -127,6 +135,7 @@ mod tests {
         plan.binds = vec![("/a:b".into(), "/c".into()), ("d".into(), "/e".into())];
         plan.cwd = Some(OsString::from_vec(b"/not utf\xff".to_vec()).into());
         plan.env = vec![("A".into(), "b=c".into()), ("EMPTY".into(), "".into())];
+        plan.seccomp = Some("/profile of it.json".into());
         (plan.own_users, plan.ends_with_parent) = (true, true);
         assert_eq!(Plan::parse(plan.arguments()), Ok(plan));
     }

@@ -23,11 +23,16 @@ use crate::{PackError, Phase, Progress};
 const MISSING_SHOWN: usize = 20;
 
 /// A directory on disk as the root of a system.
-struct LocalRoot {
+pub struct LocalRoot {
     base: PathBuf,
 }
 
 impl LocalRoot {
+    /// The directory `base` as `/`.
+    pub fn new(base: impl Into<PathBuf>) -> LocalRoot {
+        LocalRoot { base: base.into() }
+    }
+
     /// Where a path of the root lies. The finder resolves symlinks, so every parent here is a true directory.
     fn place(&self, path: &[u8]) -> PathBuf {
         self.base.join(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)))

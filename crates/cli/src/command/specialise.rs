@@ -1,0 +1,175 @@
+//! `runnel specialise`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ::kernel::{Job, Layout};
+use anyhow::Context;
+use clap::ValueEnum;
+use specialise::Passes;
+
+use crate::failure;
+use crate::progress::human;
+
+mod page;
+
+/// Build a Linux kernel for one device, without what its programs, command line and hardware cannot reach
+#[derive(clap::Args)]
+#[group(skip)]
+#[command(
+    after_help = "Results in the folder of --output: vmlinux, bzImage, System.map, report.json, report.html. The kernel is built \
+once, in --build, and used again as long as the configuration is the same; the source is not changed. See docs/specialise.md."
+)]
+pub struct Args {
+    /// Source of the kernel (Linux 6.12), unpacked and not configured
+    #[arg(long, value_name = "DIR")]
+    kernel_source: PathBuf,
+
+    /// Its configuration: a whole one, or a fragment that is laid over the smallest one
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+
+    /// The device's command line: other boot parameters are dropped
+    #[arg(long, value_name = "TEXT")]
+    cmdline: Option<String>,
+
+    /// System calls of the device's programs, others answer ENOSYS: JSON with a list `names`, or a name a line
+    #[arg(long, value_name = "FILE")]
+    syscalls: Option<PathBuf>,
+
+    /// PCI devices there are, a line each: `vendor:device [class]`; quirks and drivers of others are dropped
+    #[arg(long, value_name = "FILE")]
+    devices: Option<PathBuf>,
+
+    /// TOML with `roots` (symbols that stay) and `syscalls` (more of them)
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+
+    /// Folder of the build (default: `build` in the folder of --output)
+    #[arg(long, value_name = "DIR")]
+    build: Option<PathBuf>,
+
+    /// Folder of the results
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+
+    /// How sections lie in memory; compact drops the alignment to 2 MiB, where page table isolation and memory encryption are off
+    #[arg(long, value_enum, default_value = "stock")]
+    layout: LayoutName,
+
+    /// Leave a pass out (several times for several)
+    #[arg(long, value_enum, value_name = "PASS")]
+    without: Vec<PassName>,
+
+    /// Leave dead code in place, filled with instructions that trap: shows what should not have been removed
+    #[arg(long)]
+    trap: bool,
+
+    /// Only say what keeps a symbol of the kernel alive
+    #[arg(long, value_name = "SYMBOL")]
+    why: Option<String>,
+}
+
+/// `--layout`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LayoutName {
+    Stock,
+    Compact,
+}
+
+/// `--without`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PassName {
+    /// All passes: the kernel is only taken apart and put together again
+    All,
+    /// System calls that are not in the list
+    Syscalls,
+    /// Boot parameters that the command line does not use
+    Parameters,
+    /// Quirks of absent PCI devices
+    Quirks,
+    /// PCI drivers none of whose devices are there
+    Drivers,
+    /// Padding before functions that only a mitigation uses which the command line cannot turn on
+    Padding,
+    /// One of equal functions is kept
+    Duplicates,
+    /// Functions of initialisation move into memory that is freed
+    Initialisation,
+}
+
+fn passes(without: &[PassName]) -> Passes {
+    let mut passes = Passes::all();
+    for name in without {
+        match name {
+            PassName::All => passes = Passes::none(),
+            PassName::Syscalls => passes.syscalls = false,
+            PassName::Parameters => passes.parameters = false,
+            PassName::Quirks => passes.quirks = false,
+            PassName::Drivers => passes.drivers = false,
+            PassName::Padding => passes.padding = false,
+            PassName::Duplicates => passes.duplicates = false,
+            PassName::Initialisation => passes.initialisation = false,
+        }
+    }
+    passes
+}
+
+/// Builds the kernel.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let passes = passes(&args.without);
+    if args.trap && !passes.unreachable {
+        return Err(failure::usage("--trap fills what passes remove; it cannot go with --without all"));
+    }
+    let layout = match args.layout {
+        LayoutName::Stock => Layout::Stock,
+        LayoutName::Compact => Layout::Compact,
+    };
+    let job = Job {
+        source: args.kernel_source,
+        config: args.config,
+        build: args.build.unwrap_or_else(|| args.output.join("build")),
+        output: args.output,
+        command_line: args.cmdline,
+        devices: args.devices,
+        syscalls: args.syscalls,
+        policy: args.policy,
+        passes,
+        layout,
+        trap: args.trap,
+    };
+    let mut say = |text: &str| eprintln!("{text}");
+    if let Some(symbol) = &args.why {
+        for line in job.why(symbol, &mut say)? {
+            outln!("{line}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (report, linked) = job.run(&mut say)?;
+    let path = job.output.join("report.html");
+    std::fs::write(&path, page::page(&report)).with_context(|| path.display().to_string())?;
+    for line in &report.config_unmet {
+        eprintln!("note: the kernel did not take {line}");
+    }
+    for warning in &report.removed.warnings {
+        eprintln!("warning: {warning}");
+    }
+    for row in &report.kernels {
+        outln!("{}: {} resident, {} boot image", row.name, human(row.resident), human(row.bzimage));
+    }
+    eprintln!("{} and {} are written", linked.bzimage.display(), path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_are_left_out_one_by_one() {
+        assert_eq!(passes(&[]), Passes::all());
+        assert_eq!(passes(&[PassName::All]), Passes::none());
+        let some = passes(&[PassName::Quirks, PassName::Syscalls]);
+        assert_eq!(some, Passes { quirks: false, syscalls: false, ..Passes::all() });
+    }
+}

@@ -1,0 +1,171 @@
+//! `runnel syscalls`.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use client::{Config, Session, Target, Waiting};
+use elf::Root;
+use pack::LocalRoot;
+use syscalls::analysis::{Options, Policy, Report, Subject, analyse};
+
+use crate::command::trust::TrustArgs;
+use crate::failure;
+
+mod image_root;
+mod show;
+
+use image_root::ImageRoot;
+
+/// Exit code of `--strict` where some calls are unknown.
+const UNKNOWN: u8 = 6;
+
+/// Find the system calls that programs may make, from their machine code (x86-64)
+///
+/// Follows control from where each program is entered through it and all libraries that it loads, and takes the number of each call
+/// from the constants that reach it. What cannot be resolved is listed; then any call may be made, unless --policy or --trace
+/// vouches for it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A program or script; a directory that is the root of a system; or an image: app.rnl, runnel://host/name
+    subject: PathBuf,
+
+    /// Of a directory or an image, only this program; may be given several times
+    #[arg(long, value_name = "PATH")]
+    program: Vec<PathBuf>,
+
+    /// For a program: the directory that is / for it and its libraries; the program is a path in it
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+
+    /// A library that the programs may open while they run, beside those that are found; may be given several times
+    #[arg(long, value_name = "PATH")]
+    plugin: Vec<PathBuf>,
+
+    /// What places call that cannot be resolved (TOML; see docs/syscalls.md)
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+
+    /// Calls of a run, as strace writes them or one name a line: places that cannot be resolved make no others
+    #[arg(long, value_name = "FILE")]
+    trace: Vec<PathBuf>,
+
+    /// Print all that was found as JSON
+    #[arg(long, conflicts_with_all = ["seccomp", "table"])]
+    json: bool,
+
+    /// Print a seccomp profile (OCI runtime specification) that allows these calls and answers others with ENOSYS
+    #[arg(long, conflicts_with = "table")]
+    seccomp: bool,
+
+    /// Print a line for each call: number, name, constant arguments, the functions that make it
+    #[arg(long)]
+    table: bool,
+
+    /// Fail with exit code 6 if some calls are unknown
+    #[arg(long)]
+    strict: bool,
+
+    #[command(flatten)]
+    trust: TrustArgs,
+}
+
+/// Analyses and prints.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let options = Options {
+        with_arguments: args.json || args.table,
+        plugins: args.plugin.iter().map(|path| bytes(path)).collect(),
+        policy: policy(&args)?,
+    };
+    let report = report(&args, &options)?;
+    for note in &report.notes {
+        eprintln!("note: {note}");
+    }
+    if args.json {
+        outln!("{}", show::json(&report)?);
+    } else if args.seccomp {
+        outln!("{}", serde_json::to_string_pretty(&report.profile())?);
+    } else if args.table {
+        show::table(&report)?;
+    } else {
+        show::text(&args.subject.display().to_string(), &report)?;
+    }
+    if !report.is_complete() {
+        eprintln!(
+            "warning: {} places are not resolved{}: any call may be made\nhint: vouch for them with --policy or --trace",
+            report.unresolved.len(),
+            if report.is_partial { ", and some code was not followed" } else { "" }
+        );
+        if args.strict {
+            return Ok(ExitCode::from(UNKNOWN));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn policy(args: &Args) -> anyhow::Result<Policy> {
+    let text = |path: &Path| -> anyhow::Result<String> {
+        let bytes = host::file::read(path).with_context(|| path.display().to_string())?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let mut policy = match &args.policy {
+        Some(path) => Policy::parse(&text(path)?).with_context(|| path.display().to_string())?,
+        None => Policy::default(),
+    };
+    for path in &args.trace {
+        policy.trace(&text(path)?);
+    }
+    Ok(policy)
+}
+
+fn report(args: &Args, options: &Options) -> anyhow::Result<Report> {
+    let programs: Vec<Vec<u8>> = args.program.iter().map(|path| bytes(path)).collect();
+    let subject = if programs.is_empty() { Subject::Tree } else { Subject::Programs(programs) };
+    if let Some(root) = &args.root {
+        let root = canonical(root)?;
+        return one(&LocalRoot::new(root), vec![bytes(&args.subject)], args, options);
+    }
+    if args.subject.is_dir() {
+        return named(args, analyse(&LocalRoot::new(canonical(&args.subject)?), &subject, options));
+    }
+    let text = args.subject.to_string_lossy();
+    if text.contains("://") || is_image(&args.subject) {
+        let config =
+            Config { connections: 1, waiting: Waiting::SOFT_DEFAULT, trust: args.trust.trust(), ..Config::default() };
+        let session = Session::open(&Target::parse(&text)?, config)?;
+        let report = named(args, analyse(&ImageRoot::new(&session), &subject, options));
+        session.shutdown();
+        return report;
+    }
+    let is_name = !args.subject.as_os_str().as_bytes().contains(&b'/') && !args.subject.exists();
+    let path = if is_name { args.subject.clone() } else { canonical(&args.subject)? };
+    one(&LocalRoot::new("/"), vec![bytes(&path)], args, options)
+}
+
+/// Analyses one program in a root directory.
+fn one(root: &dyn Root, programs: Vec<Vec<u8>>, args: &Args, options: &Options) -> anyhow::Result<Report> {
+    if !args.program.is_empty() {
+        return Err(failure::usage("--program is for a directory or an image"));
+    }
+    named(args, analyse(root, &Subject::Programs(programs), options))
+}
+
+fn named(args: &Args, report: Result<Report, syscalls::analysis::AnalysisError>) -> anyhow::Result<Report> {
+    report.with_context(|| args.subject.display().to_string())
+}
+
+fn canonical(path: &Path) -> anyhow::Result<PathBuf> {
+    std::fs::canonicalize(path).with_context(|| path.display().to_string())
+}
+
+fn bytes(path: &Path) -> Vec<u8> {
+    path.as_os_str().as_bytes().to_vec()
+}
+
+fn is_image(path: &Path) -> bool {
+    use std::io::Read;
+    let mut magic = [0; image::format::MAGIC.len()];
+    let Ok(mut file) = std::fs::File::open(path) else { return false };
+    file.read_exact(&mut magic).is_ok() && magic == image::format::MAGIC
+}

@@ -1,0 +1,68 @@
+//! What keeps a kernel from being built, linked or started.
+
+use std::io;
+use std::path::PathBuf;
+
+use specialise::SpecialiseError;
+
+/// Why there is no kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The failure.
+        source: io::Error,
+    },
+    /// A program failed, or could not be started.
+    #[error("{program} failed ({status}){}", Tail(tail))]
+    Tool {
+        /// The program.
+        program: String,
+        /// How it ended.
+        status: String,
+        /// The last lines that it wrote.
+        tail: String,
+    },
+    /// The folder is no kernel source.
+    #[error("{}: no kernel source: {reason}", path.display())]
+    NotSource {
+        /// The folder.
+        path: PathBuf,
+        /// What is missing.
+        reason: &'static str,
+    },
+    /// The configuration cannot be used.
+    #[error("configuration: {reason}")]
+    Config {
+        /// Why.
+        reason: String,
+    },
+    /// A file of ours has a line that is not understood.
+    #[error("{}: {reason}", path.display())]
+    Input {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The object was refused.
+    #[error("{0}")]
+    Specialise(#[from] SpecialiseError),
+}
+
+struct Tail<'a>(&'a str);
+
+impl std::fmt::Display for Tail<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(formatter, "; its last lines:\n{}", self.0) }
+    }
+}
+
+/// An error of reading or writing `path`.
+pub(crate) fn io_at(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> KernelError {
+    let path = path.into();
+    |source| KernelError::Io { path, source }
+}

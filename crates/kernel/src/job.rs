@@ -1,0 +1,240 @@
+//! A whole run: build, rewrite, link, measure.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Serialize;
+use specialise::{Device, Options, Passes, Report};
+
+use crate::build::{read, write};
+use crate::error::io_at;
+use crate::policy::{self, Policy, read_syscalls};
+use crate::{Build, KernelError, KernelSizes, Layout, Link, Output, Source};
+
+/// What a user asks for.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The kernel's source.
+    pub source: PathBuf,
+    /// The configuration: whole, or a fragment over the smallest one.
+    pub config: PathBuf,
+    /// Folder of the build, which is used again for the same configuration.
+    pub build: PathBuf,
+    /// Folder of the results.
+    pub output: PathBuf,
+    /// The device's command line.
+    pub command_line: Option<String>,
+    /// Its PCI devices.
+    pub devices: Option<PathBuf>,
+    /// The system calls of its programs.
+    pub syscalls: Option<PathBuf>,
+    /// What people add.
+    pub policy: Option<PathBuf>,
+    /// Which passes run.
+    pub passes: Passes,
+    /// How sections lie.
+    pub layout: Layout,
+    /// Leave dead code in place, filled with traps.
+    pub trap: bool,
+}
+
+/// One kernel of the report.
+#[derive(Clone, Debug, Serialize)]
+pub struct SizeRow {
+    /// Which.
+    pub name: String,
+    /// Its sizes in memory, bytes.
+    #[serde(flatten)]
+    pub sizes: KernelSizes,
+    /// What remains after the start, without padding.
+    pub resident: u64,
+    /// Its boot image, bytes.
+    pub bzimage: u64,
+}
+
+/// What a run did.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobReport {
+    /// Stock and reduced kernels.
+    pub kernels: Vec<SizeRow>,
+    /// Time of analysis and rewriting.
+    pub analysis_seconds: f64,
+    /// Peak memory of this process after it.
+    pub analysis_peak_bytes: u64,
+    /// Whether the build was there already.
+    pub build_reused: bool,
+    /// Lines of the configuration that the kernel did not take.
+    pub config_unmet: Vec<String>,
+    /// What was removed.
+    pub removed: Report,
+}
+
+/// Files of a link that was finished.
+#[derive(Clone, Debug)]
+pub struct Linked {
+    /// The kernel as an ELF file.
+    pub vmlinux: PathBuf,
+    /// The image that a boot loader takes.
+    pub bzimage: PathBuf,
+    /// Symbols by address.
+    pub system_map: PathBuf,
+}
+
+impl Linked {
+    fn in_folder(folder: &Path) -> Self {
+        Self { vmlinux: folder.join("vmlinux"), bzimage: folder.join("bzImage"), system_map: folder.join("System.map") }
+    }
+
+    fn take(folder: &Path, output: &Output) -> Result<Self, KernelError> {
+        fs::create_dir_all(folder).map_err(io_at(folder))?;
+        let linked = Self::in_folder(folder);
+        let pairs = [
+            (&output.vmlinux, &linked.vmlinux),
+            (&output.bzimage, &linked.bzimage),
+            (&output.system_map, &linked.system_map),
+        ];
+        for (from, to) in pairs {
+            fs::copy(from, to).map_err(io_at(to))?;
+        }
+        Ok(linked)
+    }
+
+    fn row(&self, name: &str) -> Result<SizeRow, KernelError> {
+        let bytes = fs::read(&self.vmlinux).map_err(io_at(&self.vmlinux))?;
+        let not_kernel = || KernelError::Input { path: self.vmlinux.clone(), reason: "it is no kernel".to_string() };
+        let sizes = KernelSizes::measure(&bytes).ok_or_else(not_kernel)?;
+        let bzimage = fs::metadata(&self.bzimage).map_err(io_at(&self.bzimage))?.len();
+        Ok(SizeRow { name: name.to_string(), sizes, resident: sizes.resident(), bzimage })
+    }
+}
+
+impl Job {
+    /// Builds the kernel, or finds it built.
+    ///
+    /// # Errors
+    /// As [`Build::prepare`].
+    pub fn build(&self, say: &mut dyn FnMut(&str)) -> Result<Build, KernelError> {
+        let source = Source::open(&self.source)?;
+        Build::prepare(&source, &read(&self.config)?, &self.build, say)
+    }
+
+    /// What the crate `specialise` is told.
+    ///
+    /// # Errors
+    /// One of the files cannot be read or understood.
+    pub fn options(&self, build: &Build) -> Result<Options, KernelError> {
+        let policy = self.policy.as_deref().map(Policy::read).transpose()?.unwrap_or_default();
+        let syscalls = match &self.syscalls {
+            Some(path) => {
+                let mut names = read_syscalls(path)?;
+                names.extend(policy.syscalls.iter().cloned());
+                Some(policy::entry_points(build.source(), &names, path)?)
+            }
+            None => None,
+        };
+        let devices = match &self.devices {
+            Some(path) => {
+                let wrong = |line| KernelError::Input {
+                    path: path.clone(),
+                    reason: format!("line {line}: expected 'vendor:device [class]' in hexadecimal digits"),
+                };
+                Some(Device::read_all(&read(path)?).map_err(wrong)?)
+            }
+            None => None,
+        };
+        Ok(Options {
+            release: build.source().release().to_string(),
+            script: build.script()?,
+            passes: self.passes,
+            syscalls,
+            command_line: self.command_line.clone(),
+            devices,
+            roots: policy.roots,
+            modules: build.is_set("MODULES"),
+            padding_is_spare: !build.is_set("CFI_CLANG"),
+            trap: self.trap,
+        })
+    }
+
+    /// Does it all; `say` is told what begins. Results: `vmlinux`, `bzImage`, `System.map`, `report.json`.
+    ///
+    /// # Errors
+    /// A file, a program, or the object is not as it must be.
+    pub fn run(&self, say: &mut dyn FnMut(&str)) -> Result<(JobReport, Linked), KernelError> {
+        fs::create_dir_all(&self.output).map_err(io_at(&self.output))?;
+        let build = self.build(say)?;
+        let options = self.options(&build)?;
+        // Before anything is linked: a layout that does not fit the configuration is refused at once.
+        self.layout.check(&build)?;
+        let object = fs::read(build.object()).map_err(io_at(build.object()))?;
+        let link = Link::new(&build, &self.output.join("link"))?;
+        let stock = self.stock(&build, &link, &object, say)?;
+        say("analysing and rewriting");
+        let start = Instant::now();
+        let outcome = specialise::specialise(&object, &options)?;
+        let analysis_seconds = start.elapsed().as_secs_f64();
+        let analysis_peak_bytes = peak_bytes();
+        say("linking");
+        let mut kernels = vec![stock.row("stock")?];
+        let reduced = link.run(&outcome.object, Layout::Stock)?;
+        let mut linked = Linked::take(&self.output, &reduced)?;
+        kernels.push(linked.row("reduced")?);
+        if self.layout == Layout::Compact {
+            say("linking without alignment to 2 MiB");
+            linked = Linked::take(&self.output, &link.run(&outcome.object, Layout::Compact)?)?;
+            kernels.push(linked.row("reduced, compact layout")?);
+        }
+        let report = JobReport {
+            kernels,
+            analysis_seconds,
+            analysis_peak_bytes,
+            build_reused: build.reused,
+            config_unmet: build.unmet.clone(),
+            removed: outcome.report,
+        };
+        let path = self.output.join("report.json");
+        let text = serde_json::to_string_pretty(&report)
+            .map_err(|error| KernelError::Input { path: path.clone(), reason: error.to_string() })?;
+        write(&path, &format!("{text}\n"))?;
+        Ok((report, linked))
+    }
+
+    /// The chain that keeps a symbol alive.
+    ///
+    /// # Errors
+    /// As [`specialise::why`], and of files.
+    pub fn why(&self, symbol: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>, KernelError> {
+        let build = self.build(say)?;
+        let options = self.options(&build)?;
+        let object = fs::read(build.object()).map_err(io_at(build.object()))?;
+        Ok(specialise::why(&object, &options, symbol)?)
+    }
+
+    /// The kernel of the untouched object, linked the same way: what the reduced one is compared with. It is kept with the
+    /// build.
+    fn stock(
+        &self,
+        build: &Build,
+        link: &Link<'_>,
+        object: &[u8],
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Linked, KernelError> {
+        let folder = build.folder().join("specialise.stock");
+        let linked = Linked::in_folder(&folder);
+        let time = |path: &Path| fs::metadata(path).and_then(|about| about.modified()).ok();
+        let made = time(&linked.system_map);
+        if made.is_some() && made > time(&build.object()) && linked.bzimage.is_file() && linked.vmlinux.is_file() {
+            return Ok(linked);
+        }
+        say("linking the stock kernel, to compare with");
+        Linked::take(&folder, &link.run(object, Layout::Stock)?)
+    }
+}
+
+/// The most memory this process ever had, as the kernel counts it; 0 if it does not say.
+fn peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}

@@ -1,0 +1,27 @@
+//! From a kernel's source to a kernel for one device: configure and build once, rewrite the object, link as the kernel does.
+//!
+//! [`Source`] is a kernel tree, which is only read. [`Build`] is one build of it with a section for each function;
+//! [`Link`] runs the kernel's own final link (names, sorted tables, relocations, boot image) on any object that was made
+//! of the build's, in a folder of its own, so that a build serves many images. The rewriting is in the crate `specialise`.
+
+mod build;
+mod config;
+mod error;
+mod initramfs;
+mod job;
+mod link;
+mod machine;
+mod policy;
+mod sizes;
+mod source;
+mod tool;
+
+pub use build::Build;
+pub use error::KernelError;
+pub use initramfs::Initramfs;
+pub use job::{Job, JobReport, Linked, SizeRow};
+pub use link::{Layout, Link, Output};
+pub use machine::{Boot, Machine};
+pub use policy::{Policy, read_syscalls};
+pub use sizes::KernelSizes;
+pub use source::Source;

@@ -1,0 +1,193 @@
+//! x86-64: fields inside instructions are relative to the end of the instruction, and instructions have no alignment.
+//!
+//! A relocation of a relative field names the section and a distance from the field, so that the length of the rest of the
+//! instruction is hidden in the addend; only decoding tells which object is meant.
+
+use std::ops::Range;
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+
+use super::{Architecture, Code, Field, LocalReference, Operand, Use};
+use crate::object::Section;
+
+/// `EM_X86_64`.
+pub(super) const MACHINE: u16 = 62;
+
+const R_PC32: u32 = 2;
+
+/// Registers in which functions get their first arguments.
+const ARGUMENTS: [Register; 6] =
+    [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
+
+/// The processor.
+pub(super) struct X86_64;
+
+impl Architecture for X86_64 {
+    fn field(&self, kind: u32) -> Option<Field> {
+        let (bytes, relative) = match kind {
+            0 => (0, false),          // NONE
+            1 => (8, false),          // 64
+            R_PC32 | 4 => (4, true),  // PC32, PLT32
+            9 | 41 | 42 => (4, true), // GOTPCREL, GOTPCRELX, REX_GOTPCRELX
+            10 | 11 => (4, false),    // 32, 32S
+            12 => (2, false),         // 16
+            13 => (2, true),          // PC16
+            14 => (1, false),         // 8
+            15 => (1, true),          // PC8
+            24 => (8, true),          // PC64
+            _ => return None,
+        };
+        Some(Field { bytes, relative })
+    }
+
+    fn relative_kind(&self) -> u32 {
+        R_PC32
+    }
+
+    fn decode(&self, section: &Section<'_>, ranges: &[Range<u64>]) -> Code {
+        let unmatched = Operand { to_end: 4, how: Use::Unmatched };
+        let mut code = Code { operands: vec![unmatched; section.relocations.len()], ..Code::default() };
+        let mut next = 0;
+        for range in ranges {
+            next = decode_range(section, range, next, &mut code);
+        }
+        code
+    }
+
+    fn is_padding(&self, bytes: &[u8]) -> bool {
+        if bytes.iter().all(|byte| matches!(byte, 0x90 | 0xcc)) {
+            return true;
+        }
+        let decoder = Decoder::new(64, bytes, DecoderOptions::NONE);
+        decoder.into_iter().all(|instruction| matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3))
+    }
+
+    fn returns(&self, bytes: &[u8]) -> bool {
+        let decoder = Decoder::new(64, bytes, DecoderOptions::NONE);
+        decoder.into_iter().any(|instruction| instruction.flow_control() == FlowControl::Return)
+    }
+
+    fn arguments(&self, section: &Section<'_>, range: Range<u64>) -> Vec<(u64, u64)> {
+        let Some(bytes) = section.data.get(range.start as usize..range.end as usize) else { return Vec::new() };
+        let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+        let mut information = InstructionInfoFactory::new();
+        let mut waiting: Vec<(Register, u64)> = Vec::new();
+        let mut found = Vec::new();
+        while decoder.can_decode() {
+            let instruction = decoder.decode();
+            if instruction.is_invalid() {
+                waiting.clear();
+                continue;
+            }
+            let offsets = decoder.get_constant_offsets(&instruction);
+            let field = instruction.ip() + offsets.immediate_offset() as u64;
+            match instruction.flow_control() {
+                FlowControl::Next => {}
+                FlowControl::Call if instruction.op0_kind() == OpKind::NearBranch64 => {
+                    found.extend(waiting.drain(..).map(|(_, operand)| (operand, field)));
+                    continue;
+                }
+                _ => {
+                    waiting.clear();
+                    continue;
+                }
+            }
+            // Whatever else touches the register may copy it, or puts another value there.
+            let touched = information.info(&instruction).used_registers();
+            waiting.retain(|(register, _)| touched.iter().all(|used| used.register().full_register() != *register));
+            let register = instruction.op0_register().full_register();
+            let is_load = instruction.mnemonic() == Mnemonic::Mov && offsets.has_immediate();
+            if is_load && ARGUMENTS.contains(&register) && !section.relocations_in(field..field + 1).is_empty() {
+                waiting.push((register, field));
+            }
+        }
+        found
+    }
+
+    fn filler(&self) -> u8 {
+        0xcc
+    }
+
+    fn fill_trap(&self, bytes: &mut [u8]) {
+        // From the start of a function every second byte begins `ud2`; nothing live knows a place inside.
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = if index % 2 == 0 { 0x0f } else { 0x0b };
+        }
+        // An odd byte at the end would swallow what follows.
+        if let [.., last] = bytes
+            && *last == 0x0f
+        {
+            *last = 0xcc;
+        }
+    }
+}
+
+/// Decodes one range; relocations before index `next` lie before it. Returns the first one behind it.
+fn decode_range(section: &Section<'_>, range: &Range<u64>, mut next: usize, code: &mut Code) -> usize {
+    let Some(bytes) = section.data.get(range.start as usize..range.end as usize) else { return next };
+    let relocations = &section.relocations;
+    while relocations.get(next).is_some_and(|relocation| relocation.offset < range.start) {
+        next += 1;
+    }
+    let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    let mut last = FlowControl::Return;
+    while decoder.can_decode() {
+        decoder.decode_out(&mut instruction);
+        let (start, end) = (instruction.ip(), instruction.next_ip());
+        last = if instruction.is_invalid() { FlowControl::Next } else { instruction.flow_control() };
+        let mut relocated = false;
+        while let Some(relocation) = relocations.get(next).filter(|relocation| relocation.offset < end) {
+            relocated = true;
+            if !instruction.is_invalid() {
+                code.operands[next] =
+                    operand(&decoder, &instruction, relocation.offset - start, end - relocation.offset);
+            }
+            next += 1;
+        }
+        if !relocated && !instruction.is_invalid() {
+            code.locals
+                .extend(local(&decoder, &instruction, start, end).filter(|local| !range.contains(&local.target)));
+        }
+    }
+    // A call at the very end is one that does not return: compilers leave nothing behind it.
+    if matches!(last, FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend) {
+        code.falls.push(range.end);
+    }
+    next
+}
+
+fn operand(decoder: &Decoder<'_>, instruction: &Instruction, inside: u64, to_end: u64) -> Operand {
+    let offsets = decoder.get_constant_offsets(instruction);
+    let to_end = to_end as u8;
+    let is_branch =
+        matches!(instruction.op0_kind(), OpKind::NearBranch64 | OpKind::NearBranch32 | OpKind::NearBranch16);
+    if offsets.has_displacement() && offsets.displacement_offset() as u64 == inside {
+        let base = instruction.memory_base();
+        let plain = instruction.memory_index() == Register::None && matches!(base, Register::None | Register::RIP);
+        return Operand { to_end, how: if plain { Use::Address } else { Use::Indexed } };
+    }
+    if offsets.has_immediate() && offsets.immediate_offset() as u64 == inside {
+        return Operand { to_end, how: if is_branch { Use::Branch } else { Use::Address } };
+    }
+    if offsets.has_immediate2() && offsets.immediate_offset2() as u64 == inside {
+        return Operand { to_end, how: Use::Address };
+    }
+    Operand { to_end, how: Use::Unmatched }
+}
+
+/// The reference of an instruction without a relocation, if it has one.
+fn local(decoder: &Decoder<'_>, instruction: &Instruction, start: u64, end: u64) -> Option<LocalReference> {
+    if matches!(instruction.op0_kind(), OpKind::NearBranch64) {
+        let offsets = decoder.get_constant_offsets(instruction);
+        let (offset, bytes) = (start + offsets.immediate_offset() as u64, offsets.immediate_size() as u8);
+        return Some(LocalReference { offset, bytes, end, target: instruction.near_branch64(), branch: true });
+    }
+    if instruction.is_ip_rel_memory_operand() {
+        let offsets = decoder.get_constant_offsets(instruction);
+        let (offset, bytes) = (start + offsets.displacement_offset() as u64, offsets.displacement_size() as u8);
+        let target = instruction.ip_rel_memory_address();
+        return Some(LocalReference { offset, bytes, end, target, branch: false });
+    }
+    None
+}

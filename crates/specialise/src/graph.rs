@@ -1,0 +1,248 @@
+//! The whole-program graph: which atoms keep which alive.
+//!
+//! Nodes are atoms. There is an edge from each atom to whatever it refers to, by control or by address: an address that is
+//! taken anywhere counts as used, so indirect transfers need no node of their own. Entries of side tables have an edge
+//! *from* the code that they speak of: they live with it, and what they refer to lives with them.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::abi;
+use crate::atom::{AtomId, Atoms};
+use crate::object::{Object, Place};
+use crate::reference::Reference;
+use crate::schema::{Role, Rule, Table};
+
+/// Changes that passes make to the graph before it is walked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    /// Symbols that stand for others: references to the first go to the second.
+    pub retargeted: HashMap<(u32, u64), u32>,
+    /// Entries of tables that are dropped though they are roots.
+    pub dropped: HashSet<AtomId>,
+    /// Symbols that are roots, with the reason.
+    pub roots: Vec<(u32, &'static str)>,
+}
+
+/// Why an atom lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It does not.
+    Dead,
+    /// It is a root, of this kind.
+    Root(&'static str),
+    /// This atom refers to it.
+    UsedBy(AtomId),
+    /// It is an entry that speaks of this atom, which lives.
+    SpeaksOf(AtomId),
+}
+
+/// Which atoms live, and why.
+#[derive(Debug)]
+pub(crate) struct Liveness {
+    /// One for each atom.
+    pub reasons: Vec<Reason>,
+}
+
+impl Liveness {
+    /// Whether an atom lives.
+    pub fn is_live(&self, id: AtomId) -> bool {
+        self.reasons[id as usize] != Reason::Dead
+    }
+
+    /// The chain from an atom to a root, the atom first.
+    pub fn chain(&self, id: AtomId) -> Vec<(AtomId, Reason)> {
+        let mut chain = Vec::new();
+        let mut next = Some(id);
+        while let Some(id) = next.take() {
+            let reason = self.reasons[id as usize];
+            chain.push((id, reason));
+            if let Reason::UsedBy(from) | Reason::SpeaksOf(from) = reason
+                && chain.len() < self.reasons.len()
+            {
+                next = Some(from);
+            }
+        }
+        chain
+    }
+}
+
+/// Entries by the atom that they speak of.
+#[derive(Debug)]
+pub(crate) struct Dependents {
+    starts: Vec<u32>,
+    entries: Vec<AtomId>,
+}
+
+impl Dependents {
+    /// The entries that speak of an atom.
+    pub fn of(&self, id: AtomId) -> &[AtomId] {
+        &self.entries[self.starts[id as usize] as usize..self.starts[id as usize + 1] as usize]
+    }
+}
+
+/// The graph of an object.
+#[derive(Debug)]
+pub(crate) struct Graph<'o, 'a> {
+    /// The object.
+    pub object: &'o Object<'a>,
+    /// Its atoms.
+    pub atoms: &'o Atoms,
+    /// Entries of conditional side tables.
+    pub dependents: Dependents,
+    /// Atoms that live without a reason in the graph.
+    pub roots: Vec<(AtomId, &'static str)>,
+}
+
+impl<'o, 'a> Graph<'o, 'a> {
+    /// The graph of `object`, with what the linker `script` names as roots.
+    pub fn new(object: &'o Object<'a>, atoms: &'o Atoms, script: &str) -> Self {
+        let mut roots = Vec::new();
+        let mut pairs: Vec<(AtomId, AtomId)> = Vec::new();
+        for (index, section) in object.sections.iter().enumerate() {
+            let range = atoms.of_section[index].clone();
+            let mut root_all = |reason: &'static str| roots.extend(range.clone().map(|id| (id, reason)));
+            match atoms.roles[index] {
+                Role::Whole => root_all("its section stays whole"),
+                Role::Unknown => root_all("its section is unknown"),
+                Role::Table(table) => match table.rule {
+                    Rule::Entry => root_all("entry of a table that the kernel walks"),
+                    Rule::Keyed(at) => {
+                        for id in range {
+                            let offset = atoms.atoms[id as usize].start + at;
+                            let key = crate::reference::within(&atoms.references[index], offset..offset + 1);
+                            match key.first().and_then(|key| atoms.target(object, key)) {
+                                Some(key) => pairs.push((key, id)),
+                                None => roots.push((id, "entry that speaks of code elsewhere")),
+                            }
+                        }
+                    }
+                    Rule::Paired(with) => {
+                        let partner = object.sections.iter().position(|section| section.name == with.as_bytes());
+                        let partners = partner.map_or(0..0, |partner| atoms.of_section[partner].clone());
+                        pairs.extend(partners.zip(range));
+                    }
+                },
+                Role::Parts | Role::Pieces(_) if section.flags & abi::SHF_GNU_RETAIN != 0 => {
+                    root_all("the source asks to keep it");
+                }
+                Role::Parts | Role::Pieces(_) | Role::Discarded => {}
+            }
+        }
+        let named = identifiers(script);
+        for symbol in object.symbols.iter().filter(|symbol| symbol.is_global() && named.contains(symbol.name)) {
+            if let Place::Section(section) = symbol.place
+                && let Some(id) = atoms.at(section, symbol.value as i64)
+            {
+                roots.push((id, "the linker script names it"));
+            }
+        }
+        Self { object, atoms, dependents: dependents(atoms.atoms.len(), pairs), roots }
+    }
+
+    /// The atom that a reference of the section `from` goes to, with what `changes` retarget.
+    pub fn target(&self, from: u32, reference: &Reference, changes: &Changes) -> Option<AtomId> {
+        if let Some(symbol) = changes.retargeted.get(&(from, reference.offset)) {
+            return self.atom_of_symbol(*symbol);
+        }
+        self.atoms.target(self.object, reference)
+    }
+
+    /// The atom in which a symbol lies.
+    pub fn atom_of_symbol(&self, symbol: u32) -> Option<AtomId> {
+        let symbol = self.object.symbols.get(symbol as usize)?;
+        match symbol.place {
+            Place::Section(section) => self.atoms.at(section, symbol.value as i64),
+            _ => None,
+        }
+    }
+
+    /// Whether the reference is the key of its entry: it does not keep alive what it speaks of.
+    fn is_key(&self, section: u32, reference: &Reference) -> bool {
+        match self.atoms.roles[section as usize] {
+            Role::Table(Table { rule: Rule::Keyed(at), .. }) => {
+                reference.offset % self.atoms.entry_sizes[section as usize] == *at
+            }
+            _ => false,
+        }
+    }
+
+    /// Walks the graph from its roots.
+    pub fn walk(&self, changes: &Changes) -> Liveness {
+        let mut reasons = vec![Reason::Dead; self.atoms.atoms.len()];
+        let mut waiting = Vec::new();
+        let reach = |reasons: &mut Vec<Reason>, waiting: &mut Vec<AtomId>, id: AtomId, reason: Reason| {
+            if reasons[id as usize] == Reason::Dead {
+                reasons[id as usize] = reason;
+                waiting.push(id);
+            }
+        };
+        for (id, reason) in self.roots.iter().filter(|(id, _)| !changes.dropped.contains(id)) {
+            reach(&mut reasons, &mut waiting, *id, Reason::Root(reason));
+        }
+        for (symbol, reason) in &changes.roots {
+            if let Some(id) = self.atom_of_symbol(*symbol) {
+                reach(&mut reasons, &mut waiting, id, Reason::Root(reason));
+            }
+        }
+        // Breadth first, so that chains are short.
+        let mut next = 0;
+        while next < waiting.len() {
+            let id = waiting[next];
+            next += 1;
+            let section = self.atoms.atoms[id as usize].section;
+            for reference in self.atoms.references_of(id) {
+                if self.is_key(section, reference) {
+                    continue;
+                }
+                if let Some(target) = self.target(section, reference, changes) {
+                    reach(&mut reasons, &mut waiting, target, Reason::UsedBy(id));
+                }
+            }
+            for entry in self.dependents.of(id) {
+                reach(&mut reasons, &mut waiting, *entry, Reason::SpeaksOf(id));
+            }
+        }
+        Liveness { reasons }
+    }
+
+    /// The symbol that names an atom best: one with a size at its start, else any inside.
+    pub fn names(&self) -> Vec<Option<u32>> {
+        let mut names: Vec<Option<u32>> = vec![None; self.atoms.atoms.len()];
+        let rank = |index: u32, id: AtomId| {
+            let symbol = &self.object.symbols[index as usize];
+            let at_start = symbol.value == self.atoms.atoms[id as usize].start;
+            let prefix = symbol.name.starts_with(b"__pfx_");
+            (!prefix, at_start && symbol.size > 0, symbol.size > 0, symbol.is_global())
+        };
+        for (index, symbol) in self.object.symbols.iter().enumerate() {
+            let index = index as u32;
+            if symbol.is_section() || symbol.name.is_empty() || symbol.kind == abi::STT_FILE {
+                continue;
+            }
+            let Some(id) = self.atom_of_symbol(index) else { continue };
+            let best = &mut names[id as usize];
+            if best.is_none_or(|best| rank(best, id) < rank(index, id)) {
+                *best = Some(index);
+            }
+        }
+        names
+    }
+}
+
+fn dependents(count: usize, mut pairs: Vec<(AtomId, AtomId)>) -> Dependents {
+    pairs.sort_unstable();
+    let mut starts = vec![0u32; count + 1];
+    for (key, _) in &pairs {
+        starts[*key as usize + 1] += 1;
+    }
+    for index in 0..count {
+        starts[index + 1] += starts[index];
+    }
+    Dependents { starts, entries: pairs.into_iter().map(|(_, entry)| entry).collect() }
+}
+
+/// The identifiers of a linker script.
+fn identifiers(script: &str) -> HashSet<&[u8]> {
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    script.split(|letter| !is_part(letter)).filter(|word| !word.is_empty()).map(str::as_bytes).collect()
+}

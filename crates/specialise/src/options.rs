@@ -1,0 +1,98 @@
+//! What the caller knows of the kernel and of the device.
+
+use std::collections::BTreeSet;
+
+use crate::pass::quirks::Device;
+
+/// Which passes run. All of them are off in [`Passes::none`]: the object comes out with everything it had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passes {
+    /// Drop what no root reaches. The passes below only free what this one removes.
+    pub unreachable: bool,
+    /// Retarget system calls that are not in the list.
+    pub syscalls: bool,
+    /// Drop boot parameters that the command line does not use.
+    pub parameters: bool,
+    /// Drop quirks of PCI devices that are not in the inventory.
+    pub quirks: bool,
+    /// Drop the registration of PCI drivers none of whose devices are in the inventory.
+    pub drivers: bool,
+    /// Drop the padding before functions, and the list of calls, which only a mitigation uses that the command line cannot
+    /// turn on any more; needs the pass for parameters.
+    pub padding: bool,
+    /// Keep one of equal functions.
+    pub duplicates: bool,
+    /// Move functions that only initialisation calls into memory that is freed.
+    pub initialisation: bool,
+}
+
+impl Passes {
+    /// Nothing is changed.
+    pub fn none() -> Self {
+        Self {
+            unreachable: false,
+            syscalls: false,
+            parameters: false,
+            quirks: false,
+            drivers: false,
+            padding: false,
+            duplicates: false,
+            initialisation: false,
+        }
+    }
+
+    /// All passes whose knowledge is given.
+    pub fn all() -> Self {
+        Self {
+            unreachable: true,
+            syscalls: true,
+            parameters: true,
+            quirks: true,
+            drivers: true,
+            padding: true,
+            duplicates: true,
+            initialisation: true,
+        }
+    }
+}
+
+/// The kernel beside its object, and the device.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Release of the kernel, such as `6.12.48`.
+    pub release: String,
+    /// The linker script, preprocessed (`arch/x86/kernel/vmlinux.lds` of the build).
+    pub script: String,
+    /// Which passes run.
+    pub passes: Passes,
+    /// Entry points (`sys_…`) of the system calls that are used; without it that pass does nothing.
+    pub syscalls: Option<BTreeSet<String>>,
+    /// The kernel's command line; without it no parameter is dropped.
+    pub command_line: Option<String>,
+    /// The PCI devices there are; without it no quirk and no driver is dropped.
+    pub devices: Option<Vec<Device>>,
+    /// Symbols that stay with all they need.
+    pub roots: Vec<String>,
+    /// Whether the kernel loads modules: all that is exported to them stays.
+    pub modules: bool,
+    /// Whether functions are padded for mitigations only: not for control-flow integrity, whose checks read what lies before.
+    pub padding_is_spare: bool,
+    /// Leave dead code in place, filled with instructions that trap, so that an unsound removal shows.
+    pub trap: bool,
+}
+
+/// Words of the command line that ask for the tracking of calls, which writes into the padding.
+const TRACKING: [&str; 2] = ["retbleed=", "indirect_target_selection="];
+
+impl Options {
+    /// Whether padding is dropped: nothing can turn on what writes into it.
+    pub(crate) fn drops_padding(&self) -> bool {
+        let passes = self.passes;
+        let asks = |word: &str| {
+            let word = word.replace('-', "_");
+            TRACKING.iter().any(|option| word.starts_with(option)) && word.contains("stuff")
+        };
+        let fixed = self.command_line.as_ref().is_some_and(|line| !line.split_whitespace().any(asks));
+        passes.unreachable && passes.parameters && passes.padding && self.padding_is_spare && fixed
+    }
+}

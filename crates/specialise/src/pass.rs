@@ -1,0 +1,8 @@
+//! The passes: each makes a few references or entries go away, and the walk of the graph finds what that frees.
+
+pub(crate) mod drivers;
+pub(crate) mod duplicates;
+pub(crate) mod initialisation;
+pub(crate) mod parameters;
+pub(crate) mod quirks;
+pub(crate) mod syscalls;

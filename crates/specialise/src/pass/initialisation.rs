@@ -1,0 +1,140 @@
+//! Functions that only initialisation calls: they move into `.init.text`, whose memory is freed after the start.
+//!
+//! Never what may still run then: a function whose address is taken, one in `.ref.text` (`rest_init` becomes the idle
+//! task), one that does not return, and whatever any of these calls.
+//!
+//! Messages follow: strings that only such functions use, and only as arguments of functions that read them and keep no
+//! address, such as `_printk`.
+
+use std::collections::HashSet;
+
+use crate::arch::Architecture;
+use crate::atom::AtomId;
+use crate::graph::{Changes, Graph, Liveness, Reason};
+use crate::pass::duplicates::incoming;
+use crate::schema::Role;
+
+/// Finds the functions that may move.
+pub(crate) fn find(
+    graph: &Graph<'_, '_>,
+    liveness: &Liveness,
+    changes: &Changes,
+    arch: &dyn Architecture,
+) -> HashSet<AtomId> {
+    let incoming = incoming(graph, liveness, changes);
+    let names = graph.names();
+    let is_initial = |id: AtomId| {
+        let section = graph.atoms.atoms[id as usize].section;
+        graph.object.sections[section as usize].name.starts_with(b".init.text")
+    };
+    let is_candidate = |id: &AtomId| {
+        let atom = &graph.atoms.atoms[*id as usize];
+        let section = &graph.object.sections[atom.section as usize];
+        let class = crate::writer::class(section);
+        let is_cold = names[*id as usize]
+            .is_some_and(|symbol| graph.object.symbols[symbol as usize].name.windows(5).any(|part| part == b".cold"));
+        let bytes = section.data.get(atom.start as usize..atom.end as usize).unwrap_or_default();
+        liveness.is_live(*id)
+            && matches!(graph.atoms.roles[atom.section as usize], Role::Parts)
+            && (class == b".text" || class == b".text.unlikely")
+            && section.is_code()
+            && !incoming[*id as usize].addressed
+            && (is_cold || arch.returns(bytes) || jumps_to_thunk(graph, *id))
+    };
+    let mut moved: HashSet<AtomId> = (0..graph.atoms.atoms.len() as AtomId).filter(is_candidate).collect();
+    // All that stays and refers to a candidate keeps it, over and over: the largest set that nothing outside refers to.
+    loop {
+        let mut kept = HashSet::new();
+        for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id)) {
+            if moved.contains(&id) || is_initial(id) {
+                continue;
+            }
+            let section = graph.atoms.atoms[id as usize].section;
+            let key = match liveness.reasons[id as usize] {
+                Reason::SpeaksOf(key) => Some(key),
+                _ => None,
+            };
+            for reference in graph.atoms.references_of(id) {
+                if let Some(target) = graph.target(section, reference, changes)
+                    && Some(target) != key
+                    && moved.contains(&target)
+                {
+                    kept.insert(target);
+                }
+            }
+        }
+        if kept.is_empty() {
+            return moved;
+        }
+        moved.retain(|id| !kept.contains(id));
+    }
+}
+
+/// Finds the strings that may move when the functions of `moved` do.
+pub(crate) fn messages(
+    graph: &Graph<'_, '_>,
+    liveness: &Liveness,
+    changes: &Changes,
+    arch: &dyn Architecture,
+    readers: &[&str],
+    moved: &HashSet<AtomId>,
+) -> HashSet<AtomId> {
+    let section_of = |id: AtomId| {
+        let section = graph.atoms.atoms[id as usize].section;
+        (section, &graph.object.sections[section as usize])
+    };
+    let is_string = |id: AtomId| {
+        let (index, section) = section_of(id);
+        section.is_strings()
+            && section.name.starts_with(b".rodata")
+            && matches!(graph.atoms.roles[index as usize], Role::Parts)
+    };
+    let mut read_only_here: HashSet<AtomId> = HashSet::new();
+    let mut used_otherwise: HashSet<AtomId> = HashSet::new();
+    for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id)) {
+        let (index, section) = section_of(id);
+        let atom = &graph.atoms.atoms[id as usize];
+        let is_initial = section.is_code() && (moved.contains(&id) || section.name.starts_with(b".init.text"));
+        let read: HashSet<u64> = match is_initial {
+            true => {
+                let calls = arch.arguments(section, atom.start..atom.end).into_iter();
+                calls
+                    .filter(|(_, call)| calls_reader(graph, index, *call, readers))
+                    .map(|(operand, _)| operand)
+                    .collect()
+            }
+            false => HashSet::new(),
+        };
+        for reference in graph.atoms.references_of(id) {
+            let Some(target) = graph.target(index, reference, changes).filter(|target| is_string(*target)) else {
+                continue;
+            };
+            let set = if read.contains(&reference.offset) { &mut read_only_here } else { &mut used_otherwise };
+            set.insert(target);
+        }
+    }
+    for (id, _) in &graph.roots {
+        used_otherwise.insert(*id);
+    }
+    read_only_here.retain(|id| !used_otherwise.contains(id));
+    read_only_here
+}
+
+/// Whether the call with its field at `offset` goes to one of `readers`.
+fn calls_reader(graph: &Graph<'_, '_>, section: u32, offset: u64, readers: &[&str]) -> bool {
+    let references = crate::reference::within(&graph.atoms.references[section as usize], offset..offset + 1);
+    references.iter().any(|reference| match reference.target {
+        crate::reference::Target::Symbol(symbol) => {
+            readers.iter().any(|reader| reader.as_bytes() == graph.object.symbols[symbol as usize].name)
+        }
+        crate::reference::Target::Place { .. } => false,
+    })
+}
+
+/// Whether a function ends in the thunk that stands for a return where that is mitigated.
+fn jumps_to_thunk(graph: &Graph<'_, '_>, id: AtomId) -> bool {
+    graph.atoms.references_of(id).iter().any(|reference| match reference.target {
+        crate::reference::Target::Symbol(symbol) => graph.object.symbols[symbol as usize].name == b"__x86_return_thunk",
+        crate::reference::Target::Place { .. } => false,
+    })
+}

@@ -1,0 +1,97 @@
+//! System calls that the image cannot make: the dispatcher's references to their handlers go to `sys_ni_syscall`.
+//!
+//! The kernel answers ENOSYS then, as it does for numbers that never existed. The handlers die with their references,
+//! unless something else in the kernel uses them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::SpecialiseError;
+use crate::graph::{Changes, Graph};
+use crate::reference::Target;
+use crate::schema::Schema;
+
+/// The kernel's table of system calls: name to the entry point without prefix.
+///
+/// `text` is `arch/x86/entry/syscalls/syscall_64.tbl`: number, ABI, name, entry point.
+pub fn entry_points(text: &str) -> BTreeMap<String, String> {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let entries = lines.filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let _number: u32 = words.next()?.parse().ok()?;
+        let abi = words.next()?;
+        let (name, entry) = (words.next()?, words.next()?);
+        matches!(abi, "common" | "64").then(|| (name.to_string(), entry.to_string()))
+    });
+    entries.collect()
+}
+
+/// Entry points that programs reach without naming them: the kernel itself puts the number of the first into a register, and
+/// returns from signal handlers go through the second.
+const ALWAYS: [&str; 2] = ["sys_restart_syscall", "sys_rt_sigreturn"];
+
+/// What became of the system calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Removed {
+    /// Entry points (`sys_…`) that are gone.
+    pub removed: BTreeSet<String>,
+    /// Entry points that stay.
+    pub kept: BTreeSet<String>,
+}
+
+/// Retargets every handler whose entry point is neither in `kept` nor always needed.
+///
+/// # Errors
+/// The object has no dispatcher or no `sys_ni_syscall`.
+pub(crate) fn retarget(
+    graph: &Graph<'_, '_>,
+    schema: &Schema,
+    kept: &BTreeSet<String>,
+    changes: &mut Changes,
+) -> Result<Removed, SpecialiseError> {
+    let not_found = |what, name: &str| SpecialiseError::NotFound { what, name: name.to_string() };
+    let mut outcome = Removed::default();
+    let symbols = &graph.object.symbols;
+    let mut found = false;
+    for (prefix, fallback) in schema.handlers {
+        let fallback_index = symbols.iter().position(|symbol| symbol.name == fallback.as_bytes());
+        for dispatcher in
+            symbols.iter().filter(|symbol| schema.dispatchers.iter().any(|name| name.as_bytes() == symbol.name))
+        {
+            let crate::object::Place::Section(section) = dispatcher.place else { continue };
+            let Some(id) = graph.atoms.at(section, dispatcher.value as i64) else { continue };
+            for reference in graph.atoms.references_of(id) {
+                let Target::Symbol(symbol) = reference.target else { continue };
+                let name = String::from_utf8_lossy(symbols[symbol as usize].name);
+                let Some(entry) = name.strip_prefix(prefix) else { continue };
+                let entry = format!("sys_{entry}");
+                found = true;
+                if kept.contains(&entry) || ALWAYS.contains(&entry.as_str()) || name == *fallback {
+                    outcome.kept.insert(entry);
+                    continue;
+                }
+                let fallback_index = fallback_index.ok_or_else(|| not_found("function", fallback))?;
+                changes.retargeted.insert((section, reference.offset), fallback_index as u32);
+                outcome.removed.insert(entry);
+            }
+        }
+    }
+    if !found {
+        return Err(not_found("dispatcher of system calls", &schema.dispatchers.join(" or ")));
+    }
+    outcome.kept.remove("sys_ni_syscall");
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_s_table_names_entry_points() {
+        let text = "# comment\n0\tcommon\tread\t\t\tsys_read\n63 common uname sys_newuname\n\
+                    512 x32 rt_sigaction compat_sys_rt_sigaction\n177 64 get_kernel_syms\n";
+        let entries = entry_points(text);
+        assert_eq!(entries.len(), 2);
+        assert_eq!(entries["uname"], "sys_newuname");
+    }
+}

@@ -1,0 +1,451 @@
+//! The reduced object: live atoms in their old order, merged into one section for each class of the linker script.
+//!
+//! About a hundred sections are left of tens of thousands, so no extended numbering is needed. References by name stay
+//! so; references by section are written anew against the section that the target moved to.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::arch::Architecture;
+use crate::atom::{AtomId, Atoms};
+use crate::graph::Changes;
+use crate::object::{Object, Place, Section, Symbol};
+use crate::reference::{Reference, Target};
+use crate::schema::Role;
+use crate::{SpecialiseError, abi};
+
+/// What is to be written.
+pub(crate) struct Plan<'p> {
+    /// Which atoms live.
+    pub is_live: &'p dyn Fn(AtomId) -> bool,
+    /// References that go elsewhere.
+    pub changes: &'p Changes,
+    /// Atoms for which an equal one stands.
+    pub folded: &'p HashMap<AtomId, AtomId>,
+    /// Functions that go into `.init.text`, and strings that go into `.init.rodata`.
+    pub moved: &'p HashSet<AtomId>,
+    /// Whether dead code stays in place, filled with traps, and dead data as it is.
+    pub trap: bool,
+}
+
+/// Names of classes that the linker script places by themselves though they look like a function's section.
+const OWN_CLASSES: [&str; 9] = [
+    ".text.unlikely",
+    ".text.hot",
+    ".text.startup",
+    ".text.exit",
+    ".text.unknown",
+    ".text.fixup",
+    ".data.rel.ro",
+    ".data.once",
+    ".data.unlikely",
+];
+
+/// The section that functions go to which only initialisation calls.
+const INIT_TEXT: &[u8] = b".init.text";
+
+/// Classes we write: each may have relocations beside it, and indices must do without the extended numbering.
+const GROUPS_MAX: usize = (abi::SHN_LORESERVE - 8) / 2;
+
+/// A section of the output.
+struct Group {
+    name: Vec<u8>,
+    kind: u32,
+    flags: u64,
+    entry_size: u64,
+    align: u64,
+    size: u64,
+    data: Vec<u8>,
+    relocations: Vec<[u64; 3]>,
+}
+
+/// Name of the class that a section of the input belongs to.
+pub(crate) fn class(section: &Section<'_>) -> Vec<u8> {
+    let name = section.name;
+    if section.flags & abi::SHF_MERGE != 0 && name.starts_with(b".rodata") {
+        let kind = if section.is_strings() { "str" } else { "cst" };
+        return format!(".rodata.{kind}{}.{}", section.entry_size, section.align).into_bytes();
+    }
+    for own in OWN_CLASSES {
+        if let Some(rest) = name.strip_prefix(own.as_bytes())
+            && (rest.is_empty() || rest.starts_with(b"."))
+        {
+            return own.as_bytes().to_vec();
+        }
+    }
+    for base in [&b".text"[..], b".rodata", b".data", b".bss", b".init.text", b".init.data", b".init.rodata"] {
+        let of_symbol = |rest: &[u8]| {
+            rest.strip_prefix(b".")
+                .is_some_and(|rest| rest.first().is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_'))
+        };
+        if name.strip_prefix(base).is_some_and(of_symbol) {
+            return base.to_vec();
+        }
+    }
+    name.to_vec()
+}
+
+/// Writes the object.
+///
+/// # Errors
+/// A live reference goes to something that is not written.
+pub(crate) fn write(
+    object: &Object<'_>,
+    atoms: &Atoms,
+    arch: &dyn Architecture,
+    plan: &Plan<'_>,
+) -> Result<Vec<u8>, SpecialiseError> {
+    let mut writer = Writer::new(object, atoms, arch, plan);
+    writer.lay_out();
+    let groups = writer.groups.len();
+    if groups > GROUPS_MAX {
+        return Err(SpecialiseError::TooLarge {
+            what: "classes of sections",
+            found: groups as u64,
+            limit: GROUPS_MAX as u64,
+        });
+    }
+    writer.number_symbols();
+    writer.relocate()?;
+    Ok(writer.finish())
+}
+
+struct Writer<'w, 'a> {
+    object: &'w Object<'a>,
+    atoms: &'w Atoms,
+    arch: &'w dyn Architecture,
+    plan: &'w Plan<'w>,
+    groups: Vec<Group>,
+    /// Group and offset of each atom that is written.
+    places: Vec<Option<(u32, u64)>>,
+    /// The same for sections without bytes.
+    empty: HashMap<u32, (u32, u64)>,
+    /// New index of each symbol.
+    symbols: Vec<Option<u32>>,
+    table: Vec<u8>,
+    names: Vec<u8>,
+    locals: u32,
+}
+
+impl<'w, 'a> Writer<'w, 'a> {
+    fn new(object: &'w Object<'a>, atoms: &'w Atoms, arch: &'w dyn Architecture, plan: &'w Plan<'w>) -> Self {
+        Self {
+            object,
+            atoms,
+            arch,
+            plan,
+            groups: Vec::new(),
+            places: vec![None; atoms.atoms.len()],
+            empty: HashMap::new(),
+            symbols: vec![None; object.symbols.len()],
+            table: vec![0; 24],
+            names: vec![0],
+            locals: 1,
+        }
+    }
+
+    /// Gives every atom that is written its place, and copies it there.
+    fn lay_out(&mut self) {
+        let mut known: HashMap<(Vec<u8>, u32, u64, u64), u32> = HashMap::new();
+        for (index, section) in self.object.sections.iter().enumerate() {
+            if matches!(self.atoms.roles[index], Role::Discarded) {
+                continue;
+            }
+            let flags = section.flags
+                & (abi::SHF_WRITE | abi::SHF_ALLOC | abi::SHF_EXECINSTR | abi::SHF_MERGE | abi::SHF_STRINGS);
+            let own = (class(section), section.kind, flags, section.entry_size);
+            let range = self.atoms.of_section[index].clone();
+            if range.is_empty() {
+                let group = self.group(&mut known, &own);
+                self.empty.insert(index as u32, (group, self.groups[group as usize].size));
+            }
+            let is_part = matches!(self.atoms.roles[index], Role::Parts);
+            for id in range {
+                let live = (self.plan.is_live)(id) && !self.plan.folded.contains_key(&id);
+                let trapped = self.plan.trap && is_part && !live;
+                if !live && !trapped {
+                    continue;
+                }
+                let group = if self.plan.moved.contains(&id) {
+                    let name = if section.is_code() { INIT_TEXT.to_vec() } else { [b".init", &own.0[..]].concat() };
+                    self.group(&mut known, &(name, section.kind, flags, section.entry_size))
+                } else {
+                    self.group(&mut known, &own)
+                };
+                self.place(id, group, section, trapped && section.is_code());
+            }
+        }
+    }
+
+    fn group(&mut self, known: &mut HashMap<(Vec<u8>, u32, u64, u64), u32>, key: &(Vec<u8>, u32, u64, u64)) -> u32 {
+        if let Some(group) = known.get(key) {
+            return *group;
+        }
+        let (name, kind, flags, entry_size) = key.clone();
+        let index = self.groups.len() as u32;
+        let (data, relocations) = (Vec::new(), Vec::new());
+        self.groups.push(Group { name, kind, flags, entry_size, align: 1, size: 0, data, relocations });
+        known.insert(key.clone(), index);
+        index
+    }
+
+    fn place(&mut self, id: AtomId, index: u32, section: &Section<'_>, trapped: bool) {
+        let atom = &self.atoms.atoms[id as usize];
+        let group = &mut self.groups[index as usize];
+        let at = group.size.next_multiple_of(atom.align);
+        group.align = group.align.max(section.align);
+        group.size = at + (atom.end - atom.start);
+        self.places[id as usize] = Some((index, at));
+        let Some(bytes) = section.data.get(atom.start as usize..atom.end as usize) else { return };
+        let filler = if group.flags & abi::SHF_EXECINSTR != 0 { self.arch.filler() } else { 0 };
+        group.data.resize(at as usize, filler);
+        group.data.extend_from_slice(bytes);
+        if trapped {
+            self.arch.fill_trap(&mut group.data[at as usize..]);
+        }
+    }
+
+    /// Writes the symbols that are left: those of sections, local ones, global ones.
+    fn number_symbols(&mut self) {
+        for group in 0..self.groups.len() {
+            self.push_symbol(0, abi::STT_SECTION, 0, group as u16 + 1, 0, 0);
+        }
+        let used = self.used_undefined();
+        for global in [false, true] {
+            for index in 0..self.object.symbols.len() {
+                let symbol = &self.object.symbols[index];
+                let named = !symbol.is_section() && symbol.kind != abi::STT_FILE && index > 0;
+                if named && symbol.is_global() == global {
+                    self.copy_symbol(index, symbol, &used);
+                }
+            }
+            if !global {
+                self.locals = (self.table.len() / 24) as u32;
+            }
+        }
+    }
+
+    fn copy_symbol(&mut self, index: usize, symbol: &Symbol<'_>, used: &HashSet<u32>) {
+        let (section, value) = match symbol.place {
+            Place::Undefined if used.contains(&(index as u32)) => (abi::SHN_UNDEF, symbol.value),
+            Place::Undefined => return,
+            Place::Absolute => (abi::SHN_ABS, symbol.value),
+            Place::Common => (abi::SHN_COMMON, symbol.value),
+            Place::Section(section) => match self.position(section, symbol.value as i64) {
+                Some((group, value)) => (group as u16 + 1, value as u64),
+                None => return,
+            },
+        };
+        let name = self.names.len() as u32;
+        self.names.extend_from_slice(symbol.name);
+        self.names.push(0);
+        self.symbols[index] = Some((self.table.len() / 24) as u32);
+        self.push_symbol(name, symbol.binding << 4 | symbol.kind, symbol.other, section, value, symbol.size);
+    }
+
+    fn push_symbol(&mut self, name: u32, info: u8, other: u8, section: u16, value: u64, size: u64) {
+        self.table.extend_from_slice(&name.to_le_bytes());
+        self.table.extend_from_slice(&[info, other]);
+        self.table.extend_from_slice(&section.to_le_bytes());
+        self.table.extend_from_slice(&value.to_le_bytes());
+        self.table.extend_from_slice(&size.to_le_bytes());
+    }
+
+    /// Symbols that the object does not define and that something written refers to.
+    fn used_undefined(&self) -> HashSet<u32> {
+        let placed = (0..self.places.len() as AtomId).filter(|id| self.places[*id as usize].is_some());
+        let references = placed.flat_map(|id| self.atoms.references_of(id));
+        let symbols = references.filter_map(|reference| match reference.target {
+            Target::Symbol(symbol) => Some(symbol),
+            Target::Place { .. } => None,
+        });
+        symbols.filter(|symbol| self.object.symbols[*symbol as usize].place == Place::Undefined).collect()
+    }
+
+    /// Where a place of the input is written; `None` if it is not. Folded atoms have no place of their own.
+    fn position(&self, section: u32, offset: i64) -> Option<(u32, i64)> {
+        let Some(id) = self.atoms.at(section, offset) else {
+            return self.empty.get(&section).map(|(group, at)| (*group, *at as i64));
+        };
+        self.position_in(id, section, offset)
+    }
+
+    fn position_in(&self, id: AtomId, section: u32, offset: i64) -> Option<(u32, i64)> {
+        let (group, at) = self.places[id as usize]?;
+        let atom = &self.atoms.atoms[id as usize];
+        let mut inside = offset - atom.start as i64;
+        // Behind the end of a string lies the empty string, of which there is one in every end.
+        if self.object.sections[section as usize].is_strings() && inside >= (atom.end - atom.start) as i64 {
+            let width = self.object.sections[section as usize].entry_size.max(1);
+            inside = (atom.end - atom.start).saturating_sub(width) as i64;
+        }
+        Some((group, at as i64 + inside))
+    }
+
+    fn relocate(&mut self) -> Result<(), SpecialiseError> {
+        let mut references = Vec::new();
+        for id in 0..self.places.len() as AtomId {
+            let Some((group, at)) = self.places[id as usize] else { continue };
+            let atom = &self.atoms.atoms[id as usize];
+            let section = atom.section;
+            let is_trap = self.plan.trap
+                && self.object.sections[section as usize].is_code()
+                && (!(self.plan.is_live)(id) || self.plan.folded.contains_key(&id));
+            if is_trap {
+                continue;
+            }
+            for reference in self.atoms.references_of(id) {
+                if reference.implied && self.atoms.target(self.object, reference) == Some(id) {
+                    continue;
+                }
+                let (symbol, addend) = self.resolve(id, reference)?;
+                let offset = at + (reference.offset - atom.start);
+                let info = u64::from(symbol) << 32 | u64::from(reference.kind);
+                references.push([offset, info, addend as u64]);
+            }
+            self.groups[group as usize].relocations.append(&mut references);
+        }
+        Ok(())
+    }
+
+    /// New symbol and addend of a reference of the atom `from`.
+    fn resolve(&self, from: AtomId, reference: &Reference) -> Result<(u32, i64), SpecialiseError> {
+        let section = self.atoms.atoms[from as usize].section;
+        let missing = || SpecialiseError::Damaged {
+            what: "reference",
+            section: self.object.sections[section as usize].shown(),
+            reason: format!("offset {:#x}: it goes to what is thrown away", reference.offset),
+        };
+        let target = match self.plan.changes.retargeted.get(&(section, reference.offset)) {
+            Some(symbol) => Target::Symbol(*symbol),
+            None => reference.target,
+        };
+        let (place, offset) = match target {
+            Target::Symbol(symbol) => {
+                let definition = &self.object.symbols[symbol as usize];
+                let is_folded = |section| {
+                    let id = self.atoms.at(section, definition.value as i64);
+                    id.is_some_and(|id| self.plan.folded.contains_key(&id))
+                };
+                match (self.symbols[symbol as usize], definition.place) {
+                    (_, Place::Section(place)) if is_folded(place) => (place, definition.value as i64),
+                    (Some(new), _) => return Ok((new, reference.addend)),
+                    (None, Place::Section(place)) => (place, definition.value as i64),
+                    (None, _) => return Err(missing()),
+                }
+            }
+            Target::Place { section, offset } => (section, offset),
+        };
+        let id = self.atoms.at(place, offset);
+        let found = match id.and_then(|id| self.plan.folded.get(&id).map(|equal| (id, *equal))) {
+            Some((folded, equal)) => {
+                let inside = offset - self.atoms.atoms[folded as usize].start as i64;
+                let equal_atom = &self.atoms.atoms[equal as usize];
+                self.position_in(equal, equal_atom.section, equal_atom.start as i64 + inside)
+            }
+            None => self.position(place, offset),
+        };
+        let (group, at) = found.ok_or_else(missing)?;
+        Ok((group + 1, at.wrapping_add(reference.addend)))
+    }
+
+    /// Puts the file together.
+    fn finish(self) -> Vec<u8> {
+        let mut file = File::new(self.object.machine);
+        let relocated = self.groups.iter().filter(|group| !group.relocations.is_empty()).count();
+        let symbols = 1 + self.groups.len() + relocated;
+        for group in &self.groups {
+            let flags = group.flags;
+            let size = if group.kind == abi::SHT_NOBITS { group.size } else { group.data.len() as u64 };
+            let header =
+                Header { kind: group.kind, flags, size, link: 0, info: 0, align: group.align, entry: group.entry_size };
+            file.section(&group.name, header, &group.data);
+        }
+        for (index, group) in self.groups.iter().enumerate().filter(|(_, group)| !group.relocations.is_empty()) {
+            let bytes: Vec<u8> = group.relocations.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
+            let (flags, size) = (abi::SHF_INFO_LINK, bytes.len() as u64);
+            let (link, info) = (symbols as u32, index as u32 + 1);
+            let header = Header { kind: abi::SHT_RELA, flags, size, link, info, align: 8, entry: 24 };
+            file.section(&[b".rela", &group.name[..]].concat(), header, &bytes);
+        }
+        let (link, info, size) = (symbols as u32 + 1, self.locals, self.table.len() as u64);
+        let header = Header { kind: abi::SHT_SYMTAB, flags: 0, size, link, info, align: 8, entry: 24 };
+        file.section(b".symtab", header, &self.table);
+        let size = self.names.len() as u64;
+        let header = Header { kind: abi::SHT_STRTAB, flags: 0, size, link: 0, info: 0, align: 1, entry: 0 };
+        file.section(b".strtab", header, &self.names);
+        file.finish()
+    }
+}
+
+/// Fields of a section header.
+struct Header {
+    kind: u32,
+    flags: u64,
+    size: u64,
+    link: u32,
+    info: u32,
+    align: u64,
+    entry: u64,
+}
+
+/// A relocatable file in the making.
+struct File {
+    bytes: Vec<u8>,
+    headers: Vec<u8>,
+    names: Vec<u8>,
+}
+
+const FILE_HEADER_BYTES: u16 = 64;
+const SECTION_HEADER_BYTES: u16 = 64;
+
+impl File {
+    fn new(machine: u16) -> Self {
+        let mut bytes = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend_from_slice(&1u16.to_le_bytes());
+        bytes.extend_from_slice(&machine.to_le_bytes());
+        bytes.extend_from_slice(&1u32.to_le_bytes());
+        bytes.resize(usize::from(FILE_HEADER_BYTES), 0);
+        Self { bytes, headers: vec![0; usize::from(SECTION_HEADER_BYTES)], names: vec![0] }
+    }
+
+    fn section(&mut self, name: &[u8], header: Header, contents: &[u8]) {
+        let start = (self.bytes.len() as u64).next_multiple_of(header.align.clamp(1, 4096));
+        self.bytes.resize(start as usize, 0);
+        self.bytes.extend_from_slice(contents);
+        let name_at = self.names.len() as u32;
+        self.names.extend_from_slice(name);
+        self.names.push(0);
+        self.headers.extend_from_slice(&name_at.to_le_bytes());
+        self.headers.extend_from_slice(&header.kind.to_le_bytes());
+        for word in [header.flags, 0, start, header.size] {
+            self.headers.extend_from_slice(&word.to_le_bytes());
+        }
+        self.headers.extend_from_slice(&header.link.to_le_bytes());
+        self.headers.extend_from_slice(&header.info.to_le_bytes());
+        self.headers.extend_from_slice(&header.align.to_le_bytes());
+        self.headers.extend_from_slice(&header.entry.to_le_bytes());
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        let own = b".shstrtab";
+        let mut names = std::mem::take(&mut self.names);
+        let size = (names.len() + own.len() + 1) as u64;
+        let at = names.len();
+        names.extend_from_slice(own);
+        names.push(0);
+        self.names = names.clone();
+        let header = Header { kind: abi::SHT_STRTAB, flags: 0, size, link: 0, info: 0, align: 1, entry: 0 };
+        let headers = self.headers.len();
+        self.section(own, header, &names);
+        self.headers[headers..headers + 4].copy_from_slice(&(at as u32).to_le_bytes());
+        let start = self.bytes.len().next_multiple_of(8);
+        self.bytes.resize(start, 0);
+        let count = (self.headers.len() / usize::from(SECTION_HEADER_BYTES)) as u16;
+        self.bytes.extend_from_slice(&self.headers);
+        self.bytes[40..48].copy_from_slice(&(start as u64).to_le_bytes());
+        for (offset, value) in [(52, FILE_HEADER_BYTES), (58, SECTION_HEADER_BYTES), (60, count), (62, count - 1)] {
+            self.bytes[offset..offset + 2].copy_from_slice(&value.to_le_bytes());
+        }
+        self.bytes
+    }
+}
