@@ -5,10 +5,10 @@
 //! that arrives is logged, and tests wait for the log, never for time.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use units::{PageId, StreamId, Token};
@@ -55,16 +55,11 @@ struct State {
     ended: usize,
 }
 
-/// An address of the loopback network that no other server of this process has: while one is away, nobody else gets its port.
-fn own_address() -> Ipv4Addr {
-    static LAST: AtomicU32 = AtomicU32::new(1);
-    Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST) + LAST.fetch_add(1, Ordering::Relaxed))
-}
-
 pub(crate) struct FakeServer {
     inner: Arc<Inner>,
     address: SocketAddr,
-    listener: Option<TcpListener>,
+    /// Owns the listening socket.
+    accepting: Option<JoinHandle<()>>,
 }
 
 impl FakeServer {
@@ -76,18 +71,17 @@ impl FakeServer {
             policy: Mutex::default(),
             clock: Clock::start(),
         };
-        let listener = TcpListener::bind((own_address(), 0)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let mut server = FakeServer { inner: Arc::new(inner), address, listener: None };
+        let mut server = FakeServer { inner: Arc::new(inner), address, accepting: None };
         server.accept(listener);
         server
     }
 
     fn accept(&mut self, listener: TcpListener) {
         self.inner.lock().closed = false;
-        self.listener = Some(listener.try_clone().unwrap());
         let inner = Arc::clone(&self.inner);
-        std::thread::spawn(move || {
+        self.accepting = Some(std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
                 if inner.lock().closed {
                     return;
@@ -95,7 +89,7 @@ impl FakeServer {
                 stream.set_nodelay(true).unwrap();
                 Inner::serve(&inner, stream);
             }
-        });
+        }));
     }
 
     pub fn url(&self, image: &str) -> String {
@@ -192,22 +186,17 @@ impl FakeServer {
     /// Goes away: no connections, nobody listens.
     pub fn kill(&mut self) {
         self.inner.lock().closed = true;
-        if self.listener.take().is_some() {
-            // Wakes the accepting thread, which then drops its listener.
+        if let Some(accepting) = self.accepting.take() {
+            // Wakes the thread. Once it is over the socket is closed, and nobody gets as far as its backlog.
             let _ = TcpStream::connect(self.address);
+            accepting.join().unwrap();
         }
         self.cut();
     }
 
     /// Comes back at the same address.
     pub fn restart(&mut self) {
-        // The port is free as soon as the old listener is dropped by its thread.
-        let listener = loop {
-            match TcpListener::bind(self.address) {
-                Ok(listener) => break listener,
-                Err(_) => std::thread::yield_now(),
-            }
-        };
+        let listener = TcpListener::bind(self.address).unwrap();
         self.accept(listener);
     }
 
