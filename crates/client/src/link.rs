@@ -5,7 +5,8 @@
 //! large enough to tell: all bytes that arrived between request and reply, divided by the time beyond the round trip if
 //! nothing else was under way, else by the whole time, in which bytes came all along.
 //! The best of the last few samples counts: a busy server or device makes a sample too low, but nothing makes a thin
-//! link fast.
+//! link fast. Opening an image tells at once of a link so thin that its answers took long; small replies tell how fast a link
+//! is at least.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,6 +21,13 @@ const RATE_SAMPLES: usize = 8;
 
 /// Samples before the rate is believed.
 const RATE_SAMPLES_MIN: usize = 3;
+
+/// Shorter times are not told apart.
+const TIME_MIN: Duration = Duration::from_micros(20);
+
+/// What opening an image takes beyond round trips on a link that is thin beyond doubt, in round trips and in time.
+const THIN_ROUND_TRIPS: u32 = 2;
+const THIN_TIME: Duration = Duration::from_millis(100);
 
 /// Before anything was measured: a link that is neither thin nor fast.
 const ROUND_TRIP_START: Duration = Duration::from_millis(20);
@@ -56,9 +64,40 @@ pub(crate) struct LinkEstimate {
     round_trip: Option<Duration>,
     /// The last samples, oldest first, in bytes a second.
     rates: VecDeque<f64>,
+    /// Opening the image took long: its sample is believed alone.
+    thin: bool,
+}
+
+/// What opening an image showed of the link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FirstAnswers {
+    /// From a request to its small answer.
+    pub round_trip: Duration,
+    /// From a request for metadata to the last of them.
+    pub elapsed: Duration,
+    /// Bytes that came in that time.
+    pub received_bytes: u64,
 }
 
 impl LinkEstimate {
+    /// An image was opened. Its metadata is small, so that only a thin link shows.
+    pub fn opened(&mut self, answers: FirstAnswers) {
+        let FirstAnswers { round_trip, elapsed, received_bytes } = answers;
+        self.round_trip = Some(self.round_trip.map_or(round_trip, |shortest| shortest.min(round_trip)));
+        let beyond = elapsed.saturating_sub(round_trip);
+        if beyond >= THIN_TIME.max(round_trip * THIN_ROUND_TRIPS) {
+            self.thin = true;
+            self.note(received_bytes, beyond);
+        }
+    }
+
+    fn note(&mut self, bytes: u64, time: Duration) {
+        if self.rates.len() == RATE_SAMPLES {
+            self.rates.pop_front();
+        }
+        self.rates.push_back(bytes as f64 / time.max(TIME_MIN).as_secs_f64());
+    }
+
     /// A reply came: `received_bytes` arrived on its connection since the request was sent at `sent`. `pipelined`: other
     /// replies were under way at that time.
     pub fn sample(&mut self, sent: Moment, now: Moment, received_bytes: u64, pipelined: bool) {
@@ -66,20 +105,22 @@ impl LinkEstimate {
         let round_trip = self.round_trip.map_or(elapsed, |shortest| shortest.min(elapsed));
         self.round_trip = Some(round_trip);
         if received_bytes < RATE_SAMPLE_BYTES_MIN {
+            // Waiting included, the link is as fast as this at least.
+            let least = received_bytes as f64 / elapsed.max(TIME_MIN).as_secs_f64();
+            if self.rate().is_some_and(|rate| rate < least) {
+                self.note(received_bytes, elapsed);
+            }
             return;
         }
         // A reply as quick as the quickest tells only that the link is fast: count a tenth of the round trip.
         let beyond = if pipelined { elapsed } else { elapsed - round_trip };
-        let transfer = beyond.max(round_trip / 10).max(Duration::from_micros(20));
-        if self.rates.len() == RATE_SAMPLES {
-            self.rates.pop_front();
-        }
-        self.rates.push_back(received_bytes as f64 / transfer.as_secs_f64());
+        let transfer = beyond.max(round_trip / 10);
+        self.note(received_bytes, transfer);
     }
 
     /// The rate, once it was measured.
     fn rate(&self) -> Option<f64> {
-        let known = self.rates.len() >= RATE_SAMPLES_MIN;
+        let known = self.thin || self.rates.len() >= RATE_SAMPLES_MIN;
         self.rates.iter().copied().reduce(f64::max).filter(|_| known)
     }
 
@@ -164,6 +205,33 @@ mod tests {
         assert!(link.block_is_worth_it(30_000));
         link.sample(Moment(0), Moment(500_000), 30_000, false);
         assert!(!link.block_is_worth_it(30_000), "but a link that stays slow is one");
+    }
+
+    #[test]
+    fn opening_an_image_tells_of_a_thin_link_and_of_no_other() {
+        let opened = |round_trip, elapsed, received_bytes| {
+            let mut link = LinkEstimate::default();
+            let time = Duration::from_millis;
+            link.opened(FirstAnswers { round_trip: time(round_trip), elapsed: time(elapsed), received_bytes });
+            link
+        };
+        assert!(!opened(40, 640, 9600).block_is_worth_it(30_000), "128 kbit/s");
+        assert!(opened(40, 60, 9600).block_is_worth_it(30_000));
+        assert!(opened(1, 90, 9600).block_is_worth_it(30_000), "a server may take a moment");
+        assert!(opened(200, 500, 9600).block_is_worth_it(30_000), "not clear beside such round trips");
+        assert!(opened(40, 640, 96_000).block_is_worth_it(20_000), "much metadata takes its time");
+    }
+
+    #[test]
+    fn small_replies_that_come_fast_clear_a_link_of_the_suspicion() {
+        let mut link = LinkEstimate::default();
+        let (round_trip, elapsed) = (Duration::from_millis(1), Duration::from_secs(1));
+        link.opened(FirstAnswers { round_trip, elapsed, received_bytes: 9600 });
+        assert!(!link.block_is_worth_it(30_000));
+        link.sample(Moment(0), Moment(200_000), 2500, false);
+        assert!(!link.block_is_worth_it(30_000), "still slow");
+        link.sample(Moment(0), Moment(1_000), 2500, false);
+        assert!(link.block_is_worth_it(30_000));
     }
 
     /// Replies to requests of which `depth` blocks' worth are always under way.

@@ -22,6 +22,7 @@ use crate::connection::Connection;
 use crate::error::ClientError;
 use crate::hashes::HashFetch;
 use crate::lane::{Lane, answer_time, wire_config};
+use crate::link::FirstAnswers;
 use crate::session::{LaneHandle, Session, random_number, spawn};
 use crate::target::{ImageName, Remote};
 use crate::transport::Dialer;
@@ -76,8 +77,13 @@ pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, Clie
     let device = config.device.map_or_else(random_number, Ok)?;
     let dialer = Dialer::new(&remote.server, &config.trust)?;
     let mut connection = Connection::connect(&dialer, wire_config(&config, device), clock, config.open_deadline)?;
+    let began = clock.now();
     let opened = open_image(&mut connection, remote, &config, clock)?;
+    let round_trip = clock.now().since(began);
+    let (began, before) = (clock.now(), connection.machine.traffic().bytes_received);
     let (metadata, mut hashes) = fetch(&mut connection, &opened, remote, &config, clock)?;
+    let received_bytes = connection.machine.traffic().bytes_received - before;
+    let answers = FirstAnswers { round_trip, elapsed: clock.now().since(began), received_bytes };
     let metadata = Arc::new(metadata);
     let mut handles = Vec::new();
     let mut threads = Vec::new();
@@ -93,6 +99,7 @@ pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, Clie
     let traffic = connection.machine.traffic();
     shared.run(|schedule, now| {
         schedule.lane_traffic(0, traffic.bytes_received, traffic.bytes_sent);
+        schedule.opened(answers);
         schedule.lane_up(now, 0, false);
     });
     let mut ready = Some((connection, opened.image));

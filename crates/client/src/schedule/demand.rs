@@ -5,6 +5,7 @@ use crate::block_cache::{BlockBytes, StoredBlock};
 use crate::command::{AskKey, Command, LaneIndex, StreamKey, Wanted};
 use crate::config::Granularity;
 use crate::error::ReadError;
+use crate::link::FirstAnswers;
 use crate::place::Place;
 use std::time::Duration;
 use units::{BlockId, Moment, PageId, Token};
@@ -398,6 +399,11 @@ impl Schedule {
     #[cfg(test)]
     pub fn link_sample(&mut self, elapsed: Duration, bytes: u64) {
         self.link.sample(Moment(0), Moment(0).after(elapsed), bytes, false);
+    }
+
+    /// What opening the image showed of the link.
+    pub fn opened(&mut self, answers: FirstAnswers) {
+        self.link.opened(answers);
     }
 
     /// A lane received bytes and sent some; for the counters and the estimate.
