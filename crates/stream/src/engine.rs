@@ -159,6 +159,9 @@ pub(crate) struct Engine {
     /// Writes that wait for room, in order.
     crowded: VecDeque<u64>,
     touches: Vec<(u64, units::Token, u32)>,
+    /// Pushed bytes to give back with the next touches.
+    credits: Vec<(StreamId, u32)>,
+    /// When touches and credits leave at last.
     touches_due: Option<Moment>,
     memory: Memory,
     shelf: Shelf,
@@ -202,6 +205,7 @@ impl Engine {
             wants: BTreeMap::new(),
             crowded: VecDeque::new(),
             touches: Vec::new(),
+            credits: Vec::new(),
             touches_due: None,
             memory: Memory::new(options.memory_bytes),
             shelf: Shelf::default(),
@@ -287,8 +291,8 @@ impl Engine {
     pub fn pushed(&mut self, time: Time, piece: PushPiece, credit: u32) {
         self.time = time;
         self.link.received += u64::from(credit);
-        // At once and whatever it is: the server's window is the link's business, not that of our memory.
-        self.send(Errand::Credit { stream: piece.stream, bytes: credit });
+        // Whatever it is: the server's window is the link's business, not that of our memory.
+        self.note_credit(piece.stream, credit);
         self.take_piece(piece);
         self.pump();
     }

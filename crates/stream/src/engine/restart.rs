@@ -124,6 +124,7 @@ impl Engine {
         self.asks.clear();
         self.by_number.clear();
         self.touches.clear();
+        self.credits.clear();
         self.touches_due = None;
         for file in self.files.values_mut() {
             (file.number, file.opening) = (None, false);

@@ -1,14 +1,19 @@
-//! What the server is told of blocks besides requests: touches, in their order, since it pushes by them; hints; shares of the link.
+//! What the server is told of blocks besides requests: touches, in their order, since it pushes by them; credit for pieces; hints; shares
+//! of the link. On a thin link each packet costs an acknowledgement on the way that is full: what belongs together leaves together.
 
 use client::carry::Errand;
-use units::{InodeId, PageId, Token};
+use units::{InodeId, PageId, StreamId, Token};
 
+use super::file::Block;
 use super::{Engine, TOUCH_TIME};
 use crate::Share;
 use crate::call::Handle;
 
 /// Touches that wait at most; then they are sent.
 const TOUCHES_MAX: usize = 512;
+
+/// Credit that waits at most; then it is given, so that it never holds a fast link up.
+const CREDIT_BYTES_MAX: u64 = 16 << 10;
 
 /// Blocks of one hint.
 const HINT_BLOCKS_MAX: usize = wire::format::HINT_PAGES_MAX;
@@ -34,7 +39,9 @@ impl Engine {
                 self.touches.push((key, token, *index));
                 file.touched = Some((token, *index));
             }
-            at_once |= fresh;
+            // Of blocks that came together the last one is told at once, with all before it.
+            let more = index.checked_add(1).and_then(|next| file.blocks.get(&next));
+            at_once |= *fresh && !matches!(more, Some(Block::Memory { fresh: true, .. }));
         }
         if let Some(first) = first {
             // In order: what was touched before the request must be told before.
@@ -65,8 +72,23 @@ impl Engine {
         }
     }
 
+    /// Notes that a piece was taken: its bytes are given back with the touches that most often follow.
+    pub(super) fn note_credit(&mut self, stream: StreamId, bytes: u32) {
+        self.credits.push((stream, bytes));
+        let waiting: u64 = self.credits.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
+        if waiting >= CREDIT_BYTES_MAX {
+            self.send_touches();
+        } else if self.touches_due.is_none() {
+            self.touches_due = Some(self.time.now.after(TOUCH_TIME));
+        }
+    }
+
+    /// Sends touches and credit that wait.
     pub(super) fn send_touches(&mut self) {
         self.touches_due = None;
+        for (stream, bytes) in std::mem::take(&mut self.credits) {
+            self.send(Errand::Credit { stream, bytes });
+        }
         let touches = std::mem::take(&mut self.touches);
         let Some(volume) = self.link.volume else { return };
         let numbered = touches.into_iter().filter_map(|(key, token, index)| {
