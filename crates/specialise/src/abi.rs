@@ -1,5 +1,7 @@
 //! Numbers of the ELF specification as plain integers, as the writer puts them down.
 
+/// Contents.
+pub const SHT_PROGBITS: u32 = 1;
 /// The symbol table.
 pub const SHT_SYMTAB: u32 = 2;
 /// Strings of names.

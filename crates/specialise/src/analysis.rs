@@ -6,7 +6,8 @@ use crate::arch::{self, Architecture};
 use crate::atom::{self, AtomId, Atoms, Padding};
 use crate::graph::{Changes, Graph, Liveness, Reason};
 use crate::object::{Object, Place};
-use crate::pass::{drivers, duplicates, initialisation, parameters, quirks, syscalls};
+use crate::pass::blocks::{self, Edit};
+use crate::pass::{constants, drivers, duplicates, initialisation, parameters, quirks, syscalls, variables};
 use crate::report::{PassReport, Removal, Report, Sizes};
 use crate::schema::{Role, Schema};
 use crate::writer::{self, Plan};
@@ -45,6 +46,8 @@ pub fn specialise(bytes: &[u8], options: &Options) -> Result<Outcome, Specialise
             is_live: &is_live,
             changes: &analysis.changes,
             folded: &analysis.folded,
+            edits: &analysis.edits,
+            initial: &analysis.initial,
             moved: &analysis.moved,
             trap: options.trap,
         },
@@ -128,6 +131,10 @@ struct Analysis {
     /// `None` if nothing is to be removed.
     liveness: Option<Liveness>,
     folded: HashMap<AtomId, AtomId>,
+    /// Functions whose bytes change.
+    edits: HashMap<AtomId, Edit>,
+    /// Variables that begin with another number.
+    initial: HashMap<AtomId, u64>,
     /// Entries of side tables that spoke of folded functions.
     orphaned: HashSet<AtomId>,
     moved: HashSet<AtomId>,
@@ -138,6 +145,7 @@ struct Analysis {
     parameters: Vec<String>,
     quirks: usize,
     drivers: Vec<String>,
+    branches: usize,
     warnings: Vec<String>,
 }
 
@@ -154,6 +162,9 @@ impl Analysis {
             changes: Changes::default(),
             liveness: None,
             folded: HashMap::new(),
+            edits: HashMap::new(),
+            initial: HashMap::new(),
+            branches: 0,
             orphaned: HashSet::new(),
             moved: HashSet::new(),
             removed_by: vec![KEPT; input.atoms.atoms.len()],
@@ -186,13 +197,15 @@ impl Analysis {
             this.drivers = drivers::drop_absent(graph, devices, &mut this.changes);
         }
         this.walk(graph, "drivers", devices.is_some());
+        this.decide(input, graph, options)?;
         this.drop_padding(input, graph, options);
         let number = this.passes.len() as u8;
         this.passes.push(("duplicates", passes.unreachable && passes.duplicates));
         this.passes.push(("initialisation", passes.unreachable && passes.initialisation));
         if let Some(liveness) = &this.liveness {
             if passes.duplicates {
-                this.folded = duplicates::find(graph, liveness, &this.changes, input.arch);
+                this.folded =
+                    duplicates::find(graph, liveness, &this.changes, input.arch, &|id| this.edits.contains_key(&id));
                 for id in this.folded.keys() {
                     this.removed_by[*id as usize] = number;
                     orphan(graph, *id, &mut this.orphaned);
@@ -247,12 +260,41 @@ impl Analysis {
             return;
         }
         let liveness = graph.walk(&self.changes);
+        self.take(liveness, number);
+    }
+
+    /// What died since the walk before is this pass's.
+    fn take(&mut self, liveness: Liveness, number: u8) {
         for (id, removed_by) in self.removed_by.iter_mut().enumerate() {
             if *removed_by == KEPT && !liveness.is_live(id as AtomId) {
                 *removed_by = number;
             }
         }
         self.liveness = Some(liveness);
+    }
+
+    /// Decides branches, and takes out of functions what is never executed then.
+    fn decide(&mut self, input: &Input<'_>, graph: &Graph<'_, '_>, options: &Options) -> Result<(), SpecialiseError> {
+        let passes = options.passes;
+        let on = passes.unreachable && passes.constants;
+        let number = self.passes.len() as u8;
+        self.passes.push(("constants", on));
+        self.passes.push(("blocks", on && passes.blocks && !options.trap));
+        let Some(liveness) = self.liveness.take_if(|_| on) else { return Ok(()) };
+        let fixed = variables::fixed(graph, &liveness, &self.changes, &options.fixed)?;
+        let (found, after) =
+            constants::find(graph, &liveness, &mut self.changes, input.arch, &fixed, &options.arguments);
+        self.branches = found.branches;
+        self.take(after.unwrap_or(liveness), number);
+        self.edits = match passes.blocks && !options.trap {
+            true => blocks::cut(graph, &found, input.arch, &mut self.changes),
+            false => blocks::fill(graph, &found, input.arch, &self.changes),
+        };
+        // Entries of the unwinder for what was cut.
+        let walked = graph.walk(&self.changes);
+        self.take(walked, number + 1);
+        self.initial = variables::differing(graph, fixed);
+        Ok(())
     }
 
     /// Padding of live functions is this pass's, and so are the calls that would be patched to go through it.
@@ -291,10 +333,18 @@ impl Analysis {
         let moving = passes.len() - 1;
         for (id, atom) in input.atoms.atoms.iter().enumerate() {
             let bytes = atom.end - atom.start;
+            let cut = self.edits.get(&(id as AtomId)).map_or(0, Edit::bytes);
             count(input, &mut before, id as AtomId, bytes);
             let removed_by = self.removed_by[id];
             if removed_by == KEPT {
                 left += 1;
+                if cut > 0
+                    && let Some(pass) = passes.iter_mut().find(|pass| pass.name == "blocks")
+                {
+                    pass.atoms += 1;
+                    count(input, &mut pass.bytes, id as AtomId, cut);
+                }
+                let bytes = bytes - cut;
                 if self.moved.contains(&(id as AtomId)) {
                     passes[moving].atoms += 1;
                     count(input, &mut passes[moving].bytes, id as AtomId, bytes);

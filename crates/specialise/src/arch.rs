@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use crate::SpecialiseError;
 use crate::object::Section;
+use crate::value::{State, Value};
 
 /// The field that a relocation writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +22,10 @@ pub(crate) struct Field {
 pub(crate) enum Use {
     /// Control goes there, and nothing else learns the address.
     Branch,
-    /// The address is taken or memory there is used, and nothing is added to it.
+    /// The address is taken or memory there is written, and nothing is added to it.
     Address,
+    /// So many bytes at the address are read, and nothing else is done with it.
+    Read(u8),
     /// A register is added, so that what is used may lie beside the address.
     Indexed,
     /// No instruction was found around it.
@@ -64,6 +67,85 @@ pub(crate) struct Code {
     pub falls: Vec<u64>,
 }
 
+/// Where a direct branch goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// To this offset of the section, in the range that was decoded.
+    Inside(u64),
+    /// Where the reference of the field at this offset says.
+    Reference(u64),
+}
+
+/// What comes after an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transfer {
+    /// The next one.
+    Next,
+    /// The goal.
+    Jump(Goal),
+    /// The goal or the next one.
+    Branch(Goal),
+    /// A function, then the next one.
+    Call(Goal),
+    /// Some function, then the next one.
+    CallAny,
+    /// Some function, for good.
+    JumpAny,
+    /// What an entry of 8 bytes of the table says that the displacement at `field` refers to.
+    Table {
+        /// The displacement.
+        field: u64,
+        /// The register with the number of the entry.
+        index: u8,
+    },
+    /// The caller.
+    Return,
+    /// The next one, but registers may have changed in ways that are not known.
+    Foreign,
+}
+
+/// An instruction, as far as control goes. Offsets count from the start of the section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Its first byte.
+    pub start: u64,
+    /// The byte behind it.
+    pub end: u64,
+    /// Field of a direct branch or of a displacement.
+    pub field: u64,
+    /// Bytes of the field of a direct branch; else 0.
+    pub field_bytes: u8,
+    /// What comes after it.
+    pub transfer: Transfer,
+    /// Whether it does nothing, as what fills gaps.
+    pub is_filling: bool,
+}
+
+/// A branch in another form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Encoded {
+    /// Bytes that go.
+    pub cut: Vec<Range<u64>>,
+    /// Bytes that are others.
+    pub patches: Vec<(u64, u8)>,
+    /// Where the distance is.
+    pub field: u64,
+    /// Its bytes.
+    pub field_bytes: u8,
+}
+
+/// What instructions learn from outside.
+pub(crate) trait Surroundings {
+    /// What so many bytes hold at the place that the field at this offset refers to.
+    fn load(&self, field: u64, bytes: usize) -> Value;
+
+    /// The address that the field at this offset refers to; `None` if there is no reference.
+    fn address(&self, field: u64) -> Option<Value>;
+
+    /// The argument of this number of the system call.
+    fn argument(&self, number: usize) -> Value;
+}
+
 /// A processor.
 pub(crate) trait Architecture: Sync {
     /// The field of a relocation of `kind`; `None` if the kind is unknown.
@@ -84,6 +166,34 @@ pub(crate) trait Architecture: Sync {
     /// Addresses that go into argument registers and from there to a call, and nowhere else: the field of each, and that of
     /// the call.
     fn arguments(&self, section: &Section<'_>, range: Range<u64>) -> Vec<(u64, u64)>;
+
+    /// The instructions in `range` one after the other; `None` if a part of it is none.
+    fn steps(&self, section: &Section<'_>, range: Range<u64>) -> Option<Vec<Step>>;
+
+    /// Changes `state`, which holds before a step, to what holds behind it.
+    fn transfer(&self, section: &Section<'_>, step: &Step, state: &mut State, around: &dyn Surroundings);
+
+    /// The states with which the conditional branch of a step goes on at the next one and at its goal; `None`: it never does.
+    fn decide(&self, section: &Section<'_>, step: &Step, state: &State) -> [Option<State>; 2];
+
+    /// A branch that is always taken (`is_always`) or that does not go far (`is_short`) in less bytes; `None` if it has a form
+    /// that is not known, and stays.
+    fn encode(&self, section: &Section<'_>, step: &Step, is_always: bool, is_short: bool) -> Option<Encoded>;
+
+    /// Registers in which functions get their first arguments.
+    fn argument_registers(&self) -> [usize; 6];
+
+    /// The register in which functions return.
+    fn result_register(&self) -> usize;
+
+    /// The function that every function ends in where returns are mitigated.
+    fn return_thunk(&self) -> &'static [u8];
+
+    /// The function that is called first in functions that may be traced, and leaves everything as it is.
+    fn trace_marker(&self) -> &'static [u8];
+
+    /// The instruction of one byte that does nothing.
+    fn nothing(&self) -> u8;
 
     /// What the linker fills gaps in code with.
     fn filler(&self) -> u8;

@@ -69,6 +69,14 @@ pub enum SpecialiseError {
         /// The releases that are known.
         known: &'static str,
     },
+    /// A variable that cannot be fixed.
+    #[error("variable '{name}' cannot be fixed: {reason}")]
+    Fixed {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
     /// A name that the caller asked for is not in the object.
     #[error("{what} '{name}' is not in the object")]
     NotFound {

@@ -5,11 +5,12 @@
 //! *from* the code that they speak of: they live with it, and what they refer to lives with them.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use crate::abi;
 use crate::atom::{AtomId, Atoms};
 use crate::object::{Object, Place};
-use crate::reference::Reference;
+use crate::reference::{self, Reference};
 use crate::schema::{Role, Rule, Table};
 
 /// Changes that passes make to the graph before it is walked.
@@ -21,6 +22,17 @@ pub(crate) struct Changes {
     pub dropped: HashSet<AtomId>,
     /// Symbols that are roots, with the reason.
     pub roots: Vec<(u32, &'static str)>,
+    /// Code inside functions that is never executed, by section: ranges by start, apart from each other.
+    pub dead: HashMap<u32, Vec<Range<u64>>>,
+}
+
+impl Changes {
+    /// Whether an offset lies in code that is never executed.
+    pub fn is_dead(&self, section: u32, offset: u64) -> bool {
+        let Some(ranges) = self.dead.get(&section) else { return false };
+        let after = ranges.partition_point(|range| range.start <= offset);
+        ranges[..after].last().is_some_and(|range| offset < range.end)
+    }
 }
 
 /// Why an atom lives.
@@ -156,8 +168,21 @@ impl<'o, 'a> Graph<'o, 'a> {
         }
     }
 
+    /// The references of an atom, without those of code that is never executed.
+    pub fn references<'g>(&'g self, id: AtomId, changes: &'g Changes) -> impl Iterator<Item = &'g Reference> {
+        let section = self.atoms.atoms[id as usize].section;
+        self.atoms.references_of(id).iter().filter(move |reference| !changes.is_dead(section, reference.offset))
+    }
+
+    /// The place that an entry of a conditional table speaks of: section and offset.
+    pub fn key(&self, entry: AtomId) -> Option<(u32, i64)> {
+        let section = self.atoms.atoms[entry as usize].section;
+        let key = self.atoms.references_of(entry).iter().find(|reference| self.is_key(section, reference))?;
+        reference::exact(self.object, key)
+    }
+
     /// Whether the reference is the key of its entry: it does not keep alive what it speaks of.
-    fn is_key(&self, section: u32, reference: &Reference) -> bool {
+    pub fn is_key(&self, section: u32, reference: &Reference) -> bool {
         match self.atoms.roles[section as usize] {
             Role::Table(Table { rule: Rule::Keyed(at), .. }) => {
                 reference.offset % self.atoms.entry_sizes[section as usize] == *at
@@ -190,7 +215,7 @@ impl<'o, 'a> Graph<'o, 'a> {
             let id = waiting[next];
             next += 1;
             let section = self.atoms.atoms[id as usize].section;
-            for reference in self.atoms.references_of(id) {
+            for reference in self.references(id, changes) {
                 if self.is_key(section, reference) {
                     continue;
                 }
@@ -198,7 +223,7 @@ impl<'o, 'a> Graph<'o, 'a> {
                     reach(&mut reasons, &mut waiting, target, Reason::UsedBy(id));
                 }
             }
-            for entry in self.dependents.of(id) {
+            for entry in self.dependents.of(id).iter().filter(|entry| !changes.dropped.contains(entry)) {
                 reach(&mut reasons, &mut waiting, *entry, Reason::SpeaksOf(id));
             }
         }

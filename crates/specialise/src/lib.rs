@@ -19,7 +19,9 @@ mod options;
 mod pass;
 mod reference;
 mod report;
+mod routine;
 mod schema;
+mod value;
 mod writer;
 
 #[cfg(test)]

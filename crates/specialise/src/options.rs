@@ -1,6 +1,6 @@
 //! What the caller knows of the kernel and of the device.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::pass::quirks::Device;
 
@@ -17,6 +17,10 @@ pub struct Passes {
     pub quirks: bool,
     /// Drop the registration of PCI drivers none of whose devices are in the inventory.
     pub drivers: bool,
+    /// Find branches that always go the same way; what they lead away from keeps nothing alive.
+    pub constants: bool,
+    /// Cut what is never executed out of functions; needs the pass for constants.
+    pub blocks: bool,
     /// Drop the padding before functions, and the list of calls, which only a mitigation uses that the command line cannot
     /// turn on any more; needs the pass for parameters.
     pub padding: bool,
@@ -35,6 +39,8 @@ impl Passes {
             parameters: false,
             quirks: false,
             drivers: false,
+            constants: false,
+            blocks: false,
             padding: false,
             duplicates: false,
             initialisation: false,
@@ -49,6 +55,8 @@ impl Passes {
             parameters: true,
             quirks: true,
             drivers: true,
+            constants: true,
+            blocks: true,
             padding: true,
             duplicates: true,
             initialisation: true,
@@ -71,6 +79,11 @@ pub struct Options {
     pub command_line: Option<String>,
     /// The PCI devices there are; without it no quirk and no driver is dropped.
     pub devices: Option<Vec<Device>>,
+    /// Variables that hold these numbers from the start on and are never written.
+    pub fixed: BTreeMap<String, u64>,
+    /// Arguments of system calls that are always among few numbers, as whole registers: entry point (`sys_…`), number of the
+    /// argument from 0, numbers.
+    pub arguments: BTreeMap<String, BTreeMap<usize, BTreeSet<u64>>>,
     /// Symbols that stay with all they need.
     pub roots: Vec<String>,
     /// Whether the kernel loads modules: all that is exported to them stays.

@@ -31,6 +31,8 @@ pub(crate) struct Reference {
     pub target: Target,
     /// What is added to the address of the target.
     pub addend: i64,
+    /// How far behind its target what is meant lies; 0 for a place, which is exact.
+    pub beyond: i64,
     /// Whether there is no relocation for it: needed only if the distance changes.
     pub implied: bool,
 }
@@ -72,12 +74,12 @@ pub(crate) fn of_section(
             _ => 0,
         };
         let symbol = &object.symbols[relocation.symbol as usize];
-        let (target, addend) = match symbol.place {
+        let (target, addend, beyond) = match symbol.place {
             Place::Section(section) if symbol.is_section() => {
                 let offset = (symbol.value as i64).wrapping_add(relocation.addend).wrapping_add(to_end);
-                (Target::Place { section, offset }, -to_end)
+                (Target::Place { section, offset }, -to_end, 0)
             }
-            _ => (Target::Symbol(relocation.symbol), relocation.addend),
+            _ => (Target::Symbol(relocation.symbol), relocation.addend, relocation.addend.wrapping_add(to_end)),
         };
         references.push(Reference {
             offset: relocation.offset,
@@ -85,6 +87,7 @@ pub(crate) fn of_section(
             how,
             target,
             addend,
+            beyond,
             implied: false,
         });
     }
@@ -93,7 +96,7 @@ pub(crate) fn of_section(
         let target = Target::Place { section: index as u32, offset: local.target as i64 };
         let addend = local.offset as i64 - local.end as i64;
         let kind = arch.relative_kind();
-        references.push(Reference { offset: local.offset, kind, how, target, addend, implied: true });
+        references.push(Reference { offset: local.offset, kind, how, target, addend, beyond: 0, implied: true });
     }
     if !locals.is_empty() {
         references.sort_by_key(|reference| reference.offset);
@@ -117,6 +120,12 @@ pub(crate) fn place(object: &Object<'_>, reference: &Reference) -> Option<(u32, 
             _ => None,
         },
     }
+}
+
+/// The very place that is meant: section and offset. `None` for what the object does not define.
+pub(crate) fn exact(object: &Object<'_>, reference: &Reference) -> Option<(u32, i64)> {
+    let (section, offset) = place(object, reference)?;
+    Some((section, offset.checked_add(reference.beyond)?))
 }
 
 /// Whether references into the section are to be looked at closely: data in which several objects lie.

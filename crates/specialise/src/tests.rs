@@ -1,5 +1,6 @@
 //! Tests on small objects that the assembler makes: one idea each, read back from what was written.
 
+mod constants;
 mod damage;
 mod passes;
 mod refusals;
@@ -72,6 +73,8 @@ fn options(passes: Passes) -> Options {
         syscalls: None,
         command_line: None,
         devices: None,
+        fixed: BTreeMap::new(),
+        arguments: BTreeMap::new(),
         roots: Vec::new(),
         modules: false,
         padding_is_spare: true,

@@ -9,6 +9,7 @@ use crate::arch::Architecture;
 use crate::atom::{AtomId, Atoms};
 use crate::graph::Changes;
 use crate::object::{Object, Place, Section, Symbol};
+use crate::pass::blocks::Edit;
 use crate::reference::{Reference, Target};
 use crate::schema::Role;
 use crate::{SpecialiseError, abi};
@@ -21,6 +22,10 @@ pub(crate) struct Plan<'p> {
     pub changes: &'p Changes,
     /// Atoms for which an equal one stands.
     pub folded: &'p HashMap<AtomId, AtomId>,
+    /// Atoms whose bytes change.
+    pub edits: &'p HashMap<AtomId, Edit>,
+    /// Variables that begin with another number.
+    pub initial: &'p HashMap<AtomId, u64>,
     /// Functions that go into `.init.text`, and strings that go into `.init.rodata`.
     pub moved: &'p HashSet<AtomId>,
     /// Whether dead code stays in place, filled with traps, and dead data as it is.
@@ -42,6 +47,9 @@ const OWN_CLASSES: [&str; 9] = [
 
 /// The section that functions go to which only initialisation calls.
 const INIT_TEXT: &[u8] = b".init.text";
+
+/// The section that variables go to which do not begin as zero any more.
+const DATA: &[u8] = b".data";
 
 /// Classes we write: each may have relocations beside it, and indices must do without the extended numbering.
 const GROUPS_MAX: usize = (abi::SHN_LORESERVE - 8) / 2;
@@ -168,6 +176,8 @@ impl<'w, 'a> Writer<'w, 'a> {
                 let group = if self.plan.moved.contains(&id) {
                     let name = if section.is_code() { INIT_TEXT.to_vec() } else { [b".init", &own.0[..]].concat() };
                     self.group(&mut known, &(name, section.kind, flags, section.entry_size))
+                } else if section.kind == abi::SHT_NOBITS && self.plan.initial.contains_key(&id) {
+                    self.group(&mut known, &(DATA.to_vec(), abi::SHT_PROGBITS, flags, section.entry_size))
                 } else {
                     self.group(&mut known, &own)
                 };
@@ -193,12 +203,19 @@ impl<'w, 'a> Writer<'w, 'a> {
         let group = &mut self.groups[index as usize];
         let at = group.size.next_multiple_of(atom.align);
         group.align = group.align.max(section.align);
-        group.size = at + (atom.end - atom.start);
+        let edit = self.plan.edits.get(&id).filter(|_| !trapped);
+        group.size = at + (atom.end - atom.start) - edit.map_or(0, Edit::bytes);
         self.places[id as usize] = Some((index, at));
-        let Some(bytes) = section.data.get(atom.start as usize..atom.end as usize) else { return };
+        let initial = self.plan.initial.get(&id).map(|value| value.to_le_bytes());
+        let initial = initial.as_ref().and_then(|bytes| bytes.get(..(atom.end - atom.start) as usize));
+        let bytes = initial.or_else(|| section.data.get(atom.start as usize..atom.end as usize));
+        let Some(bytes) = bytes else { return };
         let filler = if group.flags & abi::SHF_EXECINSTR != 0 { self.arch.filler() } else { 0 };
         group.data.resize(at as usize, filler);
-        group.data.extend_from_slice(bytes);
+        match edit {
+            Some(edit) => group.data.extend(edited(self.arch, bytes, atom.start, edit)),
+            None => group.data.extend_from_slice(bytes),
+        }
         if trapped {
             self.arch.fill_trap(&mut group.data[at as usize..]);
         }
@@ -239,7 +256,18 @@ impl<'w, 'a> Writer<'w, 'a> {
         self.names.extend_from_slice(symbol.name);
         self.names.push(0);
         self.symbols[index] = Some((self.table.len() / 24) as u32);
-        self.push_symbol(name, symbol.binding << 4 | symbol.kind, symbol.other, section, value, symbol.size);
+        let size = match symbol.place {
+            Place::Section(of) => self.size(of, symbol),
+            _ => symbol.size,
+        };
+        self.push_symbol(name, symbol.binding << 4 | symbol.kind, symbol.other, section, value, size);
+    }
+
+    /// The bytes that a symbol covers now.
+    fn size(&self, section: u32, symbol: &Symbol<'_>) -> u64 {
+        let edit = self.atoms.at(section, symbol.value as i64).and_then(|id| self.plan.edits.get(&id));
+        let cut = |offset: u64| edit.map_or(0, |edit| edit.cut_before(offset));
+        symbol.size - (cut(symbol.value.saturating_add(symbol.size)) - cut(symbol.value)).min(symbol.size)
     }
 
     fn push_symbol(&mut self, name: u32, info: u8, other: u8, section: u16, value: u64, size: u64) {
@@ -253,12 +281,19 @@ impl<'w, 'a> Writer<'w, 'a> {
     /// Symbols that the object does not define and that something written refers to.
     fn used_undefined(&self) -> HashSet<u32> {
         let placed = (0..self.places.len() as AtomId).filter(|id| self.places[*id as usize].is_some());
-        let references = placed.flat_map(|id| self.atoms.references_of(id));
+        let references = placed.flat_map(|id| self.references(id));
         let symbols = references.filter_map(|reference| match reference.target {
             Target::Symbol(symbol) => Some(symbol),
             Target::Place { .. } => None,
         });
         symbols.filter(|symbol| self.object.symbols[*symbol as usize].place == Place::Undefined).collect()
+    }
+
+    /// The references of an atom that are written.
+    fn references(&self, id: AtomId) -> impl Iterator<Item = &'w Reference> {
+        let (atoms, changes) = (self.atoms, self.plan.changes);
+        let section = atoms.atoms[id as usize].section;
+        atoms.references_of(id).iter().filter(move |reference| !changes.is_dead(section, reference.offset))
     }
 
     /// Where a place of the input is written; `None` if it is not. Folded atoms have no place of their own.
@@ -273,6 +308,9 @@ impl<'w, 'a> Writer<'w, 'a> {
         let (group, at) = self.places[id as usize]?;
         let atom = &self.atoms.atoms[id as usize];
         let mut inside = offset - atom.start as i64;
+        if let Some(edit) = self.plan.edits.get(&id) {
+            inside -= u64::try_from(offset).map_or(0, |offset| edit.cut_before(offset)) as i64;
+        }
         // Behind the end of a string lies the empty string, of which there is one in every end.
         if self.object.sections[section as usize].is_strings() && inside >= (atom.end - atom.start) as i64 {
             let width = self.object.sections[section as usize].entry_size.max(1);
@@ -293,12 +331,14 @@ impl<'w, 'a> Writer<'w, 'a> {
             if is_trap {
                 continue;
             }
-            for reference in self.atoms.references_of(id) {
+            let edit = self.plan.edits.get(&id);
+            for reference in self.references(id) {
                 if reference.implied && self.atoms.target(self.object, reference) == Some(id) {
                     continue;
                 }
                 let (symbol, addend) = self.resolve(id, reference)?;
-                let offset = at + (reference.offset - atom.start);
+                let cut = edit.map_or(0, |edit| edit.cut_before(reference.offset));
+                let offset = at + (reference.offset - atom.start) - cut;
                 let info = u64::from(symbol) << 32 | u64::from(reference.kind);
                 references.push([offset, info, addend as u64]);
             }
@@ -319,14 +359,24 @@ impl<'w, 'a> Writer<'w, 'a> {
             Some(symbol) => Target::Symbol(*symbol),
             None => reference.target,
         };
+        let mut addend = reference.addend;
         let (place, offset) = match target {
             Target::Symbol(symbol) => {
                 let definition = &self.object.symbols[symbol as usize];
+                let is_edited = |section| {
+                    let id = self.atoms.at(section, definition.value as i64);
+                    id.is_some_and(|id| self.plan.edits.contains_key(&id))
+                };
                 let is_folded = |section| {
                     let id = self.atoms.at(section, definition.value as i64);
                     id.is_some_and(|id| self.plan.folded.contains_key(&id))
                 };
                 match (self.symbols[symbol as usize], definition.place) {
+                    // What lies behind a symbol may have moved.
+                    (_, Place::Section(place)) if is_edited(place) && reference.beyond != 0 => {
+                        addend -= reference.beyond;
+                        (place, definition.value as i64 + reference.beyond)
+                    }
                     (_, Place::Section(place)) if is_folded(place) => (place, definition.value as i64),
                     (Some(new), _) => return Ok((new, reference.addend)),
                     (None, Place::Section(place)) => (place, definition.value as i64),
@@ -345,7 +395,7 @@ impl<'w, 'a> Writer<'w, 'a> {
             None => self.position(place, offset),
         };
         let (group, at) = found.ok_or_else(missing)?;
-        Ok((group + 1, at.wrapping_add(reference.addend)))
+        Ok((group + 1, at.wrapping_add(addend)))
     }
 
     /// Puts the file together.
@@ -375,6 +425,25 @@ impl<'w, 'a> Writer<'w, 'a> {
         file.section(b".strtab", header, &self.names);
         file.finish()
     }
+}
+
+/// The bytes of an atom that starts at `start`, as an edit has them.
+fn edited(arch: &dyn Architecture, bytes: &[u8], start: u64, edit: &Edit) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for (at, byte) in &edit.patches {
+        if let Some(patched) = bytes.get_mut((at - start) as usize) {
+            *patched = *byte;
+        }
+    }
+    for range in &edit.filled {
+        if let Some(filled) = bytes.get_mut((range.start - start) as usize..(range.end - start) as usize) {
+            arch.fill_trap(filled);
+        }
+    }
+    for range in edit.cut.iter().rev() {
+        bytes.drain((range.start - start) as usize..(range.end - start) as usize);
+    }
+    bytes
 }
 
 /// Fields of a section header.

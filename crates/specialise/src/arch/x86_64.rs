@@ -5,15 +5,25 @@
 
 use std::ops::Range;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+};
 
-use super::{Architecture, Code, Field, LocalReference, Operand, Use};
+use super::{Architecture, Code, Encoded, Field, LocalReference, Operand, Step, Surroundings, Use};
 use crate::object::Section;
+use crate::value::State;
+
+mod evaluate;
 
 /// `EM_X86_64`.
 pub(super) const MACHINE: u16 = 62;
 
 const R_PC32: u32 = 2;
+
+/// Codes of jumps: with four bytes of distance, with one, and conditional with one (the condition in the low bits).
+const JUMP_NEAR: u8 = 0xe9;
+const JUMP_SHORT: u8 = 0xeb;
+const BRANCH_SHORT: u8 = 0x70;
 
 /// Registers in which functions get their first arguments.
 const ARGUMENTS: [Register; 6] =
@@ -104,6 +114,70 @@ impl Architecture for X86_64 {
         found
     }
 
+    fn steps(&self, section: &Section<'_>, range: Range<u64>) -> Option<Vec<Step>> {
+        evaluate::steps(section, range)
+    }
+
+    fn transfer(&self, section: &Section<'_>, step: &Step, state: &mut State, around: &dyn Surroundings) {
+        evaluate::transfer(section, step, state, around);
+    }
+
+    fn decide(&self, section: &Section<'_>, step: &Step, state: &State) -> [Option<State>; 2] {
+        evaluate::decide(section, step, state)
+    }
+
+    fn encode(&self, section: &Section<'_>, step: &Step, is_always: bool, is_short: bool) -> Option<Encoded> {
+        let (start, end) = (step.start, step.end);
+        let bytes = section.data.get(start as usize..end as usize)?;
+        let mut encoded =
+            Encoded { cut: Vec::new(), patches: Vec::new(), field: step.field, field_bytes: step.field_bytes };
+        match *bytes {
+            // Conditional, near: two bytes and four of distance.
+            [0x0f, second @ 0x80..=0x8f, _, _, _, _] => {
+                if is_always || is_short {
+                    encoded.cut.push(start..start + 1);
+                    let condition = second & 0xf;
+                    let code = match (is_always, is_short) {
+                        (true, true) => JUMP_SHORT,
+                        (true, false) => JUMP_NEAR,
+                        (false, _) => BRANCH_SHORT | condition,
+                    };
+                    encoded.patches.push((start + 1, code));
+                }
+            }
+            [0x70..=0x7f, _] if is_always => encoded.patches.push((start, JUMP_SHORT)),
+            [0x70..=0x7f, _] => {}
+            [JUMP_NEAR, _, _, _, _] if is_short => encoded.patches.push((start, JUMP_SHORT)),
+            _ => return None,
+        }
+        if is_short && step.field_bytes == 4 {
+            encoded.field_bytes = 1;
+            encoded.cut.push(step.field + 1..end);
+        }
+        Some(encoded)
+    }
+
+    fn trace_marker(&self) -> &'static [u8] {
+        b"__fentry__"
+    }
+
+    fn argument_registers(&self) -> [usize; 6] {
+        // RDI, RSI, RDX, RCX, R8, R9
+        [7, 6, 2, 1, 8, 9]
+    }
+
+    fn result_register(&self) -> usize {
+        0
+    }
+
+    fn return_thunk(&self) -> &'static [u8] {
+        b"__x86_return_thunk"
+    }
+
+    fn nothing(&self) -> u8 {
+        0x90
+    }
+
     fn filler(&self) -> u8 {
         0xcc
     }
@@ -165,7 +239,12 @@ fn operand(decoder: &Decoder<'_>, instruction: &Instruction, inside: u64, to_end
     if offsets.has_displacement() && offsets.displacement_offset() as u64 == inside {
         let base = instruction.memory_base();
         let plain = instruction.memory_index() == Register::None && matches!(base, Register::None | Register::RIP);
-        return Operand { to_end, how: if plain { Use::Address } else { Use::Indexed } };
+        let how = match read_bytes(instruction) {
+            _ if !plain => Use::Indexed,
+            Some(bytes) => Use::Read(bytes),
+            None => Use::Address,
+        };
+        return Operand { to_end, how };
     }
     if offsets.has_immediate() && offsets.immediate_offset() as u64 == inside {
         return Operand { to_end, how: if is_branch { Use::Branch } else { Use::Address } };
@@ -174,6 +253,16 @@ fn operand(decoder: &Decoder<'_>, instruction: &Instruction, inside: u64, to_end
         return Operand { to_end, how: Use::Address };
     }
     Operand { to_end, how: Use::Unmatched }
+}
+
+/// The bytes of an instruction's memory operand, if it only reads them.
+fn read_bytes(instruction: &Instruction) -> Option<u8> {
+    let mut factory = InstructionInfoFactory::new();
+    let information = factory.info(instruction);
+    let operand = (0..instruction.op_count()).find(|operand| instruction.op_kind(*operand) == OpKind::Memory)?;
+    let is_read = matches!(information.op_access(operand), OpAccess::Read | OpAccess::CondRead);
+    let bytes = u8::try_from(instruction.memory_size().size()).ok().filter(|bytes| *bytes > 0)?;
+    is_read.then_some(bytes)
 }
 
 /// The reference of an instruction without a relocation, if it has one.

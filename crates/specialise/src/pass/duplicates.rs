@@ -44,7 +44,7 @@ pub(crate) fn incoming(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Cha
             Reason::SpeaksOf(key) => Some(key),
             _ => None,
         };
-        for reference in graph.atoms.references_of(id) {
+        for reference in graph.references(id, changes) {
             let Some(target) = graph.target(section, reference, changes) else { continue };
             // What an entry says about the code that it belongs to is no use by others, and a loop is none; but a function
             // may hand out its own address.
@@ -72,10 +72,12 @@ pub(crate) fn find(
     liveness: &Liveness,
     changes: &Changes,
     arch: &dyn Architecture,
+    is_edited: &dyn Fn(AtomId) -> bool,
 ) -> HashMap<AtomId, AtomId> {
     let incoming = incoming(graph, liveness, changes);
-    let candidates: Vec<AtomId> =
-        (0..graph.atoms.atoms.len() as AtomId).filter(|id| is_candidate(graph, liveness, &incoming, *id)).collect();
+    let candidates: Vec<AtomId> = (0..graph.atoms.atoms.len() as AtomId)
+        .filter(|id| !is_edited(*id) && is_candidate(graph, liveness, &incoming, *id))
+        .collect();
     let mut folded: HashMap<AtomId, AtomId> = HashMap::new();
     for _ in 0..ROUNDS_MAX {
         let mut known: HashMap<Vec<u8>, AtomId> = HashMap::new();

@@ -54,7 +54,7 @@ pub(crate) fn find(
                 Reason::SpeaksOf(key) => Some(key),
                 _ => None,
             };
-            for reference in graph.atoms.references_of(id) {
+            for reference in graph.references(id, changes) {
                 if let Some(target) = graph.target(section, reference, changes)
                     && Some(target) != key
                     && moved.contains(&target)
@@ -105,7 +105,7 @@ pub(crate) fn messages(
             }
             false => HashSet::new(),
         };
-        for reference in graph.atoms.references_of(id) {
+        for reference in graph.references(id, changes) {
             let Some(target) = graph.target(index, reference, changes).filter(|target| is_string(*target)) else {
                 continue;
             };
