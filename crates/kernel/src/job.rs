@@ -1,5 +1,6 @@
 //! A whole run: build, rewrite, link, measure.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -150,6 +151,8 @@ impl Job {
             syscalls,
             command_line: self.command_line.clone(),
             devices,
+            fixed: BTreeMap::new(),
+            arguments: BTreeMap::new(),
             roots: policy.roots,
             modules: build.is_set("MODULES"),
             padding_is_spare: !build.is_set("CFI_CLANG"),

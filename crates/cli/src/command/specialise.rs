@@ -90,6 +90,10 @@ enum PassName {
     Quirks,
     /// PCI drivers none of whose devices are there
     Drivers,
+    /// Branches that always go the same way, and what only they lead to
+    Constants,
+    /// Code inside functions that is never executed is cut out
+    Blocks,
     /// Padding before functions that only a mitigation uses which the command line cannot turn on
     Padding,
     /// One of equal functions is kept
@@ -107,6 +111,8 @@ fn passes(without: &[PassName]) -> Passes {
             PassName::Parameters => passes.parameters = false,
             PassName::Quirks => passes.quirks = false,
             PassName::Drivers => passes.drivers = false,
+            PassName::Constants => passes.constants = false,
+            PassName::Blocks => passes.blocks = false,
             PassName::Padding => passes.padding = false,
             PassName::Duplicates => passes.duplicates = false,
             PassName::Initialisation => passes.initialisation = false,
