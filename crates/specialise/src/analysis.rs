@@ -7,7 +7,8 @@ use crate::atom::{self, AtomId, Atoms, Padding};
 use crate::graph::{Changes, Graph, Liveness, Reason};
 use crate::object::{Object, Place};
 use crate::pass::blocks::{self, Edit};
-use crate::pass::{constants, drivers, duplicates, initialisation, parameters, quirks, syscalls, variables};
+use crate::pass::entries::{self, Routines};
+use crate::pass::{constants, drivers, duplicates, initialisation, names, parameters, quirks, syscalls, variables};
 use crate::report::{PassReport, Removal, Report, Sizes};
 use crate::schema::{Role, Schema};
 use crate::writer::{self, Plan};
@@ -49,6 +50,7 @@ pub fn specialise(bytes: &[u8], options: &Options) -> Result<Outcome, Specialise
             edits: &analysis.edits,
             initial: &analysis.initial,
             moved: &analysis.moved,
+            nameless: &analysis.nameless,
             trap: options.trap,
         },
     )?;
@@ -131,6 +133,8 @@ struct Analysis {
     /// `None` if nothing is to be removed.
     liveness: Option<Liveness>,
     folded: HashMap<AtomId, AtomId>,
+    /// Functions that are understood.
+    routines: Option<Routines>,
     /// Functions whose bytes change.
     edits: HashMap<AtomId, Edit>,
     /// Variables that begin with another number.
@@ -138,6 +142,8 @@ struct Analysis {
     /// Entries of side tables that spoke of folded functions.
     orphaned: HashSet<AtomId>,
     moved: HashSet<AtomId>,
+    /// Symbols that are not written.
+    nameless: HashSet<u32>,
     /// The pass that removed each atom, by its number in `passes`; [`KEPT`] for those that are left.
     removed_by: Vec<u8>,
     passes: Vec<(&'static str, bool)>,
@@ -162,11 +168,13 @@ impl Analysis {
             changes: Changes::default(),
             liveness: None,
             folded: HashMap::new(),
+            routines: None,
             edits: HashMap::new(),
             initial: HashMap::new(),
             branches: 0,
             orphaned: HashSet::new(),
             moved: HashSet::new(),
+            nameless: HashSet::new(),
             removed_by: vec![KEPT; input.atoms.atoms.len()],
             passes: Vec::new(),
             syscalls: syscalls::Removed::default(),
@@ -215,7 +223,12 @@ impl Analysis {
                 }
             }
             if passes.initialisation {
-                this.moved = initialisation::find(graph, liveness, &this.changes, input.arch);
+                let routines = this
+                    .routines
+                    .take()
+                    .unwrap_or_else(|| entries::routines(graph, liveness, &this.changes, input.arch));
+                let tables = entries::owned(graph, liveness, &this.changes, &routines);
+                this.moved = initialisation::find(graph, liveness, &this.changes, input.arch, &tables);
                 this.moved.retain(|id| !this.folded.contains_key(id));
                 // A function that stands for folded ones is called by their callers too.
                 let shared: HashSet<AtomId> = this.folded.values().copied().collect();
@@ -223,8 +236,14 @@ impl Analysis {
                 let readers = input.schema.readers;
                 let messages =
                     initialisation::messages(graph, liveness, &this.changes, input.arch, readers, &this.moved);
+                let tables = initialisation::tables(graph, liveness, &this.changes, &tables, &this.moved);
                 this.moved.extend(messages);
+                this.moved.extend(tables);
             }
+        }
+        this.passes.push(("names", options.drops_names()));
+        if options.drops_names() {
+            this.nameless = names::initial(graph, &|id| this.is_left(id), &this.moved);
         }
         Ok(this)
     }
@@ -294,6 +313,7 @@ impl Analysis {
         let walked = graph.walk(&self.changes);
         self.take(walked, number + 1);
         self.initial = variables::differing(graph, fixed);
+        self.routines = Some(found.routines);
         Ok(())
     }
 
@@ -330,7 +350,7 @@ impl Analysis {
             .map(|(name, on)| PassReport { name, on: *on, atoms: 0, bytes: Sizes::default() })
             .collect();
         let mut left = 0;
-        let moving = passes.len() - 1;
+        let moving = passes.iter().position(|pass| pass.name == "initialisation").unwrap_or_default();
         for (id, atom) in input.atoms.atoms.iter().enumerate() {
             let bytes = atom.end - atom.start;
             let cut = self.edits.get(&(id as AtomId)).map_or(0, Edit::bytes);
@@ -356,6 +376,9 @@ impl Analysis {
                 pass.atoms += 1;
                 count(input, &mut pass.bytes, id as AtomId, bytes);
             }
+        }
+        if let Some(pass) = passes.iter_mut().find(|pass| pass.name == "names") {
+            pass.atoms = self.nameless.len() as u64;
         }
         let warnings = input.atoms.warnings.iter().chain(&self.warnings).cloned().collect();
         Report {

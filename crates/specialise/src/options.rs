@@ -24,6 +24,8 @@ pub struct Passes {
     /// Drop the padding before functions, and the list of calls, which only a mitigation uses that the command line cannot
     /// turn on any more; needs the pass for parameters.
     pub padding: bool,
+    /// Drop the names of functions that are freed after the start; needs the pass for parameters.
+    pub names: bool,
     /// Keep one of equal functions.
     pub duplicates: bool,
     /// Move functions that only initialisation calls into memory that is freed.
@@ -42,6 +44,7 @@ impl Passes {
             constants: false,
             blocks: false,
             padding: false,
+            names: false,
             duplicates: false,
             initialisation: false,
         }
@@ -58,6 +61,7 @@ impl Passes {
             constants: true,
             blocks: true,
             padding: true,
+            names: true,
             duplicates: true,
             initialisation: true,
         }
@@ -97,7 +101,18 @@ pub struct Options {
 /// Words of the command line that ask for the tracking of calls, which writes into the padding.
 const TRACKING: [&str; 2] = ["retbleed=", "indirect_target_selection="];
 
+/// Words of the command line that speak of initial functions by their names.
+const BY_NAME: &str = "initcall_";
+
 impl Options {
+    /// Whether names of initial functions are dropped: nothing asks for them.
+    pub(crate) fn drops_names(&self) -> bool {
+        let passes = self.passes;
+        let asks = |word: &str| word.replace('-', "_").starts_with(BY_NAME);
+        let fixed = self.command_line.as_ref().is_some_and(|line| !line.split_whitespace().any(asks));
+        passes.unreachable && passes.parameters && passes.names && fixed && !self.trap
+    }
+
     /// Whether padding is dropped: nothing can turn on what writes into it.
     pub(crate) fn drops_padding(&self) -> bool {
         let passes = self.passes;

@@ -28,6 +28,8 @@ pub(crate) struct Plan<'p> {
     pub initial: &'p HashMap<AtomId, u64>,
     /// Functions that go into `.init.text`, and strings that go into `.init.rodata`.
     pub moved: &'p HashSet<AtomId>,
+    /// Symbols that are not written.
+    pub nameless: &'p HashSet<u32>,
     /// Whether dead code stays in place, filled with traps, and dead data as it is.
     pub trap: bool,
 }
@@ -231,7 +233,7 @@ impl<'w, 'a> Writer<'w, 'a> {
             for index in 0..self.object.symbols.len() {
                 let symbol = &self.object.symbols[index];
                 let named = !symbol.is_section() && symbol.kind != abi::STT_FILE && index > 0;
-                if named && symbol.is_global() == global {
+                if named && symbol.is_global() == global && !self.plan.nameless.contains(&(index as u32)) {
                     self.copy_symbol(index, symbol, &used);
                 }
             }

@@ -3,7 +3,7 @@
 //! Only functions that are called and never named otherwise, so that nobody can compare their addresses, and only where no
 //! side table but those of positions speaks of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::arch::{Architecture, Use};
 use crate::atom::AtomId;
@@ -36,7 +36,14 @@ pub(crate) struct Incoming {
 }
 
 /// How live atoms are referred to by live atoms other than themselves.
-pub(crate) fn incoming(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> Vec<Incoming> {
+///
+/// Entries of `tables` are not counted: only the function jumps through them that they lead into.
+pub(crate) fn incoming(
+    graph: &Graph<'_, '_>,
+    liveness: &Liveness,
+    changes: &Changes,
+    tables: &HashSet<(u32, u64)>,
+) -> Vec<Incoming> {
     let mut incoming = vec![Incoming::default(); graph.atoms.atoms.len()];
     for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id)) {
         let section = graph.atoms.atoms[id as usize].section;
@@ -45,6 +52,9 @@ pub(crate) fn incoming(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Cha
             _ => None,
         };
         for reference in graph.references(id, changes) {
+            if tables.contains(&(section, reference.offset)) {
+                continue;
+            }
             let Some(target) = graph.target(section, reference, changes) else { continue };
             // What an entry says about the code that it belongs to is no use by others, and a loop is none; but a function
             // may hand out its own address.
@@ -74,7 +84,7 @@ pub(crate) fn find(
     arch: &dyn Architecture,
     is_edited: &dyn Fn(AtomId) -> bool,
 ) -> HashMap<AtomId, AtomId> {
-    let incoming = incoming(graph, liveness, changes);
+    let incoming = incoming(graph, liveness, changes, &HashSet::new());
     let candidates: Vec<AtomId> = (0..graph.atoms.atoms.len() as AtomId)
         .filter(|id| !is_edited(*id) && is_candidate(graph, liveness, &incoming, *id))
         .collect();

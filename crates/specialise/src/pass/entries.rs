@@ -170,7 +170,12 @@ fn at<'g>(graph: &'g Graph<'_, '_>, section: u32, field: u64) -> Option<&'g Refe
 }
 
 /// Entries of tables that only jumps go through which are known: section and offset of each.
-fn owned(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes, routines: &Routines) -> HashSet<(u32, u64)> {
+pub(crate) fn owned(
+    graph: &Graph<'_, '_>,
+    liveness: &Liveness,
+    changes: &Changes,
+    routines: &Routines,
+) -> HashSet<(u32, u64)> {
     let mut fields: HashSet<(u32, u64)> = HashSet::new();
     let mut tables: Vec<(AtomId, u32, u64, usize)> = Vec::new();
     for routine in routines.values() {

@@ -6,7 +6,7 @@
 //! Messages follow: strings that only such functions use, and only as arguments of functions that read them and keep no
 //! address, such as `_printk`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::arch::Architecture;
 use crate::atom::AtomId;
@@ -20,8 +20,10 @@ pub(crate) fn find(
     liveness: &Liveness,
     changes: &Changes,
     arch: &dyn Architecture,
+    tables: &HashSet<(u32, u64)>,
 ) -> HashSet<AtomId> {
-    let incoming = incoming(graph, liveness, changes);
+    let incoming = incoming(graph, liveness, changes, tables);
+    let owners = owners(graph, liveness, changes);
     let names = graph.names();
     let is_initial = |id: AtomId| {
         let section = graph.atoms.atoms[id as usize].section;
@@ -46,7 +48,8 @@ pub(crate) fn find(
     loop {
         let mut kept = HashSet::new();
         for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id)) {
-            if moved.contains(&id) || is_initial(id) {
+            let stays = |id: &AtomId| !moved.contains(id) && !is_initial(*id);
+            if !stays(&id) || owners.get(&id).is_some_and(|owners| !owners.iter().any(stays)) {
                 continue;
             }
             let section = graph.atoms.atoms[id as usize].section;
@@ -55,6 +58,9 @@ pub(crate) fn find(
                 _ => None,
             };
             for reference in graph.references(id, changes) {
+                if tables.contains(&(section, reference.offset)) {
+                    continue;
+                }
                 if let Some(target) = graph.target(section, reference, changes)
                     && Some(target) != key
                     && moved.contains(&target)
@@ -68,6 +74,49 @@ pub(crate) fn find(
         }
         moved.retain(|id| !kept.contains(id));
     }
+}
+
+/// The functions whose instructions each replacement replaces: it is freed after the start, but lives on in them.
+fn owners(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> HashMap<AtomId, Vec<AtomId>> {
+    let mut owners: HashMap<AtomId, Vec<AtomId>> = HashMap::new();
+    for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id)) {
+        for entry in graph.dependents.of(id).iter().filter(|entry| liveness.is_live(**entry)) {
+            let section = graph.atoms.atoms[*entry as usize].section;
+            for reference in graph.references(*entry, changes).filter(|reference| !graph.is_key(section, reference)) {
+                let Some(piece) = graph.target(section, reference, changes) else { continue };
+                let role = graph.atoms.roles[graph.atoms.atoms[piece as usize].section as usize];
+                if matches!(role, Role::Pieces(Some(_))) {
+                    owners.entry(piece).or_default().push(id);
+                }
+            }
+        }
+    }
+    owners
+}
+
+/// Finds the jump tables that may move when the functions of `moved` do: only those jump through them.
+pub(crate) fn tables(
+    graph: &Graph<'_, '_>,
+    liveness: &Liveness,
+    changes: &Changes,
+    entries: &HashSet<(u32, u64)>,
+    moved: &HashSet<AtomId>,
+) -> HashSet<AtomId> {
+    let mut tables: HashSet<AtomId> =
+        entries.iter().filter_map(|(section, offset)| graph.atoms.at(*section, *offset as i64)).collect();
+    tables.retain(|id| {
+        let section = graph.atoms.atoms[*id as usize].section as usize;
+        graph.object.sections[section].name.starts_with(b".rodata") && matches!(graph.atoms.roles[section], Role::Parts)
+    });
+    for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id) && !moved.contains(id)) {
+        let section = graph.atoms.atoms[id as usize].section;
+        for reference in graph.references(id, changes) {
+            if let Some(target) = graph.target(section, reference, changes) {
+                tables.remove(&target);
+            }
+        }
+    }
+    tables
 }
 
 /// Finds the strings that may move when the functions of `moved` do.

@@ -305,3 +305,78 @@ fn a_policy_names_roots() {
     assert!(!Shape::of(&reduce(&object, &with(&[])).object).has("by_hand"));
     assert!(specialise(&object, &with(&["nobody"])).is_err());
 }
+
+#[test]
+fn functions_of_initialisation_move_with_their_tables_and_replacements() {
+    let switch = |name: &str| {
+        let cases = (0..3).map(|case| format!("{name}{case}: mov ${case},%eax\nret\n")).collect::<String>();
+        let table = format!(".section .rodata.{name},\"a\"\n.balign 8\n.quad {name}0,{name}1,{name}2\n");
+        format!("{table}{}", function(name, &format!("cmp $2,%edi\nja {name}0\njmp *.rodata.{name}(,%rdi,8)\n{cases}")))
+    };
+    let replaced = |name: &str, callee: &str| {
+        format!(
+            "{}{}.section .altinstructions,\"a\"\n.long {name}-., 8f-.\n.long 0\n.byte 5, 5\n\
+             .section .altinstr_replacement,\"ax\"\n8: call {callee}\n",
+            function(name, "nop\nnop\nnop\nnop\nnop\nret"),
+            function(callee, "ret"),
+        )
+    };
+    let source = [
+        function_in(".init.text", "entry", "call first\ncall second\ncall third\ncall fourth\ncall later\nret"),
+        function("later", "call second\ncall fourth\nlea later(%rip),%rax\nret"),
+        switch("first"),
+        switch("second"),
+        replaced("third", "third_fast"),
+        replaced("fourth", "fourth_fast"),
+    ]
+    .concat()
+    .replace(".rodata.first(", "first_table(")
+    .replace(".rodata.second(", "second_table(")
+    .replace(".balign 8\n.quad first0", ".balign 8\nfirst_table: .quad first0")
+    .replace(".balign 8\n.quad second0", ".balign 8\nsecond_table: .quad second0");
+    let outcome = reduce(&assemble(&source), &options(Passes { initialisation: true, ..reach() }));
+    let written = Object::read(&outcome.object).unwrap();
+    let section_of = |name: &str| {
+        let symbol = written.symbols.iter().find(|symbol| symbol.name == name.as_bytes()).unwrap();
+        match symbol.place {
+            Place::Section(section) => written.sections[section as usize].shown(),
+            _ => String::new(),
+        }
+    };
+    for (name, section) in [
+        ("first", ".init.text"),
+        ("first_table", ".init.rodata"),
+        ("second", ".text"),
+        ("second_table", ".rodata"),
+        ("third", ".init.text"),
+        ("third_fast", ".init.text"),
+        ("fourth", ".text"),
+        ("fourth_fast", ".text"),
+    ] {
+        assert_eq!(section_of(name), section, "{name}");
+    }
+}
+
+#[test]
+fn names_of_what_is_freed_go_unless_the_command_line_speaks_of_them() {
+    let source = [
+        function_in(".init.text", "entry", "call first\nret"),
+        function_in(".init.text", "first", "call later\nret"),
+        function("later", "lea later(%rip),%rax\nret"),
+        ".section .initcall6.init,\"a\"\n.long first-.\n".to_string(),
+    ]
+    .concat();
+    let object = assemble(&source);
+    let passes = Passes { parameters: true, names: true, ..reach() };
+    let with = |line: Option<&str>| Options { command_line: line.map(str::to_string), ..options(passes) };
+    let outcome = reduce(&object, &with(Some("quiet")));
+    let shape = Shape::of(&outcome.object);
+    assert!(shape.has("entry") && shape.has("later") && !shape.has("first"), "{:?}", shape.symbols);
+    let script = "SECTIONS { . = 0x400000; .init.text : { *(.init.text) } .initcall6.init : { *(.initcall6.init) } .text : { *(.text) } }";
+    let whole = reduce(&object, &options(reach()));
+    assert_eq!(link(&outcome.object, script), link(&whole.object, script));
+    for line in [None, Some("initcall_debug"), Some("quiet initcall_blacklist=first")] {
+        assert!(Shape::of(&reduce(&object, &with(line)).object).has("first"), "{line:?}");
+    }
+    assert!(Shape::of(&reduce(&object, &Options { trap: true, ..with(Some("quiet")) }).object).has("first"));
+}
