@@ -96,6 +96,8 @@ enum PassName {
     Blocks,
     /// Padding before functions that only a mitigation uses which the command line cannot turn on
     Padding,
+    /// Names of functions that are freed after the start
+    Names,
     /// One of equal functions is kept
     Duplicates,
     /// Functions of initialisation move into memory that is freed
@@ -114,6 +116,7 @@ fn passes(without: &[PassName]) -> Passes {
             PassName::Constants => passes.constants = false,
             PassName::Blocks => passes.blocks = false,
             PassName::Padding => passes.padding = false,
+            PassName::Names => passes.names = false,
             PassName::Duplicates => passes.duplicates = false,
             PassName::Initialisation => passes.initialisation = false,
         }
