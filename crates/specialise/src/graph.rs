@@ -4,7 +4,7 @@
 //! taken anywhere counts as used, so indirect transfers need no node of their own. Entries of side tables have an edge
 //! *from* the code that they speak of: they live with it, and what they refer to lives with them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use crate::abi;
@@ -17,19 +17,19 @@ use crate::schema::{Role, Rule, Table};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     /// Symbols that stand for others: references to the first go to the second.
-    pub retargeted: HashMap<(u32, u64), u32>,
+    pub retargeted: BTreeMap<(u32, u64), u32>,
     /// Entries of tables that are dropped though they are roots.
     pub dropped: HashSet<AtomId>,
     /// Symbols that are roots, with the reason.
     pub roots: Vec<(u32, &'static str)>,
     /// Code inside functions that is never executed, by section: ranges by start, apart from each other.
-    pub dead: HashMap<u32, Vec<Range<u64>>>,
+    pub dead: Vec<Vec<Range<u64>>>,
 }
 
 impl Changes {
     /// Whether an offset lies in code that is never executed.
     pub fn is_dead(&self, section: u32, offset: u64) -> bool {
-        let Some(ranges) = self.dead.get(&section) else { return false };
+        let Some(ranges) = self.dead.get(section as usize) else { return false };
         let after = ranges.partition_point(|range| range.start <= offset);
         ranges[..after].last().is_some_and(|range| offset < range.end)
     }

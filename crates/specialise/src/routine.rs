@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use crate::arch::{Architecture, Goal, Step, Surroundings, Transfer};
+use crate::arch::{Architecture, Step, Surroundings, Transfer};
 use crate::atom::AtomId;
 use crate::object::Section;
 use crate::value::{State, Value};
@@ -28,6 +28,8 @@ pub(crate) struct Routine {
     pub entry: u64,
     /// Its instructions, by offset in the section.
     pub steps: Vec<Step>,
+    /// For each instruction where its branch or call goes.
+    pub goals: Vec<Where>,
     /// For each instruction whether control may come there at all.
     pub reached: Vec<bool>,
     /// Where else control enters it.
@@ -57,9 +59,6 @@ pub(crate) enum Where {
 
 /// What a function's surroundings say.
 pub(crate) trait Program: Surroundings {
-    /// Where the reference of a branch goes.
-    fn goal(&self, goal: Goal) -> Where;
-
     /// What a function returns.
     fn returned(&self, callee: AtomId) -> Value;
 }
@@ -89,17 +88,17 @@ impl Routine {
     }
 
     /// The offsets behind a step, whatever is known; `None` if one of them is no instruction.
-    fn successors(&self, step: &Step, program: &dyn Program) -> Option<Vec<u64>> {
-        let inside = |goal: Goal| match program.goal(goal) {
-            Where::Inside(offset) => self.at(offset).map(|_| vec![offset]),
-            _ => Some(Vec::new()),
-        };
+    fn successors(&self, index: usize) -> Option<Vec<u64>> {
+        let step = &self.steps[index];
         let goes_on = match step.transfer {
             Transfer::Jump(_) | Transfer::JumpAny | Transfer::Table { .. } | Transfer::Return => self.is_altered(step),
             _ => true,
         };
         let mut next = match step.transfer {
-            Transfer::Jump(goal) | Transfer::Branch(goal) | Transfer::Call(goal) => inside(goal)?,
+            Transfer::Jump(_) | Transfer::Branch(_) | Transfer::Call(_) => match self.goals[index] {
+                Where::Inside(offset) => vec![offset],
+                _ => Vec::new(),
+            },
             Transfer::Table { .. } => self.tables.get(&step.start).cloned().unwrap_or_default(),
             _ => Vec::new(),
         };
@@ -110,7 +109,7 @@ impl Routine {
     }
 
     /// Which steps can be reached at all; `None` if control goes where no instruction is.
-    pub fn reach(&self, program: &dyn Program) -> Option<Vec<bool>> {
+    pub fn reach(&self) -> Option<Vec<bool>> {
         let mut visited = vec![false; self.steps.len()];
         let mut waiting = Vec::new();
         for entry in self.entries.iter().chain([&self.entry]) {
@@ -120,7 +119,7 @@ impl Routine {
             if std::mem::replace(&mut visited[index], true) {
                 continue;
             }
-            for next in self.successors(&self.steps[index], program)? {
+            for next in self.successors(index)? {
                 waiting.push(self.at(next)?);
             }
         }
@@ -150,7 +149,7 @@ impl Routine {
             },
             states: HashMap::new(),
             waiting: BTreeSet::new(),
-            leaders: self.leaders(program),
+            leaders: self.leaders(),
         };
         walk.enter(self.entry, &entered)?;
         for entry in &self.entries {
@@ -168,7 +167,7 @@ impl Routine {
     }
 
     /// Steps that several ways may lead to.
-    fn leaders(&self, program: &dyn Program) -> Vec<bool> {
+    fn leaders(&self) -> Vec<bool> {
         let mut leaders = vec![false; self.steps.len()];
         let mut lead = |offset: u64| {
             if let Some(index) = self.at(offset) {
@@ -176,10 +175,10 @@ impl Routine {
             }
         };
         self.entries.iter().chain([&self.entry]).for_each(|entry| lead(*entry));
-        for step in &self.steps {
+        for (step, goal) in self.steps.iter().zip(&self.goals) {
             match step.transfer {
-                Transfer::Jump(goal) | Transfer::Branch(goal) | Transfer::Call(goal) => {
-                    if let Where::Inside(offset) = program.goal(goal) {
+                Transfer::Jump(_) | Transfer::Branch(_) | Transfer::Call(_) => {
+                    if let Where::Inside(offset) = *goal {
                         lead(offset);
                     }
                 }
@@ -243,7 +242,7 @@ impl Walk<'_> {
             let step = &routine.steps[index];
             self.outcome.visited[index] = true;
             if routine.is_altered(step) {
-                self.altered(step, &mut state, arch, program)?;
+                self.altered(index, &mut state, arch, program)?;
             } else if !self.step(index, &mut state, section, arch, program)? {
                 return Some(());
             }
@@ -258,14 +257,15 @@ impl Walk<'_> {
     /// Instructions that may be others: control goes as they say and on, and nothing is known behind them.
     fn altered(
         &mut self,
-        step: &Step,
+        index: usize,
         state: &mut State,
         arch: &dyn Architecture,
         program: &dyn Program,
     ) -> Option<()> {
+        let (step, goal) = (&self.routine.steps[index], self.routine.goals[index]);
         *state = State::unknown();
         match step.transfer {
-            Transfer::Jump(goal) | Transfer::Branch(goal) | Transfer::Call(goal) => {
+            Transfer::Jump(_) | Transfer::Branch(_) | Transfer::Call(_) => {
                 self.leave(goal, state, arch, program, !matches!(step.transfer, Transfer::Call(_)))?;
             }
             Transfer::Table { .. } => {
@@ -288,27 +288,27 @@ impl Walk<'_> {
         arch: &dyn Architecture,
         program: &dyn Program,
     ) -> Option<bool> {
-        let step = &self.routine.steps[index];
+        let (step, goal) = (&self.routine.steps[index], self.routine.goals[index]);
         let result = arch.result_register();
         match step.transfer {
             Transfer::Next | Transfer::CallAny | Transfer::Foreign => {
                 arch.transfer(section, step, state, program);
             }
-            Transfer::Call(goal) if program.goal(goal) == Where::Mark => {}
-            Transfer::Call(goal) => {
+            Transfer::Call(_) if goal == Where::Mark => {}
+            Transfer::Call(_) => {
                 self.leave(goal, state, arch, program, false)?;
-                let returned = match program.goal(goal) {
+                let returned = match goal {
                     Where::Function(callee) => program.returned(callee),
                     _ => Value::Any,
                 };
                 arch.transfer(section, step, state, program);
                 state.registers[result] = returned;
             }
-            Transfer::Jump(goal) => {
+            Transfer::Jump(_) => {
                 self.leave(goal, state, arch, program, true)?;
                 return Some(false);
             }
-            Transfer::Branch(goal) => {
+            Transfer::Branch(_) => {
                 arch.transfer(section, step, state, program);
                 let [fall, taken] = arch.decide(section, step, state);
                 self.outcome.ways[index] |= u8::from(fall.is_some()) | u8::from(taken.is_some()) << 1;
@@ -356,13 +356,13 @@ impl Walk<'_> {
     /// Control goes to the goal of a branch or call; for good if it is a tail call.
     fn leave(
         &mut self,
-        goal: Goal,
+        goal: Where,
         state: &State,
         arch: &dyn Architecture,
         program: &dyn Program,
         is_tail: bool,
     ) -> Option<()> {
-        match program.goal(goal) {
+        match goal {
             Where::Inside(offset) if is_tail => self.enter(offset, state)?,
             // A call of a place inside: the stack tells where it comes from, which is all that is known.
             Where::Inside(offset) => self.enter(offset, &State::unknown())?,

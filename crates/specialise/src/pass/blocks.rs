@@ -76,7 +76,7 @@ pub(crate) fn fill(
 /// The dead ranges of an atom.
 fn dead(graph: &Graph<'_, '_>, changes: &Changes, id: AtomId) -> Vec<Range<u64>> {
     let atom = &graph.atoms.atoms[id as usize];
-    let ranges = changes.dead.get(&atom.section).into_iter().flatten();
+    let ranges = changes.dead.get(atom.section as usize).into_iter().flatten();
     ranges.filter(|range| (atom.start..atom.end).contains(&range.start)).cloned().collect()
 }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use crate::arch::Architecture;
 use crate::atom::AtomId;
 use crate::graph::{Changes, Graph, Liveness};
-use crate::pass::entries::{self, Program, Routines};
+use crate::pass::entries::{self, Asked, Program, Routines};
 use crate::pass::variables;
 use crate::routine::{ARGUMENTS, Outcome};
 use crate::value::Value;
@@ -56,6 +56,7 @@ pub(crate) fn find(
     let mut found = Found::default();
     let overridden = overridden(graph);
     let mut known = Known::default();
+    let mut lasts: HashMap<AtomId, Last> = HashMap::new();
     let mut current: Option<Liveness> = None;
     let handlers = handlers(graph, arguments);
     for _ in 0..ROUNDS_MAX {
@@ -65,33 +66,43 @@ pub(crate) fn find(
         found.variables = constants.len();
         entries::update(graph, live, changes, &mut routines);
         let mut next = Known::default();
+        let mut decided = Vec::new();
         for routine in routines.values().filter(|routine| live.is_live(routine.id)) {
             let section = graph.atoms.atoms[routine.id as usize].section;
             let handler = handlers.get(&routine.id);
-            let program = Program { graph, changes, arch, routine, constants: &constants, known: &known, handler };
             let mut entered = known.arguments.get(&routine.id).filter(|_| !routine.is_open).cloned();
             if handler.is_some() {
                 let mut saved = [const { Value::Any }; ARGUMENTS];
                 saved[0] = Value::Saved;
                 entered = Some(saved);
             }
-            let object = &graph.object.sections[section as usize];
-            match routine.evaluate(object, arch, entered.as_ref(), &program) {
+            let is_same = |last: &Last| {
+                last.entered == entered && last.entries == routine.entries && !last.asked.is_old(&constants, &known)
+            };
+            if !lasts.get(&routine.id).is_some_and(is_same) {
+                let program = Program { handler, ..Program::new(graph, routine, &constants, &known) };
+                let object = &graph.object.sections[section as usize];
+                let outcome = routine.evaluate(object, arch, entered.as_ref(), &program);
+                let (asked, entries) = (program.asked.into_inner(), routine.entries.clone());
+                lasts.insert(routine.id, Last { entered, entries, asked, outcome });
+            }
+            match lasts.get(&routine.id).and_then(|last| last.outcome.as_ref()) {
                 Some(outcome) => {
-                    next.take(routine.id, &outcome, &overridden);
-                    found.decide(routine.id, outcome);
+                    next.take(routine.id, outcome, &overridden);
+                    if found.decide(routine.id, outcome) {
+                        decided.push(routine.id);
+                    }
                 }
                 None => next.is_partial = true,
             }
         }
         next.finish();
-        let before = changes.dead.values().map(Vec::len).sum::<usize>();
-        entries::bury(graph, &routines, &found.decisions, changes);
-        let after = changes.dead.values().map(Vec::len).sum::<usize>();
-        let walked = graph.walk(changes);
-        let is_last = before == after && next.arguments == known.arguments && next.returned == known.returned;
+        entries::bury(graph, &routines, &found.decisions, &decided, changes);
+        let is_last = decided.is_empty() && next.arguments == known.arguments && next.returned == known.returned;
+        if !is_last {
+            current = Some(graph.walk(changes));
+        }
         known = next;
-        current = Some(walked);
         if is_last {
             break;
         }
@@ -107,18 +118,38 @@ pub(crate) fn find(
 }
 
 impl Found {
-    /// Takes what a round found in; what an earlier one decided holds as well.
-    fn decide(&mut self, id: AtomId, outcome: Outcome) {
+    /// Takes what a round found in; what an earlier one decided holds as well. True if something is decided that was not.
+    fn decide(&mut self, id: AtomId, outcome: &Outcome) -> bool {
+        let is_decided = |way: &u8| matches!(way, 1 | 2);
         match self.decisions.get_mut(&id) {
             Some(known) => {
-                known.lives.iter_mut().zip(&outcome.visited).for_each(|(known, lives)| *known &= lives);
-                known.ways.iter_mut().zip(&outcome.ways).for_each(|(known, ways)| *known &= ways);
+                let mut has_changed = false;
+                for (known, lives) in known.lives.iter_mut().zip(&outcome.visited) {
+                    has_changed |= *known && !lives;
+                    *known &= lives;
+                }
+                for (known, ways) in known.ways.iter_mut().zip(&outcome.ways) {
+                    has_changed |= *known & ways != *known;
+                    *known &= ways;
+                }
+                has_changed
             }
             None => {
-                self.decisions.insert(id, Decisions { lives: outcome.visited, ways: outcome.ways });
+                let (lives, ways) = (outcome.visited.clone(), outcome.ways.clone());
+                let has_decided = lives.contains(&false) || ways.iter().any(is_decided);
+                self.decisions.insert(id, Decisions { lives, ways });
+                has_decided
             }
         }
     }
+}
+
+/// The last look at a function, and what it depends on.
+struct Last {
+    entered: Option<[Value; ARGUMENTS]>,
+    entries: BTreeSet<u64>,
+    asked: Asked,
+    outcome: Option<Outcome>,
 }
 
 /// What rounds tell each other.

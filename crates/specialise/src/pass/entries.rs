@@ -1,5 +1,6 @@
 //! Which functions are understood, and where control enters them.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
@@ -78,17 +79,16 @@ pub(crate) fn routines(
         let Some(steps) = arch.steps(section, atom.start..atom.end) else { continue };
         let altered = altered(graph, id, &steps);
         let (entries, tables, reached) = (BTreeSet::new(), HashMap::new(), Vec::new());
-        let routine = Routine { id, entry, steps, reached, entries, is_open: true, altered, tables };
+        let goals = steps.iter().map(|step| goal(graph, changes, arch, id, step)).collect();
+        let routine = Routine { id, entry, steps, goals, reached, entries, is_open: true, altered, tables };
         if routine.at(entry).is_some() {
             routines.insert(id, routine);
         }
     }
     find_tables(graph, &mut routines);
     update(graph, liveness, changes, &mut routines);
-    let (constants, known) = (HashMap::new(), Known::default());
     routines.retain(|_, routine| {
-        let program = Program { graph, changes, arch, routine, constants: &constants, known: &known, handler: None };
-        let reached = routine.reach(&program);
+        let reached = routine.reach();
         // All of a function must be reached in ways that are known; else there are ways that are not.
         let is_known = |(step, reached): (&Step, &bool)| *reached || step.is_filling || step.start < routine.entry;
         routine.reached = reached.unwrap_or_default();
@@ -97,6 +97,35 @@ pub(crate) fn routines(
     // Calls by those that were not understood open others.
     update(graph, liveness, changes, &mut routines);
     routines
+}
+
+/// Where the branch or call of a step goes.
+fn goal(graph: &Graph<'_, '_>, changes: &Changes, arch: &dyn Architecture, id: AtomId, step: &Step) -> Where {
+    let field = match step.transfer {
+        Transfer::Jump(goal) | Transfer::Branch(goal) | Transfer::Call(goal) => match goal {
+            Goal::Inside(offset) => return Where::Inside(offset),
+            Goal::Reference(field) => field,
+        },
+        _ => return Where::Unknown,
+    };
+    let section = graph.atoms.atoms[id as usize].section;
+    let Some(reference) = at(graph, section, field) else { return Where::Unknown };
+    if let reference::Target::Symbol(symbol) = reference.target {
+        match graph.object.symbols[symbol as usize].name {
+            name if name == arch.return_thunk() => return Where::Return,
+            name if name == arch.trace_marker() => return Where::Mark,
+            _ => {}
+        }
+    }
+    let Some(target) = graph.target(section, reference, changes) else { return Where::Unknown };
+    if changes.retargeted.contains_key(&(section, reference.offset)) {
+        return Where::Function(target);
+    }
+    match reference::exact(graph.object, reference) {
+        Some((_, offset)) if target == id => u64::try_from(offset).map_or(Where::Unknown, Where::Inside),
+        Some(_) => Where::Function(target),
+        None => Where::Unknown,
+    }
 }
 
 /// Places of a function that are rewritten in ways that may change what they do.
@@ -216,7 +245,8 @@ pub(crate) fn owned(
 /// Finds where control enters functions, by all that lives; drops those that are referred to in ways that cannot be followed.
 pub(crate) fn update(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes, routines: &mut Routines) {
     let owned = owned(graph, liveness, changes, routines);
-    let known: HashSet<AtomId> = routines.keys().copied().collect();
+    let mut known = vec![false; graph.atoms.atoms.len()];
+    routines.keys().for_each(|id| known[*id as usize] = true);
     for routine in routines.values_mut() {
         routine.is_open = false;
         routine.entries.clear();
@@ -228,7 +258,8 @@ pub(crate) fn update(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Chang
         let is_table = matches!(graph.atoms.roles[section as usize], Role::Table(_));
         for reference in graph.references(id, changes) {
             let retargeted = changes.retargeted.contains_key(&(section, reference.offset));
-            let Some(target) = graph.target(section, reference, changes) else { continue };
+            let target = graph.target(section, reference, changes).filter(|target| known[*target as usize]);
+            let Some(target) = target else { continue };
             let Some(routine) = routines.get_mut(&target) else { continue };
             let exact = if retargeted { None } else { reference::exact(graph.object, reference) };
             let offset = match (retargeted, exact) {
@@ -243,7 +274,7 @@ pub(crate) fn update(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Chang
             }
             let is_branch = is_code && reference.how == Use::Branch;
             match offset {
-                offset if offset == routine.entry && is_branch && known.contains(&id) => {}
+                offset if offset == routine.entry && is_branch && known[id as usize] => {}
                 offset if offset == routine.entry => routine.is_open = true,
                 _ if id == target && is_branch => {}
                 _ if owned.contains(&(section, reference.offset)) => {}
@@ -281,13 +312,15 @@ pub(crate) fn bury(
     graph: &Graph<'_, '_>,
     routines: &Routines,
     decisions: &HashMap<AtomId, Decisions>,
+    decided: &[AtomId],
     changes: &mut Changes,
 ) {
-    for (id, decisions) in decisions {
-        let Some(routine) = routines.get(id) else { continue };
+    changes.dead.resize(graph.object.sections.len(), Vec::new());
+    for id in decided {
+        let (Some(routine), Some(decisions)) = (routines.get(id), decisions.get(id)) else { continue };
         let section = graph.atoms.atoms[*id as usize].section;
         let dead = dead(routine, decisions, &keys(graph, *id));
-        let ranges = changes.dead.entry(section).or_default();
+        let ranges = &mut changes.dead[section as usize];
         let atom = &graph.atoms.atoms[*id as usize];
         ranges.retain(|range| range.start < atom.start || range.start >= atom.end);
         ranges.extend(dead.iter().cloned());
@@ -302,7 +335,6 @@ pub(crate) fn bury(
             }
         }
     }
-    changes.dead.retain(|_, ranges| !ranges.is_empty());
 }
 
 /// The table of the unwinder.
@@ -348,10 +380,6 @@ fn dead(routine: &Routine, decisions: &Decisions, keys: &[u64]) -> Vec<Range<u64
 pub(crate) struct Program<'p, 'o, 'a> {
     /// The graph.
     pub graph: &'p Graph<'o, 'a>,
-    /// Its changes.
-    pub changes: &'p Changes,
-    /// The processor.
-    pub arch: &'p dyn Architecture,
     /// The function.
     pub routine: &'p Routine,
     /// Variables that never change.
@@ -360,9 +388,36 @@ pub(crate) struct Program<'p, 'o, 'a> {
     pub known: &'p Known,
     /// The function handles a system call, whose arguments are these.
     pub handler: Option<&'p &'p BTreeMap<usize, BTreeSet<u64>>>,
+    /// What was asked of the round before and of variables, with the answers.
+    pub asked: RefCell<Asked>,
 }
 
-impl Program<'_, '_, '_> {
+/// What an evaluation depends on beside the arguments.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    returned: Vec<(AtomId, Value)>,
+    variables: Vec<AtomId>,
+}
+
+impl Asked {
+    /// Whether the answers would be others now. Variables that were constant stay so.
+    pub fn is_old(&self, constants: &HashMap<AtomId, Value>, known: &Known) -> bool {
+        self.variables.iter().any(|id| constants.contains_key(id))
+            || self.returned.iter().any(|(id, value)| known.returned.get(id).unwrap_or(&Value::Any) != value)
+    }
+}
+
+impl<'p, 'o, 'a> Program<'p, 'o, 'a> {
+    /// What is known of a function that handles no system call.
+    pub fn new(
+        graph: &'p Graph<'o, 'a>,
+        routine: &'p Routine,
+        constants: &'p HashMap<AtomId, Value>,
+        known: &'p Known,
+    ) -> Self {
+        Self { graph, routine, constants, known, handler: None, asked: RefCell::default() }
+    }
+
     fn section(&self) -> u32 {
         self.graph.atoms.atoms[self.routine.id as usize].section
     }
@@ -381,7 +436,13 @@ impl Surroundings for Program<'_, '_, '_> {
         if offset != atom.start as i64 || bytes as u64 > atom.end - atom.start {
             return Value::Any;
         }
-        self.constants.get(&id).map_or(Value::Any, |value| value.low(bytes))
+        match self.constants.get(&id) {
+            Some(value) => value.low(bytes),
+            None => {
+                self.asked.borrow_mut().variables.push(id);
+                Value::Any
+            }
+        }
     }
 
     fn address(&self, field: u64) -> Option<Value> {
@@ -403,35 +464,9 @@ impl Surroundings for Program<'_, '_, '_> {
 }
 
 impl Around for Program<'_, '_, '_> {
-    fn goal(&self, goal: Goal) -> Where {
-        let field = match goal {
-            Goal::Inside(offset) => return Where::Inside(offset),
-            Goal::Reference(field) => field,
-        };
-        let Some(reference) = self.reference(field) else { return Where::Unknown };
-        let symbol = match reference.target {
-            reference::Target::Symbol(symbol) => Some(self.graph.object.symbols[symbol as usize].name),
-            reference::Target::Place { .. } => None,
-        };
-        if symbol == Some(self.arch.return_thunk()) {
-            return Where::Return;
-        }
-        if symbol == Some(self.arch.trace_marker()) {
-            return Where::Mark;
-        }
-        let section = self.section();
-        let Some(target) = self.graph.target(section, reference, self.changes) else { return Where::Unknown };
-        if self.changes.retargeted.contains_key(&(section, reference.offset)) {
-            return Where::Function(target);
-        }
-        match reference::exact(self.graph.object, reference) {
-            Some((_, offset)) if target == self.routine.id => Where::Inside(offset as u64),
-            Some(_) => Where::Function(target),
-            None => Where::Unknown,
-        }
-    }
-
     fn returned(&self, callee: AtomId) -> Value {
-        self.known.returned.get(&callee).cloned().unwrap_or(Value::Any)
+        let value = self.known.returned.get(&callee).cloned().unwrap_or(Value::Any);
+        self.asked.borrow_mut().returned.push((callee, value.clone()));
+        value
     }
 }

@@ -34,9 +34,19 @@ fn is_ordinary(section: &Section<'_>) -> bool {
     !section.is_code() && section.flags & abi::SHF_MERGE == 0 && CLASSES.contains(&&class[..])
 }
 
-/// What may change an atom: the atom that refers to it so.
-fn changed(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> HashMap<AtomId, Option<AtomId>> {
-    let mut changed: HashMap<AtomId, Option<AtomId>> = HashMap::new();
+/// Who may change an atom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Changer {
+    Nobody,
+    /// This atom refers to it so.
+    Atom(AtomId),
+    /// The linker script or the policy names it.
+    Outside,
+}
+
+/// Who may change each atom.
+fn changed(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> Vec<Changer> {
+    let mut changed = vec![Changer::Nobody; graph.atoms.atoms.len()];
     for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id)) {
         for reference in graph.references(id, changes) {
             let Some((section, offset)) = reference::exact(graph.object, reference) else { continue };
@@ -50,15 +60,17 @@ fn changed(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> Has
                 _ => false,
             };
             if !is_read {
-                changed.entry(target).or_insert(Some(id));
+                changed[target as usize] = Changer::Atom(id);
             }
         }
     }
     for (id, _) in &graph.roots {
-        changed.insert(*id, None);
+        changed[*id as usize] = Changer::Outside;
     }
     for (symbol, _) in &changes.roots {
-        changed.extend(graph.atom_of_symbol(*symbol).map(|id| (id, None)));
+        if let Some(id) = graph.atom_of_symbol(*symbol) {
+            changed[id as usize] = Changer::Outside;
+        }
     }
     changed
 }
@@ -67,8 +79,9 @@ fn changed(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> Has
 pub(crate) fn constants(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> HashMap<AtomId, Value> {
     let changed = changed(graph, liveness, changes);
     let mut found = HashMap::new();
-    for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id) && is_candidate(graph, *id)) {
-        if !changed.contains_key(&id)
+    for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id)) {
+        if changed[id as usize] == Changer::Nobody
+            && is_candidate(graph, id)
             && let Some(value) = initial(graph, id)
         {
             found.insert(id, Value::One(value));
@@ -133,14 +146,14 @@ pub(crate) fn fixed(
         if atom.start != symbol.value || atom.end - atom.start != symbol.size || !is_candidate(graph, id) {
             return Err(refused("it is not an ordinary variable that lies by itself and holds a number".to_string()));
         }
-        match changed.get(&id) {
-            Some(Some(user)) => {
-                let user = names[*user as usize].map(|symbol| graph.object.symbols[symbol as usize].name);
+        match changed[id as usize] {
+            Changer::Atom(user) => {
+                let user = names[user as usize].map(|symbol| graph.object.symbols[symbol as usize].name);
                 let user = String::from_utf8_lossy(user.unwrap_or(b"a table"));
                 return Err(refused(format!("{user} writes it or takes its address")));
             }
-            Some(None) => return Err(refused("the linker script or the policy names it".to_string())),
-            None => found.insert(id, if bits < 64 { value & ((1 << bits) - 1) } else { *value }),
+            Changer::Outside => return Err(refused("the linker script or the policy names it".to_string())),
+            Changer::Nobody => found.insert(id, if bits < 64 { value & ((1 << bits) - 1) } else { *value }),
         };
     }
     Ok(found)
