@@ -212,8 +212,14 @@ impl Analysis {
         this.passes.push(("initialisation", passes.unreachable && passes.initialisation));
         if let Some(liveness) = &this.liveness {
             if passes.duplicates {
-                this.folded =
-                    duplicates::find(graph, liveness, &this.changes, input.arch, &|id| this.edits.contains_key(&id));
+                this.folded = duplicates::find(
+                    graph,
+                    liveness,
+                    &this.changes,
+                    input.arch,
+                    &|id| this.edits.contains_key(&id),
+                    passes.duplicates_taken && options.padding_is_spare,
+                );
                 for id in this.folded.keys() {
                     this.removed_by[*id as usize] = number;
                     orphan(graph, *id, &mut this.orphaned);

@@ -28,6 +28,9 @@ pub struct Passes {
     pub names: bool,
     /// Keep one of equal functions.
     pub duplicates: bool,
+    /// Also of such whose address is taken: pointers to different functions may then be equal. Not with control-flow
+    /// integrity, whose checks read what lies before a function.
+    pub duplicates_taken: bool,
     /// Move functions that only initialisation calls into memory that is freed.
     pub initialisation: bool,
 }
@@ -46,11 +49,12 @@ impl Passes {
             padding: false,
             names: false,
             duplicates: false,
+            duplicates_taken: false,
             initialisation: false,
         }
     }
 
-    /// All passes whose knowledge is given.
+    /// All passes whose knowledge is given, without those that change what the kernel may do.
     pub fn all() -> Self {
         Self {
             unreachable: true,
@@ -63,6 +67,7 @@ impl Passes {
             padding: true,
             names: true,
             duplicates: true,
+            duplicates_taken: false,
             initialisation: true,
         }
     }

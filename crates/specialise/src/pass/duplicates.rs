@@ -1,7 +1,7 @@
 //! Duplicate functions: of functions with the same bytes and the same references one is kept.
 //!
-//! Only functions that are called and never named otherwise, so that nobody can compare their addresses, and only where no
-//! side table but those of positions speaks of them.
+//! Only functions that are called and never named otherwise, so that nobody can compare their addresses, unless the caller
+//! allows that addresses become equal; and only where no side table but those of positions speaks of them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -83,10 +83,18 @@ pub(crate) fn find(
     changes: &Changes,
     arch: &dyn Architecture,
     is_edited: &dyn Fn(AtomId) -> bool,
+    with_taken: bool,
 ) -> HashMap<AtomId, AtomId> {
     let incoming = incoming(graph, liveness, changes, &HashSet::new());
+    let mut rooted: HashSet<AtomId> = graph.roots.iter().map(|(id, _)| *id).collect();
+    rooted.extend(changes.roots.iter().filter_map(|(symbol, _)| graph.atom_of_symbol(*symbol)));
+    // One whose address is taken stands only for others of the kind: it may be marked as a target of indirect calls.
+    let fits = |id: AtomId| {
+        let known = incoming[id as usize];
+        !known.inside && (!known.addressed || with_taken && !rooted.contains(&id))
+    };
     let candidates: Vec<AtomId> = (0..graph.atoms.atoms.len() as AtomId)
-        .filter(|id| !is_edited(*id) && is_candidate(graph, liveness, &incoming, *id))
+        .filter(|id| !is_edited(*id) && fits(*id) && is_candidate(graph, liveness, *id))
         .collect();
     let mut folded: HashMap<AtomId, AtomId> = HashMap::new();
     for _ in 0..ROUNDS_MAX {
@@ -96,7 +104,8 @@ pub(crate) fn find(
             if folded.contains_key(id) {
                 continue;
             }
-            let key = key(graph, changes, arch, &folded, *id);
+            let mut key = key(graph, changes, arch, &folded, *id);
+            key.push(incoming[*id as usize].addressed.into());
             match known.get(&key) {
                 Some(first) => drop(folded.insert(*id, *first)),
                 None => drop(known.insert(key, *id)),
@@ -116,7 +125,7 @@ pub(crate) fn find(
     folded.keys().map(|id| (*id, last(*id))).collect()
 }
 
-fn is_candidate(graph: &Graph<'_, '_>, liveness: &Liveness, incoming: &[Incoming], id: AtomId) -> bool {
+fn is_candidate(graph: &Graph<'_, '_>, liveness: &Liveness, id: AtomId) -> bool {
     let atom = &graph.atoms.atoms[id as usize];
     let section = &graph.object.sections[atom.section as usize];
     let positions = |entry: &AtomId| {
@@ -127,7 +136,6 @@ fn is_candidate(graph: &Graph<'_, '_>, liveness: &Liveness, incoming: &[Incoming
         && matches!(graph.atoms.roles[atom.section as usize], Role::Parts)
         && liveness.is_live(id)
         && atom.end > atom.start
-        && incoming[id as usize] == Incoming::default()
         && graph.dependents.of(id).iter().all(positions)
 }
 

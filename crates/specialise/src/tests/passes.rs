@@ -153,6 +153,31 @@ fn equal_functions_are_kept_once_unless_their_address_counts() {
 }
 
 #[test]
+fn equal_functions_whose_address_is_taken_are_folded_on_request_only() {
+    let body = "mov $3,%eax\nret";
+    let source = [
+        function("entry", "mov table(%rip),%rax\nmov table+8(%rip),%rcx\ncall called\nret"),
+        function("called", body),
+        function("one", body),
+        function("two", body),
+        variable(".data.table", "table", ".quad one, two"),
+    ]
+    .concat();
+    let object = assemble(&source);
+    let passes = Passes { duplicates: true, duplicates_taken: true, ..reach() };
+    let shape = Shape::of(&reduce(&object, &options(passes)).object);
+    assert!(shape.has("one") && !shape.has("two") && shape.has("called"), "{:?}", shape.symbols);
+    assert!(shape.references["table"].iter().all(|line| line.contains("one")), "{:?}", shape.references);
+    for kept in [
+        Options { padding_is_spare: false, ..options(passes) },
+        options(Passes { duplicates_taken: false, ..passes }),
+        Options { roots: vec!["one".to_string(), "two".to_string()], ..options(passes) },
+    ] {
+        assert!(Shape::of(&reduce(&object, &kept).object).has("two"));
+    }
+}
+
+#[test]
 fn functions_of_initialisation_move_unless_they_may_run_later() {
     let source = [
         function_in(
