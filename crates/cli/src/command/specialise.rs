@@ -61,6 +61,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "PASS")]
     without: Vec<PassName>,
 
+    /// Run a pass that is left out by default
+    #[arg(long, value_enum, value_name = "PASS")]
+    with: Vec<OptionalPass>,
+
     /// Leave dead code in place, filled with instructions that trap: shows what should not have been removed
     #[arg(long)]
     trap: bool,
@@ -104,8 +108,16 @@ enum PassName {
     Initialisation,
 }
 
-fn passes(without: &[PassName]) -> Passes {
+/// `--with`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OptionalPass {
+    /// One of equal functions is kept though their addresses are taken: pointers to different functions may be equal
+    DuplicatesTaken,
+}
+
+fn passes(without: &[PassName], with: &[OptionalPass]) -> Passes {
     let mut passes = Passes::all();
+    passes.duplicates_taken = with.contains(&OptionalPass::DuplicatesTaken);
     for name in without {
         match name {
             PassName::All => passes = Passes::none(),
@@ -126,7 +138,7 @@ fn passes(without: &[PassName]) -> Passes {
 
 /// Builds the kernel.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let passes = passes(&args.without);
+    let passes = passes(&args.without, &args.with);
     if args.trap && !passes.unreachable {
         return Err(failure::usage("--trap fills what passes remove; it cannot go with --without all"));
     }
@@ -176,9 +188,9 @@ mod tests {
 
     #[test]
     fn passes_are_left_out_one_by_one() {
-        assert_eq!(passes(&[]), Passes::all());
-        assert_eq!(passes(&[PassName::All]), Passes::none());
-        let some = passes(&[PassName::Quirks, PassName::Syscalls]);
-        assert_eq!(some, Passes { quirks: false, syscalls: false, ..Passes::all() });
+        assert_eq!(passes(&[], &[]), Passes::all());
+        assert_eq!(passes(&[PassName::All], &[]), Passes::none());
+        let some = passes(&[PassName::Quirks, PassName::Syscalls], &[OptionalPass::DuplicatesTaken]);
+        assert_eq!(some, Passes { quirks: false, syscalls: false, duplicates_taken: true, ..Passes::all() });
     }
 }
