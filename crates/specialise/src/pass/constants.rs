@@ -16,7 +16,7 @@ use crate::routine::{ARGUMENTS, Outcome};
 use crate::value::Value;
 
 /// Rounds after which what is known is enough.
-const ROUNDS_MAX: usize = 6;
+const ROUNDS_MAX: usize = 4;
 
 /// Arguments of system calls: entry point (`sys_…`), number of the argument, values.
 pub(crate) type Arguments = BTreeMap<String, BTreeMap<usize, BTreeSet<u64>>>;
