@@ -1,6 +1,6 @@
 //! The order of things: read, divide, walk after each pass, write.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::arch::{self, Architecture};
 use crate::atom::{self, AtomId, Atoms, Padding};
@@ -9,7 +9,7 @@ use crate::object::{Object, Place};
 use crate::pass::blocks::{self, Edit};
 use crate::pass::entries::{self, Routines};
 use crate::pass::{constants, drivers, duplicates, initialisation, names, parameters, quirks, syscalls, variables};
-use crate::report::{PassReport, Removal, Report, Sizes};
+use crate::report::{PassReport, Removal, Report, Sizes, TableReport};
 use crate::schema::{Role, Schema};
 use crate::writer::{self, Plan};
 use crate::{Options, SpecialiseError, abi};
@@ -291,7 +291,10 @@ impl Analysis {
     /// What died since the walk before is this pass's.
     fn take(&mut self, liveness: Liveness, number: u8) {
         for (id, removed_by) in self.removed_by.iter_mut().enumerate() {
-            if *removed_by == KEPT && !liveness.is_live(id as AtomId) {
+            if liveness.is_live(id as AtomId) {
+                // A reference that the pass changed may go to what nothing needed before.
+                *removed_by = KEPT;
+            } else if *removed_by == KEPT {
                 *removed_by = number;
             }
         }
@@ -395,6 +398,7 @@ impl Analysis {
             before,
             after,
             passes,
+            tables: self.tables(input),
             syscalls_kept: self.syscalls.kept.iter().cloned().collect(),
             syscalls_removed: self.syscalls.removed.iter().cloned().collect(),
             parameters_removed: self.parameters.clone(),
@@ -403,6 +407,27 @@ impl Analysis {
             largest: self.largest(input, graph),
             warnings,
         }
+    }
+
+    /// Entries of side tables, kept and dropped.
+    fn tables(&self, input: &Input<'_>) -> Vec<TableReport> {
+        let mut tables: BTreeMap<&'static str, TableReport> = BTreeMap::new();
+        for (role, range) in input.atoms.roles.iter().zip(&input.atoms.of_section) {
+            let Role::Table(table) = role else { continue };
+            let empty = TableReport { name: table.name, entries: 0, entries_left: 0, bytes: 0, bytes_left: 0 };
+            let row = tables.entry(table.name).or_insert(empty);
+            for id in range.clone() {
+                let atom = &input.atoms.atoms[id as usize];
+                let bytes = atom.end - atom.start;
+                row.entries += 1;
+                row.bytes += bytes;
+                if self.is_left(id) {
+                    row.entries_left += 1;
+                    row.bytes_left += bytes;
+                }
+            }
+        }
+        tables.into_values().filter(|table| table.entries > 0).collect()
     }
 
     fn largest(&self, input: &Input<'_>, graph: &Graph<'_, '_>) -> Vec<Removal> {

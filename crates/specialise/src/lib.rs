@@ -32,4 +32,4 @@ pub use error::SpecialiseError;
 pub use options::{Options, Passes};
 pub use pass::quirks::Device;
 pub use pass::syscalls::entry_points;
-pub use report::{PassReport, Removal, Report, Sizes};
+pub use report::{PassReport, Removal, Report, Sizes, TableReport};

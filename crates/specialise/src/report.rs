@@ -44,6 +44,21 @@ pub struct PassReport {
     pub bytes: Sizes,
 }
 
+/// A side table: entries that speak of code, or that the kernel walks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TableReport {
+    /// Its section, or what the names of its sections begin with.
+    pub name: &'static str,
+    /// Entries before.
+    pub entries: u64,
+    /// Entries that are left.
+    pub entries_left: u64,
+    /// Bytes before.
+    pub bytes: u64,
+    /// Bytes that are left.
+    pub bytes_left: u64,
+}
+
 /// An atom that was removed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Removal {
@@ -76,6 +91,8 @@ pub struct Report {
     pub after: Sizes,
     /// One for each pass, in their order.
     pub passes: Vec<PassReport>,
+    /// One for each side table that is not empty, by name.
+    pub tables: Vec<TableReport>,
     /// System calls that stay.
     pub syscalls_kept: Vec<String>,
     /// System calls that answer ENOSYS now.

@@ -60,8 +60,8 @@ pub(crate) struct Schema {
     pub dispatchers: &'static [&'static str],
     /// Functions that read the strings they are given and keep none.
     pub readers: &'static [&'static str],
-    /// Beginnings of the names of handlers, and the handler that stands for all unused ones.
-    pub handlers: &'static [(&'static str, &'static str)],
+    /// Beginnings of the names of handlers, and the handlers that stand for all unused ones: the first that is there.
+    pub handlers: &'static [(&'static str, &'static [&'static str])],
 }
 
 const fn keyed(name: &'static str, entry_sizes: &'static [u64], at: u64) -> Table {
@@ -208,7 +208,11 @@ static LINUX_6_12: Schema = Schema {
         "memcmp",
         "memcpy",
     ],
-    handlers: &[("__x64_sys_", "__x64_sys_ni_syscall"), ("__ia32_sys_", "__ia32_sys_ni_syscall")],
+    // The first is ours, compiled with the kernel (crates/kernel): it logs the call.
+    handlers: &[
+        ("__x64_sys_", &["__x64_sys_specialise_removed", "__x64_sys_ni_syscall"]),
+        ("__ia32_sys_", &["__ia32_sys_ni_syscall"]),
+    ],
 };
 
 static SCHEMAS: &[&Schema] = &[&LINUX_6_12];

@@ -1,7 +1,7 @@
-//! System calls that the image cannot make: the dispatcher's references to their handlers go to `sys_ni_syscall`.
+//! System calls that the image cannot make: the dispatcher's references to their handlers go to one that answers ENOSYS.
 //!
-//! The kernel answers ENOSYS then, as it does for numbers that never existed. The handlers die with their references,
-//! unless something else in the kernel uses them.
+//! That is a handler which logs the call, where it was compiled with the kernel, or else the kernel's own for numbers that never
+//! existed. The handlers die with their references, unless something else in the kernel uses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,8 +52,9 @@ pub(crate) fn retarget(
     let mut outcome = Removed::default();
     let symbols = &graph.object.symbols;
     let mut found = false;
-    for (prefix, fallback) in schema.handlers {
-        let fallback_index = symbols.iter().position(|symbol| symbol.name == fallback.as_bytes());
+    for (prefix, fallbacks) in schema.handlers {
+        let index_of = |name: &&str| symbols.iter().position(|symbol| symbol.name == name.as_bytes());
+        let fallback_index = fallbacks.iter().find_map(index_of);
         for dispatcher in
             symbols.iter().filter(|symbol| schema.dispatchers.iter().any(|name| name.as_bytes() == symbol.name))
         {
@@ -65,11 +66,11 @@ pub(crate) fn retarget(
                 let Some(entry) = name.strip_prefix(prefix) else { continue };
                 let entry = format!("sys_{entry}");
                 found = true;
-                if kept.contains(&entry) || ALWAYS.contains(&entry.as_str()) || name == *fallback {
+                if kept.contains(&entry) || ALWAYS.contains(&entry.as_str()) || fallbacks.contains(&&*name) {
                     outcome.kept.insert(entry);
                     continue;
                 }
-                let fallback_index = fallback_index.ok_or_else(|| not_found("function", fallback))?;
+                let fallback_index = fallback_index.ok_or_else(|| not_found("function", &fallbacks.join(" or ")))?;
                 changes.retargeted.insert((section, reference.offset), fallback_index as u32);
                 outcome.removed.insert(entry);
             }

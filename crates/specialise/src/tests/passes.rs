@@ -26,6 +26,21 @@ fn unused_system_calls_go_to_the_one_that_does_nothing() {
     assert!(shape.references["sys_call_table"][0].contains("__x64_sys_ni_syscall"));
     assert_eq!(outcome.report.syscalls_removed, ["sys_write"]);
     assert_eq!(outcome.report.syscalls_kept, ["sys_read", "sys_restart_syscall"]);
+    let logs = function("__x64_sys_specialise_removed", "ret");
+    let object = assemble(&[&entry[..], &function("x64_sys_call", &cases), &handlers, &table, &logs].concat());
+    let outcome = reduce(&object, &Options { syscalls: Some(names(&["sys_read"])), ..options(passes) });
+    let shape = Shape::of(&outcome.object);
+    assert!(
+        shape.references["x64_sys_call"][1].contains("__x64_sys_specialise_removed"),
+        "a handler that logs is taken"
+    );
+    assert!(
+        shape.references["x64_sys_call"][3].contains("__x64_sys_ni_syscall"),
+        "calls that never were are not logged"
+    );
+    let all = Some(names(&["sys_read", "sys_write"]));
+    let whole = Shape::of(&reduce(&object, &Options { syscalls: all, ..options(passes) }).object);
+    assert!(!whole.has("__x64_sys_specialise_removed"), "it is only there if it is needed");
     let error =
         specialise(&assemble(&function("entry", "ret")), &Options { syscalls: Some(names(&[])), ..options(passes) });
     assert!(matches!(error, Err(crate::SpecialiseError::NotFound { .. })), "no dispatcher");
