@@ -6,7 +6,7 @@ use client::ClientError;
 
 /// The table `--help` ends with.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 3 corrupt, truncated or unknown file; \
-4 not found; 5 network or server failed; 6 some system calls are unknown (`syscalls --strict`). `run`, `record`, `launch` and `enter` end as the program they started: with its code, or by its signal.";
+4 not found; 5 network or server failed; 6 some system calls are unknown (`syscalls --strict`, `specialise --image`). `run`, `record`, `launch` and `enter` end as the program they started: with its code, or by its signal.";
 
 /// An error of the command line itself, with its exit code.
 #[derive(Debug)]
@@ -150,6 +150,8 @@ fn kernel_code(error: &::kernel::KernelError) -> u8 {
         KernelError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 4,
         KernelError::Io { .. } | KernelError::Tool { .. } => 1,
         KernelError::NotSource { .. } | KernelError::Config { .. } | KernelError::Input { .. } => 2,
+        KernelError::Calls { .. } => 2,
+        KernelError::UnknownCalls { .. } => 6,
         KernelError::Specialise(SpecialiseError::NotFound { .. }) => 4,
         KernelError::Specialise(_) => 3,
     }

@@ -2,6 +2,9 @@
 //!
 //! x86 does not offer the option that divides functions into sections, though nothing but the final link is in its way, and
 //! that link is ours. So a copy of the top `Kconfig` with the option added is handed to `make`; the source stays as it is.
+//!
+//! The handler of removed system calls (`removed_call.c`) is compiled with the file that answers calls which are not there: make
+//! takes flags for one file on its command line, and one of them names a text to read before it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,10 +18,17 @@ use crate::{KernelError, Source, config, tool};
 /// What is added to the top `Kconfig`.
 const KCONFIG: &str = "\nconfig HAVE_LD_DEAD_CODE_DATA_ELIMINATION\n\tdef_bool y\n";
 
+/// The handler of removed system calls.
+const REMOVED_CALL: &str = include_str!("removed_call.c");
+
+/// What is in the names of all its symbols.
+pub(crate) const REMOVED_CALL_SYMBOLS: &str = "specialise_removed";
+
 /// Files of a build that are ours.
 const STAMP: &str = "specialise.stamp";
 const KCONFIG_FILE: &str = "specialise.Kconfig";
 const LOG: &str = "specialise.log";
+const REMOVED_CALL_FILE: &str = "specialise-removed-call.c";
 
 /// A finished build.
 #[derive(Clone, Debug)]
@@ -46,7 +56,7 @@ impl Build {
     ) -> Result<Self, KernelError> {
         fs::create_dir_all(folder).map_err(io_at(folder))?;
         let folder = fs::canonicalize(folder).map_err(io_at(folder))?;
-        let stamp = format!("{}\n{}\n{config}", source.folder().display(), source.release());
+        let stamp = format!("{}\n{}\n{config}\n{REMOVED_CALL}", source.folder().display(), source.release());
         let finished =
             ["vmlinux.o", ".vmlinux.cmd", "arch/x86/boot/bzImage"].iter().all(|name| folder.join(name).is_file());
         let known = fs::read_to_string(folder.join(STAMP)).is_ok_and(|text| text == stamp);
@@ -83,6 +93,7 @@ impl Build {
         say("configuring the kernel");
         let top = read(&self.source.folder().join("Kconfig"))?;
         write(&self.folder.join(KCONFIG_FILE), &format!("{top}{KCONFIG}"))?;
+        write(&self.folder.join(REMOVED_CALL_FILE), REMOVED_CALL)?;
         let path = self.folder.join(".config");
         let base = if config::is_whole(config) {
             String::new()
@@ -98,6 +109,8 @@ impl Build {
     fn make(&self) -> Command {
         let mut make = Command::new("make");
         make.arg("-C").arg(self.source.folder()).arg(format!("O={}", self.folder.display()));
+        // Relative to where the compiler runs, so that the folder may be moved.
+        make.arg(format!("CFLAGS_sys_ni.o=-include {REMOVED_CALL_FILE}"));
         make.env("KBUILD_KCONFIG", self.folder.join(KCONFIG_FILE)).env("LC_ALL", "C");
         // Settings of a make that we were started from are not for this one.
         make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL").env_remove("MFLAGS");
@@ -132,8 +145,8 @@ impl Build {
         read(&self.folder.join("arch/x86/kernel/vmlinux.lds"))
     }
 
-    /// Options that the build gives the final link, without the linker's own collection of garbage.
-    pub(crate) fn link_options(&self) -> Result<String, KernelError> {
+    /// Options that the build gives the final link, with or without the linker's own collection of garbage.
+    pub(crate) fn link_options(&self, collects: bool) -> Result<String, KernelError> {
         let path = self.folder.join(".vmlinux.cmd");
         let text = read(&path)?;
         // savedcmd_vmlinux := …/link-vmlinux.sh "ld" "options of ld" "options of this link"; …
@@ -141,7 +154,8 @@ impl Build {
             text.lines().find(|line| line.starts_with("savedcmd_vmlinux")).and_then(|line| line.split('"').nth(5));
         let unknown = || KernelError::Input { path, reason: "it does not say how the kernel was linked".to_string() };
         let options = options.ok_or_else(unknown)?;
-        Ok(options.split_whitespace().filter(|word| *word != "--gc-sections").collect::<Vec<_>>().join(" "))
+        let is_kept = |word: &&str| collects || *word != "--gc-sections";
+        Ok(options.split_whitespace().filter(is_kept).collect::<Vec<_>>().join(" "))
     }
 
     /// The environment in which the kernel's makefiles run programs.

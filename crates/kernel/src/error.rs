@@ -48,6 +48,22 @@ pub enum KernelError {
         /// What is wrong.
         reason: String,
     },
+    /// The system calls cannot be used.
+    #[error("system calls: {reason}")]
+    Calls {
+        /// Why.
+        reason: String,
+    },
+    /// Some calls of the programs of an image are not known, so that every call would have to stay.
+    #[error("{}: any system call may be made{}{}", image.display(), Places(sites), Notes(notes))]
+    UnknownCalls {
+        /// The image.
+        image: PathBuf,
+        /// The places, in words.
+        sites: Vec<String>,
+        /// What else the analysis could not look at.
+        notes: Vec<String>,
+    },
     /// The object was refused.
     #[error("{0}")]
     Specialise(#[from] SpecialiseError),
@@ -58,6 +74,32 @@ struct Tail<'a>(&'a str);
 impl std::fmt::Display for Tail<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(formatter, "; its last lines:\n{}", self.0) }
+    }
+}
+
+/// Places that a message names.
+const PLACES_MAX: usize = 20;
+
+struct Places<'a>(&'a [String]);
+
+impl std::fmt::Display for Places<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        write!(formatter, "; {} places are not resolved:", self.0.len())?;
+        for place in self.0.iter().take(PLACES_MAX) {
+            write!(formatter, "\n  {place}")?;
+        }
+        if self.0.len() > PLACES_MAX { write!(formatter, "\n  …") } else { Ok(()) }
+    }
+}
+
+struct Notes<'a>(&'a [String]);
+
+impl std::fmt::Display for Notes<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().take(PLACES_MAX).try_for_each(|note| write!(formatter, "\n  note: {note}"))
     }
 }
 

@@ -8,10 +8,12 @@ use std::time::Instant;
 use serde::Serialize;
 use specialise::{Device, Options, Passes, Report};
 
+use crate::build::REMOVED_CALL_SYMBOLS;
 use crate::build::{read, write};
 use crate::error::io_at;
-use crate::policy::{self, Policy, read_syscalls};
-use crate::{Build, KernelError, KernelSizes, Layout, Link, Output, Source};
+use crate::policy::{Policy, read_syscalls};
+use crate::sizes::symbol_bytes;
+use crate::{Build, Calls, KernelError, KernelSizes, Layout, Link, Output, Source};
 
 /// What a user asks for.
 #[derive(Clone, Debug)]
@@ -28,8 +30,10 @@ pub struct Job {
     pub command_line: Option<String>,
     /// Its PCI devices.
     pub devices: Option<PathBuf>,
-    /// The system calls of its programs.
+    /// A list of system calls of its programs.
     pub syscalls: Option<PathBuf>,
+    /// The system calls that were found in its images.
+    pub calls: Calls,
     /// What people add.
     pub policy: Option<PathBuf>,
     /// Which passes run.
@@ -63,10 +67,15 @@ pub struct JobReport {
     pub analysis_seconds: f64,
     /// Peak memory of this process after it.
     pub analysis_peak_bytes: u64,
+    /// Bytes in the reduced kernel of what logs removed system calls, part of its sizes: code, names of calls that were logged, and
+    /// text.
+    pub removed_call_bytes: u64,
     /// Whether the build was there already.
     pub build_reused: bool,
     /// Lines of the configuration that the kernel did not take.
     pub config_unmet: Vec<String>,
+    /// The system calls of the device with who keeps them; `None` if all stay.
+    pub calls: Option<Calls>,
     /// What was removed.
     pub removed: Report,
 }
@@ -120,20 +129,32 @@ impl Job {
         Build::prepare(&source, &read(&self.config)?, &self.build, say)
     }
 
+    /// All system calls that stay; `None` if nothing is known of them, so that all do.
+    fn all_calls(&self, policy: &Policy) -> Result<Option<Calls>, KernelError> {
+        let mut calls = self.calls.clone();
+        if let Some(path) = &self.syscalls {
+            calls.list(&read_syscalls(path)?);
+        }
+        if calls.is_empty() {
+            return Ok(None);
+        }
+        calls.list(&policy.syscalls);
+        Ok(Some(calls))
+    }
+
+    fn policy(&self) -> Result<Policy, KernelError> {
+        Ok(self.policy.as_deref().map(Policy::read).transpose()?.unwrap_or_default())
+    }
+
     /// What the crate `specialise` is told.
     ///
     /// # Errors
     /// One of the files cannot be read or understood.
     pub fn options(&self, build: &Build) -> Result<Options, KernelError> {
-        let policy = self.policy.as_deref().map(Policy::read).transpose()?.unwrap_or_default();
-        let syscalls = match &self.syscalls {
-            Some(path) => {
-                let mut names = read_syscalls(path)?;
-                names.extend(policy.syscalls.iter().cloned());
-                Some(policy::entry_points(build.source(), &names, path)?)
-            }
-            None => None,
-        };
+        let policy = self.policy()?;
+        let calls = self.all_calls(&policy)?;
+        let calls = calls.map(|calls| calls.entry_points(build.source())).transpose()?;
+        let syscalls = calls.map(|calls| calls.into_keys().collect());
         let devices = match &self.devices {
             Some(path) => {
                 let wrong = |line| KernelError::Input {
@@ -183,6 +204,8 @@ impl Job {
         let reduced = link.run(&outcome.object, Layout::Stock)?;
         let mut linked = Linked::take(&self.output, &reduced)?;
         kernels.push(linked.row("reduced")?);
+        let bytes = fs::read(&linked.vmlinux).map_err(io_at(&linked.vmlinux))?;
+        let removed_call_bytes = symbol_bytes(&bytes, REMOVED_CALL_SYMBOLS).unwrap_or(0);
         if self.layout == Layout::Compact {
             say("linking without alignment to 2 MiB");
             linked = Linked::take(&self.output, &link.run(&outcome.object, Layout::Compact)?)?;
@@ -192,8 +215,10 @@ impl Job {
             kernels,
             analysis_seconds,
             analysis_peak_bytes,
+            removed_call_bytes,
             build_reused: build.reused,
             config_unmet: build.unmet.clone(),
+            calls: self.all_calls(&self.policy()?)?,
             removed: outcome.report,
         };
         let path = self.output.join("report.json");

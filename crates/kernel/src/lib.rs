@@ -5,6 +5,7 @@
 //! of the build's, in a folder of its own, so that a build serves many images. The rewriting is in the crate `specialise`.
 
 mod build;
+mod calls;
 mod config;
 mod error;
 mod initramfs;
@@ -12,16 +13,18 @@ mod job;
 mod link;
 mod machine;
 mod policy;
+pub mod reference;
 mod sizes;
 mod source;
 mod tool;
 
 pub use build::Build;
+pub use calls::{CallUse, Calls, Constants};
 pub use error::KernelError;
 pub use initramfs::Initramfs;
 pub use job::{Job, JobReport, Linked, SizeRow};
 pub use link::{Layout, Link, Output};
-pub use machine::{Boot, Machine};
+pub use machine::{Boot, Machine, console_lines};
 pub use policy::{Policy, read_syscalls};
 pub use sizes::KernelSizes;
 pub use source::Source;

@@ -105,12 +105,24 @@ impl<'b> Link<'b> {
     /// # Errors
     /// The layout does not fit the configuration, or a program of the link failed.
     pub fn run(&self, object: &[u8], layout: Layout) -> Result<Output, KernelError> {
+        self.link(object, &layout.script(self.build)?, false)
+    }
+
+    /// Links the build's own `object` with the linker's collection of garbage, and without it dropping what the kernel then
+    /// cannot start without: the most that the kernel's own means can do.
+    ///
+    /// # Errors
+    /// The linker script is not as expected, or a program of the link failed.
+    pub fn run_collected(&self, object: &[u8]) -> Result<Output, KernelError> {
+        self.link(object, &with_tables(&self.build.script()?)?, true)
+    }
+
+    fn link(&self, object: &[u8], script: &str, collects: bool) -> Result<Output, KernelError> {
         // The archive of all objects may be an object: the linker looks at contents. With IBT it takes the other name.
         for name in ["vmlinux.a", "vmlinux.o"] {
             fs::write(self.folder.join(name), object).map_err(io_at(self.folder.join(name)))?;
         }
-        let script = layout.script(self.build)?;
-        write(&self.folder.join(SCRIPT), &script)?;
+        write(&self.folder.join(SCRIPT), script)?;
         let mut environment = self.build.environment()?;
         let source = self.build.source().folder();
         environment.insert("KBUILD_VMLINUX_LIBS".into(), String::new());
@@ -128,7 +140,7 @@ impl<'b> Link<'b> {
         let log = self.folder.join("specialise.log");
         let mut link = command(&value("CONFIG_SHELL", "sh"));
         link.arg(source.join("scripts/link-vmlinux.sh"));
-        link.args([value("LD", "ld"), value("KBUILD_LDFLAGS", ""), self.build.link_options()?]);
+        link.args([value("LD", "ld"), value("KBUILD_LDFLAGS", ""), self.build.link_options(collects)?]);
         tool::run(&mut link, &log)?;
         let mut post = command("make");
         post.args(["-s", "-rR", "-f"]).arg(source.join("arch/x86/Makefile.postlink")).arg("vmlinux");
@@ -158,6 +170,51 @@ fn compact(build: &Build, script: &str) -> Result<String, KernelError> {
     let left = aligned_to_large_pages(&text);
     if text == script || left > 0 {
         let reason = format!("the linker script aligns in a way that is not known ({left} places)");
+        return Err(KernelError::Config { reason });
+    }
+    Ok(text)
+}
+
+/// Sections that the kernel's script does not keep from the linker's collection, since no architecture that offers it has them.
+const NOT_KEPT: [&str; 15] = [
+    ".altinstructions",
+    ".altinstr_replacement",
+    ".altinstr_aux",
+    ".x86_cpu_dev.init",
+    ".apicdrivers",
+    ".exit.text",
+    ".exit.data",
+    ".smp_locks",
+    ".retpoline_sites",
+    ".return_sites",
+    ".call_sites",
+    ".ibt_endbr_seal",
+    ".orc_header",
+    ".orc_unwind_ip",
+    ".orc_unwind",
+];
+
+/// The script with all tables kept.
+fn with_tables(script: &str) -> Result<String, KernelError> {
+    let mut text = String::new();
+    let mut rest = script;
+    while let Some(at) = rest.find("*(") {
+        let end = rest[at..].find(')').map_or(rest.len(), |length| at + length + 1);
+        let pattern = &rest[at..end];
+        let first = pattern[2..].split([' ', ')']).next().unwrap_or_default();
+        text.push_str(&rest[..at]);
+        if NOT_KEPT.contains(&first) && !text.ends_with("KEEP(") {
+            text.push_str("KEEP(");
+            text.push_str(pattern);
+            text.push(')');
+        } else {
+            text.push_str(pattern);
+        }
+        rest = &rest[end..];
+    }
+    text.push_str(rest);
+    if text == script {
+        let reason = "the linker script names no table that must be kept".to_string();
         return Err(KernelError::Config { reason });
     }
     Ok(text)
@@ -208,4 +265,17 @@ fn copy(from: &Path, to: &Path, is_kept: &dyn Fn(&str) -> bool) -> Result<(), Ke
 
 fn read_link(path: &Path) -> Result<PathBuf, KernelError> {
     fs::read_link(path).map_err(io_at(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_kept_from_the_collection() {
+        let script = ".a : { *(.altinstructions) KEEP(*(.apicdrivers)) *(.exit.data .exit.data.*) *(.text .text.*) }";
+        let kept = ".a : { KEEP(*(.altinstructions)) KEEP(*(.apicdrivers)) KEEP(*(.exit.data .exit.data.*)) *(.text .text.*) }";
+        assert_eq!(with_tables(script).unwrap(), kept);
+        assert!(with_tables("{ *(.text) }").is_err());
+    }
 }

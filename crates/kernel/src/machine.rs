@@ -23,12 +23,14 @@ pub struct Machine {
     pub initramfs: PathBuf,
     /// Its command line.
     pub command_line: String,
-    /// A disk, `vda`; what is written to it is gone afterwards.
-    pub disk: Option<PathBuf>,
+    /// Disks, `vda` and so on; what is written to them is gone afterwards.
+    pub disks: Vec<PathBuf>,
     /// Memory in MiB.
     pub memory_mib: u32,
     /// Processors.
     pub processors: u32,
+    /// Whether its clock counts instructions, one each nanosecond, instead of time: what it measures is the same in every run.
+    pub counted: bool,
     /// When a machine that still runs counts as hung.
     pub deadline: Duration,
 }
@@ -67,7 +69,7 @@ impl Machine {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut running = Running(command.spawn().map_err(failed)?);
         let console = running.0.stdout.take().ok_or_else(|| failed(std::io::Error::other("it has no console")))?;
-        let lines = lines(console).map_err(failed)?;
+        let lines = console_lines(console, LINE_BYTES_MAX).map_err(failed)?;
         let end = Instant::now() + self.deadline;
         let mut boot = Boot { console: String::new(), ended: false };
         loop {
@@ -84,13 +86,18 @@ impl Machine {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command.args(["-M", "q35", "-accel", "tcg", "-m", &self.memory_mib.to_string()]);
-        command.args(["-smp", &self.processors.to_string(), "-cpu", "max"]);
+        command.args(["-M", "q35", "-m", &self.memory_mib.to_string(), "-smp", &self.processors.to_string()]);
+        if self.counted {
+            // Without the string instructions that count as one however long they are.
+            command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", "max,-erms,-fsrm"]);
+        } else {
+            command.args(["-accel", "tcg", "-cpu", "max"]);
+        }
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"]);
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initramfs);
         command.args(["-append", &self.command_line]);
         command.args(["-netdev", "user,id=net,restrict=on", "-device", "virtio-net-pci,netdev=net"]);
-        if let Some(disk) = &self.disk {
+        for disk in &self.disks {
             command.arg("-drive").arg(drive(disk));
         }
         command
@@ -102,15 +109,19 @@ fn drive(disk: &Path) -> String {
     format!("file={},format=raw,if=virtio,snapshot=on", disk.display().to_string().replace(',', ",,"))
 }
 
-/// The lines of a console, read by a thread of its own so that the wait has a deadline.
-fn lines(console: impl Read + Send + 'static) -> std::io::Result<Receiver<Vec<u8>>> {
+/// The lines of a console, read by a thread of its own so that the wait for one has a deadline. Longer ones come in parts.
+///
+/// # Errors
+/// There is no thread for it.
+pub fn console_lines(console: impl Read + Send + 'static, line_bytes_max: u64) -> std::io::Result<Receiver<Vec<u8>>> {
     let (said, hears) = sync_channel(LINES_WAITING_MAX);
     let read = move || {
         let mut reader = BufReader::new(console);
         loop {
             let mut line = Vec::new();
-            match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            match reader.by_ref().take(line_bytes_max).read_until(b'\n', &mut line) {
                 Ok(0) | Err(_) => return,
+                // The receiver is gone: nobody wants to know.
                 Ok(_) if said.send(line).is_err() => return,
                 Ok(_) => {}
             }

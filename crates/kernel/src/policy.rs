@@ -4,18 +4,22 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Deserialize;
+use syscalls::analysis::{self, SiteRule};
 
+use crate::KernelError;
 use crate::build::read;
-use crate::{KernelError, Source};
 
-/// A policy.
+/// A policy. A file of `runnel syscalls --policy` is one too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
     /// Symbols of the kernel that stay with all they need.
     pub roots: Vec<String>,
-    /// Names of system calls that are used besides those of the list.
+    /// Names of system calls that are used besides those that are listed or found.
+    #[serde(alias = "also")]
     pub syscalls: Vec<String>,
+    /// What places of programs call that the analysis cannot resolve.
+    pub site: Vec<SiteRule>,
 }
 
 impl Policy {
@@ -25,7 +29,16 @@ impl Policy {
     /// It cannot be read or understood.
     pub fn read(path: &Path) -> Result<Self, KernelError> {
         let wrong = |error: toml::de::Error| KernelError::Input { path: path.to_path_buf(), reason: error.to_string() };
-        toml::from_str(&read(path)?).map_err(wrong)
+        let policy: Self = toml::from_str(&read(path)?).map_err(wrong)?;
+        let wrong =
+            |error: syscalls::PolicyError| KernelError::Input { path: path.to_path_buf(), reason: error.to_string() };
+        policy.of_programs().check().map_err(wrong)?;
+        Ok(policy)
+    }
+
+    /// What is vouched for in programs. Calls of [`Policy::syscalls`] are not made by programs, so they are not in it.
+    pub fn of_programs(&self) -> analysis::Policy {
+        analysis::Policy { site: self.site.clone(), ..analysis::Policy::default() }
     }
 }
 
@@ -52,21 +65,6 @@ pub fn read_syscalls(path: &Path) -> Result<BTreeSet<String>, KernelError> {
     if names.is_empty() { Err(wrong("it names no system call".to_string())) } else { Ok(names) }
 }
 
-/// Entry points of system calls by their names.
-pub(crate) fn entry_points(
-    source: &Source,
-    names: &BTreeSet<String>,
-    path: &Path,
-) -> Result<BTreeSet<String>, KernelError> {
-    let table = source.entry_points()?;
-    let unknown: Vec<&str> = names.iter().filter(|name| !table.contains_key(*name)).map(String::as_str).collect();
-    if !unknown.is_empty() {
-        let reason = format!("kernel {} has no system calls named {}", source.release(), unknown.join(", "));
-        return Err(KernelError::Input { path: path.to_path_buf(), reason });
-    }
-    Ok(names.iter().filter_map(|name| table.get(name).cloned()).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,7 +89,12 @@ mod tests {
     #[test]
     fn a_policy_has_no_unknown_fields() {
         let policy = Policy::read(file("roots = [\"panic\"]\n").path()).unwrap();
-        assert_eq!(policy, Policy { roots: vec!["panic".to_string()], syscalls: Vec::new() });
-        assert!(matches!(Policy::read(file("root = []\n").path()), Err(KernelError::Input { .. })));
+        assert_eq!(policy, Policy { roots: vec!["panic".to_string()], ..Policy::default() });
+        let rule = "also = [\"sync\"]\n[[site]]\nobject = \"libc.so.6\"\ncalls = [\"futex\"]\n";
+        let policy = Policy::read(file(rule).path()).unwrap();
+        assert_eq!((policy.syscalls.as_slice(), policy.of_programs().site.len()), (&["sync".to_string()][..], 1));
+        for wrong in ["root = []\n", "[[site]]\ncalls = []\n", "[[site]]\nobject = \"a\"\ncalls = [\"nothing\"]\n"] {
+            assert!(matches!(Policy::read(file(wrong).path()), Err(KernelError::Input { .. })), "{wrong}");
+        }
     }
 }

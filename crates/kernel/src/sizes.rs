@@ -94,6 +94,22 @@ impl KernelSizes {
     }
 }
 
+/// Bytes of all symbols of the linked kernel in `bytes` whose name contains `part`; `None` if it is none.
+pub(crate) fn symbol_bytes(bytes: &[u8], part: &str) -> Option<u64> {
+    let header = FileHeader64::<LittleEndian>::parse(bytes).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, bytes).ok()?;
+    let table = sections.symbols(endian, bytes, elf::SHT_SYMTAB).ok()?;
+    let mut sum = 0;
+    for symbol in table.iter() {
+        let name = table.symbol_name(endian, symbol).ok()?;
+        if name.windows(part.len()).any(|window| window == part.as_bytes()) {
+            sum += symbol.st_size(endian);
+        }
+    }
+    Some(sum)
+}
+
 /// Bytes of the tables of names: from their first symbol to their last one, which has three bytes for each name.
 fn names(symbols: &[(u64, &[u8])], count_at: impl Fn(u64) -> Option<u32>) -> u64 {
     let at = |name: &[u8]| symbols.iter().find(|symbol| symbol.1 == name).map(|symbol| symbol.0);
@@ -136,6 +152,8 @@ mod tests {
     #[test]
     fn what_is_no_kernel_has_no_sizes() {
         assert_eq!(KernelSizes::measure(b"\x7fELF"), None);
-        assert_eq!(KernelSizes::measure(&std::fs::read("/proc/self/exe").unwrap()), None);
+        let program = std::fs::read("/proc/self/exe").unwrap();
+        assert_eq!(KernelSizes::measure(&program), None);
+        assert!(symbol_bytes(&program, "symbol_bytes").unwrap() > 0 && symbol_bytes(b"\x7fELF", "a").is_none());
     }
 }

@@ -3,7 +3,8 @@
 //! * `tidy`: the structural rules of ARCHITECTURE.md, checked;
 //! * `ci`: everything that checks the product, in the order in which a failure is cheapest. `./x test` calls exactly this;
 //! * `kernel SOURCE [--full]`: builds kernels of that source, reduces and starts them; `./x test --kernel` fetches one and calls
-//!   this. Takes a quarter of an hour the first time, so it is no part of `ci`.
+//!   this. Takes a quarter of an hour the first time, so `ci` does it only where a kernel was built before. Builds are kept in the
+//!   user's caches.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -43,6 +44,10 @@ fn ci() -> anyhow::Result<()> {
     // Tests of launching use them where they lie beside the binary.
     step("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-audit", "--quiet"]))?;
     step("tests", || cargo(&["test", "--workspace", "--quiet"]))?;
+    match cached_kernel() {
+        Some(source) => kernel(vec![source.display().to_string()])?,
+        None => eprintln!("== kernels: skipped: none was built in the cache folder; ./x test --kernel builds one"),
+    }
     step("device build", || {
         cargo(&["clippy", "--package", "runnel", "--no-default-features", "--quiet", "--", "-D", "warnings"])
     })?;
@@ -64,6 +69,20 @@ fn ci() -> anyhow::Result<()> {
     })
 }
 
+/// Where sources and builds of kernels are kept, for benches too.
+fn kernel_cache() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let caches = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
+    caches.map(|caches| caches.join("runnel/kernel"))
+}
+
+/// The source of a kernel that was built before.
+fn cached_kernel() -> Option<PathBuf> {
+    let cache = kernel_cache()?;
+    let source = cache.join("source");
+    (source.join("Makefile").is_file() && cache.join("build-tiny-web/arch/x86/boot/bzImage").exists()).then_some(source)
+}
+
 /// The tests that build kernels: of the small configuration, with `--full` of the mainstream one too.
 fn kernel(arguments: Vec<String>) -> anyhow::Result<()> {
     let full = arguments.iter().any(|argument| argument == "--full");
@@ -75,6 +94,9 @@ fn kernel(arguments: Vec<String>) -> anyhow::Result<()> {
         let mut test = Command::new(program);
         test.args(["test", "--package", "runnel-kernel", "--test", "boot", "--", "--test-threads", "1", "--nocapture"]);
         test.env("RUNNEL_KERNEL_SOURCE", source).current_dir(root());
+        if let Some(cache) = kernel_cache().filter(|_| std::env::var_os("RUNNEL_KERNEL_WORK").is_none()) {
+            test.env("RUNNEL_KERNEL_WORK", cache);
+        }
         if full {
             test.env("RUNNEL_KERNEL_FULL", "1");
         }

@@ -75,7 +75,22 @@ const EDGES: &[(&str, &[&str])] = &[
     ("client", &["wire", "image", "codec", "host"]),
     ("stream", &["wire", "client", "codec"]),
     ("mount", &["client", "erofs", "host", "image", "stream"]),
-    ("bench", &["client", "disk", "image", "pack", "predict", "profile", "stream", "trace"]),
+    (
+        "bench",
+        &[
+            "client",
+            "disk",
+            "image",
+            "kernel",
+            "pack",
+            "predict",
+            "profile",
+            "specialise",
+            "stream",
+            "syscalls",
+            "trace",
+        ],
+    ),
     ("record", &["host", "tracee", "trace"]),
     (
         "cli",
@@ -107,7 +122,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("tracee", &["host"]),
     ("launch", &["tracee", "trace", "profile", "elf", "host"]),
     ("specialise", &[]),
-    ("kernel", &["specialise"]),
+    ("kernel", &["specialise", "syscalls"]),
     ("xtask", &[]),
 ];
 

@@ -3,15 +3,21 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::kernel::{Job, Layout};
+use ::kernel::{Calls, Job, KernelError, Layout, Policy};
 use anyhow::Context;
 use clap::ValueEnum;
 use specialise::Passes;
+use syscalls::analysis;
 
+use crate::command::syscalls as system_calls;
+use crate::command::trust::TrustArgs;
 use crate::failure;
 use crate::progress::human;
 
 mod page;
+
+/// Exit code where some calls of an image are unknown.
+const UNKNOWN: u8 = 6;
 
 /// Build a Linux kernel for one device, without what its programs, command line and hardware cannot reach
 #[derive(clap::Args)]
@@ -33,7 +39,20 @@ pub struct Args {
     #[arg(long, value_name = "TEXT")]
     cmdline: Option<String>,
 
-    /// System calls of the device's programs, others answer ENOSYS: JSON with a list `names`, or a name a line
+    /// What runs on the device: app.rnl, runnel://host/name, a directory that is the root of a system, or a program of this machine;
+    /// system calls that none of its programs makes answer ENOSYS. May be given several times
+    #[arg(long, value_name = "IMAGE")]
+    image: Vec<PathBuf>,
+
+    /// Of directories and images, only this program; may be given several times
+    #[arg(long, value_name = "PATH", requires = "image")]
+    program: Vec<PathBuf>,
+
+    /// Calls of a run, as strace writes them or one name a line: places of programs that cannot be resolved make no others
+    #[arg(long, value_name = "FILE", requires = "image")]
+    trace: Vec<PathBuf>,
+
+    /// System calls of the device's programs, beside those of --image or instead: JSON with a list `names`, or a name a line
     #[arg(long, value_name = "FILE")]
     syscalls: Option<PathBuf>,
 
@@ -41,7 +60,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     devices: Option<PathBuf>,
 
-    /// TOML with `roots` (symbols that stay) and `syscalls` (more of them)
+    /// TOML with `roots` (symbols of the kernel that stay), `syscalls` (more of them) and what places of programs call that cannot be
+    /// resolved ([[site]]; see docs/syscalls.md)
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
 
@@ -72,6 +92,9 @@ pub struct Args {
     /// Only say what keeps a symbol of the kernel alive
     #[arg(long, value_name = "SYMBOL")]
     why: Option<String>,
+
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 /// `--layout`.
@@ -136,6 +159,33 @@ fn passes(without: &[PassName], with: &[OptionalPass]) -> Passes {
     passes
 }
 
+/// The system calls of the images.
+fn calls(args: &Args) -> anyhow::Result<Calls> {
+    let policy = args.policy.as_deref().map(Policy::read).transpose()?.unwrap_or_default();
+    let mut options =
+        analysis::Options { with_arguments: true, policy: policy.of_programs(), ..analysis::Options::default() };
+    system_calls::take_traces(&mut options.policy, &args.trace)?;
+    let mut calls = Calls::default();
+    for image in &args.image {
+        eprintln!("looking for system calls in {}", image.display());
+        let is_program = image.is_file() && !system_calls::is_image(image);
+        let programs = if is_program { &[] } else { args.program.as_slice() };
+        let programs = programs.iter().map(|path| system_calls::bytes(path)).collect();
+        let report = system_calls::find(image, programs, args.trust.trust(), &options)?;
+        calls.add(image, &report).map_err(|error| match error {
+            KernelError::UnknownCalls { .. } => failure::with_code(
+                UNKNOWN,
+                format!(
+                    "{error}\nhint: vouch for these places with --policy or --trace (see docs/syscalls.md), or list the calls with \
+                     --syscalls instead"
+                ),
+            ),
+            error => error.into(),
+        })?;
+    }
+    Ok(calls)
+}
+
 /// Builds the kernel.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let passes = passes(&args.without, &args.with);
@@ -146,6 +196,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         LayoutName::Stock => Layout::Stock,
         LayoutName::Compact => Layout::Compact,
     };
+    let calls = calls(&args)?;
     let job = Job {
         source: args.kernel_source,
         config: args.config,
@@ -154,6 +205,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         command_line: args.cmdline,
         devices: args.devices,
         syscalls: args.syscalls,
+        calls,
         policy: args.policy,
         passes,
         layout,

@@ -6,9 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use client::{Config, Session, Target, Waiting};
-use elf::Root;
 use pack::LocalRoot;
-use syscalls::analysis::{Options, Policy, Report, Subject, analyse};
+use syscalls::analysis::{AnalysisError, Options, Policy, Report, Subject, analyse};
 
 use crate::command::trust::TrustArgs;
 use crate::failure;
@@ -105,65 +104,83 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn policy(args: &Args) -> anyhow::Result<Policy> {
-    let text = |path: &Path| -> anyhow::Result<String> {
-        let bytes = host::file::read(path).with_context(|| path.display().to_string())?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
     let mut policy = match &args.policy {
         Some(path) => Policy::parse(&text(path)?).with_context(|| path.display().to_string())?,
         None => Policy::default(),
     };
-    for path in &args.trace {
-        policy.trace(&text(path)?);
-    }
+    take_traces(&mut policy, &args.trace)?;
     Ok(policy)
 }
 
+/// Adds the calls of traces to what a policy vouches for.
+pub(super) fn take_traces(policy: &mut Policy, traces: &[PathBuf]) -> anyhow::Result<()> {
+    for path in traces {
+        policy.trace(&text(path)?);
+    }
+    Ok(())
+}
+
+fn text(path: &Path) -> anyhow::Result<String> {
+    let bytes = host::file::read(path).with_context(|| path.display().to_string())?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 fn report(args: &Args, options: &Options) -> anyhow::Result<Report> {
-    let programs: Vec<Vec<u8>> = args.program.iter().map(|path| bytes(path)).collect();
-    let subject = if programs.is_empty() { Subject::Tree } else { Subject::Programs(programs) };
-    if let Some(root) = &args.root {
-        let root = canonical(root)?;
-        return one(&LocalRoot::new(root), vec![bytes(&args.subject)], args, options);
+    let programs = args.program.iter().map(|path| bytes(path)).collect();
+    match &args.root {
+        Some(root) if args.program.is_empty() => {
+            let program = vec![bytes(&args.subject)];
+            let report = analyse(&LocalRoot::new(canonical(root)?), &Subject::Programs(program), options);
+            report.with_context(|| args.subject.display().to_string())
+        }
+        Some(_) => Err(not_for_programs()),
+        None => find(&args.subject, programs, args.trust.trust(), options),
     }
-    if args.subject.is_dir() {
-        return named(args, analyse(&LocalRoot::new(canonical(&args.subject)?), &subject, options));
+}
+
+/// The calls of `programs` in a directory or an image, of all that are in it if there are none, or of one program of this machine.
+pub(super) fn find(
+    subject: &Path,
+    programs: Vec<Vec<u8>>,
+    trust: client::Trust,
+    options: &Options,
+) -> anyhow::Result<Report> {
+    let named = |report: Result<Report, AnalysisError>| report.with_context(|| subject.display().to_string());
+    let wanted = if programs.is_empty() { Subject::Tree } else { Subject::Programs(programs) };
+    if subject.is_dir() {
+        return named(analyse(&LocalRoot::new(canonical(subject)?), &wanted, options));
     }
-    let text = args.subject.to_string_lossy();
-    if text.contains("://") || is_image(&args.subject) {
-        let config =
-            Config { connections: 1, waiting: Waiting::SOFT_DEFAULT, trust: args.trust.trust(), ..Config::default() };
+    let text = subject.to_string_lossy();
+    if text.contains("://") || is_image(subject) {
+        let config = Config { connections: 1, waiting: Waiting::SOFT_DEFAULT, trust, ..Config::default() };
         let session = Session::open(&Target::parse(&text)?, config)?;
-        let report = named(args, analyse(&ImageRoot::new(&session), &subject, options));
+        let report = named(analyse(&ImageRoot::new(&session), &wanted, options));
         session.shutdown();
         return report;
     }
-    let is_name = !args.subject.as_os_str().as_bytes().contains(&b'/') && !args.subject.exists();
-    let path = if is_name { args.subject.clone() } else { canonical(&args.subject)? };
-    one(&LocalRoot::new("/"), vec![bytes(&path)], args, options)
-}
-
-/// Analyses one program in a root directory.
-fn one(root: &dyn Root, programs: Vec<Vec<u8>>, args: &Args, options: &Options) -> anyhow::Result<Report> {
-    if !args.program.is_empty() {
-        return Err(failure::usage("--program is for a directory or an image"));
+    if matches!(wanted, Subject::Programs(_)) {
+        return Err(not_for_programs());
     }
-    named(args, analyse(root, &Subject::Programs(programs), options))
+    let is_name = !subject.as_os_str().as_bytes().contains(&b'/') && !subject.exists();
+    let path = if is_name { subject.to_path_buf() } else { canonical(subject)? };
+    named(analyse(&LocalRoot::new("/"), &Subject::Programs(vec![bytes(&path)]), options))
 }
 
-fn named(args: &Args, report: Result<Report, syscalls::analysis::AnalysisError>) -> anyhow::Result<Report> {
-    report.with_context(|| args.subject.display().to_string())
+fn not_for_programs() -> anyhow::Error {
+    failure::usage("--program is for a directory or an image")
 }
 
 fn canonical(path: &Path) -> anyhow::Result<PathBuf> {
     std::fs::canonicalize(path).with_context(|| path.display().to_string())
 }
 
-fn bytes(path: &Path) -> Vec<u8> {
+/// A path as the analysis takes it.
+pub(super) fn bytes(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().to_vec()
 }
 
-fn is_image(path: &Path) -> bool {
+/// Whether a file is an image.
+pub(super) fn is_image(path: &Path) -> bool {
     use std::io::Read;
     let mut magic = [0; image::format::MAGIC.len()];
     let Ok(mut file) = std::fs::File::open(path) else { return false };

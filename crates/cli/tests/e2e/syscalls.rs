@@ -131,3 +131,27 @@ fn fuse_a_program_runs_under_its_own_profile_and_calls_outside_it_fail() {
     std::fs::write(&own, ok(&["syscalls", &image, "--seccomp", "--strict"])).unwrap();
     assert!(start(&more, under).1.ends_with("else\n"));
 }
+
+#[test]
+fn a_kernel_is_not_reduced_by_a_list_with_gaps() {
+    let folder = tempfile::tempdir().unwrap();
+    let source =
+        "#define _GNU_SOURCE\n#include <unistd.h>\nint main(int count, char **words) { return syscall(count, words); }";
+    let (file, program) = (folder.path().join("gap.c"), folder.path().join("gap"));
+    std::fs::write(&file, source).unwrap();
+    if cfg!(not(target_arch = "x86_64")) || Command::new("gcc").arg("-o").arg(&program).arg(&file).status().is_err() {
+        println!("skipped: no gcc for x86-64");
+        return;
+    }
+    let (program, output) = (text(&program), text(&folder.path().join("out")));
+    let common = ["specialise", "--kernel-source", "/nowhere", "--config", "/nowhere", "-o", &output, "--image"];
+    let refused = fails(&[&common[..], &[&program]].concat(), 6, "any system call may be made");
+    for part in ["libc.so.6 syscall at 0x", "--policy", "--trace"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    let policy = text(&folder.path().join("policy"));
+    std::fs::write(&policy, "[[site]]\nobject = \"libc.so.6\"\nfunction = \"syscall\"\ncalls = []\n").unwrap();
+    // With that vouched for, the next thing that is wrong is the source.
+    let refused = fails(&[&common[..], &[&program, "--policy", &policy]].concat(), 4, "/nowhere");
+    assert!(!refused.contains("may be made"), "{refused}");
+}

@@ -34,7 +34,7 @@ pub struct Policy {
 }
 
 /// What some places call.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SiteRule {
     /// Path, or name without directories.
@@ -56,15 +56,24 @@ impl Policy {
     /// Not a policy, or it names what is no call.
     pub fn parse(text: &str) -> Result<Policy, PolicyError> {
         let policy: Policy = toml::from_str(text).map_err(|error| PolicyError::Toml(error.message().to_string()))?;
-        for name in policy.also.iter().chain(policy.site.iter().flat_map(|rule| &rule.calls)) {
+        policy.check()?;
+        Ok(policy)
+    }
+
+    /// Looks at what somebody put together.
+    ///
+    /// # Errors
+    /// It names what is no call, or a rule is for no object.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        for name in self.also.iter().chain(self.site.iter().flat_map(|rule| &rule.calls)) {
             if number(Arch::X86_64, name).is_none() {
                 return Err(PolicyError::NoSuchCall { name: name.clone() });
             }
         }
-        if policy.site.iter().any(|rule| rule.object.is_none() && rule.build_id.is_none()) {
+        if self.site.iter().any(|rule| rule.object.is_none() && rule.build_id.is_none()) {
             return Err(PolicyError::NoObject);
         }
-        Ok(policy)
+        Ok(())
     }
 
     /// Takes names of calls out of a trace: lines that begin with a name, alone or before `(`, after numbers and times of processes, as

@@ -41,6 +41,19 @@ pub enum Why {
     Sysenter,
 }
 
+impl std::fmt::Display for Why {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Why::Computed => "computed",
+            Why::Pointer => "pointer",
+            Why::Memory => "memory",
+            Why::TooMuch => "too-much",
+            Why::Interrupt => "interrupt",
+            Why::Sysenter => "sysenter",
+        })
+    }
+}
+
 /// Constants of the six arguments; `None` is any.
 pub(super) type Arguments = [Option<BTreeSet<u64>>; 6];
 

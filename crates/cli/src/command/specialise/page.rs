@@ -1,9 +1,10 @@
 //! The report of `runnel specialise` as one page.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use ::bench::html::{Table, escape, head};
-use ::kernel::{JobReport, SizeRow};
+use ::kernel::{Calls, JobReport, SizeRow};
 use specialise::Sizes;
 
 /// Removals that the page shows.
@@ -39,6 +40,13 @@ pub fn page(report: &JobReport) -> String {
     }
     html.push_str(&table.html());
     html.push_str("<p>The pass initialisation moves functions into memory that is freed after the start.</p>\n");
+    html.push_str("<h2>Side tables</h2>\n");
+    let mut table = Table::new(&["table", "entries", "dropped", "left", "bytes", "bytes left"]);
+    for row in &removed.tables {
+        let numbers = [row.entries, row.entries - row.entries_left, row.entries_left, row.bytes, row.bytes_left];
+        table.row([vec![row.name.to_string()], numbers.map(|number| number.to_string()).to_vec()].concat());
+    }
+    html.push_str(&table.html());
     html.push_str("<h2>Largest removals</h2>\n");
     let mut table = Table::new(&["name", "pass", "was used by", "bytes"]).words(3);
     for removal in removed.largest.iter().take(REMOVALS_MAX) {
@@ -47,7 +55,15 @@ pub fn page(report: &JobReport) -> String {
     }
     html.push_str(&table.html());
     list(&mut html, "System calls that answer ENOSYS", &removed.syscalls_removed);
-    list(&mut html, "System calls that stay", &removed.syscalls_kept);
+    let _ = writeln!(
+        html,
+        "<p>What logs a removed call that is made after all takes {} bytes of the reduced kernel.</p>",
+        report.removed_call_bytes
+    );
+    match &report.calls {
+        Some(calls) => kept(&mut html, calls),
+        None => list(&mut html, "System calls that stay", &removed.syscalls_kept),
+    }
     list(&mut html, "Boot parameters that were dropped", &removed.parameters_removed);
     if removed.quirks_removed > 0 {
         let _ = writeln!(html, "<p>{} quirks of absent PCI devices were dropped.</p>", removed.quirks_removed);
@@ -56,6 +72,23 @@ pub fn page(report: &JobReport) -> String {
     list(&mut html, "Warnings", &removed.warnings);
     html.push_str("</main></body></html>\n");
     html
+}
+
+/// The calls that stay, with who keeps them.
+fn kept(html: &mut String, calls: &Calls) {
+    html.push_str("<h2>System calls that stay</h2>\n");
+    let mut table = Table::new(&["call", "programs", "functions", "constant arguments"]).words(4);
+    for (name, call) in calls.iter() {
+        let listed = call.listed.then(|| "(listed)".to_string());
+        let programs: Vec<String> = call.programs.iter().cloned().chain(listed).collect();
+        let functions: Vec<&str> = call.functions.iter().map(String::as_str).collect();
+        let values =
+            |values: &BTreeSet<u64>| values.iter().map(|value| format!("{value:#x}")).collect::<Vec<_>>().join("|");
+        let constants: Vec<String> =
+            call.arguments.iter().map(|(index, found)| format!("{index}={}", values(found))).collect();
+        table.row([name.to_string(), programs.join(" "), functions.join(" "), constants.join(" ")]);
+    }
+    html.push_str(&table.html());
 }
 
 fn kernels(rows: &[SizeRow]) -> Table {

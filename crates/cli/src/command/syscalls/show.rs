@@ -52,13 +52,11 @@ pub fn text(name: &str, report: &Report) -> anyhow::Result<()> {
         outln!("{:>6} {:>6} {:>10}  {}", object.calls.len(), object.sites, object.sites - object.resolved, object.path);
     }
     for site in &report.unresolved {
-        let why = serde_json::to_value(&site.why)?;
-        let why = why.as_str().unwrap_or_default();
         let from = match site.from.object == site.object && site.from.function == site.function {
             true => String::new(),
             false => format!(" in {} {}", site.from.object, site.from.function),
         };
-        outln!("unresolved: {} {} {:#x}: {why}{from}", site.object, site.function, site.address);
+        outln!("unresolved: {} {} {:#x}: {}{from}", site.object, site.function, site.address, site.why);
     }
     Ok(())
 }

@@ -1,0 +1,192 @@
+//! The test device: what is in its initial file system, on its disks, and which system calls its programs make.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kernel::{Calls, Initramfs, Policy};
+use pack::LocalRoot;
+use syscalls::analysis::{self, Subject, analyse};
+
+/// What is asked by its name on the command line, so that the analysis cannot see it: these calls must not count.
+const POLICY: &str = "[[site]]\nobject = \"calls\"\nfunction = \"syscall\"\ncalls = []\n";
+
+/// Our static binary, for a mount of an image by FUSE; `./x dist x86_64` makes one.
+const STATIC_BINARY: &str = "RUNNEL_STATIC_BINARY";
+
+/// Files of a device in a folder of this machine.
+pub struct Device {
+    work: PathBuf,
+    /// The initial file system.
+    root: PathBuf,
+    /// What is on the second disk, if programs are started from there; else some files.
+    image: Option<PathBuf>,
+}
+
+/// Runs a program that must succeed.
+pub fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+impl Device {
+    /// The web server, in `work/device`.
+    pub fn web(work: &Path) -> Self {
+        let here = here();
+        let root = initial(work.join("device"), &["www/cgi-bin", "etc"], "init");
+        let file = |path: &str, contents: &[u8]| write(&root.join(path), contents);
+        for program in ["calls", "work"] {
+            let source = here.join(format!("{program}.c"));
+            run(Command::new("gcc").args(["-static", "-O1", "-pthread", "-o"]).arg(root.join(program)).arg(source));
+        }
+        file("www/index.html", b"hello\n");
+        file("www/cgi-bin/hello", b"#!/bin/sh\necho Content-type: text/plain\necho\necho hello $QUERY_STRING\n");
+        file("etc/passwd", b"root::0:0::/:/bin/sh\nnobody::65534:65534::/:/bin/sh\n");
+        let blob: Vec<u8> = (0..40_000u32).flat_map(|index| index.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+        file("www/blob", &blob);
+        match std::env::var_os(STATIC_BINARY).map(PathBuf::from) {
+            Some(binary) => {
+                file("bin/runnel", &fs::read(&binary).unwrap());
+                run(Command::new(&binary).arg("pack").arg(root.join("www")).arg("-o").arg(root.join("app.rnl")));
+            }
+            None => eprintln!("skipped: FUSE: {STATIC_BINARY} names no static runnel"),
+        }
+        Self { work: work.to_path_buf(), root, image: None }
+    }
+
+    /// Python on a read-only image, in `work/python`.
+    pub fn python(work: &Path) -> Self {
+        let root = initial(work.join("python/initial"), &[], "python.init");
+        let image = work.join("python/image");
+        fresh(&image);
+        for name in ["usr/bin", "usr/lib/x86_64-linux-gnu", "lib64", "data", "dev", "proc", "tmp"] {
+            fs::create_dir_all(image.join(name)).unwrap();
+        }
+        symlink("usr/lib", image.join("lib")).unwrap();
+        let (program, modules) = ("/usr/bin/python3.11", "/usr/lib/python3.11");
+        run(Command::new("cp").arg(program).arg(image.join("usr/bin")));
+        run(Command::new("cp").args(["-r", modules]).arg(image.join("usr/lib")));
+        for spare in ["test", "idlelib", "lib2to3", "ensurepip", "config-3.11-x86_64-linux-gnu"] {
+            let spare = image.join("usr/lib/python3.11").join(spare);
+            if spare.exists() {
+                fs::remove_dir_all(spare).unwrap();
+            }
+        }
+        let extensions = fs::read_dir(Path::new(modules).join("lib-dynload")).unwrap();
+        let objects = extensions.map(|entry| entry.unwrap().path()).chain([PathBuf::from(program)]);
+        let needed: BTreeSet<PathBuf> = objects.flat_map(|object| libraries(&object)).collect();
+        for library in needed {
+            let folder = if library.starts_with("/lib64") { "lib64" } else { "usr/lib/x86_64-linux-gnu" };
+            run(Command::new("cp").arg("-L").arg(&library).arg(image.join(folder)));
+        }
+        write(&image.join("work.py"), &fs::read(here().join("work.py")).unwrap());
+        Self { work: work.to_path_buf(), root, image: Some(image) }
+    }
+
+    /// The calls of all its programs.
+    pub fn calls(&self) -> Calls {
+        let path = self.work.join("device.policy");
+        fs::write(&path, POLICY).unwrap();
+        let policy = Policy::read(&path).unwrap();
+        let options = analysis::Options { with_arguments: true, policy: policy.of_programs(), ..Default::default() };
+        let mut calls = Calls::default();
+        for root in [Some(&self.root), self.image.as_ref()].into_iter().flatten() {
+            calls.add(root, &analyse(&LocalRoot::new(root), &Subject::Tree, &options).unwrap()).unwrap();
+        }
+        assert!(calls.contains("execve") && calls.contains("mount"));
+        calls
+    }
+
+    /// The initial file system, with numbers of calls to try: some that stay, and some that are removed.
+    pub fn initramfs(&self, kept: &[u32], removed: &[u32]) -> Vec<u8> {
+        let mut archive = Initramfs::new();
+        add(&mut archive, &self.root, "");
+        let list = |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        archive.file("calls.kept", list(kept).as_bytes());
+        archive.file("calls.removed", list(removed).as_bytes());
+        archive.finish()
+    }
+
+    /// Disks: an empty ext4, and EROFS with compressed files.
+    pub fn disks(&self, folder: &Path) -> Vec<PathBuf> {
+        let (empty, erofs) = (folder.join("ext4"), folder.join("erofs"));
+        fs::File::create(&empty).unwrap().set_len(32 << 20).unwrap();
+        let seed = "hash_seed=00000000-0000-4000-8000-000000000001";
+        run(Command::new("mkfs.ext4").args(["-q", "-F", "-E", seed]).arg(&empty));
+        if let Some(image) = &self.image {
+            run(Command::new("mkfs.erofs").arg("-zlz4").arg(&erofs).arg(image));
+            return vec![empty, erofs];
+        }
+        let tree = folder.join("tree");
+        fs::create_dir_all(tree.join("many")).unwrap();
+        fs::copy("/bin/busybox", tree.join("busybox")).unwrap();
+        for index in 0..100u32 {
+            fs::write(tree.join(format!("many/{index}")), index.to_string().repeat(index as usize)).unwrap();
+        }
+        symlink("../busybox", tree.join("many/link")).unwrap();
+        run(Command::new("mkfs.erofs").arg("-zlz4hc").arg(&erofs).arg(&tree));
+        vec![empty, erofs]
+    }
+}
+
+fn here() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/device")
+}
+
+fn fresh(folder: &Path) {
+    if folder.exists() {
+        fs::remove_dir_all(folder).unwrap();
+    }
+    fs::create_dir_all(folder).unwrap();
+}
+
+fn write(path: &Path, contents: &[u8]) {
+    fs::write(path, contents).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// An initial file system with BusyBox, some folders more, and a script to begin with.
+fn initial(root: PathBuf, folders: &[&str], script: &str) -> PathBuf {
+    fresh(&root);
+    for name in ["bin", "dev", "proc", "sys", "tmp", "mnt"].iter().chain(folders) {
+        fs::create_dir_all(root.join(name)).unwrap();
+    }
+    write(&root.join("bin/busybox"), &fs::read("/bin/busybox").expect("apt-get install busybox-static"));
+    write(&root.join("init"), &fs::read(here().join(script)).unwrap());
+    root
+}
+
+/// Libraries that a program or library loads, by its dynamic linker.
+fn libraries(object: &Path) -> Vec<PathBuf> {
+    let output = Command::new("ldd").arg(object).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words = text.split_whitespace().filter(|word| word.starts_with('/') && word.contains(".so"));
+    words.map(PathBuf::from).collect()
+}
+
+/// Adds a folder with all that is in it, in the order of names.
+fn add(archive: &mut Initramfs, folder: &Path, path: &str) {
+    let mut names: Vec<String> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    for name in names {
+        let (from, to) = (folder.join(&name), format!("{path}{name}"));
+        if from.is_dir() {
+            archive.folder(&to);
+            add(archive, &from, &format!("{to}/"));
+        } else {
+            archive.file(&to, &fs::read(&from).unwrap());
+        }
+    }
+}
+
+/// Numbers of the system calls with one of these entry points (`sys_…`), but those that a process cannot survive to tell.
+pub fn numbers(table: &Path, entries: &[String]) -> Vec<u32> {
+    let wanted: BTreeSet<&str> = entries.iter().map(String::as_str).collect();
+    let text = fs::read_to_string(table).unwrap();
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let of_64 = lines.filter(|words| words.len() >= 4 && matches!(words[1], "common" | "64"));
+    of_64.filter(|words| wanted.contains(words[3])).filter_map(|words| words[0].parse().ok()).collect()
+}
