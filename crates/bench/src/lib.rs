@@ -24,6 +24,7 @@ pub mod product;
 pub mod row;
 pub mod sio;
 pub mod site;
+pub mod specialise;
 pub mod stage;
 pub mod statistic;
 pub mod stream;

@@ -6,14 +6,15 @@
 //! the other until a slice of the plan is done.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use kernel::console_lines;
 
 use super::record::{Event, LINE_MARK};
 use super::world::World;
@@ -39,9 +40,6 @@ const TAIL_LINES: usize = 20;
 
 /// Longest line that is taken from a console. A series of the latencies of ten thousand pages is a tenth of it.
 const LINE_BYTES_MAX: u64 = 16 << 20;
-
-/// Lines that may wait to be handled.
-const LINES_WAITING_MAX: usize = 1024;
 
 /// What the kernel is told. Mitigations off: the guest's clock counts instructions, so a mitigation is a pure distortion.
 const COMMAND_LINE: &str =
@@ -84,7 +82,7 @@ pub fn run(world: &World, plan: &str, folder: &Path, on_event: &mut OnEvent<'_>)
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?).process_group(0);
     let mut running = Running(command.spawn().context("cannot start qemu-system-x86_64")?);
     let console = running.0.stdout.take().context("the guest has a console")?;
-    let lines = lines(console)?;
+    let lines = console_lines(console, LINE_BYTES_MAX).context("cannot start the thread of a console")?;
     let reason = listen(&lines, log, on_event)?;
     let Some(reason) = reason else { return Ok(End::Done) };
     drop(running);
@@ -123,25 +121,6 @@ fn listen(lines: &Receiver<Vec<u8>>, log: &mut File, on_event: &mut OnEvent<'_>)
 fn event(line: &str) -> Option<serde_json::Result<Event>> {
     let at = line.find(LINE_MARK)?;
     Some(serde_json::from_str(line[at + LINE_MARK.len()..].trim()))
-}
-
-/// The lines of a console, read by a thread of its own so that the watchdog can wait with a deadline.
-fn lines(console: impl Read + Send + 'static) -> anyhow::Result<Receiver<Vec<u8>>> {
-    let (said, hears) = sync_channel(LINES_WAITING_MAX);
-    let read = move || {
-        let mut reader = BufReader::new(console);
-        loop {
-            let mut line = Vec::new();
-            match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => return,
-                // The receiver is gone: nobody wants to know.
-                Ok(_) if said.send(line).is_err() => return,
-                Ok(_) => {}
-            }
-        }
-    };
-    std::thread::Builder::new().name("console".into()).spawn(read).context("cannot start the thread of a console")?;
-    Ok(hears)
 }
 
 fn tail(path: &Path) -> String {
@@ -202,7 +181,7 @@ mod tests {
         let up = "@lab {\"event\":\"up\",\"kernel\":\"6.12\"}\n";
         let text = format!("booting\n{up}@lab {{\"event\":\"done\"}}\nnobody reads this\n");
         let mut hear = |text: String, log: &mut File| {
-            listen(&lines(std::io::Cursor::new(text))?, log, &mut |event| {
+            listen(&console_lines(std::io::Cursor::new(text), LINE_BYTES_MAX)?, log, &mut |event| {
                 events.push(event);
                 Ok(())
             })
@@ -213,7 +192,7 @@ mod tests {
         assert!(reason.is_some_and(|reason| reason.contains("too early")));
         std::io::Seek::rewind(&mut log)?;
         let mut written = String::new();
-        log.read_to_string(&mut written)?;
+        std::io::Read::read_to_string(&mut log, &mut written)?;
         assert_eq!(written, "booting\n", "events are not logged");
         Ok(())
     }

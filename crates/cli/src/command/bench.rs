@@ -25,6 +25,7 @@ enum Bench {
     Launch(Launch),
     Lab(Lab),
     Sio(Sio),
+    Specialise(Specialise),
     Compare(Compare),
     #[command(hide = true)]
     LabGuest(LabGuest),
@@ -207,6 +208,32 @@ struct Sio {
     binary: Option<PathBuf>,
 }
 
+/// Kernels for one device: sizes beside stock and the linker's own collection, instructions, and system calls of Debian's programs
+///
+/// Builds Linux 6.12 once (minutes; kept in a cache folder), reduces and links it with one pass more each time, and starts stock
+/// and reduced kernels in a QEMU guest that counts instructions.
+#[derive(clap::Args)]
+struct Specialise {
+    /// The small configuration, stock, gc-sections and all passes only
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// The mainstream configuration too
+    #[arg(long)]
+    full: bool,
+    /// Source of Linux 6.12 (default: `source` in the cache folder, where `./x bench specialise` puts it)
+    #[arg(long, value_name = "DIR")]
+    kernel_source: Option<PathBuf>,
+    /// Cache folder (default: runnel/kernel in the user's caches); about 4 GB
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+    /// One JSON line per value instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Add the rows to this file
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+}
+
 /// Compare two results: medians, ratio, and which changes are larger than the spread
 #[derive(clap::Args)]
 struct Compare {
@@ -344,6 +371,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Bench::Launch(launch) => ::bench::launch::run::run(&launch.options(), out)?,
         Bench::Lab(lab) => ::bench::lab::run::run(&lab.options(), out)?,
         Bench::Sio(sio) => ::bench::sio::run::run(&sio.options(), out)?,
+        Bench::Specialise(specialise) => ::bench::specialise::run(&specialise.options(), out)?,
         Bench::Compare(Compare { a, b, json }) => ::bench::lab::compare::run(&a, &b, json, out).map(drop)?,
         Bench::LabGuest(guest) => ::bench::lab::guest::run(&guest.plan)?,
         Bench::LabData(LabData { case, folder, run, learning, compute }) => {
@@ -447,6 +475,18 @@ impl Sio {
             history: self.history,
             ..Options::default()
         }
+    }
+}
+
+impl Specialise {
+    fn options(self) -> ::bench::specialise::Options {
+        use ::bench::specialise::{Options, Size};
+        let size = match (self.quick, self.full) {
+            (true, _) => Size::Quick,
+            (_, true) => Size::Full,
+            _ => Size::Usual,
+        };
+        Options { size, source: self.kernel_source, work: self.work, json: self.json, history: self.history }
     }
 }
 
