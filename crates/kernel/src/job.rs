@@ -40,6 +40,11 @@ pub struct Job {
     pub passes: Passes,
     /// How sections lie.
     pub layout: Layout,
+    /// Variables of the kernel with the number that each has for good.
+    pub fixed: BTreeMap<String, u64>,
+    /// Also use the constants that the programs of images give to system calls: a call with another one is then undefined, so nothing
+    /// else may ever run.
+    pub arguments: bool,
     /// Leave dead code in place, filled with traps.
     pub trap: bool,
 }
@@ -154,7 +159,8 @@ impl Job {
         let policy = self.policy()?;
         let calls = self.all_calls(&policy)?;
         let calls = calls.map(|calls| calls.entry_points(build.source())).transpose()?;
-        let syscalls = calls.map(|calls| calls.into_keys().collect());
+        let syscalls = calls.as_ref().map(|calls| calls.keys().cloned().collect());
+        let arguments = calls.filter(|_| self.arguments).unwrap_or_default();
         let devices = match &self.devices {
             Some(path) => {
                 let wrong = |line| KernelError::Input {
@@ -172,8 +178,8 @@ impl Job {
             syscalls,
             command_line: self.command_line.clone(),
             devices,
-            fixed: BTreeMap::new(),
-            arguments: BTreeMap::new(),
+            fixed: self.fixed.clone(),
+            arguments,
             roots: policy.roots,
             modules: build.is_set("MODULES"),
             padding_is_spare: !build.is_set("CFI_CLANG"),

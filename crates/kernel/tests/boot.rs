@@ -4,7 +4,7 @@
 //! Building a kernel takes minutes, so these run only with `RUNNEL_KERNEL_SOURCE` set, by `cargo xtask kernel`. They need
 //! what a kernel's build needs, busybox-static, e2fsprogs and qemu-system-x86.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -63,6 +63,8 @@ fn world(config: &str, device: fn(&Path) -> Device) -> Option<World> {
         policy: None,
         passes: Passes::all(),
         layout: Layout::Stock,
+        fixed: BTreeMap::new(),
+        arguments: false,
         trap: false,
     };
     let build = job.build(&mut |text| eprintln!("{text}")).unwrap();

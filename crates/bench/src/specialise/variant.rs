@@ -30,13 +30,16 @@ pub struct Device {
 type Step = (&'static str, fn(&mut Passes));
 
 /// The passes in their order; each row of the bench has all before it too.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 11] = [
     ("unreachable", |passes| passes.unreachable = true),
     ("syscalls", |passes| passes.syscalls = true),
     ("parameters", |passes| passes.parameters = true),
     ("quirks", |passes| passes.quirks = true),
     ("drivers", |passes| passes.drivers = true),
+    ("constants", |passes| passes.constants = true),
+    ("blocks", |passes| passes.blocks = true),
     ("padding", |passes| passes.padding = true),
+    ("names", |passes| passes.names = true),
     ("duplicates", |passes| passes.duplicates = true),
     ("initialisation", |passes| passes.initialisation = true),
 ];
@@ -74,6 +77,8 @@ impl Device {
             policy: None,
             passes: Passes::all(),
             layout: Layout::Stock,
+            fixed: BTreeMap::new(),
+            arguments: false,
             trap: false,
         };
         Ok(Device { name, work: work.to_path_buf(), job })

@@ -85,6 +85,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "PASS")]
     with: Vec<OptionalPass>,
 
+    /// A variable of the kernel has this number for good (several times for several): its branches are decided. Refused if anything may write it
+    #[arg(long, value_name = "VAR=VALUE", value_parser = fixed)]
+    fix: Vec<(String, u64)>,
+
     /// Leave dead code in place, filled with instructions that trap: shows what should not have been removed
     #[arg(long)]
     trap: bool,
@@ -136,6 +140,21 @@ enum PassName {
 enum OptionalPass {
     /// One of equal functions is kept though their addresses are taken: pointers to different functions may be equal
     DuplicatesTaken,
+    /// Constants that the programs of --image give to system calls decide branches of the handlers: a call with other arguments, which no
+    /// program of the images makes, is undefined
+    Arguments,
+}
+
+/// `VAR=VALUE`, the value as C writes it.
+fn fixed(text: &str) -> Result<(String, u64), String> {
+    let wrong = || format!("'{text}': expected a name, '=' and a number, such as debug_level=0 or mask=0xff");
+    let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wrong)?;
+    let number = match (value.strip_prefix("0x"), value.strip_prefix('-')) {
+        (Some(digits), _) => u64::from_str_radix(digits, 16).ok(),
+        (_, Some(digits)) => digits.parse::<u32>().ok().map(|number| i64::from(number).wrapping_neg() as u64),
+        _ => value.parse().ok(),
+    };
+    Ok((name.to_string(), number.ok_or_else(wrong)?))
 }
 
 fn passes(without: &[PassName], with: &[OptionalPass]) -> Passes {
@@ -209,6 +228,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         policy: args.policy,
         passes,
         layout,
+        fixed: args.fix.into_iter().collect(),
+        arguments: args.with.contains(&OptionalPass::Arguments),
         trap: args.trap,
     };
     let mut say = |text: &str| eprintln!("{text}");
@@ -237,6 +258,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variables_are_fixed_by_numbers() {
+        assert_eq!(fixed("a=12"), Ok(("a".to_string(), 12)));
+        assert_eq!(fixed("a=0x1f"), Ok(("a".to_string(), 31)));
+        assert_eq!(fixed("a=-1"), Ok(("a".to_string(), u64::MAX)));
+        for wrong in ["a", "=1", "a=", "a=b", "a=0x", "a=--1", "a=18446744073709551616"] {
+            assert!(fixed(wrong).unwrap_err().contains(wrong));
+        }
+    }
 
     #[test]
     fn passes_are_left_out_one_by_one() {
