@@ -91,7 +91,8 @@ impl Machine {
             // Without the string instructions that count as one however long they are.
             command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", "max,-erms,-fsrm"]);
         } else {
-            command.args(["-accel", "tcg", "-cpu", "max"]);
+            // One thread: with several the emulator may run a trap that the kernel has already taken out of its code again.
+            command.args(["-accel", "tcg,thread=single", "-cpu", "max"]);
         }
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"]);
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initramfs);
