@@ -70,16 +70,16 @@ fn lie(rng: &mut SplitMix64, tree: &Tree, machine: &mut ServerConnection, ask: &
 fn fuzz_a_lying_server_is_never_believed() {
     let tree = Arc::new(Tree::plain());
     let (mut right, mut wrong, mut stored) = (0, 0, 0);
-    let lies = Arc::new(AtomicU64::new(0));
     for seed in 0..4 {
         let server = FakeServer::start(&tree);
         let granularity = if seed % 2 == 0 { Granularity::Block } else { Granularity::Page };
-        let waiting = Waiting::Soft(std::time::Duration::from_millis(500));
+        let waiting = Waiting::Soft(std::time::Duration::from_secs(3));
         let session =
             open(&server, Config { granularity, waiting, cache_bytes: 96 << 10, stored_bytes: 32 << 10, ..plain() });
         let sink = Arc::new(FakeSink::default());
         session.attach(sink.clone());
         let (mut rng, liar) = (SplitMix64(seed), Arc::clone(&tree));
+        let lies = Arc::new(AtomicU64::new(0));
         let told = Arc::clone(&lies);
         server.policy(move |_, machine, event| {
             let ServerEvent::Request { request, ask } = event else { return false };
@@ -116,9 +116,8 @@ fn fuzz_a_lying_server_is_never_believed() {
             assert!(sink.page(page).unwrap() == tree.page(page), "seed {seed}: wrong page {page} stored");
             stored += 1;
         }
+        assert!(lies.load(Ordering::SeqCst) > 0);
     }
-    // The canary: lies were told and noticed, truths were believed, and pushes came through. On a machine that stands still for a
-    // while, all reads of one seed may give up before anything is asked.
-    let lies = lies.load(Ordering::SeqCst);
-    assert!(lies > 0 && right > 50 && wrong > 0 && stored > 0, "{lies} {right} {wrong} {stored}");
+    // The canary: lies were told and noticed, truths were believed, and pushes came through.
+    assert!(right > 50 && wrong > 0 && stored > 0, "{right} {wrong} {stored}");
 }
