@@ -440,7 +440,7 @@ impl Analysis {
         let wanted: HashSet<AtomId> = removed.iter().copied().collect();
         for id in 0..input.atoms.atoms.len() as AtomId {
             for reference in input.atoms.references_of(id) {
-                if let Some(target) = input.atoms.target(&input.object, reference)
+                if let Some(target) = reference.atom
                     && target != id
                     && wanted.contains(&target)
                 {

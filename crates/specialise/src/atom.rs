@@ -50,6 +50,8 @@ pub(crate) struct Atoms {
     pub entry_sizes: Vec<u64>,
     /// The references of each section, by offset.
     pub references: Vec<Vec<Reference>>,
+    /// For each atom the number of its first reference in its section.
+    first_references: Vec<u32>,
     /// Atoms that are padding before functions, if it is apart from them.
     pub padding: Vec<AtomId>,
     /// What could not be taken as described, for people.
@@ -66,12 +68,6 @@ impl Atoms {
         (!atoms.is_empty()).then(|| range.start + behind.saturating_sub(1) as AtomId)
     }
 
-    /// The atom that a reference goes to.
-    pub fn target(&self, object: &Object<'_>, reference: &Reference) -> Option<AtomId> {
-        let (section, offset) = reference::place(object, reference)?;
-        self.at(section, offset)
-    }
-
     /// Gives every atom the filling behind it too, so that a section is written as it was.
     pub fn keep_filling(&mut self, object: &Object<'_>) {
         for (section, range) in object.sections.iter().zip(&self.of_section) {
@@ -86,10 +82,29 @@ impl Atoms {
 
     /// The references of an atom.
     pub fn references_of(&self, id: AtomId) -> &[Reference] {
-        let atom = &self.atoms[id as usize];
-        let range = &self.of_section[atom.section as usize];
-        let end = if id + 1 < range.end { self.atoms[id as usize + 1].start } else { u64::MAX };
-        reference::within(&self.references[atom.section as usize], atom.start..end)
+        let section = self.atoms[id as usize].section as usize;
+        let references = &self.references[section];
+        let is_last = id + 1 == self.of_section[section].end;
+        let end = if is_last { references.len() } else { self.first_references[id as usize + 1] as usize };
+        &references[self.first_references[id as usize] as usize..end]
+    }
+
+    /// Notes what each reference goes to, and which ones each atom has.
+    fn connect(&mut self, object: &Object<'_>) {
+        let mut references = std::mem::take(&mut self.references);
+        for reference in references.iter_mut().flatten() {
+            let place = reference::place(object, reference);
+            reference.atom = place.and_then(|(section, offset)| self.at(section, offset));
+        }
+        self.references = references;
+        self.first_references = Vec::with_capacity(self.atoms.len());
+        for (references, range) in self.references.iter().zip(&self.of_section) {
+            let mut first = 0;
+            for atom in &self.atoms[range.start as usize..range.end as usize] {
+                first += references[first..].iter().take_while(|reference| reference.offset < atom.start).count();
+                self.first_references.push(first as u32);
+            }
+        }
     }
 }
 
@@ -471,9 +486,11 @@ impl<'o, 'a> Divider<'o, 'a> {
             roles: Vec::new(),
             entry_sizes,
             references,
+            first_references: Vec::new(),
             padding: Vec::new(),
             warnings: Vec::new(),
         };
+        divided.connect(self.object);
         if self.padding == Padding::Apart {
             divided.padding = self.padding_atoms(&divided);
         }

@@ -122,7 +122,7 @@ impl<'o, 'a> Graph<'o, 'a> {
                         for id in range {
                             let offset = atoms.atoms[id as usize].start + at;
                             let key = crate::reference::within(&atoms.references[index], offset..offset + 1);
-                            match key.first().and_then(|key| atoms.target(object, key)) {
+                            match key.first().and_then(|key| key.atom) {
                                 Some(key) => pairs.push((key, id)),
                                 None => roots.push((id, "entry that speaks of code elsewhere")),
                             }
@@ -156,7 +156,7 @@ impl<'o, 'a> Graph<'o, 'a> {
         if let Some(symbol) = changes.retargeted.get(&(from, reference.offset)) {
             return self.atom_of_symbol(*symbol);
         }
-        self.atoms.target(self.object, reference)
+        reference.atom
     }
 
     /// The atom in which a symbol lies.

@@ -2,6 +2,7 @@
 
 use crate::SpecialiseError;
 use crate::arch::{Architecture, Code, Use};
+use crate::atom::AtomId;
 use crate::object::{Object, Place, Section};
 
 /// What a reference goes to.
@@ -35,6 +36,8 @@ pub(crate) struct Reference {
     pub beyond: i64,
     /// Whether there is no relocation for it: needed only if the distance changes.
     pub implied: bool,
+    /// The atom that it goes to, once the object is divided; `None` for what the object does not define.
+    pub atom: Option<AtomId>,
 }
 
 /// The references of the section with this index, by offset.
@@ -89,6 +92,7 @@ pub(crate) fn of_section(
             addend,
             beyond,
             implied: false,
+            atom: None,
         });
     }
     for local in locals.iter().filter(|local| local.bytes == 4 && local.target <= section.size) {
@@ -96,7 +100,8 @@ pub(crate) fn of_section(
         let target = Target::Place { section: index as u32, offset: local.target as i64 };
         let addend = local.offset as i64 - local.end as i64;
         let kind = arch.relative_kind();
-        references.push(Reference { offset: local.offset, kind, how, target, addend, beyond: 0, implied: true });
+        let (offset, implied, atom) = (local.offset, true, None);
+        references.push(Reference { offset, kind, how, target, addend, beyond: 0, implied, atom });
     }
     if !locals.is_empty() {
         references.sort_by_key(|reference| reference.offset);

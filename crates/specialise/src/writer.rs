@@ -335,7 +335,7 @@ impl<'w, 'a> Writer<'w, 'a> {
             }
             let edit = self.plan.edits.get(&id);
             for reference in self.references(id) {
-                if reference.implied && self.atoms.target(self.object, reference) == Some(id) {
+                if reference.implied && reference.atom == Some(id) {
                     continue;
                 }
                 let (symbol, addend) = self.resolve(id, reference)?;

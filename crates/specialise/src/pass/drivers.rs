@@ -40,7 +40,7 @@ pub(crate) fn drop_absent(graph: &Graph<'_, '_>, inventory: &[Device], changes: 
         }
         for id in graph.atoms.of_section[index].clone() {
             let [entry] = graph.atoms.references_of(id) else { continue };
-            let Some(function) = graph.atoms.target(graph.object, entry) else { continue };
+            let Some(function) = entry.atom else { continue };
             let Some(driver) = registered(graph, function) else { continue };
             if is_absent(graph, driver, inventory) == Some(true) {
                 changes.dropped.insert(id);

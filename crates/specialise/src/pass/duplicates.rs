@@ -155,7 +155,7 @@ fn key(
         let at = (reference.offset - atom.start) as usize;
         let field = arch.field(reference.kind).map_or(0, |field| usize::from(field.bytes));
         // A branch that has no relocation counts from itself already, as long as it stays inside.
-        if reference.implied && graph.atoms.target(graph.object, reference) == Some(id) {
+        if reference.implied && reference.atom == Some(id) {
             continue;
         }
         if let Some(field) = bytes.get_mut(at..at + field) {
