@@ -25,8 +25,10 @@ use crate::format::{VOLUME_WINDOW_BYTES_START, WINDOW_BYTES_MIN, WINDOW_BYTES_ST
 
 /// Rounds (window after window) over which the best rate counts: long enough to bridge a burst of demand replies.
 const RATE_ROUNDS: u64 = 10;
-/// Age at which the least round trip is measured anew: routes change, and a probe each ten seconds costs under 1 %.
+/// Age at which the least round trip is measured anew, since routes change; and the same in round trips: a probe leaves the link
+/// idle for a part of one or two, so that it costs under 1 %. On a link of 128 kbit/s each ten seconds would cost 1.5 %.
 const ROUND_TRIP_AGE_MAX: Duration = Duration::from_secs(10);
+const ROUND_TRIPS_AGE_MAX: u32 = 128;
 /// Longest round trip that is believed to be the link's: more is a queue, such as behind a large frame on a thin link.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(1);
 /// Rates of frames in a row that are remembered.
@@ -231,7 +233,7 @@ impl Window {
             (self.round_trip, self.round_trip_bytes) = (Some((sample, now)), bytes);
             return;
         };
-        let old = now.since(measured) >= ROUND_TRIP_AGE_MAX;
+        let old = now.since(measured) >= ROUND_TRIP_AGE_MAX.max(least.min(ROUND_TRIP_MAX) * ROUND_TRIPS_AGE_MAX);
         if sample <= least || (old && stamp.alone) {
             (self.round_trip, self.round_trip_bytes) = (Some((sample, now)), bytes);
             self.probe = None;
@@ -250,5 +252,38 @@ impl Window {
                 _ => probe.least = Some(probe.least.map_or(sample, |least| least.min(sample))),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When the first probe begins on a link that takes `frame` for each of the frames, two of them under way.
+    fn first_probe(frame: Duration) -> Duration {
+        const BYTES: u64 = 4096;
+        let mut window = Window::new(1 << 20);
+        let start = Moment(1_000_000);
+        let mut now = start;
+        let mut under_way = VecDeque::from([window.sent(now, 0)]);
+        loop {
+            now = now.after(frame);
+            let Some(stamp) = under_way.pop_front() else { panic!("a frame is always under way") };
+            window.credited(now, stamp, BYTES, BYTES * under_way.len() as u64);
+            if window.probe.is_some() {
+                return now.since(start);
+            }
+            while under_way.len() < 2 {
+                under_way.push_back(window.sent(now, BYTES * under_way.len() as u64));
+            }
+        }
+    }
+
+    #[test]
+    fn the_round_trip_is_measured_anew_where_that_costs_little() {
+        let seconds = |range: std::ops::Range<u64>| Duration::from_secs(range.start)..Duration::from_secs(range.end);
+        assert!(seconds(10..11).contains(&first_probe(Duration::from_millis(1))));
+        let thin = first_probe(Duration::from_millis(270));
+        assert!(seconds(34..37).contains(&thin), "128 round trips: {thin:?}");
     }
 }
