@@ -1,10 +1,11 @@
 //! The state machine of a volume: calls, what the carrier and the disk tell, and the time come in; errands, jobs and completed calls
 //! go out. Nothing here blocks, sleeps or calls anybody.
 //!
-//! Parts: `file` (one file's table and changes), `reading` (reads, answers, pushes), `touching` (touches, hints), `opening` (handles), `naming` (names and
+//! Parts: `file` (one file's table and changes), `arrival` (what a push brings next), `reading` (reads, answers, pushes), `touching` (touches, hints), `opening` (handles), `naming` (names and
 //! attributes), `writing` (changes into transactions), `commits` (transactions to the server), `restart` (connections that come and go,
 //! the outbox).
 
+mod arrival;
 mod commits;
 mod file;
 mod naming;
@@ -115,6 +116,14 @@ struct Asked {
     /// Bytes received before it was sent.
     received: u64,
     pipelined: bool,
+}
+
+impl Link {
+    /// The stream that brings this block next, and until when it is waited for; `None`: it has to be asked for.
+    fn expects(&self, file: &File, index: u32, now: Moment) -> Option<(StreamId, Moment)> {
+        let arrival = file.arrival.filter(|arrival| self.streams.contains(&arrival.stream))?;
+        arrival.expects(index, now).map(|until| (arrival.stream, until))
+    }
 }
 
 /// An open handle.

@@ -3,5 +3,6 @@
 mod fuzz;
 mod hostile;
 mod model;
+mod pushes;
 mod sim;
 mod writers;

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use units::{InodeId, Moment, StreamId, Token};
 use wire::volume::{FileInfo, FileKind, Seen, Share};
 
+use super::arrival::Arrival;
 use crate::StreamError;
 use crate::memory::Stamp;
 use crate::overlay::Overlay;
@@ -16,8 +17,8 @@ use crate::present::Present;
 pub(super) enum Block {
     /// The server was asked for it.
     Asked,
-    /// The server said that a push brings it.
-    OnTheWay { stream: StreamId, until: Moment },
+    /// A push brings it: the server said so (`told`), or it is the next one of a row.
+    OnTheWay { stream: StreamId, until: Moment, told: bool },
     /// It is being read from the disk cache, as of this version.
     Reading { version: u64 },
     /// Here it is; `fresh`: it was pushed and nobody used it yet.
@@ -76,6 +77,8 @@ pub(super) struct File {
     pub share: Option<Share>,
     pub present: Present,
     pub blocks: HashMap<u32, Block>,
+    /// What the last push brought in a row.
+    pub arrival: Option<Arrival>,
     /// All that was handed out since this version was opened is still true.
     pub kernel: Option<Seen>,
     /// Size and version must be asked for before anything is read.
@@ -113,6 +116,7 @@ impl File {
             share: None,
             present: Present::nothing(),
             blocks: HashMap::new(),
+            arrival: None,
             kernel: None,
             unsure: false,
             overlay: Overlay::default(),

@@ -12,6 +12,7 @@ use units::{Moment, PageId, StreamId, Token};
 use wire::volume::{Seen, VolumeAsk, VolumePiece, VolumeReply};
 use wire::{ErrorCode, PushPiece, Reply};
 
+use super::arrival::Arrival;
 use super::file::Block;
 use super::{ANSWER_TIME, AskFor, Engine, Open};
 use crate::call::{Done, Handle};
@@ -156,7 +157,14 @@ impl Engine {
                             self.effects.jobs.push(Job::CacheRead { slot, key });
                             touches.push((index, false));
                         }
-                        None => absent.push(index),
+                        None => match self.link.expects(file, index, self.time.now) {
+                            Some((stream, until)) => {
+                                waiting = true;
+                                file.blocks.insert(index, Block::OnTheWay { stream, until, told: false });
+                                touches.push((index, false));
+                            }
+                            None => absent.push(index),
+                        },
                     }
                 }
             }
@@ -231,7 +239,8 @@ impl Engine {
                     indexes.iter().copied().filter(|index| !file.blocks.contains_key(index)).collect();
                 let token = file.token;
                 if known {
-                    file.blocks.extend(absent.iter().map(|index| (*index, Block::OnTheWay { stream, until })));
+                    file.blocks
+                        .extend(absent.iter().map(|index| (*index, Block::OnTheWay { stream, until, told: true })));
                 } else {
                     // It ended without them.
                     let wanted = self.still_wanted(key, absent);
@@ -456,6 +465,9 @@ impl Engine {
             self.counters.wasted += count;
             return;
         }
+        if let Some(file) = self.files.get_mut(&key) {
+            file.arrival = Arrival::note(file.arrival, piece.stream, &piece.pages, self.time.now);
+        }
         self.advance_reads(key);
     }
 
@@ -475,18 +487,22 @@ impl Engine {
             self.files.iter().filter(|(_, file)| !file.reads.is_empty()).map(|(key, _)| *key).collect();
         for key in keys {
             let Some(file) = self.files.get_mut(&key) else { continue };
-            let mut indexes = Vec::new();
+            let mut late_ones = Vec::new();
             file.blocks.retain(|index, block| match block {
-                Block::OnTheWay { stream, until } if late(*stream, *until) => {
-                    indexes.push(*index);
+                Block::OnTheWay { stream, until, told } if late(*stream, *until) => {
+                    late_ones.push((*index, *told));
                     false
                 }
                 _ => true,
             });
-            indexes.sort_unstable();
+            late_ones.sort_unstable();
             let token = file.token;
-            let wanted = self.still_wanted(key, indexes);
-            self.ask_blocks(key, token, wanted, true);
+            // Of what was only expected the server may say that it is on its way.
+            for force in [true, false] {
+                let indexes = late_ones.iter().filter(|(_, told)| *told == force).map(|(index, _)| *index).collect();
+                let wanted = self.still_wanted(key, indexes);
+                self.ask_blocks(key, token, wanted, force);
+            }
         }
     }
 

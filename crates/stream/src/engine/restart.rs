@@ -127,7 +127,7 @@ impl Engine {
         self.credits.clear();
         self.touches_due = None;
         for file in self.files.values_mut() {
-            (file.number, file.opening) = (None, false);
+            (file.number, file.opening, file.arrival) = (None, false, None);
             file.blocks.retain(|_, block| !matches!(block, Block::Asked | Block::OnTheWay { .. }));
         }
         self.wants.values_mut().for_each(|waiting| waiting.asked = false);

@@ -2,7 +2,7 @@
 //! of the link. On a thin link each packet costs an acknowledgement on the way that is full: what belongs together leaves together.
 
 use client::carry::Errand;
-use units::{InodeId, PageId, StreamId, Token};
+use units::{InodeId, Moment, PageId, StreamId, Token};
 
 use super::file::Block;
 use super::{Engine, TOUCH_TIME};
@@ -33,15 +33,24 @@ impl Engine {
     ) {
         let Some(file) = self.files.get_mut(&key) else { return };
         let mut at_once = false;
+        let mut due = None;
         let before = here.iter().filter(|(index, _)| first.is_none_or(|first| *index < first));
         for (index, fresh) in before {
             if file.touched != Some((token, *index)) {
                 self.touches.push((key, token, *index));
                 file.touched = Some((token, *index));
             }
+            // What is waited for is told with the credit for it.
+            let comes = match file.blocks.get(index) {
+                Some(Block::OnTheWay { until, .. }) => *until,
+                _ => self.time.now.after(TOUCH_TIME),
+            };
+            due = Some(due.map_or(comes, |due: Moment| due.min(comes)));
             // Of blocks that came together the last one is told at once, with all before it.
-            let more = index.checked_add(1).and_then(|next| file.blocks.get(&next));
-            at_once |= *fresh && !matches!(more, Some(Block::Memory { fresh: true, .. }));
+            let next = index.checked_add(1);
+            let more = next.and_then(|next| file.blocks.get(&next));
+            let comes = next.is_some_and(|next| self.link.expects(file, next, self.time.now).is_some());
+            at_once |= *fresh && !comes && !matches!(more, Some(Block::Memory { fresh: true, .. }));
         }
         if let Some(first) = first {
             // In order: what was touched before the request must be told before.
@@ -52,7 +61,7 @@ impl Engine {
             self.send_touches();
         }
         let Some(first) = first else {
-            self.note_touches_due();
+            self.note_touches_due(due);
             return;
         };
         let Some(file) = self.files.get_mut(&key) else { return };
@@ -63,12 +72,12 @@ impl Engine {
             self.touches.push((key, token, index));
             file.touched = Some((token, index));
         }
-        self.note_touches_due();
+        self.note_touches_due(Some(self.time.now.after(TOUCH_TIME)));
     }
 
-    fn note_touches_due(&mut self) {
-        if !self.touches.is_empty() && self.touches_due.is_none() {
-            self.touches_due = Some(self.time.now.after(TOUCH_TIME));
+    fn note_touches_due(&mut self, due: Option<Moment>) {
+        if !self.touches.is_empty() || !self.credits.is_empty() {
+            self.touches_due = [self.touches_due, due].into_iter().flatten().min();
         }
     }
 
@@ -78,8 +87,8 @@ impl Engine {
         let waiting: u64 = self.credits.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
         if waiting >= CREDIT_BYTES_MAX {
             self.send_touches();
-        } else if self.touches_due.is_none() {
-            self.touches_due = Some(self.time.now.after(TOUCH_TIME));
+        } else {
+            self.note_touches_due(Some(self.time.now.after(TOUCH_TIME)));
         }
     }
 
