@@ -7,10 +7,14 @@
 //! takes flags for one file on its command line, and one of them names a text to read before it.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::thread::available_parallelism;
+
+use rustix::fs::{FlockOperation, flock};
 
 use crate::error::io_at;
 use crate::{KernelError, Source, config, tool};
@@ -29,6 +33,11 @@ const STAMP: &str = "specialise.stamp";
 const KCONFIG_FILE: &str = "specialise.Kconfig";
 const LOG: &str = "specialise.log";
 const REMOVED_CALL_FILE: &str = "specialise-removed-call.c";
+const LOCK: &str = "specialise.lock";
+
+/// Programs that a build takes, and the packages of Debian that have them.
+const PROGRAMS: [&str; 9] = ["make", "gcc", "ld", "flex", "bison", "bc", "perl", "awk", "setpriv"];
+const PACKAGES: &str = "make gcc binutils flex bison bc perl mawk util-linux libelf-dev libssl-dev";
 
 /// A finished build.
 #[derive(Clone, Debug)]
@@ -36,6 +45,8 @@ pub struct Build {
     source: Source,
     folder: PathBuf,
     config: String,
+    /// Keeps others out as long as it is open.
+    _lock: Arc<File>,
     /// Lines of the wanted configuration that the kernel did not take.
     pub unmet: Vec<String>,
     /// Whether the build was there already.
@@ -54,8 +65,7 @@ impl Build {
         folder: &Path,
         say: &mut dyn FnMut(&str),
     ) -> Result<Self, KernelError> {
-        fs::create_dir_all(folder).map_err(io_at(folder))?;
-        let folder = fs::canonicalize(folder).map_err(io_at(folder))?;
+        let (folder, lock) = enter(folder)?;
         let stamp = format!("{}\n{}\n{config}\n{REMOVED_CALL}", source.folder().display(), source.release());
         let finished =
             ["vmlinux.o", ".vmlinux.cmd", "arch/x86/boot/bzImage"].iter().all(|name| folder.join(name).is_file());
@@ -64,6 +74,7 @@ impl Build {
             source: source.clone(),
             folder: folder.clone(),
             config: String::new(),
+            _lock: lock,
             unmet: Vec::new(),
             reused: known && finished,
         };
@@ -90,6 +101,7 @@ impl Build {
     }
 
     fn configure(&self, config: &str, say: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
+        tool::require(&PROGRAMS, PACKAGES)?;
         say("configuring the kernel");
         let top = read(&self.source.folder().join("Kconfig"))?;
         write(&self.folder.join(KCONFIG_FILE), &format!("{top}{KCONFIG}"))?;
@@ -107,13 +119,10 @@ impl Build {
 
     /// `make` for this build.
     fn make(&self) -> Command {
-        let mut make = Command::new("make");
-        make.arg("-C").arg(self.source.folder()).arg(format!("O={}", self.folder.display()));
+        let mut make = make(&self.source, &self.folder);
         // Relative to where the compiler runs, so that the folder may be moved.
         make.arg(format!("CFLAGS_sys_ni.o=-include {REMOVED_CALL_FILE}"));
-        make.env("KBUILD_KCONFIG", self.folder.join(KCONFIG_FILE)).env("LC_ALL", "C");
-        // Settings of a make that we were started from are not for this one.
-        make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL").env_remove("MFLAGS");
+        make.env("KBUILD_KCONFIG", self.folder.join(KCONFIG_FILE));
         make
     }
 
@@ -182,10 +191,83 @@ impl Build {
     }
 }
 
+/// `make` for builds of `source` in `folder`.
+pub(crate) fn make(source: &Source, folder: &Path) -> Command {
+    // It ends with us.
+    let mut make = Command::new("setpriv");
+    make.args(["--pdeathsig", "TERM", "--", "make", "-C"])
+        .arg(source.folder())
+        .arg(format!("O={}", folder.display()))
+        .env("LC_ALL", "C");
+    // Settings of a make that we were started from are not for this one.
+    make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL").env_remove("MFLAGS");
+    make
+}
+
+/// Opens the folder of a build, which nobody else uses then.
+pub(crate) fn enter(folder: &Path) -> Result<(PathBuf, Arc<File>), KernelError> {
+    fs::create_dir_all(folder).map_err(io_at(folder))?;
+    let folder = fs::canonicalize(folder).map_err(io_at(folder))?;
+    let refused = |reason: &str| KernelError::Input { path: folder.clone(), reason: reason.to_string() };
+    let is_empty = fs::read_dir(&folder).map_err(io_at(&folder))?.next().is_none();
+    if !is_empty && ![LOCK, KCONFIG_FILE, STAMP].iter().any(|name| folder.join(name).exists()) {
+        return Err(refused("it is not empty, and no build of ours; give an empty folder"));
+    }
+    let path = folder.join(LOCK);
+    let lock = File::create(&path).map_err(io_at(&path))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| refused("another build is going on here; wait for its end, or give another folder"))?;
+    Ok((folder, Arc::new(lock)))
+}
+
+/// The text of a file.
 pub(crate) fn read(path: &Path) -> Result<String, KernelError> {
-    fs::read_to_string(path).map_err(io_at(path))
+    let wrong = |reason: &str| KernelError::Input { path: path.to_path_buf(), reason: reason.to_string() };
+    let bytes = host::file::read(path).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory => wrong("it is not a regular file"),
+        _ => KernelError::Io { path: path.to_path_buf(), source: error },
+    })?;
+    String::from_utf8(bytes).map_err(|_| wrong("it is not text in UTF-8"))
 }
 
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), KernelError> {
     fs::write(path, text).map_err(io_at(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_for_one_build_of_ours() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, lock) = enter(folder.path()).unwrap();
+        let refused = |folder: &Path| matches!(enter(folder), Err(KernelError::Input { .. }));
+        assert!(refused(folder.path()), "it is in use");
+        drop(lock);
+        assert!(enter(folder.path()).is_ok(), "it is ours");
+        let foreign = tempfile::tempdir().unwrap();
+        fs::write(foreign.path().join("letter"), "dear").unwrap();
+        assert!(refused(foreign.path()));
+        assert_eq!(fs::read_dir(foreign.path()).unwrap().count(), 1, "nothing was written there");
+    }
+
+    #[test]
+    fn only_text_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bytes");
+        fs::write(&path, b"\xff\xfe").unwrap();
+        for path in [&*path, folder.path(), Path::new("/dev/zero")] {
+            assert!(matches!(read(path), Err(KernelError::Input { .. })), "{}", path.display());
+        }
+        let absent = read(&folder.path().join("absent"));
+        assert!(matches!(absent, Err(KernelError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn missing_programs_are_named_with_their_packages() {
+        assert!(tool::require(&["sh"], "dash").is_ok());
+        let error = tool::require(&["sh", "no-such-program"], "a b").unwrap_err().to_string();
+        assert!(error.contains("no-such-program: not installed") && error.contains("a b"), "{error}");
+    }
 }

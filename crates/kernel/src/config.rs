@@ -19,7 +19,12 @@ fn option(line: &str) -> Option<&str> {
 
 /// `base` with the lines of `fragment` instead of its own, and what we need.
 pub(crate) fn merge(base: &str, fragment: &str) -> String {
-    let over: Vec<&str> = fragment.lines().chain(REQUIRED.lines()).collect();
+    lay(base, &format!("{}\n{REQUIRED}", fragment.trim_end()))
+}
+
+/// `base` with the lines of `fragment` instead of its own.
+pub(crate) fn lay(base: &str, fragment: &str) -> String {
+    let over: Vec<&str> = fragment.lines().collect();
     let replaced: BTreeSet<&str> = over.iter().filter_map(|line| option(line.trim())).collect();
     let kept = base.lines().filter(|line| option(line).is_none_or(|name| !replaced.contains(name)));
     // Of several lines of a fragment for one option the last one counts.

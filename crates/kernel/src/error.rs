@@ -64,7 +64,17 @@ pub enum KernelError {
         /// What else the analysis could not look at.
         notes: Vec<String>,
     },
-    /// The object was refused.
+    /// The object of a build was refused.
+    #[error("{}: {source}; hint: remove {} to build the kernel anew", path.display(), build.display())]
+    Object {
+        /// The object.
+        path: PathBuf,
+        /// Folder of the build.
+        build: PathBuf,
+        /// Why.
+        source: SpecialiseError,
+    },
+    /// What was asked for cannot be.
     #[error("{0}")]
     Specialise(#[from] SpecialiseError),
 }

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use specialise::{Device, Options, Passes, Report};
+use specialise::{Device, Options, Passes, Report, SpecialiseError};
 
 use crate::build::REMOVED_CALL_SYMBOLS;
 use crate::build::{read, write};
+use crate::calls::Constants;
 use crate::error::io_at;
 use crate::policy::{Policy, read_syscalls};
 use crate::sizes::symbol_bytes;
@@ -63,9 +64,32 @@ pub struct SizeRow {
     pub bzimage: u64,
 }
 
+/// What was asked for, so that a report says which device it is about.
+#[derive(Clone, Debug, Serialize)]
+pub struct Asked {
+    /// The configuration.
+    pub config: PathBuf,
+    /// The device's command line.
+    pub command_line: Option<String>,
+    /// The list of its PCI devices.
+    pub devices: Option<PathBuf>,
+    /// The list of system calls.
+    pub syscalls: Option<PathBuf>,
+    /// What people added.
+    pub policy: Option<PathBuf>,
+    /// Variables of the kernel with their numbers.
+    pub fixed: BTreeMap<String, u64>,
+    /// Arguments of system calls decide branches.
+    pub arguments: bool,
+    /// Dead code is in place, filled with traps.
+    pub trap: bool,
+}
+
 /// What a run did.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobReport {
+    /// What was asked for.
+    pub asked: Asked,
     /// Stock and reduced kernels.
     pub kernels: Vec<SizeRow>,
     /// Time of analysis and rewriting.
@@ -81,6 +105,8 @@ pub struct JobReport {
     pub config_unmet: Vec<String>,
     /// The system calls of the device with who keeps them; `None` if all stay.
     pub calls: Option<Calls>,
+    /// Names of the system calls that answer ENOSYS now.
+    pub calls_removed: Vec<String>,
     /// What was removed.
     pub removed: Report,
 }
@@ -131,7 +157,26 @@ impl Job {
     /// As [`Build::prepare`].
     pub fn build(&self, say: &mut dyn FnMut(&str)) -> Result<Build, KernelError> {
         let source = Source::open(&self.source)?;
+        // What is wrong with the other files is better said before a build of minutes.
+        specialise::check_release(source.release())?;
+        self.entry_points(&source)?;
+        self.device_list()?;
         Build::prepare(&source, &read(&self.config)?, &self.build, say)
+    }
+
+    /// Entry points of the system calls that stay, with the arguments they are given; `None` if all stay.
+    fn entry_points(&self, source: &Source) -> Result<Option<BTreeMap<String, Constants>>, KernelError> {
+        let calls = self.all_calls(&self.policy()?)?;
+        calls.map(|calls| calls.entry_points(source)).transpose()
+    }
+
+    fn device_list(&self) -> Result<Option<Vec<Device>>, KernelError> {
+        let Some(path) = &self.devices else { return Ok(None) };
+        let wrong = |line| KernelError::Input {
+            path: path.clone(),
+            reason: format!("line {line}: expected 'vendor:device [class]' in hexadecimal digits"),
+        };
+        Ok(Some(Device::read_all(&read(path)?).map_err(wrong)?))
     }
 
     /// All system calls that stay; `None` if nothing is known of them, so that all do.
@@ -140,11 +185,28 @@ impl Job {
         if let Some(path) = &self.syscalls {
             calls.list(&read_syscalls(path)?);
         }
+        if let (true, Some(path), false) = (calls.is_empty(), &self.policy, policy.syscalls.is_empty()) {
+            let reason = "its `syscalls` are beside those of programs, and none are given, so that all stay; give --image or --syscalls";
+            return Err(KernelError::Input { path: path.clone(), reason: reason.to_string() });
+        }
         if calls.is_empty() {
             return Ok(None);
         }
         calls.list(&policy.syscalls);
         Ok(Some(calls))
+    }
+
+    fn asked(&self) -> Asked {
+        Asked {
+            config: self.config.clone(),
+            command_line: self.command_line.clone(),
+            devices: self.devices.clone(),
+            syscalls: self.syscalls.clone(),
+            policy: self.policy.clone(),
+            fixed: self.fixed.clone(),
+            arguments: self.arguments,
+            trap: self.trap,
+        }
     }
 
     fn policy(&self) -> Result<Policy, KernelError> {
@@ -157,27 +219,16 @@ impl Job {
     /// One of the files cannot be read or understood.
     pub fn options(&self, build: &Build) -> Result<Options, KernelError> {
         let policy = self.policy()?;
-        let calls = self.all_calls(&policy)?;
-        let calls = calls.map(|calls| calls.entry_points(build.source())).transpose()?;
+        let calls = self.entry_points(build.source())?;
         let syscalls = calls.as_ref().map(|calls| calls.keys().cloned().collect());
         let arguments = calls.filter(|_| self.arguments).unwrap_or_default();
-        let devices = match &self.devices {
-            Some(path) => {
-                let wrong = |line| KernelError::Input {
-                    path: path.clone(),
-                    reason: format!("line {line}: expected 'vendor:device [class]' in hexadecimal digits"),
-                };
-                Some(Device::read_all(&read(path)?).map_err(wrong)?)
-            }
-            None => None,
-        };
         Ok(Options {
             release: build.source().release().to_string(),
             script: build.script()?,
             passes: self.passes,
             syscalls,
             command_line: self.command_line.clone(),
-            devices,
+            devices: self.device_list()?,
             fixed: self.fixed.clone(),
             arguments,
             roots: policy.roots,
@@ -202,7 +253,7 @@ impl Job {
         let stock = self.stock(&build, &link, &object, say)?;
         say("analysing and rewriting");
         let start = Instant::now();
-        let outcome = specialise::specialise(&object, &options)?;
+        let outcome = specialise::specialise(&object, &options).map_err(|error| refused(&build, error))?;
         let analysis_seconds = start.elapsed().as_secs_f64();
         let analysis_peak_bytes = peak_bytes();
         say("linking");
@@ -217,7 +268,12 @@ impl Job {
             linked = Linked::take(&self.output, &link.run(&outcome.object, Layout::Compact)?)?;
             kernels.push(linked.row("reduced, compact layout")?);
         }
+        // Of entry points the report of the pass speaks, of names people do.
+        let entries = build.source().entry_points()?.into_iter();
+        let is_removed = |entry: &String| outcome.report.syscalls_removed.contains(entry);
+        let calls_removed = entries.filter(|(_, entry)| is_removed(entry)).map(|(name, _)| name).collect();
         let report = JobReport {
+            asked: self.asked(),
             kernels,
             analysis_seconds,
             analysis_peak_bytes,
@@ -225,6 +281,7 @@ impl Job {
             build_reused: build.reused,
             config_unmet: build.unmet.clone(),
             calls: self.all_calls(&self.policy()?)?,
+            calls_removed,
             removed: outcome.report,
         };
         let path = self.output.join("report.json");
@@ -242,7 +299,7 @@ impl Job {
         let build = self.build(say)?;
         let options = self.options(&build)?;
         let object = fs::read(build.object()).map_err(io_at(build.object()))?;
-        Ok(specialise::why(&object, &options, symbol)?)
+        specialise::why(&object, &options, symbol).map_err(|error| refused(&build, error))
     }
 
     /// The kernel of the untouched object, linked the same way: what the reduced one is compared with. It is kept with the
@@ -263,6 +320,14 @@ impl Job {
         }
         say("linking the stock kernel, to compare with");
         Linked::take(&folder, &link.run(object, Layout::Stock)?)
+    }
+}
+
+/// What was wrong with the object, or with what was asked of it.
+fn refused(build: &Build, error: SpecialiseError) -> KernelError {
+    match error {
+        SpecialiseError::Fixed { .. } | SpecialiseError::NotFound { .. } => error.into(),
+        error => KernelError::Object { path: build.object(), build: build.folder().to_path_buf(), source: error },
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod build;
 mod calls;
+mod clang;
 mod config;
 mod error;
 mod initramfs;
@@ -20,9 +21,10 @@ mod tool;
 
 pub use build::Build;
 pub use calls::{CallUse, Calls, Constants};
+pub use clang::{CLANG_PACKAGES, has_clang, thin_lto};
 pub use error::KernelError;
 pub use initramfs::Initramfs;
-pub use job::{Job, JobReport, Linked, SizeRow};
+pub use job::{Asked, Job, JobReport, Linked, SizeRow};
 pub use link::{Layout, Link, Output};
 pub use machine::{Boot, Machine, console_lines};
 pub use policy::{Policy, read_syscalls};

@@ -22,6 +22,19 @@ pub(crate) fn run(command: &mut Command, log: &Path) -> Result<(), KernelError> 
     if status.success() { Ok(()) } else { Err(failed(format!("{status}, {}", log.display()))) }
 }
 
+/// Whether all `programs` are there; `packages`: Debian's packages with them.
+pub(crate) fn require(programs: &[&str], packages: &str) -> Result<(), KernelError> {
+    let folders: Vec<_> =
+        std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
+    let is_there = |name: &&&str| folders.iter().any(|folder: &std::path::PathBuf| folder.join(name).is_file());
+    let missing: Vec<&str> = programs.iter().filter(|name| !is_there(name)).copied().collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let reason = format!("{}: not installed; hint: apt-get install {packages}", missing.join(", "));
+    Err(KernelError::Config { reason })
+}
+
 /// The end of a log.
 pub(crate) fn tail(log: &Path) -> String {
     let read = || -> std::io::Result<String> {

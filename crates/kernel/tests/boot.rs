@@ -172,6 +172,11 @@ fn check(world: &World, processors: u32) {
     check_log("stock", &booted);
     let expected = results(&booted);
     assert!(expected.len() >= 35 + kept.len(), "the device did its work: {expected:?}");
+    if world.device.has_fuse() {
+        for line in ["@@fuse the same", "@@fuse ended"] {
+            assert!(expected.iter().any(|found| found == line), "{line}\n{}", booted.console);
+        }
+    }
 
     let whole = specialise::specialise(&world.object, &world.options(Passes::none(), false)).unwrap();
     let whole = world.link("whole", &whole.object, Layout::Stock);

@@ -33,3 +33,4 @@ pub use options::{Options, Passes};
 pub use pass::quirks::Device;
 pub use pass::syscalls::entry_points;
 pub use report::{PassReport, Removal, Report, Sizes, TableReport};
+pub use schema::check_release;

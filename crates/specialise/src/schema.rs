@@ -225,6 +225,14 @@ fn is_described(pattern: &str, name: &[u8]) -> bool {
     }
 }
 
+/// Whether kernels of this release, such as `6.12.48`, are known.
+///
+/// # Errors
+/// They are not.
+pub fn check_release(release: &str) -> Result<(), SpecialiseError> {
+    Schema::of_release(release).map(drop)
+}
+
 impl Schema {
     /// The schema of a release as the kernel names it, such as `6.12.48`.
     ///

@@ -10,7 +10,7 @@ pub mod sites;
 pub mod variant;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -68,10 +68,10 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let tree = sites::programs(&work, &stages)?;
     let mut results = Results::default();
     sites::measure(&tree, &mut results)?;
-    let small = Device::small(&source, &work, &tree)?;
-    variant::measure(&small, options.size, &mut results)?;
-    if options.size == Size::Full {
-        variant::measure(&Device::mainstream(&source, &work, &tree)?, options.size, &mut results)?;
+    let outcome = kernels(options, &source, &work, &tree, &mut results);
+    // Kernels take long: what was measured before one fails is not lost.
+    if outcome.is_err() {
+        results.notes.push("not all was measured".to_string());
     }
     let commit = revision();
     let lines = results.lines(&commit)?;
@@ -80,5 +80,14 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     } else {
         write!(out, "{}", results.text())?;
     }
-    options.history.as_deref().map_or(Ok(()), |history| append_history(history, &lines))
+    options.history.as_deref().map_or(Ok(()), |history| append_history(history, &lines))?;
+    outcome
+}
+
+fn kernels(options: &Options, source: &Path, work: &Path, tree: &Path, results: &mut Results) -> anyhow::Result<()> {
+    variant::measure(&Device::small(source, work, tree)?, options.size, results)?;
+    if options.size == Size::Full {
+        variant::measure(&Device::mainstream(source, work, tree)?, options.size, results)?;
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use crate::table::aligned;
 pub struct Value {
     /// Configuration of the kernel, or the program.
     pub case: String,
-    /// `stock`, `gc-sections` (the kernel's own means), or `runnel`.
+    /// `stock`, `gc-sections` and `thinlto` (the kernel's own means), or `runnel`.
     pub peer: &'static str,
     /// Passes, or what else was done.
     pub mode: String,

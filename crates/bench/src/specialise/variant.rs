@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context;
-use kernel::{Build, Calls, Job, KernelSizes, Layout, Link, Output, reference};
+use kernel::{Build, Calls, Job, KernelSizes, Layout, Link, Output, Source, reference};
 use pack::LocalRoot;
 use specialise::Passes;
 use syscalls::analysis::{Options, Subject, analyse};
@@ -152,7 +152,7 @@ pub fn measure(device: &Device, size: Size, results: &mut Results) -> anyhow::Re
 
     say(&format!("{case}: gc-sections"));
     Measured::of(&link.run_collected(&object)?)?.add(&stock, case, "gc-sections", "default", results);
-    results.notes.push(format!("{case}: ThinLTO is not measured"));
+    thin_lto(device, size, &stock, results, &count)?;
 
     let mut passes = Passes::none();
     for (index, (name, switch)) in STEPS.iter().enumerate() {
@@ -184,6 +184,37 @@ pub fn measure(device: &Device, size: Size, results: &mut Results) -> anyhow::Re
         let output = link.run(&outcome.object, Layout::Compact)?;
         Measured::of(&output)?.add(&stock, case, "runnel", COMPACT, results);
     }
+    Ok(())
+}
+
+/// The kernel's own ThinLTO, by another compiler, where that is there: only with the small configuration, since it takes a build of its own.
+fn thin_lto(
+    device: &Device,
+    size: Size,
+    stock: &Measured,
+    results: &mut Results,
+    count: &dyn Fn(&Output) -> anyhow::Result<BTreeMap<String, f64>>,
+) -> anyhow::Result<()> {
+    let case = device.name;
+    let why_not = if size != Size::Full {
+        Some("only with --full".to_string())
+    } else if case != SMALL {
+        Some("only of the small configuration".to_string())
+    } else {
+        (!kernel::has_clang()).then(|| format!("it needs the packages {}", kernel::CLANG_PACKAGES.join(", ")))
+    };
+    if let Some(why_not) = why_not {
+        results.notes.push(format!("{case}: ThinLTO is not measured: {why_not}"));
+        return Ok(());
+    }
+    say(&format!("{case}: ThinLTO"));
+    let source = Source::open(&device.job.source)?;
+    let config = fs::read_to_string(&device.job.config).with_context(|| device.job.config.display().to_string())?;
+    let folder = device.work.join(format!("build-{case}-thinlto"));
+    let output = kernel::thin_lto(&source, &config, &folder, &mut |text| say(&format!("{case}: {text}")))?;
+    Measured::of(&output)?.add(stock, case, "thinlto", "default", results);
+    // It must start, too.
+    add_counts(case, "thinlto", "default", &count(&output)?, results);
     Ok(())
 }
 
