@@ -153,7 +153,8 @@ fn kernel_code(error: &::kernel::KernelError) -> u8 {
         KernelError::Calls { .. } => 2,
         KernelError::UnknownCalls { .. } => 6,
         KernelError::Specialise(SpecialiseError::NotFound { .. }) => 4,
-        KernelError::Specialise(_) => 3,
+        KernelError::Specialise(SpecialiseError::Fixed { .. }) => 2,
+        KernelError::Specialise(_) | KernelError::Object { .. } => 3,
     }
 }
 

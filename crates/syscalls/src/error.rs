@@ -52,6 +52,18 @@ pub enum PolicyError {
         /// The name.
         name: String,
     },
+    /// The linker's hash of a file is not one.
+    #[error("build-id '{found}' is not in hexadecimal digits")]
+    BuildId {
+        /// What stands there.
+        found: String,
+    },
+    /// A trace that tells nothing, or that cannot be understood.
+    #[error("not a trace of system calls: {reason}; expected what strace writes, or a name a line")]
+    Trace {
+        /// Why, with the line.
+        reason: String,
+    },
     /// A rule that does not say which object it is for.
     #[error("a rule needs 'object' or 'build-id'")]
     NoObject,

@@ -211,6 +211,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.trap && !passes.unreachable {
         return Err(failure::usage("--trap fills what passes remove; it cannot go with --without all"));
     }
+    if args.with.contains(&OptionalPass::Arguments) && (args.image.is_empty() || !passes.unreachable) {
+        let why = "--with arguments uses what the programs of --image give to system calls";
+        return Err(failure::usage(format!("{why}; it needs --image, and cannot go with --without all")));
+    }
     let layout = match args.layout {
         LayoutName::Stock => Layout::Stock,
         LayoutName::Compact => Layout::Compact,

@@ -115,7 +115,7 @@ fn policy(args: &Args) -> anyhow::Result<Policy> {
 /// Adds the calls of traces to what a policy vouches for.
 pub(super) fn take_traces(policy: &mut Policy, traces: &[PathBuf]) -> anyhow::Result<()> {
     for path in traces {
-        policy.trace(&text(path)?);
+        policy.trace(&text(path)?).with_context(|| path.display().to_string())?;
     }
     Ok(())
 }
@@ -149,6 +149,9 @@ pub(super) fn find(
     let wanted = if programs.is_empty() { Subject::Tree } else { Subject::Programs(programs) };
     if subject.is_dir() {
         return named(analyse(&LocalRoot::new(canonical(subject)?), &wanted, options));
+    }
+    if subject.exists() && !subject.is_file() {
+        return Err(failure::usage(format!("{}: neither a file nor a directory", subject.display())));
     }
     let text = subject.to_string_lossy();
     if text.contains("://") || is_image(subject) {
