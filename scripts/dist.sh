@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# Builds the device side (mount, run, redirect, status) as a static musl binary: scripts/dist.sh x86_64|aarch64|armv7 [--full]
-# With --full everything: the server and the benches too (the lab runs this one in its guest).
-# Result: target/dist/runnel-ARCH[-full]
+# Builds the device side (mount, run, redirect, status) as a static musl binary: scripts/dist.sh x86_64|aarch64|armv7 [--full|--quick]
+# With --full everything: the server and the benches too (the lab runs this one in its guest). With --quick everything, built in a
+# fraction of the time and slower: for tests, not for measurements.
+# Result: target/dist/runnel-ARCH[-full|-quick]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 arch=${1:-x86_64}
-features=(--no-default-features); name=runnel-$arch
+features=(--no-default-features); name=runnel-$arch; profile=release
 case "${2:-}" in
   "") ;;
   --full) features=(); name=$name-full ;;
-  *) echo "usage: $0 x86_64|aarch64|armv7 [--full]" >&2; exit 2 ;;
+  --quick) features=(); name=$name-quick; profile=quick ;;
+  *) echo "usage: $0 x86_64|aarch64|armv7 [--full|--quick]" >&2; exit 2 ;;
 esac
 . scripts/musl.sh "$arch"
 export RUSTFLAGS="-C link-self-contained=no -C target-feature=+crt-static -C panic=abort -C relocation-model=static
   -L native=$tools -C link-arg=-lgcc -C link-arg=-lc"
 RUSTFLAGS=$(echo $RUSTFLAGS)
-cargo build --release --package runnel "${features[@]}" --target "$rust" -Zbuild-std=std,panic_abort
-cp "target/$rust/release/runnel" "target/dist/$name"
+cargo build --profile $profile --package runnel "${features[@]}" --target "$rust" -Zbuild-std=std,panic_abort
+cp "target/$rust/$profile/runnel" "target/dist/$name"
 ls -l "target/dist/$name"

@@ -122,7 +122,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("tracee", &["host"]),
     ("launch", &["tracee", "trace", "profile", "elf", "host"]),
     ("specialise", &[]),
-    ("kernel", &["specialise", "syscalls"]),
+    ("kernel", &["host", "specialise", "syscalls"]),
     ("xtask", &[]),
 ];
 
