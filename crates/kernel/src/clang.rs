@@ -31,7 +31,7 @@ pub fn has_clang() -> bool {
         let quiet = command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         quiet.status().is_ok_and(|status| status.success())
     };
-    PROGRAMS.iter().all(|program| runs(program))
+    PROGRAMS.iter().all(runs)
 }
 
 /// Builds `source` with `config` (the text of a whole configuration or of a fragment) and ThinLTO in `folder`, unless it holds
