@@ -223,7 +223,8 @@ fn what_is_not_known_means_every_call_until_somebody_vouches() {
     let mut options = Options::default();
     options
         .policy
-        .trace("101 12:00:01 getpid() = 7\n<... nanosleep resumed>) = 0\n  0.00 0.0 0 3 write\n+++ exited +++\n");
+        .trace("101 12:00:01 getpid() = 7\n<... nanosleep resumed>) = 0\n  0.00 0.0 0 3 write\n+++ exited +++\n")
+        .unwrap();
     let report = with(&bytes, &options);
     assert!(report.is_complete());
     assert_eq!(
