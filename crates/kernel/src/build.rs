@@ -29,9 +29,9 @@ const REMOVED_CALL: &str = include_str!("removed_call.c");
 pub(crate) const REMOVED_CALL_SYMBOLS: &str = "specialise_removed";
 
 /// Files of a build that are ours.
-const STAMP: &str = "specialise.stamp";
+pub(crate) const STAMP: &str = "specialise.stamp";
 const KCONFIG_FILE: &str = "specialise.Kconfig";
-const LOG: &str = "specialise.log";
+pub(crate) const LOG: &str = "specialise.log";
 const REMOVED_CALL_FILE: &str = "specialise-removed-call.c";
 const LOCK: &str = "specialise.lock";
 

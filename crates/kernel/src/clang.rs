@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::available_parallelism;
 
-use crate::build::{enter, make, read, write};
+use crate::build::{LOG, STAMP, enter, make, read, write};
 use crate::{KernelError, Output, Source, config, tool};
 
 /// Debian's packages that such a build needs beside those of every build.
@@ -19,10 +19,6 @@ const LLVM: &str = "LLVM=-14";
 
 /// Lines over the configuration.
 const THIN: &str = "# CONFIG_LTO_NONE is not set\nCONFIG_LTO_CLANG_THIN=y\n";
-
-/// Files of a build that are ours.
-const STAMP: &str = "specialise.stamp";
-const LOG: &str = "specialise.log";
 
 /// Whether all of [`CLANG_PACKAGES`] are there.
 pub fn has_clang() -> bool {
