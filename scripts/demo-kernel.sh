@@ -37,10 +37,12 @@ timeout 300 qemu-system-x86_64 -M q35 -m 64 -accel tcg,thread=single -cpu max -n
   < /dev/null > "$device/console" &
 machine=$!
 exec 3< "$device/console"
-while read -r said <&3; do
+serves=
+while [ -z "$serves" ] && read -r said <&3; do
   echo "device: $said"
-  case $said in serving*) break ;; esac
+  case $said in serving*) serves=yes ;; esac
 done
+if [ -z "$serves" ]; then echo "the device ended before it served anything" >&2; exit 1; fi
 page=$(python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode().strip())' "http://127.0.0.1:$port/")
 echo "its page: $page"
 [ "$page" = "$(cat "$device/root/www/index.html")" ]

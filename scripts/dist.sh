@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the device side (mount, run, redirect, status) as a static musl binary: scripts/dist.sh x86_64|aarch64|armv7 [--full|--quick]
-# With --full everything: the server and the benches too (the lab runs this one in its guest). With --quick everything, built in a
-# fraction of the time and slower: for tests, not for measurements.
+# With --full everything: the server and the benches too (the lab runs this one in its guest). With --quick everything, not
+# optimised across crates: for tests, not for measurements.
 # Result: target/dist/runnel-ARCH[-full|-quick]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -58,13 +58,13 @@ fn ci() -> anyhow::Result<()> {
         anyhow::ensure!(status.success(), "runnel demo ended with {status}");
         Ok(())
     })?;
-    // Rows are measured anew each time: the lab itself is what is tested here, not how fast anything is.
     step("static build", || {
         let mut build = Command::new(root().join("scripts/dist.sh"));
         let status = build.args(["x86_64", "--quick"]).current_dir(root()).env_remove("CARGO_TARGET_DIR").status()?;
         anyhow::ensure!(status.success(), "scripts/dist.sh ended with {status}");
         Ok(())
     })?;
+    // Rows are measured anew each time: the lab itself is what is tested here, not how fast anything is.
     step("lab smoke", || {
         let mut lab = Command::new(&runnel);
         lab.args(["bench", "lab", "--smoke", "--fresh", "--binary", "target/dist/runnel-x86_64-quick"]);
