@@ -17,7 +17,7 @@ use std::thread::available_parallelism;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::error::io_at;
-use crate::{KernelError, Source, config, tool};
+use crate::{Codec, KernelError, Source, config, frozen, tool};
 
 /// What is added to the top `Kconfig`.
 const KCONFIG: &str = "\nconfig HAVE_LD_DEAD_CODE_DATA_ELIMINATION\n\tdef_bool y\n";
@@ -55,23 +55,35 @@ pub struct Build {
 
 impl Build {
     /// Builds `source` with `config` (the text of a whole configuration or of a fragment) in `folder`, unless it holds that
-    /// build already. Takes minutes; `say` is told what begins.
+    /// build already; with `frozen`, the patched source that keeps code compressed. Takes minutes; `say` is told what begins.
     ///
     /// # Errors
     /// The configuration cannot be had, or make failed.
     pub fn prepare(
         source: &Source,
         config: &str,
+        frozen: Option<Codec>,
         folder: &Path,
         say: &mut dyn FnMut(&str),
     ) -> Result<Self, KernelError> {
         let (folder, lock) = enter(folder)?;
-        let stamp = format!("{}\n{}\n{config}\n{REMOVED_CALL}", source.folder().display(), source.release());
+        let (patches, config) = match frozen {
+            Some(codec) => (frozen::text(source.release())?, format!("{config}{}", codec.config())),
+            None => (String::new(), config.to_string()),
+        };
+        let config = config.as_str();
+        let (path, release) = (source.folder().display(), source.release());
+        let stamp = format!("{path}\n{release}\n{config}\n{REMOVED_CALL}{patches}");
         let finished =
             ["vmlinux.o", ".vmlinux.cmd", "arch/x86/boot/bzImage"].iter().all(|name| folder.join(name).is_file());
         let known = fs::read_to_string(folder.join(STAMP)).is_ok_and(|text| text == stamp);
+        let source = match frozen {
+            // It is linked to the source, which may have gone meanwhile.
+            Some(_) => frozen::patched(source, &folder)?,
+            None => source.clone(),
+        };
         let mut build = Self {
-            source: source.clone(),
+            source,
             folder: folder.clone(),
             config: String::new(),
             _lock: lock,

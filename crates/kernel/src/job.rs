@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use specialise::{Device, Options, Passes, Report, SpecialiseError};
+use specialise::{Device, Freeze, Options, Passes, Report, SpecialiseError};
 
 use crate::build::REMOVED_CALL_SYMBOLS;
 use crate::build::{read, write};
@@ -14,7 +14,7 @@ use crate::calls::Constants;
 use crate::error::io_at;
 use crate::policy::{Policy, read_syscalls};
 use crate::sizes::symbol_bytes;
-use crate::{Build, Calls, KernelError, KernelSizes, Layout, Link, Output, Source};
+use crate::{Build, Calls, Codec, KernelError, KernelSizes, Layout, Link, Output, Source};
 
 /// What a user asks for.
 #[derive(Clone, Debug)]
@@ -46,8 +46,19 @@ pub struct Job {
     /// Also use the constants that the programs of images give to system calls: a call with another one is then undefined, so nothing
     /// else may ever run.
     pub arguments: bool,
+    /// What ran, so that the rest is kept compressed.
+    pub freeze: Option<Frozen>,
     /// Leave dead code in place, filled with traps.
     pub trap: bool,
+}
+
+/// Code that is kept compressed.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    /// What ran.
+    pub freeze: Freeze,
+    /// How pages are compressed.
+    pub codec: Codec,
 }
 
 /// One kernel of the report.
@@ -161,7 +172,7 @@ impl Job {
         specialise::check_release(source.release())?;
         self.entry_points(&source)?;
         self.device_list()?;
-        Build::prepare(&source, &read(&self.config)?, &self.build, say)
+        Build::prepare(&source, &read(&self.config)?, self.freeze.as_ref().map(|frozen| frozen.codec), &self.build, say)
     }
 
     /// Entry points of the system calls that stay, with the arguments they are given; `None` if all stay.
@@ -234,6 +245,7 @@ impl Job {
             roots: policy.roots,
             modules: build.is_set("MODULES"),
             padding_is_spare: !build.is_set("CFI_CLANG"),
+            freeze: self.freeze.as_ref().map(|frozen| frozen.freeze.clone()),
             trap: self.trap,
         })
     }

@@ -65,6 +65,7 @@ fn world(config: &str, device: fn(&Path) -> Device) -> Option<World> {
         layout: Layout::Stock,
         fixed: BTreeMap::new(),
         arguments: false,
+        freeze: None,
         trap: false,
     };
     let build = job.build(&mut |text| eprintln!("{text}")).unwrap();

@@ -8,6 +8,7 @@ use crate::graph::{Changes, Graph, Liveness, Reason};
 use crate::object::{Object, Place};
 use crate::pass::blocks::{self, Edit};
 use crate::pass::entries::{self, Routines};
+use crate::pass::freeze::{self, FreezeReport, Placement};
 use crate::pass::{constants, drivers, duplicates, initialisation, names, parameters, quirks, syscalls, variables};
 use crate::report::{PassReport, Removal, Report, Sizes, TableReport};
 use crate::schema::{Role, Schema};
@@ -51,6 +52,7 @@ pub fn specialise(bytes: &[u8], options: &Options) -> Result<Outcome, Specialise
             initial: &analysis.initial,
             moved: &analysis.moved,
             nameless: &analysis.nameless,
+            placement: &analysis.placement,
             trap: options.trap,
         },
     )?;
@@ -144,6 +146,9 @@ struct Analysis {
     moved: HashSet<AtomId>,
     /// Symbols that are not written.
     nameless: HashSet<u32>,
+    /// Where functions go that ran, and that did not.
+    placement: Placement,
+    frozen: Option<FreezeReport>,
     /// The pass that removed each atom, by its number in `passes`; [`KEPT`] for those that are left.
     removed_by: Vec<u8>,
     passes: Vec<(&'static str, bool)>,
@@ -175,6 +180,8 @@ impl Analysis {
             orphaned: HashSet::new(),
             moved: HashSet::new(),
             nameless: HashSet::new(),
+            placement: Placement::default(),
+            frozen: None,
             removed_by: vec![KEPT; input.atoms.atoms.len()],
             passes: Vec::new(),
             syscalls: syscalls::Removed::default(),
@@ -250,6 +257,15 @@ impl Analysis {
         this.passes.push(("names", options.drops_names()));
         if options.drops_names() {
             this.nameless = names::initial(graph, &|id| this.is_left(id), &this.moved);
+        }
+        if let Some(freeze) = &options.freeze {
+            let cut = |id| this.edits.get(&id).map_or(0, Edit::bytes);
+            let bytes =
+                |id: AtomId| input.atoms.atoms[id as usize].end - input.atoms.atoms[id as usize].start - cut(id);
+            let is_written = |id: AtomId| this.is_left(id) || options.trap;
+            let (placement, report) = freeze::place(graph, freeze, &is_written, &this.moved, &bytes);
+            this.placement = placement;
+            this.frozen = Some(report);
         }
         Ok(this)
     }
@@ -404,6 +420,7 @@ impl Analysis {
             parameters_removed: self.parameters.clone(),
             quirks_removed: self.quirks as u64,
             drivers_removed: self.drivers.clone(),
+            frozen: self.frozen.clone(),
             largest: self.largest(input, graph),
             warnings,
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::pass::freeze::Freeze;
 use crate::pass::quirks::Device;
 
 /// Which passes run. All of them are off in [`Passes::none`]: the object comes out with everything it had.
@@ -99,6 +100,8 @@ pub struct Options {
     pub modules: bool,
     /// Whether functions are padded for mitigations only: not for control-flow integrity, whose checks read what lies before.
     pub padding_is_spare: bool,
+    /// What ran, so that the rest goes into pages that are kept compressed; without it code stays where it is.
+    pub freeze: Option<Freeze>,
     /// Leave dead code in place, filled with instructions that trap, so that an unsound removal shows.
     pub trap: bool,
 }

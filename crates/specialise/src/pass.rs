@@ -5,6 +5,7 @@ pub(crate) mod constants;
 pub(crate) mod drivers;
 pub(crate) mod duplicates;
 pub(crate) mod entries;
+pub(crate) mod freeze;
 pub(crate) mod initialisation;
 pub(crate) mod names;
 pub(crate) mod parameters;

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::pass::freeze::FreezeReport;
+
 /// Bytes by what they are used for, without filling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sizes {
@@ -103,6 +105,8 @@ pub struct Report {
     pub quirks_removed: u64,
     /// Functions that registered drivers which were dropped.
     pub drivers_removed: Vec<String>,
+    /// What is kept compressed.
+    pub frozen: Option<FreezeReport>,
     /// The largest removals.
     pub largest: Vec<Removal>,
     /// What stayed because it was not understood, and other doubts.

@@ -46,6 +46,13 @@ pub(crate) enum Role {
     Unknown,
 }
 
+impl Role {
+    /// Whether it is divided at symbols.
+    pub fn is_parts(self) -> bool {
+        matches!(self, Role::Parts)
+    }
+}
+
 /// The sections of a range of releases.
 #[derive(Debug)]
 pub(crate) struct Schema {
@@ -114,6 +121,7 @@ static LINUX_6_12: Schema = Schema {
     ],
     parts: &[
         ".text",
+        ".text..frozen",
         ".init.text",
         ".exit.text",
         ".ref.text",

@@ -78,6 +78,7 @@ fn options(passes: Passes) -> Options {
         roots: Vec::new(),
         modules: false,
         padding_is_spare: true,
+        freeze: None,
         trap: false,
     }
 }

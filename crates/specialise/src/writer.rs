@@ -10,6 +10,7 @@ use crate::atom::{AtomId, Atoms};
 use crate::graph::Changes;
 use crate::object::{Object, Place, Section, Symbol};
 use crate::pass::blocks::Edit;
+use crate::pass::freeze::Placement;
 use crate::reference::{Reference, Target};
 use crate::schema::Role;
 use crate::{SpecialiseError, abi};
@@ -30,6 +31,8 @@ pub(crate) struct Plan<'p> {
     pub moved: &'p HashSet<AtomId>,
     /// Symbols that are not written.
     pub nameless: &'p HashSet<u32>,
+    /// Functions that are written in another order, behind all others.
+    pub placement: &'p Placement,
     /// Whether dead code stays in place, filled with traps, and dead data as it is.
     pub trap: bool,
 }
@@ -55,6 +58,9 @@ const DATA: &[u8] = b".data";
 
 /// Classes we write: each may have relocations beside it, and indices must do without the extended numbering.
 const GROUPS_MAX: usize = (abi::SHN_LORESERVE - 8) / 2;
+
+/// Name, kind, flags and size of entries of a section of the output.
+type Key = (Vec<u8>, u32, u64, u64);
 
 /// A section of the output.
 struct Group {
@@ -155,7 +161,7 @@ impl<'w, 'a> Writer<'w, 'a> {
 
     /// Gives every atom that is written its place, and copies it there.
     fn lay_out(&mut self) {
-        let mut known: HashMap<(Vec<u8>, u32, u64, u64), u32> = HashMap::new();
+        let mut known: HashMap<Key, u32> = HashMap::new();
         for (index, section) in self.object.sections.iter().enumerate() {
             if matches!(self.atoms.roles[index], Role::Discarded) {
                 continue;
@@ -168,27 +174,38 @@ impl<'w, 'a> Writer<'w, 'a> {
                 let group = self.group(&mut known, &own);
                 self.empty.insert(index as u32, (group, self.groups[group as usize].size));
             }
-            let is_part = matches!(self.atoms.roles[index], Role::Parts);
-            for id in range {
-                let live = (self.plan.is_live)(id) && !self.plan.folded.contains_key(&id);
-                let trapped = self.plan.trap && is_part && !live;
-                if !live && !trapped {
-                    continue;
-                }
-                let group = if self.plan.moved.contains(&id) {
-                    let name = if section.is_code() { INIT_TEXT.to_vec() } else { [b".init", &own.0[..]].concat() };
-                    self.group(&mut known, &(name, section.kind, flags, section.entry_size))
-                } else if section.kind == abi::SHT_NOBITS && self.plan.initial.contains_key(&id) {
-                    self.group(&mut known, &(DATA.to_vec(), abi::SHT_PROGBITS, flags, section.entry_size))
-                } else {
-                    self.group(&mut known, &own)
-                };
-                self.place(id, group, section, trapped && section.is_code());
+            for id in range.filter(|id| !self.plan.placement.placed.contains(id)) {
+                self.lay(&mut known, id, section, &own);
             }
+        }
+        for (name, id) in &self.plan.placement.order {
+            let section = &self.object.sections[self.atoms.atoms[*id as usize].section as usize];
+            let flags = section.flags & (abi::SHF_ALLOC | abi::SHF_EXECINSTR);
+            self.lay(&mut known, *id, section, &(name.to_vec(), section.kind, flags, section.entry_size));
         }
     }
 
-    fn group(&mut self, known: &mut HashMap<(Vec<u8>, u32, u64, u64), u32>, key: &(Vec<u8>, u32, u64, u64)) -> u32 {
+    /// Places an atom in the group of `own`, unless it goes elsewhere or nowhere.
+    fn lay(&mut self, known: &mut HashMap<Key, u32>, id: AtomId, section: &Section<'_>, own: &Key) {
+        let is_part = self.atoms.roles[self.atoms.atoms[id as usize].section as usize].is_parts();
+        let live = (self.plan.is_live)(id) && !self.plan.folded.contains_key(&id);
+        let trapped = self.plan.trap && is_part && !live;
+        if !live && !trapped {
+            return;
+        }
+        let (_, kind, flags, entry_size) = *own;
+        let group = if self.plan.moved.contains(&id) {
+            let name = if section.is_code() { INIT_TEXT.to_vec() } else { [b".init", &own.0[..]].concat() };
+            self.group(known, &(name, kind, flags, entry_size))
+        } else if section.kind == abi::SHT_NOBITS && self.plan.initial.contains_key(&id) {
+            self.group(known, &(DATA.to_vec(), abi::SHT_PROGBITS, flags, entry_size))
+        } else {
+            self.group(known, own)
+        };
+        self.place(id, group, section, trapped && section.is_code());
+    }
+
+    fn group(&mut self, known: &mut HashMap<Key, u32>, key: &Key) -> u32 {
         if let Some(group) = known.get(key) {
             return *group;
         }
@@ -345,6 +362,10 @@ impl<'w, 'a> Writer<'w, 'a> {
                 references.push([offset, info, addend as u64]);
             }
             self.groups[group as usize].relocations.append(&mut references);
+        }
+        // Placed functions are behind others that come after them in the object.
+        for group in &mut self.groups {
+            group.relocations.sort_by_key(|relocation| relocation[0]);
         }
         Ok(())
     }

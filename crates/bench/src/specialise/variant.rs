@@ -79,6 +79,7 @@ impl Device {
             layout: Layout::Stock,
             fixed: BTreeMap::new(),
             arguments: false,
+            freeze: None,
             trap: false,
         };
         Ok(Device { name, work: work.to_path_buf(), job })

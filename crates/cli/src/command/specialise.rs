@@ -234,6 +234,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         layout,
         fixed: args.fix.into_iter().collect(),
         arguments: args.with.contains(&OptionalPass::Arguments),
+        freeze: None,
         trap: args.trap,
     };
     let mut say = |text: &str| eprintln!("{text}");

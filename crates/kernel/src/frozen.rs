@@ -1,0 +1,148 @@
+//! The kernel's side of frozen code: a patch and files of ours (`kernel/` at the top of this project), laid over a source that stays as
+//! it is.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+use crate::build::write;
+use crate::error::io_at;
+use crate::{KernelError, Source, tool};
+
+/// New files, by their place in the source.
+const FILES: [(&str, &str); 9] = [
+    ("include/linux/frozen_text.h", include_str!("../../../kernel/include/linux/frozen_text.h")),
+    ("mm/frozen_text.h", include_str!("../../../kernel/mm/frozen_text.h")),
+    ("mm/frozen_text.c", include_str!("../../../kernel/mm/frozen_text.c")),
+    ("mm/frozen_text_pool.c", include_str!("../../../kernel/mm/frozen_text_pool.c")),
+    ("mm/frozen_text_start.c", include_str!("../../../kernel/mm/frozen_text_start.c")),
+    ("mm/frozen_text_codec.c", include_str!("../../../kernel/mm/frozen_text_codec.c")),
+    ("mm/frozen_text_codec.h", include_str!("../../../kernel/mm/frozen_text_codec.h")),
+    ("mm/frozen_text_files.c", include_str!("../../../kernel/mm/frozen_text_files.c")),
+    ("mm/frozen_text_test.c", include_str!("../../../kernel/mm/frozen_text_test.c")),
+];
+
+/// Changes of files that are there, by release.
+const PATCHES: [(&str, &str); 2] = [
+    ("6.1", include_str!("../../../kernel/linux-6.1.patch")),
+    ("6.12", include_str!("../../../kernel/linux-6.12.patch")),
+];
+
+/// The folder of the patched source, in that of the build.
+const FOLDER: &str = "specialise-source";
+
+/// How frozen pages are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Codec {
+    /// Faster, without memory for the decoder.
+    Lz4,
+    /// Smaller.
+    #[default]
+    Zstd,
+}
+
+impl Codec {
+    /// Lines of the configuration.
+    pub(crate) fn config(self) -> &'static str {
+        match self {
+            Codec::Lz4 => "\nCONFIG_FROZEN_TEXT=y\nCONFIG_FROZEN_TEXT_LZ4=y\n",
+            Codec::Zstd => "\nCONFIG_FROZEN_TEXT=y\nCONFIG_FROZEN_TEXT_ZSTD=y\n",
+        }
+    }
+}
+
+/// The patch for a release such as `6.12.48`.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn patch(release: &str) -> Result<&'static str, KernelError> {
+    let version = release.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
+    let found = PATCHES.iter().find(|(known, _)| *known == version);
+    let reason = || format!("frozen code is for Linux 6.1 and 6.12, and this is {release}");
+    found.map(|(_, patch)| *patch).ok_or_else(|| KernelError::Config { reason: reason() })
+}
+
+/// All that changes a source of this release: the text that a build depends on.
+///
+/// # Errors
+/// As [`patch`].
+pub(crate) fn text(release: &str) -> Result<String, KernelError> {
+    let files = FILES.iter().map(|(path, text)| format!("{path}\n{text}"));
+    Ok(files.chain([patch(release)?.to_string()]).collect())
+}
+
+/// The source with frozen code, in the folder of a build: what is not changed is linked to.
+///
+/// # Errors
+/// There is no patch for the release, it does not fit, or files cannot be written.
+pub(crate) fn patched(source: &Source, build: &Path) -> Result<Source, KernelError> {
+    let patch = patch(source.release())?;
+    tool::require(&["patch"], "patch")?;
+    let folder = build.join(FOLDER);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(io_at(&folder))?;
+    }
+    let mut changed: Vec<PathBuf> = FILES.iter().map(|(path, _)| PathBuf::from(path)).collect();
+    changed.extend(patch.lines().filter_map(|line| line.strip_prefix("+++ b/")).map(PathBuf::from));
+    overlay(source.folder(), &folder, &changed)?;
+    for (path, text) in FILES {
+        write(&folder.join(path), text)?;
+    }
+    let file = build.join("specialise.patch");
+    write(&file, patch)?;
+    let mut command = Command::new("patch");
+    command.args(["-p1", "--batch", "--forward", "--no-backup-if-mismatch", "-d"]).arg(&folder).arg("-i").arg(&file);
+    tool::run(&mut command, &build.join(crate::build::LOG))?;
+    Source::open(&folder)
+}
+
+/// Links to all that is in `from`, but copies of `changed` files, whose folders are folders.
+fn overlay(from: &Path, to: &Path, changed: &[PathBuf]) -> Result<(), KernelError> {
+    fs::create_dir_all(to).map_err(io_at(to))?;
+    for entry in fs::read_dir(from).map_err(io_at(from))? {
+        let entry = entry.map_err(io_at(from))?;
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        let name = entry.file_name();
+        let inside: Vec<PathBuf> = changed
+            .iter()
+            .filter(|path| path.components().next() == Some(Component::Normal(&name)))
+            .map(|path| path.components().skip(1).collect())
+            .collect();
+        if inside.is_empty() {
+            symlink(&path, &target).map_err(io_at(&target))?;
+        } else if path.is_dir() {
+            overlay(&path, &target, &inside)?;
+        } else {
+            fs::copy(&path, &target).map_err(io_at(&target))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_patches_for_two_releases() {
+        assert!(patch("6.12.117").is_ok() && patch("6.1.192").is_ok() && patch("6.12").is_ok());
+        for unknown in ["6.11.3", "6.120.1", "5.10"] {
+            assert!(patch(unknown).unwrap_err().to_string().contains(unknown));
+        }
+    }
+
+    #[test]
+    fn what_is_changed_is_copied_and_the_rest_linked() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for (folder, file) in [("mm", "Kconfig"), ("mm/damon", "Kconfig"), ("net", "Makefile")] {
+            fs::create_dir_all(from.path().join(folder)).unwrap();
+            fs::write(from.path().join(folder).join(file), folder).unwrap();
+        }
+        overlay(from.path(), to.path(), &["mm/Kconfig".into(), "mm/new.c".into()]).unwrap();
+        let is_link = |path: &str| fs::symlink_metadata(to.path().join(path)).unwrap().file_type().is_symlink();
+        assert!(!is_link("mm") && !is_link("mm/Kconfig") && is_link("mm/damon") && is_link("net"));
+        fs::write(to.path().join("mm/Kconfig"), "other").unwrap();
+        assert_eq!(fs::read_to_string(from.path().join("mm/Kconfig")).unwrap(), "mm", "the source stays as it is");
+    }
+}

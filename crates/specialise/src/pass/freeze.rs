@@ -1,0 +1,247 @@
+//! Puts functions that never ran into pages of their own, which the kernel then keeps compressed, and those that ran close together.
+//!
+//! "Frozen code" of Chanet et al., TECS 6(4), 2007. There, regions get stubs at their entries; here the kernel (`kernel/mm/frozen_text.c`)
+//! brings back a page at its own address when it faults, so that any function may be frozen but those that run before the fault handler has
+//! done its work, or where no fault may be taken.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use serde::Serialize;
+
+use crate::abi;
+use crate::atom::AtomId;
+use crate::graph::Graph;
+use crate::object::Place;
+use crate::schema::Role;
+use crate::writer;
+
+/// What ran on the device, and what is wanted of it.
+#[derive(Clone, Debug, Default)]
+pub struct Freeze {
+    /// Functions that ran in service, with their ranks by first run.
+    pub service: BTreeMap<String, u32>,
+    /// Functions that ran in the start only, with their ranks.
+    pub start: BTreeMap<String, u32>,
+    /// Keep the object's order of functions, which compresses better in the boot image, rather than that of runs.
+    pub for_image: bool,
+}
+
+/// What was frozen.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct FreezeReport {
+    /// Bytes of code that stay after the start.
+    pub text: u64,
+    /// Of these, bytes of functions that ran in service.
+    pub ran_in_service: u64,
+    /// Bytes of functions that ran in the start only; frozen, beside each other.
+    pub ran_in_start: u64,
+    /// Bytes of functions that never ran.
+    pub never_ran: u64,
+    /// Of these, bytes that are frozen.
+    pub never_ran_frozen: u64,
+    /// Bytes that are frozen, without filling.
+    pub frozen: u64,
+    /// Functions that are frozen.
+    pub functions: u64,
+    /// Functions of the coverage that the kernel does not have.
+    pub unknown: u64,
+    /// What never ran and is not frozen: why, with bytes.
+    pub kept: BTreeMap<&'static str, u64>,
+}
+
+/// The section of frozen functions, and that of functions that ran.
+pub(crate) const FROZEN: &[u8] = b".text..frozen";
+pub(crate) const HOT: &[u8] = b".text.hot";
+
+/// Functions that are placed: the class that each goes to, in the order in which they are written.
+#[derive(Debug, Default)]
+pub(crate) struct Placement {
+    /// Section and atom, in order.
+    pub order: Vec<(&'static [u8], AtomId)>,
+    /// All of them.
+    pub placed: HashSet<AtomId>,
+}
+
+/// Functions that thaw pages: what they reach stays. Their names are those of `kernel/mm/frozen_text.h`.
+const THAWING: [&str; 4] = ["frozen_lock", "frozen_unlock", "frozen_thaw", "frozen_text_decode"];
+
+/// On processors that must forget a page at once an interrupt is sent: the functions that do so are called through a table of the
+/// interrupt controller, so they are known by parts of their names.
+const SENDING: [&str; 7] =
+    ["send_IPI", "send_ipi", "native_apic_", "x2apic_", "apic_mem_wait", "default_send_IPI", "apic_default_"];
+
+/// What is called in these is not followed: it ends the kernel, or follows a thaw.
+const NOT_FOLLOWED: [&str; 8] = [
+    "panic",
+    "_printk",
+    "__warn_printk",
+    "__stack_chk_fail",
+    "dump_stack",
+    "do_trace_write_msr",
+    "do_trace_read_msr",
+    "__warn",
+];
+
+/// Functions on the way of a fault to its handler, of interrupts that cannot be put off, and where the processor has no
+/// table of interrupts yet or no more. They stay, and what they call directly.
+const ON_THE_WAY: [&str; 26] = [
+    "exc_page_fault",
+    "handle_page_fault",
+    "do_kern_addr_fault",
+    "frozen_text_fault",
+    "frozen_text_nmi",
+    "exc_nmi",
+    "default_do_nmi",
+    "nmi_handle",
+    "nmi_enter",
+    "exc_machine_check",
+    "do_machine_check",
+    "exc_double_fault",
+    "start_secondary",
+    "early_setup_idt",
+    "cr4_init",
+    "cpu_init_exception_handling",
+    "load_current_idt",
+    "load_ucode_ap",
+    "x86_64_start_kernel",
+    "machine_kexec",
+    "load_segments",
+    "relocate_kernel",
+    "machine_real_restart",
+    "restore_processor_state",
+    "__restore_processor_state",
+    "fix_processor_context",
+];
+
+/// Classes whose functions may be frozen: not those that have a section because of where they run.
+const CLASSES: [&[u8]; 5] = [b".text", b".text.unlikely", b".text.hot", b".text.unknown", FROZEN];
+
+/// Decides for each function that is written (`is_left`) and not only there for the start (`moved`). `bytes` says how long an atom is
+/// when it is written.
+pub(crate) fn place(
+    graph: &Graph<'_, '_>,
+    freeze: &Freeze,
+    is_left: &dyn Fn(AtomId) -> bool,
+    moved: &HashSet<AtomId>,
+    bytes: &dyn Fn(AtomId) -> u64,
+) -> (Placement, FreezeReport) {
+    let names = Names::of(graph);
+    let pinned = pinned(graph, &names);
+    let mut report = FreezeReport::default();
+    let known = |name: &&String| names.by_name.contains_key(name.as_bytes());
+    report.unknown = freeze.service.keys().chain(freeze.start.keys()).filter(|name| !known(name)).count() as u64;
+    let mut hot = Vec::new();
+    let mut frozen = Vec::new();
+    for (index, section) in graph.object.sections.iter().enumerate() {
+        let stays = section.is_code() && !section.name.starts_with(b".init") && !section.name.starts_with(b".exit");
+        if !stays || matches!(graph.atoms.roles[index], Role::Discarded) || section.name.starts_with(b".altinstr") {
+            continue;
+        }
+        let class = writer::class(section);
+        // Assembler, whose parts may hang together.
+        let is_plain = section.name == b".text";
+        let may_freeze = CLASSES.contains(&class.as_slice()) && !is_plain && graph.atoms.roles[index].is_parts();
+        for id in graph.atoms.of_section[index].clone().filter(|id| is_left(*id) && !moved.contains(id)) {
+            let size = bytes(id);
+            report.text += size;
+            let rank =
+                |ranks: &BTreeMap<String, u32>| names.of_atom(id).filter_map(|name| ranks.get(name)).min().copied();
+            let (service, start) = (rank(&freeze.service), rank(&freeze.start));
+            match (service, start) {
+                (Some(_), _) => report.ran_in_service += size,
+                (None, Some(_)) => report.ran_in_start += size,
+                (None, None) => report.never_ran += size,
+            }
+            let kept = match () {
+                () if class == FROZEN => None,
+                () if pinned.contains(&id) => Some("needed to thaw, or where no fault may be"),
+                () if is_plain => Some("assembler without sections"),
+                () if !may_freeze => Some("its section says where it runs"),
+                () => None,
+            };
+            if let Some(why) = kept
+                && service.is_none()
+                && start.is_none()
+            {
+                *report.kept.entry(why).or_default() += size;
+            }
+            if kept.is_none() && (service.is_none() || class == FROZEN) {
+                report.frozen += size;
+                report.functions += 1;
+                report.never_ran_frozen += if start.is_none() && service.is_none() { size } else { 0 };
+                frozen.push((start.unwrap_or(u32::MAX), id));
+            } else if may_freeze {
+                hot.push((service.or(start).unwrap_or(u32::MAX), id));
+            }
+        }
+    }
+    if !freeze.for_image {
+        hot.sort_unstable();
+        frozen.sort_unstable();
+    }
+    let order: Vec<(&'static [u8], AtomId)> =
+        hot.iter().map(|(_, id)| (HOT, *id)).chain(frozen.iter().map(|(_, id)| (FROZEN, *id))).collect();
+    let placed = order.iter().map(|(_, id)| *id).collect();
+    (Placement { order, placed }, report)
+}
+
+/// Names of functions.
+struct Names {
+    by_name: HashMap<Vec<u8>, Vec<AtomId>>,
+    by_atom: HashMap<AtomId, Vec<String>>,
+}
+
+impl Names {
+    fn of(graph: &Graph<'_, '_>) -> Self {
+        let mut names = Self { by_name: HashMap::new(), by_atom: HashMap::new() };
+        for (index, symbol) in graph.object.symbols.iter().enumerate() {
+            let Place::Section(section) = symbol.place else { continue };
+            let is_function = matches!(symbol.kind, abi::STT_FUNC | abi::STT_NOTYPE);
+            if !is_function || !graph.object.sections[section as usize].is_code() {
+                continue;
+            }
+            let Some(id) = graph.atom_of_symbol(index as u32) else { continue };
+            names.by_name.entry(symbol.name.to_vec()).or_default().push(id);
+            names.by_atom.entry(id).or_default().push(String::from_utf8_lossy(symbol.name).into_owned());
+        }
+        names
+    }
+
+    fn of_atom(&self, id: AtomId) -> impl Iterator<Item = &String> {
+        self.by_atom.get(&id).into_iter().flatten()
+    }
+
+    fn all(&self, name: &str) -> impl Iterator<Item = AtomId> {
+        self.by_name.get(name.as_bytes()).into_iter().flatten().copied()
+    }
+}
+
+/// Functions that must be there before a fault can be handled.
+fn pinned(graph: &Graph<'_, '_>, names: &Names) -> HashSet<AtomId> {
+    let mut pinned: HashSet<AtomId> = HashSet::new();
+    let mut left: VecDeque<AtomId> = THAWING.iter().flat_map(|name| names.all(name)).collect();
+    let sends = |name: &[u8]| SENDING.iter().any(|part| name.windows(part.len()).any(|found| found == part.as_bytes()));
+    left.extend(names.by_name.iter().filter(|(name, _)| sends(name)).flat_map(|(_, ids)| ids.iter().copied()));
+    let stops: HashSet<AtomId> = NOT_FOLLOWED.iter().flat_map(|name| names.all(name)).collect();
+    while let Some(id) = left.pop_front() {
+        if pinned.insert(id) {
+            left.extend(callees(graph, id).into_iter().filter(|id| !stops.contains(id)));
+        }
+    }
+    for id in ON_THE_WAY.iter().flat_map(|name| names.all(name)) {
+        pinned.insert(id);
+        pinned.extend(callees(graph, id).into_iter().filter(|id| !stops.contains(id)));
+    }
+    pinned
+}
+
+/// Code that an atom refers to, itself or where its alternatives do.
+fn callees(graph: &Graph<'_, '_>, id: AtomId) -> Vec<AtomId> {
+    let section_of = |id: AtomId| &graph.object.sections[graph.atoms.atoms[id as usize].section as usize];
+    let mut found = Vec::new();
+    for from in [id].iter().chain(graph.dependents.of(id)) {
+        found.extend(graph.atoms.references_of(*from).iter().filter_map(|reference| reference.atom));
+    }
+    found.retain(|target| *target != id && section_of(*target).is_code());
+    found
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Frames of frozen text: the pool is filled and emptied, pages that did not run for a while are frozen again, and what is written to by
+ * text_poke() stays. All this may sleep, and may be frozen itself.
+ */
+#include <linux/irq_work.h>
+#include <linux/jiffies.h>
+#include <linux/set_memory.h>
+#include <linux/slab.h>
+#include <linux/version.h>
+#include <linux/vmalloc.h>
+#include <asm/tlbflush.h>
+#include "frozen_text.h"
+
+/* Scans without a run after which a page is frozen again. */
+#define IDLE_SCANS 2
+
+unsigned int frozen_pool_target __ro_after_init = 8;
+unsigned int frozen_idle_seconds __ro_after_init = 30;
+bool frozen_refill_is_off __ro_after_init;
+
+static struct irq_work irq_work;
+static void work_done(struct work_struct *work);
+static DECLARE_DELAYED_WORK(work, work_done);
+static bool work_waits;
+
+static void work_soon(struct irq_work *unused)
+{
+	mod_delayed_work(system_unbound_wq, &work, 0);
+}
+
+void notrace frozen_wake(void)
+{
+	if (READ_ONCE(frozen_pool_count) < frozen_pool_target / 2 || !READ_ONCE(work_waits)) {
+		WRITE_ONCE(work_waits, true);
+		irq_work_queue(&irq_work);
+	}
+}
+
+bool frozen_isolate(struct page *frame)
+{
+	unsigned long address = (unsigned long)page_address(frame);
+
+	if (set_direct_map_invalid_noflush(frame))
+		return false;
+	flush_tlb_kernel_range(address, address + PAGE_SIZE);
+	return true;
+}
+
+static void release(struct page *frame)
+{
+	/* A frame that cannot be mapped again is lost, not used. */
+	if (!WARN_ON_ONCE(set_direct_map_default_noflush(frame)))
+		__free_page(frame);
+}
+
+static bool give(struct page *frame)
+{
+	unsigned long flags = frozen_lock();
+	bool taken = frozen_pool_count < POOL_MAX;
+
+	if (taken)
+		frozen_pool[frozen_pool_count++] = frame;
+	frozen_unlock(flags);
+	return taken;
+}
+
+/* Fills the pool up, with frames that lie together: each 2 MiB in which one is isolated need a page table of their own. */
+static void refill(void)
+{
+	while (!frozen_refill_is_off && READ_ONCE(frozen_pool_count) < frozen_pool_target) {
+		unsigned int number, order = 3, given = 0;
+		struct page *frames = alloc_pages(GFP_KERNEL | __GFP_NOWARN | __GFP_NORETRY, order);
+
+		if (!frames) {
+			order = 0;
+			frames = alloc_page(GFP_KERNEL | __GFP_NOWARN);
+		}
+		if (!frames)
+			return;
+		if (order)
+			split_page(frames, order);
+		for (number = 0; number < 1 << order; number++) {
+			if (!frozen_isolate(frames + number))
+				__free_page(frames + number);
+			else if (give(frames + number))
+				given++;
+			else
+				release(frames + number);
+		}
+		if (!given)
+			return;
+	}
+}
+
+/* What the pool has beyond `most` goes back. */
+static void drain(unsigned int most)
+{
+	struct page *frame;
+
+	do {
+		unsigned long flags = frozen_lock();
+
+		frame = frozen_pool_count > most ? frozen_pool[--frozen_pool_count] : NULL;
+		frozen_unlock(flags);
+		if (frame)
+			release(frame);
+	} while (frame);
+}
+
+/*
+ * What is unmapped is freed after all processors have forgotten it. A page that runs meanwhile comes back in another frame, and is the
+ * same.
+ */
+unsigned int frozen_refreeze(unsigned int most, unsigned int scans)
+{
+	unsigned int frozen = 0, index;
+	LIST_HEAD(frames);
+
+	for (index = 0; index < frozen_page_count && frozen < most; index++) {
+		struct frozen_page *page = &frozen_pages[index];
+		pte_t *pte = frozen_pte(index);
+		struct page *frame = NULL;
+		unsigned long flags;
+
+		if (READ_ONCE(page->state) != THAWED)
+			continue;
+		flags = frozen_lock();
+		if (page->state != THAWED) {
+			/* Written to, or taken away. */
+		} else if (test_and_clear_bit(_PAGE_BIT_ACCESSED, (unsigned long *)&pte->pte) && scans) {
+			page->idle = 0;
+		} else if (++page->idle >= scans) {
+			frame = frozen_frame(pte);
+			frozen_set_pte(pte, 0, 0);
+			page->state = FROZEN;
+			frozen_thawed_count--;
+			frozen_statistics.refrozen++;
+			frozen++;
+		}
+		frozen_unlock(flags);
+		if (frame)
+			list_add(&frame->lru, &frames);
+	}
+	/* Also where nothing was frozen: a translation that stays would hide that a page runs. */
+	flush_tlb_kernel_range((unsigned long)__frozen_text_start, (unsigned long)__frozen_text_end);
+	while (!list_empty(&frames)) {
+		struct page *frame = list_first_entry(&frames, struct page, lru);
+
+		list_del(&frame->lru);
+		if (READ_ONCE(frozen_pool_count) >= frozen_pool_target || !give(frame))
+			release(frame);
+	}
+	return frozen;
+}
+
+static void work_done(struct work_struct *unused)
+{
+	static unsigned long next;
+
+	if (READ_ONCE(frozen_pool_count) < frozen_pool_target / 2)
+		refill();
+	drain(frozen_pool_target + POOL_SPARE);
+	if (!next)
+		next = jiffies + frozen_idle_seconds * HZ;
+	if (time_after_eq(jiffies, next)) {
+		frozen_refreeze(UINT_MAX, IDLE_SCANS);
+		next = jiffies + frozen_idle_seconds * HZ;
+	}
+	if (READ_ONCE(frozen_thawed_count)) {
+		queue_delayed_work(system_unbound_wq, &work, frozen_idle_seconds * HZ);
+		return;
+	}
+	drain(frozen_pool_target);
+	next = 0;
+	/* A page may have come back just now. */
+	WRITE_ONCE(work_waits, false);
+	smp_mb();
+	if (READ_ONCE(frozen_thawed_count))
+		frozen_wake();
+}
+
+static unsigned long shrink_count(struct shrinker *shrinker, struct shrink_control *control)
+{
+	return READ_ONCE(frozen_thawed_count) ?: SHRINK_EMPTY;
+}
+
+static unsigned long shrink_scan(struct shrinker *shrinker, struct shrink_control *control)
+{
+	unsigned int frozen = frozen_refreeze(control->nr_to_scan, 1);
+
+	drain(frozen_pool_target);
+	return frozen ?: SHRINK_STOP;
+}
+
+void frozen_start_work(void)
+{
+	init_irq_work(&irq_work, work_soon);
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 7, 0)
+	struct shrinker *shrinker = shrinker_alloc(0, "frozen-text");
+
+	if (shrinker) {
+		shrinker->count_objects = shrink_count;
+		shrinker->scan_objects = shrink_scan;
+		shrinker_register(shrinker);
+	}
+#else
+	static struct shrinker shrinker = {
+		.count_objects = shrink_count,
+		.scan_objects = shrink_scan,
+		.seeks = DEFAULT_SEEKS,
+	};
+
+	if (register_shrinker(&shrinker, "frozen-text"))
+		pr_warn("frozen text: no shrinker\n");
+#endif
+}
+
+/* The dictionary is code too: before some of it changes, a copy takes its place for the pages that were compressed with it. */
+static void keep_dictionary(unsigned long address)
+{
+	static unsigned long start;
+	static struct page **parts;
+	unsigned int count, number;
+	struct page *copy;
+	void *mapped, *before = NULL;
+	unsigned long flags;
+
+	/* text_mutex is held: one at a time. */
+	if (!start)
+		start = (unsigned long)frozen_dictionary.start;
+	if (address < (start & PAGE_MASK) || address >= start + frozen_dictionary.size)
+		return;
+	count = PAGE_ALIGN(start + frozen_dictionary.size) / PAGE_SIZE - start / PAGE_SIZE;
+	number = address / PAGE_SIZE - start / PAGE_SIZE;
+	if (!parts) {
+		unsigned int each;
+
+		parts = kcalloc(count, sizeof(*parts), GFP_KERNEL | __GFP_NOFAIL);
+		for (each = 0; each < count; each++)
+			parts[each] = virt_to_page((void *)((start & PAGE_MASK) + each * PAGE_SIZE));
+	} else if (parts[number] != virt_to_page((void *)address)) {
+		return;
+	}
+	copy = alloc_page(GFP_KERNEL | __GFP_NOFAIL);
+	memcpy(page_address(copy), (void *)(address & PAGE_MASK), PAGE_SIZE);
+	parts[number] = copy;
+	while (!(mapped = vmap(parts, count, VM_MAP, PAGE_KERNEL_RO)))
+		cond_resched();
+	flags = frozen_lock();
+	if ((unsigned long)frozen_dictionary.start != start)
+		before = (void *)((unsigned long)frozen_dictionary.start & PAGE_MASK);
+	frozen_dictionary.start = mapped + offset_in_page(start);
+	frozen_statistics.copied++;
+	frozen_unlock(flags);
+	vunmap(before);
+}
+
+struct page *frozen_text_poke(void *at)
+{
+	unsigned long address = (unsigned long)at, flags;
+	unsigned int index = frozen_index(address);
+	struct page *frame = virt_to_page(at);
+	enum thaw how;
+
+	if (!frozen_pages)
+		return frame;
+	if (!is_frozen_text(address)) {
+		keep_dictionary(address);
+		return frame;
+	}
+	for (;;) {
+		struct frozen_page *page = &frozen_pages[index];
+
+		flags = frozen_lock();
+		how = page->state == FROZEN ? frozen_thaw(index, index, offset_in_page(address)) : THAW_DONE;
+		if (how == THAW_DONE) {
+			frozen_statistics.changed += page->state == COMPRESSED || page->state == THAWED;
+			if (page->state == THAWED) {
+				page->state = CHANGED;
+				frozen_thawed_count--;
+			}
+			if (page->state == CHANGED)
+				frame = frozen_frame(frozen_pte(index));
+			else
+				page->state = LEFT;
+		}
+		frozen_unlock(flags);
+		if (how == THAW_DONE)
+			return frame;
+		if (how == THAW_CORRUPT)
+			frozen_fail(how, address);
+		refill();
+		cond_resched();
+	}
+}
