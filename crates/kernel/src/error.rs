@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use coverage::CoverageError;
 use specialise::SpecialiseError;
 
 /// Why there is no kernel.
@@ -73,6 +74,20 @@ pub enum KernelError {
         build: PathBuf,
         /// Why.
         source: SpecialiseError,
+    },
+    /// A scenario could not be recorded.
+    #[error("recording: {reason}")]
+    Recording {
+        /// Why.
+        reason: String,
+    },
+    /// A file about code that ran cannot be used.
+    #[error("{}: {source}", path.display())]
+    Coverage {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: CoverageError,
     },
     /// What was asked for cannot be.
     #[error("{0}")]

@@ -9,17 +9,20 @@ use std::time::{Duration, Instant};
 use crate::KernelError;
 
 /// Longest line of a console that is kept.
-const LINE_BYTES_MAX: u64 = 1 << 16;
+pub(crate) const LINE_BYTES_MAX: u64 = 1 << 16;
 
 /// Lines that may wait.
 const LINES_WAITING_MAX: usize = 1024;
+
+/// The emulator.
+pub(crate) const QEMU: &str = "qemu-system-x86_64";
 
 /// What is started.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The kernel (bzImage).
     pub kernel: PathBuf,
-    /// Its initial file system.
+    /// Its initial file system; an empty path for none.
     pub initramfs: PathBuf,
     /// Its command line.
     pub command_line: String,
@@ -44,7 +47,8 @@ pub struct Boot {
     pub ended: bool,
 }
 
-struct Running(Child);
+/// A machine, killed when it is dropped.
+pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -59,13 +63,12 @@ impl Machine {
     /// # Errors
     /// QEMU cannot be started.
     pub fn run(&self) -> Result<Boot, KernelError> {
-        let program = "qemu-system-x86_64";
         let failed = |error: std::io::Error| KernelError::Tool {
-            program: program.to_string(),
+            program: QEMU.to_string(),
             status: error.to_string(),
             tail: "hint: apt-get install qemu-system-x86".to_string(),
         };
-        let mut command = self.command(program);
+        let mut command = self.command(QEMU);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut running = Running(command.spawn().map_err(failed)?);
         let console = running.0.stdout.take().ok_or_else(|| failed(std::io::Error::other("it has no console")))?;
@@ -84,7 +87,8 @@ impl Machine {
         }
     }
 
-    fn command(&self, program: &str) -> Command {
+    /// What starts it, with the console on standard output.
+    pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.args(["-M", "q35", "-m", &self.memory_mib.to_string(), "-smp", &self.processors.to_string()]);
         if self.counted {
@@ -95,7 +99,10 @@ impl Machine {
             command.args(["-accel", "tcg,thread=single", "-cpu", "max"]);
         }
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"]);
-        command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initramfs);
+        command.arg("-kernel").arg(&self.kernel);
+        if !self.initramfs.as_os_str().is_empty() {
+            command.arg("-initrd").arg(&self.initramfs);
+        }
         command.args(["-append", &self.command_line]);
         command.args(["-netdev", "user,id=net,restrict=on", "-device", "virtio-net-pci,netdev=net"]);
         for disk in &self.disks {
