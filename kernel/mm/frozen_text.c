@@ -192,7 +192,7 @@ enum thaw notrace frozen_thaw(unsigned int index, unsigned int running, unsigned
 	if (page->state != FROZEN) {
 		/* Another processor was faster, or it is being unmapped and ran once more. */
 		if (page->state == COMPRESSED)
-			frozen_set_pte(pte, frozen_first_frame(index), pgprot_val(frozen_protection));
+			frozen_set_pte(pte, frozen_first_frame(index), frozen_bits(index));
 		all->met++;
 		return THAW_DONE;
 	}
@@ -204,7 +204,7 @@ enum thaw notrace frozen_thaw(unsigned int index, unsigned int running, unsigned
 	frame = page_to_pfn(frozen_pool[frozen_pool_count - 1]);
 	frozen_set_pte(frozen_window_pte, frame, __PAGE_KERNEL & ~_PAGE_GLOBAL & __supported_pte_mask);
 	asm volatile("invlpg (%0)" : : "r" (frozen_window) : "memory");
-	whole = frozen_text_decode(frozen_window, frozen_address(index), frozen_store + page->offset,
+	whole = frozen_text_decode(frozen_window, frozen_code_address(index), frozen_store + page->offset,
 				   page[1].offset - page->offset, &frozen_dictionary) &&
 		(u32)xxh64(frozen_window, PAGE_SIZE, 0) == page->hash;
 	frozen_set_pte(frozen_window_pte, 0, 0);
@@ -214,7 +214,7 @@ enum thaw notrace frozen_thaw(unsigned int index, unsigned int running, unsigned
 	frozen_pool_count--;
 	if (frozen_pool_count < all->pool_least)
 		all->pool_least = frozen_pool_count;
-	frozen_set_pte(pte, frame, pgprot_val(frozen_protection));
+	frozen_set_pte(pte, frame, frozen_bits(index));
 	page->state = THAWED;
 	page->idle = 0;
 	page->entered = entered;

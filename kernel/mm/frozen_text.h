@@ -13,9 +13,9 @@
 #include "frozen_text_codec.h"
 
 enum {
-	/* Stays as it is: it did not become smaller, or changed or ran while it was unmapped. */
+	/* Stays as it is: it did not become smaller, or changed before it was unmapped. */
 	LEFT,
-	/* In the store, and still in the frame in which the kernel was loaded. */
+	/* In the store, and still in the frame in which the kernel was loaded: not yet unmapped, or it ran meanwhile. */
 	COMPRESSED,
 	/* In the store only. */
 	FROZEN,
@@ -90,12 +90,20 @@ void frozen_wake(void);
 void frozen_start_work(void);
 /* A frame is in no other mapping than that of its code from here on; false if it cannot be. */
 bool frozen_isolate(struct page *frame);
+/* Unmaps what is in the store and still in the frame in which it was loaded; returns how many pages. */
+unsigned int frozen_unmap(unsigned int first, unsigned int behind);
 /* Freezes pages that did not run since so many scans, at most `most` of them; returns how many. */
 unsigned int frozen_refreeze(unsigned int most, unsigned int scans);
 
 static __always_inline unsigned long frozen_address(unsigned int index)
 {
 	return (unsigned long)__frozen_text_start + ((unsigned long)index << PAGE_SHIFT);
+}
+
+/* What its calls are made absolute for; 0 for constants, which have none. */
+static __always_inline u32 frozen_code_address(unsigned int index)
+{
+	return frozen_address(index) < (unsigned long)__frozen_text_data ? frozen_address(index) : 0;
 }
 
 static __always_inline unsigned int frozen_index(unsigned long address)
@@ -120,6 +128,12 @@ static __always_inline void frozen_set_pte(pte_t *pte, unsigned long frame, unsi
 static __always_inline struct page *frozen_frame(pte_t *pte)
 {
 	return pfn_to_page((READ_ONCE(pte->pte) & PTE_PFN_MASK) >> PAGE_SHIFT);
+}
+
+/* Constants are not executed. */
+static __always_inline unsigned long frozen_bits(unsigned int index)
+{
+	return pgprot_val(frozen_protection) | (frozen_code_address(index) ? 0 : _PAGE_NX & __supported_pte_mask);
 }
 
 /* The frame in which the kernel was loaded. */

@@ -11,7 +11,7 @@
 #include <linux/zstd_lib.h>
 #include "../lib/zstd/decompress/zstd_decompress_internal.h"
 
-#define ZSTD_FROZEN_LEVEL 19
+#define LEVEL 19
 
 /* Is as large as its structure: blocks of a page need no more. */
 static ZSTD_DCtx frozen_text_decoder __aligned(8);
@@ -27,18 +27,19 @@ bool notrace frozen_text_decode(u8 *page, u32 address, const u8 *from, size_t si
 	if (ZSTD_isError(ZSTD_decompressBegin_usingDict(decoder, dictionary->start, dictionary->size)) ||
 	    ZSTD_decompressBlock(decoder, page, PAGE_SIZE, from, size) != PAGE_SIZE)
 		return false;
-	frozen_text_targets(page, address, -1);
+	if (address)
+		frozen_text_targets(page, address, -1);
 	return true;
 }
 
-size_t __init frozen_text_decoder_bytes(void)
+size_t frozen_text_decoder_bytes(void)
 {
 	return sizeof(frozen_text_decoder);
 }
 
 int __init frozen_text_encoder_begin(const struct frozen_text_dictionary *dictionary)
 {
-	ZSTD_compressionParameters parameters = ZSTD_getCParams(ZSTD_FROZEN_LEVEL, PAGE_SIZE, dictionary->size);
+	ZSTD_compressionParameters parameters = ZSTD_getCParams(LEVEL, PAGE_SIZE, dictionary->size);
 	size_t prepared_size = ZSTD_estimateCDictSize_advanced(dictionary->size, parameters, ZSTD_dlm_byRef);
 	size_t encoder_size = ZSTD_estimateCCtxSize_usingCParams(parameters);
 
@@ -56,11 +57,11 @@ int __init frozen_text_encoder_begin(const struct frozen_text_dictionary *dictio
 
 size_t __init frozen_text_encode(u8 *page, u32 address, u8 *to, size_t room)
 {
-	ZSTD_frameParameters plain = { .contentSizeFlag = 0, .checksumFlag = 0, .noDictIDFlag = 1 };
 	size_t size;
 
-	frozen_text_targets(page, address, 1);
-	if (ZSTD_isError(ZSTD_compressBegin_usingCDict_advanced(encoder, prepared, plain, PAGE_SIZE)))
+	if (address)
+		frozen_text_targets(page, address, 1);
+	if (ZSTD_isError(ZSTD_compressBegin_usingCDict(encoder, prepared)))
 		return 0;
 	size = ZSTD_compressBlock(encoder, to, room, page, PAGE_SIZE);
 	return ZSTD_isError(size) || size >= PAGE_SIZE ? 0 : size;
@@ -81,11 +82,12 @@ bool notrace frozen_text_decode(u8 *page, u32 address, const u8 *from, size_t si
 {
 	if (LZ4_decompress_safe_usingDict(from, page, size, PAGE_SIZE, dictionary->start, dictionary->size) != PAGE_SIZE)
 		return false;
-	frozen_text_targets(page, address, -1);
+	if (address)
+		frozen_text_targets(page, address, -1);
 	return true;
 }
 
-size_t __init frozen_text_decoder_bytes(void)
+size_t frozen_text_decoder_bytes(void)
 {
 	return 0;
 }
@@ -105,7 +107,8 @@ size_t __init frozen_text_encode(u8 *page, u32 address, u8 *to, size_t room)
 {
 	int size;
 
-	frozen_text_targets(page, address, 1);
+	if (address)
+		frozen_text_targets(page, address, 1);
 	/* Every page begins with the dictionary and nothing else. */
 	memcpy(encoder, prepared, sizeof(*encoder));
 	size = LZ4_compress_HC_continue(encoder, page, to, PAGE_SIZE, room);

@@ -54,7 +54,7 @@ static __always_inline void frozen_text_targets(u8 *code, u32 address, int sign)
 	}
 }
 
-/* Decompresses a page of code for address; false if it cannot be. Allocates nothing, takes no lock; one caller at a time. */
+/* Decompresses a page of code for address, or of constants (0); false if it cannot be. Allocates nothing, takes no lock; one caller at a time. */
 bool frozen_text_decode(u8 *page, u32 address, const u8 *from, size_t size, const struct frozen_text_dictionary *dictionary);
 
 /* Memory of the decoder, in bytes. */

@@ -120,7 +120,7 @@ static int __init frozen_text_files(void)
 {
 	FOLDER *folder;
 
-	if (__frozen_text_end == __frozen_text_start && !specialise_coverage)
+	if (!(__frozen_text_end - __frozen_text_start) && !specialise_coverage)
 		return 0;
 	folder = MAKE_FOLDER();
 	if (IS_ERR_OR_NULL(folder))

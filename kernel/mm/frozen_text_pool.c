@@ -14,6 +14,8 @@
 
 /* Scans without a run after which a page is frozen again. */
 #define IDLE_SCANS 2
+/* How often pages that ran while they were unmapped are tried again. */
+#define UNMAP_RETRIES 2
 
 unsigned int frozen_pool_target __ro_after_init = 8;
 unsigned int frozen_idle_seconds __ro_after_init = 30;
@@ -156,6 +158,7 @@ unsigned int frozen_refreeze(unsigned int most, unsigned int scans)
 
 static void work_done(struct work_struct *unused)
 {
+	static unsigned int retries = UNMAP_RETRIES;
 	static unsigned long next;
 
 	if (READ_ONCE(frozen_pool_count) < frozen_pool_target / 2)
@@ -165,9 +168,13 @@ static void work_done(struct work_struct *unused)
 		next = jiffies + frozen_idle_seconds * HZ;
 	if (time_after_eq(jiffies, next)) {
 		frozen_refreeze(UINT_MAX, IDLE_SCANS);
+		if (retries) {
+			retries--;
+			frozen_unmap(0, frozen_page_count);
+		}
 		next = jiffies + frozen_idle_seconds * HZ;
 	}
-	if (READ_ONCE(frozen_thawed_count)) {
+	if (READ_ONCE(frozen_thawed_count) || retries) {
 		queue_delayed_work(system_unbound_wq, &work, frozen_idle_seconds * HZ);
 		return;
 	}

@@ -50,7 +50,7 @@ static void __init compress(u8 *page, u8 *all)
 
 	for (index = 0; index < frozen_page_count; index++) {
 		struct frozen_page *this = &frozen_pages[index];
-		u32 address = frozen_address(index);
+		u32 address = frozen_code_address(index);
 		void *from = (void *)frozen_address(index);
 		u8 *to = all + frozen_store_size;
 		size_t size;
@@ -103,6 +103,8 @@ void __init frozen_text_compress(void)
 	}
 }
 
+/* When code is read-only */
+
 static int take_pte(pte_t *pte, unsigned long address, void *found)
 {
 	*(pte_t **)found = pte;
@@ -133,8 +135,8 @@ static bool prepare(void)
 	return true;
 }
 
-/* Unmaps pages, then frees those that did not run meanwhile, or puts them into the pool. */
-static unsigned int unmap(unsigned int first, unsigned int behind)
+/* Pages that run meanwhile stay for now; frames of the others are freed, or put into the pool. */
+unsigned int frozen_unmap(unsigned int first, unsigned int behind)
 {
 	unsigned int index, frozen = 0;
 
@@ -151,7 +153,8 @@ static unsigned int unmap(unsigned int first, unsigned int behind)
 		unsigned long flags = frozen_lock();
 		bool gone = frozen_pages[index].state == COMPRESSED && !READ_ONCE(frozen_pte(index)->pte);
 
-		frozen_pages[index].state = gone ? FROZEN : LEFT;
+		if (gone)
+			frozen_pages[index].state = FROZEN;
 		frozen_unlock(flags);
 		if (!gone)
 			continue;
@@ -187,8 +190,10 @@ void frozen_text_freeze(void)
 	frozen_start_work();
 	WRITE_ONCE(frozen_active, true);
 	for (index = 0; index < frozen_page_count; index += UNMAP_PAGES)
-		frozen += unmap(index, min(index + UNMAP_PAGES, frozen_page_count));
+		frozen += frozen_unmap(index, min(index + UNMAP_PAGES, frozen_page_count));
 	frozen_statistics.pool_least = frozen_pool_count;
+	/* What ran meanwhile is tried again. */
+	frozen_wake();
 	pr_info("%u of %u pages, %zu bytes compressed with %zu of dictionary, %zu of tables, %zu of decoder, pool of %u\n", frozen,
 		frozen_page_count, frozen_store_size, frozen_dictionary.size, (frozen_page_count + 1) * sizeof(*frozen_pages),
 		frozen_text_decoder_bytes(), frozen_pool_target);

@@ -33,19 +33,19 @@
 
 /* Pages of their own, each with a function that returns its number; and one that is in the dictionary. */
 asm(".pushsection .text..frozen, \"ax\"\n"
-    ".balign 4096\n"
+    ".balign 4096, 0xcc\n"
     ".globl frozen_text_test_pages\n"
     ".type frozen_text_test_pages, @function\n"
     "frozen_text_test_pages:\n"
     ".set number, 0\n"
     ".rept 64\n"
-    ".balign 4096\n"
+    ".balign 4096, 0xcc\n"
     "	endbr64\n"
     "	movl $number, %eax\n"
-    "	" ASM_RET
+    "	" ASM_RET "\n"
     ".set number, number + 1\n"
     ".endr\n"
-    ".balign 4096\n"
+    ".balign 4096, 0xcc\n"
     ".size frozen_text_test_pages, . - frozen_text_test_pages\n"
     ".popsection\n"
     ".pushsection .text.hot.frozen_text_test, \"ax\"\n"
@@ -54,7 +54,7 @@ asm(".pushsection .text..frozen, \"ax\"\n"
     "frozen_text_test_hot:\n"
     "	endbr64\n"
     "	movl $7, %eax\n"
-    "	" ASM_RET
+    "	" ASM_RET "\n"
     ".size frozen_text_test_hot, . - frozen_text_test_hot\n"
     ".popsection\n");
 

@@ -89,7 +89,11 @@ impl KernelSizes {
                 sizes.rodata += size;
             }
         }
-        sizes.rodata = sizes.rodata.saturating_sub(sizes.kallsyms);
+        // Frozen names are behind code.
+        let first = at(b"kallsyms_num_syms").unwrap_or(0);
+        let in_text = (at(b"_stext")?..at(b"_etext")?).contains(&first);
+        let holds = if in_text { &mut sizes.text } else { &mut sizes.rodata };
+        *holds = holds.saturating_sub(sizes.kallsyms);
         Some(sizes)
     }
 }

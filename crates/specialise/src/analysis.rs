@@ -263,7 +263,7 @@ impl Analysis {
             let bytes =
                 |id: AtomId| input.atoms.atoms[id as usize].end - input.atoms.atoms[id as usize].start - cut(id);
             let is_written = |id: AtomId| this.is_left(id) || options.trap;
-            let (placement, report) = freeze::place(graph, freeze, &is_written, &this.moved, &bytes);
+            let (placement, report) = freeze::place(graph, freeze, &this.folded, &is_written, &this.moved, &bytes);
             this.placement = placement;
             this.frozen = Some(report);
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Frozen text: pages of kernel code that hardly ever run are kept compressed and come back, at the same addresses, when they are
- * executed or read. See mm/frozen_text.c.
+ * Frozen text: pages of kernel code that hardly ever run, and of constants that hardly ever are read, are kept compressed and come back, at
+ * the same addresses, when they are used. See mm/frozen_text.c.
  */
 #ifndef _LINUX_FROZEN_TEXT_H
 #define _LINUX_FROZEN_TEXT_H
@@ -16,7 +16,8 @@ struct pt_regs;
 
 #ifdef CONFIG_FROZEN_TEXT
 
-extern char __frozen_text_start[], __frozen_text_end[], __frozen_text_dictionary_end[];
+/* Code, then constants. */
+extern char __frozen_text_start[], __frozen_text_data[], __frozen_text_end[], __frozen_text_dictionary_end[];
 
 static inline bool is_frozen_text(unsigned long address)
 {

@@ -116,17 +116,23 @@ const ON_THE_WAY: [&str; 26] = [
 /// Classes whose functions may be frozen: not those that have a section because of where they run.
 const CLASSES: [&[u8]; 5] = [b".text", b".text.unlikely", b".text.hot", b".text.unknown", FROZEN];
 
-/// Decides for each function that is written (`is_left`) and not only there for the start (`moved`). `bytes` says how long an atom is
-/// when it is written.
+/// Decides for each function that is written (`is_left`) and not only there for the start (`moved`). For those in `folded` an equal one
+/// stands. `bytes` says how long an atom is when it is written.
 pub(crate) fn place(
     graph: &Graph<'_, '_>,
     freeze: &Freeze,
+    folded: &HashMap<AtomId, AtomId>,
     is_left: &dyn Fn(AtomId) -> bool,
     moved: &HashSet<AtomId>,
     bytes: &dyn Fn(AtomId) -> u64,
 ) -> (Placement, FreezeReport) {
-    let names = Names::of(graph);
-    let pinned = pinned(graph, &names);
+    let mut names = Names::of(graph);
+    let pinned = pinned(graph, &names, folded);
+    // What ran by the name of the one runs as the other now.
+    for (id, equal) in folded {
+        let more: Vec<String> = names.of_atom(*id).cloned().collect();
+        names.by_atom.entry(*equal).or_default().extend(more);
+    }
     let mut report = FreezeReport::default();
     let known = |name: &&String| names.by_name.contains_key(name.as_bytes());
     report.unknown = freeze.service.keys().chain(freeze.start.keys()).filter(|name| !known(name)).count() as u64;
@@ -217,7 +223,7 @@ impl Names {
 }
 
 /// Functions that must be there before a fault can be handled.
-fn pinned(graph: &Graph<'_, '_>, names: &Names) -> HashSet<AtomId> {
+fn pinned(graph: &Graph<'_, '_>, names: &Names, folded: &HashMap<AtomId, AtomId>) -> HashSet<AtomId> {
     let mut pinned: HashSet<AtomId> = HashSet::new();
     let mut left: VecDeque<AtomId> = THAWING.iter().flat_map(|name| names.all(name)).collect();
     let sends = |name: &[u8]| SENDING.iter().any(|part| name.windows(part.len()).any(|found| found == part.as_bytes()));
@@ -232,6 +238,8 @@ fn pinned(graph: &Graph<'_, '_>, names: &Names) -> HashSet<AtomId> {
         pinned.insert(id);
         pinned.extend(callees(graph, id).into_iter().filter(|id| !stops.contains(id)));
     }
+    let equal: Vec<AtomId> = pinned.iter().filter_map(|id| folded.get(id)).copied().collect();
+    pinned.extend(equal);
     pinned
 }
 
