@@ -164,7 +164,15 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
         scenario,
     };
     let output = Output::create(path, args.force)?;
-    let recorded = recorder.run(&mut |line| eprintln!("device: {line}")).inspect_err(|_| output.discard())?;
+    let mut panicked = false;
+    let mut say = |line: &str| {
+        panicked |= line.contains("Kernel panic - not syncing");
+        eprintln!("device: {line}");
+    };
+    let recorded = recorder.run(&mut say).inspect_err(|_| output.discard())?;
+    if panicked {
+        eprintln!("warning: the kernel panicked; what ran until then is recorded");
+    }
     let Recorded { coverage, seen, totals: (functions, bytes), ended } = recorded;
     if !ended {
         eprintln!("note: the device did not power off within {} s; what ran until then is recorded", options.timeout);
