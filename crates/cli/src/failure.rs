@@ -110,6 +110,9 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
             _ => 1,
         });
     }
+    if let Some(error) = error.downcast_ref::<coverage::CoverageError>() {
+        return Some(coverage_code(error));
+    }
     if error.is::<::syscalls::ProfileError>() {
         return Some(2);
     }
@@ -148,13 +151,23 @@ fn kernel_code(error: &::kernel::KernelError) -> u8 {
     use specialise::SpecialiseError;
     match error {
         KernelError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 4,
-        KernelError::Io { .. } | KernelError::Tool { .. } => 1,
+        KernelError::Io { .. } | KernelError::Tool { .. } | KernelError::Recording { .. } => 1,
+        KernelError::Coverage { source, .. } => coverage_code(source),
         KernelError::NotSource { .. } | KernelError::Config { .. } | KernelError::Input { .. } => 2,
         KernelError::Calls { .. } => 2,
         KernelError::UnknownCalls { .. } => 6,
         KernelError::Specialise(SpecialiseError::NotFound { .. }) => 4,
         KernelError::Specialise(SpecialiseError::Fixed { .. }) => 2,
         KernelError::Specialise(_) | KernelError::Object { .. } => 3,
+    }
+}
+
+/// A coverage that cannot be read or made.
+fn coverage_code(error: &coverage::CoverageError) -> u8 {
+    use coverage::CoverageError;
+    match error {
+        CoverageError::Releases { .. } | CoverageError::Label { .. } | CoverageError::Nothing => 2,
+        _ => 3,
     }
 }
 

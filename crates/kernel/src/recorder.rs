@@ -84,13 +84,12 @@ impl Recorder {
             collect(&folder.log(Phase::Service), Phase::Service, &mut collector)?;
         }
         let seen = collector.seen();
+        let Seen { blocks, different, .. } = seen;
         // The kernel replaces some instructions by better ones; of another kernel next to nothing is the same.
-        if seen.different * 2 >= seen.blocks {
-            let blocks = seen.blocks;
+        if different * 2 >= blocks {
             let reason = format!(
-                "not the kernel that ran: of {blocks} blocks of code in its range {} are others; hint: it must be the file that \
-                 the boot image was made of",
-                seen.different
+                "not the kernel that ran, or it never ran: of {blocks} blocks that ran in its range {different} are others; hint: it \
+                 must be the file that the boot image was made of, and the kernel needs time to start"
             );
             return Err(KernelError::Input { path: self.vmlinux.clone(), reason });
         }

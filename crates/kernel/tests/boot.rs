@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use kernel::reference::COMMAND_LINE;
-use kernel::{Boot, Build, Job, KernelSizes, Layout, Link, Machine};
+use kernel::{Boot, Build, Job, KernelError, KernelSizes, Layout, Link, Machine, Recorder};
 use specialise::{Options, Passes};
 
 mod device;
@@ -86,19 +86,23 @@ impl World {
     /// Starts a kernel with calls to try: some that stay, and some that are removed.
     fn boot(&self, kernel: &Path, kept: &[u32], removed: &[u32], processors: u32) -> Boot {
         let folder = tempfile::tempdir().unwrap();
-        let initramfs = folder.path().join("initramfs");
-        fs::write(&initramfs, self.device.initramfs(kept, removed)).unwrap();
-        let machine = Machine {
+        self.machine(folder.path(), kernel, (kept, removed), processors).run().unwrap()
+    }
+
+    /// The device, its files in `folder`.
+    fn machine(&self, folder: &Path, kernel: &Path, calls: (&[u32], &[u32]), processors: u32) -> Machine {
+        let initramfs = folder.join("initramfs");
+        fs::write(&initramfs, self.device.initramfs(calls.0, calls.1)).unwrap();
+        Machine {
             kernel: kernel.to_path_buf(),
             initramfs,
             command_line: COMMAND_LINE.to_string(),
-            disks: self.device.disks(folder.path()),
+            disks: self.device.disks(folder),
             memory_mib: 256,
             processors,
             counted: false,
             deadline: DEADLINE,
-        };
-        machine.run().unwrap()
+        }
     }
 
     /// Numbers of calls by entry points.
@@ -223,7 +227,7 @@ fn qemu_a_mainstream_kernel_is_reduced_and_does_its_work() {
     let Some(world) = world("mainstream", Device::web) else { return };
     // Page table isolation maps the kernel by 2 MiB.
     let refused = Layout::Compact.check(&world.build);
-    assert!(matches!(&refused, Err(kernel::KernelError::Config { .. })), "{refused:?}");
+    assert!(matches!(&refused, Err(KernelError::Config { .. })), "{refused:?}");
     check(&world, 2);
 }
 
@@ -259,4 +263,54 @@ fn qemu_the_compact_layout_starts_and_gives_padding_back() {
     assert!(sizes.padding < 64 << 10, "{sizes:?}");
     let booted = world.boot(&linked.bzimage, &[], &[], 1);
     check_log("compact", &booted);
+}
+
+#[test]
+fn qemu_what_a_kernel_executes_is_recorded() {
+    let Some(world) = world("tiny-web", Device::web) else { return };
+    let stock = world.link("recorded", &world.object, Layout::Stock);
+    let folder = tempfile::tempdir().unwrap();
+    let recorder = Recorder {
+        machine: world.machine(folder.path(), &stock.bzimage, (&[], &[]), 1),
+        vmlinux: stock.vmlinux.clone(),
+        service_at: Some("@@net".to_string()),
+        scenario: "web".to_string(),
+    };
+    let mut console = String::new();
+    let recorded = recorder.run(&mut |line| console.push_str(&format!("{line}\n"))).unwrap();
+    assert!(recorded.ended && console.contains("@@done"), "{console}");
+    let seen = recorded.seen;
+    assert!(seen.blocks > 20_000 && seen.outside * 100 < seen.blocks && seen.different * 20 < seen.blocks, "{seen:?}");
+    let ran = |name: &str| recorded.coverage.function(name).map(|function| (function.boot, function.service));
+    // `startup_64` runs where it is loaded, before the kernel runs where it is linked for.
+    for name in ["startup_64", "start_kernel", "kernel_init", "setup_arch", "populate_rootfs"] {
+        assert_eq!(ran(name), Some((true, false)), "{name}");
+    }
+    for name in ["do_syscall_64", "vfs_read", "vfs_write", "__schedule", "do_filp_open", "asm_exc_page_fault"] {
+        assert_eq!(ran(name), Some((true, true)), "{name}");
+    }
+    // The device mounts its disks after that line.
+    for name in ["ext4_fill_super", "ext4_readdir", "erofs_readdir", "tcp_v4_connect"] {
+        assert_eq!(ran(name), Some((false, true)), "{name}");
+    }
+    for name in ["panic", "oops_end", "__die", "sysrq_handle_crash"] {
+        assert_eq!(ran(name), None, "{name}");
+    }
+    let read = recorded.coverage.function("vfs_read").unwrap();
+    assert!(read.executed() > 0 && read.executed() < read.bytes, "some of it handles errors: {read:?}");
+    let service: u64 = recorded.coverage.functions.iter().map(coverage::Function::executed_in_service).sum();
+    let all: u64 = recorded.coverage.functions.iter().map(coverage::Function::executed).sum();
+    let (functions, bytes) = recorded.totals;
+    eprintln!("executed {all} bytes, {service} in service, of {bytes} in {functions} functions");
+    assert!((15..50).contains(&(all * 100 / bytes)) && service < all && (8..30).contains(&(service * 100 / bytes)));
+    let text = coverage::write(&recorded.coverage).unwrap();
+    assert_eq!(coverage::read(text.as_bytes()).unwrap(), recorded.coverage);
+
+    // A linked kernel that is not the one that ran, and a service that never begins.
+    let reduced = specialise::specialise(&world.object, &world.options(Passes::all(), false)).unwrap();
+    let other = world.link("not-recorded", &reduced.object, Layout::Stock);
+    let wrong = Recorder { vmlinux: other.vmlinux, ..recorder.clone() };
+    assert!(matches!(wrong.run(&mut |_| ()), Err(KernelError::Input { .. })));
+    let silent = Recorder { service_at: Some("@@never".to_string()), ..recorder };
+    assert!(matches!(silent.run(&mut |_| ()), Err(KernelError::Recording { .. })));
 }

@@ -12,8 +12,20 @@ use serde::Deserialize;
 const FILE_LINES_MAX: usize = 600;
 
 /// Crates that open no file, socket or clock: time and bytes are parameters.
-const PURE: &[&str] =
-    &["units", "codec", "elf", "trace", "profile", "predict", "image", "erofs", "wire", "syscalls", "coverage", "specialise"];
+const PURE: &[&str] = &[
+    "units",
+    "codec",
+    "elf",
+    "trace",
+    "profile",
+    "predict",
+    "image",
+    "erofs",
+    "wire",
+    "syscalls",
+    "coverage",
+    "specialise",
+];
 
 /// What a pure crate may not name outside its tests.
 const IMPURE: &[&str] =

@@ -10,7 +10,7 @@ use image::Limits;
 
 use crate::failure;
 
-/// Print a file of ours as text: an image, learned actions, a trace, a launch plan or a flow graph
+/// Print a file of ours as text: an image, learned actions, a trace, a launch plan, a flow graph or a kernel's coverage
 #[derive(clap::Args)]
 pub struct Args {
     /// The file
@@ -47,10 +47,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         let bytes = std::fs::read(&args.file).with_context(|| name.clone())?;
         let graph = profile::flow::decode(&bytes).map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
         profile::flow::text::print(&graph, &mut text)?;
+    } else if magic == coverage::format::MAGIC {
+        let bytes = host::file::read(&args.file).with_context(|| name.clone())?;
+        let coverage = coverage::read(&bytes).with_context(|| name.clone())?;
+        coverage::dump(&coverage, &mut text)?;
     } else {
         let found = &magic[..length];
         return Err(failure::corrupt(format!(
-            "{name}: neither an image, nor learned actions, nor a trace, nor a plan, nor a flow graph (it begins with {found:02x?})"
+            "{name}: neither an image, nor learned actions, nor a trace, nor a plan, nor a flow graph, nor a coverage (it begins with {found:02x?})"
         )));
     }
     std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;

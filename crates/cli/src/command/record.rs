@@ -16,12 +16,22 @@ use crate::command::session::SessionArgs;
 use crate::progress::{self, counted};
 use crate::recording::Recording;
 
+#[cfg(feature = "full")]
+mod kernel;
 mod local;
 
-/// Record which pages a program touches, in order: of an image, for `pack --trace`, or of this machine, for `launch`
+/// What is done without a program.
+#[cfg(feature = "full")]
+const NO_PROGRAM: [&str; 5] = ["mount", kernel::WAYS[0], kernel::WAYS[1], kernel::WAYS[2], kernel::WAYS[3]];
+#[cfg(not(feature = "full"))]
+const NO_PROGRAM: [&str; 1] = ["mount"];
+
+/// Record which pages a program touches, in order: of an image, for `pack --trace`, or of this machine, for `launch`; or which code
+/// of a kernel a device executes (--kernel, --kernel-counters, --kernel-thawed, --merge)
 #[derive(clap::Args)]
 #[command(
-    override_usage = "runnel record [OPTIONS] -- COMMAND [ARGUMENT]...\n       runnel record [OPTIONS] TARGET -- COMMAND [ARGUMENT]...",
+    override_usage = "runnel record [OPTIONS] -- COMMAND [ARGUMENT]...\n       runnel record [OPTIONS] TARGET -- COMMAND [ARGUMENT]...\n       \
+runnel record --kernel BZIMAGE --vmlinux VMLINUX [OPTIONS] --output FILE\n       runnel record --merge FILE --merge FILE --output FILE",
     after_help = local::AFTER_HELP
 )]
 pub struct Args {
@@ -29,11 +39,11 @@ pub struct Args {
     /// this machine is recorded
     target: Option<String>,
 
-    /// The trace file (default: the name of the image or program and `.trace`, in the current directory)
+    /// The trace or coverage file (default: the name of the image or program and `.trace`, in the current directory)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Replace the trace file if there is one
+    /// Replace the file if there is one
     #[arg(long)]
     force: bool,
 
@@ -52,6 +62,10 @@ pub struct Args {
     #[command(flatten)]
     local: local::Options,
 
+    #[cfg(feature = "full")]
+    #[command(flatten)]
+    kernel: kernel::Options,
+
     #[command(flatten)]
     plan: PlanArgs,
 
@@ -59,12 +73,16 @@ pub struct Args {
     session: SessionArgs,
 
     /// The program and its arguments
-    #[arg(last = true, required_unless_present = "mount")]
+    #[arg(last = true, required_unless_present_any = NO_PROGRAM)]
     command: Vec<OsString>,
 }
 
 /// Runs the program in a recorded mount of its own, or serves a recorded mount; ends with the program's exit code.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    #[cfg(feature = "full")]
+    if let Some(done) = kernel::run(&args) {
+        return done;
+    }
     let Some(name) = &args.target else { return local::run(&args) };
     let target = Target::parse(name)?;
     let plan = args.plan.plan(PathBuf::new(), args.command.clone())?;

@@ -1,4 +1,4 @@
-//! The file that a trace goes to.
+//! The file that a trace or a coverage goes to.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -32,7 +32,7 @@ impl Output {
             ErrorKind::AlreadyExists => {
                 failure::usage(format!("{}: exists; --force replaces it, --output names another file", path.display()))
             }
-            _ => anyhow::Error::from(error).context(format!("cannot write the trace {}", path.display())),
+            _ => anyhow::Error::from(error).context(format!("cannot write {}", path.display())),
         })?;
         Ok(Output { path: path.to_path_buf(), file })
     }
