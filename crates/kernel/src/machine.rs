@@ -59,6 +59,20 @@ impl Machine {
     /// # Errors
     /// QEMU cannot be started.
     pub fn run(&self) -> Result<Boot, KernelError> {
+        self.run_with(&[])
+    }
+
+    /// As [`Machine::run`]; what was in its memory at its end is then in `file`, by physical address.
+    ///
+    /// # Errors
+    /// QEMU cannot be started.
+    pub fn run_keeping_memory(&self, file: &Path) -> Result<Boot, KernelError> {
+        let path = file.display().to_string().replace(',', ",,");
+        let memory = format!("memory-backend-file,id=memory,size={}M,mem-path={path},share=on", self.memory_mib);
+        self.run_with(&["-object", &memory, "-machine", "memory-backend=memory"])
+    }
+
+    fn run_with(&self, more: &[&str]) -> Result<Boot, KernelError> {
         let program = "qemu-system-x86_64";
         let failed = |error: std::io::Error| KernelError::Tool {
             program: program.to_string(),
@@ -66,7 +80,7 @@ impl Machine {
             tail: "hint: apt-get install qemu-system-x86".to_string(),
         };
         let mut command = self.command(program);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.args(more).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut running = Running(command.spawn().map_err(failed)?);
         let console = running.0.stdout.take().ok_or_else(|| failed(std::io::Error::other("it has no console")))?;
         let lines = console_lines(console, LINE_BYTES_MAX).map_err(failed)?;

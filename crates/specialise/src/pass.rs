@@ -6,6 +6,7 @@ pub(crate) mod drivers;
 pub(crate) mod duplicates;
 pub(crate) mod entries;
 pub(crate) mod initialisation;
+pub(crate) mod instrument;
 pub(crate) mod names;
 pub(crate) mod parameters;
 pub(crate) mod quirks;

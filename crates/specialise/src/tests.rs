@@ -2,6 +2,7 @@
 
 mod constants;
 mod damage;
+mod instrument;
 mod passes;
 mod refusals;
 mod round_trip;
@@ -79,6 +80,7 @@ fn options(passes: Passes) -> Options {
         modules: false,
         padding_is_spare: true,
         trap: false,
+        instrument: false,
     }
 }
 

@@ -80,6 +80,7 @@ impl Device {
             fixed: BTreeMap::new(),
             arguments: false,
             trap: false,
+            instrument: false,
         };
         Ok(Device { name, work: work.to_path_buf(), job })
     }
