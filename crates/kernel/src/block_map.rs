@@ -60,8 +60,7 @@ mod tests {
     #[test]
     fn blocks_are_pairs_in_the_order_of_the_counters() {
         let block = |offset, bytes| CountedBlock { offset, bytes };
-        let function =
-            |name: &str, bytes, blocks| CountedFunction { name: name.to_string(), bytes, blocks };
+        let function = |name: &str, bytes, blocks| CountedFunction { name: name.to_string(), bytes, blocks };
         let counted = [function("read", 12, vec![block(0, 4), block(4, 8)]), function("memcpy", 3, Vec::new())];
         let expected = "{\"format\":\"runnel kernel block map\",\"version\":1,\"release\":\"6.12.1\",\"functions\":[\
                         {\"name\":\"read\",\"bytes\":12,\"blocks\":[[0,4],[4,8]]},{\"name\":\"memcpy\",\"bytes\":3,\"blocks\":[]}]}";
