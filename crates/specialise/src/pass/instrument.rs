@@ -97,7 +97,9 @@ pub(crate) fn count(
             let function = Function::new(graph, section, arch, routine)?;
             let points = function.points().and_then(|points| Some((function.edit(&points, counters)?, points)));
             points.or_else(|| {
-                let entry = vec![function.entry()?];
+                // Who enters it elsewhere would not be seen.
+                let only = symbols.len() == 1 && routine.entries.is_empty();
+                let entry = vec![function.entry().filter(|_| only)?];
                 Some((function.edit(&entry, counters)?, entry))
             })
         });

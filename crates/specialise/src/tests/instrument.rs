@@ -115,6 +115,10 @@ fn what_cannot_be_widened_is_counted_as_a_whole() {
     assert!(bytes > 100);
     let (status, counters) = execute(&far.object);
     assert_eq!((status.code(), &counters[..]), (Some(3 * 14), &[1][..]));
+    // Control may come to the second instruction from elsewhere.
+    let entered = variable(".data.entered", "entered", ".quad work+5");
+    let twice = reduce(&assemble(&program(&[function("work", &body(&cases)), entered].concat())), &counting());
+    assert_eq!(blocks(&twice, "work"), []);
 }
 
 #[test]
