@@ -14,7 +14,10 @@ use crate::calls::Constants;
 use crate::error::io_at;
 use crate::policy::{Policy, read_syscalls};
 use crate::sizes::symbol_bytes;
-use crate::{Build, Calls, Codec, KernelError, KernelSizes, Layout, Link, Output, Source};
+use crate::{Build, Calls, Codec, KernelError, KernelSizes, Layout, Link, Output, Source, block_map};
+
+/// The file that says what counts.
+const COVERAGE_MAP: &str = "coverage.map";
 
 /// What a user asks for.
 #[derive(Clone, Debug)]
@@ -50,6 +53,8 @@ pub struct Job {
     pub freeze: Option<Frozen>,
     /// Leave dead code in place, filled with traps.
     pub trap: bool,
+    /// Count which blocks of functions run, and write what counts.
+    pub instrument: bool,
 }
 
 /// Code that is kept compressed.
@@ -247,10 +252,12 @@ impl Job {
             padding_is_spare: !build.is_set("CFI_CLANG"),
             freeze: self.freeze.as_ref().map(|frozen| frozen.freeze.clone()),
             trap: self.trap,
+            instrument: self.instrument,
         })
     }
 
-    /// Does it all; `say` is told what begins. Results: `vmlinux`, `bzImage`, `System.map`, `report.json`.
+    /// Does it all; `say` is told what begins. Results: `vmlinux`, `bzImage`, `System.map`, `report.json`, and of a kernel that
+    /// counts `coverage.map`.
     ///
     /// # Errors
     /// A file, a program, or the object is not as it must be.
@@ -279,6 +286,9 @@ impl Job {
             say("linking without alignment to 2 MiB");
             linked = Linked::take(&self.output, &link.run(&outcome.object, Layout::Compact)?)?;
             kernels.push(linked.row("reduced, compact layout")?);
+        }
+        if self.instrument {
+            block_map::write(&self.output.join(COVERAGE_MAP), build.source().release(), &outcome.counters)?;
         }
         // Of entry points the report of the pass speaks, of names people do.
         let entries = build.source().entry_points()?.into_iter();

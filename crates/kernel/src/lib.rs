@@ -4,6 +4,7 @@
 //! [`Link`] runs the kernel's own final link (names, sorted tables, relocations, boot image) on any object that was made
 //! of the build's, in a folder of its own, so that a build serves many images. The rewriting is in the crate `specialise`.
 
+mod block_map;
 mod build;
 mod calls;
 mod clang;

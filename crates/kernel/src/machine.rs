@@ -63,13 +63,27 @@ impl Machine {
     /// # Errors
     /// QEMU cannot be started.
     pub fn run(&self) -> Result<Boot, KernelError> {
+        self.run_with(&[])
+    }
+
+    /// As [`Machine::run`]; what was in its memory at its end is then in `file`, by physical address.
+    ///
+    /// # Errors
+    /// QEMU cannot be started.
+    pub fn run_keeping_memory(&self, file: &Path) -> Result<Boot, KernelError> {
+        let path = file.display().to_string().replace(',', ",,");
+        let memory = format!("memory-backend-file,id=memory,size={}M,mem-path={path},share=on", self.memory_mib);
+        self.run_with(&["-object", &memory, "-machine", "memory-backend=memory"])
+    }
+
+    fn run_with(&self, more: &[&str]) -> Result<Boot, KernelError> {
         let failed = |error: std::io::Error| KernelError::Tool {
             program: QEMU.to_string(),
             status: error.to_string(),
             tail: "hint: apt-get install qemu-system-x86".to_string(),
         };
         let mut command = self.command(QEMU);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.args(more).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut running = Running(command.spawn().map_err(failed)?);
         let console = running.0.stdout.take().ok_or_else(|| failed(std::io::Error::other("it has no console")))?;
         let lines = console_lines(console, LINE_BYTES_MAX).map_err(failed)?;

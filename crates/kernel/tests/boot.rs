@@ -67,6 +67,7 @@ fn world(config: &str, device: fn(&Path) -> Device) -> Option<World> {
         arguments: false,
         freeze: None,
         trap: false,
+        instrument: false,
     };
     let build = job.build(&mut |text| eprintln!("{text}")).unwrap();
     let object = fs::read(build.object()).unwrap();
@@ -210,6 +211,88 @@ fn check(world: &World, processors: u32) {
     check_log("reduced", &booted);
     assert_eq!(results(&booted), expected);
     check_removed("reduced", &booted, &removed);
+}
+
+/// Where the kernel's memory begins that its symbols name, where it is not at a random place.
+const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
+
+/// The value of a symbol.
+fn address(system_map: &Path, name: &str) -> u64 {
+    let text = fs::read_to_string(system_map).unwrap();
+    let line = text.lines().find(|line| line.split_whitespace().nth(2) == Some(name)).unwrap();
+    u64::from_str_radix(line.split_whitespace().next().unwrap(), 16).unwrap()
+}
+
+/// A kernel that counts does the same work, and says what of it ran.
+fn check_counting(world: &World, processors: u32) {
+    let stock = world.link("stock", &world.object, Layout::Stock);
+    measure("stock", &stock);
+    let booted = world.boot(&stock.bzimage, &[], &[], processors);
+    check_log("stock", &booted);
+    let expected = results(&booted);
+
+    let options = Options { instrument: true, ..world.options(Passes::none(), false) };
+    let counted = specialise::specialise(&world.object, &options).unwrap();
+    let linked = world.link("instrumented", &counted.object, Layout::Stock);
+    measure("instrumented", &linked);
+    let folder = tempfile::tempdir().unwrap();
+    let mut machine = world.machine(folder.path(), &linked.bzimage, &[], &[], processors);
+    machine.command_line.push_str(" nokaslr");
+    let memory = folder.path().join("memory");
+    let booted = machine.run_keeping_memory(&memory).unwrap();
+    check_log("instrumented", &booted);
+    assert_eq!(results(&booted), expected);
+
+    let start = address(&linked.system_map, "specialise_coverage");
+    let end = address(&linked.system_map, "specialise_coverage_end");
+    let blocks: usize = counted.counters.iter().map(|function| function.blocks.len()).sum();
+    assert_eq!(end - start, blocks as u64);
+    let place = (start - KERNEL_MAP) as usize..(end - KERNEL_MAP) as usize;
+    let counters = fs::read(&memory).unwrap()[place].to_vec();
+    assert!(counters.iter().all(|counter| *counter <= 1));
+    let mut next = 0;
+    let mut ran: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    let (mut listed, mut bytes, mut executed) = (0, 0, 0);
+    for function in &counted.counters {
+        let own = &counters[next..next + function.blocks.len()];
+        next += function.blocks.len();
+        listed += function.bytes;
+        for (block, counter) in function.blocks.iter().zip(own) {
+            bytes += u64::from(block.bytes);
+            executed += u64::from(block.bytes) * u64::from(*counter);
+        }
+        ran.insert(&function.name, (own.iter().filter(|counter| **counter == 1).count(), own.len()));
+    }
+    let without = counted.counters.iter().filter(|function| function.blocks.is_empty()).count();
+    eprintln!(
+        "{} functions, {without} not counted; {blocks} blocks, {} ran; bytes: {listed}, {bytes} counted, {executed} ran",
+        counted.counters.len(),
+        counters.iter().filter(|counter| **counter == 1).count()
+    );
+    assert!(bytes * 10 > listed * 9, "less than nine tenths are counted");
+    for name in ["vfs_read", "schedule", "do_exit"] {
+        assert!(ran[name].0 > 0, "{name}: {:?}", ran[name]);
+    }
+    for name in ["panic", "__x64_sys_setrlimit"] {
+        assert!(ran[name].0 == 0 && ran[name].1 > 0, "{name}: {:?}", ran[name]);
+    }
+    assert!(ran["vfs_read"].0 < ran["vfs_read"].1, "errors are ways of their own");
+}
+
+#[test]
+fn qemu_a_small_kernel_counts_what_runs() {
+    let Some(world) = world("tiny-web", Device::web) else { return };
+    check_counting(&world, 1);
+}
+
+#[test]
+fn qemu_a_mainstream_kernel_counts_what_runs() {
+    if std::env::var_os("RUNNEL_KERNEL_FULL").is_none() {
+        eprintln!("skipped: RUNNEL_KERNEL_FULL is not set; see cargo xtask kernel --full");
+        return;
+    }
+    let Some(world) = world("mainstream", Device::web) else { return };
+    check_counting(&world, 2);
 }
 
 #[test]

@@ -39,6 +39,9 @@ pub const SHN_LORESERVE: usize = 0xff00;
 /// Seen in this object only.
 pub const STB_LOCAL: u8 = 0;
 
+/// Seen by all objects.
+pub const STB_GLOBAL: u8 = 1;
+
 /// No kind, as labels of assembler have.
 pub const STT_NOTYPE: u8 = 0;
 /// Data.

@@ -9,6 +9,7 @@ use crate::object::{Object, Place};
 use crate::pass::blocks::{self, Edit};
 use crate::pass::entries::{self, Routines};
 use crate::pass::freeze::{self, FreezeReport, Placement};
+use crate::pass::instrument::{self, CountedFunction};
 use crate::pass::{constants, drivers, duplicates, initialisation, names, parameters, quirks, syscalls, variables};
 use crate::report::{PassReport, Removal, Report, Sizes, TableReport};
 use crate::schema::{Role, Schema};
@@ -28,6 +29,8 @@ pub struct Outcome {
     pub object: Vec<u8>,
     /// What was removed.
     pub report: Report,
+    /// What counts, in the order of the counters; empty if nothing is to be counted.
+    pub counters: Vec<CountedFunction>,
 }
 
 /// Reduces the object in `bytes` to what the device of `options` can reach.
@@ -54,10 +57,11 @@ pub fn specialise(bytes: &[u8], options: &Options) -> Result<Outcome, Specialise
             nameless: &analysis.nameless,
             placement: &analysis.placement,
             trap: options.trap,
+            counters: instrument::bytes(&analysis.counters),
         },
     )?;
     let report = analysis.report(&input, &graph, options);
-    Ok(Outcome { object, report })
+    Ok(Outcome { object, report, counters: analysis.counters })
 }
 
 /// The chain that keeps `symbol` alive, one step a line, the symbol first; says so if it is removed.
@@ -139,6 +143,8 @@ struct Analysis {
     routines: Option<Routines>,
     /// Functions whose bytes change.
     edits: HashMap<AtomId, Edit>,
+    /// What counts, by their edits.
+    counters: Vec<CountedFunction>,
     /// Variables that begin with another number.
     initial: HashMap<AtomId, u64>,
     /// Entries of side tables that spoke of folded functions.
@@ -175,6 +181,7 @@ impl Analysis {
             folded: HashMap::new(),
             routines: None,
             edits: HashMap::new(),
+            counters: Vec::new(),
             initial: HashMap::new(),
             branches: 0,
             orphaned: HashSet::new(),
@@ -267,6 +274,11 @@ impl Analysis {
             this.placement = placement;
             this.frozen = Some(report);
         }
+        if options.instrument {
+            let stays = |id: AtomId| this.is_left(id) && !this.moved.contains(&id);
+            (this.edits, this.counters) =
+                instrument::count(graph, this.liveness.as_ref(), &this.changes, input.arch, &stays);
+        }
         Ok(this)
     }
 
@@ -320,7 +332,8 @@ impl Analysis {
     /// Decides branches, and takes out of functions what is never executed then.
     fn decide(&mut self, input: &Input<'_>, graph: &Graph<'_, '_>, options: &Options) -> Result<(), SpecialiseError> {
         let passes = options.passes;
-        let on = passes.unreachable && passes.constants;
+        // What is counted is whole.
+        let on = passes.unreachable && passes.constants && !options.instrument;
         let number = self.passes.len() as u8;
         self.passes.push(("constants", on));
         self.passes.push(("blocks", on && passes.blocks && !options.trap));
@@ -378,7 +391,8 @@ impl Analysis {
         let moving = passes.iter().position(|pass| pass.name == "initialisation").unwrap_or_default();
         for (id, atom) in input.atoms.atoms.iter().enumerate() {
             let bytes = atom.end - atom.start;
-            let cut = self.edits.get(&(id as AtomId)).map_or(0, Edit::bytes);
+            let edit = self.edits.get(&(id as AtomId));
+            let cut = edit.map_or(0, Edit::bytes);
             count(input, &mut before, id as AtomId, bytes);
             let removed_by = self.removed_by[id];
             if removed_by == KEPT {
@@ -389,7 +403,7 @@ impl Analysis {
                     pass.atoms += 1;
                     count(input, &mut pass.bytes, id as AtomId, cut);
                 }
-                let bytes = bytes - cut;
+                let bytes = edit.map_or(bytes, |edit| edit.length(bytes));
                 if self.moved.contains(&(id as AtomId)) {
                     passes[moving].atoms += 1;
                     count(input, &mut passes[moving].bytes, id as AtomId, bytes);
@@ -402,6 +416,7 @@ impl Analysis {
                 count(input, &mut pass.bytes, id as AtomId, bytes);
             }
         }
+        after.bss += instrument::bytes(&self.counters);
         if let Some(pass) = passes.iter_mut().find(|pass| pass.name == "names") {
             pass.atoms = self.nameless.len() as u64;
         }

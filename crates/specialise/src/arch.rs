@@ -192,6 +192,16 @@ pub(crate) trait Architecture: Sync {
     /// The function that is called first in functions that may be traced, and leaves everything as it is.
     fn trace_marker(&self) -> &'static [u8];
 
+    /// What a place that indirect branches may come to begins with, where they are checked.
+    fn landing(&self) -> &'static [u8];
+
+    /// A store of 1 into a byte that changes nothing else, and where the field of its address is.
+    fn counting(&self) -> (&'static [u8], u64);
+
+    /// A short branch, or what stands in its place while it is not taken, in the form that goes `distance` far from its end;
+    /// `None` if it has none.
+    fn widen(&self, bytes: &[u8], distance: i32) -> Option<Vec<u8>>;
+
     /// The instruction of one byte that does nothing.
     fn nothing(&self) -> u8;
 

@@ -11,7 +11,7 @@ use crate::abi;
 use crate::atom::{AtomId, Atoms};
 use crate::object::{Object, Place};
 use crate::reference::{self, Reference};
-use crate::schema::{Role, Rule, Table};
+use crate::schema::{Role, Rule};
 
 /// Changes that passes make to the graph before it is walked.
 #[derive(Clone, Debug, Default)]
@@ -183,12 +183,8 @@ impl<'o, 'a> Graph<'o, 'a> {
 
     /// Whether the reference is the key of its entry: it does not keep alive what it speaks of.
     pub fn is_key(&self, section: u32, reference: &Reference) -> bool {
-        match self.atoms.roles[section as usize] {
-            Role::Table(Table { rule: Rule::Keyed(at), .. }) => {
-                reference.offset % self.atoms.entry_sizes[section as usize] == *at
-            }
-            _ => false,
-        }
+        let inside = reference.offset % self.atoms.entry_sizes[section as usize];
+        self.atoms.roles[section as usize].key() == Some(inside)
     }
 
     /// Walks the graph from its roots.

@@ -31,6 +31,7 @@ pub use analysis::{Outcome, specialise, why};
 pub use error::SpecialiseError;
 pub use options::{Options, Passes};
 pub use pass::freeze::{Freeze, FreezeReport};
+pub use pass::instrument::{CountedBlock, CountedFunction};
 pub use pass::quirks::Device;
 pub use pass::syscalls::entry_points;
 pub use report::{PassReport, Removal, Report, Sizes, TableReport};

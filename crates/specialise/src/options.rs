@@ -104,6 +104,8 @@ pub struct Options {
     pub freeze: Option<Freeze>,
     /// Leave dead code in place, filled with instructions that trap, so that an unsound removal shows.
     pub trap: bool,
+    /// Count which blocks of functions run, one byte each: the passes for constants and blocks stay off.
+    pub instrument: bool,
 }
 
 /// Words of the command line that ask for the tracking of calls, which writes into the padding.

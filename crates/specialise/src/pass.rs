@@ -7,6 +7,7 @@ pub(crate) mod duplicates;
 pub(crate) mod entries;
 pub(crate) mod freeze;
 pub(crate) mod initialisation;
+pub(crate) mod instrument;
 pub(crate) mod names;
 pub(crate) mod parameters;
 pub(crate) mod quirks;

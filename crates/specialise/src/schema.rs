@@ -46,10 +46,26 @@ pub(crate) enum Role {
     Unknown,
 }
 
+/// Tables whose keys name functions, or places from which on something holds; those of all others name instructions.
+const OF_PLACES: [&str; 4] = [".orc_unwind_ip", ".ibt_endbr_seal", "_kprobe_blacklist", "_error_injection_whitelist"];
+
 impl Role {
     /// Whether it is divided at symbols.
     pub fn is_parts(self) -> bool {
         matches!(self, Role::Parts)
+    }
+
+    /// Where in an entry its key is; `None` if it has none.
+    pub fn key(&self) -> Option<u64> {
+        match self {
+            Role::Table(Table { rule: Rule::Keyed(at), .. }) => Some(*at),
+            _ => None,
+        }
+    }
+
+    /// Whether the keys name instructions, and not what control comes to.
+    pub fn names_instructions(&self) -> bool {
+        matches!(self, Role::Table(table) if !OF_PLACES.contains(&table.name))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod constants;
 mod damage;
+mod instrument;
 mod passes;
 mod refusals;
 mod round_trip;
@@ -80,6 +81,7 @@ fn options(passes: Passes) -> Options {
         padding_is_spare: true,
         freeze: None,
         trap: false,
+        instrument: false,
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Plan<'p> {
     pub placement: &'p Placement,
     /// Whether dead code stays in place, filled with traps, and dead data as it is.
     pub trap: bool,
+    /// Bytes of the counters that edits write.
+    pub counters: u64,
 }
 
 /// Names of classes that the linker script places by themselves though they look like a function's section.
@@ -55,6 +57,10 @@ const INIT_TEXT: &[u8] = b".init.text";
 
 /// The section that variables go to which do not begin as zero any more.
 const DATA: &[u8] = b".data";
+
+/// The section of the counters, and the symbols at their start and end.
+const BSS: &[u8] = b".bss";
+const COUNTERS: [&[u8]; 2] = [b"specialise_coverage", b"specialise_coverage_end"];
 
 /// Classes we write: each may have relocations beside it, and indices must do without the extended numbering.
 const GROUPS_MAX: usize = (abi::SHN_LORESERVE - 8) / 2;
@@ -140,6 +146,8 @@ struct Writer<'w, 'a> {
     table: Vec<u8>,
     names: Vec<u8>,
     locals: u32,
+    /// Group and offset of the counters, and the symbol at their start.
+    counters: (u32, u64, u32),
 }
 
 impl<'w, 'a> Writer<'w, 'a> {
@@ -156,6 +164,7 @@ impl<'w, 'a> Writer<'w, 'a> {
             table: vec![0; 24],
             names: vec![0],
             locals: 1,
+            counters: (0, 0, 0),
         }
     }
 
@@ -182,6 +191,13 @@ impl<'w, 'a> Writer<'w, 'a> {
             let section = &self.object.sections[self.atoms.atoms[*id as usize].section as usize];
             let flags = section.flags & (abi::SHF_ALLOC | abi::SHF_EXECINSTR);
             self.lay(&mut known, *id, section, &(name.to_vec(), section.kind, flags, section.entry_size));
+        }
+        if self.plan.counters > 0 {
+            let flags = abi::SHF_WRITE | abi::SHF_ALLOC;
+            let index = self.group(&mut known, &(BSS.to_vec(), abi::SHT_NOBITS, flags, 0));
+            let group = &mut self.groups[index as usize];
+            self.counters = (index, group.size, 0);
+            group.size += self.plan.counters;
         }
     }
 
@@ -223,7 +239,8 @@ impl<'w, 'a> Writer<'w, 'a> {
         let at = group.size.next_multiple_of(atom.align);
         group.align = group.align.max(section.align);
         let edit = self.plan.edits.get(&id).filter(|_| !trapped);
-        group.size = at + (atom.end - atom.start) - edit.map_or(0, Edit::bytes);
+        let bytes = atom.end - atom.start;
+        group.size = at + edit.map_or(bytes, |edit| edit.length(bytes));
         self.places[id as usize] = Some((index, at));
         let initial = self.plan.initial.get(&id).map(|value| value.to_le_bytes());
         let initial = initial.as_ref().and_then(|bytes| bytes.get(..(atom.end - atom.start) as usize));
@@ -232,7 +249,7 @@ impl<'w, 'a> Writer<'w, 'a> {
         let filler = if group.flags & abi::SHF_EXECINSTR != 0 { self.arch.filler() } else { 0 };
         group.data.resize(at as usize, filler);
         match edit {
-            Some(edit) => group.data.extend(edited(self.arch, bytes, atom.start, edit)),
+            Some(edit) => group.data.extend(edit.applied(self.arch, bytes, atom.start)),
             None => group.data.extend_from_slice(bytes),
         }
         if trapped {
@@ -258,10 +275,34 @@ impl<'w, 'a> Writer<'w, 'a> {
                 self.locals = (self.table.len() / 24) as u32;
             }
         }
+        if self.plan.counters > 0 {
+            self.name_counters();
+        }
+    }
+
+    /// Writes the symbols of the counters, which others may have referred to.
+    fn name_counters(&mut self) {
+        let (group, at, _) = self.counters;
+        let bytes = self.plan.counters;
+        self.counters.2 = (self.table.len() / 24) as u32;
+        for (name, offset, size) in [(COUNTERS[0], 0, bytes), (COUNTERS[1], bytes, 0)] {
+            let index = (self.table.len() / 24) as u32;
+            for (symbol, new) in self.object.symbols.iter().zip(&mut self.symbols) {
+                if symbol.place == Place::Undefined && symbol.name == name {
+                    *new = Some(index);
+                }
+            }
+            let name_at = self.names.len() as u32;
+            self.names.extend_from_slice(name);
+            self.names.push(0);
+            let info = abi::STB_GLOBAL << 4 | abi::STT_OBJECT;
+            self.push_symbol(name_at, info, 0, group as u16 + 1, at + offset, size);
+        }
     }
 
     fn copy_symbol(&mut self, index: usize, symbol: &Symbol<'_>, used: &HashSet<u32>) {
         let (section, value) = match symbol.place {
+            Place::Undefined if self.plan.counters > 0 && COUNTERS.contains(&symbol.name) => return,
             Place::Undefined if used.contains(&(index as u32)) => (abi::SHN_UNDEF, symbol.value),
             Place::Undefined => return,
             Place::Absolute => (abi::SHN_ABS, symbol.value),
@@ -285,8 +326,8 @@ impl<'w, 'a> Writer<'w, 'a> {
     /// The bytes that a symbol covers now.
     fn size(&self, section: u32, symbol: &Symbol<'_>) -> u64 {
         let edit = self.atoms.at(section, symbol.value as i64).and_then(|id| self.plan.edits.get(&id));
-        let cut = |offset: u64| edit.map_or(0, |edit| edit.cut_before(offset));
-        symbol.size - (cut(symbol.value.saturating_add(symbol.size)) - cut(symbol.value)).min(symbol.size)
+        let end = symbol.value.saturating_add(symbol.size);
+        edit.map_or(symbol.size, |edit| edit.moved(end).saturating_sub(edit.moved(symbol.value)))
     }
 
     fn push_symbol(&mut self, name: u32, info: u8, other: u8, section: u16, value: u64, size: u64) {
@@ -323,13 +364,20 @@ impl<'w, 'a> Writer<'w, 'a> {
         self.position_in(id, section, offset)
     }
 
+    /// Where the instruction at a place of the input is written, which control may come to by way of what is inserted there.
+    fn position_of_instruction(&self, section: u32, offset: i64) -> Option<(u32, i64)> {
+        let (group, at) = self.position(section, offset)?;
+        let edit = self.atoms.at(section, offset).and_then(|id| self.plan.edits.get(&id));
+        let (Some(edit), Ok(offset)) = (edit, u64::try_from(offset)) else { return Some((group, at)) };
+        Some((group, at + edit.moved_byte(offset) as i64 - edit.moved(offset) as i64))
+    }
+
     fn position_in(&self, id: AtomId, section: u32, offset: i64) -> Option<(u32, i64)> {
         let (group, at) = self.places[id as usize]?;
         let atom = &self.atoms.atoms[id as usize];
-        let mut inside = offset - atom.start as i64;
-        if let Some(edit) = self.plan.edits.get(&id) {
-            inside -= u64::try_from(offset).map_or(0, |offset| edit.cut_before(offset)) as i64;
-        }
+        let edit = self.plan.edits.get(&id);
+        let moved = edit.zip(u64::try_from(offset).ok()).map(|(edit, offset)| edit.moved(offset) as i64);
+        let mut inside = moved.unwrap_or(offset) - atom.start as i64;
         // Behind the end of a string lies the empty string, of which there is one in every end.
         if self.object.sections[section as usize].is_strings() && inside >= (atom.end - atom.start) as i64 {
             let width = self.object.sections[section as usize].entry_size.max(1);
@@ -356,10 +404,14 @@ impl<'w, 'a> Writer<'w, 'a> {
                     continue;
                 }
                 let (symbol, addend) = self.resolve(id, reference)?;
-                let cut = edit.map_or(0, |edit| edit.cut_before(reference.offset));
-                let offset = at + (reference.offset - atom.start) - cut;
+                let field = edit.map_or(reference.offset, |edit| edit.moved_byte(reference.offset));
                 let info = u64::from(symbol) << 32 | u64::from(reference.kind);
-                references.push([offset, info, addend as u64]);
+                references.push([at + field - atom.start, info, addend as u64]);
+            }
+            if let Some(edit) = edit.filter(|_| self.plan.counters > 0) {
+                references
+                    .extend(self.counting(edit).map(|[offset, info, addend]| [at + offset - atom.start, info, addend]));
+                references.sort_unstable();
             }
             self.groups[group as usize].relocations.append(&mut references);
         }
@@ -368,6 +420,18 @@ impl<'w, 'a> Writer<'w, 'a> {
             group.relocations.sort_by_key(|relocation| relocation[0]);
         }
         Ok(())
+    }
+
+    /// References of what an edit inserts, with offsets as in the section.
+    fn counting(&self, edit: &Edit) -> impl Iterator<Item = [u64; 3]> {
+        let (bytes, field) = self.arch.counting();
+        let info = u64::from(self.counters.2) << 32 | u64::from(self.arch.relative_kind());
+        let stores = edit.inserted.iter().filter_map(|insertion| Some((insertion, insertion.counter?)));
+        stores.map(move |(insertion, counter)| {
+            // The distance counts from the end of the instruction.
+            let addend = counter.wrapping_sub(bytes.len() as u64 - field);
+            [edit.moved(insertion.at) + field, info, addend]
+        })
     }
 
     /// New symbol and addend of a reference of the atom `from`.
@@ -383,6 +447,9 @@ impl<'w, 'a> Writer<'w, 'a> {
             None => reference.target,
         };
         let mut addend = reference.addend;
+        let role = &self.atoms.roles[section as usize];
+        let is_key = role.key() == Some(reference.offset % self.atoms.entry_sizes[section as usize]);
+        let names_instruction = is_key && role.names_instructions();
         let (place, offset) = match target {
             Target::Symbol(symbol) => {
                 let definition = &self.object.symbols[symbol as usize];
@@ -396,7 +463,7 @@ impl<'w, 'a> Writer<'w, 'a> {
                 };
                 match (self.symbols[symbol as usize], definition.place) {
                     // What lies behind a symbol may have moved.
-                    (_, Place::Section(place)) if is_edited(place) && reference.beyond != 0 => {
+                    (_, Place::Section(place)) if is_edited(place) && (reference.beyond != 0 || names_instruction) => {
                         addend -= reference.beyond;
                         (place, definition.value as i64 + reference.beyond)
                     }
@@ -415,6 +482,7 @@ impl<'w, 'a> Writer<'w, 'a> {
                 let equal_atom = &self.atoms.atoms[equal as usize];
                 self.position_in(equal, equal_atom.section, equal_atom.start as i64 + inside)
             }
+            None if names_instruction => self.position_of_instruction(place, offset),
             None => self.position(place, offset),
         };
         let (group, at) = found.ok_or_else(missing)?;
@@ -448,25 +516,6 @@ impl<'w, 'a> Writer<'w, 'a> {
         file.section(b".strtab", header, &self.names);
         file.finish()
     }
-}
-
-/// The bytes of an atom that starts at `start`, as an edit has them.
-fn edited(arch: &dyn Architecture, bytes: &[u8], start: u64, edit: &Edit) -> Vec<u8> {
-    let mut bytes = bytes.to_vec();
-    for (at, byte) in &edit.patches {
-        if let Some(patched) = bytes.get_mut((at - start) as usize) {
-            *patched = *byte;
-        }
-    }
-    for range in &edit.filled {
-        if let Some(filled) = bytes.get_mut((range.start - start) as usize..(range.end - start) as usize) {
-            arch.fill_trap(filled);
-        }
-    }
-    for range in edit.cut.iter().rev() {
-        bytes.drain((range.start - start) as usize..(range.end - start) as usize);
-    }
-    bytes
 }
 
 /// Fields of a section header.

@@ -81,6 +81,7 @@ impl Device {
             arguments: false,
             freeze: None,
             trap: false,
+            instrument: false,
         };
         Ok(Device { name, work: work.to_path_buf(), job })
     }

@@ -93,6 +93,11 @@ pub struct Args {
     #[arg(long)]
     trap: bool,
 
+    /// Count which blocks of the kernel's functions run: each sets a byte from `specialise_coverage` on. What counts is in coverage.map
+    /// beside the kernel. The passes for constants and blocks stay off
+    #[arg(long)]
+    instrument: bool,
+
     /// Only say what keeps a symbol of the kernel alive
     #[arg(long, value_name = "SYMBOL")]
     why: Option<String>,
@@ -236,6 +241,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         arguments: args.with.contains(&OptionalPass::Arguments),
         freeze: None,
         trap: args.trap,
+        instrument: args.instrument,
     };
     let mut say = |text: &str| eprintln!("{text}");
     if let Some(symbol) = &args.why {

@@ -25,6 +25,10 @@ const JUMP_NEAR: u8 = 0xe9;
 const JUMP_SHORT: u8 = 0xeb;
 const BRANCH_SHORT: u8 = 0x70;
 
+/// What the kernel writes where it takes a jump out, short and near: it compares with these.
+const NOTHING_SHORT: [u8; 2] = [0x66, 0x90];
+const NOTHING_NEAR: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
+
 /// Registers in which functions get their first arguments.
 const ARGUMENTS: [Register; 6] =
     [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
@@ -159,6 +163,27 @@ impl Architecture for X86_64 {
 
     fn trace_marker(&self) -> &'static [u8] {
         b"__fentry__"
+    }
+
+    fn landing(&self) -> &'static [u8] {
+        // endbr64
+        &[0xf3, 0x0f, 0x1e, 0xfa]
+    }
+
+    fn counting(&self) -> (&'static [u8], u64) {
+        // movb $1, 0(%rip): no flags, no registers.
+        (&[0xc6, 0x05, 0, 0, 0, 0, 1], 2)
+    }
+
+    fn widen(&self, bytes: &[u8], distance: i32) -> Option<Vec<u8>> {
+        let mut wide = match *bytes {
+            [short @ BRANCH_SHORT..=0x7f, _] => vec![0x0f, 0x80 | short & 0xf],
+            [JUMP_SHORT, _] => vec![JUMP_NEAR],
+            _ if *bytes == NOTHING_SHORT => return Some(NOTHING_NEAR.to_vec()),
+            _ => return None,
+        };
+        wide.extend(distance.to_le_bytes());
+        Some(wide)
     }
 
     fn argument_registers(&self) -> [usize; 6] {

@@ -23,13 +23,71 @@ pub(crate) struct Edit {
     pub patches: Vec<(u64, u8)>,
     /// Bytes that stay in place and trap.
     pub filled: Vec<Range<u64>>,
+    /// Bytes that are new, by place.
+    pub inserted: Vec<Insertion>,
+}
+
+/// Bytes that are new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Insertion {
+    /// What was at this offset lies behind them.
+    pub at: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The number of the counter that they write, if they do that.
+    pub counter: Option<u64>,
 }
 
 impl Edit {
-    /// How many bytes go before an offset.
-    pub fn cut_before(&self, offset: u64) -> u64 {
-        let before = self.cut.iter().take_while(|range| range.start < offset);
-        before.map(|range| range.end.min(offset) - range.start).sum()
+    /// Where control comes to that came to an offset: before what is inserted there.
+    pub fn moved(&self, offset: u64) -> u64 {
+        self.shifted(offset, offset)
+    }
+
+    /// Where the byte at an offset lies: behind what is inserted there.
+    pub fn moved_byte(&self, offset: u64) -> u64 {
+        self.shifted(offset, offset.saturating_add(1))
+    }
+
+    /// An offset without the bytes that go before it, with those that are inserted before `limit`.
+    fn shifted(&self, offset: u64, limit: u64) -> u64 {
+        let cut = self.cut.iter().take_while(|range| range.start < offset);
+        let cut: u64 = cut.map(|range| range.end.min(offset) - range.start).sum();
+        let inserted = self.inserted.iter().take_while(|insertion| insertion.at < limit);
+        offset - cut + inserted.map(|insertion| insertion.bytes.len() as u64).sum::<u64>()
+    }
+
+    /// How many of `bytes` there are afterwards.
+    pub fn length(&self, bytes: u64) -> u64 {
+        bytes - self.bytes() + self.inserted.iter().map(|insertion| insertion.bytes.len() as u64).sum::<u64>()
+    }
+
+    /// The bytes of an atom that starts at `start`, as they become.
+    pub fn applied(&self, arch: &dyn Architecture, bytes: &[u8], start: u64) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        for (at, byte) in &self.patches {
+            if let Some(patched) = bytes.get_mut((at - start) as usize) {
+                *patched = *byte;
+            }
+        }
+        for range in &self.filled {
+            if let Some(filled) = bytes.get_mut((range.start - start) as usize..(range.end - start) as usize) {
+                arch.fill_trap(filled);
+            }
+        }
+        let mut cuts = self.cut.iter().peekable();
+        let mut insertions = self.inserted.iter().peekable();
+        let mut applied = Vec::with_capacity(self.length(bytes.len() as u64) as usize);
+        for (at, byte) in (start..).zip(bytes) {
+            while let Some(insertion) = insertions.next_if(|insertion| insertion.at <= at) {
+                applied.extend_from_slice(&insertion.bytes);
+            }
+            while cuts.next_if(|cut| cut.end <= at).is_some() {}
+            if cuts.peek().is_none_or(|cut| at < cut.start) {
+                applied.push(byte);
+            }
+        }
+        applied
     }
 
     /// Whether a byte goes.
@@ -120,7 +178,7 @@ fn unwind(graph: &Graph<'_, '_>, id: AtomId, edit: &Edit, changes: &mut Changes)
         .filter(|(_, entry)| !changes.dropped.contains(entry))
         .collect();
     entries.sort_unstable();
-    let moved = |offset: u64| offset - edit.cut_before(offset);
+    let moved = |offset: u64| edit.moved(offset);
     // What follows the function has entries of its own.
     let end = moved(atom.end);
     for pair in 0..entries.len() {
@@ -187,8 +245,7 @@ impl Function<'_, '_> {
 
     /// How far a branch goes when all that `edit` cuts is gone.
     fn distance(&self, edit: &Edit, step: &Step, target: u64) -> i64 {
-        let moved = |offset: u64| (offset - edit.cut_before(offset)) as i64;
-        moved(target) - moved(step.end)
+        edit.moved(target) as i64 - edit.moved(step.end) as i64
     }
 
     fn way(&self, step: &Step) -> u8 {
@@ -258,6 +315,6 @@ impl Function<'_, '_> {
                 _ => merged.push(range),
             }
         }
-        Edit { cut: merged, patches, filled: Vec::new() }
+        Edit { cut: merged, patches, ..Edit::default() }
     }
 }
