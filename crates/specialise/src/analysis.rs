@@ -248,7 +248,8 @@ impl Analysis {
                     .take()
                     .unwrap_or_else(|| entries::routines(graph, liveness, &this.changes, input.arch));
                 let tables = entries::owned(graph, liveness, &this.changes, &routines);
-                this.moved = initialisation::find(graph, liveness, &this.changes, input.arch, &tables);
+                this.moved =
+                    initialisation::find(graph, liveness, &this.changes, input.arch, &tables, input.schema.call_tables);
                 this.moved.retain(|id| !this.folded.contains_key(id));
                 // A function that stands for folded ones is called by their callers too.
                 let shared: HashSet<AtomId> = this.folded.values().copied().collect();
@@ -271,6 +272,7 @@ impl Analysis {
                 |id: AtomId| input.atoms.atoms[id as usize].end - input.atoms.atoms[id as usize].start - cut(id);
             let is_written = |id: AtomId| this.is_left(id) || options.trap;
             let (placement, report) = freeze::place(graph, freeze, &this.folded, &is_written, &this.moved, &bytes);
+            this.folded.extend(&placement.equal);
             this.placement = placement;
             this.frozen = Some(report);
         }

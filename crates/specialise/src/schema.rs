@@ -83,6 +83,9 @@ pub(crate) struct Schema {
     pub dispatchers: &'static [&'static str],
     /// Functions that read the strings they are given and keep none.
     pub readers: &'static [&'static str],
+    /// Constant tables of functions that nothing but those that refer to the table calls, and only while they run: names without the number
+    /// that compilers add.
+    pub call_tables: &'static [&'static str],
     /// Beginnings of the names of handlers, and the handlers that stand for all unused ones: the first that is there.
     pub handlers: &'static [(&'static str, &'static [&'static str])],
 }
@@ -138,6 +141,7 @@ static LINUX_6_12: Schema = Schema {
     parts: &[
         ".text",
         ".text..frozen",
+        ".text..frozen_data",
         ".init.text",
         ".exit.text",
         ".ref.text",
@@ -232,6 +236,8 @@ static LINUX_6_12: Schema = Schema {
         "memcmp",
         "memcpy",
     ],
+    // Of the Zstandard encoder, which compresses frozen code.
+    call_tables: &["blockCompressor", "rowBasedBlockCompressors", "getAllMatchesFns"],
     // The first is ours, compiled with the kernel (crates/kernel): it logs the call.
     handlers: &[
         ("__x64_sys_", &["__x64_sys_specialise_removed", "__x64_sys_ni_syscall"]),

@@ -43,6 +43,8 @@ pub struct FreezeReport {
     pub frozen: u64,
     /// Functions that are frozen.
     pub functions: u64,
+    /// Bytes of strings that only frozen functions use, frozen too; equal ones once.
+    pub strings: u64,
     /// Functions of the coverage that the kernel does not have.
     pub unknown: u64,
     /// What never ran and is not frozen: why, with bytes.
@@ -52,6 +54,8 @@ pub struct FreezeReport {
 /// The section of frozen functions, and that of functions that ran.
 pub(crate) const FROZEN: &[u8] = b".text..frozen";
 pub(crate) const HOT: &[u8] = b".text.hot";
+/// The section of their strings.
+const FROZEN_DATA: &[u8] = b".text..frozen_data";
 
 /// Functions that are placed: the class that each goes to, in the order in which they are written.
 #[derive(Debug, Default)]
@@ -60,6 +64,8 @@ pub(crate) struct Placement {
     pub order: Vec<(&'static [u8], AtomId)>,
     /// All of them.
     pub placed: HashSet<AtomId>,
+    /// Strings for which an equal one stands.
+    pub equal: HashMap<AtomId, AtomId>,
 }
 
 /// Functions that thaw pages: what they reach stays. Their names are those of `kernel/mm/frozen_text.h`.
@@ -185,10 +191,67 @@ pub(crate) fn place(
         hot.sort_unstable();
         frozen.sort_unstable();
     }
-    let order: Vec<(&'static [u8], AtomId)> =
+    let mut order: Vec<(&'static [u8], AtomId)> =
         hot.iter().map(|(_, id)| (HOT, *id)).chain(frozen.iter().map(|(_, id)| (FROZEN, *id))).collect();
-    let placed = order.iter().map(|(_, id)| *id).collect();
-    (Placement { order, placed }, report)
+    let mut placed: HashSet<AtomId> = order.iter().map(|(_, id)| *id).collect();
+    let mut equal = HashMap::new();
+    let mut first: HashMap<&[u8], AtomId> = HashMap::new();
+    for id in strings(graph, &frozen, is_left, moved) {
+        placed.insert(id);
+        let text = text(graph, id);
+        match first.get(text) {
+            Some(same) => {
+                equal.insert(id, *same);
+            }
+            None => {
+                first.insert(text, id);
+                report.strings += text.len() as u64;
+                order.push((FROZEN_DATA, id));
+            }
+        }
+    }
+    (Placement { order, placed, equal }, report)
+}
+
+/// The bytes of an atom.
+fn text<'a>(graph: &Graph<'_, 'a>, id: AtomId) -> &'a [u8] {
+    let atom = &graph.atoms.atoms[id as usize];
+    let data = graph.object.sections[atom.section as usize].data;
+    data.get(atom.start as usize..atom.end as usize).unwrap_or_default()
+}
+
+/// Strings that only frozen functions use, and initial ones, in the order of the functions. Nothing but code reads them then, and never by
+/// their physical addresses.
+fn strings(
+    graph: &Graph<'_, '_>,
+    frozen: &[(u32, AtomId)],
+    is_left: &dyn Fn(AtomId) -> bool,
+    moved: &HashSet<AtomId>,
+) -> Vec<AtomId> {
+    let section_of = |id: AtomId| &graph.object.sections[graph.atoms.atoms[id as usize].section as usize];
+    let is_string = |id: &AtomId| {
+        let section = section_of(*id);
+        // One byte a character: others are merged apart.
+        section.is_strings() && section.entry_size == 1 && section.name.starts_with(b".rodata") && is_left(*id)
+    };
+    let cold: HashSet<AtomId> = frozen.iter().map(|(_, id)| *id).collect();
+    let is_initial = |id: AtomId| {
+        let section = section_of(id);
+        moved.contains(&id) || section.is_code() && section.name.starts_with(b".init")
+    };
+    let mut kept: HashSet<AtomId> = HashSet::new();
+    for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| is_left(*id)) {
+        if !cold.contains(&id) && !is_initial(id) {
+            kept.extend(graph.atoms.references_of(id).iter().filter_map(|reference| reference.atom).filter(is_string));
+        }
+    }
+    let mut found = Vec::new();
+    let mut seen: HashSet<AtomId> = HashSet::new();
+    for (_, id) in frozen {
+        let used = graph.atoms.references_of(*id).iter().filter_map(|reference| reference.atom).filter(is_string);
+        found.extend(used.filter(|id| !kept.contains(id) && !moved.contains(id) && seen.insert(*id)));
+    }
+    found
 }
 
 /// Names of functions.

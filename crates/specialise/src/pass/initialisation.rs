@@ -21,9 +21,11 @@ pub(crate) fn find(
     changes: &Changes,
     arch: &dyn Architecture,
     tables: &HashSet<(u32, u64)>,
+    call_tables: &[&str],
 ) -> HashSet<AtomId> {
-    let incoming = incoming(graph, liveness, changes, tables);
-    let owners = owners(graph, liveness, changes);
+    let mut owners = owners(graph, liveness, changes);
+    let called_by_table = call_tables_of(graph, liveness, changes, call_tables, &mut owners);
+    let incoming = incoming(graph, liveness, changes, &tables.union(&called_by_table).copied().collect());
     let names = graph.names();
     let is_initial = |id: AtomId| {
         let section = graph.atoms.atoms[id as usize].section;
@@ -74,6 +76,39 @@ pub(crate) fn find(
         }
         moved.retain(|id| !kept.contains(id));
     }
+}
+
+/// Entries of tables of functions; what refers to a table owns it.
+fn call_tables_of(
+    graph: &Graph<'_, '_>,
+    liveness: &Liveness,
+    changes: &Changes,
+    names: &[&str],
+    owners: &mut HashMap<AtomId, Vec<AtomId>>,
+) -> HashSet<(u32, u64)> {
+    let mut entries = HashSet::new();
+    let mut tables = HashSet::new();
+    for (index, symbol) in graph.object.symbols.iter().enumerate() {
+        let name = symbol.name.split(|byte| *byte == b'.').next().unwrap_or_default();
+        if !names.iter().any(|known| known.as_bytes() == name) {
+            continue;
+        }
+        let Some(id) = graph.atom_of_symbol(index as u32).filter(|id| liveness.is_live(*id)) else { continue };
+        let section = graph.atoms.atoms[id as usize].section;
+        if graph.object.sections[section as usize].name.starts_with(b".rodata") {
+            entries.extend(graph.references(id, changes).map(|reference| (section, reference.offset)));
+            tables.insert(id);
+        }
+    }
+    for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| !tables.is_empty() && liveness.is_live(*id)) {
+        let section = graph.atoms.atoms[id as usize].section;
+        for reference in graph.references(id, changes) {
+            if let Some(table) = graph.target(section, reference, changes).filter(|target| tables.contains(target)) {
+                owners.entry(table).or_default().push(id);
+            }
+        }
+    }
+    entries
 }
 
 /// The functions whose instructions each replacement replaces: it is freed after the start, but lives on in them.
