@@ -26,7 +26,6 @@
 #include <linux/xxhash.h>
 #include <asm/apic.h>
 #include <asm/invpcid.h>
-#include <asm/nmi.h>
 #include <asm/tlbflush.h>
 #include <asm/trap_pf.h>
 #include <asm/tsc.h>
@@ -56,32 +55,23 @@ static unsigned int hand;
 /* 1 while this processor holds the lock or waits for it, 2 if an NMI came meanwhile. */
 static DEFINE_PER_CPU(u8, thawing);
 
+/* NMIs to come that were answered before they came. */
+static DEFINE_PER_CPU(u8, answered);
+
 #ifdef CONFIG_SMP
 /* Processors that have not forgotten yet. */
 static struct cpumask forgetting;
-static DEFINE_PER_CPU(u8, nmi_was_ours);
 #endif
 
-unsigned long notrace frozen_lock(void)
-{
-	unsigned long flags = native_save_fl();
-
-	native_irq_disable();
-	raw_cpu_write(thawing, 1);
-	/* A lock of its own: the slow ways of others may be frozen. */
-	while (test_and_set_bit_lock(0, &lock))
-		cpu_relax();
-	return flags;
-}
-NOKPROBE_SYMBOL(frozen_lock);
 
 void notrace frozen_unlock(unsigned long flags)
 {
 	clear_bit_unlock(0, &lock);
-	/* Several NMIs that come at once are one to the processor too. */
 	if (raw_cpu_xchg(thawing, 0) == 2) {
+		/* Several NMIs that come at once are one to the processor too. */
 		frozen_statistics.nmis_put_off++;
-		asm volatile("int $2");
+		if (apic->send_IPI)
+			apic->send_IPI(raw_smp_processor_id(), NMI_VECTOR);
 	}
 	if (flags & X86_EFLAGS_IF)
 		native_irq_enable();
@@ -102,17 +92,50 @@ static __always_inline void forget(void)
 	asm volatile("mov %0, %%cr4" : : "r" (cr4) : "memory");
 }
 
-bool noinstr frozen_text_nmi(void)
+/* Does what a processor that takes frames away from code waits for; whether there was something to do. */
+static __always_inline bool answer(void)
 {
 #ifdef CONFIG_SMP
 	int cpu = raw_smp_processor_id();
 
 	if (arch_test_bit(cpu, cpumask_bits(&forgetting))) {
 		forget();
-		raw_cpu_write(nmi_was_ours, 1);
 		arch_clear_bit(cpu, cpumask_bits(&forgetting));
+		return true;
 	}
 #endif
+	return false;
+}
+
+unsigned long notrace frozen_lock(void)
+{
+	unsigned long flags = native_save_fl();
+
+	native_irq_disable();
+	raw_cpu_write(thawing, 1);
+	/* A lock of its own: the slow ways of others may be frozen. */
+	while (test_and_set_bit_lock(0, &lock)) {
+		/* Who waits in an NMI gets no other one. */
+		if (answer())
+			raw_cpu_write(answered, raw_cpu_read(answered) + 1);
+		cpu_relax();
+	}
+	return flags;
+}
+NOKPROBE_SYMBOL(frozen_lock);
+
+/*
+ * An NMI that asks to forget ends here: its usual handlers may be frozen, and would need the very frames that are sought. One of another
+ * kind that comes together with it is lost; that can only be while the pool is empty.
+ */
+bool noinstr frozen_text_nmi(void)
+{
+	if (answer())
+		return true;
+	if (raw_cpu_read(answered)) {
+		raw_cpu_write(answered, raw_cpu_read(answered) - 1);
+		return true;
+	}
 	if (!raw_cpu_read(thawing))
 		return false;
 	raw_cpu_write(thawing, 2);
@@ -139,19 +162,6 @@ static __always_inline void forget_everywhere(void)
 #endif
 }
 
-#ifdef CONFIG_SMP
-static int our_nmi(unsigned int reason, struct pt_regs *regs)
-{
-	return raw_cpu_xchg(nmi_was_ours, 0) ? NMI_HANDLED : NMI_DONE;
-}
-
-static int __init hear_nmis(void)
-{
-	return register_nmi_handler(NMI_LOCAL, our_nmi, 0, "frozen text");
-}
-core_initcall(hear_nmis);
-#endif
-
 /*
  * The pool is empty: pages that are there lose their frames, in turn, but those next to the page that is wanted and to the instruction
  * that wants it.
@@ -161,7 +171,7 @@ static __always_inline void evict(unsigned int wanted, unsigned int running)
 	unsigned int tried;
 	unsigned int taken = 0;
 
-	for (tried = 0; tried < frozen_page_count && taken < EVICT_MAX; tried++) {
+	for (tried = 0; tried < frozen_page_count && taken < EVICT_MAX && 2 * taken <= frozen_thawed_count; tried++) {
 		unsigned int index = hand;
 		pte_t *pte = frozen_pte(index);
 

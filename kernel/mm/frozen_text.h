@@ -41,8 +41,8 @@ struct frozen_page {
 
 /* Frames that are kept at hand, at most. */
 #define POOL_MAX 128
-/* Pages that are taken away from code at once when the pool is empty. */
-#define EVICT_MAX 4
+/* Pages that are taken away from code at once when the pool is empty: many where other processors must be told. */
+#define EVICT_MAX (IS_ENABLED(CONFIG_SMP) ? 32 : 4)
 /* A page that is in use, and its neighbours into which an instruction may reach, are not taken away; so many must be there. */
 #define POOL_MIN 6
 /* Frames by which the pool may be larger than wanted before some go back. */
@@ -77,7 +77,10 @@ extern struct frozen_statistics frozen_statistics;
 
 enum thaw { THAW_DONE, THAW_NO_FRAME, THAW_CORRUPT };
 
-/* Interrupts are off while the lock is held, and it is never held for longer than it takes to thaw a page. */
+/*
+ * Interrupts are off while the lock is held, and it is never held for longer than it takes to thaw a page. Functions that call
+ * frozen_lock() are not frozen, as the rewriter sees to; what they call while they hold it must be inline, or named there.
+ */
 unsigned long frozen_lock(void);
 void frozen_unlock(unsigned long flags);
 /* Brings a page back; the lock is held. */

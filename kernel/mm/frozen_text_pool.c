@@ -17,7 +17,7 @@
 /* How often pages that ran while they were unmapped are tried again. */
 #define UNMAP_RETRIES 2
 
-unsigned int frozen_pool_target __ro_after_init = 8;
+unsigned int frozen_pool_target __ro_after_init = IS_ENABLED(CONFIG_SMP) ? 32 : 8;
 unsigned int frozen_idle_seconds __ro_after_init = 30;
 bool frozen_refill_is_off __ro_after_init;
 
@@ -31,12 +31,19 @@ static void work_soon(struct irq_work *unused)
 	mod_delayed_work(system_unbound_wq, &work, 0);
 }
 
+/* What this calls may be frozen: a page that comes back for it asks for nothing more. */
+static DEFINE_PER_CPU(bool, waking);
+
 void notrace frozen_wake(void)
 {
-	if (READ_ONCE(frozen_pool_count) < frozen_pool_target / 2 || !READ_ONCE(work_waits)) {
-		WRITE_ONCE(work_waits, true);
-		irq_work_queue(&irq_work);
-	}
+	if (READ_ONCE(frozen_pool_count) >= frozen_pool_target / 2 && READ_ONCE(work_waits))
+		return;
+	if (raw_cpu_read(waking))
+		return;
+	raw_cpu_write(waking, true);
+	WRITE_ONCE(work_waits, true);
+	irq_work_queue(&irq_work);
+	raw_cpu_write(waking, false);
 }
 
 bool frozen_isolate(struct page *frame)
@@ -110,49 +117,72 @@ static void drain(unsigned int most)
 	} while (frame);
 }
 
-/*
- * What is unmapped is freed after all processors have forgotten it. A page that runs meanwhile comes back in another frame, and is the
- * same.
- */
-unsigned int frozen_refreeze(unsigned int most, unsigned int scans)
+/* Frames whose pages are unmapped, when all processors have forgotten them. */
+static void settle(struct list_head *frames)
 {
-	unsigned int frozen = 0, index;
-	LIST_HEAD(frames);
-
-	for (index = 0; index < frozen_page_count && frozen < most; index++) {
-		struct frozen_page *page = &frozen_pages[index];
-		pte_t *pte = frozen_pte(index);
-		struct page *frame = NULL;
-		unsigned long flags;
-
-		if (READ_ONCE(page->state) != THAWED)
-			continue;
-		flags = frozen_lock();
-		if (page->state != THAWED) {
-			/* Written to, or taken away. */
-		} else if (test_and_clear_bit(_PAGE_BIT_ACCESSED, (unsigned long *)&pte->pte) && scans) {
-			page->idle = 0;
-		} else if (++page->idle >= scans) {
-			frame = frozen_frame(pte);
-			frozen_set_pte(pte, 0, 0);
-			page->state = FROZEN;
-			frozen_thawed_count--;
-			frozen_statistics.refrozen++;
-			frozen++;
-		}
-		frozen_unlock(flags);
-		if (frame)
-			list_add(&frame->lru, &frames);
-	}
-	/* Also where nothing was frozen: a translation that stays would hide that a page runs. */
 	flush_tlb_kernel_range((unsigned long)__frozen_text_start, (unsigned long)__frozen_text_end);
-	while (!list_empty(&frames)) {
-		struct page *frame = list_first_entry(&frames, struct page, lru);
+	while (!list_empty(frames)) {
+		struct page *frame = list_first_entry(frames, struct page, lru);
 
 		list_del(&frame->lru);
 		if (READ_ONCE(frozen_pool_count) >= frozen_pool_target || !give(frame))
 			release(frame);
 	}
+}
+
+/* Frames that are neither in the pool nor of a page at once. */
+#define SETTLE_MAX 16
+
+/* A page that runs before its frame is settled comes back in another one, and is the same. */
+unsigned int frozen_refreeze(unsigned int most, unsigned int scans)
+{
+	unsigned int frozen = 0, index = 0, waiting = 0;
+	LIST_HEAD(frames);
+
+	while (index < frozen_page_count && frozen < most) {
+		struct frozen_page *page = &frozen_pages[index];
+		pte_t *pte = frozen_pte(index);
+		struct page *frame = NULL;
+		unsigned long flags;
+		bool enough;
+
+		if (READ_ONCE(page->state) != THAWED) {
+			index++;
+			continue;
+		}
+		flags = frozen_lock();
+		/* What comes back meanwhile must find a frame, or one to take away. */
+		enough = frozen_pool_count + frozen_thawed_count > POOL_MIN;
+		if (page->state != THAWED) {
+			/* Written to, or taken away. */
+		} else if (test_and_clear_bit(_PAGE_BIT_ACCESSED, (unsigned long *)&pte->pte) && scans) {
+			page->idle = 0;
+		} else if (page->idle + 1 < scans) {
+			page->idle++;
+		} else if (enough) {
+			frame = frozen_frame(pte);
+			frozen_set_pte(pte, 0, 0);
+			page->state = FROZEN;
+			frozen_thawed_count--;
+			frozen_statistics.refrozen++;
+		}
+		frozen_unlock(flags);
+		if (frame) {
+			list_add(&frame->lru, &frames);
+			frozen++;
+			waiting++;
+		}
+		if (enough)
+			index++;
+		else if (!waiting)
+			break;
+		if (!enough || waiting == SETTLE_MAX) {
+			settle(&frames);
+			waiting = 0;
+		}
+	}
+	/* Also where nothing was frozen: a translation that stays would hide that a page runs. */
+	settle(&frames);
 	return frozen;
 }
 
@@ -184,7 +214,7 @@ static void work_done(struct work_struct *unused)
 	WRITE_ONCE(work_waits, false);
 	smp_mb();
 	if (READ_ONCE(frozen_thawed_count))
-		frozen_wake();
+		mod_delayed_work(system_unbound_wq, &work, frozen_idle_seconds * HZ);
 }
 
 static unsigned long shrink_count(struct shrinker *shrinker, struct shrink_control *control)

@@ -6,6 +6,7 @@
 #define pr_fmt(fmt) "frozen text: " fmt
 
 #include <linux/init.h>
+#include <linux/irqflags.h>
 #include <linux/set_memory.h>
 #include <linux/slab.h>
 #include <linux/string.h>
@@ -193,7 +194,9 @@ void frozen_text_freeze(void)
 		frozen += frozen_unmap(index, min(index + UNMAP_PAGES, frozen_page_count));
 	frozen_statistics.pool_least = frozen_pool_count;
 	/* What ran meanwhile is tried again. */
+	local_irq_disable();
 	frozen_wake();
+	local_irq_enable();
 	pr_info("%u of %u pages, %zu bytes compressed with %zu of dictionary, %zu of tables, %zu of decoder, pool of %u\n", frozen,
 		frozen_page_count, frozen_store_size, frozen_dictionary.size, (frozen_page_count + 1) * sizeof(*frozen_pages),
 		frozen_text_decoder_bytes(), frozen_pool_target);

@@ -14,6 +14,7 @@
  */
 #define pr_fmt(fmt) "frozen text test: " fmt
 
+#include <linux/cpu.h>
 #include <linux/delay.h>
 #include <linux/init.h>
 #include <linux/interrupt.h>

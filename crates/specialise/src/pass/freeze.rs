@@ -71,10 +71,16 @@ pub(crate) struct Placement {
 /// Functions that thaw pages: what they reach stays. Their names are those of `kernel/mm/frozen_text.h`.
 const THAWING: [&str; 4] = ["frozen_lock", "frozen_unlock", "frozen_thaw", "frozen_text_decode"];
 
+/// Takes the lock under which pages come and go.
+const LOCK: &str = "frozen_lock";
+
 /// On processors that must forget a page at once an interrupt is sent: the functions that do so are called through a table of the
-/// interrupt controller, so they are known by parts of their names.
+/// interrupt controller, so they are known by parts of their names. What they call stays for so many steps: behind that is what
+/// reports faults of hypervisors.
 const SENDING: [&str; 7] =
     ["send_IPI", "send_ipi", "native_apic_", "x2apic_", "apic_mem_wait", "default_send_IPI", "apic_default_"];
+
+const SENDING_STEPS: usize = 3;
 
 /// What is called in these is not followed: it ends the kernel, or follows a thaw.
 const NOT_FOLLOWED: [&str; 8] = [
@@ -90,12 +96,14 @@ const NOT_FOLLOWED: [&str; 8] = [
 
 /// Functions on the way of a fault to its handler, of interrupts that cannot be put off, and where the processor has no
 /// table of interrupts yet or no more. They stay, and what they call directly.
-const ON_THE_WAY: [&str; 26] = [
+const ON_THE_WAY: [&str; 28] = [
     "exc_page_fault",
     "handle_page_fault",
     "do_kern_addr_fault",
     "frozen_text_fault",
     "frozen_text_nmi",
+    "frozen_wake",
+    "irq_work_queue",
     "exc_nmi",
     "default_do_nmi",
     "nmi_handle",
@@ -168,6 +176,7 @@ pub(crate) fn place(
                 () if class == FROZEN => None,
                 () if pinned.contains(&id) => Some("needed to thaw, or where no fault may be"),
                 () if is_plain => Some("assembler without sections"),
+                () if class == HOT => Some("its section says that it is hot"),
                 () if !may_freeze => Some("its section says where it runs"),
                 () => None,
             };
@@ -287,20 +296,35 @@ impl Names {
 
 /// Functions that must be there before a fault can be handled.
 fn pinned(graph: &Graph<'_, '_>, names: &Names, folded: &HashMap<AtomId, AtomId>) -> HashSet<AtomId> {
-    let mut pinned: HashSet<AtomId> = HashSet::new();
-    let mut left: VecDeque<AtomId> = THAWING.iter().flat_map(|name| names.all(name)).collect();
-    let sends = |name: &[u8]| SENDING.iter().any(|part| name.windows(part.len()).any(|found| found == part.as_bytes()));
-    left.extend(names.by_name.iter().filter(|(name, _)| sends(name)).flat_map(|(_, ids)| ids.iter().copied()));
     let stops: HashSet<AtomId> = NOT_FOLLOWED.iter().flat_map(|name| names.all(name)).collect();
-    while let Some(id) = left.pop_front() {
-        if pinned.insert(id) {
-            left.extend(callees(graph, id).into_iter().filter(|id| !stops.contains(id)));
+    let sends = |name: &[u8]| SENDING.iter().any(|part| name.windows(part.len()).any(|found| found == part.as_bytes()));
+    let sending = names.by_name.iter().filter(|(name, _)| sends(name)).flat_map(|(_, ids)| ids.iter().copied());
+    let mut pinned: HashSet<AtomId> = HashSet::new();
+    let mut left: VecDeque<(AtomId, usize)> = sending.map(|id| (id, SENDING_STEPS)).collect();
+    left.extend(THAWING.iter().flat_map(|name| names.all(name)).map(|id| (id, usize::MAX)));
+    let mut steps_of: HashMap<AtomId, usize> = HashMap::new();
+    while let Some((id, steps)) = left.pop_front() {
+        // Again only with more steps to go.
+        if steps_of.get(&id).is_some_and(|before| *before >= steps) {
+            continue;
+        }
+        steps_of.insert(id, steps);
+        pinned.insert(id);
+        if steps > 0 {
+            let called = callees(graph, id).into_iter().filter(|id| !stops.contains(id));
+            left.extend(called.map(|id| (id, if steps == usize::MAX { steps } else { steps - 1 })));
         }
     }
     for id in ON_THE_WAY.iter().flat_map(|name| names.all(name)) {
         pinned.insert(id);
         pinned.extend(callees(graph, id).into_iter().filter(|id| !stops.contains(id)));
     }
+    // Who takes the lock must not fault while it is held.
+    let lock: HashSet<AtomId> = names.all(LOCK).collect();
+    let takes = |id: &AtomId| {
+        graph.atoms.references_of(*id).iter().any(|reference| reference.atom.is_some_and(|id| lock.contains(&id)))
+    };
+    pinned.extend((0..graph.atoms.atoms.len() as AtomId).filter(takes));
     let equal: Vec<AtomId> = pinned.iter().filter_map(|id| folded.get(id)).copied().collect();
     pinned.extend(equal);
     pinned
