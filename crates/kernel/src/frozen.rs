@@ -6,7 +6,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-use crate::build::write;
+use specialise::Freeze;
+
+use crate::build::{read, write};
 use crate::error::io_at;
 use crate::{KernelError, Source, tool};
 
@@ -49,6 +51,50 @@ impl Codec {
             Codec::Lz4 => "\nCONFIG_FROZEN_TEXT=y\nCONFIG_FROZEN_TEXT_LZ4=y\n",
             Codec::Zstd => "\nCONFIG_FROZEN_TEXT=y\nCONFIG_FROZEN_TEXT_ZSTD=y\n",
         }
+    }
+}
+
+/// Code that is kept compressed.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    /// What ran.
+    pub freeze: Freeze,
+    /// How pages are compressed.
+    pub codec: Codec,
+    /// The release of the kernel that it ran in.
+    pub release: String,
+}
+
+impl Frozen {
+    /// Reads what ran from the coverage in the file at `path`. `for_image` keeps the object's order of functions.
+    ///
+    /// # Errors
+    /// The file cannot be read or is no coverage, or nothing of it ran.
+    pub fn open(path: &Path, codec: Codec, for_image: bool) -> Result<Self, KernelError> {
+        let at = |source| KernelError::Coverage { path: path.to_path_buf(), source };
+        let coverage = coverage::read(read(path)?.as_bytes()).map_err(at)?;
+        let mut freeze = Freeze { for_image, ..Freeze::default() };
+        for function in &coverage.functions {
+            let ran = if function.service { &mut freeze.service } else { &mut freeze.start };
+            ran.insert(function.name.clone(), function.order);
+        }
+        if freeze.service.is_empty() {
+            let reason = "no function of it ran in service, so that all would be frozen".to_string();
+            return Err(KernelError::Input { path: path.to_path_buf(), reason });
+        }
+        Ok(Self { freeze, codec, release: coverage.release })
+    }
+
+    /// Whether it tells of kernels of this release.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(crate) fn check(&self, release: &str) -> Result<(), KernelError> {
+        if self.release == release {
+            return Ok(());
+        }
+        let reason = format!("the coverage is of Linux {}, and the source is {release}; record it anew", self.release);
+        Err(KernelError::Config { reason })
     }
 }
 

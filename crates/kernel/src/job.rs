@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use specialise::{Device, Freeze, Options, Passes, Report, SpecialiseError};
+use specialise::{Device, Options, Passes, Report, SpecialiseError};
 
 use crate::build::REMOVED_CALL_SYMBOLS;
 use crate::build::{read, write};
@@ -14,7 +14,7 @@ use crate::calls::Constants;
 use crate::error::io_at;
 use crate::policy::{Policy, read_syscalls};
 use crate::sizes::symbol_bytes;
-use crate::{Build, Calls, Codec, KernelError, KernelSizes, Layout, Link, Output, Source, block_map};
+use crate::{Build, Calls, Frozen, KernelError, KernelSizes, Layout, Link, Output, Source, block_map};
 
 /// The file that says what counts.
 const COVERAGE_MAP: &str = "coverage.map";
@@ -55,15 +55,6 @@ pub struct Job {
     pub trap: bool,
     /// Count which blocks of functions run, and write what counts.
     pub instrument: bool,
-}
-
-/// Code that is kept compressed.
-#[derive(Clone, Debug)]
-pub struct Frozen {
-    /// What ran.
-    pub freeze: Freeze,
-    /// How pages are compressed.
-    pub codec: Codec,
 }
 
 /// One kernel of the report.
@@ -177,6 +168,9 @@ impl Job {
         specialise::check_release(source.release())?;
         self.entry_points(&source)?;
         self.device_list()?;
+        if let Some(frozen) = &self.freeze {
+            frozen.check(source.release())?;
+        }
         Build::prepare(&source, &read(&self.config)?, self.freeze.as_ref().map(|frozen| frozen.codec), &self.build, say)
     }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::kernel::{Calls, Job, KernelError, Layout, Policy};
+use ::kernel::{Calls, Codec, Frozen, Job, KernelError, Layout, Policy};
 use anyhow::Context;
 use clap::ValueEnum;
 use specialise::Passes;
@@ -89,6 +89,20 @@ pub struct Args {
     #[arg(long, value_name = "VAR=VALUE", value_parser = fixed)]
     fix: Vec<(String, u64)>,
 
+    /// Code that did not run in this coverage (of runnel record --kernel) is kept compressed, by a patch of the kernel, and comes back when it
+    /// runs
+    #[arg(long, value_name = "COVERAGE", conflicts_with = "instrument")]
+    freeze: Option<PathBuf>,
+
+    /// How frozen code is compressed: lz4 comes back three times faster, zstd is smaller
+    #[arg(long, value_enum, default_value = "lz4", requires = "freeze")]
+    codec: CodecName,
+
+    /// What the order of functions is for: memory puts those together that ran together, image keeps that of the build, so that the boot
+    /// image grows less
+    #[arg(long, value_enum, default_value = "memory", requires = "freeze")]
+    optimise: Optimise,
+
     /// Leave dead code in place, filled with instructions that trap: shows what should not have been removed
     #[arg(long)]
     trap: bool,
@@ -111,6 +125,20 @@ pub struct Args {
 enum LayoutName {
     Stock,
     Compact,
+}
+
+/// `--codec`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CodecName {
+    Lz4,
+    Zstd,
+}
+
+/// `--optimise`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Optimise {
+    Memory,
+    Image,
 }
 
 /// `--without`.
@@ -224,6 +252,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         LayoutName::Stock => Layout::Stock,
         LayoutName::Compact => Layout::Compact,
     };
+    let codec = match args.codec {
+        CodecName::Lz4 => Codec::Lz4,
+        CodecName::Zstd => Codec::Zstd,
+    };
+    let for_image = args.optimise == Optimise::Image;
+    let freeze = args.freeze.as_deref().map(|path| Frozen::open(path, codec, for_image)).transpose()?;
     let calls = calls(&args)?;
     let job = Job {
         source: args.kernel_source,
@@ -239,7 +273,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         layout,
         fixed: args.fix.into_iter().collect(),
         arguments: args.with.contains(&OptionalPass::Arguments),
-        freeze: None,
+        freeze,
         trap: args.trap,
         instrument: args.instrument,
     };
@@ -261,6 +295,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     for row in &report.kernels {
         outln!("{}: {} resident, {} boot image", row.name, human(row.resident), human(row.bzimage));
+    }
+    if let Some(frozen) = &report.removed.frozen {
+        let share = 100.0 * frozen.never_ran_frozen as f64 / frozen.never_ran.max(1) as f64;
+        outln!(
+            "frozen: {} of code, {share:.1} % of what never ran, and {} of strings; the kernel says when it starts how small they became",
+            human(frozen.frozen),
+            human(frozen.strings)
+        );
+        if frozen.unknown > 0 {
+            eprintln!("note: {} functions of the coverage are not in this kernel", frozen.unknown);
+        }
     }
     eprintln!("{} and {} are written", linked.bzimage.display(), path.display());
     Ok(ExitCode::SUCCESS)

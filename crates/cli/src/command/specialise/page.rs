@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use ::bench::html::{Table, escape, head};
 use ::kernel::{Calls, JobReport, SizeRow};
-use specialise::Sizes;
+use specialise::{FreezeReport, Sizes};
 
 /// Removals that the page shows.
 const REMOVALS_MAX: usize = 60;
@@ -29,6 +29,22 @@ fn removes(pass: &str) -> &'static str {
     }
 }
 
+/// What is frozen, and what is not.
+fn frozen(report: &FreezeReport) -> Table {
+    let mut table = Table::new(&["code", "bytes"]).words(1);
+    let mut row = |what: String, bytes: u64| table.row(vec![what, bytes.to_string()]);
+    row("all that stays after the start".to_string(), report.text);
+    row("ran in service".to_string(), report.ran_in_service);
+    row("ran in the start only".to_string(), report.ran_in_start);
+    row("never ran".to_string(), report.never_ran);
+    for (why, bytes) in &report.kept {
+        row(format!("never ran, not frozen: {why}"), *bytes);
+    }
+    row("frozen".to_string(), report.frozen);
+    row("strings that only frozen code uses".to_string(), report.strings);
+    table
+}
+
 /// The page.
 pub fn page(report: &JobReport) -> String {
     let removed = &report.removed;
@@ -46,6 +62,14 @@ pub fn page(report: &JobReport) -> String {
          without padding. Padding aligns them to 2 MiB, so that what is removed grows it; --layout compact drops it. Initial code and data \
          are freed after the start.</p>\n",
     );
+    if let Some(frozen) = &removed.frozen {
+        html.push_str("<h2>Kept compressed (bytes)</h2>\n");
+        html.push_str(&self::frozen(frozen).html());
+        html.push_str(
+            "<p>These are part of text above. The kernel compresses their pages when it starts, frees them, and says how small they \
+             became; names of symbols are among them. A page comes back when it is used, and goes when it was not for a while.</p>\n",
+        );
+    }
     html.push_str("<h2>What each pass removed (bytes)</h2>\n");
     let mut table =
         Table::new(&["pass", "what goes", "pieces", "text", "rodata", "data", "bss", "init", "tables"]).words(2);
