@@ -2,6 +2,7 @@
 
 mod constants;
 mod damage;
+mod freeze;
 mod instrument;
 mod passes;
 mod refusals;
