@@ -59,8 +59,6 @@ impl Codec {
 pub struct Frozen {
     /// What ran.
     pub freeze: Freeze,
-    /// How pages are compressed.
-    pub codec: Codec,
     /// The release of the kernel that it ran in.
     pub release: String,
 }
@@ -70,7 +68,7 @@ impl Frozen {
     ///
     /// # Errors
     /// The file cannot be read or is no coverage, or nothing of it ran.
-    pub fn open(path: &Path, codec: Codec, for_image: bool) -> Result<Self, KernelError> {
+    pub fn open(path: &Path, for_image: bool) -> Result<Self, KernelError> {
         let at = |source| KernelError::Coverage { path: path.to_path_buf(), source };
         let coverage = coverage::read(read(path)?.as_bytes()).map_err(at)?;
         let mut freeze = Freeze { for_image, ..Freeze::default() };
@@ -82,7 +80,7 @@ impl Frozen {
             let reason = "no function of it ran in service, so that all would be frozen".to_string();
             return Err(KernelError::Input { path: path.to_path_buf(), reason });
         }
-        Ok(Self { freeze, codec, release: coverage.release })
+        Ok(Self { freeze, release: coverage.release })
     }
 
     /// Whether it tells of kernels of this release.
@@ -176,6 +174,28 @@ mod tests {
         for unknown in ["6.11.3", "6.120.1", "5.10"] {
             assert!(patch(unknown).unwrap_err().to_string().contains(unknown));
         }
+    }
+
+    #[test]
+    fn a_coverage_says_what_ran_in_service_and_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web.cov");
+        let open = |text: &str| {
+            fs::write(&path, text).unwrap();
+            Frozen::open(&path, false)
+        };
+        let head = "runnel coverage 1\nrelease 6.12.117\nscenario qemu 2 2 web\n";
+        let lines = ["function early 8 2 b 0+8b\n", "function vfs_read 8 1 bs 0+8bs\n"];
+        let frozen = open(&[head, lines[0], lines[1]].concat()).unwrap();
+        assert_eq!(frozen.freeze.service.get("vfs_read"), Some(&1));
+        assert_eq!(frozen.freeze.start.get("early"), Some(&2));
+        assert_eq!((frozen.freeze.service.len(), frozen.freeze.start.len()), (1, 1));
+        assert!(frozen.check("6.12.117").is_ok());
+        assert!(frozen.check("6.12.48").unwrap_err().to_string().contains("6.12.117"));
+        // All would be frozen, and a file that is something else.
+        let refused = |text: &str| open(text).unwrap_err().to_string();
+        assert!(refused(&[&head.replace("2 2 web", "1 1 web"), lines[0]].concat()).contains("in service"));
+        assert!(refused("something else\n").contains("web.cov"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::calls::Constants;
 use crate::error::io_at;
 use crate::policy::{Policy, read_syscalls};
 use crate::sizes::symbol_bytes;
-use crate::{Build, Calls, Frozen, KernelError, KernelSizes, Layout, Link, Output, Source, block_map};
+use crate::{Build, Calls, Codec, Frozen, KernelError, KernelSizes, Layout, Link, Output, Source, block_map};
 
 /// The file that says what counts.
 const COVERAGE_MAP: &str = "coverage.map";
@@ -49,7 +49,9 @@ pub struct Job {
     /// Also use the constants that the programs of images give to system calls: a call with another one is then undefined, so nothing
     /// else may ever run.
     pub arguments: bool,
-    /// What ran, so that the rest is kept compressed.
+    /// How the kernel compresses code that is frozen; `None` builds it without our patch, which also tells what an instrumented kernel counted.
+    pub codec: Option<Codec>,
+    /// What ran, so that the rest is frozen; needs a codec.
     pub freeze: Option<Frozen>,
     /// Leave dead code in place, filled with traps.
     pub trap: bool,
@@ -171,7 +173,7 @@ impl Job {
         if let Some(frozen) = &self.freeze {
             frozen.check(source.release())?;
         }
-        Build::prepare(&source, &read(&self.config)?, self.freeze.as_ref().map(|frozen| frozen.codec), &self.build, say)
+        Build::prepare(&source, &read(&self.config)?, self.codec, &self.build, say)
     }
 
     /// Entry points of the system calls that stay, with the arguments they are given; `None` if all stay.

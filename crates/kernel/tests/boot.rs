@@ -65,6 +65,7 @@ fn world(config: &str, device: fn(&Path) -> Device) -> Option<World> {
         layout: Layout::Stock,
         fixed: BTreeMap::new(),
         arguments: false,
+        codec: None,
         freeze: None,
         trap: false,
         instrument: false,
@@ -373,7 +374,8 @@ fn check_frozen(world: World, codec: Codec, layout: Layout, processors: u32) {
         config,
         build: world.work.join(format!("build-{name}-frozen")),
         command_line: Some(format!("{COMMAND_LINE} rdinit=/init")),
-        freeze: Some(Frozen::open(&coverage, codec, false).unwrap()),
+        codec: Some(codec),
+        freeze: Some(Frozen::open(&coverage, false).unwrap()),
         ..world.job.clone()
     };
     let build = job.build(&mut |text| eprintln!("{text}")).unwrap();

@@ -79,6 +79,7 @@ impl Device {
             layout: Layout::Stock,
             fixed: BTreeMap::new(),
             arguments: false,
+            codec: None,
             freeze: None,
             trap: false,
             instrument: false,

@@ -95,7 +95,7 @@ pub struct Args {
     freeze: Option<PathBuf>,
 
     /// How frozen code is compressed: lz4 comes back three times faster, zstd is smaller
-    #[arg(long, value_enum, default_value = "lz4", requires = "freeze")]
+    #[arg(long, value_enum, default_value = "lz4")]
     codec: CodecName,
 
     /// What the order of functions is for: memory puts those together that ran together, image keeps that of the build, so that the boot
@@ -257,7 +257,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         CodecName::Zstd => Codec::Zstd,
     };
     let for_image = args.optimise == Optimise::Image;
-    let freeze = args.freeze.as_deref().map(|path| Frozen::open(path, codec, for_image)).transpose()?;
+    let freeze = args.freeze.as_deref().map(|path| Frozen::open(path, for_image)).transpose()?;
     let calls = calls(&args)?;
     let job = Job {
         source: args.kernel_source,
@@ -273,6 +273,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         layout,
         fixed: args.fix.into_iter().collect(),
         arguments: args.with.contains(&OptionalPass::Arguments),
+        codec: (freeze.is_some() || args.instrument).then_some(codec),
         freeze,
         trap: args.trap,
         instrument: args.instrument,

@@ -137,3 +137,23 @@ fn a_function_for_which_an_equal_one_stands_is_pinned_and_hot_with_it() {
     let outcome = super::freeze::frozen(&source, freeze(&["entry"], &[]), passes);
     assert_eq!(order(&outcome.object, ".text..frozen").len(), 2);
 }
+
+#[test]
+fn functions_of_a_table_move_with_those_that_call_through_it() {
+    let source = |more: &str| {
+        [
+            &function("entry", &format!("call start\n{more}ret"))[..],
+            &function_in(".init.text", "start", "call chooses\nret"),
+            &function("chooses", "mov blockCompressor.0(%rip),%rax\ncall *%rax\nret"),
+            &function("other", "mov blockCompressor.0(%rip),%rax\ncall *%rax\nret"),
+            ".section .rodata.chooses,\"a\"\n.type blockCompressor.0,@object\nblockCompressor.0: .quad chosen\n.size blockCompressor.0,8\n",
+            &function("chosen", "call helps\nret"),
+            &function("helps", "ret"),
+        ]
+        .concat()
+    };
+    let passes = Passes { initialisation: true, ..reach() };
+    let initial = |more: &str| order(&reduce(&assemble(&source(more)), &options(passes)).object, ".init.text");
+    assert_eq!(initial(""), ["start", "chooses", "chosen", "helps"]);
+    assert_eq!(initial("call other\n"), ["start", "chooses"], "somebody else calls through it later");
+}
