@@ -388,6 +388,7 @@ fn check_frozen(world: World, codec: Codec, layout: Layout, processors: u32) {
     let linked = world.link("frozen", &reduced.object, layout);
     measure("frozen", &linked);
     let boot = |more: &str| {
+        let folder = tempfile::tempdir().unwrap();
         let mut machine = world.machine(folder.path(), &linked.bzimage, (&[], &[]), processors);
         machine.command_line = format!("{COMMAND_LINE} {more}");
         machine.run().unwrap()
