@@ -186,7 +186,7 @@ mod tests {
         };
         let head = "runnel coverage 1\nrelease 6.12.117\nscenario qemu 2 2 web\n";
         let lines = ["function early 8 2 b 0+8b\n", "function vfs_read 8 1 bs 0+8bs\n"];
-        let frozen = open(&[head, lines[0], lines[1]].concat()).unwrap();
+        let frozen = open(&[head, lines[0], lines[1], "end 2\n"].concat()).unwrap();
         assert_eq!(frozen.freeze.service.get("vfs_read"), Some(&1));
         assert_eq!(frozen.freeze.start.get("early"), Some(&2));
         assert_eq!((frozen.freeze.service.len(), frozen.freeze.start.len()), (1, 1));
@@ -194,7 +194,7 @@ mod tests {
         assert!(frozen.check("6.12.48").unwrap_err().to_string().contains("6.12.117"));
         // All would be frozen, and a file that is something else.
         let refused = |text: &str| open(text).unwrap_err().to_string();
-        assert!(refused(&[&head.replace("2 2 web", "1 1 web"), lines[0]].concat()).contains("in service"));
+        assert!(refused(&[&head.replace("2 2 web", "1 1 web"), lines[0], "end 1\n"].concat()).contains("in service"));
         assert!(refused("something else\n").contains("web.cov"));
     }
 
