@@ -10,6 +10,7 @@
 #include <linux/percpu.h>
 #include <linux/shrinker.h>
 #include <linux/workqueue.h>
+#include <asm/frozen_text.h>
 #include "frozen_text_codec.h"
 
 enum {
@@ -61,6 +62,7 @@ extern pte_t **frozen_tables;
 extern pgprot_t frozen_protection;
 extern void *frozen_window;
 extern pte_t *frozen_window_pte;
+extern unsigned long frozen_window_bits;
 extern bool frozen_active;
 
 /* Guarded by the lock. */
@@ -71,7 +73,7 @@ extern struct frozen_text_dictionary frozen_dictionary;
 struct frozen_statistics {
 	unsigned long thaws, met, refrozen, evicted, shoot_downs, changed, nmis_put_off;
 	unsigned int pool_least, thawed_most, copied;
-	u64 cycles, cycles_most;
+	u64 ticks, ticks_most;
 };
 extern struct frozen_statistics frozen_statistics;
 
@@ -122,21 +124,17 @@ static __always_inline pte_t *frozen_pte(unsigned int index)
 	return frozen_tables[table] + ((address >> PAGE_SHIFT) & (PTRS_PER_PTE - 1));
 }
 
-/* Entries of page tables are written as they are: nothing that might be frozen is in between. */
-static __always_inline void frozen_set_pte(pte_t *pte, unsigned long frame, unsigned long bits)
-{
-	WRITE_ONCE(pte->pte, bits ? (frame << PAGE_SHIFT) | bits : 0);
-}
-
 static __always_inline struct page *frozen_frame(pte_t *pte)
 {
-	return pfn_to_page((READ_ONCE(pte->pte) & PTE_PFN_MASK) >> PAGE_SHIFT);
+	return pfn_to_page(frozen_pte_frame(pte));
 }
 
 /* Constants are not executed. */
 static __always_inline unsigned long frozen_bits(unsigned int index)
 {
-	return pgprot_val(frozen_protection) | (frozen_code_address(index) ? 0 : _PAGE_NX & __supported_pte_mask);
+	unsigned long bits = pgprot_val(frozen_protection);
+
+	return frozen_code_address(index) ? bits : frozen_not_executable(bits);
 }
 
 /* The frame in which the kernel was loaded. */

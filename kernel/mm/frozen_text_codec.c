@@ -2,6 +2,7 @@
 #include <linux/init.h>
 #include <linux/string.h>
 #include <linux/vmalloc.h>
+#include <asm/frozen_text.h>
 #include "frozen_text_codec.h"
 
 #ifdef CONFIG_FROZEN_TEXT_ZSTD

@@ -13,15 +13,9 @@
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
 #include <linux/uaccess.h>
-#include <asm/tsc.h>
 #include "frozen_text.h"
 
 extern char specialise_coverage[] __weak, specialise_coverage_end[] __weak;
-
-static unsigned long long nanoseconds(u64 cycles)
-{
-	return tsc_khz ? mul_u64_u64_div_u64(cycles, 1000000, tsc_khz) : 0;
-}
 
 static int statistics_show(struct seq_file *file, void *unused)
 {
@@ -37,8 +31,8 @@ static int statistics_show(struct seq_file *file, void *unused)
 	seq_printf(file, "thaws %lu\nthawed_most %u\nthawed_meanwhile %lu\nrefrozen %lu\nevicted %lu\nshoot_downs %lu\n", all->thaws,
 		   all->thawed_most, all->met, all->refrozen, all->evicted, all->shoot_downs);
 	seq_printf(file, "pokes_into_pages %lu\ndictionary_copies %u\nnmis_put_off %lu\n", all->changed, all->copied, all->nmis_put_off);
-	seq_printf(file, "thaw_ns %llu\nthaw_most_ns %llu\n", nanoseconds(all->thaws ? div64_ul(all->cycles, all->thaws) : 0),
-		   nanoseconds(all->cycles_most));
+	seq_printf(file, "thaw_ns %llu\nthaw_most_ns %llu\n", frozen_nanoseconds(all->thaws ? div64_ul(all->ticks, all->thaws) : 0),
+		   frozen_nanoseconds(all->ticks_most));
 	return 0;
 }
 

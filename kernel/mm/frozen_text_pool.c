@@ -5,6 +5,7 @@
  */
 #include <linux/irq_work.h>
 #include <linux/jiffies.h>
+#include <linux/mutex.h>
 #include <linux/set_memory.h>
 #include <linux/slab.h>
 #include <linux/version.h>
@@ -155,7 +156,7 @@ unsigned int frozen_refreeze(unsigned int most, unsigned int scans)
 		enough = frozen_pool_count + frozen_thawed_count > POOL_MIN;
 		if (page->state != THAWED) {
 			/* Written to, or taken away. */
-		} else if (test_and_clear_bit(_PAGE_BIT_ACCESSED, (unsigned long *)&pte->pte) && scans) {
+		} else if (test_and_clear_bit(FROZEN_ACCESSED_BIT, (unsigned long *)&pte->pte) && scans) {
 			page->idle = 0;
 		} else if (page->idle + 1 < scans) {
 			page->idle++;
@@ -253,51 +254,70 @@ void frozen_start_work(void)
 #endif
 }
 
+/* The page of code, or of constants, as it was loaded. */
+static struct page *image_page(unsigned long address)
+{
+	return phys_to_page(__pa_symbol(address));
+}
+
 /* The dictionary is code too: before some of it changes, a copy takes its place for the pages that were compressed with it. */
 static void keep_dictionary(unsigned long address)
 {
-	static unsigned long start;
+	static DEFINE_MUTEX(keeping);
 	static struct page **parts;
+	unsigned long start = (unsigned long)__frozen_text_dictionary_end - frozen_dictionary.size, flags;
 	unsigned int count, number;
-	struct page *copy;
 	void *mapped, *before = NULL;
-	unsigned long flags;
+	struct page *copy;
 
-	/* text_mutex is held: one at a time. */
-	if (!start)
-		start = (unsigned long)frozen_dictionary.start;
 	if (address < (start & PAGE_MASK) || address >= start + frozen_dictionary.size)
 		return;
 	count = PAGE_ALIGN(start + frozen_dictionary.size) / PAGE_SIZE - start / PAGE_SIZE;
 	number = address / PAGE_SIZE - start / PAGE_SIZE;
+	/* Who comes a second time may not sleep. */
+	if (READ_ONCE(parts) && READ_ONCE(parts[number]) != image_page(address))
+		return;
+	mutex_lock(&keeping);
 	if (!parts) {
+		struct page **all = kcalloc(count, sizeof(*parts), GFP_KERNEL | __GFP_NOFAIL);
 		unsigned int each;
 
-		parts = kcalloc(count, sizeof(*parts), GFP_KERNEL | __GFP_NOFAIL);
 		for (each = 0; each < count; each++)
-			parts[each] = virt_to_page((void *)((start & PAGE_MASK) + each * PAGE_SIZE));
-	} else if (parts[number] != virt_to_page((void *)address)) {
-		return;
+			all[each] = image_page((start & PAGE_MASK) + each * PAGE_SIZE);
+		smp_store_release(&parts, all);
 	}
-	copy = alloc_page(GFP_KERNEL | __GFP_NOFAIL);
-	memcpy(page_address(copy), (void *)(address & PAGE_MASK), PAGE_SIZE);
-	parts[number] = copy;
-	while (!(mapped = vmap(parts, count, VM_MAP, PAGE_KERNEL_RO)))
-		cond_resched();
-	flags = frozen_lock();
-	if ((unsigned long)frozen_dictionary.start != start)
-		before = (void *)((unsigned long)frozen_dictionary.start & PAGE_MASK);
-	frozen_dictionary.start = mapped + offset_in_page(start);
-	frozen_statistics.copied++;
-	frozen_unlock(flags);
-	vunmap(before);
+	if (parts[number] == image_page(address)) {
+		copy = alloc_page(GFP_KERNEL | __GFP_NOFAIL);
+		memcpy(page_address(copy), (void *)(address & PAGE_MASK), PAGE_SIZE);
+		parts[number] = copy;
+		while (!(mapped = vmap(parts, count, VM_MAP, PAGE_KERNEL_RO)))
+			cond_resched();
+		flags = frozen_lock();
+		if ((unsigned long)frozen_dictionary.start != start)
+			before = (void *)((unsigned long)frozen_dictionary.start & PAGE_MASK);
+		frozen_dictionary.start = mapped + offset_in_page(start);
+		frozen_statistics.copied++;
+		frozen_unlock(flags);
+		vunmap(before);
+	}
+	mutex_unlock(&keeping);
+}
+
+struct page *frozen_text_page(void *at)
+{
+	unsigned long address = (unsigned long)at;
+
+	/* Stays in this state. */
+	if (frozen_pages && is_frozen_text(address) && READ_ONCE(frozen_pages[frozen_index(address)].state) == CHANGED)
+		return frozen_frame(frozen_pte(frozen_index(address)));
+	return image_page(address);
 }
 
 struct page *frozen_text_poke(void *at)
 {
 	unsigned long address = (unsigned long)at, flags;
 	unsigned int index = frozen_index(address);
-	struct page *frame = virt_to_page(at);
+	struct page *frame = image_page(address);
 	enum thaw how;
 
 	if (!frozen_pages)

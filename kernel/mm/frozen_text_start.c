@@ -7,12 +7,12 @@
 
 #include <linux/init.h>
 #include <linux/irqflags.h>
+#include <linux/mm.h>
 #include <linux/set_memory.h>
 #include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/vmalloc.h>
 #include <linux/xxhash.h>
-#include <asm/cmdline.h>
 #include <asm/sections.h>
 #include <asm/setup.h>
 #include <asm/tlbflush.h>
@@ -21,10 +21,17 @@
 /* The option of the command line: frozen_text=off, or settings with commas between them; false for off. */
 static bool __init settings(void)
 {
+	static const char name[] __initconst = "frozen_text=";
+	const char *option = boot_command_line;
 	char text[64], *rest = text, *word;
 
-	if (cmdline_find_option(boot_command_line, "frozen_text", text, sizeof(text)) <= 0)
-		return true;
+	do {
+		option = strstr(option, name);
+		if (!option)
+			return true;
+		option += strlen(name);
+	} while (option - strlen(name) != boot_command_line && option[-1 - (long)strlen(name)] != ' ');
+	strscpy(text, option, min(sizeof(text), strcspn(option, " ") + 1));
 	while ((word = strsep(&rest, ","))) {
 		char *value = strchr(word, ':');
 		unsigned int number = 0;
@@ -116,19 +123,21 @@ static int take_pte(pte_t *pte, unsigned long address, void *found)
 static bool prepare(void)
 {
 	unsigned long start = (unsigned long)__frozen_text_start, end = (unsigned long)__frozen_text_end, address;
-	unsigned int level, count = (end >> PMD_SHIFT) - (start >> PMD_SHIFT) + 1;
+	unsigned int count = (end >> PMD_SHIFT) - (start >> PMD_SHIFT) + 1;
 	struct vm_struct *area = get_vm_area(PAGE_SIZE, VM_MAP);
 
 	frozen_tables = kcalloc(count, sizeof(*frozen_tables), GFP_KERNEL);
-	if (!area || !frozen_tables || set_memory_4k(start, frozen_page_count))
+	if (!area || !frozen_tables || !can_set_direct_map() || frozen_map_small(start, frozen_page_count))
 		return false;
 	if (apply_to_page_range(&init_mm, (unsigned long)area->addr, PAGE_SIZE, take_pte, &frozen_window_pte) || !frozen_window_pte)
 		return false;
 	frozen_window = area->addr;
+	frozen_window_bits = frozen_writable();
 	for (address = start; address < end; address = ALIGN_DOWN(address, PMD_SIZE) + PMD_SIZE) {
-		pte_t *pte = lookup_address(address, &level);
+		pte_t *pte = NULL;
 
-		if (!pte || level != PG_LEVEL_4K)
+		/* Fails where a larger page is mapped. */
+		if (apply_to_existing_page_range(&init_mm, address, PAGE_SIZE, take_pte, &pte) || !pte || !pte_present(*pte))
 			return false;
 		frozen_tables[(address >> PMD_SHIFT) - (start >> PMD_SHIFT)] = pte - ((address >> PAGE_SHIFT) & (PTRS_PER_PTE - 1));
 		frozen_protection = pte_pgprot(*pte);
@@ -150,9 +159,9 @@ unsigned int frozen_unmap(unsigned int first, unsigned int behind)
 	}
 	flush_tlb_kernel_range(frozen_address(first), frozen_address(behind));
 	for (index = first; index < behind; index++) {
-		struct page *frame = virt_to_page((void *)frozen_address(index));
+		struct page *frame = pfn_to_page(frozen_first_frame(index));
 		unsigned long flags = frozen_lock();
-		bool gone = frozen_pages[index].state == COMPRESSED && !READ_ONCE(frozen_pte(index)->pte);
+		bool gone = frozen_pages[index].state == COMPRESSED && !pte_val(READ_ONCE(*frozen_pte(index)));
 
 		if (gone)
 			frozen_pages[index].state = FROZEN;
@@ -168,6 +177,7 @@ unsigned int frozen_unmap(unsigned int first, unsigned int behind)
 			frozen_pool[frozen_pool_count++] = frame;
 			frozen_unlock(flags);
 		} else if (!set_direct_map_default_noflush(frame)) {
+			flush_tlb_kernel_range((unsigned long)page_address(frame), (unsigned long)page_address(frame) + PAGE_SIZE);
 			free_reserved_page(frame);
 		}
 	}

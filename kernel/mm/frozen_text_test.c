@@ -7,7 +7,7 @@
  *   empty         more pages than the pool has frames, with interrupts off
  *   poke          code of a frozen page is changed
  *   dictionary    code that is the dictionary is changed, and everything thawed with what it was
- *   nmi           while other processors are interrupted by NMIs, whose handler is frozen
+ *   nmi           (x86) while other processors are interrupted by NMIs, whose handler is frozen
  *   corrupt       a byte of the store is changed, and its page entered: the kernel panics
  *
  * A write fails with EIO if what was found is not what is expected.
@@ -25,45 +25,81 @@
 #include <linux/proc_fs.h>
 #include <linux/smp.h>
 #include <linux/uaccess.h>
+#ifdef CONFIG_ARM64
+#include <asm/patching.h>
+#else
 #include <asm/apic.h>
 #include <asm/nmi.h>
 #include <asm/text-patching.h>
+#endif
 #include "frozen_text.h"
 
 #define TEST_PAGES 64
 
+#ifdef CONFIG_ARM64
+#define FILLER "0"
+/* A landing for indirect branches first. */
+#define FUNCTION(number) "hint #34\n movz w0, #" number "\n ret\n"
+#else
+#define FILLER "0xcc"
+#define FUNCTION(number) "endbr64\n movl $" number ", %eax\n" ASM_RET "\n"
+#endif
+
 /* Pages of their own, each with a function that returns its number; and one that is in the dictionary. */
 asm(".pushsection .text..frozen, \"ax\"\n"
-    ".balign 4096, 0xcc\n"
+    ".balign 4096, " FILLER "\n"
     ".globl frozen_text_test_pages\n"
-    ".type frozen_text_test_pages, @function\n"
+    ".type frozen_text_test_pages, %function\n"
     "frozen_text_test_pages:\n"
     ".set number, 0\n"
     ".rept 64\n"
-    ".balign 4096, 0xcc\n"
-    "	endbr64\n"
-    "	movl $number, %eax\n"
-    "	" ASM_RET "\n"
+    ".balign 4096, " FILLER "\n"
+    FUNCTION("number")
     ".set number, number + 1\n"
     ".endr\n"
-    ".balign 4096, 0xcc\n"
+    ".balign 4096, " FILLER "\n"
     ".size frozen_text_test_pages, . - frozen_text_test_pages\n"
     ".popsection\n"
     ".pushsection .text.hot.frozen_text_test, \"ax\"\n"
     ".globl frozen_text_test_hot\n"
-    ".type frozen_text_test_hot, @function\n"
+    ".type frozen_text_test_hot, %function\n"
     "frozen_text_test_hot:\n"
-    "	endbr64\n"
-    "	movl $7, %eax\n"
-    "	" ASM_RET "\n"
+    FUNCTION("7")
     ".size frozen_text_test_hot, . - frozen_text_test_hot\n"
     ".popsection\n");
 
 extern char frozen_text_test_pages[];
 int frozen_text_test_hot(void);
 
+static atomic_t wrong;
+
+static void check(bool right, const char *what)
+{
+	if (!right) {
+		atomic_inc(&wrong);
+		pr_err("%s\n", what);
+	}
+}
+
+#ifdef CONFIG_ARM64
+/* The function becomes one that returns this number. */
+static void write_number(char *code, u32 number)
+{
+	check(!aarch64_insn_patch_text_nosync(code + 4, 0x52800000 | number << 5), "code cannot be changed");
+	kick_all_cpus_sync();
+}
+#else
 /* Of the functions above: where their number is. */
 #define NUMBER_AT 5
+
+static void write_number(char *code, u32 number)
+{
+	mutex_lock(&text_mutex);
+	text_poke(code + NUMBER_AT, &number, sizeof(number));
+	text_poke_sync();
+	mutex_unlock(&text_mutex);
+}
+#endif
 
 static int enter(unsigned int number)
 {
@@ -81,16 +117,6 @@ static unsigned int page_of(unsigned int number)
 static bool is_frozen(unsigned int number)
 {
 	return READ_ONCE(frozen_pages[page_of(number)].state) == FROZEN;
-}
-
-static atomic_t wrong;
-
-static void check(bool right, const char *what)
-{
-	if (!right) {
-		atomic_inc(&wrong);
-		pr_err("%s\n", what);
-	}
 }
 
 /* What was entered where nobody waits for an answer. */
@@ -175,14 +201,6 @@ static void try_empty(void)
 	check(frozen_statistics.evicted > before, "the pool was never empty");
 }
 
-static void write_number(char *code, u32 number)
-{
-	mutex_lock(&text_mutex);
-	text_poke(code + NUMBER_AT, &number, sizeof(number));
-	text_poke_sync();
-	mutex_unlock(&text_mutex);
-}
-
 static void try_poke(void)
 {
 	char *code = frozen_text_test_pages + 5 * PAGE_SIZE;
@@ -216,6 +234,7 @@ static void try_dictionary(void)
 	pr_info("sum %lu\n", sum);
 }
 
+#ifdef CONFIG_X86
 static int __frozen_text frozen_nmi(unsigned int reason, struct pt_regs *regs)
 {
 	int found = enter(6);
@@ -258,6 +277,7 @@ static void try_nmi(void)
 	unregister_nmi_handler(NMI_LOCAL, "frozen text test");
 	pr_info("%lu NMIs put off\n", frozen_statistics.nmis_put_off);
 }
+#endif
 
 static void try_corrupt(void)
 {
@@ -272,7 +292,10 @@ static const struct {
 	void (*try)(void);
 } tests[] = {
 	{ "irq", try_irq }, { "softirq", try_softirq }, { "together", try_together }, { "empty", try_empty }, { "poke", try_poke },
-	{ "dictionary", try_dictionary }, { "nmi", try_nmi }, { "corrupt", try_corrupt },
+	{ "dictionary", try_dictionary }, { "corrupt", try_corrupt },
+#ifdef CONFIG_X86
+	{ "nmi", try_nmi },
+#endif
 };
 
 static ssize_t test_write(struct file *file, const char __user *from, size_t size, loff_t *at)

@@ -13,7 +13,10 @@ use crate::error::io_at;
 use crate::{KernelError, Source, tool};
 
 /// New files, by their place in the source.
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 12] = [
+    ("arch/arm64/include/asm/frozen_text.h", include_str!("../../../kernel/arch/arm64/include/asm/frozen_text.h")),
+    ("arch/x86/include/asm/frozen_text.h", include_str!("../../../kernel/arch/x86/include/asm/frozen_text.h")),
+    ("arch/x86/mm/frozen_text.c", include_str!("../../../kernel/arch/x86/mm/frozen_text.c")),
     ("include/linux/frozen_text.h", include_str!("../../../kernel/include/linux/frozen_text.h")),
     ("mm/frozen_text.h", include_str!("../../../kernel/mm/frozen_text.h")),
     ("mm/frozen_text.c", include_str!("../../../kernel/mm/frozen_text.c")),

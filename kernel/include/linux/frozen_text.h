@@ -40,6 +40,9 @@ bool frozen_text_fault(struct pt_regs *regs, unsigned long error_code, unsigned 
  */
 struct page *frozen_text_poke(void *address);
 
+/* The page that is at address now, after frozen_text_poke(); does not sleep. */
+struct page *frozen_text_page(void *address);
+
 /* An NMI came: true if it is to be left alone, because this processor is thawing; it is raised again afterwards. */
 bool frozen_text_nmi(void);
 
@@ -53,6 +56,7 @@ static inline bool frozen_text_fault(struct pt_regs *regs, unsigned long error_c
 	return false;
 }
 #define frozen_text_poke(address) virt_to_page(address)
+#define frozen_text_page(address) phys_to_page(__pa_symbol(address))
 static __always_inline bool frozen_text_nmi(void) { return false; }
 
 #endif
