@@ -257,7 +257,7 @@ void frozen_start_work(void)
 /* The page of code, or of constants, as it was loaded. */
 static struct page *image_page(unsigned long address)
 {
-	return phys_to_page(__pa_symbol(address));
+	return pfn_to_page(__pa_symbol(address) >> PAGE_SHIFT);
 }
 
 /* The dictionary is code too: before some of it changes, a copy takes its place for the pages that were compressed with it. */

@@ -56,7 +56,7 @@ static inline bool frozen_text_fault(struct pt_regs *regs, unsigned long error_c
 	return false;
 }
 #define frozen_text_poke(address) virt_to_page(address)
-#define frozen_text_page(address) phys_to_page(__pa_symbol(address))
+#define frozen_text_page(address) pfn_to_page(__pa_symbol(address) >> PAGE_SHIFT)
 static __always_inline bool frozen_text_nmi(void) { return false; }
 
 #endif
