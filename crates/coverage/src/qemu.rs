@@ -1,7 +1,7 @@
 //! QEMU's log of what it translates (`-d in_asm`): a block of instructions when it runs for the first time.
 //!
 //! A line is `0xADDRESS:  48 89 e5  movq %rsp, %rbp`, bytes in groups of two digits with one space between, two spaces before the
-//! instruction; long instructions go on in a line of their own, with its address and no instruction. A QEMU without a disassembler
+//! instruction; on AArch64 `0xADDRESS:  d65f03c0  ret`, a word, little endian in memory. Long instructions go on in a line of their own, with its address and no instruction. A QEMU without a disassembler
 //! writes the address, and then lines `OBJD-T: 4889e5…`. Blocks are parted by other lines.
 
 /// Longest line that is looked at; they have about 100 bytes.
@@ -52,7 +52,12 @@ impl LogParser {
                 self.end(block);
                 self.address = address;
             }
-            let groups = rest.trim_ascii_start().chunks(3);
+            let rest = rest.trim_ascii_start();
+            if let Some(word) = word(rest) {
+                self.add(word.into_iter(), block);
+                return;
+            }
+            let groups = rest.chunks(3);
             // Two digits and a space: what follows a second space is the instruction.
             self.add(groups.map_while(|group| byte(group.strip_suffix(b" ").or(group.strip_suffix(b"\n"))?)), block);
         } else {
@@ -86,6 +91,19 @@ fn address(line: &[u8]) -> Option<(u64, &[u8])> {
     let rest = line[digits..].strip_prefix(b":")?;
     let text = std::str::from_utf8(&line[..digits]).ok()?;
     Some((u64::from_str_radix(text, 16).ok()?, rest))
+}
+
+/// Eight digits with nothing between, as bytes in memory.
+fn word(text: &[u8]) -> Option<[u8; 4]> {
+    let (digits, rest) = text.split_at_checked(8)?;
+    if !rest.first().is_none_or(u8::is_ascii_whitespace) {
+        return None;
+    }
+    let mut bytes = [0; 4];
+    for (byte, digits) in bytes.iter_mut().rev().zip(digits.chunks(2)) {
+        *byte = self::byte(digits)?;
+    }
+    Some(bytes)
 }
 
 /// Two digits.

@@ -56,12 +56,12 @@ impl Symbols {
     /// Reads the linked kernel in `bytes`.
     ///
     /// # Errors
-    /// It is no ELF file for x86-64 with symbols, or has no banner.
+    /// It is no ELF file for x86-64 or AArch64 with symbols, or has no banner.
     pub fn read(bytes: &[u8]) -> Result<Self, CoverageError> {
         let wrong = |reason| move |_: object::Error| CoverageError::Kernel { reason };
         let header = FileHeader64::<LittleEndian>::parse(bytes).map_err(wrong("no ELF file of 64 bits"))?;
         let endian = header.endian().map_err(wrong("not little endian"))?;
-        if header.e_machine(endian) != elf::EM_X86_64 {
+        if !matches!(header.e_machine(endian), elf::EM_X86_64 | elf::EM_AARCH64) {
             return Err(CoverageError::Kernel { reason: "another processor" });
         }
         let sections = header.sections(endian, bytes).map_err(wrong("damaged sections"))?;

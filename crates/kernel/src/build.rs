@@ -1,6 +1,6 @@
 //! One build of a kernel with a section for each function.
 //!
-//! x86 does not offer the option that divides functions into sections, though nothing but the final link is in its way, and
+//! x86 and AArch64 do not offer the option that divides functions into sections, though nothing but the final link is in its way, and
 //! that link is ours. So a copy of the top `Kconfig` with the option added is handed to `make`; the source stays as it is.
 //!
 //! The handler of removed system calls (`removed_call.c`) is compiled with the file that answers calls which are not there: make
@@ -17,7 +17,7 @@ use std::thread::available_parallelism;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::error::io_at;
-use crate::{Codec, KernelError, Source, config, frozen, tool};
+use crate::{Codec, KernelError, Processor, Source, config, frozen, tool};
 
 /// What is added to the top `Kconfig`.
 const KCONFIG: &str = "\nconfig HAVE_LD_DEAD_CODE_DATA_ELIMINATION\n\tdef_bool y\n";
@@ -45,6 +45,7 @@ pub struct Build {
     source: Source,
     folder: PathBuf,
     config: String,
+    processor: Processor,
     /// Keeps others out as long as it is open.
     _lock: Arc<File>,
     /// Lines of the wanted configuration that the kernel did not take.
@@ -72,10 +73,12 @@ impl Build {
             None => (String::new(), config.to_string()),
         };
         let config = config.as_str();
+        let processor = Processor::of_config(config);
+        let removed_call = processor.removed_call(REMOVED_CALL);
         let (path, release) = (source.folder().display(), source.release());
-        let stamp = format!("{path}\n{release}\n{config}\n{REMOVED_CALL}{patches}");
-        let finished =
-            ["vmlinux.o", ".vmlinux.cmd", "arch/x86/boot/bzImage"].iter().all(|name| folder.join(name).is_file());
+        let stamp = format!("{path}\n{release}\n{config}\n{removed_call}{patches}");
+        let finished = ["vmlinux.o", ".vmlinux.cmd"].iter().all(|name| folder.join(name).is_file())
+            && image(&folder, processor).is_file();
         let known = fs::read_to_string(folder.join(STAMP)).is_ok_and(|text| text == stamp);
         let source = match frozen {
             // It is linked to the source, which may have gone meanwhile.
@@ -86,6 +89,7 @@ impl Build {
             source,
             folder: folder.clone(),
             config: String::new(),
+            processor,
             _lock: lock,
             unmet: Vec::new(),
             reused: known && finished,
@@ -100,13 +104,15 @@ impl Build {
                           divides functions into sections";
             return Err(KernelError::Config { reason: reason.to_string() });
         }
-        if !build.is_set("X86_64") {
-            return Err(KernelError::Config { reason: "only kernels for x86-64 are supported".to_string() });
+        if !build.is_set(processor.option()) {
+            let reason =
+                format!("CONFIG_{} cannot be set; kernels for x86-64 and AArch64 are supported", processor.option());
+            return Err(KernelError::Config { reason });
         }
         if !build.reused {
             say("building the kernel; this takes minutes");
             let jobs = available_parallelism().map_or(1, usize::from);
-            tool::run(build.make().arg(format!("-j{jobs}")).arg("bzImage"), &folder.join(LOG))?;
+            tool::run(build.make().arg(format!("-j{jobs}")).arg(processor.image()), &folder.join(LOG))?;
             fs::write(folder.join(STAMP), stamp).map_err(io_at(folder.join(STAMP)))?;
         }
         Ok(build)
@@ -114,10 +120,12 @@ impl Build {
 
     fn configure(&self, config: &str, say: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
         tool::require(&PROGRAMS, PACKAGES)?;
+        let (programs, packages) = self.processor.tools();
+        tool::require(programs, packages)?;
         say("configuring the kernel");
         let top = read(&self.source.folder().join("Kconfig"))?;
         write(&self.folder.join(KCONFIG_FILE), &format!("{top}{KCONFIG}"))?;
-        write(&self.folder.join(REMOVED_CALL_FILE), REMOVED_CALL)?;
+        write(&self.folder.join(REMOVED_CALL_FILE), &self.processor.removed_call(REMOVED_CALL))?;
         let path = self.folder.join(".config");
         let base = if config::is_whole(config) {
             String::new()
@@ -132,6 +140,7 @@ impl Build {
     /// `make` for this build.
     fn make(&self) -> Command {
         let mut make = make(&self.source, &self.folder);
+        make.args(self.processor.make());
         // Relative to where the compiler runs, so that the folder may be moved.
         make.arg(format!("CFLAGS_sys_ni.o=-include {REMOVED_CALL_FILE}"));
         make.env("KBUILD_KCONFIG", self.folder.join(KCONFIG_FILE));
@@ -141,6 +150,11 @@ impl Build {
     /// The source.
     pub fn source(&self) -> &Source {
         &self.source
+    }
+
+    /// The processor.
+    pub fn processor(&self) -> Processor {
+        self.processor
     }
 
     /// The folder of the build.
@@ -163,7 +177,7 @@ impl Build {
     /// # Errors
     /// It cannot be read.
     pub fn script(&self) -> Result<String, KernelError> {
-        read(&self.folder.join("arch/x86/kernel/vmlinux.lds"))
+        read(&self.folder.join("arch").join(self.processor.folder()).join("kernel/vmlinux.lds"))
     }
 
     /// Options that the build gives the final link, with or without the linker's own collection of garbage.
@@ -201,6 +215,11 @@ impl Build {
         let words: Vec<&str> = version.split_whitespace().collect();
         (words.len() >= 6).then(|| words[words.len() - 6..].join(" "))
     }
+}
+
+/// The boot image in the folder of a build or a link.
+pub(crate) fn image(folder: &Path, processor: Processor) -> PathBuf {
+    folder.join("arch").join(processor.folder()).join("boot").join(processor.image())
 }
 
 /// `make` for builds of `source` in `folder`.

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use syscalls::analysis::Report;
 
-use crate::{KernelError, Source};
+use crate::{KernelError, Processor, Source};
 
 /// Functions that the report names for each call.
 const FUNCTIONS_MAX: usize = 8;
@@ -105,8 +105,12 @@ impl Calls {
     ///
     /// # Errors
     /// The kernel has no call of a name that people gave.
-    pub fn entry_points(&self, source: &Source) -> Result<BTreeMap<String, Constants>, KernelError> {
-        self.entry_points_in(&source.entry_points()?, source.release())
+    pub fn entry_points(
+        &self,
+        source: &Source,
+        processor: Processor,
+    ) -> Result<BTreeMap<String, Constants>, KernelError> {
+        self.entry_points_in(&source.entry_points(processor)?, source.release())
     }
 
     fn entry_points_in(

@@ -14,7 +14,9 @@ use crate::calls::Constants;
 use crate::error::io_at;
 use crate::policy::{Policy, read_syscalls};
 use crate::sizes::symbol_bytes;
-use crate::{Build, Calls, Codec, Frozen, KernelError, KernelSizes, Layout, Link, Output, Source, block_map};
+use crate::{
+    Build, Calls, Codec, Frozen, KernelError, KernelSizes, Layout, Link, Output, Processor, Source, block_map,
+};
 
 /// The file that says what counts.
 const COVERAGE_MAP: &str = "coverage.map";
@@ -132,13 +134,17 @@ pub struct Linked {
 }
 
 impl Linked {
-    fn in_folder(folder: &Path) -> Self {
-        Self { vmlinux: folder.join("vmlinux"), bzimage: folder.join("bzImage"), system_map: folder.join("System.map") }
+    fn in_folder(folder: &Path, processor: Processor) -> Self {
+        Self {
+            vmlinux: folder.join("vmlinux"),
+            bzimage: folder.join(processor.image()),
+            system_map: folder.join("System.map"),
+        }
     }
 
-    fn take(folder: &Path, output: &Output) -> Result<Self, KernelError> {
+    fn take(folder: &Path, processor: Processor, output: &Output) -> Result<Self, KernelError> {
         fs::create_dir_all(folder).map_err(io_at(folder))?;
-        let linked = Self::in_folder(folder);
+        let linked = Self::in_folder(folder, processor);
         let pairs = [
             (&output.vmlinux, &linked.vmlinux),
             (&output.bzimage, &linked.bzimage),
@@ -168,18 +174,23 @@ impl Job {
         let source = Source::open(&self.source)?;
         // What is wrong with the other files is better said before a build of minutes.
         specialise::check_release(source.release())?;
-        self.entry_points(&source)?;
+        let config = read(&self.config)?;
+        self.entry_points(&source, Processor::of_config(&config))?;
         self.device_list()?;
         if let Some(frozen) = &self.freeze {
             frozen.check(source.release())?;
         }
-        Build::prepare(&source, &read(&self.config)?, self.codec, &self.build, say)
+        Build::prepare(&source, &config, self.codec, &self.build, say)
     }
 
     /// Entry points of the system calls that stay, with the arguments they are given; `None` if all stay.
-    fn entry_points(&self, source: &Source) -> Result<Option<BTreeMap<String, Constants>>, KernelError> {
+    fn entry_points(
+        &self,
+        source: &Source,
+        processor: Processor,
+    ) -> Result<Option<BTreeMap<String, Constants>>, KernelError> {
         let calls = self.all_calls(&self.policy()?)?;
-        calls.map(|calls| calls.entry_points(source)).transpose()
+        calls.map(|calls| calls.entry_points(source, processor)).transpose()
     }
 
     fn device_list(&self) -> Result<Option<Vec<Device>>, KernelError> {
@@ -231,7 +242,7 @@ impl Job {
     /// One of the files cannot be read or understood.
     pub fn options(&self, build: &Build) -> Result<Options, KernelError> {
         let policy = self.policy()?;
-        let calls = self.entry_points(build.source())?;
+        let calls = self.entry_points(build.source(), build.processor())?;
         let syscalls = calls.as_ref().map(|calls| calls.keys().cloned().collect());
         let arguments = calls.filter(|_| self.arguments).unwrap_or_default();
         Ok(Options {
@@ -252,7 +263,7 @@ impl Job {
         })
     }
 
-    /// Does it all; `say` is told what begins. Results: `vmlinux`, `bzImage`, `System.map`, `report.json`, and of a kernel that
+    /// Does it all; `say` is told what begins. Results: `vmlinux`, `bzImage` (of AArch64 `Image.gz`), `System.map`, `report.json`, and of a kernel that
     /// counts `coverage.map`.
     ///
     /// # Errors
@@ -274,20 +285,20 @@ impl Job {
         say("linking");
         let mut kernels = vec![stock.row("stock")?];
         let reduced = link.run(&outcome.object, Layout::Stock)?;
-        let mut linked = Linked::take(&self.output, &reduced)?;
+        let mut linked = Linked::take(&self.output, build.processor(), &reduced)?;
         kernels.push(linked.row("reduced")?);
         let bytes = fs::read(&linked.vmlinux).map_err(io_at(&linked.vmlinux))?;
         let removed_call_bytes = symbol_bytes(&bytes, REMOVED_CALL_SYMBOLS).unwrap_or(0);
         if self.layout == Layout::Compact {
             say("linking without alignment to 2 MiB");
-            linked = Linked::take(&self.output, &link.run(&outcome.object, Layout::Compact)?)?;
+            linked = Linked::take(&self.output, build.processor(), &link.run(&outcome.object, Layout::Compact)?)?;
             kernels.push(linked.row("reduced, compact layout")?);
         }
         if self.instrument {
             block_map::write(&self.output.join(COVERAGE_MAP), build.source().release(), &outcome.counters)?;
         }
         // Of entry points the report of the pass speaks, of names people do.
-        let entries = build.source().entry_points()?.into_iter();
+        let entries = build.source().entry_points(build.processor())?.into_iter();
         let is_removed = |entry: &String| outcome.report.syscalls_removed.contains(entry);
         let calls_removed = entries.filter(|(_, entry)| is_removed(entry)).map(|(name, _)| name).collect();
         let report = JobReport {
@@ -330,14 +341,14 @@ impl Job {
         say: &mut dyn FnMut(&str),
     ) -> Result<Linked, KernelError> {
         let folder = build.folder().join("specialise.stock");
-        let linked = Linked::in_folder(&folder);
+        let linked = Linked::in_folder(&folder, build.processor());
         let time = |path: &Path| fs::metadata(path).and_then(|about| about.modified()).ok();
         let made = time(&linked.system_map);
         if made.is_some() && made > time(&build.object()) && linked.bzimage.is_file() && linked.vmlinux.is_file() {
             return Ok(linked);
         }
         say("linking the stock kernel, to compare with");
-        Linked::take(&folder, &link.run(object, Layout::Stock)?)
+        Linked::take(&folder, build.processor(), &link.run(object, Layout::Stock)?)
     }
 }
 

@@ -9,9 +9,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::build::write;
+use crate::build::{image, write};
 use crate::error::io_at;
-use crate::{Build, KernelError, tool};
+use crate::{Build, KernelError, Processor, tool};
 
 /// How sections lie in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,13 +90,17 @@ impl<'b> Link<'b> {
         };
         mirror(from, &folder, &is_ours)?;
         copy(&from.join("init"), &folder.join("init"), &|_| true)?;
-        fs::create_dir_all(folder.join("arch/x86")).map_err(io_at(&folder))?;
-        mirror(&from.join("arch"), &folder.join("arch"), &|name| name == "x86")?;
-        mirror(&from.join("arch/x86"), &folder.join("arch/x86"), &|name| name == "boot")?;
+        let own = Path::new("arch").join(build.processor().folder());
+        fs::create_dir_all(folder.join(&own)).map_err(io_at(&folder))?;
+        mirror(&from.join("arch"), &folder.join("arch"), &|name| own.ends_with(name))?;
+        mirror(&from.join(&own), &folder.join(&own), &|name| name == "boot")?;
         let is_kept = |name: &str| {
-            !name.ends_with("Image") && !name.starts_with("vmlinux.bin") && !name.starts_with("vmlinux.relocs")
+            !name.ends_with("Image")
+                && !name.ends_with("Image.gz")
+                && !name.starts_with("vmlinux.bin")
+                && !name.starts_with("vmlinux.relocs")
         };
-        copy(&from.join("arch/x86/boot"), &folder.join("arch/x86/boot"), &is_kept)?;
+        copy(&from.join(&own).join("boot"), &folder.join(&own).join("boot"), &is_kept)?;
         Ok(Self { build, folder })
     }
 
@@ -142,16 +146,22 @@ impl<'b> Link<'b> {
         link.arg(source.join("scripts/link-vmlinux.sh"));
         link.args([value("LD", "ld"), value("KBUILD_LDFLAGS", ""), self.build.link_options(collects)?]);
         tool::run(&mut link, &log)?;
-        let mut post = command("make");
-        post.args(["-s", "-rR", "-f"]).arg(source.join("arch/x86/Makefile.postlink")).arg("vmlinux");
-        tool::run(&mut post, &log)?;
+        let processor = self.build.processor();
+        let own = Path::new("arch").join(processor.folder());
+        // Not every processor has something to do there.
+        let makefile = source.join(&own).join("Makefile.postlink");
+        if makefile.exists() {
+            let mut post = command("make");
+            post.args(["-s", "-rR", "-f"]).arg(makefile).arg("vmlinux");
+            tool::run(&mut post, &log)?;
+        }
         let mut boot = command("make");
         boot.args(["-s", "-rR", "-f"]).arg(source.join("scripts/Makefile.build"));
-        boot.args(["obj=arch/x86/boot", "arch/x86/boot/bzImage"]);
+        boot.arg(format!("obj={}/boot", own.display())).arg(image(Path::new(""), processor));
         tool::run(&mut boot, &log)?;
         Ok(Output {
             vmlinux: self.folder.join("vmlinux"),
-            bzimage: self.folder.join("arch/x86/boot/bzImage"),
+            bzimage: image(&self.folder, processor),
             system_map: self.folder.join("System.map"),
         })
     }
@@ -159,6 +169,11 @@ impl<'b> Link<'b> {
 
 /// The script without the alignment to 2 MiB.
 fn compact(build: &Build, script: &str) -> Result<String, KernelError> {
+    if build.processor() != Processor::X86_64 {
+        let reason = "the compact layout is for x86-64: AArch64 aligns what it maps differently to 64 KiB, and no more"
+            .to_string();
+        return Err(KernelError::Config { reason });
+    }
     for option in ["MITIGATION_PAGE_TABLE_ISOLATION", "AMD_MEM_ENCRYPT"] {
         if build.is_set(option) {
             let reason = format!("the compact layout is not for CONFIG_{option}, which maps the kernel by 2 MiB");

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use crate::KernelError;
+use crate::{KernelError, Processor};
 
 /// Longest line of a console that is kept.
 pub(crate) const LINE_BYTES_MAX: u64 = 1 << 16;
@@ -14,13 +14,10 @@ pub(crate) const LINE_BYTES_MAX: u64 = 1 << 16;
 /// Lines that may wait.
 const LINES_WAITING_MAX: usize = 1024;
 
-/// The emulator.
-pub(crate) const QEMU: &str = "qemu-system-x86_64";
-
 /// What is started.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// The kernel (bzImage).
+    /// The kernel: a bzImage, or an Image or Image.gz of AArch64, which says what kind of machine is started.
     pub kernel: PathBuf,
     /// Its initial file system; an empty path for none.
     pub initramfs: PathBuf,
@@ -77,12 +74,13 @@ impl Machine {
     }
 
     fn run_with(&self, more: &[&str]) -> Result<Boot, KernelError> {
+        let (program, package) = self.processor()?.qemu();
         let failed = |error: std::io::Error| KernelError::Tool {
-            program: QEMU.to_string(),
+            program: program.to_string(),
             status: error.to_string(),
-            tail: "hint: apt-get install qemu-system-x86".to_string(),
+            tail: format!("hint: apt-get install {package}"),
         };
-        let mut command = self.command(QEMU);
+        let mut command = self.command()?;
         command.args(more).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut running = Running(command.spawn().map_err(failed)?);
         let console = running.0.stdout.take().ok_or_else(|| failed(std::io::Error::other("it has no console")))?;
@@ -101,16 +99,27 @@ impl Machine {
         }
     }
 
+    /// The processor of its kernel.
+    ///
+    /// # Errors
+    /// As [`Processor::of_image`].
+    pub(crate) fn processor(&self) -> Result<Processor, KernelError> {
+        Processor::of_image(&self.kernel)
+    }
+
     /// What starts it, with the console on standard output.
-    pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.args(["-M", "q35", "-m", &self.memory_mib.to_string(), "-smp", &self.processors.to_string()]);
+    ///
+    /// # Errors
+    /// The kernel is no boot image.
+    pub(crate) fn command(&self) -> Result<Command, KernelError> {
+        let processor = self.processor()?;
+        let mut command = Command::new(processor.qemu().0);
+        command.args(processor.machine(self.counted));
+        command.args(["-m", &self.memory_mib.to_string(), "-smp", &self.processors.to_string()]);
+        // One thread: with several the emulator may run a trap that the kernel has already taken out of its code again.
+        command.args(["-accel", "tcg,thread=single"]);
         if self.counted {
-            // Without the string instructions that count as one however long they are.
-            command.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", "max,-erms,-fsrm"]);
-        } else {
-            // One thread: with several the emulator may run a trap that the kernel has already taken out of its code again.
-            command.args(["-accel", "tcg,thread=single", "-cpu", "max"]);
+            command.args(["-icount", "shift=0,sleep=off"]);
         }
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"]);
         command.arg("-kernel").arg(&self.kernel);
@@ -122,7 +131,7 @@ impl Machine {
         for disk in &self.disks {
             command.arg("-drive").arg(drive(disk));
         }
-        command
+        Ok(command)
     }
 }
 

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use coverage::{Collector, Coverage, How, LogParser, Phase, Seen, Symbols};
 
 use crate::error::io_at;
-use crate::machine::{LINE_BYTES_MAX, Machine, QEMU, Running, console_lines};
-use crate::{KernelError, tool};
+use crate::machine::{LINE_BYTES_MAX, Machine, Running, console_lines};
+use crate::{KernelError, Processor, tool};
 
 /// Logs that are taken: a small kernel that does much writes 25 MiB.
 const LOG_BYTES_MAX: u64 = 4 << 30;
@@ -108,12 +108,17 @@ impl Recorder {
         let ranges = symbols.ranges().map(|range| format!("{:#x}+{:#x}", range.start, range.end - range.start));
         let (monitor, errors) = (folder.0.join("monitor"), folder.0.join("errors"));
         let listener = UnixListener::bind(&monitor).map_err(io_at(&monitor))?;
-        let mut command = machine.command(QEMU);
+        let (program, package) = machine.processor()?.qemu();
+        let mut command = machine.command()?;
         command.args(["-d", "in_asm", "-dfilter", &ranges.join(","), "-D"]).arg(folder.log(Phase::Boot));
         command.arg("-qmp").arg(format!("unix:{}", monitor.display()));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(File::create(&errors).map_err(io_at(&errors))?);
-        let failed = |error: std::io::Error| failed(error.to_string(), "hint: apt-get install qemu-system-x86");
+        let failed = |error: std::io::Error| KernelError::Tool {
+            program: program.to_string(),
+            status: error.to_string(),
+            tail: format!("hint: apt-get install {package}"),
+        };
         let mut running = Running(command.spawn().map_err(failed)?);
         let console = running.0.stdout.take().ok_or_else(|| failed(std::io::Error::other("it has no console")))?;
         let lines = console_lines(console, LINE_BYTES_MAX).map_err(failed)?;
@@ -152,11 +157,14 @@ impl Recorder {
 }
 
 fn failed(status: String, tail: &str) -> KernelError {
-    KernelError::Tool { program: QEMU.to_string(), status, tail: tail.to_string() }
+    KernelError::Tool { program: "QEMU".to_string(), status, tail: tail.to_string() }
 }
 
 /// Whether a boot image may be loaded anywhere.
 fn is_relocatable(kernel: &Path) -> Result<bool, KernelError> {
+    if Processor::of_image(kernel)? != Processor::X86_64 {
+        return Ok(true);
+    }
     let mut header = Vec::new();
     let file = File::open(kernel).map_err(io_at(kernel))?;
     file.take(RELOCATABLE_OFFSET as u64 + 1).read_to_end(&mut header).map_err(io_at(kernel))?;

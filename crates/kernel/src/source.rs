@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::KernelError;
 use crate::error::io_at;
+use crate::{KernelError, Processor};
 
 /// A tree of the kernel's source.
 #[derive(Clone, Debug)]
@@ -51,12 +51,13 @@ impl Source {
         &self.release
     }
 
-    /// System calls of x86-64 by name, with their entry points (`sys_…`).
+    /// System calls of a processor by name, with their entry points (`sys_…`).
     ///
     /// # Errors
     /// The source has no such table.
-    pub fn entry_points(&self) -> Result<BTreeMap<String, String>, KernelError> {
-        let path = self.folder.join("arch/x86/entry/syscalls/syscall_64.tbl");
-        Ok(specialise::entry_points(&fs::read_to_string(&path).map_err(io_at(&path))?))
+    pub fn entry_points(&self, processor: Processor) -> Result<BTreeMap<String, String>, KernelError> {
+        let (table, kinds) = processor.calls();
+        let path = self.folder.join(table);
+        Ok(specialise::entry_points(&fs::read_to_string(&path).map_err(io_at(&path))?, kinds))
     }
 }

@@ -107,9 +107,12 @@ struct Input<'a> {
 
 impl<'a> Input<'a> {
     fn read(bytes: &'a [u8], options: &Options) -> Result<Self, SpecialiseError> {
-        let schema = Schema::of_release(&options.release)?;
         let object = Object::read(bytes)?;
         let arch = arch::of_machine(object.machine)?;
+        let schema = Schema::of(&options.release, object.machine)?;
+        if options.instrument && !arch.follows_control() {
+            return Err(SpecialiseError::Uncounted);
+        }
         check_function_sections(&object)?;
         let padding = if options.drops_padding() { Padding::Apart } else { Padding::OfFunction };
         let mut atoms = atom::divide(&object, schema, arch, &options.script, padding)?;
@@ -271,7 +274,8 @@ impl Analysis {
             let bytes =
                 |id: AtomId| input.atoms.atoms[id as usize].end - input.atoms.atoms[id as usize].start - cut(id);
             let is_written = |id: AtomId| this.is_left(id) || options.trap;
-            let (placement, report) = freeze::place(graph, freeze, &this.folded, &is_written, &this.moved, &bytes);
+            let (placement, report) =
+                freeze::place(graph, input.schema, freeze, &this.folded, &is_written, &this.moved, &bytes);
             this.folded.extend(&placement.equal);
             this.placement = placement;
             this.frozen = Some(report);

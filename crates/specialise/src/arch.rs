@@ -1,5 +1,6 @@
 //! What differs between processors: relocations, and what instructions say about the references in them.
 
+mod aarch64;
 mod x86_64;
 
 use std::ops::Range;
@@ -8,6 +9,9 @@ use crate::SpecialiseError;
 use crate::object::Section;
 use crate::value::{State, Value};
 
+pub(crate) use aarch64::MACHINE as AARCH64;
+pub(crate) use x86_64::MACHINE as X86_64;
+
 /// The field that a relocation writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Field {
@@ -15,6 +19,8 @@ pub(crate) struct Field {
     pub bytes: u8,
     /// Whether the value counts from the field's own place.
     pub relative: bool,
+    /// Bits of the field that stay as they are: the rest of the instruction.
+    pub kept: u32,
 }
 
 /// How an instruction, or data, uses a reference.
@@ -154,6 +160,10 @@ pub(crate) trait Architecture: Sync {
     /// Kind of a relocation that a [`LocalReference`] of four bytes becomes when both ends move.
     fn relative_kind(&self) -> u32;
 
+    /// Whether instructions are followed one by one ([`Architecture::steps`] and what works on steps): for the passes that decide branches,
+    /// cut blocks, and count.
+    fn follows_control(&self) -> bool;
+
     /// Decodes `ranges` of `section`, which do not overlap and ascend.
     fn decode(&self, section: &Section<'_>, ranges: &[Range<u64>]) -> Code;
 
@@ -218,7 +228,8 @@ pub(crate) trait Architecture: Sync {
 /// None of ours.
 pub(crate) fn of_machine(machine: u16) -> Result<&'static dyn Architecture, SpecialiseError> {
     match machine {
-        x86_64::MACHINE => Ok(&x86_64::X86_64),
+        X86_64 => Ok(&x86_64::X86_64),
+        AARCH64 => Ok(&aarch64::Aarch64),
         found => Err(SpecialiseError::Machine { found }),
     }
 }

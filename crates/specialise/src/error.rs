@@ -12,7 +12,7 @@ pub enum SpecialiseError {
         found: String,
     },
     /// The object is for a processor that no module of `arch` speaks of.
-    #[error("machine {found} is not supported: only x86-64 (62) is")]
+    #[error("machine {found} is not supported: only x86-64 (62) and AArch64 (183) are")]
     Machine {
         /// The machine number of the header.
         found: u16,
@@ -37,6 +37,9 @@ pub enum SpecialiseError {
         /// What we accept.
         limit: u64,
     },
+    /// Blocks are to be counted on a processor whose instructions are not followed.
+    #[error("--instrument is for x86-64 only: record on AArch64 with QEMU (runnel record --kernel)")]
+    Uncounted,
     /// The object has no symbol table.
     #[error("the object has no symbols: it was stripped")]
     Stripped,

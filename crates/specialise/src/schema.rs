@@ -5,6 +5,9 @@
 //! knowledge: how long an entry is, where in it the code is named, which other table goes with it. It is checked on every
 //! object, and a table that does not look as described stays whole, with a warning.
 
+mod aarch64;
+mod x86_64;
+
 use crate::SpecialiseError;
 
 /// When an entry of a side table lives.
@@ -74,6 +77,8 @@ impl Role {
 pub(crate) struct Schema {
     /// Releases as `MAJOR.MINOR`.
     pub releases: &'static [&'static str],
+    /// `EM_…` of the processor.
+    pub machine: u16,
     tables: &'static [Table],
     parts: &'static [&'static str],
     pieces: &'static [(&'static str, Option<&'static str>)],
@@ -88,6 +93,12 @@ pub(crate) struct Schema {
     pub call_tables: &'static [&'static str],
     /// Beginnings of the names of handlers, and the handlers that stand for all unused ones: the first that is there.
     pub handlers: &'static [(&'static str, &'static [&'static str])],
+    /// Functions on the way of a fault to the handler that thaws, of interrupts that cannot be put off, and where the processor has no
+    /// table of interrupts yet or no more. They are never frozen, and what they call directly neither.
+    pub on_the_way: &'static [&'static str],
+    /// Parts of the names of functions that send interrupts to processors that must forget a page at once: they are called through a table
+    /// of the interrupt controller. Empty where the hardware tells processors.
+    pub sending: &'static [&'static str],
 }
 
 const fn keyed(name: &'static str, entry_sizes: &'static [u64], at: u64) -> Table {
@@ -105,147 +116,60 @@ pub(crate) const PARAM: &str = "__param";
 /// `.pci_fixup_*`: vendor, device, class, class shift, function.
 pub(crate) const QUIRKS: &str = ".pci_fixup*";
 
-/// Linux 6.12 on x86-64, from include/asm-generic/vmlinux.lds.h, arch/x86/kernel/vmlinux.lds.S and the structures of each
-/// table.
-static LINUX_6_12: Schema = Schema {
-    releases: &["6.12"],
-    tables: &[
-        keyed("__ex_table", &[12], 0),
-        keyed(".altinstructions", &[14], 0),
-        // With and without the source line of the bug.
-        keyed("__bug_table", &[12, 8], 0),
-        keyed("__jump_table", &[16], 0),
-        keyed(".static_call_sites", &[8], 0),
-        keyed(".static_call_tramp_key", &[8], 0),
-        keyed(".smp_locks", &[4], 0),
-        keyed(".retpoline_sites", &[4], 0),
-        keyed(".return_sites", &[4], 0),
-        keyed(".call_sites", &[4], 0),
-        keyed(".ibt_endbr_seal", &[4], 0),
-        keyed(".orc_unwind_ip", &[4], 0),
-        Table { name: ".orc_unwind", entry_sizes: &[6], rule: Rule::Paired(".orc_unwind_ip") },
-        keyed("__mcount_loc", &[8], 0),
-        keyed("runtime_ptr_*", &[4], 0),
-        keyed("runtime_shift_*", &[4], 0),
-        keyed("_kprobe_blacklist", &[8], 0),
-        keyed("_error_injection_whitelist", &[16], 0),
-        keyed("__tracepoints_ptrs", &[4], 0),
-        keyed("__bpf_raw_tp_map", &[32], 0),
-        entries(QUIRKS, &[16]),
-        entries(SETUP, &[24]),
-        entries(PARAM, &[40]),
-        entries(".initcall*", &[4]),
-        entries(".con_initcall.init", &[4]),
-        entries("_ftrace_events", &[8]),
-    ],
-    parts: &[
-        ".text",
-        ".text..frozen",
-        ".text..frozen_data",
-        ".init.text",
-        ".exit.text",
-        ".ref.text",
-        ".sched.text",
-        ".spinlock.text",
-        ".cpuidle.text",
-        ".kprobes.text",
-        ".noinstr.text",
-        ".irqentry.text",
-        ".softirqentry.text",
-        ".static_call.text",
-        ".rodata",
-        ".init.rodata",
-        ".ref.rodata",
-        ".ref.data",
-        ".data",
-        ".init.data",
-        ".exit.data",
-        ".bss",
-        "__tracepoints",
-        "__tracepoints_strings",
-    ],
-    // A replacement has no end of its own, only the length that its entry names: nothing else may cut it.
-    pieces: &[(".altinstr_replacement", Some(".altinstructions")), (".altinstr_aux", None)],
-    whole: &[
-        ".head.text",
-        ".entry.text",
-        ".bss..brk",
-        ".text..__x86.*",
-        ".init.ramfs*",
-        ".note*",
-        "__stop_sched_class",
-        "__dl_sched_class",
-        "__rt_sched_class",
-        "__fair_sched_class",
-        "__ext_sched_class",
-        "__idle_sched_class",
-        ".vvar_*",
-        ".x86_cpu_dev.init",
-        ".apicdrivers",
-        ".orc_header",
-        ".data..nosave",
-        ".init.scratch",
-        ".data..init_task",
-        "__earlycon_table",
-        "__syscalls_metadata",
-        "_ftrace_eval_map",
-        "__lsm_info*",
-        ".lsm_info.init",
-        ".early_lsm_info.init",
-        ".builtin_fw",
-        "___ksymtab*",
-        "__ksymtab_strings",
-        "__start_cpuidle*",
-        "__modver",
-        "__governor_thermal_table",
-        ".data..percpu..first",
-        "___kentry*",
-        "__tracepoint_str",
-    ],
-    discarded: &[
-        ".discard*",
-        ".modinfo",
-        ".export_symbol",
-        ".exitcall.exit",
-        "__patchable_function_entries",
-        ".eh_frame",
-        ".note.GNU-stack",
-        ".note.gnu.property",
-    ],
-    dispatchers: &["x64_sys_call", "sys_call_table", "ia32_sys_call", "ia32_sys_call_table", "x32_sys_call"],
-    readers: &[
-        "_printk",
-        "panic",
-        "early_printk",
-        "_dev_printk",
-        "_dev_emerg",
-        "_dev_alert",
-        "_dev_crit",
-        "_dev_err",
-        "_dev_warn",
-        "_dev_notice",
-        "_dev_info",
-        "__warn_printk",
-        "snprintf",
-        "scnprintf",
-        "sprintf",
-        "strcmp",
-        "strncmp",
-        "strcasecmp",
-        "strlen",
-        "memcmp",
-        "memcpy",
-    ],
-    // Of the Zstandard encoder, which compresses frozen code.
-    call_tables: &["blockCompressor", "rowBasedBlockCompressors", "getAllMatchesFns"],
-    // The first is ours, compiled with the kernel (crates/kernel): it logs the call.
-    handlers: &[
-        ("__x64_sys_", &["__x64_sys_specialise_removed", "__x64_sys_ni_syscall"]),
-        ("__ia32_sys_", &["__ia32_sys_ni_syscall"]),
-    ],
-};
+/// Sections of ordinary code and data, with all whose names go on with a dot.
+const PARTS: &[&str] = &[
+    ".text",
+    ".text..frozen",
+    ".text..frozen_data",
+    ".init.text",
+    ".exit.text",
+    ".ref.text",
+    ".sched.text",
+    ".spinlock.text",
+    ".cpuidle.text",
+    ".kprobes.text",
+    ".noinstr.text",
+    ".irqentry.text",
+    ".softirqentry.text",
+    ".static_call.text",
+    ".rodata",
+    ".init.rodata",
+    ".ref.rodata",
+    ".ref.data",
+    ".data",
+    ".init.data",
+    ".exit.data",
+    ".bss",
+    "__tracepoints",
+    "__tracepoints_strings",
+];
 
-static SCHEMAS: &[&Schema] = &[&LINUX_6_12];
+/// Functions that read the strings they are given and keep none.
+const READERS: &[&str] = &[
+    "_printk",
+    "panic",
+    "early_printk",
+    "_dev_printk",
+    "_dev_emerg",
+    "_dev_alert",
+    "_dev_crit",
+    "_dev_err",
+    "_dev_warn",
+    "_dev_notice",
+    "_dev_info",
+    "__warn_printk",
+    "snprintf",
+    "scnprintf",
+    "sprintf",
+    "strcmp",
+    "strncmp",
+    "strcasecmp",
+    "strlen",
+    "memcmp",
+    "memcpy",
+];
+
+static SCHEMAS: &[&Schema] = &[&x86_64::LINUX_6_12, &aarch64::LINUX_6_12];
 
 /// Whether `pattern` describes `name`: equal, or a beginning if the pattern ends with `*`.
 fn is_described(pattern: &str, name: &[u8]) -> bool {
@@ -260,20 +184,28 @@ fn is_described(pattern: &str, name: &[u8]) -> bool {
 /// # Errors
 /// They are not.
 pub fn check_release(release: &str) -> Result<(), SpecialiseError> {
-    Schema::of_release(release).map(drop)
+    let known = SCHEMAS.iter().any(|schema| schema.is_of(release));
+    if known { Ok(()) } else { Err(unknown(release)) }
+}
+
+fn unknown(release: &str) -> SpecialiseError {
+    SpecialiseError::Release { release: release.to_string(), known: "6.12" }
 }
 
 impl Schema {
-    /// The schema of a release as the kernel names it, such as `6.12.48`.
+    /// The schema of a release as the kernel names it, such as `6.12.48`, for the processor with this machine number.
     ///
     /// # Errors
     /// None is known.
-    pub fn of_release(release: &str) -> Result<&'static Self, SpecialiseError> {
+    pub fn of(release: &str, machine: u16) -> Result<&'static Self, SpecialiseError> {
+        let found = SCHEMAS.iter().find(|schema| schema.machine == machine && schema.is_of(release));
+        found.copied().ok_or_else(|| unknown(release))
+    }
+
+    fn is_of(&self, release: &str) -> bool {
         let mut numbers = release.split(['.', '-', '+']);
         let version = format!("{}.{}", numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
-        let found = SCHEMAS.iter().find(|schema| schema.releases.contains(&version.as_str()));
-        let error = || SpecialiseError::Release { release: release.to_string(), known: "6.12" };
-        found.copied().ok_or_else(error)
+        self.releases.contains(&version.as_str())
     }
 
     /// What the section `name` is.
@@ -307,20 +239,22 @@ impl Schema {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::{AARCH64, X86_64};
 
     #[test]
     fn a_release_is_known_by_its_first_two_numbers() {
-        assert!(Schema::of_release("6.12.48+deb12-amd64").is_ok());
-        assert!(Schema::of_release("6.12").is_ok());
+        assert!(Schema::of("6.12.48+deb12-amd64", X86_64).is_ok() && check_release("6.12.48").is_ok());
+        assert!(Schema::of("6.12", X86_64).is_ok() && Schema::of("6.12", AARCH64).is_ok());
         for unknown in ["6.1.90", "6.13.0", "5.10", ""] {
-            let error = Schema::of_release(unknown).unwrap_err();
+            assert!(check_release(unknown).is_err());
+            let error = Schema::of(unknown, X86_64).unwrap_err();
             assert!(matches!(error, SpecialiseError::Release { .. }), "{unknown}");
         }
     }
 
     #[test]
     fn sections_have_roles() -> Result<(), SpecialiseError> {
-        let schema = Schema::of_release("6.12.1")?;
+        let schema = Schema::of("6.12.1", X86_64)?;
         let role = |name: &str| format!("{:?}", schema.role(name.as_bytes()));
         for (name, expected) in [
             (".text.foo", "Parts"),

@@ -106,7 +106,7 @@ struct Shape {
 impl Shape {
     fn of(bytes: &[u8]) -> Self {
         let object = Object::read(bytes).unwrap();
-        let schema = schema::Schema::of_release("6.12").unwrap();
+        let schema = schema::Schema::of("6.12", object.machine).unwrap();
         let arch = arch::of_machine(object.machine).unwrap();
         let atoms = atom::divide(&object, schema, arch, SCRIPT, atom::Padding::OfFunction).unwrap();
         let names = Graph::new(&object, &atoms, SCRIPT).names();

@@ -16,7 +16,7 @@ use crate::value::State;
 mod evaluate;
 
 /// `EM_X86_64`.
-pub(super) const MACHINE: u16 = 62;
+pub(crate) const MACHINE: u16 = 62;
 
 const R_PC32: u32 = 2;
 
@@ -51,11 +51,15 @@ impl Architecture for X86_64 {
             24 => (8, true),          // PC64
             _ => return None,
         };
-        Some(Field { bytes, relative })
+        Some(Field { bytes, relative, kept: 0 })
     }
 
     fn relative_kind(&self) -> u32 {
         R_PC32
+    }
+
+    fn follows_control(&self) -> bool {
+        true
     }
 
     fn decode(&self, section: &Section<'_>, ranges: &[Range<u64>]) -> Code {

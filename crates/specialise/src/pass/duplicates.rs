@@ -153,13 +153,15 @@ fn key(
     let mut key = crate::writer::class(section);
     for reference in graph.atoms.references_of(id) {
         let at = (reference.offset - atom.start) as usize;
-        let field = arch.field(reference.kind).map_or(0, |field| usize::from(field.bytes));
+        let (field, kept) = arch.field(reference.kind).map_or((0, 0), |field| (usize::from(field.bytes), field.kept));
         // A branch that has no relocation counts from itself already, as long as it stays inside.
         if reference.implied && reference.atom == Some(id) {
             continue;
         }
         if let Some(field) = bytes.get_mut(at..at + field) {
-            field.fill(0);
+            for (byte, kept) in field.iter_mut().zip(u64::from(kept).to_le_bytes()) {
+                *byte &= kept;
+            }
         }
         let target = graph.target(atom.section, reference, changes);
         let inside = match (target, reference.target) {

@@ -12,7 +12,7 @@ use crate::abi;
 use crate::atom::AtomId;
 use crate::graph::Graph;
 use crate::object::Place;
-use crate::schema::Role;
+use crate::schema::{Role, Schema};
 use crate::writer;
 
 /// What ran on the device, and what is wanted of it.
@@ -74,12 +74,7 @@ const THAWING: [&str; 4] = ["frozen_lock", "frozen_unlock", "frozen_thaw", "froz
 /// Takes the lock under which pages come and go.
 const LOCK: &str = "frozen_lock";
 
-/// On processors that must forget a page at once an interrupt is sent: the functions that do so are called through a table of the
-/// interrupt controller, so they are known by parts of their names. What they call stays for so many steps: behind that is what
-/// reports faults of hypervisors.
-const SENDING: [&str; 7] =
-    ["send_IPI", "send_ipi", "native_apic_", "x2apic_", "apic_mem_wait", "default_send_IPI", "apic_default_"];
-
+/// How far what functions call that send interrupts stays: behind that is what reports faults of hypervisors.
 const SENDING_STEPS: usize = 3;
 
 /// What is called in these is not followed: it ends the kernel, or follows a thaw.
@@ -94,39 +89,6 @@ const NOT_FOLLOWED: [&str; 8] = [
     "__warn",
 ];
 
-/// Functions on the way of a fault to its handler, of interrupts that cannot be put off, and where the processor has no
-/// table of interrupts yet or no more. They stay, and what they call directly.
-const ON_THE_WAY: [&str; 28] = [
-    "exc_page_fault",
-    "handle_page_fault",
-    "do_kern_addr_fault",
-    "frozen_text_fault",
-    "frozen_text_nmi",
-    "frozen_wake",
-    "irq_work_queue",
-    "exc_nmi",
-    "default_do_nmi",
-    "nmi_handle",
-    "nmi_enter",
-    "exc_machine_check",
-    "do_machine_check",
-    "exc_double_fault",
-    "start_secondary",
-    "early_setup_idt",
-    "cr4_init",
-    "cpu_init_exception_handling",
-    "load_current_idt",
-    "load_ucode_ap",
-    "x86_64_start_kernel",
-    "machine_kexec",
-    "load_segments",
-    "relocate_kernel",
-    "machine_real_restart",
-    "restore_processor_state",
-    "__restore_processor_state",
-    "fix_processor_context",
-];
-
 /// Classes whose functions may be frozen: not those that have a section because of where they run.
 const CLASSES: [&[u8]; 5] = [b".text", b".text.unlikely", b".text.hot", b".text.unknown", FROZEN];
 
@@ -134,6 +96,7 @@ const CLASSES: [&[u8]; 5] = [b".text", b".text.unlikely", b".text.hot", b".text.
 /// stands. `bytes` says how long an atom is when it is written.
 pub(crate) fn place(
     graph: &Graph<'_, '_>,
+    schema: &Schema,
     freeze: &Freeze,
     folded: &HashMap<AtomId, AtomId>,
     is_left: &dyn Fn(AtomId) -> bool,
@@ -141,7 +104,7 @@ pub(crate) fn place(
     bytes: &dyn Fn(AtomId) -> u64,
 ) -> (Placement, FreezeReport) {
     let mut names = Names::of(graph);
-    let pinned = pinned(graph, &names, folded);
+    let pinned = pinned(graph, schema, &names, folded);
     // What ran by the name of the one runs as the other now.
     for (id, equal) in folded {
         let more: Vec<String> = names.of_atom(*id).cloned().collect();
@@ -267,11 +230,13 @@ fn strings(
 struct Names {
     by_name: HashMap<Vec<u8>, Vec<AtomId>>,
     by_atom: HashMap<AtomId, Vec<String>>,
+    /// How many functions with a size each atom has.
+    functions: HashMap<AtomId, usize>,
 }
 
 impl Names {
     fn of(graph: &Graph<'_, '_>) -> Self {
-        let mut names = Self { by_name: HashMap::new(), by_atom: HashMap::new() };
+        let mut names = Self { by_name: HashMap::new(), by_atom: HashMap::new(), functions: HashMap::new() };
         for (index, symbol) in graph.object.symbols.iter().enumerate() {
             let Place::Section(section) = symbol.place else { continue };
             let is_function = matches!(symbol.kind, abi::STT_FUNC | abi::STT_NOTYPE);
@@ -279,6 +244,9 @@ impl Names {
                 continue;
             }
             let Some(id) = graph.atom_of_symbol(index as u32) else { continue };
+            if symbol.kind == abi::STT_FUNC && symbol.size > 0 {
+                *names.functions.entry(id).or_default() += 1;
+            }
             names.by_name.entry(symbol.name.to_vec()).or_default().push(id);
             names.by_atom.entry(id).or_default().push(String::from_utf8_lossy(symbol.name).into_owned());
         }
@@ -289,15 +257,23 @@ impl Names {
         self.by_atom.get(&id).into_iter().flatten()
     }
 
+    /// Assembler that cannot be divided refers to more than the function of it that is called. Those that are called while a page is
+    /// thawed copy, compare and clean caches, and call nothing.
+    fn is_joined(&self, graph: &Graph<'_, '_>, id: AtomId) -> bool {
+        let section = &graph.object.sections[graph.atoms.atoms[id as usize].section as usize];
+        section.name == b".text" && self.functions.get(&id).is_some_and(|functions| *functions > 1)
+    }
+
     fn all(&self, name: &str) -> impl Iterator<Item = AtomId> {
         self.by_name.get(name.as_bytes()).into_iter().flatten().copied()
     }
 }
 
 /// Functions that must be there before a fault can be handled.
-fn pinned(graph: &Graph<'_, '_>, names: &Names, folded: &HashMap<AtomId, AtomId>) -> HashSet<AtomId> {
+fn pinned(graph: &Graph<'_, '_>, schema: &Schema, names: &Names, folded: &HashMap<AtomId, AtomId>) -> HashSet<AtomId> {
     let stops: HashSet<AtomId> = NOT_FOLLOWED.iter().flat_map(|name| names.all(name)).collect();
-    let sends = |name: &[u8]| SENDING.iter().any(|part| name.windows(part.len()).any(|found| found == part.as_bytes()));
+    let sends =
+        |name: &[u8]| schema.sending.iter().any(|part| name.windows(part.len()).any(|found| found == part.as_bytes()));
     let sending = names.by_name.iter().filter(|(name, _)| sends(name)).flat_map(|(_, ids)| ids.iter().copied());
     let mut pinned: HashSet<AtomId> = HashSet::new();
     let mut left: VecDeque<(AtomId, usize)> = sending.map(|id| (id, SENDING_STEPS)).collect();
@@ -310,12 +286,12 @@ fn pinned(graph: &Graph<'_, '_>, names: &Names, folded: &HashMap<AtomId, AtomId>
         }
         steps_of.insert(id, steps);
         pinned.insert(id);
-        if steps > 0 {
+        if steps > 0 && !names.is_joined(graph, id) {
             let called = callees(graph, id).into_iter().filter(|id| !stops.contains(id));
             left.extend(called.map(|id| (id, if steps == usize::MAX { steps } else { steps - 1 })));
         }
     }
-    for id in ON_THE_WAY.iter().flat_map(|name| names.all(name)) {
+    for id in schema.on_the_way.iter().flat_map(|name| names.all(name)) {
         pinned.insert(id);
         pinned.extend(callees(graph, id).into_iter().filter(|id| !stops.contains(id)));
     }

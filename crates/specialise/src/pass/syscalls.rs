@@ -12,15 +12,15 @@ use crate::schema::Schema;
 
 /// The kernel's table of system calls: name to the entry point without prefix.
 ///
-/// `text` is `arch/x86/entry/syscalls/syscall_64.tbl`: number, ABI, name, entry point.
-pub fn entry_points(text: &str) -> BTreeMap<String, String> {
+/// `text` has lines such as those of `arch/x86/entry/syscalls/syscall_64.tbl`: number, ABI, name, entry point. `kinds`: the ABIs that count.
+pub fn entry_points(text: &str, kinds: &[&str]) -> BTreeMap<String, String> {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
     let entries = lines.filter_map(|line| {
         let mut words = line.split_whitespace();
         let _number: u32 = words.next()?.parse().ok()?;
         let abi = words.next()?;
         let (name, entry) = (words.next()?, words.next()?);
-        matches!(abi, "common" | "64").then(|| (name.to_string(), entry.to_string()))
+        kinds.contains(&abi).then(|| (name.to_string(), entry.to_string()))
     });
     entries.collect()
 }
@@ -91,7 +91,7 @@ mod tests {
     fn the_kernel_s_table_names_entry_points() {
         let text = "# comment\n0\tcommon\tread\t\t\tsys_read\n63 common uname sys_newuname\n\
                     512 x32 rt_sigaction compat_sys_rt_sigaction\n177 64 get_kernel_syms\n";
-        let entries = entry_points(text);
+        let entries = entry_points(text, &["common", "64"]);
         assert_eq!(entries.len(), 2);
         assert_eq!(entries["uname"], "sys_newuname");
     }

@@ -48,8 +48,12 @@ fn unknown_releases_and_machines_are_refused() {
     let error = refusal(&small(), &Options { release: "5.10.3".to_string(), ..options(reach()) });
     assert!(error.to_string().contains("5.10.3") && error.to_string().contains("6.12"), "{error}");
     let mut other = small();
+    other[18] = 40;
+    assert_eq!(refusal(&other, &options(reach())), SpecialiseError::Machine { found: 40 });
+    // What another processor means is not what this one does.
     other[18] = 183;
-    assert_eq!(refusal(&other, &options(reach())), SpecialiseError::Machine { found: 183 });
+    let counting = Options { instrument: true, ..options(reach()) };
+    assert_eq!(refusal(&other, &counting), SpecialiseError::Uncounted);
 }
 
 #[test]
