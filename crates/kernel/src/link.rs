@@ -142,9 +142,13 @@ impl<'b> Link<'b> {
         link.arg(source.join("scripts/link-vmlinux.sh"));
         link.args([value("LD", "ld"), value("KBUILD_LDFLAGS", ""), self.build.link_options(collects)?]);
         tool::run(&mut link, &log)?;
-        let mut post = command("make");
-        post.args(["-s", "-rR", "-f"]).arg(source.join("arch/x86/Makefile.postlink")).arg("vmlinux");
-        tool::run(&mut post, &log)?;
+        // Before Linux 6.5 what it does is part of the boot image.
+        let postlink = source.join("arch/x86/Makefile.postlink");
+        if postlink.is_file() {
+            let mut post = command("make");
+            post.args(["-s", "-rR", "-f"]).arg(postlink).arg("vmlinux");
+            tool::run(&mut post, &log)?;
+        }
         let mut boot = command("make");
         boot.args(["-s", "-rR", "-f"]).arg(source.join("scripts/Makefile.build"));
         boot.args(["obj=arch/x86/boot", "arch/x86/boot/bzImage"]);
@@ -159,7 +163,8 @@ impl<'b> Link<'b> {
 
 /// The script without the alignment to 2 MiB.
 fn compact(build: &Build, script: &str) -> Result<String, KernelError> {
-    for option in ["MITIGATION_PAGE_TABLE_ISOLATION", "AMD_MEM_ENCRYPT"] {
+    // The second is the first before Linux 6.9.
+    for option in ["MITIGATION_PAGE_TABLE_ISOLATION", "PAGE_TABLE_ISOLATION", "AMD_MEM_ENCRYPT"] {
         if build.is_set(option) {
             let reason = format!("the compact layout is not for CONFIG_{option}, which maps the kernel by 2 MiB");
             return Err(KernelError::Config { reason });

@@ -75,6 +75,8 @@ pub(crate) struct Schema {
     /// Releases as `MAJOR.MINOR`.
     pub releases: &'static [&'static str],
     tables: &'static [Table],
+    /// Tables that other releases have in another shape, or not at all.
+    own: &'static [Table],
     parts: &'static [&'static str],
     pieces: &'static [(&'static str, Option<&'static str>)],
     whole: &'static [&'static str],
@@ -86,6 +88,8 @@ pub(crate) struct Schema {
     /// Constant tables of functions that nothing but those that refer to the table calls, and only while they run: names without the number
     /// that compilers add.
     pub call_tables: &'static [&'static str],
+    /// Where `struct pci_driver` names its table of devices.
+    pub driver_table_at: i64,
     /// Beginnings of the names of handlers, and the handlers that stand for all unused ones: the first that is there.
     pub handlers: &'static [(&'static str, &'static [&'static str])],
 }
@@ -107,11 +111,10 @@ pub(crate) const QUIRKS: &str = ".pci_fixup*";
 
 /// Linux 6.12 on x86-64, from include/asm-generic/vmlinux.lds.h, arch/x86/kernel/vmlinux.lds.S and the structures of each
 /// table.
-static LINUX_6_12: Schema = Schema {
+const LINUX_6_12: Schema = Schema {
     releases: &["6.12"],
     tables: &[
         keyed("__ex_table", &[12], 0),
-        keyed(".altinstructions", &[14], 0),
         // With and without the source line of the bug.
         keyed("__bug_table", &[12, 8], 0),
         keyed("__jump_table", &[16], 0),
@@ -138,6 +141,7 @@ static LINUX_6_12: Schema = Schema {
         entries(".con_initcall.init", &[4]),
         entries("_ftrace_events", &[8]),
     ],
+    own: &[keyed(".altinstructions", &[14], 0)],
     parts: &[
         ".text",
         ".text..frozen",
@@ -159,6 +163,9 @@ static LINUX_6_12: Schema = Schema {
         ".ref.data",
         ".data",
         ".init.data",
+        ".meminit.text",
+        ".meminit.rodata",
+        ".meminit.data",
         ".exit.data",
         ".bss",
         "__tracepoints",
@@ -238,6 +245,7 @@ static LINUX_6_12: Schema = Schema {
     ],
     // Of the Zstandard encoder, which compresses frozen code.
     call_tables: &["blockCompressor", "rowBasedBlockCompressors", "getAllMatchesFns"],
+    driver_table_at: 8,
     // The first is ours, compiled with the kernel (crates/kernel): it logs the call.
     handlers: &[
         ("__x64_sys_", &["__x64_sys_specialise_removed", "__x64_sys_ni_syscall"]),
@@ -245,7 +253,15 @@ static LINUX_6_12: Schema = Schema {
     ],
 };
 
-static SCHEMAS: &[&Schema] = &[&LINUX_6_12];
+/// Linux 6.1 on x86-64: calls of hypervisors have a table of their own, and drivers are in a list.
+const LINUX_6_1: Schema = Schema {
+    releases: &["6.1"],
+    own: &[keyed(".altinstructions", &[12], 0), keyed(".parainstructions", &[16], 0)],
+    driver_table_at: 24,
+    ..LINUX_6_12
+};
+
+static SCHEMAS: [Schema; 2] = [LINUX_6_1, LINUX_6_12];
 
 /// Whether `pattern` describes `name`: equal, or a beginning if the pattern ends with `*`.
 fn is_described(pattern: &str, name: &[u8]) -> bool {
@@ -272,8 +288,8 @@ impl Schema {
         let mut numbers = release.split(['.', '-', '+']);
         let version = format!("{}.{}", numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
         let found = SCHEMAS.iter().find(|schema| schema.releases.contains(&version.as_str()));
-        let error = || SpecialiseError::Release { release: release.to_string(), known: "6.12" };
-        found.copied().ok_or_else(error)
+        let error = || SpecialiseError::Release { release: release.to_string(), known: "6.1 and 6.12" };
+        found.ok_or_else(error)
     }
 
     /// What the section `name` is.
@@ -299,8 +315,8 @@ impl Schema {
 
     /// The side table that the section `name` holds.
     pub fn table(&self, name: &[u8]) -> Option<&'static Table> {
-        let tables: &'static [Table] = self.tables;
-        tables.iter().find(|table| is_described(table.name, name))
+        let (tables, own): (&'static [Table], &'static [Table]) = (self.tables, self.own);
+        own.iter().chain(tables).find(|table| is_described(table.name, name))
     }
 }
 
@@ -312,7 +328,8 @@ mod tests {
     fn a_release_is_known_by_its_first_two_numbers() {
         assert!(Schema::of_release("6.12.48+deb12-amd64").is_ok());
         assert!(Schema::of_release("6.12").is_ok());
-        for unknown in ["6.1.90", "6.13.0", "5.10", ""] {
+        assert_eq!(Schema::of_release("6.1.192").unwrap().table(b".altinstructions").unwrap().entry_sizes, [12]);
+        for unknown in ["6.10.90", "6.13.0", "5.10", ""] {
             let error = Schema::of_release(unknown).unwrap_err();
             assert!(matches!(error, SpecialiseError::Release { .. }), "{unknown}");
         }
