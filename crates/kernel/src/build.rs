@@ -185,8 +185,9 @@ impl Build {
         let path = self.folder.join(".vmlinux.cmd");
         let text = read(&path)?;
         // savedcmd_vmlinux := …/link-vmlinux.sh "ld" "options of ld" "options of this link"; …
-        let options =
-            text.lines().find(|line| line.starts_with("savedcmd_vmlinux")).and_then(|line| line.split('"').nth(5));
+        // Before Linux 6.3 without `saved`.
+        let is_command = |line: &&str| line.strip_prefix("saved").unwrap_or(line).starts_with("cmd_vmlinux");
+        let options = text.lines().find(is_command).and_then(|line| line.split('"').nth(5));
         let unknown = || KernelError::Input { path, reason: "it does not say how the kernel was linked".to_string() };
         let options = options.ok_or_else(unknown)?;
         let is_kept = |word: &&str| collects || *word != "--gc-sections";

@@ -148,7 +148,7 @@ impl<'b> Link<'b> {
         tool::run(&mut link, &log)?;
         let processor = self.build.processor();
         let own = Path::new("arch").join(processor.folder());
-        // Not every processor has something to do there.
+        // AArch64 has nothing to do there, and x86 before Linux 6.5 does it in the boot image.
         let makefile = source.join(&own).join("Makefile.postlink");
         if makefile.exists() {
             let mut post = command("make");
@@ -174,7 +174,8 @@ fn compact(build: &Build, script: &str) -> Result<String, KernelError> {
             .to_string();
         return Err(KernelError::Config { reason });
     }
-    for option in ["MITIGATION_PAGE_TABLE_ISOLATION", "AMD_MEM_ENCRYPT"] {
+    // The second is the first before Linux 6.9.
+    for option in ["MITIGATION_PAGE_TABLE_ISOLATION", "PAGE_TABLE_ISOLATION", "AMD_MEM_ENCRYPT"] {
         if build.is_set(option) {
             let reason = format!("the compact layout is not for CONFIG_{option}, which maps the kernel by 2 MiB");
             return Err(KernelError::Config { reason });

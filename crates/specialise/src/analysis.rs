@@ -219,7 +219,7 @@ impl Analysis {
         this.walk(graph, "quirks", devices.is_some());
         let devices = options.devices.as_ref().filter(|_| passes.unreachable && passes.drivers);
         if let Some(devices) = devices {
-            this.drivers = drivers::drop_absent(graph, devices, &mut this.changes);
+            this.drivers = drivers::drop_absent(graph, input.schema.driver_table_at, devices, &mut this.changes);
         }
         this.walk(graph, "drivers", devices.is_some());
         this.decide(input, graph, options)?;

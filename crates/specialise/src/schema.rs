@@ -80,6 +80,8 @@ pub(crate) struct Schema {
     /// `EM_…` of the processor.
     pub machine: u16,
     tables: &'static [Table],
+    /// Tables that other releases have in another shape, or not at all.
+    own: &'static [Table],
     parts: &'static [&'static str],
     pieces: &'static [(&'static str, Option<&'static str>)],
     whole: &'static [&'static str],
@@ -91,6 +93,8 @@ pub(crate) struct Schema {
     /// Constant tables of functions that nothing but those that refer to the table calls, and only while they run: names without the number
     /// that compilers add.
     pub call_tables: &'static [&'static str],
+    /// Where `struct pci_driver` names its table of devices.
+    pub driver_table_at: i64,
     /// Beginnings of the names of handlers, and the handlers that stand for all unused ones: the first that is there.
     pub handlers: &'static [(&'static str, &'static [&'static str])],
     /// Functions on the way of a fault to the handler that thaws, of interrupts that cannot be put off, and where the processor has no
@@ -138,6 +142,9 @@ const PARTS: &[&str] = &[
     ".ref.data",
     ".data",
     ".init.data",
+    ".meminit.text",
+    ".meminit.rodata",
+    ".meminit.data",
     ".exit.data",
     ".bss",
     "__tracepoints",
@@ -169,7 +176,7 @@ const READERS: &[&str] = &[
     "memcpy",
 ];
 
-static SCHEMAS: &[&Schema] = &[&x86_64::LINUX_6_12, &aarch64::LINUX_6_12];
+static SCHEMAS: [Schema; 3] = [x86_64::LINUX_6_1, x86_64::LINUX_6_12, aarch64::LINUX_6_12];
 
 /// Whether `pattern` describes `name`: equal, or a beginning if the pattern ends with `*`.
 fn is_described(pattern: &str, name: &[u8]) -> bool {
@@ -189,7 +196,7 @@ pub fn check_release(release: &str) -> Result<(), SpecialiseError> {
 }
 
 fn unknown(release: &str) -> SpecialiseError {
-    SpecialiseError::Release { release: release.to_string(), known: "6.12" }
+    SpecialiseError::Release { release: release.to_string(), known: "6.1 and 6.12" }
 }
 
 impl Schema {
@@ -199,7 +206,7 @@ impl Schema {
     /// None is known.
     pub fn of(release: &str, machine: u16) -> Result<&'static Self, SpecialiseError> {
         let found = SCHEMAS.iter().find(|schema| schema.machine == machine && schema.is_of(release));
-        found.copied().ok_or_else(|| unknown(release))
+        found.ok_or_else(|| unknown(release))
     }
 
     fn is_of(&self, release: &str) -> bool {
@@ -231,8 +238,8 @@ impl Schema {
 
     /// The side table that the section `name` holds.
     pub fn table(&self, name: &[u8]) -> Option<&'static Table> {
-        let tables: &'static [Table] = self.tables;
-        tables.iter().find(|table| is_described(table.name, name))
+        let (tables, own): (&'static [Table], &'static [Table]) = (self.tables, self.own);
+        own.iter().chain(tables).find(|table| is_described(table.name, name))
     }
 }
 
@@ -245,7 +252,7 @@ mod tests {
     fn a_release_is_known_by_its_first_two_numbers() {
         assert!(Schema::of("6.12.48+deb12-amd64", X86_64).is_ok() && check_release("6.12.48").is_ok());
         assert!(Schema::of("6.12", X86_64).is_ok() && Schema::of("6.12", AARCH64).is_ok());
-        for unknown in ["6.1.90", "6.13.0", "5.10", ""] {
+        for unknown in ["6.10.90", "6.13.0", "5.10", ""] {
             assert!(check_release(unknown).is_err());
             let error = Schema::of(unknown, X86_64).unwrap_err();
             assert!(matches!(error, SpecialiseError::Release { .. }), "{unknown}");

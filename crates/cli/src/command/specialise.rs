@@ -27,7 +27,7 @@ const UNKNOWN: u8 = 6;
 once, in --build, and used again as long as the configuration is the same; the source is not changed. See docs/specialise.md."
 )]
 pub struct Args {
-    /// Source of the kernel (Linux 6.12), unpacked and not configured
+    /// Source of the kernel (Linux 6.12 or 6.1), unpacked and not configured
     #[arg(long, value_name = "DIR")]
     kernel_source: PathBuf,
 

@@ -1,7 +1,7 @@
 //! PCI drivers none of whose devices are in the inventory: their initcalls go, and with them all that only they use.
 //!
 //! Only initcalls that do nothing but register a driver, as `module_pci_driver` makes them. What is read of a driver is
-//! its table of devices: `struct pci_driver` and `struct pci_device_id` of Linux 6.12.
+//! its table of devices: `struct pci_driver`, in which releases differ, and `struct pci_device_id`.
 
 use crate::arch::Use;
 use crate::atom::AtomId;
@@ -18,9 +18,6 @@ const REGISTER: &[u8] = b"__pci_register_driver";
 /// What else an initcall may call: what the compiler puts into every function.
 const PLUMBING: [&[u8]; 2] = [b"__x86_return_thunk", b"__fentry__"];
 
-/// Where a driver names its table of devices.
-const TABLE_AT: i64 = 8;
-
 /// Bytes of an entry of that table.
 const ENTRY_BYTES: usize = 40;
 
@@ -30,8 +27,13 @@ const ENTRIES_MAX: usize = 1 << 16;
 /// Any, in a table of devices.
 const ANY: u32 = 0xffff_ffff;
 
-/// Drops the initcalls; returns the names of their functions.
-pub(crate) fn drop_absent(graph: &Graph<'_, '_>, inventory: &[Device], changes: &mut Changes) -> Vec<String> {
+/// Drops the initcalls; returns the names of their functions. A driver names its table at the offset `table_at`.
+pub(crate) fn drop_absent(
+    graph: &Graph<'_, '_>,
+    table_at: i64,
+    inventory: &[Device],
+    changes: &mut Changes,
+) -> Vec<String> {
     let names = graph.names();
     let mut dropped = Vec::new();
     for (index, section) in graph.object.sections.iter().enumerate() {
@@ -42,7 +44,7 @@ pub(crate) fn drop_absent(graph: &Graph<'_, '_>, inventory: &[Device], changes: 
             let [entry] = graph.atoms.references_of(id) else { continue };
             let Some(function) = entry.atom else { continue };
             let Some(driver) = registered(graph, function) else { continue };
-            if is_absent(graph, driver, inventory) == Some(true) {
+            if is_absent(graph, driver, table_at, inventory) == Some(true) {
                 changes.dropped.insert(id);
                 let name = names[function as usize].map(|symbol| graph.object.symbols[symbol as usize].name);
                 dropped.push(String::from_utf8_lossy(name.unwrap_or_default()).into_owned());
@@ -92,9 +94,9 @@ fn full_place(graph: &Graph<'_, '_>, reference: &Reference) -> Option<(u32, i64)
 }
 
 /// Whether none of the devices of a driver is there; `None` if its table is not understood.
-fn is_absent(graph: &Graph<'_, '_>, driver: (u32, i64), inventory: &[Device]) -> Option<bool> {
+fn is_absent(graph: &Graph<'_, '_>, driver: (u32, i64), table_at: i64, inventory: &[Device]) -> Option<bool> {
     let (section, offset) = driver;
-    let field = u64::try_from(offset.checked_add(TABLE_AT)?).ok()?;
+    let field = u64::try_from(offset.checked_add(table_at)?).ok()?;
     let [pointer] = reference::within(&graph.atoms.references[section as usize], field..field.checked_add(1)?) else {
         return None;
     };

@@ -4,7 +4,7 @@ use super::{PARAM, PARTS, QUIRKS, READERS, SETUP, Schema, entries, keyed};
 use crate::arch::AARCH64;
 
 /// Linux 6.12 on AArch64, from include/asm-generic/vmlinux.lds.h, arch/arm64/kernel/vmlinux.lds.S and the structures of each table.
-pub(super) static LINUX_6_12: Schema = Schema {
+pub(super) const LINUX_6_12: Schema = Schema {
     releases: &["6.12"],
     machine: AARCH64,
     tables: &[
@@ -28,6 +28,7 @@ pub(super) static LINUX_6_12: Schema = Schema {
         entries(".con_initcall.init", &[4]),
         entries("_ftrace_events", &[8]),
     ],
+    own: &[],
     parts: PARTS,
     pieces: &[],
     whole: &[
@@ -86,6 +87,7 @@ pub(super) static LINUX_6_12: Schema = Schema {
     dispatchers: &["sys_call_table", "compat_sys_call_table"],
     readers: READERS,
     call_tables: &["blockCompressor", "rowBasedBlockCompressors", "getAllMatchesFns"],
+    driver_table_at: 8,
     // The first is ours, as on x86-64.
     handlers: &[("__arm64_sys_", &["__arm64_sys_specialise_removed", "__arm64_sys_ni_syscall"])],
     // A processor has its vectors before it runs C, and keeps them up to the end. Between them and the handler lies what is never

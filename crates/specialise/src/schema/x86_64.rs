@@ -5,12 +5,11 @@ use crate::arch::X86_64;
 
 /// Linux 6.12 on x86-64, from include/asm-generic/vmlinux.lds.h, arch/x86/kernel/vmlinux.lds.S and the structures of each
 /// table.
-pub(super) static LINUX_6_12: Schema = Schema {
+pub(super) const LINUX_6_12: Schema = Schema {
     releases: &["6.12"],
     machine: X86_64,
     tables: &[
         keyed("__ex_table", &[12], 0),
-        keyed(".altinstructions", &[14], 0),
         // With and without the source line of the bug.
         keyed("__bug_table", &[12, 8], 0),
         keyed("__jump_table", &[16], 0),
@@ -37,6 +36,7 @@ pub(super) static LINUX_6_12: Schema = Schema {
         entries(".con_initcall.init", &[4]),
         entries("_ftrace_events", &[8]),
     ],
+    own: &[keyed(".altinstructions", &[14], 0)],
     parts: PARTS,
     // A replacement has no end of its own, only the length that its entry names: nothing else may cut it.
     pieces: &[(".altinstr_replacement", Some(".altinstructions")), (".altinstr_aux", None)],
@@ -90,6 +90,7 @@ pub(super) static LINUX_6_12: Schema = Schema {
     readers: READERS,
     // Of the Zstandard encoder, which compresses frozen code.
     call_tables: &["blockCompressor", "rowBasedBlockCompressors", "getAllMatchesFns"],
+    driver_table_at: 8,
     // The first is ours, compiled with the kernel (crates/kernel): it logs the call.
     handlers: &[
         ("__x64_sys_", &["__x64_sys_specialise_removed", "__x64_sys_ni_syscall"]),
@@ -126,4 +127,12 @@ pub(super) static LINUX_6_12: Schema = Schema {
         "fix_processor_context",
     ],
     sending: &["send_IPI", "send_ipi", "native_apic_", "x2apic_", "apic_mem_wait", "default_send_IPI", "apic_default_"],
+};
+
+/// Linux 6.1 on x86-64: calls of hypervisors have a table of their own, and drivers are in a list.
+pub(super) const LINUX_6_1: Schema = Schema {
+    releases: &["6.1"],
+    own: &[keyed(".altinstructions", &[12], 0), keyed(".parainstructions", &[16], 0)],
+    driver_table_at: 24,
+    ..LINUX_6_12
 };
