@@ -32,19 +32,19 @@ static void work_soon(struct irq_work *unused)
 	mod_delayed_work(system_unbound_wq, &work, 0);
 }
 
-/* What this calls may be frozen: a page that comes back for it asks for nothing more. */
-static DEFINE_PER_CPU(bool, waking);
+/*
+ * The work was asked for and has not begun. Nothing more is asked for until then: what the interrupt runs may be frozen, and would take the
+ * frame of the page that came back before its instruction runs, again and again.
+ */
+static bool asked;
 
 void notrace frozen_wake(void)
 {
-	if (READ_ONCE(frozen_pool_count) >= frozen_pool_target / 2 && READ_ONCE(work_waits))
+	if (READ_ONCE(asked) || (READ_ONCE(frozen_pool_count) >= frozen_pool_target / 2 && READ_ONCE(work_waits)))
 		return;
-	if (raw_cpu_read(waking))
-		return;
-	raw_cpu_write(waking, true);
+	WRITE_ONCE(asked, true);
 	WRITE_ONCE(work_waits, true);
 	irq_work_queue(&irq_work);
-	raw_cpu_write(waking, false);
 }
 
 bool frozen_isolate(struct page *frame)
@@ -192,6 +192,8 @@ static void work_done(struct work_struct *unused)
 	static unsigned int retries = UNMAP_RETRIES;
 	static unsigned long next;
 
+	WRITE_ONCE(asked, false);
+	smp_mb();
 	if (READ_ONCE(frozen_pool_count) < frozen_pool_target / 2)
 		refill();
 	drain(frozen_pool_target + POOL_SPARE);

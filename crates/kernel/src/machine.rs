@@ -63,6 +63,14 @@ impl Machine {
         self.run_with(&[])
     }
 
+    /// As [`Machine::run`], and a machine that restarts goes on instead of ending.
+    ///
+    /// # Errors
+    /// QEMU cannot be started.
+    pub fn run_restarting(&self) -> Result<Boot, KernelError> {
+        self.run_with(&["-action", "reboot=reset"])
+    }
+
     /// As [`Machine::run`]; what was in its memory at its end is then in `file`, by physical address.
     ///
     /// # Errors

@@ -11,10 +11,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use kernel::reference::COMMAND_LINE;
-use kernel::{Boot, Build, Codec, Frozen, Job, KernelError, KernelSizes, Layout, Link, Machine, Recorder};
+use kernel::{Boot, Build, Job, KernelError, KernelSizes, Layout, Link, Machine, Recorder};
 use specialise::{Options, Passes};
 
 mod device;
+mod frozen;
 
 use device::{Device, numbers};
 
@@ -41,6 +42,14 @@ struct World {
 
 /// The world of a device; `None`, with a note, where no kernel is to be built.
 fn world(config: &str, device: fn(&Path) -> Device) -> Option<World> {
+    let job = job(config, device)?;
+    let build = job.1.build(&mut |text| eprintln!("{text}")).unwrap();
+    let object = fs::read(build.object()).unwrap();
+    Some(World { work: job.0, device: job.2, job: job.1, build, object })
+}
+
+/// As [`world`], before anything is built: the folder for builds, what is to be built, and the device.
+fn job(config: &str, device: fn(&Path) -> Device) -> Option<(PathBuf, Job, Device)> {
     let Some(source) = std::env::var_os("RUNNEL_KERNEL_SOURCE").map(PathBuf::from) else {
         eprintln!("skipped: RUNNEL_KERNEL_SOURCE names no kernel source; see cargo xtask kernel");
         return None;
@@ -70,9 +79,16 @@ fn world(config: &str, device: fn(&Path) -> Device) -> Option<World> {
         trap: false,
         instrument: false,
     };
-    let build = job.build(&mut |text| eprintln!("{text}")).unwrap();
-    let object = fs::read(build.object()).unwrap();
-    Some(World { work, device, job, build, object })
+    Some((work, job, device))
+}
+
+/// Whether what takes long is to be done; with a note where it is not.
+fn is_full() -> bool {
+    let full = std::env::var_os("RUNNEL_KERNEL_FULL").is_some();
+    if !full {
+        eprintln!("skipped: RUNNEL_KERNEL_FULL is not set; see cargo xtask kernel --full");
+    }
+    full
 }
 
 impl World {
@@ -288,8 +304,7 @@ fn qemu_a_small_kernel_counts_what_runs() {
 
 #[test]
 fn qemu_a_mainstream_kernel_counts_what_runs() {
-    if std::env::var_os("RUNNEL_KERNEL_FULL").is_none() {
-        eprintln!("skipped: RUNNEL_KERNEL_FULL is not set; see cargo xtask kernel --full");
+    if !is_full() {
         return;
     }
     let Some(world) = world("mainstream", Device::web) else { return };
@@ -304,8 +319,7 @@ fn qemu_a_small_kernel_is_reduced_and_does_its_work() {
 
 #[test]
 fn qemu_a_mainstream_kernel_is_reduced_and_does_its_work() {
-    if std::env::var_os("RUNNEL_KERNEL_FULL").is_none() {
-        eprintln!("skipped: RUNNEL_KERNEL_FULL is not set; see cargo xtask kernel --full");
+    if !is_full() {
         return;
     }
     let Some(world) = world("mainstream", Device::web) else { return };
@@ -317,8 +331,7 @@ fn qemu_a_mainstream_kernel_is_reduced_and_does_its_work() {
 
 #[test]
 fn qemu_a_small_kernel_is_reduced_for_python_from_an_image() {
-    if std::env::var_os("RUNNEL_KERNEL_FULL").is_none() {
-        eprintln!("skipped: RUNNEL_KERNEL_FULL is not set; see cargo xtask kernel --full");
+    if !is_full() {
         return;
     }
     let Some(world) = world("tiny-web", Device::python) else { return };
@@ -347,85 +360,6 @@ fn qemu_the_compact_layout_starts_and_gives_padding_back() {
     assert!(sizes.padding < 64 << 10, "{sizes:?}");
     let booted = world.boot(&linked.bzimage, &[], &[], 1);
     check_log("compact", &booted);
-}
-
-/// Code that did not run is frozen: the device does the same, and frozen code comes back wherever it is entered.
-fn check_frozen(world: World, codec: Codec, layout: Layout, processors: u32) {
-    let folder = tempfile::tempdir().unwrap();
-    let stock = world.link("stock", &world.object, Layout::Stock);
-    let booted = world.boot(&stock.bzimage, &[], &[], processors);
-    check_log("stock", &booted);
-    let expected = results(&booted);
-    let recorder = Recorder {
-        machine: world.machine(folder.path(), &stock.bzimage, (&[], &[]), processors),
-        vmlinux: stock.vmlinux.clone(),
-        service_at: Some("@@heard".to_string()),
-        scenario: "web".to_string(),
-    };
-    let recorded = recorder.run(&mut |_| ()).unwrap();
-    let coverage = folder.path().join("coverage");
-    fs::write(&coverage, coverage::write(&recorded.coverage).unwrap()).unwrap();
-
-    let name = format!("{}-{codec:?}", world.job.config.file_stem().unwrap().display());
-    let config = world.work.join(format!("{name}-frozen.config"));
-    let text = fs::read_to_string(&world.job.config).unwrap();
-    fs::write(&config, format!("{text}CONFIG_FROZEN_TEXT_TEST=y\n")).unwrap();
-    let job = Job {
-        config,
-        build: world.work.join(format!("build-{name}-frozen")),
-        command_line: Some(format!("{COMMAND_LINE} rdinit=/init")),
-        codec: Some(codec),
-        freeze: Some(Frozen::open(&coverage, false).unwrap()),
-        ..world.job.clone()
-    };
-    let build = job.build(&mut |text| eprintln!("{text}")).unwrap();
-    let object = fs::read(build.object()).unwrap();
-    let world = World { job, build, object, ..world };
-    let reduced = specialise::specialise(&world.object, &world.options(Passes::all(), false)).unwrap();
-    let frozen = reduced.report.frozen.clone().unwrap();
-    eprintln!("{frozen:?}");
-    assert!(frozen.never_ran > 1 << 20 && frozen.never_ran_frozen * 100 >= frozen.never_ran * 95, "{frozen:?}");
-    let linked = world.link("frozen", &reduced.object, layout);
-    measure("frozen", &linked);
-    let boot = |more: &str| {
-        let folder = tempfile::tempdir().unwrap();
-        let mut machine = world.machine(folder.path(), &linked.bzimage, (&[], &[]), processors);
-        machine.command_line = format!("{COMMAND_LINE} {more}");
-        machine.run().unwrap()
-    };
-    let says = |boot: &Boot| boot.console.lines().find(|line| line.contains("bytes compressed")).map(str::to_string);
-    for (name, more, freezes) in [("frozen", "", true), ("frozen, but off", "frozen_text=off", false)] {
-        let booted = boot(more);
-        check_log(name, &booted);
-        assert_eq!(results(&booted), expected, "{name}");
-        eprintln!("{name}: {:?}", says(&booted));
-        assert_eq!(says(&booted).is_some(), freezes, "{name}");
-    }
-    let booted = boot("rdinit=/frozen frozen_text=pool:6");
-    check_log("every context", &booted);
-    for context in ["irq", "softirq", "together", "empty", "poke", "dictionary", "nmi"] {
-        assert!(booted.console.contains(&format!("@@{context} passed")), "{context}\n{}", booted.console);
-    }
-    let booted = boot("rdinit=/frozen commands=corrupt");
-    let panic = "Kernel panic - not syncing: frozen text: the compressed page of frozen_text_test_pages+0x9000";
-    assert!(booted.ended && booted.console.contains(panic), "{}", booted.console);
-    assert!(!booted.console.contains("damaged code ran"));
-}
-
-#[test]
-fn qemu_code_that_never_runs_is_frozen_and_comes_back() {
-    let Some(world) = world("tiny-web", Device::web) else { return };
-    check_frozen(world, Codec::Lz4, Layout::Compact, 1);
-}
-
-#[test]
-fn qemu_a_mainstream_kernel_is_frozen_on_two_processors() {
-    if std::env::var_os("RUNNEL_KERNEL_FULL").is_none() {
-        eprintln!("skipped: RUNNEL_KERNEL_FULL is not set; see cargo xtask kernel --full");
-        return;
-    }
-    let Some(world) = world("mainstream", Device::web) else { return };
-    check_frozen(world, Codec::Zstd, Layout::Stock, 2);
 }
 
 #[test]

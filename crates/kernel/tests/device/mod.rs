@@ -47,12 +47,12 @@ impl Device {
         let here = here();
         let root = initial(work.join("device"), &["www/cgi-bin", "etc"], "init");
         let file = |path: &str, contents: &[u8]| write(&root.join(path), contents);
-        for program in ["calls", "work"] {
+        for program in ["calls", "work", "kexec"] {
             let source = here.join(format!("{program}.c"));
             run(Command::new("gcc").args(["-static", "-O1", "-pthread", "-o"]).arg(root.join(program)).arg(source));
         }
         // Other things that it may do instead, by `rdinit=`.
-        for script in ["frozen", "service"] {
+        for script in ["frozen", "service", "pressure", "restart"] {
             file(script, &fs::read(here.join(format!("{script}.init"))).unwrap());
         }
         file("www/index.html", b"hello\n");
