@@ -365,8 +365,8 @@ mod tests {
         let dead = folder.join("mount-4294967295-0.sock");
         let starting = folder.join(format!("mount-{}-99999.sock", std::process::id()));
         for path in [&dead, &starting] {
+            // It is there once bound; a test that lists the mounts beside this one may remove the first already.
             drop(UnixListener::bind(path).expect("bind"));
-            assert!(path.exists());
         }
         mounts().expect("listed");
         assert!(!dead.exists());
