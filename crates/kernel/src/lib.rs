@@ -34,6 +34,6 @@ pub use link::{Layout, Link, Output};
 pub use machine::{Boot, Machine, console_lines};
 pub use policy::{Policy, read_syscalls};
 pub use processor::Processor;
-pub use recorder::{Recorded, Recorder};
+pub use recorder::{End, Recorded, Recorder};
 pub use sizes::KernelSizes;
 pub use source::Source;

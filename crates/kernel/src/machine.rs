@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use crate::{KernelError, Processor};
+use crate::{KernelError, Processor, tool};
 
 /// Longest line of a console that is kept.
 pub(crate) const LINE_BYTES_MAX: u64 = 1 << 16;
@@ -82,12 +82,6 @@ impl Machine {
     }
 
     fn run_with(&self, more: &[&str]) -> Result<Boot, KernelError> {
-        let (program, package) = self.processor()?.qemu();
-        let failed = |error: std::io::Error| KernelError::Tool {
-            program: program.to_string(),
-            status: error.to_string(),
-            tail: format!("hint: apt-get install {package}"),
-        };
         let mut command = self.command()?;
         command.args(more).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut running = Running(command.spawn().map_err(failed)?);
@@ -118,10 +112,14 @@ impl Machine {
     /// What starts it, with the console on standard output.
     ///
     /// # Errors
-    /// The kernel is no boot image.
+    /// The kernel is no boot image, or QEMU is not installed.
     pub(crate) fn command(&self) -> Result<Command, KernelError> {
         let processor = self.processor()?;
-        let mut command = Command::new(processor.qemu().0);
+        let (program, package) = processor.qemu();
+        tool::require(&[program], package)?;
+        // It ends with us, however we end.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", program]);
         command.args(processor.machine(self.counted));
         command.args(["-m", &self.memory_mib.to_string(), "-smp", &self.processors.to_string()]);
         // One thread: with several the emulator may run a trap that the kernel has already taken out of its code again.
@@ -146,6 +144,11 @@ impl Machine {
 fn drive(disk: &Path) -> String {
     // QEMU takes a doubled comma for one.
     format!("file={},format=raw,if=virtio,snapshot=on", disk.display().to_string().replace(',', ",,"))
+}
+
+/// QEMU did not start.
+pub(crate) fn failed(error: std::io::Error) -> KernelError {
+    KernelError::Tool { program: "QEMU".to_string(), status: error.to_string(), tail: String::new() }
 }
 
 /// The lines of a console, read by a thread of its own so that the wait for one has a deadline. Longer ones come in parts.

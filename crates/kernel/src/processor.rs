@@ -96,7 +96,7 @@ impl Processor {
     }
 
     /// The table of system calls in the source, and which of its lines are for programs of 64 bits.
-    pub(crate) fn calls(self) -> (&'static str, &'static [&'static str]) {
+    pub fn calls(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::X86_64 => ("arch/x86/entry/syscalls/syscall_64.tbl", &["common", "64"]),
             Self::Aarch64 => ("scripts/syscall.tbl", &["common", "64", "renameat", "rlimit", "memfd_secret"]),
@@ -108,6 +108,14 @@ impl Processor {
         match self {
             Self::X86_64 => text.to_string(),
             Self::Aarch64 => text.replace("__x64_sys_", "__arm64_sys_").replace("regs->orig_ax", "regs->syscallno"),
+        }
+    }
+
+    /// A command line for the machine that the emulator is: its console, and no restart after a panic.
+    pub fn command_line(self) -> &'static str {
+        match self {
+            Self::X86_64 => "console=ttyS0 panic=-1",
+            Self::Aarch64 => "console=ttyAMA0 panic=-1",
         }
     }
 

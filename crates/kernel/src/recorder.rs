@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use coverage::{Collector, Coverage, How, LogParser, Phase, Seen, Symbols};
 
 use crate::error::io_at;
-use crate::machine::{LINE_BYTES_MAX, Machine, Running, console_lines};
+use crate::machine::{LINE_BYTES_MAX, Machine, Running, console_lines, failed};
 use crate::{KernelError, Processor, tool};
 
 /// Logs that are taken: a small kernel that does much writes 25 MiB.
@@ -46,6 +46,8 @@ pub struct Recorder {
     pub vmlinux: PathBuf,
     /// The service begins when the console says a line with this text. Without it nothing tells boot and service apart.
     pub service_at: Option<String>,
+    /// The scenario ends when the console says a line with this text, after the service has begun; without it when the device powers off.
+    pub until: Option<String>,
     /// What the scenario is called.
     pub scenario: String,
 }
@@ -59,16 +61,29 @@ pub struct Recorded {
     pub seen: Seen,
     /// Functions of the kernel, and their bytes.
     pub totals: (usize, u64),
-    /// Whether the machine ended by itself.
-    pub ended: bool,
+    /// Why it ended.
+    pub end: End,
+}
+
+/// Why a scenario ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The machine powered off.
+    PoweredOff,
+    /// The console said what was waited for.
+    Said,
+    /// It took too long.
+    Deadline,
+    /// Somebody asked for it.
+    Asked,
 }
 
 impl Recorder {
-    /// Runs the scenario; `say` gets the lines of the console.
+    /// Runs the scenario; `say` gets the lines of the console. Each second `asked` says whether it is to end.
     ///
     /// # Errors
     /// A file cannot be read, QEMU cannot be started or fails, the service never begins, or another kernel ran than `vmlinux`.
-    pub fn run(&self, say: &mut dyn FnMut(&str)) -> Result<Recorded, KernelError> {
+    pub fn run(&self, asked: &dyn Fn() -> bool, say: &mut dyn FnMut(&str)) -> Result<Recorded, KernelError> {
         let at = |source| KernelError::Coverage { path: self.vmlinux.clone(), source };
         let symbols = Symbols::read(&fs::read(&self.vmlinux).map_err(io_at(&self.vmlinux))?).map_err(at)?;
         let mut machine = self.machine.clone();
@@ -76,7 +91,7 @@ impl Recorder {
             machine.command_line = format!("{} nokaslr", machine.command_line).trim_start().to_string();
         }
         let folder = Folder::create()?;
-        let ended = self.follow(&machine, &symbols, &folder, say)?;
+        let end = self.follow(&machine, &symbols, &folder, asked, say)?;
         let mut collector = Collector::new(&symbols);
         let before = if self.service_at.is_some() { Phase::Boot } else { Phase::Whole };
         collect(&folder.log(Phase::Boot), before, &mut collector)?;
@@ -94,56 +109,59 @@ impl Recorder {
             return Err(KernelError::Input { path: self.vmlinux.clone(), reason });
         }
         let coverage = collector.finish(&self.scenario, How::Qemu).map_err(at)?;
-        Ok(Recorded { coverage, seen, totals: symbols.totals(), ended })
+        Ok(Recorded { coverage, seen, totals: symbols.totals(), end })
     }
 
-    /// Runs the machine; whether it ended by itself.
+    /// Runs the machine until the end of the scenario.
     fn follow(
         &self,
         machine: &Machine,
         symbols: &Symbols,
         folder: &Folder,
+        asked: &dyn Fn() -> bool,
         say: &mut dyn FnMut(&str),
-    ) -> Result<bool, KernelError> {
+    ) -> Result<End, KernelError> {
         let ranges = symbols.ranges().map(|range| format!("{:#x}+{:#x}", range.start, range.end - range.start));
         let (monitor, errors) = (folder.0.join("monitor"), folder.0.join("errors"));
         let listener = UnixListener::bind(&monitor).map_err(io_at(&monitor))?;
-        let (program, package) = machine.processor()?.qemu();
         let mut command = machine.command()?;
         command.args(["-d", "in_asm", "-dfilter", &ranges.join(","), "-D"]).arg(folder.log(Phase::Boot));
         command.arg("-qmp").arg(format!("unix:{}", monitor.display()));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(File::create(&errors).map_err(io_at(&errors))?);
-        let failed = |error: std::io::Error| KernelError::Tool {
-            program: program.to_string(),
-            status: error.to_string(),
-            tail: format!("hint: apt-get install {package}"),
-        };
         let mut running = Running(command.spawn().map_err(failed)?);
         let console = running.0.stdout.take().ok_or_else(|| failed(std::io::Error::other("it has no console")))?;
         let lines = console_lines(console, LINE_BYTES_MAX).map_err(failed)?;
         let end = Instant::now() + machine.deadline;
         let mut awaited = self.service_at.as_deref();
+        let until = |line: &str| self.until.as_ref().is_some_and(|text| line.contains(text));
         let ended = loop {
             folder.check()?;
+            if asked() {
+                break End::Asked;
+            }
             match lines.recv_timeout(end.saturating_duration_since(Instant::now()).min(LOOK)) {
                 Ok(line) => {
                     let line = String::from_utf8_lossy(&line);
                     say(line.trim_end());
-                    if awaited.is_some_and(|text| line.contains(text)) {
-                        awaited = None;
-                        Monitor::accept(&listener)?.switch(&folder.log(Phase::Service))?;
+                    match awaited {
+                        Some(text) if line.contains(text) => {
+                            awaited = None;
+                            Monitor::accept(&listener)?.switch(&folder.log(Phase::Service))?;
+                        }
+                        None if until(&line) => break End::Said,
+                        _ => {}
                     }
                 }
-                Err(RecvTimeoutError::Timeout) if Instant::now() >= end => break false,
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= end => break End::Deadline,
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break true,
+                Err(RecvTimeoutError::Disconnected) => break End::PoweredOff,
             }
         };
-        if ended {
+        if ended == End::PoweredOff {
             let status = running.0.wait().map_err(failed)?;
             if !status.success() {
-                return Err(self::failed(status.to_string(), &tool::tail(&errors)));
+                return Err(refused(status.to_string(), &tool::tail(&errors)));
             }
         }
         drop(running);
@@ -156,7 +174,7 @@ impl Recorder {
     }
 }
 
-fn failed(status: String, tail: &str) -> KernelError {
+fn refused(status: String, tail: &str) -> KernelError {
     KernelError::Tool { program: "QEMU".to_string(), status, tail: tail.to_string() }
 }
 
@@ -255,7 +273,7 @@ impl Monitor {
             .ask(&serde_json::json!({ "execute": "human-monitor-command", "arguments": { "command-line": line } }))?;
         match said.as_str() {
             Some("") => Ok(()),
-            _ => Err(failed(format!("its monitor refuses '{line}'"), &said.to_string())),
+            _ => Err(refused(format!("its monitor refuses '{line}'"), &said.to_string())),
         }
     }
 
@@ -264,7 +282,7 @@ impl Monitor {
         loop {
             let mut answer = self.answer()?;
             if let Some(error) = answer.get("error") {
-                return Err(failed(format!("its monitor refuses {question}"), &error.to_string()));
+                return Err(refused(format!("its monitor refuses {question}"), &error.to_string()));
             }
             // What happens meanwhile is told too.
             if let Some(value) = answer.get_mut("return") {
@@ -281,5 +299,5 @@ impl Monitor {
 }
 
 fn broken(error: std::io::Error) -> KernelError {
-    failed(format!("its monitor: {error}"), "")
+    refused(format!("its monitor: {error}"), "")
 }

@@ -1,8 +1,5 @@
 //! The devices that tests and benches build kernels for.
 
-/// Command line of both.
-pub const COMMAND_LINE: &str = "console=ttyS0 panic=-1";
-
 /// PCI devices of the machine that [`crate::Machine`] is.
 pub const DEVICES: &str = include_str!("../devices/qemu-q35.devices");
 

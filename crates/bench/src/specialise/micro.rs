@@ -44,7 +44,7 @@ pub fn instructions(program: &Path, kernel: &Path, work: &Path) -> anyhow::Resul
     let machine = Machine {
         kernel: kernel.to_path_buf(),
         initramfs,
-        command_line: kernel::reference::COMMAND_LINE.to_string(),
+        command_line: kernel::Processor::X86_64.command_line().to_string(),
         disks: Vec::new(),
         memory_mib: 128,
         processors: 1,

@@ -70,7 +70,7 @@ impl Device {
             config: file(format!("{name}.config"), config)?,
             build: work.join(format!("build-{name}")),
             output: work.join(format!("bench-{name}")),
-            command_line: Some(reference::COMMAND_LINE.to_string()),
+            command_line: Some(kernel::Processor::X86_64.command_line().to_string()),
             devices: Some(file("qemu-q35.devices".to_string(), reference::DEVICES)?),
             syscalls: None,
             calls,

@@ -7,12 +7,19 @@
 /* In place, so that an analysis of this program sees the numbers. */
 static inline __attribute__((always_inline)) long call(long number, long a, long b, long c, long d, long e)
 {
-	register long fourth __asm__("r10") = d;
-	register long fifth __asm__("r8") = e;
+#ifdef __aarch64__
+	register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+	register long x3 __asm__("x3") = d, x4 __asm__("x4") = e;
+
+	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
+	return x0;
+#else
+	register long r10 __asm__("r10") = d, r8 __asm__("r8") = e;
 	long result;
 
-	__asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth) : "rcx", "r11", "memory");
+	__asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
 	return result;
+#endif
 }
 
 int main(int count, char **words)

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kernel::{Calls, Initramfs, Policy};
+use kernel::{Calls, Initramfs, Policy, Processor};
 use pack::LocalRoot;
 use syscalls::analysis::{self, Subject, analyse};
 
@@ -33,6 +33,7 @@ pub struct Device {
     root: PathBuf,
     /// What is on the second disk, if programs are started from there; else some files.
     image: Option<PathBuf>,
+    processor: Processor,
 }
 
 /// Runs a program that must succeed.
@@ -44,12 +45,32 @@ pub fn run(command: &mut Command) {
 impl Device {
     /// The web server, in `work/device`.
     pub fn web(work: &Path) -> Self {
+        let device = Self::server(work, work.join("device"), Processor::X86_64, Path::new("/bin/busybox"), "gcc");
+        let file = |path: &str, contents: &[u8]| write(&device.root.join(path), contents);
+        match std::env::var_os(STATIC_BINARY).map(PathBuf::from) {
+            Some(binary) => {
+                file("bin/runnel", &fs::read(&binary).unwrap());
+                let (tree, image) = (device.root.join("www"), device.root.join("app.rnl"));
+                run(Command::new(&binary).arg("pack").arg(tree).arg("-o").arg(image));
+            }
+            None => eprintln!("skipped: FUSE: {STATIC_BINARY} names no static runnel"),
+        }
+        device
+    }
+
+    /// The same for AArch64, in `work/virt`.
+    pub fn virt(work: &Path) -> Self {
+        let busybox = foreign_package(&work.join("virt.apt"), "arm64", "busybox-static").join("bin/busybox");
+        Self::server(work, work.join("virt"), Processor::Aarch64, &busybox, "aarch64-linux-gnu-gcc")
+    }
+
+    fn server(work: &Path, root: PathBuf, processor: Processor, busybox: &Path, compiler: &str) -> Self {
         let here = here();
-        let root = initial(work.join("device"), &["www/cgi-bin", "etc"], "init");
+        let root = initial(root, busybox, &["www/cgi-bin", "etc"], "init");
         let file = |path: &str, contents: &[u8]| write(&root.join(path), contents);
         for program in ["calls", "work", "kexec"] {
             let source = here.join(format!("{program}.c"));
-            run(Command::new("gcc").args(["-static", "-O1", "-pthread", "-o"]).arg(root.join(program)).arg(source));
+            run(Command::new(compiler).args(["-static", "-O1", "-pthread", "-o"]).arg(root.join(program)).arg(source));
         }
         // Other things that it may do instead, by `rdinit=`.
         for script in ["frozen", "service", "pressure", "restart"] {
@@ -60,19 +81,12 @@ impl Device {
         file("etc/passwd", b"root::0:0::/:/bin/sh\nnobody::65534:65534::/:/bin/sh\n");
         let blob: Vec<u8> = (0..40_000u32).flat_map(|index| index.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
         file("www/blob", &blob);
-        match std::env::var_os(STATIC_BINARY).map(PathBuf::from) {
-            Some(binary) => {
-                file("bin/runnel", &fs::read(&binary).unwrap());
-                run(Command::new(&binary).arg("pack").arg(root.join("www")).arg("-o").arg(root.join("app.rnl")));
-            }
-            None => eprintln!("skipped: FUSE: {STATIC_BINARY} names no static runnel"),
-        }
-        Self { work: work.to_path_buf(), root, image: None }
+        Self { work: work.to_path_buf(), root, image: None, processor }
     }
 
     /// Python on a read-only image, in `work/python`.
     pub fn python(work: &Path) -> Self {
-        let root = initial(work.join("python/initial"), &[], "python.init");
+        let root = initial(work.join("python/initial"), Path::new("/bin/busybox"), &[], "python.init");
         let image = work.join("python/image");
         fresh(&image);
         for name in ["usr/bin", "usr/lib/x86_64-linux-gnu", "lib64", "data", "dev", "proc", "tmp"] {
@@ -96,11 +110,29 @@ impl Device {
             run(Command::new("cp").arg("-L").arg(&library).arg(image.join(folder)));
         }
         write(&image.join("work.py"), &fs::read(here().join("work.py")).unwrap());
-        Self { work: work.to_path_buf(), root, image: Some(image) }
+        Self { work: work.to_path_buf(), root, image: Some(image), processor: Processor::X86_64 }
     }
 
-    /// The calls of all its programs.
+    /// What its kernel is built for.
+    pub fn processor(&self) -> Processor {
+        self.processor
+    }
+
+    /// A list of the hardware that it finds, if there is one.
+    pub fn hardware(&self) -> Option<&'static str> {
+        (self.processor == Processor::X86_64).then_some("qemu-q35.devices")
+    }
+
+    /// A list of the calls of its programs, where they are not analysed: those of AArch64.
+    pub fn call_list(&self) -> Option<PathBuf> {
+        (self.processor == Processor::Aarch64).then(|| here().join("virt.syscalls"))
+    }
+
+    /// The calls of all its programs, where they are analysed.
     pub fn calls(&self) -> Calls {
+        if self.processor == Processor::Aarch64 {
+            return Calls::default();
+        }
         let path = self.work.join("device.policy");
         fs::write(&path, POLICY).unwrap();
         let policy = Policy::read(&path).unwrap();
@@ -167,14 +199,50 @@ fn write(path: &Path, contents: &[u8]) {
 }
 
 /// An initial file system with BusyBox, some folders more, and a script to begin with.
-fn initial(root: PathBuf, folders: &[&str], script: &str) -> PathBuf {
+fn initial(root: PathBuf, busybox: &Path, folders: &[&str], script: &str) -> PathBuf {
     fresh(&root);
     for name in ["bin", "dev", "proc", "sys", "tmp", "mnt"].iter().chain(folders) {
         fs::create_dir_all(root.join(name)).unwrap();
     }
-    write(&root.join("bin/busybox"), &fs::read("/bin/busybox").expect("apt-get install busybox-static"));
+    write(&root.join("bin/busybox"), &fs::read(busybox).expect("apt-get install busybox-static"));
     write(&root.join("init"), &fs::read(here().join(script)).unwrap());
     root
+}
+
+/// What a package of another processor has in it, unpacked in `folder`. This machine's own packages stay as they are.
+fn foreign_package(folder: &Path, architecture: &str, name: &str) -> PathBuf {
+    let unpacked = folder.join(name);
+    if unpacked.is_dir() {
+        return unpacked;
+    }
+    for part in ["lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(folder.join(part)).unwrap();
+    }
+    fs::write(folder.join("status"), "").unwrap();
+    let at = |part: &str| folder.join(part).display().to_string();
+    let apt = |words: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.arg("-q").current_dir(folder);
+        for setting in [
+            format!("APT::Architecture={architecture}"),
+            format!("APT::Architectures={architecture}"),
+            format!("Dir::State={}", at("")),
+            format!("Dir::State::status={}", at("status")),
+            format!("Dir::Cache={}", at("cache")),
+            "Debug::NoLocking=1".to_string(),
+        ] {
+            command.arg("-o").arg(setting);
+        }
+        run(command.args(words));
+    };
+    apt(&["update"]);
+    apt(&["download", name]);
+    let is_package = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "deb");
+    let package = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).find(is_package).unwrap();
+    let partial = folder.join("unpacking");
+    run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&partial));
+    fs::rename(partial, &unpacked).unwrap();
+    unpacked
 }
 
 /// Libraries that a program or library loads, by its dynamic linker.
@@ -201,11 +269,11 @@ fn add(archive: &mut Initramfs, folder: &Path, path: &str) {
     }
 }
 
-/// Numbers of the system calls with one of these entry points (`sys_…`), but those that a process cannot survive to tell.
-pub fn numbers(table: &Path, entries: &[String]) -> Vec<u32> {
+/// Numbers of the system calls of 64 bits with one of these entry points (`sys_…`).
+pub fn numbers(table: &Path, kinds: &[&str], entries: &[String]) -> Vec<u32> {
     let wanted: BTreeSet<&str> = entries.iter().map(String::as_str).collect();
     let text = fs::read_to_string(table).unwrap();
     let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let of_64 = lines.filter(|words| words.len() >= 4 && matches!(words[1], "common" | "64"));
+    let of_64 = lines.filter(|words| words.len() >= 4 && kinds.contains(&words[1]));
     of_64.filter(|words| wanted.contains(words[3])).filter_map(|words| words[0].parse().ok()).collect()
 }

@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kernel::reference::COMMAND_LINE;
-use kernel::{Boot, Codec, Frozen, Job, Layout, Machine, Recorder};
+use kernel::{Boot, Codec, Frozen, Job, Layout, Machine, Processor, Recorder};
 use specialise::Passes;
 
 use crate::device::Device;
@@ -14,12 +13,13 @@ use crate::{World, address, check_log, is_full, job, measure, results, symbols, 
 fn record(world: &World, linked: &kernel::Output, more: &str, processors: u32, folder: &Path) -> PathBuf {
     let machine = world.machine(folder, &linked.bzimage, (&[], &[]), processors);
     let recorder = Recorder {
-        machine: Machine { command_line: format!("{COMMAND_LINE} {more}"), ..machine },
+        machine: Machine { command_line: format!("{} {more}", machine.command_line), ..machine },
         vmlinux: linked.vmlinux.clone(),
         service_at: Some("@@heard".to_string()),
+        until: None,
         scenario: "web".to_string(),
     };
-    let recorded = recorder.run(&mut |_| ()).unwrap();
+    let recorded = recorder.run(&|| false, &mut |_| ()).unwrap();
     let path = folder.join("coverage");
     fs::write(&path, coverage::write(&recorded.coverage).unwrap()).unwrap();
     path
@@ -33,7 +33,7 @@ fn with_frozen(work: &Path, job: &Job, name: &str, more: &str, codec: Codec) -> 
     Job {
         config,
         build: work.join(format!("build-{name}-frozen")),
-        command_line: Some(format!("{COMMAND_LINE} rdinit=/init")),
+        command_line: job.command_line.as_ref().map(|line| format!("{line} rdinit=/init")),
         codec: Some(codec),
         ..job.clone()
     }
@@ -50,7 +50,14 @@ fn link_frozen(world: &World, layout: Layout) -> kernel::Output {
     linked
 }
 
-const CONTEXTS: [&str; 7] = ["irq", "softirq", "together", "empty", "poke", "dictionary", "nmi"];
+/// What the kernel's own tests try.
+fn contexts(world: &World) -> Vec<&'static str> {
+    let mut contexts = vec!["irq", "softirq", "together", "empty", "poke", "dictionary"];
+    if world.device.processor() == Processor::X86_64 {
+        contexts.push("nmi");
+    }
+    contexts
+}
 
 /// What a frozen kernel says when it has started.
 fn says(boot: &Boot) -> Option<String> {
@@ -80,7 +87,7 @@ fn check_frozen_kernel(world: &World, linked: &kernel::Output, expected: &[Strin
     let boot = |more: &str| {
         let folder = tempfile::tempdir().unwrap();
         let mut machine = world.machine(folder.path(), &linked.bzimage, (&[], &[]), processors);
-        machine.command_line = format!("{COMMAND_LINE} {more}");
+        machine.command_line.push_str(&format!(" {more}"));
         machine.run().unwrap()
     };
     for (name, more, freezes) in [("frozen", "", true), ("frozen, but off", "frozen_text=off", false)] {
@@ -90,9 +97,9 @@ fn check_frozen_kernel(world: &World, linked: &kernel::Output, expected: &[Strin
         eprintln!("{name}: {:?}", says(&booted));
         assert_eq!(says(&booted).is_some(), freezes, "{name}");
     }
-    let booted = boot("rdinit=/frozen frozen_text=pool:6");
+    let booted = boot(&format!("rdinit=/frozen frozen_text=pool:6 commands={}", contexts(world).join(",")));
     check_log("every context", &booted);
-    for context in CONTEXTS {
+    for context in contexts(world) {
         assert!(booted.console.contains(&format!("@@{context} passed")), "{context}\n{}", booted.console);
     }
     assert!(!booted.console.contains("unknown reason"), "{}", booted.console);
@@ -126,36 +133,44 @@ fn qemu_a_mainstream_kernel_is_frozen_on_two_processors() {
     check_frozen(world, Codec::Zstd, Layout::Stock, 2);
 }
 
+#[test]
+fn qemu_code_of_aarch64_is_frozen_on_two_processors() {
+    let Some(world) = world("tiny-virt", Device::virt) else { return };
+    check_frozen(world, Codec::Lz4, Layout::Stock, 2);
+}
+
 /// What a kernel needs that is started by another one, and two processors.
 const RESTARTED: &str = "CONFIG_SMP=y\nCONFIG_RELOCATABLE=y\nCONFIG_KEXEC_FILE=y\n";
 
 /// After a restart, from another kernel and after a panic everything is as after any other start.
-#[test]
-fn qemu_a_frozen_kernel_ends_in_every_way_and_starts_again() {
-    if !is_full() {
-        return;
-    }
-    let Some(world) = world("tiny-web", Device::web) else { return };
+fn check_restarts(world: World, layout: Layout) {
     let folder = tempfile::tempdir().unwrap();
     // Of one processor: what two of them run besides is frozen too.
     let stock = world.link("stock", &world.object, Layout::Stock);
     let coverage = record(&world, &stock, "", 1, folder.path());
-    let mut job = with_frozen(&world.work, &world.job, "tiny-web-kexec", RESTARTED, Codec::Lz4);
+    let name = format!("{}-kexec", world.job.config.file_stem().unwrap().display());
+    let mut job = with_frozen(&world.work, &world.job, &name, RESTARTED, Codec::Lz4);
     job.freeze = Some(Frozen::open(&coverage, false).unwrap());
     let build = job.build(&mut |text| eprintln!("{text}")).unwrap();
     assert!(build.is_set("KEXEC_FILE") && build.is_set("SMP"));
     let object = fs::read(build.object()).unwrap();
     let world = World { job, build, object, ..world };
-    let linked = link_frozen(&world, Layout::Compact);
+    let linked = link_frozen(&world, layout);
     let [start, end] = ["__frozen_text_start", "__frozen_text_end"].map(|name| address(&linked.system_map, name));
-    for name in ["kernel_kexec", "emergency_restart", "native_machine_shutdown", "migrate_to_reboot_cpu"] {
+    let is_x86 = world.device.processor() == Processor::X86_64;
+    let shutdown = if is_x86 { "native_machine_shutdown" } else { "machine_shutdown" };
+    for name in ["kernel_kexec", "emergency_restart", shutdown, "migrate_to_reboot_cpu"] {
         assert!((start..end).contains(&address(&linked.system_map, name)), "{name} is not frozen");
     }
+    // What kexec takes is not compressed as a whole.
+    let kernel = if is_x86 { linked.bzimage.clone() } else { linked.bzimage.with_file_name("Image") };
     for processors in [1, 2] {
         let folder = tempfile::tempdir().unwrap();
         let mut machine = world.machine(folder.path(), &linked.bzimage, (&[], &[]), processors);
-        machine.command_line = "console=ttyS0 panic=1 rdinit=/restart frozen_text=pool:6".to_string();
-        machine.disks.extend([linked.bzimage.clone(), machine.initramfs.clone()]);
+        let line = machine.command_line.replace("panic=-1", "panic=1");
+        machine.command_line =
+            format!("{line} rdinit=/restart frozen_text=pool:6 commands={}", contexts(&world).join(","));
+        machine.disks.extend([kernel.clone(), machine.initramfs.clone()]);
         let booted = machine.run_restarting().unwrap();
         assert!(booted.ended && booted.console.contains("@@done"), "{}", booted.console);
         for complaint in ["WARNING:", "BUG:", "Oops", "unknown reason", "FAILED"] {
@@ -166,11 +181,31 @@ fn qemu_a_frozen_kernel_ends_in_every_way_and_starts_again() {
         assert!(booted.console.contains("@@start 2 way=kexec"), "{}", booted.console);
         let pages: Vec<&str> = booted.console.lines().filter(|line| line.contains("bytes compressed")).collect();
         assert_eq!(pages.len(), 4, "{}", booted.console);
-        for (start, context) in (0..4).flat_map(|start| CONTEXTS.map(|context| (start, context))) {
+        for (start, context) in
+            (0..4).flat_map(|start| contexts(&world).into_iter().map(move |context| (start, context)))
+        {
             let line = format!("@@{start} {context} passed");
             assert!(booted.console.contains(&line), "{processors}: {line}\n{}", booted.console);
         }
     }
+}
+
+#[test]
+fn qemu_a_frozen_kernel_ends_in_every_way_and_starts_again() {
+    if !is_full() {
+        return;
+    }
+    let Some(world) = world("tiny-web", Device::web) else { return };
+    check_restarts(world, Layout::Compact);
+}
+
+#[test]
+fn qemu_a_frozen_kernel_of_aarch64_ends_in_every_way_and_starts_again() {
+    if !is_full() {
+        return;
+    }
+    let Some(world) = world("tiny-virt", Device::virt) else { return };
+    check_restarts(world, Layout::Stock);
 }
 
 /// Linux 6.1, of `RUNNEL_KERNEL_SOURCE_6_1` or `source-6.1` in the folder for builds: the same object written anew, and frozen.

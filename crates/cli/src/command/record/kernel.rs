@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ::kernel::{Machine, Recorded, Recorder, reference};
+use ::kernel::{End, Machine, Processor, Recorded, Recorder};
 use anyhow::Context;
 use coverage::{BlockMap, Coverage, Phase, Symbols, format::FILE_BYTES_MAX};
+use host::signals::Signals;
 
 use crate::failure;
 use crate::progress::{counted, human};
@@ -41,8 +42,9 @@ pub const WAYS: [&str; 4] = ["kernel", "kernel_counters", "kernel_thawed", "merg
 #[command(next_help_heading = "Recording a kernel")]
 #[group(skip)]
 pub struct Options {
-    /// Start this boot image in QEMU and record which blocks of the kernel are executed, until it powers off or for --timeout
-    #[arg(long, value_name = "BZIMAGE", requires_all = ["vmlinux", "output"], conflicts_with_all = OTHERS, group = "way")]
+    /// Start this boot image (bzImage; of AArch64 Image or Image.gz) in QEMU and record which blocks of the kernel are executed, until
+    /// it powers off, for --timeout, or until the recorder gets SIGINT or SIGTERM
+    #[arg(long, value_name = "IMAGE", requires_all = ["vmlinux", "output"], conflicts_with_all = OTHERS, group = "way")]
     kernel: Option<PathBuf>,
 
     /// The linked kernel that the boot image was made of, with symbols
@@ -57,9 +59,9 @@ pub struct Options {
     #[arg(long, value_name = "FILE", requires = "kernel")]
     disk: Vec<PathBuf>,
 
-    /// The command line
-    #[arg(long, value_name = "TEXT", requires = "kernel", default_value = reference::COMMAND_LINE)]
-    cmdline: String,
+    /// The command line (default: QEMU's console, and no restart after a panic)
+    #[arg(long, value_name = "TEXT", requires = "kernel")]
+    cmdline: Option<String>,
 
     /// Memory in MiB
     #[arg(long, value_name = "MIB", requires = "kernel", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
@@ -74,7 +76,11 @@ pub struct Options {
     #[arg(long, value_name = "TEXT", requires = "kernel", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     service_at: Option<String>,
 
-    /// When the scenario ends if the device does not power off
+    /// The scenario also ends where the console says a line with this text, after the service has begun
+    #[arg(long, value_name = "TEXT", requires = "kernel", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    until: Option<String>,
+
+    /// When the scenario ends if nothing else ends it
     #[arg(long, value_name = "SECONDS", requires = "kernel", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
 
@@ -148,11 +154,15 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
     for file in files {
         std::fs::File::open(file).with_context(|| file.display().to_string())?;
     }
+    let command_line = match &options.cmdline {
+        Some(line) => line.clone(),
+        None => Processor::of_image(kernel)?.command_line().to_string(),
+    };
     let recorder = Recorder {
         machine: Machine {
             kernel: kernel.to_path_buf(),
             initramfs: options.initrd.clone().unwrap_or_default(),
-            command_line: options.cmdline.clone(),
+            command_line,
             disks: options.disk.clone(),
             memory_mib: options.memory,
             processors: options.cpus,
@@ -161,6 +171,7 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
         },
         vmlinux: options.vmlinux.clone().unwrap_or_default(),
         service_at: options.service_at.clone(),
+        until: options.until.clone(),
         scenario,
     };
     let output = Output::create(path, args.force)?;
@@ -169,13 +180,21 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
         panicked |= line.contains("Kernel panic - not syncing");
         eprintln!("device: {line}");
     };
-    let recorded = recorder.run(&mut say).inspect_err(|_| output.discard())?;
+    // Before the first thread: what is recorded until then is kept, and the device does not outlive us.
+    let signals = Signals::block(host::signals::STOP).context("cannot block signals")?;
+    let asked = || !matches!(signals.next(), Ok(None));
+    let recorded = recorder.run(&asked, &mut say).inspect_err(|_| output.discard())?;
+    signals.restore();
     if panicked {
         eprintln!("warning: the kernel panicked; what ran until then is recorded");
     }
-    let Recorded { coverage, seen, totals: (functions, bytes), ended } = recorded;
-    if !ended {
-        eprintln!("note: the device did not power off within {} s; what ran until then is recorded", options.timeout);
+    let Recorded { coverage, seen, totals: (functions, bytes), end } = recorded;
+    match end {
+        End::Deadline => {
+            eprintln!("note: the scenario did not end within {} s; what ran until then is recorded", options.timeout);
+        }
+        End::Asked => eprintln!("note: ended by a signal; what ran until then is recorded"),
+        End::PoweredOff | End::Said => {}
     }
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
     let all: u64 = coverage.functions.iter().map(|function| function.bytes).sum();
@@ -197,7 +216,7 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
     }
     let more = serde_json::json!({
         "kernel_functions": functions, "kernel_bytes": bytes, "blocks_seen": seen.blocks, "blocks_outside": seen.outside,
-        "blocks_different": seen.different, "ended": ended,
+        "blocks_different": seen.different, "ended": matches!(end, End::PoweredOff | End::Said),
     });
     write(args, &coverage, output, more.as_object().unwrap_or(&serde_json::Map::new()))
 }
