@@ -91,6 +91,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "bench",
         &[
             "client",
+            "coverage",
             "disk",
             "image",
             "kernel",

@@ -37,6 +37,10 @@ pub const MAINSTREAM: &str = "mainstream";
 pub const ALL: &str = "all";
 /// Name of the variant with all passes and the compact layout.
 pub const COMPACT: &str = "compact";
+/// Names of the variants with frozen code, by how it is compressed.
+pub const FROZEN_LZ4: &str = "frozen-lz4";
+/// The same with Zstandard.
+pub const FROZEN_ZSTD: &str = "frozen-zstd";
 
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -101,6 +105,19 @@ impl Results {
         bar("mainstream, analysis and rewriting, s", Form::Number, true, 5.0, ours(MAINSTREAM, "analysis_seconds"));
         let memory = self.value(MAINSTREAM, "runnel", ALL, "analysis_peak_bytes").map(|bytes| bytes / GIB);
         bar("mainstream, peak memory, GiB", Form::Number, true, 1.0, vec![(MAINSTREAM.to_string(), memory)]);
+        let frozen = [(SMALL, FROZEN_LZ4), (SMALL, FROZEN_ZSTD), (MAINSTREAM, FROZEN_ZSTD)];
+        let of_frozen = |metric: &str| {
+            let value = |(case, mode): &(&str, &str)| self.value(case, "runnel", mode, metric);
+            frozen.iter().map(|kernel| (format!("{} {}", kernel.0, kernel.1), value(kernel))).collect::<Vec<_>>()
+        };
+        let net = |index: usize, metric: &str| vec![of_frozen(metric).swap_remove(index)];
+        bar("small, net resident, LZ4", Form::Percent, false, 0.27, net(0, "net_reduction"));
+        bar("small, net resident, Zstandard", Form::Percent, false, 0.32, net(1, "net_reduction"));
+        bar("mainstream, net text+rodata+data+unwinder", Form::Percent, false, 0.30, net(2, "net_loaded_reduction"));
+        bar("code that never ran is frozen", Form::Percent, false, 0.95, of_frozen("never_ran_frozen"));
+        bar("longest thaw at 1 GIPS, us", Form::Number, true, 50.0, of_frozen("thaw_most_us"));
+        bar("instructions with frozen code", Form::Percent, true, 0.01, of_frozen("instructions_change"));
+        bar("memory after five days", Form::Percent, true, 0.02, of_frozen("days_memory_change"));
         let programs = super::sites::PROGRAMS.iter();
         let resolved =
             programs.map(|program| (program.to_string(), self.value(program, "runnel", "syscalls", "resolved")));

@@ -12,6 +12,7 @@ use specialise::Passes;
 use syscalls::analysis::{Options, Subject, analyse};
 
 use super::Size;
+use super::frozen;
 use super::micro;
 use super::results::{ALL, COMPACT, MAINSTREAM, Results, SMALL};
 use crate::stream::say;
@@ -21,9 +22,11 @@ const PROGRAM: &str = "/bin/busybox";
 
 /// A device to build a kernel for.
 pub struct Device {
-    name: &'static str,
-    work: PathBuf,
-    job: Job,
+    pub(super) name: &'static str,
+    pub(super) work: PathBuf,
+    pub(super) job: Job,
+    /// The program that is all it has.
+    pub(super) program: PathBuf,
 }
 
 /// A pass by its name, and how it is switched on.
@@ -84,31 +87,32 @@ impl Device {
             trap: false,
             instrument: false,
         };
-        Ok(Device { name, work: work.to_path_buf(), job })
+        let program = tree.join(PROGRAM.trim_start_matches('/'));
+        Ok(Device { name, work: work.to_path_buf(), job, program })
     }
 }
 
 /// Sizes of one variant, against which others are set.
 #[derive(Clone, Copy)]
-struct Measured {
-    sizes: KernelSizes,
-    bzimage: u64,
+pub(super) struct Measured {
+    pub(super) sizes: KernelSizes,
+    pub(super) bzimage: u64,
 }
 
 impl Measured {
-    fn of(output: &Output) -> anyhow::Result<Measured> {
+    pub(super) fn of(output: &Output) -> anyhow::Result<Measured> {
         let bytes = fs::read(&output.vmlinux).with_context(|| output.vmlinux.display().to_string())?;
         let sizes = KernelSizes::measure(&bytes).context("the link made no kernel")?;
         Ok(Measured { sizes, bzimage: fs::metadata(&output.bzimage)?.len() })
     }
 
     /// What is loaded, as the bar of the mainstream configuration counts: code, constants, variables, unwinder tables.
-    fn loaded(&self) -> u64 {
+    pub(super) fn loaded(&self) -> u64 {
         let sizes = &self.sizes;
         sizes.text + sizes.rodata + sizes.kallsyms + sizes.data + sizes.orc
     }
 
-    fn add(&self, stock: &Measured, case: &str, peer: &'static str, mode: &str, results: &mut Results) {
+    pub(super) fn add(&self, stock: &Measured, case: &str, peer: &'static str, mode: &str, results: &mut Results) {
         let sizes = &self.sizes;
         let padded = |sizes: &KernelSizes| sizes.resident() + sizes.padding;
         for (metric, bytes) in [
@@ -182,12 +186,20 @@ pub fn measure(device: &Device, size: Size, results: &mut Results) -> anyhow::Re
     if let Some(change) = micro::change(&instructions, &reduced) {
         results.add(case, "runnel", ALL, "instructions_change", "share", change);
     }
+    let mut other = Measured::of(&output)?;
     if Layout::Compact.check(&build).is_ok() {
         say(&format!("{case}: compact"));
         let output = link.run(&outcome.object, Layout::Compact)?;
-        Measured::of(&output)?.add(&stock, case, "runnel", COMPACT, results);
+        other = Measured::of(&output)?;
+        other.add(&stock, case, "runnel", COMPACT, results);
     }
-    Ok(())
+    if size == Size::Quick {
+        results.notes.push(format!("{case}: frozen code is not measured: not with --quick"));
+        return Ok(());
+    }
+    // Where it was linked before, other kernels are now.
+    let output = link.run(&object, Layout::Stock)?;
+    frozen::measure(device, size, &frozen::Beside { output, stock, reduced: other, instructions }, results)
 }
 
 /// The kernel's own ThinLTO, by another compiler, where that is there: only with the small configuration, since it takes a build of its own.
@@ -221,7 +233,13 @@ fn thin_lto(
     Ok(())
 }
 
-fn add_counts(case: &str, peer: &'static str, mode: &str, counts: &BTreeMap<String, f64>, results: &mut Results) {
+pub(super) fn add_counts(
+    case: &str,
+    peer: &'static str,
+    mode: &str,
+    counts: &BTreeMap<String, f64>,
+    results: &mut Results,
+) {
     for (name, count) in counts {
         results.add(case, peer, mode, &format!("instructions_{name}"), "count", *count);
     }

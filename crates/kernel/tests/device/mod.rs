@@ -73,9 +73,10 @@ impl Device {
             run(Command::new(compiler).args(["-static", "-O1", "-pthread", "-o"]).arg(root.join(program)).arg(source));
         }
         // Other things that it may do instead, by `rdinit=`.
-        for script in ["frozen", "service", "pressure", "restart"] {
+        for script in ["frozen", "pressure", "restart"] {
             file(script, &fs::read(here.join(format!("{script}.init"))).unwrap());
         }
+        file("service", kernel::reference::WEB_SERVICE.as_bytes());
         file("www/index.html", b"hello\n");
         file("www/cgi-bin/hello", b"#!/bin/sh\necho Content-type: text/plain\necho\necho hello $QUERY_STRING\n");
         file("etc/passwd", b"root::0:0::/:/bin/sh\nnobody::65534:65534::/:/bin/sh\n");

@@ -9,14 +9,14 @@ use specialise::Passes;
 use crate::device::Device;
 use crate::{World, address, check_log, is_full, job, measure, results, symbols, world};
 
-/// What runs of `linked`, in a file of `folder`.
+/// What runs of `linked` until it is done, in a file of `folder`: how it ends is not part of it.
 fn record(world: &World, linked: &kernel::Output, more: &str, processors: u32, folder: &Path) -> PathBuf {
     let machine = world.machine(folder, &linked.bzimage, (&[], &[]), processors);
     let recorder = Recorder {
         machine: Machine { command_line: format!("{} {more}", machine.command_line), ..machine },
         vmlinux: linked.vmlinux.clone(),
         service_at: Some("@@heard".to_string()),
-        until: None,
+        until: Some("@@done".to_string()),
         scenario: "web".to_string(),
     };
     let recorded = recorder.run(&|| false, &mut |_| ()).unwrap();
