@@ -189,6 +189,10 @@ impl Job {
         source: &Source,
         processor: Processor,
     ) -> Result<Option<BTreeMap<String, Constants>>, KernelError> {
+        if processor != Processor::X86_64 && !self.calls.is_empty() {
+            let reason = "the calls of programs are those of x86-64, and the configuration is not; list the device's with --syscalls";
+            return Err(KernelError::Calls { reason: reason.to_string() });
+        }
         let calls = self.all_calls(&self.policy()?)?;
         calls.map(|calls| calls.entry_points(source, processor)).transpose()
     }
@@ -365,4 +369,51 @@ fn peak_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_programs_are_for_their_processor() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir_all(at("source/scripts")).unwrap();
+        write(&at("source/Makefile"), "VERSION = 6\nPATCHLEVEL = 12\nSUBLEVEL = 1\n").unwrap();
+        write(&at("source/scripts/link-vmlinux.sh"), "").unwrap();
+        write(&at("source/scripts/syscall.tbl"), "63 common read sys_read\n").unwrap();
+        write(&at("config"), "CONFIG_ARM64=y\n").unwrap();
+        write(&at("list"), "readahead\n").unwrap();
+        let mut calls = Calls::default();
+        calls.list([&"read".to_string()]);
+        let job = Job {
+            source: at("source"),
+            config: at("config"),
+            build: at("build"),
+            output: at("output"),
+            command_line: None,
+            devices: None,
+            syscalls: None,
+            calls,
+            policy: None,
+            passes: Passes::all(),
+            layout: Layout::Stock,
+            fixed: BTreeMap::new(),
+            arguments: false,
+            codec: None,
+            freeze: None,
+            trap: false,
+            instrument: false,
+        };
+        let refused = |job: &Job| match job.build(&mut |_| ()) {
+            Err(KernelError::Calls { reason }) => reason,
+            other => panic!("{:?}", other.err()),
+        };
+        assert!(refused(&job).contains("--syscalls"));
+        // A list is looked up in the processor's table.
+        let listed = Job { calls: Calls::default(), syscalls: Some(at("list")), ..job };
+        assert!(refused(&listed).contains("readahead"));
+        assert!(!at("build").exists(), "before anything is built");
+    }
 }

@@ -23,11 +23,12 @@ const UNKNOWN: u8 = 6;
 #[derive(clap::Args)]
 #[group(skip)]
 #[command(
-    after_help = "Results in the folder of --output: vmlinux, bzImage, System.map, report.json, report.html. The kernel is built \
-once, in --build, and used again as long as the configuration is the same; the source is not changed. See docs/specialise.md."
+    after_help = "Results in the folder of --output: vmlinux, bzImage (of AArch64 Image.gz), System.map, report.json, report.html. The \
+configuration says the processor: AArch64 with CONFIG_ARM64=y, else x86-64. The kernel is \
+built once, in --build, and used again as long as the configuration is the same; the source is not changed. See docs/specialise.md."
 )]
 pub struct Args {
-    /// Source of the kernel (Linux 6.12 or 6.1), unpacked and not configured
+    /// Source of the kernel (Linux 6.12; for x86-64 also 6.1), unpacked and not configured
     #[arg(long, value_name = "DIR")]
     kernel_source: PathBuf,
 
@@ -40,7 +41,8 @@ pub struct Args {
     cmdline: Option<String>,
 
     /// What runs on the device: app.rnl, runnel://host/name, a directory that is the root of a system, or a program of this machine;
-    /// system calls that none of its programs makes answer ENOSYS. May be given several times
+    /// system calls that none of its programs makes answer ENOSYS. Only x86-64; for AArch64 list them (--syscalls). May be given several
+    /// times
     #[arg(long, value_name = "IMAGE")]
     image: Vec<PathBuf>,
 
@@ -73,7 +75,8 @@ pub struct Args {
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
 
-    /// How sections lie in memory; compact drops the alignment to 2 MiB, where page table isolation and memory encryption are off
+    /// How sections lie in memory; compact drops the alignment to 2 MiB, where page table isolation and memory encryption are off (x86-64
+    /// only)
     #[arg(long, value_enum, default_value = "stock")]
     layout: LayoutName,
 
@@ -108,7 +111,7 @@ pub struct Args {
     trap: bool,
 
     /// Count which blocks of the kernel's functions run: each sets a byte from `specialise_coverage` on. What counts is in coverage.map
-    /// beside the kernel. The passes for constants and blocks stay off
+    /// beside the kernel. The passes for constants and blocks stay off. Only x86-64
     #[arg(long)]
     instrument: bool,
 
