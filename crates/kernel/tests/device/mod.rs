@@ -26,6 +26,8 @@ calls = ["flock", "setuid", "setgid", "setreuid", "setregid", "setresuid", "setr
 /// Our static binary, for a mount of an image by FUSE; `./x dist x86_64` makes one.
 const STATIC_BINARY: &str = "RUNNEL_STATIC_BINARY";
 
+const CROSS_COMPILER: &str = "aarch64-linux-gnu-gcc";
+
 /// Files of a device in a folder of this machine.
 pub struct Device {
     work: PathBuf,
@@ -58,10 +60,20 @@ impl Device {
         device
     }
 
+    /// Whether this machine can make a device for AArch64; with a note if not.
+    pub fn has_virt() -> bool {
+        let found = [CROSS_COMPILER, "qemu-system-aarch64"].map(|tool| Command::new(tool).arg("--version").output());
+        let has = found.iter().all(Result::is_ok);
+        if !has {
+            eprintln!("skipped: no {CROSS_COMPILER} or no qemu-system-aarch64; ./x test --kernel installs both");
+        }
+        has
+    }
+
     /// The same for AArch64, in `work/virt`.
     pub fn virt(work: &Path) -> Self {
         let busybox = foreign_package(&work.join("virt.apt"), "arm64", "busybox-static").join("bin/busybox");
-        Self::server(work, work.join("virt"), Processor::Aarch64, &busybox, "aarch64-linux-gnu-gcc")
+        Self::server(work, work.join("virt"), Processor::Aarch64, &busybox, CROSS_COMPILER)
     }
 
     fn server(work: &Path, root: PathBuf, processor: Processor, busybox: &Path, compiler: &str) -> Self {

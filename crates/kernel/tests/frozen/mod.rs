@@ -82,12 +82,14 @@ fn check_frozen(world: World, codec: Codec, layout: Layout, processors: u32) {
     check_frozen_kernel(&world, &linked, &expected, processors);
 }
 
-/// Every start of a frozen kernel, with the results that the device must have.
+/// Every start of a frozen kernel, with the results that the device must have. Where frames are few the clock counts instructions: on a
+/// processor far slower than a device's all time would go into what timers need, page by page.
 fn check_frozen_kernel(world: &World, linked: &kernel::Output, expected: &[String], processors: u32) {
     let boot = |more: &str| {
         let folder = tempfile::tempdir().unwrap();
         let mut machine = world.machine(folder.path(), &linked.bzimage, (&[], &[]), processors);
         machine.command_line.push_str(&format!(" {more}"));
+        machine.counted = more.contains("pool:");
         machine.run().unwrap()
     };
     for (name, more, freezes) in [("frozen", "", true), ("frozen, but off", "frozen_text=off", false)] {
@@ -135,6 +137,9 @@ fn qemu_a_mainstream_kernel_is_frozen_on_two_processors() {
 
 #[test]
 fn qemu_code_of_aarch64_is_frozen_on_two_processors() {
+    if !Device::has_virt() {
+        return;
+    }
     let Some(world) = world("tiny-virt", Device::virt) else { return };
     check_frozen(world, Codec::Lz4, Layout::Stock, 2);
 }
@@ -171,6 +176,7 @@ fn check_restarts(world: World, layout: Layout) {
         machine.command_line =
             format!("{line} rdinit=/restart frozen_text=pool:6 commands={}", contexts(&world).join(","));
         machine.disks.extend([kernel.clone(), machine.initramfs.clone()]);
+        machine.counted = true;
         let booted = machine.run_restarting().unwrap();
         assert!(booted.ended && booted.console.contains("@@done"), "{}", booted.console);
         for complaint in ["WARNING:", "BUG:", "Oops", "unknown reason", "FAILED"] {
@@ -201,7 +207,7 @@ fn qemu_a_frozen_kernel_ends_in_every_way_and_starts_again() {
 
 #[test]
 fn qemu_a_frozen_kernel_of_aarch64_ends_in_every_way_and_starts_again() {
-    if !is_full() {
+    if !is_full() || !Device::has_virt() {
         return;
     }
     let Some(world) = world("tiny-virt", Device::virt) else { return };
