@@ -144,6 +144,15 @@ fn qemu_code_of_aarch64_is_frozen_on_two_processors() {
     check_frozen(world, Codec::Lz4, Layout::Stock, 2);
 }
 
+#[test]
+fn qemu_code_of_aarch64_is_frozen_with_zstandard() {
+    if !is_full() || !Device::has_virt() {
+        return;
+    }
+    let Some(world) = world("tiny-virt", Device::virt) else { return };
+    check_frozen(world, Codec::Zstd, Layout::Stock, 1);
+}
+
 /// What a kernel needs that is started by another one, and two processors.
 const RESTARTED: &str = "CONFIG_SMP=y\nCONFIG_RELOCATABLE=y\nCONFIG_KEXEC_FILE=y\n";
 
