@@ -186,6 +186,8 @@ fn check_restarts(world: World, layout: Layout) {
             format!("{line} rdinit=/restart frozen_text=pool:6 commands={}", contexts(&world).join(","));
         machine.disks.extend([kernel.clone(), machine.initramfs.clone()]);
         machine.counted = true;
+        // It starts four times.
+        machine.deadline *= 4;
         let booted = machine.run_restarting().unwrap();
         assert!(booted.ended && booted.console.contains("@@done"), "{}", booted.console);
         for complaint in ["WARNING:", "BUG:", "Oops", "unknown reason", "FAILED"] {
