@@ -3,7 +3,6 @@
 //! The service is recorded once on the stock kernel. Times and instructions are of a guest that counts an instruction each
 //! nanosecond, a processor of 1 GIPS.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +14,7 @@ use kernel::{Boot, Codec, Frozen, Initramfs, Job, Layout, Link, Machine, Output,
 use super::Size;
 use super::micro;
 use super::results::{FROZEN_LZ4, FROZEN_ZSTD, Results, SMALL};
-use super::variant::{Device, Measured};
+use super::variant::{Beside, Device, Measured};
 use crate::process::tool;
 use crate::stream::say;
 
@@ -31,18 +30,6 @@ const DEADLINE: Duration = Duration::from_secs(2 * 3600);
 /// Five days: a request every five minutes, and what it says of itself twice a day.
 const DAYS: &str = "requests=1440 pause=300 report=144";
 
-/// What kernels with frozen code are set against.
-pub struct Beside {
-    /// The stock kernel.
-    pub(super) output: Output,
-    /// Its sizes.
-    pub(super) stock: Measured,
-    /// Those of the one with all passes, as the device would have it without frozen code.
-    pub(super) reduced: Measured,
-    /// Instructions of operations on the stock kernel.
-    pub(super) instructions: BTreeMap<String, f64>,
-}
-
 /// Measures kernels of a device with frozen code.
 ///
 /// # Errors
@@ -52,9 +39,12 @@ pub fn measure(device: &Device, size: Size, beside: &Beside, results: &mut Resul
     let folder = tempfile::tempdir()?;
     let guest = Guest::create(&device.program, folder.path())?;
     say(&format!("{case}: recording its service"));
+    let build = device.job.build(&mut |text| say(&format!("{case}: {text}")))?;
+    let link = Link::new(&build, &device.work.join(format!("bench-link-{case}")))?;
+    let stock = link.run(&fs::read(build.object())?, Layout::Stock)?;
     let recorder = Recorder {
-        machine: guest.machine(&beside.output.bzimage, "", false),
-        vmlinux: beside.output.vmlinux.clone(),
+        machine: guest.machine(&stock.bzimage, "", false),
+        vmlinux: stock.vmlinux.clone(),
         service_at: Some("@@service".to_string()),
         until: None,
         scenario: "web".to_string(),

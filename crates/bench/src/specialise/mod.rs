@@ -86,9 +86,17 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 fn kernels(options: &Options, source: &Path, work: &Path, tree: &Path, results: &mut Results) -> anyhow::Result<()> {
-    variant::measure(&Device::small(source, work, tree)?, options.size, results)?;
+    let mut devices = vec![Device::small(source, work, tree)?];
     if options.size == Size::Full {
-        variant::measure(&Device::mainstream(source, work, tree)?, options.size, results)?;
+        devices.push(Device::mainstream(source, work, tree)?);
+    }
+    for device in &devices {
+        let beside = variant::measure(device, options.size, results)?;
+        if options.size == Size::Quick {
+            results.notes.push("frozen code is not measured: not with --quick".to_string());
+        } else {
+            frozen::measure(device, options.size, &beside, results)?;
+        }
     }
     Ok(())
 }

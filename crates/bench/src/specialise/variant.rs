@@ -12,7 +12,6 @@ use specialise::Passes;
 use syscalls::analysis::{Options, Subject, analyse};
 
 use super::Size;
-use super::frozen;
 use super::micro;
 use super::results::{ALL, COMPACT, MAINSTREAM, Results, SMALL};
 use crate::stream::say;
@@ -141,8 +140,21 @@ impl Measured {
     }
 }
 
+/// What other kernels of a device are set against.
+pub struct Beside {
+    /// The stock kernel.
+    pub(super) stock: Measured,
+    /// The one with all passes, in the layout that the device would have.
+    pub(super) reduced: Measured,
+    /// Instructions of operations on the stock kernel.
+    pub(super) instructions: BTreeMap<String, f64>,
+}
+
 /// Measures all variants of a device.
-pub fn measure(device: &Device, size: Size, results: &mut Results) -> anyhow::Result<()> {
+///
+/// # Errors
+/// A kernel cannot be built, linked or started.
+pub fn measure(device: &Device, size: Size, results: &mut Results) -> anyhow::Result<Beside> {
     let case = device.name;
     let build = device.job.build(&mut |text| say(&format!("{case}: {text}")))?;
     let object = fs::read(build.object())?;
@@ -186,20 +198,14 @@ pub fn measure(device: &Device, size: Size, results: &mut Results) -> anyhow::Re
     if let Some(change) = micro::change(&instructions, &reduced) {
         results.add(case, "runnel", ALL, "instructions_change", "share", change);
     }
-    let mut other = Measured::of(&output)?;
+    let mut smallest = Measured::of(&output)?;
     if Layout::Compact.check(&build).is_ok() {
         say(&format!("{case}: compact"));
         let output = link.run(&outcome.object, Layout::Compact)?;
-        other = Measured::of(&output)?;
-        other.add(&stock, case, "runnel", COMPACT, results);
+        smallest = Measured::of(&output)?;
+        smallest.add(&stock, case, "runnel", COMPACT, results);
     }
-    if size == Size::Quick {
-        results.notes.push(format!("{case}: frozen code is not measured: not with --quick"));
-        return Ok(());
-    }
-    // Where it was linked before, other kernels are now.
-    let output = link.run(&object, Layout::Stock)?;
-    frozen::measure(device, size, &frozen::Beside { output, stock, reduced: other, instructions }, results)
+    Ok(Beside { stock, reduced: smallest, instructions })
 }
 
 /// The kernel's own ThinLTO, by another compiler, where that is there: only with the small configuration, since it takes a build of its own.
