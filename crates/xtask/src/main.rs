@@ -2,9 +2,9 @@
 //!
 //! * `tidy`: the structural rules of ARCHITECTURE.md, checked;
 //! * `ci`: everything that checks the product, in the order in which a failure is cheapest. `./x test` calls exactly this;
-//! * `kernel SOURCE [--full]`: builds kernels of that source, reduces and starts them; `./x test --kernel` fetches one and calls
-//!   this. Takes a quarter of an hour the first time, so `ci` does it only where a kernel was built before. Builds are kept in the
-//!   user's caches.
+//! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x test --kernel` fetches one and calls
+//!   this. Takes most of an hour the first time, so `ci` does only the small part, and only where a kernel was built before. Builds are
+//!   kept in the user's caches.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         Some("ci") => ci(),
         Some("kernel") => kernel(std::env::args().skip(2).collect()),
         _ => {
-            eprintln!("usage: cargo xtask tidy|ci|kernel SOURCE [--full]");
+            eprintln!("usage: cargo xtask tidy|ci|kernel SOURCE [--full|--small]");
             return ExitCode::from(2);
         }
     };
@@ -45,7 +45,7 @@ fn ci() -> anyhow::Result<()> {
     step("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-audit", "--quiet"]))?;
     step("tests", || cargo(&["test", "--workspace", "--quiet"]))?;
     match cached_kernel() {
-        Some(source) => kernel(vec![source.display().to_string()])?,
+        Some(source) => kernel(vec![source.display().to_string(), "--small".to_string()])?,
         None => eprintln!("== kernels: skipped: none was built in the cache folder; ./x test --kernel builds one"),
     }
     step("device build", || {
@@ -88,11 +88,13 @@ fn cached_kernel() -> Option<PathBuf> {
     (source.join("Makefile").is_file() && cache.join("build-tiny-web/arch/x86/boot/bzImage").exists()).then_some(source)
 }
 
-/// The tests that build kernels: of the small configuration, with `--full` of the mainstream one too.
+/// The tests that build kernels: for x86-64 and AArch64, with frozen code; with `--full` the mainstream configuration too, and with
+/// `--small` only the first one, which takes a few minutes.
 fn kernel(arguments: Vec<String>) -> anyhow::Result<()> {
-    let full = arguments.iter().any(|argument| argument == "--full");
+    let has = |option: &str| arguments.iter().any(|argument| argument == option);
+    let (full, small) = (has("--full"), has("--small"));
     let source = arguments.iter().find(|argument| !argument.starts_with("--"));
-    let source = source.ok_or_else(|| anyhow::anyhow!("usage: cargo xtask kernel SOURCE [--full]"))?;
+    let source = source.ok_or_else(|| anyhow::anyhow!("usage: cargo xtask kernel SOURCE [--full|--small]"))?;
     let source = std::fs::canonicalize(source)?;
     step("kernels", || {
         let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -104,6 +106,9 @@ fn kernel(arguments: Vec<String>) -> anyhow::Result<()> {
         }
         if full {
             test.env("RUNNEL_KERNEL_FULL", "1");
+        }
+        if small {
+            test.arg("qemu_a_small_kernel");
         }
         let status = test.status()?;
         anyhow::ensure!(status.success(), "the tests of kernels ended with {status}");

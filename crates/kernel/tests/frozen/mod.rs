@@ -172,7 +172,7 @@ fn check_restarts(world: World, layout: Layout) {
     let linked = link_frozen(&world, layout);
     let [start, end] = ["__frozen_text_start", "__frozen_text_end"].map(|name| address(&linked.system_map, name));
     let is_x86 = world.device.processor() == Processor::X86_64;
-    let shutdown = if is_x86 { "native_machine_shutdown" } else { "machine_shutdown" };
+    let shutdown = if is_x86 { "native_machine_shutdown" } else { "machine_restart" };
     for name in ["kernel_kexec", "emergency_restart", shutdown, "migrate_to_reboot_cpu"] {
         assert!((start..end).contains(&address(&linked.system_map, name)), "{name} is not frozen");
     }
