@@ -49,6 +49,19 @@ fn blocks_are_runs_of_instructions() {
 }
 
 #[test]
+fn words_of_aarch64_are_bytes_in_memory() {
+    let log = "IN: \n0xffffffc080010000:  d503245f  bti      c\n0xffffffc080010004:  14000002  b        #0xffffffc08001000c\n\n\
+               0xffffffc08001000c:  d65f03c0  ret      \n0xffffffc080010010:  d65f03c  \n0xffffffc080010014:  d65f03c0x\n";
+    let expected = vec![
+        (0xffff_ffc0_8001_0000, vec![0x5f, 0x24, 0x03, 0xd5, 2, 0, 0, 0x14]),
+        (0xffff_ffc0_8001_000c, vec![0xc0, 0x03, 0x5f, 0xd6]),
+    ];
+    for piece in [1, 13, log.len()] {
+        assert_eq!(parse(log.as_bytes(), piece), expected);
+    }
+}
+
+#[test]
 fn a_log_without_a_disassembler_is_read_too() {
     let expected = vec![(0xffff_ffff_8100_0428, vec![0xba, 0x20, 0x10, 0, 0, 0x0f, 0x20, 0xe1, 0x90])];
     assert_eq!(parse(BARE.as_bytes(), 5), expected);
