@@ -67,6 +67,10 @@ fn ways_to_a_coverage_do_not_go_together() {
     let (list, none) = (list.to_str().unwrap(), none.to_str().unwrap());
     fails(&["record", "--kernel-thawed", list, "-o", none], 2, "--release");
     fails(&["record", "--kernel", list, "--vmlinux", "/no/such/file", "-o", none], 4, "/no/such/file");
-    fails(&["record", "--kernel", list, "--vmlinux", list, "-o", none], 3, "no ELF file");
+    fails(&["record", "--kernel", list, "--vmlinux", list, "-o", none], 2, "no boot image");
+    let image = folder.path().join("image");
+    fs::write(&image, [&[0; 0x202][..], b"HdrS"].concat()).unwrap();
+    let image = image.to_str().unwrap();
+    fails(&["record", "--kernel", image, "--vmlinux", list, "-o", none], 3, "no ELF file");
     assert!(!std::path::Path::new(none).exists());
 }
