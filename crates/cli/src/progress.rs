@@ -31,6 +31,14 @@ pub fn counted(count: impl Into<u64>, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
+/// Writes one line to standard error, as `eprintln!`; where that is closed or full nobody wants to know, and what was worked for goes on.
+macro_rules! tell {
+    ($($text:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($text)*)));
+    }};
+}
+pub(crate) use tell;
+
 /// Writes one line to standard output.
 ///
 /// # Errors

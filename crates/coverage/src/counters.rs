@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::blocks::{Group, groups, unordered};
+use crate::blocks::{Group, groups, unordered, whole};
 use crate::collector::coverage;
 use crate::format::{BLOCKS_MAX, FILE_BYTES_MAX, FUNCTION_BYTES_MAX, FUNCTIONS_MAX};
 use crate::writer::{is_label, is_name};
-use crate::{Block, Coverage, CoverageError, How, Phase};
+use crate::{Block, Coverage, CoverageError, Function, How, Phase};
 
 /// What the map says it is.
 const FORMAT: &str = "runnel block map 1";
@@ -122,7 +122,8 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// The coverage of a kernel's counters: a block whose counter is not zero ran in `phase`.
+/// The coverage of a kernel's counters: a block whose counter is not zero ran in `phase`, and a function without blocks, which is not
+/// counted, in service too.
 ///
 /// Functions of the same name are one if their sizes are equal; else that name ran as a whole if any of them did.
 ///
@@ -139,6 +140,12 @@ pub fn from_counters(map: &BlockMap, counters: &[u8], phase: Phase, scenario: &s
         let size = sizes.entry(&function.name).or_insert((function.bytes, false));
         *size = (size.0.max(function.bytes), size.1 || size.0 != function.bytes);
         let (boot, service) = (phase.boot(), phase.service());
+        if function.blocks.is_empty() {
+            // Nobody knows, and what runs in service must not be taken for what does not.
+            let whole = whole(function.bytes, boot, true);
+            ran.push(Function { boot, service: true, ..unordered(&function.name, function.bytes, whole) });
+            continue;
+        }
         let counted = function.blocks.iter().zip(counters.by_ref());
         let blocks: Vec<Block> = counted
             .filter(|(_, counter)| **counter != 0)

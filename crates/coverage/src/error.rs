@@ -8,7 +8,7 @@ pub enum CoverageError {
     NotCoverage,
     /// A version that is not known.
     #[error(
-        "version '{found}' of the coverage file is not known; this program reads version {}",
+        "version {found:?} of the coverage file is not known; this program reads version {}",
         crate::format::VERSION
     )]
     Version {
@@ -51,7 +51,7 @@ pub enum CoverageError {
     #[error("there is no coverage to merge")]
     Nothing,
     /// The linked kernel cannot be read.
-    #[error("no linked kernel for x86-64 with symbols: {reason}")]
+    #[error("no linked kernel for x86-64 or AArch64 with symbols: {reason}")]
     Kernel {
         /// What is wrong.
         reason: &'static str,

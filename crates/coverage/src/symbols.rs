@@ -47,6 +47,7 @@ struct Code {
 /// function do not count.
 pub struct Symbols {
     release: String,
+    is_aarch64: bool,
     functions: Vec<Symbol>,
     copies: HashMap<String, Copies>,
     code: Vec<Code>,
@@ -61,7 +62,8 @@ impl Symbols {
         let wrong = |reason| move |_: object::Error| CoverageError::Kernel { reason };
         let header = FileHeader64::<LittleEndian>::parse(bytes).map_err(wrong("no ELF file of 64 bits"))?;
         let endian = header.endian().map_err(wrong("not little endian"))?;
-        if !matches!(header.e_machine(endian), elf::EM_X86_64 | elf::EM_AARCH64) {
+        let machine = header.e_machine(endian);
+        if !matches!(machine, elf::EM_X86_64 | elf::EM_AARCH64) {
             return Err(CoverageError::Kernel { reason: "another processor" });
         }
         let sections = header.sections(endian, bytes).map_err(wrong("damaged sections"))?;
@@ -75,6 +77,8 @@ impl Symbols {
             segments.iter().find(holds).map(|segment| segment.p_paddr(endian).wrapping_sub(segment.p_vaddr(endian)))
         };
         let mut code = Vec::new();
+        // Sections of a file may be the same bytes; those of a kernel are not.
+        let mut left = bytes.len();
         for section in sections.iter().take(SECTIONS_MAX) {
             let flags = section.sh_flags(endian);
             if !flags.contains(elf::SHF_ALLOC) || !flags.contains(elf::SHF_EXECINSTR) {
@@ -82,6 +86,7 @@ impl Symbols {
             }
             let address = section.sh_addr(endian);
             let bytes = section.data(endian, bytes).map_err(wrong("damaged code"))?;
+            left = left.checked_sub(bytes.len()).ok_or(CoverageError::Kernel { reason: "more code than bytes" })?;
             if address.checked_add(bytes.len() as u64).is_none() {
                 return Err(CoverageError::Kernel { reason: "code lies outside of memory" });
             }
@@ -103,10 +108,15 @@ impl Symbols {
             }
         }
         let release = release(bytes).ok_or(CoverageError::Kernel { reason: "it has no banner with a release" })?;
-        Self::new(release, found, code)
+        Self::new(release, machine == elf::EM_AARCH64, found, code)
     }
 
-    fn new(release: String, mut found: Vec<(u64, u64, bool, &str)>, code: Vec<Code>) -> Result<Self, CoverageError> {
+    fn new(
+        release: String,
+        is_aarch64: bool,
+        mut found: Vec<(u64, u64, bool, &str)>,
+        code: Vec<Code>,
+    ) -> Result<Self, CoverageError> {
         found.sort_unstable_by_key(|(address, bytes, is_local, name)| (*address, u64::MAX - bytes, *is_local, *name));
         let mut functions: Vec<Symbol> = Vec::new();
         let mut copies: HashMap<String, Copies> = HashMap::new();
@@ -123,13 +133,23 @@ impl Symbols {
             count if count > FUNCTIONS_MAX => {
                 Err(CoverageError::Limit { what: "functions", max: FUNCTIONS_MAX as u64 })
             }
-            _ => Ok(Self { release, functions, copies, code }),
+            _ => Ok(Self { release, is_aarch64, functions, copies, code }),
         }
     }
 
     /// Its release.
     pub fn release(&self) -> &str {
         &self.release
+    }
+
+    /// Whether it is for AArch64, else for x86-64.
+    pub fn is_aarch64(&self) -> bool {
+        self.is_aarch64
+    }
+
+    /// Whether it has a function of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.copies.contains_key(name)
     }
 
     /// Functions and their bytes.

@@ -6,9 +6,23 @@ use crate::format::FUNCTION_BYTES_MAX;
 use crate::writer::is_name;
 use crate::{Coverage, CoverageError, Function, How, Symbols};
 
+/// Data that is frozen with code: names of symbols, and strings.
+const DATA: [&str; 10] = [
+    "kallsyms_addresses",
+    "kallsyms_markers",
+    "kallsyms_names",
+    "kallsyms_num_syms",
+    "kallsyms_offsets",
+    "kallsyms_relative_base",
+    "kallsyms_seqs_of_names",
+    "kallsyms_token_index",
+    "kallsyms_token_table",
+    "__frozen_text_data",
+];
+
 /// The coverage of a list of thawed functions: in each line the last word counts, `symbol`, `symbol+0xoffset` or
-/// `symbol+0xoffset/0xsize`, as the kernel prints addresses. Empty lines and lines that begin with `#` do not count. Each function ran
-/// in service, as a whole; its size is that of `symbols`, or what the line says, or not known.
+/// `symbol+0xoffset/0xsize`, as the kernel prints addresses. Empty lines, lines that begin with `#`, and names of data do not count.
+/// Each function ran in service, as a whole; its size is that of `symbols`, or what the line says, or not known.
 ///
 /// # Errors
 /// The last word of a line is no name, or `scenario` cannot be the name of one.
@@ -29,7 +43,10 @@ pub fn from_thawed(
             }
             None => (word, None),
         };
-        if !is_name(name) || name.starts_with("0x") {
+        if DATA.contains(&name) {
+            continue;
+        }
+        if !is_name(name) || name.starts_with("0x") || name.starts_with('[') {
             return Err(CoverageError::Line {
                 line: index + 1,
                 reason: "expected a symbol as its last word".to_string(),

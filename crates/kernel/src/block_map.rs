@@ -1,54 +1,21 @@
-//! The file that says which function and which instructions each counter of an instrumented kernel counts.
-//!
-//! JSON: `format`, `version`, `release` of the kernel, and `functions` in the order of their counters, each with `name`, its
-//! `bytes` in the original kernel, and `blocks`: pairs of the offset of a block in the original function and its bytes, in the
-//! order of their counters. A function without blocks is not counted and must be taken for executed.
+//! The file beside an instrumented kernel, by which `runnel record --kernel-counters` reads its counters.
 
-use std::path::Path;
-
-use serde::Serialize;
+use coverage::BlockMap;
 use specialise::CountedFunction;
 
 use crate::KernelError;
 
-/// The first field of the file.
-const FORMAT: &str = "runnel kernel block map";
-
-/// Its version.
-const VERSION: u32 = 1;
-
-#[derive(Serialize)]
-struct BlockMap<'m> {
-    format: &'static str,
-    version: u32,
-    release: &'m str,
-    functions: Vec<Function<'m>>,
-}
-
-#[derive(Serialize)]
-struct Function<'m> {
-    name: &'m str,
-    bytes: u64,
-    blocks: Vec<(u32, u32)>,
-}
-
-/// Writes the file.
+/// The map of a kernel of this release: what each counter counts.
 ///
 /// # Errors
-/// It cannot be written.
-pub(crate) fn write(path: &Path, release: &str, counted: &[CountedFunction]) -> Result<(), KernelError> {
-    crate::build::write(path, &format!("{}\n", text(path, release, counted)?))
-}
-
-fn text(path: &Path, release: &str, counted: &[CountedFunction]) -> Result<String, KernelError> {
-    let functions = counted.iter().map(|function| Function {
-        name: &function.name,
-        bytes: function.bytes,
-        blocks: function.blocks.iter().map(|block| (block.offset, block.bytes)).collect(),
+/// It has more than a map may have.
+pub fn block_map(release: &str, counted: &[CountedFunction]) -> Result<BlockMap, KernelError> {
+    let functions = counted.iter().map(|function| {
+        let blocks = function.blocks.iter().map(|block| (block.offset, block.bytes)).collect();
+        (function.name.clone(), function.bytes, blocks)
     });
-    let map = BlockMap { format: FORMAT, version: VERSION, release, functions: functions.collect() };
-    let wrong = |error: serde_json::Error| KernelError::Input { path: path.to_path_buf(), reason: error.to_string() };
-    serde_json::to_string(&map).map_err(wrong)
+    let wrong = |source| KernelError::Coverage { path: "the instrumented kernel".into(), source };
+    BlockMap::new(release, functions).map_err(wrong)
 }
 
 #[cfg(test)]
@@ -58,12 +25,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_pairs_in_the_order_of_the_counters() {
+    fn a_map_is_read_as_it_was_written() {
         let block = |offset, bytes| CountedBlock { offset, bytes };
         let function = |name: &str, bytes, blocks| CountedFunction { name: name.to_string(), bytes, blocks };
         let counted = [function("read", 12, vec![block(0, 4), block(4, 8)]), function("memcpy", 3, Vec::new())];
-        let expected = "{\"format\":\"runnel kernel block map\",\"version\":1,\"release\":\"6.12.1\",\"functions\":[\
-                        {\"name\":\"read\",\"bytes\":12,\"blocks\":[[0,4],[4,8]]},{\"name\":\"memcpy\",\"bytes\":3,\"blocks\":[]}]}";
-        assert_eq!(text(Path::new("map"), "6.12.1", &counted).unwrap(), expected);
+        let map = block_map("6.12.1", &counted).unwrap();
+        assert_eq!(BlockMap::read(map.write().as_bytes()).unwrap(), map);
+        assert_eq!((map.blocks(), map.functions().len(), map.release()), (2, 2, "6.12.1"));
+        assert_eq!(map.functions()[0].blocks, [(0, 4), (4, 8)]);
+        assert!(block_map("6.12.1", &[function("read", 2, vec![block(0, 4)])]).is_err());
     }
 }

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -252,14 +252,27 @@ pub(crate) fn enter(folder: &Path) -> Result<(PathBuf, Arc<File>), KernelError> 
     Ok((folder, Arc::new(lock)))
 }
 
+/// Opens a regular file for reading.
+pub(crate) fn open(path: &Path) -> Result<File, KernelError> {
+    host::file::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory => {
+            KernelError::Input { path: path.to_path_buf(), reason: "it is not a regular file".to_string() }
+        }
+        _ => KernelError::Io { path: path.to_path_buf(), source: error },
+    })
+}
+
+/// The bytes of a regular file.
+pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, KernelError> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes).map_err(io_at(path))?;
+    Ok(bytes)
+}
+
 /// The text of a file.
 pub(crate) fn read(path: &Path) -> Result<String, KernelError> {
-    let wrong = |reason: &str| KernelError::Input { path: path.to_path_buf(), reason: reason.to_string() };
-    let bytes = host::file::read(path).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory => wrong("it is not a regular file"),
-        _ => KernelError::Io { path: path.to_path_buf(), source: error },
-    })?;
-    String::from_utf8(bytes).map_err(|_| wrong("it is not text in UTF-8"))
+    let wrong = |_| KernelError::Input { path: path.to_path_buf(), reason: "it is not text in UTF-8".to_string() };
+    String::from_utf8(bytes(path)?).map_err(wrong)
 }
 
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), KernelError> {

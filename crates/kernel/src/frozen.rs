@@ -10,7 +10,7 @@ use specialise::Freeze;
 
 use crate::build::{read, write};
 use crate::error::io_at;
-use crate::{KernelError, Source, tool};
+use crate::{KernelError, Processor, Source, tool};
 
 /// New files, by their place in the source.
 const FILES: [(&str, &str); 12] = [
@@ -86,15 +86,19 @@ impl Frozen {
         Ok(Self { freeze, release: coverage.release })
     }
 
-    /// Whether it tells of kernels of this release.
+    /// Whether it tells of kernels of this release and processor, as far as handlers of system calls show that.
     ///
     /// # Errors
     /// It does not.
-    pub(crate) fn check(&self, release: &str) -> Result<(), KernelError> {
-        if self.release == release {
+    pub(crate) fn check(&self, release: &str, processor: Processor) -> Result<(), KernelError> {
+        let mut names = self.freeze.service.keys().chain(self.freeze.start.keys());
+        let reason = if self.release != release {
+            format!("the coverage is of Linux {}, and the source is {release}; record it anew", self.release)
+        } else if names.any(|name| name.starts_with(processor.other().call_prefix())) {
+            "the coverage is of a kernel for another processor; record it anew".to_string()
+        } else {
             return Ok(());
-        }
-        let reason = format!("the coverage is of Linux {}, and the source is {release}; record it anew", self.release);
+        };
         Err(KernelError::Config { reason })
     }
 }
@@ -193,8 +197,16 @@ mod tests {
         assert_eq!(frozen.freeze.service.get("vfs_read"), Some(&1));
         assert_eq!(frozen.freeze.start.get("early"), Some(&2));
         assert_eq!((frozen.freeze.service.len(), frozen.freeze.start.len()), (1, 1));
-        assert!(frozen.check("6.12.117").is_ok());
-        assert!(frozen.check("6.12.48").unwrap_err().to_string().contains("6.12.117"));
+        let check =
+            |frozen: &Frozen, release| frozen.check(release, Processor::X86_64).map_err(|error| error.to_string());
+        assert_eq!(check(&frozen, "6.12.117"), Ok(()));
+        assert!(check(&frozen, "6.12.48").unwrap_err().contains("6.12.117"));
+        let of_calls = |name: &str| {
+            let line = format!("function {name} 8 1 s 0+8s\n");
+            open(&[&head.replace("2 2 web", "1 1 web"), &*line, "end 1\n"].concat()).unwrap()
+        };
+        assert_eq!(check(&of_calls("__x64_sys_read"), "6.12.117"), Ok(()));
+        assert!(check(&of_calls("__arm64_sys_read"), "6.12.117").unwrap_err().contains("another processor"));
         // All would be frozen, and a file that is something else.
         let refused = |text: &str| open(text).unwrap_err().to_string();
         assert!(refused(&[&head.replace("2 2 web", "1 1 web"), lines[0], "end 1\n"].concat()).contains("in service"));

@@ -175,12 +175,36 @@ impl Job {
         // What is wrong with the other files is better said before a build of minutes.
         specialise::check_release(source.release())?;
         let config = read(&self.config)?;
-        self.entry_points(&source, Processor::of_config(&config))?;
+        let processor = Processor::of_config(&config);
+        self.check(&source, processor)?;
+        self.entry_points(&source, processor)?;
         self.device_list()?;
         if let Some(frozen) = &self.freeze {
-            frozen.check(source.release())?;
+            frozen.check(source.release(), processor)?;
         }
         Build::prepare(&source, &config, self.codec, &self.build, say)
+    }
+
+    /// Whether all that is asked for is there for the processor, and the source stays as it is.
+    fn check(&self, source: &Source, processor: Processor) -> Result<(), KernelError> {
+        if processor != Processor::X86_64 {
+            let refused = |reason: &str| Err(KernelError::Config { reason: reason.to_string() });
+            match (self.layout, self.instrument) {
+                (_, true) => return Err(specialise::SpecialiseError::Uncounted.into()),
+                (Layout::Compact, _) => return refused("the compact layout is for x86-64 only"),
+                (Layout::Stock, false) => {}
+            }
+        }
+        for folder in [&self.build, &self.output] {
+            // What is not there yet would be made in the first folder above it that is.
+            let there = folder.ancestors().find_map(|folder| fs::canonicalize(folder).ok());
+            let there = there.or_else(|| std::env::current_dir().ok()).unwrap_or_default();
+            if fs::canonicalize(source.folder()).is_ok_and(|source| there.starts_with(source)) {
+                let reason = "it lies in the kernel's source, which stays as it is; give a folder outside".to_string();
+                return Err(KernelError::Input { path: folder.clone(), reason });
+            }
+        }
+        Ok(())
     }
 
     /// Entry points of the system calls that stay, with the arguments they are given; `None` if all stay.
@@ -273,8 +297,8 @@ impl Job {
     /// # Errors
     /// A file, a program, or the object is not as it must be.
     pub fn run(&self, say: &mut dyn FnMut(&str)) -> Result<(JobReport, Linked), KernelError> {
-        fs::create_dir_all(&self.output).map_err(io_at(&self.output))?;
         let build = self.build(say)?;
+        fs::create_dir_all(&self.output).map_err(io_at(&self.output))?;
         let options = self.options(&build)?;
         // Before anything is linked: a layout that does not fit the configuration is refused at once.
         self.layout.check(&build)?;
@@ -299,7 +323,8 @@ impl Job {
             kernels.push(linked.row("reduced, compact layout")?);
         }
         if self.instrument {
-            block_map::write(&self.output.join(COVERAGE_MAP), build.source().release(), &outcome.counters)?;
+            let map = block_map(build.source().release(), &outcome.counters)?;
+            write(&self.output.join(COVERAGE_MAP), &map.write())?;
         }
         // Of entry points the report of the pass speaks, of names people do.
         let entries = build.source().entry_points(build.processor())?.into_iter();
@@ -414,6 +439,17 @@ mod tests {
         // A list is looked up in the processor's table.
         let listed = Job { calls: Calls::default(), syscalls: Some(at("list")), ..job };
         assert!(refused(&listed).contains("readahead"));
+        // What only the other processor has, and folders where nothing is written.
+        let listed = Job { syscalls: None, ..listed };
+        for (wrong, what) in [
+            (Job { instrument: true, ..listed.clone() }, "--instrument"),
+            (Job { layout: Layout::Compact, ..listed.clone() }, "compact layout"),
+            (Job { build: at("source/build"), ..listed.clone() }, "source/build"),
+            (Job { output: at("source"), ..listed.clone() }, "in the kernel's source"),
+        ] {
+            let error = wrong.build(&mut |_| ()).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
         assert!(!at("build").exists(), "before anything is built");
     }
 }

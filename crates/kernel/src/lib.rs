@@ -23,6 +23,7 @@ mod sizes;
 mod source;
 mod tool;
 
+pub use block_map::block_map;
 pub use build::Build;
 pub use calls::{CallUse, Calls, Constants};
 pub use clang::{CLANG_PACKAGES, has_clang, thin_lto};

@@ -87,10 +87,10 @@ impl Machine {
         let mut running = Running(command.spawn().map_err(failed)?);
         let console = running.0.stdout.take().ok_or_else(|| failed(std::io::Error::other("it has no console")))?;
         let lines = console_lines(console, LINE_BYTES_MAX).map_err(failed)?;
-        let end = Instant::now() + self.deadline;
+        let start = Instant::now();
         let mut boot = Boot { console: String::new(), ended: false };
         loop {
-            match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match lines.recv_timeout(self.deadline.saturating_sub(start.elapsed())) {
                 Ok(line) => boot.console.push_str(&String::from_utf8_lossy(&line)),
                 Err(RecvTimeoutError::Disconnected) => {
                     boot.ended = true;

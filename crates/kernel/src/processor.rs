@@ -1,10 +1,10 @@
 //! What differs between the processors that kernels are built for.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use crate::KernelError;
+use crate::build::open;
 use crate::error::io_at;
 
 /// A processor with 64 bits.
@@ -39,7 +39,7 @@ impl Processor {
     /// It cannot be read, or is no boot image.
     pub fn of_image(path: &Path) -> Result<Self, KernelError> {
         let mut head = Vec::new();
-        let file = File::open(path).map_err(io_at(path))?;
+        let file = open(path)?;
         file.take(HEAD_BYTES).read_to_end(&mut head).map_err(io_at(path))?;
         let has = |(at, mark): (usize, &[u8])| head.get(at..at + mark.len()) == Some(mark);
         match () {
@@ -103,11 +103,29 @@ impl Processor {
         }
     }
 
+    /// What names of handlers of system calls begin with.
+    pub(crate) fn call_prefix(self) -> &'static str {
+        match self {
+            Self::X86_64 => "__x64_sys_",
+            Self::Aarch64 => "__arm64_sys_",
+        }
+    }
+
+    /// The processor that it is not.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::X86_64 => Self::Aarch64,
+            Self::Aarch64 => Self::X86_64,
+        }
+    }
+
     /// The handler of removed system calls: what its name begins with, and where it finds the number.
     pub(crate) fn removed_call(self, text: &str) -> String {
         match self {
             Self::X86_64 => text.to_string(),
-            Self::Aarch64 => text.replace("__x64_sys_", "__arm64_sys_").replace("regs->orig_ax", "regs->syscallno"),
+            Self::Aarch64 => {
+                text.replace(Self::X86_64.call_prefix(), self.call_prefix()).replace("regs->orig_ax", "regs->syscallno")
+            }
         }
     }
 

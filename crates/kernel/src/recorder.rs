@@ -15,9 +15,15 @@ use std::time::{Duration, Instant};
 
 use coverage::{Collector, Coverage, How, LogParser, Phase, Seen, Symbols};
 
+use rustix::fs::statvfs;
+
+use crate::build::bytes;
 use crate::error::io_at;
 use crate::machine::{LINE_BYTES_MAX, Machine, Running, console_lines, failed};
 use crate::{KernelError, Processor, tool};
+
+/// Room that a disk with logs still has at the end: QEMU does not say what it could not write.
+const ROOM_BYTES_MIN: u64 = 1 << 20;
 
 /// Logs that are taken: a small kernel that does much writes 25 MiB.
 const LOG_BYTES_MAX: u64 = 4 << 30;
@@ -85,9 +91,16 @@ impl Recorder {
     /// A file cannot be read, QEMU cannot be started or fails, the service never begins, or another kernel ran than `vmlinux`.
     pub fn run(&self, asked: &dyn Fn() -> bool, say: &mut dyn FnMut(&str)) -> Result<Recorded, KernelError> {
         let at = |source| KernelError::Coverage { path: self.vmlinux.clone(), source };
-        let symbols = Symbols::read(&fs::read(&self.vmlinux).map_err(io_at(&self.vmlinux))?).map_err(at)?;
+        let symbols = Symbols::read(&bytes(&self.vmlinux)?).map_err(at)?;
         let mut machine = self.machine.clone();
-        if is_relocatable(&machine.kernel)? && !machine.command_line.split_whitespace().any(|word| word == "nokaslr") {
+        let processor = machine.processor()?;
+        if symbols.is_aarch64() != (processor == Processor::Aarch64) {
+            let reason = format!("it is for another processor than {}", machine.kernel.display());
+            return Err(KernelError::Input { path: self.vmlinux.clone(), reason });
+        }
+        if moves(&machine.kernel, processor, &symbols)?
+            && !machine.command_line.split_whitespace().any(|word| word == "nokaslr")
+        {
             machine.command_line = format!("{} nokaslr", machine.command_line).trim_start().to_string();
         }
         let folder = Folder::create()?;
@@ -100,6 +113,10 @@ impl Recorder {
         }
         let seen = collector.seen();
         let Seen { blocks, different, .. } = seen;
+        if blocks == 0 {
+            let reason = "nothing of the kernel ran in the machine; hint: it may be damaged, or of another kernel than --vmlinux";
+            return Err(KernelError::Input { path: machine.kernel, reason: reason.to_string() });
+        }
         // The kernel replaces some instructions by better ones; of another kernel next to nothing is the same.
         if different * 2 >= blocks {
             let reason = format!(
@@ -132,7 +149,7 @@ impl Recorder {
         let mut running = Running(command.spawn().map_err(failed)?);
         let console = running.0.stdout.take().ok_or_else(|| failed(std::io::Error::other("it has no console")))?;
         let lines = console_lines(console, LINE_BYTES_MAX).map_err(failed)?;
-        let end = Instant::now() + machine.deadline;
+        let start = Instant::now();
         let mut awaited = self.service_at.as_deref();
         let until = |line: &str| self.until.as_ref().is_some_and(|text| line.contains(text));
         let ended = loop {
@@ -140,7 +157,7 @@ impl Recorder {
             if asked() {
                 break End::Asked;
             }
-            match lines.recv_timeout(end.saturating_duration_since(Instant::now()).min(LOOK)) {
+            match lines.recv_timeout(machine.deadline.saturating_sub(start.elapsed()).min(LOOK)) {
                 Ok(line) => {
                     let line = String::from_utf8_lossy(&line);
                     say(line.trim_end());
@@ -153,7 +170,7 @@ impl Recorder {
                         _ => {}
                     }
                 }
-                Err(RecvTimeoutError::Timeout) if Instant::now() >= end => break End::Deadline,
+                Err(RecvTimeoutError::Timeout) if start.elapsed() >= machine.deadline => break End::Deadline,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break End::PoweredOff,
             }
@@ -164,6 +181,8 @@ impl Recorder {
                 return Err(refused(status.to_string(), &tool::tail(&errors)));
             }
         }
+        // What it had no room for it did not tell.
+        folder.check()?;
         drop(running);
         match awaited {
             Some(text) => Err(KernelError::Recording {
@@ -178,10 +197,10 @@ fn refused(status: String, tail: &str) -> KernelError {
     KernelError::Tool { program: "QEMU".to_string(), status, tail: tail.to_string() }
 }
 
-/// Whether a boot image may be loaded anywhere.
-fn is_relocatable(kernel: &Path) -> Result<bool, KernelError> {
-    if Processor::of_image(kernel)? != Processor::X86_64 {
-        return Ok(true);
+/// Whether a kernel may choose where it runs. One that cannot would give the word against it to its first program.
+fn moves(kernel: &Path, processor: Processor, symbols: &Symbols) -> Result<bool, KernelError> {
+    if processor == Processor::Aarch64 {
+        return Ok(["kaslr_init", "kaslr_early_init"].iter().any(|name| symbols.contains(name)));
     }
     let mut header = Vec::new();
     let file = File::open(kernel).map_err(io_at(kernel))?;
@@ -227,11 +246,19 @@ impl Folder {
         self.0.join(if phase == Phase::Service { "service" } else { "boot" })
     }
 
-    /// Whether the logs are not too large.
+    /// Whether the logs are not too large, and there was room for them.
     fn check(&self) -> Result<(), KernelError> {
         let bytes = |phase| fs::metadata(self.log(phase)).map_or(0, |metadata| metadata.len());
         if bytes(Phase::Boot) + bytes(Phase::Service) > LOG_BYTES_MAX {
             let reason = format!("QEMU's log has more than {} GiB", LOG_BYTES_MAX >> 30);
+            return Err(KernelError::Recording { reason });
+        }
+        let room = statvfs(&self.0).map_err(|error| io_at(&self.0)(error.into()))?;
+        if room.f_bavail.saturating_mul(room.f_frsize) < ROOM_BYTES_MIN {
+            let reason = format!(
+                "{}: its disk is full, so that QEMU's log is not whole; hint: TMPDIR=DIR puts it elsewhere",
+                self.0.display()
+            );
             return Err(KernelError::Recording { reason });
         }
         Ok(())

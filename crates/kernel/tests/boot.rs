@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use kernel::{Boot, Build, End, Job, KernelError, KernelSizes, Layout, Link, Machine, Processor, Recorder};
+use coverage::{BlockMap, Function, Phase};
+use kernel::{Boot, Build, End, Job, KernelError, KernelSizes, Layout, Link, Machine, Processor, Recorder, block_map};
 use specialise::{Options, Passes};
 
 mod device;
@@ -278,19 +279,10 @@ fn check_counting(world: &World, processors: u32) {
     let place = (start - KERNEL_MAP) as usize..(end - KERNEL_MAP) as usize;
     let counters = fs::read(&memory).unwrap()[place].to_vec();
     assert!(counters.iter().all(|counter| *counter <= 1));
-    let mut next = 0;
-    let mut ran: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-    let (mut listed, mut bytes, mut executed) = (0, 0, 0);
-    for function in &counted.counters {
-        let own = &counters[next..next + function.blocks.len()];
-        next += function.blocks.len();
-        listed += function.bytes;
-        for (block, counter) in function.blocks.iter().zip(own) {
-            bytes += u64::from(block.bytes);
-            executed += u64::from(block.bytes) * u64::from(*counter);
-        }
-        ran.insert(&function.name, (own.iter().filter(|counter| **counter == 1).count(), own.len()));
-    }
+    let blocks_of = || counted.counters.iter().flat_map(|function| &function.blocks);
+    let listed: u64 = counted.counters.iter().map(|function| function.bytes).sum();
+    let bytes: u64 = blocks_of().map(|block| u64::from(block.bytes)).sum();
+    let executed: u64 = blocks_of().zip(&counters).map(|(block, ran)| u64::from(block.bytes) * u64::from(*ran)).sum();
     let without = counted.counters.iter().filter(|function| function.blocks.is_empty()).count();
     eprintln!(
         "{} functions, {without} not counted; {blocks} blocks, {} ran; bytes: {listed}, {bytes} counted, {executed} ran",
@@ -298,13 +290,26 @@ fn check_counting(world: &World, processors: u32) {
         counters.iter().filter(|counter| **counter == 1).count()
     );
     assert!(bytes * 10 > listed * 9, "less than nine tenths are counted");
+
+    // As `specialise --instrument` writes the map and `record --kernel-counters` reads it.
+    let text = block_map(world.build.source().release(), &counted.counters).unwrap().write();
+    let map = BlockMap::read(text.as_bytes()).unwrap();
+    let found = coverage::from_counters(&map, &counters, Phase::Whole, "web").unwrap();
+    let executed = |name: &str| found.functions.iter().find(|function| function.name == name).map(Function::executed);
     for name in ["vfs_read", "schedule", "do_exit"] {
-        assert!(ran[name].0 > 0, "{name}: {:?}", ran[name]);
+        assert!(executed(name) > Some(0), "{name}: {:?}", executed(name));
     }
     for name in ["panic", "__x64_sys_setrlimit"] {
-        assert!(ran[name].0 == 0 && ran[name].1 > 0, "{name}: {:?}", ran[name]);
+        let is_counted = counted.counters.iter().any(|function| function.name == name && !function.blocks.is_empty());
+        assert!(is_counted && executed(name).is_none(), "{name}: {:?}", executed(name));
     }
-    assert!(ran["vfs_read"].0 < ran["vfs_read"].1, "errors are ways of their own");
+    let read = found.functions.iter().find(|function| function.name == "vfs_read").unwrap();
+    assert!(read.executed() < read.bytes, "errors are ways of their own");
+    // What is not counted may have run.
+    let uncounted = counted.counters.iter().find(|function| function.blocks.is_empty() && function.bytes > 0);
+    let uncounted = uncounted.unwrap();
+    assert!(executed(&uncounted.name) >= Some(uncounted.bytes), "{}", uncounted.name);
+    assert_eq!(coverage::read(coverage::write(&found).unwrap().as_bytes()).unwrap(), found);
 }
 
 #[test]

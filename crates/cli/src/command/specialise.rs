@@ -98,7 +98,7 @@ pub struct Args {
     freeze: Option<PathBuf>,
 
     /// How frozen code is compressed: lz4 comes back three times faster, zstd is smaller
-    #[arg(long, value_enum, default_value = "lz4")]
+    #[arg(long, value_enum, default_value = "lz4", requires = "freeze")]
     codec: CodecName,
 
     /// What the order of functions is for: memory puts those together that ran together, image keeps that of the build, so that the boot

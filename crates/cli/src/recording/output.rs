@@ -13,6 +13,8 @@ use crate::failure;
 pub struct Output {
     path: PathBuf,
     file: File,
+    /// What was there before; it is lost with the first bytes that are written.
+    holds_old: bool,
 }
 
 impl Output {
@@ -21,20 +23,20 @@ impl Output {
     /// # Errors
     /// The file exists or cannot be made.
     pub fn create(path: &Path, force: bool) -> anyhow::Result<Output> {
-        let mut options = File::options();
-        options.write(true);
-        if force {
-            options.create(true).truncate(true)
+        let created = File::options().write(true).create_new(true).open(path);
+        let holds_old = matches!(&created, Err(error) if error.kind() == ErrorKind::AlreadyExists);
+        let opened = if holds_old && force {
+            File::options().write(true).create(true).truncate(false).open(path)
         } else {
-            options.create_new(true)
+            created
         };
-        let file = options.open(path).map_err(|error| match error.kind() {
+        let file = opened.map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => {
                 failure::usage(format!("{}: exists; --force replaces it, --output names another file", path.display()))
             }
             _ => anyhow::Error::from(error).context(format!("cannot write {}", path.display())),
         })?;
-        Ok(Output { path: path.to_path_buf(), file })
+        Ok(Output { path: path.to_path_buf(), file, holds_old })
     }
 
     /// Its path, as it was given.
@@ -47,6 +49,9 @@ impl Output {
     /// # Errors
     /// The disk is full, or the reader of a pipe gone.
     pub fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        if std::mem::take(&mut self.holds_old) && self.is_regular() {
+            self.file.set_len(0).context("cannot write to it")?;
+        }
         self.file.write_all(bytes).context("cannot write to it")
     }
 
@@ -61,9 +66,9 @@ impl Output {
         Ok(())
     }
 
-    /// Takes the file away again: nothing was recorded. Whoever writes to /dev/null wants to keep it.
+    /// Takes the file away again: nothing was recorded. What was there before stays, and whoever writes to /dev/null wants to keep it.
     pub fn discard(&self) {
-        if self.is_regular() {
+        if self.is_regular() && !self.holds_old {
             // The reason why nothing was recorded is being told already.
             let _ = std::fs::remove_file(&self.path);
         }

@@ -33,6 +33,13 @@ fn coverages_of_devices_are_made_merged_and_shown() {
     let shown = ok(&["dump", &all]);
     assert!(shown.contains("scenario field (thawed): functions 1") && shown.contains("scenario one (instr"), "{shown}");
 
+    // Who does not hear what is told gets the file.
+    let deaf = at("deaf.cov");
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let status =
+        runnel().args(["record", "--merge", &one, "--merge", &two, "-o", &deaf]).stderr(full).status().unwrap();
+    assert!(status.success() && fs::read_to_string(&deaf).unwrap() == text);
+
     // The output may be an input.
     ok(&["record", "--merge", &all, "--merge", &one, "-o", &all, "--force"]);
     assert_eq!(fs::read_to_string(&all).unwrap(), text);
@@ -72,5 +79,12 @@ fn ways_to_a_coverage_do_not_go_together() {
     fs::write(&image, [&[0; 0x202][..], b"HdrS"].concat()).unwrap();
     let image = image.to_str().unwrap();
     fails(&["record", "--kernel", image, "--vmlinux", list, "-o", none], 3, "no ELF file");
+    // What is there stays until there is something better.
+    let there = folder.path().join("there");
+    fs::write(&there, "old").unwrap();
+    fails(&["record", "--kernel", image, "--vmlinux", list, "--force", "-o", there.to_str().unwrap()], 3, "no ELF");
+    assert_eq!(fs::read_to_string(&there).unwrap(), "old");
+    let century = (100u64 * 366 * 24 * 3600).to_string();
+    fails(&["record", "--kernel", image, "--vmlinux", list, "-o", none, "--timeout", &century], 2, "--timeout");
     assert!(!std::path::Path::new(none).exists());
 }

@@ -164,6 +164,21 @@ fn thawed_functions_have_the_sizes_of_the_kernel() {
 }
 
 #[test]
+fn sections_of_the_same_bytes_are_refused() {
+    let mut file = vmlinux("Linux version 6.12.117 (gcc)");
+    assert!(!Symbols::read(&file).unwrap().is_aarch64());
+    let (bytes, sections) = (file.len() as u64, file.len() - 4 * 64);
+    // Code and the table of symbols: both all of the file, and code.
+    for section in [sections + 64, sections + 128] {
+        for (at, value) in [(8, 6), (24, 0), (32, bytes)] {
+            file[section + at..section + at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    let error = Symbols::read(&file).err().unwrap();
+    assert!(matches!(error, CoverageError::Kernel { reason: "more code than bytes" }), "{error}");
+}
+
+#[test]
 fn other_files_and_damaged_ones_are_refused_without_harm() {
     let good = vmlinux("Linux version 6.12.117 (gcc)");
     let read = |bytes: &[u8]| Symbols::read(bytes).map(|symbols| symbols.totals());

@@ -11,7 +11,7 @@ use coverage::{BlockMap, Coverage, Phase, Symbols, format::FILE_BYTES_MAX};
 use host::signals::Signals;
 
 use crate::failure;
-use crate::progress::{counted, human};
+use crate::progress::{counted, human, tell};
 use crate::recording::output::Output;
 
 /// What is for programs and images only.
@@ -34,6 +34,9 @@ const OTHERS: [&str; 16] = [
     "no_push",
 ];
 
+/// Longest scenario, a year.
+const TIMEOUT_SECONDS_MAX: u64 = 366 * 24 * 3600;
+
 /// The four ways to a coverage.
 pub const WAYS: [&str; 4] = ["kernel", "kernel_counters", "kernel_thawed", "merge"];
 
@@ -43,7 +46,7 @@ pub const WAYS: [&str; 4] = ["kernel", "kernel_counters", "kernel_thawed", "merg
 #[group(skip)]
 pub struct Options {
     /// Start this boot image (bzImage; of AArch64 Image or Image.gz) in QEMU and record which blocks of the kernel are executed, until
-    /// it powers off, for --timeout, or until the recorder gets SIGINT or SIGTERM
+    /// it powers off, for --timeout, or until the recorder gets SIGINT, SIGTERM or SIGHUP
     #[arg(long, value_name = "IMAGE", requires_all = ["vmlinux", "output"], conflicts_with_all = OTHERS, group = "way")]
     kernel: Option<PathBuf>,
 
@@ -81,7 +84,7 @@ pub struct Options {
     until: Option<String>,
 
     /// When the scenario ends if nothing else ends it
-    #[arg(long, value_name = "SECONDS", requires = "kernel", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", requires = "kernel", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=TIMEOUT_SECONDS_MAX))]
     timeout: u64,
 
     /// Take the counters of an instrumented kernel, a byte for each block, as they were read from the device
@@ -178,7 +181,7 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
     let mut panicked = false;
     let mut say = |line: &str| {
         panicked |= line.contains("Kernel panic - not syncing");
-        eprintln!("device: {line}");
+        tell!("device: {line}");
     };
     // Before the first thread: what is recorded until then is kept, and the device does not outlive us.
     let signals = Signals::block(host::signals::STOP).context("cannot block signals")?;
@@ -186,14 +189,14 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
     let recorded = recorder.run(&asked, &mut say).inspect_err(|_| output.discard())?;
     signals.restore();
     if panicked {
-        eprintln!("warning: the kernel panicked; what ran until then is recorded");
+        tell!("warning: the kernel panicked; what ran until then is recorded");
     }
     let Recorded { coverage, seen, totals: (functions, bytes), end } = recorded;
     match end {
         End::Deadline => {
-            eprintln!("note: the scenario did not end within {} s; what ran until then is recorded", options.timeout);
+            tell!("note: the scenario did not end within {} s; what ran until then is recorded", options.timeout);
         }
-        End::Asked => eprintln!("note: ended by a signal; what ran until then is recorded"),
+        End::Asked => tell!("note: ended by a signal; what ran until then is recorded"),
         End::PoweredOff | End::Said => {}
     }
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
@@ -201,13 +204,13 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
     let service: u64 =
         coverage.functions.iter().filter(|function| function.service).map(|function| function.bytes).sum();
     if !args.json {
-        eprintln!(
+        tell!(
             "of {functions} functions with {}, those that ran have {:.1} %, those that ran in service {:.1} %",
             human(bytes),
             share(all, bytes),
             share(service, bytes)
         );
-        eprintln!(
+        tell!(
             "{}, {} in no function that has a name, {} with other instructions than linked",
             counted(seen.blocks, "block"),
             seen.outside,
@@ -216,7 +219,7 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
     }
     let more = serde_json::json!({
         "kernel_functions": functions, "kernel_bytes": bytes, "blocks_seen": seen.blocks, "blocks_outside": seen.outside,
-        "blocks_different": seen.different, "ended": matches!(end, End::PoweredOff | End::Said),
+        "blocks_different": seen.different, "ended": matches!(end, End::PoweredOff | End::Said), "panicked": panicked,
     });
     write(args, &coverage, output, more.as_object().unwrap_or(&serde_json::Map::new()))
 }
@@ -285,9 +288,9 @@ fn write(
         if let Some(json) = json.as_object_mut() {
             json.extend(more.clone());
         }
-        eprintln!("{json}");
+        tell!("{json}");
     } else {
-        eprintln!(
+        tell!(
             "recorded {} of Linux {} ({} in service), {} executed ({} in service), {} in {path}",
             counted(coverage.functions.len() as u64, "function"),
             coverage.release,
