@@ -92,10 +92,16 @@ pub(crate) fn count(
     let mut counters = 0;
     for (id, symbols) in functions(graph, stays) {
         let section = &graph.object.sections[graph.atoms.atoms[id as usize].section as usize];
+        let start = symbols.first().map_or(0, |(start, ..)| *start);
+        let end = symbols.iter().map(|(start, bytes, _)| start.saturating_add(*bytes)).max().unwrap_or(start);
         let is_counted = COUNTED.contains(&&class(section)[..]) && !early.contains(&id);
         let made = routines.get(&id).filter(|_| is_counted).and_then(|routine| {
             let function = Function::new(graph, section, arch, routine)?;
-            let points = function.points().and_then(|points| Some((function.edit(&points, counters)?, points)));
+            let points = function.points().and_then(|mut points| {
+                // What lies behind the function has no name, and nothing comes there.
+                points.retain(|point| point.leader < end);
+                Some((function.edit(&points, counters)?, points))
+            });
             points.or_else(|| {
                 // Who enters it elsewhere would not be seen.
                 let only = symbols.len() == 1 && routine.entries.is_empty();
@@ -111,8 +117,6 @@ pub(crate) fn count(
             }));
             continue;
         };
-        let start = symbols.first().map_or(0, |(start, ..)| *start);
-        let end = symbols.iter().map(|(start, bytes, _)| start.saturating_add(*bytes)).max().unwrap_or(start);
         let ends = points.iter().skip(1).map(|point| point.leader).chain([end]);
         let block = |(point, end): (&Point, u64)| CountedBlock {
             offset: (point.leader - start) as u32,
