@@ -19,6 +19,8 @@
 #include <unistd.h>
 #include <x86intrin.h>
 
+#define STATES 8
+
 static int ends[2], back[2], pair[2], file;
 static char *area;
 static volatile sig_atomic_t signals;
@@ -71,11 +73,27 @@ static void create_remove(void) {
     must(unlink("/tmp/other") == 0, "unlink");
 }
 
+/*
+ * The least of states that differ in what the kernel's caches of objects hold: where one is just full, each operation gets a page for it and
+ * gives it back, in whatever kernel that happens to be.
+ */
 static void measure(const char *name, void (*work)(void), int rounds) {
+    unsigned long long least = ~0ull;
+    int held[STATES][2];
     for (int i = 0; i < 8; i++) work();
-    unsigned long long start = __rdtsc();
-    for (int i = 0; i < rounds; i++) work();
-    printf("@@micro %s %llu\n", name, (__rdtsc() - start) / rounds);
+    for (int state = 0; state < STATES; state++) {
+        unsigned long long start = __rdtsc();
+        for (int i = 0; i < rounds; i++) work();
+        unsigned long long found = (__rdtsc() - start) / rounds;
+        if (found < least) least = found;
+        /* 64 buffers are an object of 4 KiB, as a path is. */
+        must(pipe(held[state]) == 0 && fcntl(held[state][0], F_SETPIPE_SZ, 64 << 12) >= 0, "hold");
+    }
+    for (int state = 0; state < STATES; state++) {
+        close(held[state][0]);
+        close(held[state][1]);
+    }
+    printf("@@micro %s %llu\n", name, least);
     fflush(stdout);
 }
 
@@ -88,27 +106,27 @@ int main(int count, char **words) {
     area = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     signal(SIGUSR1, on_signal);
     must(pipe(ends) == 0 && pipe(back) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "pipes");
-    measure("null", null, 2000);
-    measure("read", read_byte, 2000);
-    measure("write", write_byte, 2000);
-    measure("stat", status, 2000);
-    measure("open-close", open_close, 1000);
-    measure("create-remove", create_remove, 500);
-    measure("pipe", pipe_self, 1000);
-    measure("socket", sockets, 1000);
-    measure("yield", yield, 2000);
-    measure("mmap", map, 1000);
-    measure("fault-16", fault, 500);
-    measure("signal", handle, 1000);
-    measure("fork-exit", fork_exit, 100);
-    measure("fork-exec", fork_exec, 100);
+    measure("null", null, 400);
+    measure("read", read_byte, 400);
+    measure("write", write_byte, 400);
+    measure("stat", status, 400);
+    measure("open-close", open_close, 200);
+    measure("create-remove", create_remove, 100);
+    measure("pipe", pipe_self, 200);
+    measure("socket", sockets, 200);
+    measure("yield", yield, 400);
+    measure("mmap", map, 200);
+    measure("fault-16", fault, 100);
+    measure("signal", handle, 200);
+    measure("fork-exit", fork_exit, 20);
+    measure("fork-exec", fork_exec, 20);
     pid_t other = fork();
     if (other == 0) {
         char byte;
         while (read(ends[0], &byte, 1) == 1 && write(back[1], &byte, 1) == 1) {}
         _exit(0);
     }
-    measure("switch", pipe_other, 1000);
+    measure("switch", pipe_other, 200);
     printf("@@done\n");
     fflush(stdout);
     kill(other, SIGKILL);
