@@ -119,8 +119,11 @@ fn files_are_not_overwritten_unasked_and_a_run_that_never_began_leaves_none() {
     let error = Recording::create(&path, false).unwrap_err().to_string();
     assert!(error.contains("--force"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-    Recording::create(&path, true).unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), b"");
+    Recording::create(&path, true).unwrap().discard();
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious", "until there is something better");
+    let recording = Recording::create(&path, true).unwrap();
+    recording.begin(&image());
+    assert_eq!(read(&path).events, [], "a trace of its own");
     let error = Recording::create(&folder.path().join("none/t"), false).unwrap_err();
     assert!(error.to_string().contains("none/t"), "{error}");
 }
