@@ -79,6 +79,12 @@ fn ways_to_a_coverage_do_not_go_together() {
     fs::write(&image, [&[0; 0x202][..], b"HdrS"].concat()).unwrap();
     let image = image.to_str().unwrap();
     fails(&["record", "--kernel", image, "--vmlinux", list, "-o", none], 3, "no ELF file");
+    // Nobody writes into it.
+    let fifo = folder.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let fifo = fifo.to_str().unwrap();
+    fails(&["record", "--kernel", fifo, "--vmlinux", list, "-o", none], 1, "fifo: not a regular file");
+    fails(&["record", "--kernel-thawed", list, "--vmlinux", fifo, "-o", none], 1, "fifo: not a regular file");
     // What is there stays until there is something better.
     let there = folder.path().join("there");
     fs::write(&there, "old").unwrap();

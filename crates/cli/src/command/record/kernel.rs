@@ -155,7 +155,7 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
     let options = &args.kernel;
     let files = options.disk.iter().chain(&options.initrd).chain(&options.kernel).chain(&options.vmlinux);
     for file in files {
-        std::fs::File::open(file).with_context(|| file.display().to_string())?;
+        host::file::open(file).with_context(|| file.display().to_string())?;
     }
     let command_line = match &options.cmdline {
         Some(line) => line.clone(),
@@ -239,7 +239,7 @@ fn from_counters(options: &Options, counters: &Path, scenario: &str) -> anyhow::
 fn from_thawed(options: &Options, list: &Path, scenario: &str) -> anyhow::Result<Coverage> {
     let symbols = match &options.vmlinux {
         Some(path) => {
-            let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+            let bytes = host::file::read(path).with_context(|| path.display().to_string())?;
             Some(Symbols::read(&bytes).with_context(|| path.display().to_string())?)
         }
         None => None,
