@@ -32,11 +32,13 @@ pub fn counted(count: impl Into<u64>, thing: &str) -> String {
 }
 
 /// Writes one line to standard error, as `eprintln!`; where that is closed or full nobody wants to know, and what was worked for goes on.
+#[cfg(feature = "full")]
 macro_rules! tell {
     ($($text:tt)*) => {{
         let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($text)*)));
     }};
 }
+#[cfg(feature = "full")]
 pub(crate) use tell;
 
 /// Writes one line to standard output.
