@@ -98,7 +98,7 @@ pub(crate) fn count(
         let made = routines.get(&id).filter(|_| is_counted).and_then(|routine| {
             let function = Function::new(graph, section, arch, routine)?;
             let points = function.points().and_then(|mut points| {
-                // What lies behind the function has no name, and nothing comes there.
+                // What lies behind the end of the symbol has no name to be listed under.
                 points.retain(|point| point.leader < end);
                 Some((function.edit(&points, counters)?, points))
             });
