@@ -10,12 +10,13 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{Advice, FlockOperation, fadvise, flock};
+use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
+use rustix::io::Errno;
 
 use crate::error::UPLOAD;
 use crate::key::check_folder;
@@ -153,14 +154,20 @@ impl Store for Local {
         let failed = |error: io::Error| match error.kind() {
             // A folder of that name, or a file where the key has a folder: no such object either way.
             io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => StoreError::NotFound { key: key.to_owned() },
+            // A socket.
+            _ if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+                StoreError::NotFound { key: key.to_owned() }
+            }
             _ => StoreError::from_io("read", key, error),
         };
-        // Opening a fifo dropped into the folder would block for ever, so look first.
-        if !fs::metadata(&path).map_err(failed)?.is_file() {
+        // Without this flag, which files ignore, a fifo would block for ever.
+        let nonblocking = OFlags::NONBLOCK.bits() as i32;
+        let file = fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(&path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
             return Err(StoreError::NotFound { key: key.to_owned() });
         }
-        let file = File::open(&path).map_err(failed)?;
-        let bytes = file.metadata().map_err(failed)?.len();
+        let bytes = metadata.len();
         Ok(Arc::new(LocalObject { key: key.to_owned(), file, bytes }))
     }
 

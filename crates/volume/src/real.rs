@@ -2,7 +2,7 @@
 //! kernel or a sandbox does not allow that call.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -159,7 +159,10 @@ impl Disk for RealDisk {
     fn make_folder(&self, path: &[u8], mode: u16) -> io::Result<()> {
         let (folder, name) = self.parent(path)?;
         rustix::fs::mkdirat(&folder, name, Mode::from(0o700))?;
-        self.set_mode(path, mode)
+        // Not by the mode of the call, from which the umask is taken.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(&folder, name, flags, Mode::empty())?;
+        Ok(rustix::fs::fchmod(&made, Mode::from(u32::from(mode)))?)
     }
 
     fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
@@ -188,13 +191,21 @@ impl Disk for RealDisk {
     }
 
     fn set_mode(&self, path: &[u8], mode: u16) -> io::Result<()> {
-        // chmodat cannot refuse symbolic links on older kernels; the callers have looked, and a link that came in
-        // between is refused here.
-        let (folder, name) = self.parent(path)?;
-        if kind_of(&folder, name)? == Kind::Symlink {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        Ok(rustix::fs::chmodat(&folder, name, Mode::from(u32::from(mode)), AtFlags::empty())?)
+        let mode = Mode::from(u32::from(mode));
+        // By a descriptor: chmod by name would look the name up again, and follow a link that came in between. NONBLOCK:
+        // a pipe in the place of the file must not hold us.
+        let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = match self.resolve(path, OFlags::RDONLY | flags, Mode::empty()) {
+            // A file without permission to read is still ours to change.
+            Err(Errno::ACCESS) => self.resolve(path, OFlags::WRONLY | flags, Mode::empty()),
+            other => other,
+        };
+        let found = match opened {
+            Err(Errno::ACCESS) => return set_mode_unopened(&self.resolve(path, OFlags::PATH, Mode::empty())?, mode),
+            other => other?,
+        };
+        check_has_mode(&found)?;
+        Ok(rustix::fs::fchmod(&found, mode)?)
     }
 
     fn check_writable(&self, path: &[u8], kind: Kind) -> io::Result<()> {
@@ -312,6 +323,22 @@ impl DiskFile for RealFile {
 fn kind_of(folder: &OwnedFd, name: impl rustix::path::Arg) -> Result<Kind, Errno> {
     let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(from_file_type(FileType::from_raw_mode(stat.st_mode)))
+}
+
+/// Sets the permission bits of what may be opened neither for reading nor for writing. `found` was opened with `O_PATH`:
+/// fchmod refuses such a descriptor, but its name in /proc stands for that very file, whatever became of its path.
+pub(crate) fn set_mode_unopened(found: &OwnedFd, mode: Mode) -> io::Result<()> {
+    check_has_mode(found)?;
+    let name = format!("/proc/self/fd/{}", found.as_raw_fd());
+    Ok(rustix::fs::chmodat(CWD, name, mode, AtFlags::empty())?)
+}
+
+/// Only files and folders have permission bits that we set; a link, a pipe or a device has taken their place.
+fn check_has_mode(found: &OwnedFd) -> io::Result<()> {
+    match from_file_type(FileType::from_raw_mode(rustix::fs::fstat(found)?.st_mode)) {
+        Kind::File | Kind::Folder => Ok(()),
+        Kind::Symlink | Kind::Special => Err(io::ErrorKind::InvalidInput.into()),
+    }
 }
 
 fn from_file_type(kind: FileType) -> Kind {

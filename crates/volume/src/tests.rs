@@ -4,6 +4,7 @@ mod crash;
 mod format;
 mod full;
 mod kill;
+mod links;
 mod model;
 mod real;
 mod repeats;
