@@ -104,12 +104,14 @@ impl Follow {
     /// Records a page outside the action.
     pub fn miss(&mut self, page: PageId) {
         self.misses.push(page);
-        self.extras.push(Extra { after: self.plan.pages[self.progress as usize], page });
+        if let Some(after) = self.plan.pages.get(self.progress as usize) {
+            self.extras.push(Extra { after: *after, page });
+        }
     }
 
     /// Takes the misses since the last hit out of the extras: they belong to something else.
     pub fn take_misses(&mut self) -> Vec<PageId> {
-        self.extras.truncate(self.extras.len() - self.misses.len());
+        self.extras.truncate(self.extras.len().saturating_sub(self.misses.len()));
         std::mem::take(&mut self.misses)
     }
 

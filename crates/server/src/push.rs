@@ -11,17 +11,17 @@
 mod blocks;
 mod course;
 mod hint;
+mod progress;
 mod sequence;
 mod shares;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use codec::StreamEncoder;
 use tokio::sync::mpsc::UnboundedSender;
-use units::{ActionId, ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, SegmentIndex, StreamId, Token};
-use wire::{ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, PushPosition, ServerConnection};
+use units::{ActionId, ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, StreamId, Token};
+use wire::{ErrorCode, ImageHandle, PushEndReason, PushPiece, PushPosition, ServerConnection};
 
 use crate::accept::Shared;
 use crate::blocks::locked;
@@ -33,7 +33,7 @@ use crate::published::Published;
 use crate::session::{Done, Images};
 pub(crate) use blocks::{BlockPusher, BuiltBlocks};
 pub(crate) use sequence::PAGE_BYTES_EXPECTED;
-use sequence::{Sequence, Source};
+use sequence::{Pushing, Sequence, Source};
 
 /// Programs pushed to at once on one connection. More than a small device starts at a time.
 const SEQUENCES_MAX: usize = 16;
@@ -53,9 +53,6 @@ const LIVE_WINDOW_LOG_MIN: u8 = 10;
 
 /// What a piece under construction is expected to add to the queue.
 const PIECE_BYTES_EXPECTED: usize = PAGE_BYTES_EXPECTED * SEGMENT_PAGES_MAX;
-
-/// Push frames in flight or queued of one stream that are remembered for a cancel.
-const QUEUED_MAX: usize = 128;
 
 /// A demanded page that is so many times the bytes of its answer away in a push comes with the push. Answering would delay all
 /// that the program needs next by these bytes, to bring one page of them sooner; and the block holds pages that are
@@ -107,8 +104,9 @@ pub(crate) struct Ordered {
 }
 
 impl Ordered {
-    fn through(&self) -> u32 {
-        self.from + self.pages.len() as u32
+    /// Position behind the last page; `None` if there are no such positions.
+    fn through(&self) -> Option<u32> {
+        self.from.checked_add(u32::try_from(self.pages.len()).ok()?)
     }
 }
 
@@ -171,16 +169,12 @@ impl Pusher {
             self.end_token(wire, image, token, PushEndReason::Mismatch);
         }
         let Some(order) = advice.order else { return };
-        let unwanted = |sequence: &Sequence| sequence.unwanted && sequence.token == token && sequence.image.id == image;
-        if self.sequences.iter().any(unwanted) {
+        if self.sequences.iter().any(|sequence| sequence.is_unwanted() && sequence.is_for(image, token)) {
             return;
         }
-        let current = self
-            .sequences
-            .iter_mut()
-            .find(|sequence| sequence.token == token && sequence.image.id == image && !sequence.ended);
-        if let Some(sequence) = current {
-            if !order.begins && sequence.extend(&order) {
+        let mine = self.sequences.iter_mut().filter(|sequence| sequence.is_for(image, token));
+        if let Some(pushing) = mine.filter_map(Sequence::pushing_mut).next() {
+            if !order.begins && pushing.extend(&order) {
                 return;
             }
             self.end_token(wire, image, token, PushEndReason::Mismatch);
@@ -200,7 +194,7 @@ impl Pusher {
     ) -> bool {
         let Some(hello) = wire.hello().filter(|hello| hello.push_bytes_max > 0) else { return false };
         let Some((handle, image)) = images.by_id(image) else { return false };
-        let active = self.sequences.iter().filter(|sequence| !sequence.ended).count();
+        let active = self.sequences.iter().filter(|sequence| !sequence.has_ended()).count();
         if active >= SEQUENCES_MAX || order.pages.is_empty() {
             return false;
         }
@@ -210,42 +204,17 @@ impl Pusher {
             self.device.forget(image.id);
         }
         let Some(source) = self.choose(&image, &order, hello.window_log_max) else { return false };
+        let from_bundle = matches!(source, Source::Bundle(_));
+        let Some(pushing) = Pushing::new(order, source) else { return false };
         if !self.device.own(self.connection, image.id, token, &self.advice) {
             return false;
         }
         self.shared.metrics.pushes_started.one();
-        // A bundle is one stream from its first page on, even if the program is a page or two into it.
-        let (base, next, pages, coming) = match &source {
-            Source::Bundle(bundle) => {
-                self.shared.metrics.pushes_from_bundle.one();
-                (0, 0, bundle.pages[..order.through() as usize].to_vec(), Vec::new())
-            }
-            _ => (order.from, order.from, order.pages, order.coming),
-        };
+        if from_bundle {
+            self.shared.metrics.pushes_from_bundle.one();
+        }
         self.numbers += 1;
-        self.sequences.push(Sequence {
-            number: self.numbers,
-            token,
-            handle,
-            image,
-            action: order.action,
-            revision: order.revision,
-            audit: order.audit,
-            total: order.total,
-            segment_pages: order.segment_pages,
-            base,
-            pages,
-            coming,
-            next,
-            queued_through: next,
-            ahead: next,
-            source,
-            building: false,
-            stream: None,
-            ended: false,
-            unwanted: false,
-            queued: VecDeque::new(),
-        });
+        self.sequences.push(Sequence::new(self.numbers, token, handle, image, pushing));
         self.forget_ended();
         true
     }
@@ -283,7 +252,7 @@ impl Pusher {
     pub fn touched(&mut self, wire: &ServerConnection, image: ImageId, page: PageId) {
         let coming = |sequence: &Sequence| {
             let sent = |stream| wire.push_position(stream, page) != PushPosition::Absent;
-            sequence.image.id == image && (sequence.is_building(page) || sequence.stream.is_some_and(sent))
+            sequence.image.id == image && (sequence.builds(page) || sequence.stream().is_some_and(sent))
         };
         self.touched |= !self.sequences.iter().any(coming);
     }
@@ -293,52 +262,51 @@ impl Pusher {
     pub fn pump(&mut self, wire: &mut ServerConnection, bytes_max: usize, presses: bool) {
         self.held.shrink_to(wire.queued_push_bytes());
         while !presses || self.touched {
-            let building = self.sequences.iter().filter(|sequence| sequence.building).count();
+            let pushing = || self.sequences.iter().map(Sequence::pushing);
+            let building = pushing().flatten().filter(|pushing| pushing.progress.is_building()).count();
             let expected = building * PIECE_BYTES_EXPECTED;
             if wire.push_room() <= expected || self.held.bytes() + expected >= bytes_max {
                 return;
             }
             let count = self.sequences.len();
-            let next = (0..count).map(|step| (self.turn + step) % count).find(|at| {
-                let sequence = &self.sequences[*at];
-                !sequence.building && !sequence.ended && sequence.next_piece().is_some()
-            });
-            let Some(at) = next else { return };
+            let turns = pushing().enumerate().cycle().skip(self.turn.min(count)).take(count);
+            let ready = |(at, pushing): (usize, Option<&Pushing>)| Some((at, pushing?.piece_end()?));
+            let Some((at, through)) = turns.filter_map(ready).next() else { return };
             self.turn = (at + 1) % count;
-            self.build_piece(wire, at);
+            self.build_piece(wire, at, through);
             self.touched = false;
         }
     }
 
-    fn build_piece(&mut self, wire: &mut ServerConnection, at: usize) {
-        let sequence = &mut self.sequences[at];
-        let Some((from, through)) = sequence.next_piece() else { return };
-        sequence.next = through;
-        let wanted = sequence.page_range(from, through);
-        let (pages, from_bundle) = match &sequence.source {
-            Source::Bundle(bundle) => (wanted.to_vec(), Some((bundle.clone(), from / bundle.piece_pages))),
+    /// Builds the piece of a sequence that ends at position `through`.
+    fn build_piece(&mut self, wire: &mut ServerConnection, at: usize, through: u32) {
+        let Some(sequence) = self.sequences.get_mut(at) else { return };
+        let (image, number) = (sequence.image.clone(), sequence.number);
+        let Some(pushing) = sequence.pushing_mut() else { return };
+        let from = pushing.progress.next();
+        let wanted = pushing.progress.begin_piece(through);
+        let (pages, from_bundle) = match &pushing.source {
+            Source::Bundle(bundle) => (wanted, Some((bundle.clone(), from / bundle.piece_pages.max(1)))),
             _ => {
-                let has = self.device.has(sequence.image.id, wanted);
-                let lacking = wanted.iter().zip(&has).filter(|(page, has)| !**has && sequence.image.is_stored(**page));
+                let has = self.device.has(image.id, &wanted);
+                let lacking = wanted.iter().zip(&has).filter(|(page, has)| !**has && image.is_stored(**page));
                 let pages: Vec<PageId> = lacking.map(|(page, _)| *page).collect();
                 self.shared.metrics.pages_push_skipped.add((wanted.len() - pages.len()) as u64);
                 (pages, None)
             }
         };
         if pages.is_empty() {
-            sequence.queued_through = through;
+            pushing.progress.finish_piece();
             self.finish_if_complete(wire, at);
             return;
         }
-        let encoder = match &mut sequence.source {
+        let encoder = match &mut pushing.source {
             Source::Live { encoder, .. } => encoder.take(),
             _ => None,
         };
-        sequence.building = true;
-        let (image, number) = (sequence.image.clone(), sequence.number);
         let (done, budget, builds) = (self.done.clone(), self.shared.pushes.clone(), self.shared.builds.clone());
         let ahead = match self.shared.config.provider {
-            Provider::Nv => sequence.take_ahead(self.shared.config.pages_ahead()),
+            Provider::Nv => pushing.take_ahead(self.shared.config.pages_ahead()),
             _ => Vec::new(),
         };
         tokio::spawn(async move {
@@ -356,7 +324,7 @@ impl Pusher {
             let built = work.await.unwrap_or_else(|_| Built {
                 sequence: number,
                 pages: Vec::new(),
-                bytes: Err(Failure::new(wire::ErrorCode::Internal, "building a piece of a push failed")),
+                bytes: Err(Failure::new(ErrorCode::Internal, "building a piece of a push failed")),
                 encoder: None,
                 room: None,
             });
@@ -372,8 +340,9 @@ impl Pusher {
         }
         // It only saves time: if the disk is busy already, it would take time from demands.
         let Ok(slot) = self.shared.reads.clone().try_acquire_owned() else { return };
-        let sequence = &mut self.sequences[at];
-        let (image, pages) = (sequence.image.clone(), sequence.take_ahead(self.shared.config.pages_ahead()));
+        let Some(sequence) = self.sequences.get_mut(at) else { return };
+        let (image, span) = (sequence.image.clone(), self.shared.config.pages_ahead());
+        let pages = sequence.pushing_mut().map_or_else(Vec::new, |pushing| pushing.take_ahead(span));
         if pages.is_empty() {
             return;
         }
@@ -386,20 +355,18 @@ impl Pusher {
     /// Queues a piece that was built.
     pub fn built(&mut self, wire: &mut ServerConnection, built: Built) {
         let Built { sequence: number, pages, bytes, encoder, room } = built;
-        // A sequence that ended meanwhile is gone or marked so; its piece is dropped.
+        // A sequence that ended meanwhile is gone, or has no place for the piece.
         let Some(at) = self.sequences.iter().position(|sequence| sequence.number == number) else { return };
-        let sequence = &mut self.sequences[at];
-        sequence.building = false;
-        if let Source::Live { encoder: place, .. } = &mut sequence.source {
+        let Some(sequence) = self.sequences.get_mut(at) else { return };
+        let image = sequence.image.id;
+        let Some(pushing) = sequence.pushing_mut() else { return };
+        if let Source::Live { encoder: place, .. } = &mut pushing.source {
             *place = encoder;
-        }
-        if sequence.ended {
-            return;
         }
         let queued = bytes.and_then(|bytes| self.queue(wire, at, &pages, bytes));
         match queued {
             Ok(()) => {
-                self.device.sent(self.sequences[at].image.id, &pages);
+                self.device.sent(image, &pages);
                 room.into_iter().for_each(|room| self.held.merge(room));
                 self.read_ahead(at);
                 self.finish_if_complete(wire, at);
@@ -409,46 +376,34 @@ impl Pusher {
     }
 
     fn queue(&mut self, wire: &mut ServerConnection, at: usize, pages: &[PageId], bytes: Bytes) -> Result<(), Failure> {
-        let refused = |refused: wire::Refused| Failure::new(wire::ErrorCode::Internal, refused.to_string());
-        let sequence = &mut self.sequences[at];
-        let stream = match sequence.stream {
+        let refused = |refused: wire::Refused| Failure::new(ErrorCode::Internal, refused.to_string());
+        let ended = || Failure::new(ErrorCode::Internal, "the push has ended");
+        let sequence = self.sequences.get_mut(at).ok_or_else(ended)?;
+        let header = sequence.header().ok_or_else(ended)?;
+        let stream = match sequence.stream() {
             Some(stream) => stream,
             None => {
-                let (encoding, window_log) = match &sequence.source {
-                    Source::Bundle(bundle) => (PushEncoding::ZstdStream, bundle.window_log),
-                    Source::Live { window_log, .. } => (PushEncoding::ZstdStream, *window_log),
-                    Source::Stored => (PushEncoding::Stored, 0),
-                };
-                let stream = wire.push_start(PushHeader {
-                    image: sequence.handle,
-                    token: sequence.token,
-                    action: sequence.action,
-                    encoding,
-                    window_log,
-                    audit: sequence.audit,
-                });
-                *sequence.stream.insert(stream.map_err(refused)?)
+                let stream = wire.push_start(header).map_err(refused)?;
+                sequence.set_stream(stream);
+                stream
             }
         };
-        // `next` lies behind the piece, so the page before it tells the segment.
-        let segment = SegmentIndex((sequence.next - 1) / sequence.segment_pages);
+        let pushing = sequence.pushing_mut().ok_or_else(ended)?;
+        let segment = pushing.segment();
         self.shared.metrics.pages_pushed.add(pages.len() as u64);
         self.shared.metrics.push_bytes.add(bytes.len() as u64);
         wire.push(PushPiece { stream, segment, pages: pages.to_vec(), bytes }).map_err(refused)?;
-        sequence.queued_through = sequence.next;
-        sequence.queued.push_back(pages.to_vec());
-        if sequence.queued.len() > QUEUED_MAX {
-            sequence.queued.pop_front();
-        }
+        pushing.progress.finish_piece();
+        sequence.remember(pages.to_vec());
         Ok(())
     }
 
     fn finish_if_complete(&mut self, wire: &mut ServerConnection, at: usize) {
-        let sequence = &mut self.sequences[at];
-        if sequence.next < sequence.total || sequence.building || sequence.ended {
+        let Some(sequence) = self.sequences.get(at) else { return };
+        if !sequence.pushing().is_some_and(|pushing| pushing.progress.is_complete()) {
             return;
         }
-        if let Some(stream) = sequence.stream {
+        if let Some(stream) = sequence.stream() {
             // Refused only if the connection is closed.
             let _ = wire.push_end(stream, PushEndReason::Complete);
         }
@@ -457,32 +412,30 @@ impl Pusher {
     }
 
     fn fail(&mut self, wire: &mut ServerConnection, at: usize, failure: &Failure) {
-        let sequence = &mut self.sequences[at];
+        let Some(sequence) = self.sequences.get(at) else { return };
         self.shared.log.warning(format_args!("a push of image {} failed: {failure}", sequence.image.id));
-        if let Source::Bundle(bundle) = &sequence.source {
+        if let Some(Pushing { action, source: Source::Bundle(bundle), .. }) = sequence.pushing() {
             // It does not match its hashes, or cannot be read: make it anew.
             self.shared.metrics.bundles_failed.one();
-            locked(&sequence.image.bundles).remove(&sequence.action);
-            self.shared.replace_bundle(sequence.image.clone(), sequence.action, bundle.key.clone());
+            locked(&sequence.image.bundles).remove(action);
+            self.shared.replace_bundle(sequence.image.clone(), *action, bundle.key.clone());
         }
         self.cancel(wire, at, PushEndReason::Failed);
     }
 
     /// The client does not want the stream. The wire has dropped what was queued, and nobody knows how much that was.
     pub fn stopped(&mut self, stream: StreamId) {
-        let Some(at) = self.sequences.iter().position(|sequence| sequence.stream == Some(stream)) else { return };
-        let sequence = &self.sequences[at];
-        sequence.queued.iter().for_each(|pages| self.device.not_sent(sequence.image.id, pages));
-        if !sequence.ended {
+        let Some(at) = self.sequences.iter().position(|sequence| sequence.stream() == Some(stream)) else { return };
+        if self.retire(at) {
             self.shared.metrics.pushes_cancelled.one();
         }
-        self.retire(at);
-        self.sequences[at].unwanted = true;
+        let Some(sequence) = self.sequences.get_mut(at) else { return };
+        sequence.queued().iter().for_each(|pages| self.device.not_sent(sequence.image.id, pages));
+        sequence.set_unwanted();
     }
 
     fn end_token(&mut self, wire: &mut ServerConnection, image: ImageId, token: Token, reason: PushEndReason) {
-        let mine = |sequence: &Sequence| sequence.token == token && sequence.image.id == image;
-        while let Some(at) = self.sequences.iter().position(mine) {
+        while let Some(at) = self.sequences.iter().position(|sequence| sequence.is_for(image, token)) {
             self.cancel(wire, at, reason);
             self.sequences.remove(at);
         }
@@ -491,9 +444,9 @@ impl Pusher {
 
     /// Ends a sequence at once; pages that were not handed out count as not sent.
     fn cancel(&mut self, wire: &mut ServerConnection, at: usize, reason: PushEndReason) {
-        let sequence = &self.sequences[at];
-        if let Some(stream) = sequence.stream {
-            for pages in sequence.queued.iter().rev() {
+        let Some(sequence) = self.sequences.get(at) else { return };
+        if let Some(stream) = sequence.stream() {
+            for pages in sequence.queued().iter().rev() {
                 let waiting = |page: &PageId| matches!(wire.push_position(stream, *page), PushPosition::Queued { .. });
                 if !pages.first().is_some_and(waiting) {
                     break;
@@ -502,27 +455,23 @@ impl Pusher {
             }
             wire.cancel_push(stream, reason);
         }
-        if !sequence.ended {
+        if self.retire(at) {
             self.shared.metrics.pushes_cancelled.one();
-            self.retire(at);
         }
     }
 
-    /// Nothing more is built for the sequence. What it holds goes; its stream is remembered for a while.
-    fn retire(&mut self, at: usize) {
-        let sequence = &mut self.sequences[at];
-        sequence.ended = true;
-        sequence.source = Source::Stored;
-        (sequence.pages, sequence.coming) = (Vec::new(), Vec::new());
-        sequence.base = sequence.queued_through;
+    /// Nothing more is built for the sequence; its stream is remembered for a while. False if it had ended already.
+    fn retire(&mut self, at: usize) -> bool {
+        let Some(sequence) = self.sequences.get_mut(at) else { return false };
         self.device.disown(self.connection, sequence.image.id, sequence.token);
+        sequence.end()
     }
 
     fn forget_ended(&mut self) {
-        let ended = self.sequences.iter().filter(|sequence| sequence.ended).count();
+        let ended = self.sequences.iter().filter(|sequence| sequence.has_ended()).count();
         let mut excess = ended.saturating_sub(ENDED_MAX);
         self.sequences.retain(|sequence| {
-            let goes = sequence.ended && excess > 0;
+            let goes = sequence.has_ended() && excess > 0;
             excess -= usize::from(goes);
             !goes
         });
@@ -547,14 +496,15 @@ impl Pusher {
                 .is_some_and(|bytes| wire.queued_push_bytes().saturating_add(bytes) <= ahead_max),
         };
         let mine = self.sequences.iter().filter(|sequence| sequence.handle == image);
-        mine.filter_map(|sequence| sequence.stream.filter(|stream| soon(sequence, *stream))).next()
+        mine.filter_map(|sequence| sequence.stream().filter(|stream| soon(sequence, *stream))).next()
     }
 
     fn bytes_until(&self, sequence: &Sequence, page: PageId) -> Option<usize> {
-        let bytes = sequence.bytes_until(page)?;
+        let pushing = sequence.pushing()?;
+        let bytes = pushing.bytes_until(page)?;
         // Live streams leave out what the device is thought to have.
-        let skipped = !matches!(sequence.source, Source::Bundle(_))
-            && (self.device.has(sequence.image.id, &[page])[0] || !sequence.image.is_stored(page));
+        let has = || self.device.has(sequence.image.id, &[page]).contains(&true);
+        let skipped = !matches!(pushing.source, Source::Bundle(_)) && (has() || !sequence.image.is_stored(page));
         (!skipped).then_some(bytes)
     }
 }
@@ -583,7 +533,7 @@ fn compress(
     let mut stored = Vec::new();
     let bytes = match encoder.piece(&raw, &mut stored) {
         Ok(()) => Ok(Bytes::from(stored)),
-        Err(error) => Err(Failure::new(wire::ErrorCode::Internal, error.to_string())),
+        Err(error) => Err(Failure::new(ErrorCode::Internal, error.to_string())),
     };
     (bytes, Some(encoder))
 }

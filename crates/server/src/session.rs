@@ -352,7 +352,7 @@ impl Session {
     fn take_done(&mut self, done: Done) {
         match done {
             Done::Reply { request, reply, room, bytes } => {
-                self.reading_bytes -= bytes;
+                self.reading_bytes = self.reading_bytes.saturating_sub(bytes);
                 self.held.merge(room);
                 match reply {
                     Ok(reply) => {

@@ -2,11 +2,13 @@
 
 mod client;
 mod hints;
+mod hooked;
 mod hostile;
 mod learning;
 mod provider;
 mod rig;
 mod serving;
+mod stops;
 mod uploads;
 mod volume_pushes;
 mod volumes;

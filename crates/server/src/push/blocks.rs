@@ -343,10 +343,10 @@ impl BlockPusher {
             return;
         }
         while let Some((at, part)) = self.choose() {
-            let block_bytes = self.courses[at].open.served.options.block_bytes as usize;
-            let bytes = piece_bytes(wire).max(self.courses[at].worth_bytes(part, block_bytes));
-            let bytes = bytes.clamp(block_bytes, PIECE_BYTES_MAX);
-            let count = (bytes / block_bytes).clamp(1, wire::format::PUSH_PAGES_MAX);
+            let Some(course) = self.courses.get(at) else { return };
+            let block_bytes = course.open.served.options.block_bytes.max(1) as usize;
+            let bytes = piece_bytes(wire).max(course.worth_bytes(part, block_bytes));
+            let count = (bytes.min(PIECE_BYTES_MAX) / block_bytes).clamp(1, wire::format::PUSH_PAGES_MAX);
             let Some(pages) = self.take(wire, at, part, count) else { return };
             if !pages.is_empty() {
                 let mut parts = next_parts(&mut self.courses);
@@ -356,7 +356,6 @@ impl BlockPusher {
                     self.clock.charge(&mut open, index, pages.len() * block_bytes);
                 }
                 self.ahead_bytes += (pages.len() * block_bytes) as u64;
-                self.courses[at].sent_bytes += pages.len() * block_bytes;
                 self.build(at, pages, block_bytes);
                 return;
             }
@@ -375,14 +374,15 @@ impl BlockPusher {
     /// Takes up to `count` blocks that the device has not got and that are worth their time. `None` if that can be told later only: as
     /// long as the link is not known, two guesses go at a time, unless it is likelier than all others together.
     fn take(&mut self, wire: &ServerConnection, at: usize, part: usize, count: usize) -> Option<Vec<PageId>> {
-        let course = &mut self.courses[at];
+        let course = self.courses.get_mut(at)?;
+        let waiting = course.parts.get_mut(part)?;
         let had = self.had.get(&(course.volume, course.id));
         let block_bytes = course.open.served.options.block_bytes;
         let link = speculation(wire, block_bytes);
         let block_bytes = u64::from(block_bytes);
         let mut pages = Vec::new();
         while pages.len() < count
-            && let Some((block, chance)) = course.parts[part].next()
+            && let Some((block, chance)) = waiting.next()
         {
             let page = PageId::new(course.file, block);
             if had.is_some_and(|had| had.blocks.contains(&block)) || pages.contains(&page) {
@@ -402,13 +402,14 @@ impl BlockPusher {
                     }
                 }
             }
-            course.parts[part].pop();
+            waiting.pop();
         }
         Some(pages)
     }
 
     fn build(&mut self, at: usize, pages: Vec<PageId>, block_bytes: usize) {
-        let course = &self.courses[at];
+        let Some(course) = self.courses.get_mut(at) else { return };
+        course.sent_bytes += pages.len() * block_bytes;
         let (volume, token, file, id) = (course.volume, course.token, course.file, course.id);
         let open = course.open.clone();
         self.building = Some(Building { volume, token, file, id, pages: pages.clone() });

@@ -53,26 +53,30 @@ impl Course {
     /// Bytes of a piece of this part of which the heads are next to nothing, if so many blocks wait that they are no guesses. The first
     /// pieces are small: somebody waits for them.
     pub fn worth_bytes(&self, part: usize, block_bytes: usize) -> usize {
-        let waiting = self.parts[part].len() * block_bytes;
+        let waiting = self.parts.get(part).map_or(0, Part::len) * block_bytes;
         (waiting / WAITING_PER_PIECE).min(PIECE_BYTES_MANY).min(self.sent_bytes)
     }
 
     /// Which part a block belongs to.
-    fn part(&mut self, block: u32, served: &Served) -> &mut Part {
+    fn part(&mut self, block: u32, served: &Served) -> Option<&mut Part> {
         let offset = u64::from(block) * u64::from(served.options.block_bytes);
-        let block = u32::try_from(offset / self.stage_block_bytes).unwrap_or(u32::MAX);
-        let last = self.parts.len() - 1;
+        let block = u32::try_from(offset / self.stage_block_bytes.max(1)).unwrap_or(u32::MAX);
+        let last = self.parts.len().saturating_sub(1);
         let stage = self.stages.iter().position(|stage| stage.holds(block)).unwrap_or(last);
         // Of a file with a share by the device there is only the last part.
-        &mut self.parts[stage.min(last)]
+        self.parts.get_mut(stage.min(last))
     }
 
     pub fn order(&mut self, block: u32, chance: f64, served: &Served) {
-        self.part(block, served).order(block, chance);
+        if let Some(part) = self.part(block, served) {
+            part.order(block, chance);
+        }
     }
 
     pub fn add_far(&mut self, block: u32, served: &Served) {
-        self.part(block, served).add_far(block);
+        if let Some(part) = self.part(block, served) {
+            part.add_far(block);
+        }
     }
 
     /// The device says what the file gets, whatever its stages say; they keep their order.

@@ -14,7 +14,7 @@ use units::{PageId, SEGMENT_PAGES_MAX, Token};
 use wire::ServerConnection;
 use wire::format::{HINT_ACTION, HINT_PAGES_WAITING_MAX};
 
-use super::sequence::Sequence;
+use super::sequence::{Pushing, Sequence};
 use super::{Ordered, Pusher};
 use crate::published::Published;
 use crate::session::Images;
@@ -30,12 +30,18 @@ impl Pusher {
         token: Token,
         mut pages: Vec<PageId>,
     ) -> usize {
-        let current = self.sequences.iter_mut().find(|sequence| sequence.is_hinted() && !sequence.ended);
-        let waiting = current.as_ref().map_or(0, |sequence| sequence.waiting_pages());
+        let mut hinted =
+            self.sequences.iter_mut().filter(|sequence| sequence.pushing().is_some_and(Pushing::is_hinted));
+        let current = hinted.next();
+        let pushing = current.as_deref().and_then(Sequence::pushing);
+        let waiting = pushing.map_or(0, |pushing| pushing.progress.waiting_pages());
         pages.truncate(HINT_PAGES_WAITING_MAX.saturating_sub(waiting));
         let taken = match current {
             _ if pages.is_empty() => false,
-            Some(sequence) => sequence.token == token && sequence.image.id == image.id && sequence.append(&pages),
+            Some(sequence) => {
+                let mine = sequence.is_for(image.id, token);
+                mine && sequence.pushing_mut().is_some_and(|pushing| pushing.progress.append(&pages))
+            }
             None => self.begin(wire, images, image.id, token, ordered(pages.clone()), false),
         };
         if !taken {
@@ -62,25 +68,9 @@ fn ordered(pages: Vec<PageId>) -> Ordered {
     }
 }
 
-impl Sequence {
+impl Pushing {
     /// Whether it was made for hints.
-    pub fn is_hinted(&self) -> bool {
+    fn is_hinted(&self) -> bool {
         self.action == HINT_ACTION
-    }
-
-    /// Pages that are ordered and not queued yet.
-    fn waiting_pages(&self) -> usize {
-        (self.through() - self.queued_through) as usize
-    }
-
-    /// Orders further pages behind the last one. False if positions have run out, after 16 TiB without a break.
-    fn append(&mut self, pages: &[PageId]) -> bool {
-        let Some(total) = self.total.checked_add(pages.len() as u32) else { return false };
-        // What is queued already is not looked at again.
-        self.pages.drain(..(self.queued_through - self.base) as usize);
-        self.base = self.queued_through;
-        self.pages.extend_from_slice(pages);
-        self.total = total;
-        true
     }
 }

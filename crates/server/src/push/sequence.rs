@@ -1,22 +1,23 @@
-//! What one running program is being pushed: pages of one action, where they come from, and how far it has got.
+//! One sequence: what one running program is being pushed, and for a while after its end what was sent of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use codec::StreamEncoder;
 use tokio::sync::OwnedSemaphorePermit;
-use units::{ActionId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, StreamId, Token};
-use wire::ImageHandle;
+use units::{ActionId, ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, SegmentIndex, StreamId, Token};
+use wire::{ImageHandle, PushEncoding, PushHeader};
 
 use super::Ordered;
+use super::progress::Progress;
 use crate::bundle::Bundle;
 use crate::published::Published;
 
 /// What a page of a piece that is not made yet is expected to come to: compressed to about a half.
 pub(crate) const PAGE_BYTES_EXPECTED: usize = PAGE_BYTES / 2;
 
-/// Ordered pages that are looked through for one that is demanded: more than the largest window holds.
-const LOOK_PAGES_MAX: usize = 4096;
+/// Push frames in flight or queued of one stream that are remembered for a cancel.
+const QUEUED_MAX: usize = 128;
 
 /// Where the pieces of a sequence come from.
 pub(super) enum Source {
@@ -30,113 +31,184 @@ pub(super) enum Source {
     Stored,
 }
 
-/// One sequence.
+/// One sequence. Its stream and the pages sent on it outlive what is left to send, since the device may still ask for them.
 pub(super) struct Sequence {
     pub number: u64,
     pub token: Token,
     pub handle: ImageHandle,
     pub image: Arc<Published>,
-    pub action: ActionId,
-    pub revision: u32,
-    pub audit: bool,
-    pub total: u32,
-    pub segment_pages: u32,
-    /// Position of the first of `pages`.
-    pub base: u32,
-    pub pages: Vec<PageId>,
-    /// The pages after `pages`, as far as the Provider knows them.
-    pub coming: Vec<PageId>,
-    /// Next position to send.
-    pub next: u32,
-    /// Position up to which pieces were queued: those from here to `next` are being built.
-    pub queued_through: u32,
-    /// Position up to which blocks were read ahead.
-    pub ahead: u32,
-    pub source: Source,
-    pub building: bool,
     /// Set with the first piece.
-    pub stream: Option<StreamId>,
-    /// All was queued, or the client stopped it.
-    pub ended: bool,
-    /// The client stopped it: what would extend it is not wanted either.
-    pub unwanted: bool,
+    stream: Option<StreamId>,
     /// Pages of the pieces queued lately: a cancel drops some of them.
-    pub queued: VecDeque<Vec<PageId>>,
+    queued: VecDeque<Vec<PageId>>,
+    state: State,
+}
+
+enum State {
+    Pushing(Box<Pushing>),
+    /// All was queued, or nothing more is to come.
+    Ended,
+    /// The client stopped it: what would extend it is not wanted either.
+    Unwanted,
 }
 
 impl Sequence {
-    pub fn through(&self) -> u32 {
-        self.base + self.pages.len() as u32
+    pub fn new(number: u64, token: Token, handle: ImageHandle, image: Arc<Published>, pushing: Pushing) -> Sequence {
+        let state = State::Pushing(Box::new(pushing));
+        Sequence { number, token, handle, image, stream: None, queued: VecDeque::new(), state }
     }
 
-    /// Takes an order that goes on where this sequence ends, or one page behind that. False if it does not fit.
+    /// What is left to send; `None` once the sequence has ended.
+    pub fn pushing(&self) -> Option<&Pushing> {
+        match &self.state {
+            State::Pushing(pushing) => Some(pushing),
+            State::Ended | State::Unwanted => None,
+        }
+    }
+
+    /// The same, to change it.
+    pub fn pushing_mut(&mut self) -> Option<&mut Pushing> {
+        match &mut self.state {
+            State::Pushing(pushing) => Some(pushing),
+            State::Ended | State::Unwanted => None,
+        }
+    }
+
+    /// Nothing more is built: what is left to send goes, with a piece that is being built. False if it had ended already.
+    pub fn end(&mut self) -> bool {
+        let goes = matches!(self.state, State::Pushing(_));
+        if goes {
+            self.state = State::Ended;
+        }
+        goes
+    }
+
+    /// The client stopped it.
+    pub fn set_unwanted(&mut self) {
+        self.state = State::Unwanted;
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.pushing().is_none()
+    }
+
+    pub fn is_unwanted(&self) -> bool {
+        matches!(self.state, State::Unwanted)
+    }
+
+    /// Whether it is for this program.
+    pub fn is_for(&self, image: ImageId, token: Token) -> bool {
+        self.token == token && self.image.id == image
+    }
+
+    pub fn stream(&self) -> Option<StreamId> {
+        self.stream
+    }
+
+    pub fn set_stream(&mut self, stream: StreamId) {
+        self.stream = Some(stream);
+    }
+
+    /// How its stream begins; `None` once it has ended.
+    pub fn header(&self) -> Option<PushHeader> {
+        let Pushing { action, audit, source, .. } = self.pushing()?;
+        let (encoding, window_log) = match source {
+            Source::Bundle(bundle) => (PushEncoding::ZstdStream, bundle.window_log),
+            Source::Live { window_log, .. } => (PushEncoding::ZstdStream, *window_log),
+            Source::Stored => (PushEncoding::Stored, 0),
+        };
+        let (image, token) = (self.handle, self.token);
+        Some(PushHeader { image, token, action: *action, encoding, window_log, audit: *audit })
+    }
+
+    /// A piece of these pages was queued.
+    pub fn remember(&mut self, pages: Vec<PageId>) {
+        if self.queued.len() >= QUEUED_MAX {
+            self.queued.pop_front();
+        }
+        self.queued.push_back(pages);
+    }
+
+    /// Pages of the pieces queued lately, the oldest piece first.
+    pub fn queued(&self) -> &VecDeque<Vec<PageId>> {
+        &self.queued
+    }
+
+    /// Whether the page is in the piece that is being built.
+    pub fn builds(&self, page: PageId) -> bool {
+        self.pushing().is_some_and(|pushing| pushing.progress.builds(page))
+    }
+}
+
+/// What is left to send of a sequence.
+pub(super) struct Pushing {
+    pub action: ActionId,
+    revision: u32,
+    audit: bool,
+    /// At least 1.
+    segment_pages: u32,
+    pub source: Source,
+    pub progress: Progress,
+}
+
+impl Pushing {
+    /// What `order` says. A bundle is one stream from its first page on, even if the program is a page or two into it. `None` if the
+    /// bundle ends before the order does.
+    pub fn new(order: Ordered, source: Source) -> Option<Pushing> {
+        let progress = match &source {
+            Source::Bundle(bundle) => {
+                let pages = bundle.pages.get(..order.through()? as usize)?;
+                Progress::new(0, pages.to_vec(), Vec::new(), order.total)
+            }
+            Source::Live { .. } | Source::Stored => Progress::new(order.from, order.pages, order.coming, order.total),
+        };
+        let (action, revision, audit) = (order.action, order.revision, order.audit);
+        let segment_pages = order.segment_pages.max(1);
+        Some(Pushing { action, revision, audit, segment_pages, source, progress })
+    }
+
+    /// Takes an order that goes on where this one ends, or one page behind that. False if it does not fit.
     pub fn extend(&mut self, order: &Ordered) -> bool {
-        if self.action != order.action || self.revision != order.revision || order.from < self.base {
-            return false;
+        self.action == order.action
+            && self.revision == order.revision
+            && self.progress.extend(order.from, &order.pages, &order.coming, order.before)
+    }
+
+    /// Position behind the next piece, if one can be built now.
+    pub fn piece_end(&self) -> Option<u32> {
+        match &self.source {
+            Source::Bundle(bundle) => self.progress.piece_end(bundle.piece_pages, true),
+            _ => self.progress.piece_end(self.segment_pages.min(SEGMENT_PAGES_MAX as u32), false),
         }
-        match (order.from.checked_sub(self.through()), order.before) {
-            // The page between was demanded just now: it is not pushed again unless it is part of a bundle's piece.
-            (Some(1), Some(before)) => self.pages.push(before),
-            (Some(gap), _) if gap > 0 => return false,
-            _ => {}
-        }
-        let known = (self.through() - order.from) as usize;
-        self.pages.extend(order.pages.iter().skip(known));
-        // An order that says nothing new is one from before.
-        if order.through() == self.through() {
-            self.coming.clone_from(&order.coming);
-        }
-        true
+    }
+
+    /// The segment of the piece that is being built.
+    pub fn segment(&self) -> SegmentIndex {
+        // `next` lies behind the piece, so the page before it tells the segment.
+        SegmentIndex(self.progress.next().saturating_sub(1) / self.segment_pages)
     }
 
     /// Pages at the next `span` positions to send, without those it gave before: the Provider reads their blocks. A bundle
     /// needs none.
     pub fn take_ahead(&mut self, span: u32) -> Vec<PageId> {
-        if matches!(self.source, Source::Bundle(_)) {
-            return Vec::new();
+        match self.source {
+            Source::Bundle(_) => Vec::new(),
+            _ => self.progress.take_ahead(span),
         }
-        let known = self.pages.iter().chain(&self.coming);
-        let from = self.ahead.max(self.next);
-        let through = self.next.saturating_add(span);
-        let skipped = (from - self.base) as usize;
-        let pages: Vec<PageId> = known.skip(skipped).take(through.saturating_sub(from) as usize).copied().collect();
-        self.ahead = from + pages.len() as u32;
-        pages
     }
 
     /// Bytes to be pushed until `page` has left, if it is ordered, its piece is not queued yet, and it is not far ahead; a
     /// guess where pieces are not made yet.
     pub fn bytes_until(&self, page: PageId) -> Option<usize> {
-        let ahead = self.pages.get((self.queued_through - self.base) as usize..)?;
-        let index = ahead.iter().take(LOOK_PAGES_MAX).position(|ordered| *ordered == page)?;
+        let index = self.progress.find(page)?;
         Some(match &self.source {
             Source::Bundle(bundle) => {
-                let position = self.queued_through + index as u32;
-                bundle.bytes_of(self.queued_through / bundle.piece_pages..=position / bundle.piece_pages)
+                let queued = self.progress.queued_through();
+                let pieces = bundle.piece_pages.max(1);
+                bundle.bytes_of(queued / pieces..=queued.saturating_add(index) / pieces)
             }
-            Source::Live { .. } => PAGE_BYTES_EXPECTED * (index + 1),
-            Source::Stored => PAGE_BYTES * (index + 1),
+            Source::Live { .. } => PAGE_BYTES_EXPECTED * (index as usize + 1),
+            Source::Stored => PAGE_BYTES * (index as usize + 1),
         })
-    }
-
-    /// Whether the page is in the piece that is being built.
-    pub fn is_building(&self, page: PageId) -> bool {
-        self.building && self.page_range(self.queued_through, self.next).contains(&page)
-    }
-
-    pub fn page_range(&self, from: u32, through: u32) -> &[PageId] {
-        &self.pages[(from - self.base) as usize..(through - self.base) as usize]
-    }
-
-    /// Positions of the next piece, if all of it is ordered.
-    pub fn next_piece(&self) -> Option<(u32, u32)> {
-        let piece_pages = match &self.source {
-            Source::Bundle(bundle) => bundle.piece_pages,
-            _ => self.segment_pages.min(SEGMENT_PAGES_MAX as u32),
-        };
-        let end = ((self.next / piece_pages + 1) * piece_pages).min(self.total);
-        let whole = matches!(self.source, Source::Bundle(_));
-        let through = end.min(self.through());
-        (self.next < through && (!whole || through == end)).then_some((self.next, through))
     }
 }

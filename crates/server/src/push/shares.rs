@@ -167,8 +167,9 @@ impl Clock {
 
     /// `parts[index]` sends so many bytes.
     pub fn charge(&mut self, parts: &mut [&mut Part], index: usize, bytes: usize) {
-        let weight = self.weight(parts, parts[index].class);
-        let part = &mut parts[index];
+        let Some(class) = parts.get(index).map(|part| part.class) else { return };
+        let weight = self.weight(parts, class);
+        let Some(part) = parts.get_mut(index) else { return };
         part.credit = part.credit.saturating_sub(bytes as i64);
         if let Some(time) = (bytes as u64 * SCALE * 1000).checked_div(weight) {
             // One that had nothing to send for a while does not catch up.

@@ -182,7 +182,8 @@ impl Session {
         let answer_bytes = pages.len() * PAGE_BYTES_EXPECTED;
         let on_the_way = self.on_the_way(handle, first, answer_bytes).filter(|_| !force);
         // One stream must bring them all.
-        let rest = |stream| pages[1..].iter().all(|page| self.on_the_way(handle, *page, answer_bytes) == Some(stream));
+        let mut others = pages.iter().skip(1);
+        let mut rest = |stream| others.all(|page| self.on_the_way(handle, *page, answer_bytes) == Some(stream));
         if let Some(stream) = on_the_way.filter(|stream| rest(*stream)) {
             self.shared.metrics.demands_on_the_way.one();
             self.reply(request, Reply::OnTheWay { stream });

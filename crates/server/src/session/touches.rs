@@ -27,6 +27,7 @@ impl Session {
             }
             return;
         }
+        let Some(touched) = pages.first().copied() else { return };
         let mut cold = false;
         if let Some(device) = &self.device {
             // A forced demand follows a push that ended early; it says nothing about what the device lost.
@@ -34,10 +35,10 @@ impl Session {
                 device.not_sent(image.id, pages);
                 false
             } else {
-                device.demanded(image.id, pages[0])
+                device.demanded(image.id, touched)
             };
         }
-        self.touch(image, token, pages[0], cold);
+        self.touch(image, token, touched, cold);
         if let Some(device) = &self.device {
             device.sent(image.id, pages);
         }

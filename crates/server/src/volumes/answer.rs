@@ -104,7 +104,7 @@ fn ranges(present: &[bool]) -> (Vec<BlockRange>, bool) {
     let mut ranges = Vec::new();
     let mut first = 0;
     for run in present.chunk_by(|a, b| a == b) {
-        if run[0] {
+        if run.first() == Some(&true) {
             if ranges.len() >= NEED_RANGES_MAX {
                 return (ranges, true);
             }

@@ -85,15 +85,17 @@ impl Profiles {
         if self.off {
             return false;
         }
-        if !self.numbers.contains_key(&id) {
+        let known = self.numbers.get(&id).copied();
+        let number = known.unwrap_or_else(|| {
             if self.numbers.len() >= FILES_MAX || self.last == u32::MAX {
                 (self.flow, self.readahead, self.blocks) = predictors(self.block_bytes as u32, self.frozen);
                 (self.numbers, self.files) = Default::default();
             }
             self.last = self.last.wrapping_add(1).max(2);
-            self.numbers.insert(id, InodeId(self.last));
-        }
-        let number = self.numbers[&id];
+            let number = InodeId(self.last);
+            self.numbers.insert(id, number);
+            number
+        });
         let blocks = size.div_ceil(self.block_bytes).min(u32::MAX.into()) as u32;
         locked(&self.blocks).insert(number, blocks);
         let file = self.files.entry(number).or_insert_with(|| File { id, path: path.clone(), loaded: false });
