@@ -83,7 +83,7 @@ impl Shared {
             StoreAt::Open(store) => store.clone(),
         };
         let volumes = Volumes::open(&config)?;
-        let acceptor = Acceptor::new(config.tls.as_ref())?;
+        let acceptor = Acceptor::new(config.tls.as_ref(), config.uploads)?;
         let shares = config.shares();
         let metrics = Arc::new(Metrics::default());
         let blocks = Arc::new(BlockCache::new(&shares));
@@ -196,6 +196,30 @@ impl Shared {
     }
 }
 
+/// Reads certificates, keys and authorities again while the server runs.
+#[derive(Clone)]
+pub struct Reloader(Arc<Shared>);
+
+impl Reloader {
+    /// Reads the files of [`crate::TlsFiles`] again, for connections from now on; those that are open stay as they are.
+    /// Says in the log what came of it. Blocks.
+    ///
+    /// # Errors
+    /// [`ServerError::Tls`] if a file is of no use; what was read before stays in use.
+    pub fn reload(&self) -> Result<(), ServerError> {
+        let log = &self.0.log;
+        match self.0.acceptor.reload() {
+            Ok(true) => log.info("certificate, key and authorities were read again; new connections use them"),
+            Ok(false) => log.info("there is no certificate to read again: this server does not speak TLS"),
+            Err(error) => {
+                log.warning(format_args!("the old certificate, key and authorities stay in use: {error}"));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A server that listens.
 pub struct Server {
     shared: Arc<Shared>,
@@ -229,6 +253,11 @@ impl Server {
     /// The counters, which stay readable while the server runs.
     pub fn metrics(&self) -> Arc<Metrics> {
         self.shared.metrics.clone()
+    }
+
+    /// Renews certificates while the server runs.
+    pub fn reloader(&self) -> Reloader {
+        Reloader(self.shared.clone())
     }
 
     /// Serves until `shutdown` is ready, then says goodbye to all clients and saves what was learned.
@@ -274,7 +303,8 @@ impl Server {
     }
 }
 
-/// Serves in the calling thread until SIGTERM or SIGINT, then saves what was learned. `on_ready` gets the address.
+/// Serves in the calling thread until SIGTERM or SIGINT, then saves what was learned. SIGHUP has certificates read again.
+/// `on_ready` gets the address.
 ///
 /// # Errors
 /// As [`Server::bind`], or [`ServerError::Runtime`].
@@ -289,6 +319,16 @@ pub fn serve_blocking(config: Config, on_ready: impl FnOnce(SocketAddr)) -> Resu
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::Runtime)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(ServerError::Runtime)?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(ServerError::Runtime)?;
+        let reloader = server.reloader();
+        // Ends with the runtime.
+        tokio::spawn(async move {
+            while hangup.recv().await.is_some() {
+                let reloader = reloader.clone();
+                // What failed is in the log.
+                let _ = tokio::task::spawn_blocking(move || reloader.reload()).await;
+            }
+        });
         on_ready(server.local_addr());
         server
             .run_until(async move {
@@ -328,12 +368,12 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, st
     match greeting {
         // In mid-handshake nothing can be said.
         None => {}
-        Some(Greeting::Welcome(Channel::Plain(stream))) => {
-            session::run(shared.clone(), stream, &peer.to_string(), number, stopped).await;
+        Some(Greeting::Welcome(Channel::Plain(stream), pushing)) => {
+            session::run(shared.clone(), stream, &peer.to_string(), pushing, number, stopped).await;
         }
         #[cfg(feature = "tls")]
-        Some(Greeting::Welcome(Channel::Tls(stream))) => {
-            session::run(shared.clone(), *stream, &peer.to_string(), number, stopped).await;
+        Some(Greeting::Welcome(Channel::Tls(stream), pushing)) => {
+            session::run(shared.clone(), *stream, &peer.to_string(), pushing, number, stopped).await;
         }
         #[cfg(feature = "tls")]
         Some(Greeting::Refused { stream, reason }) => {
@@ -372,9 +412,9 @@ fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, farewells: 
     tokio::spawn(async move {
         let goodbye = async {
             match shared.acceptor.greet(stream, FAREWELL_DEADLINE).await {
-                Greeting::Welcome(Channel::Plain(stream)) => farewell(stream, &words).await,
+                Greeting::Welcome(Channel::Plain(stream), _) => farewell(stream, &words).await,
                 #[cfg(feature = "tls")]
-                Greeting::Welcome(Channel::Tls(stream)) => farewell(*stream, &words).await,
+                Greeting::Welcome(Channel::Tls(stream), _) => farewell(*stream, &words).await,
                 #[cfg(feature = "tls")]
                 Greeting::Refused { stream: Some(stream), .. } => farewell(stream.socket, &[]).await,
                 #[cfg(feature = "tls")]

@@ -27,15 +27,31 @@ impl std::fmt::Debug for StoreAt {
     }
 }
 
-/// The PEM files of a server that speaks TLS. They are read once, when it starts.
+/// The PEM files of a server that speaks TLS. They are read when it starts, and by [`crate::Reloader::reload`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Our certificate, then those that lead to an authority the devices trust.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Authorities of client certificates. If given, every client must show one that they issued.
+    /// Authorities of client certificates. If given, every client must show one that they, or those of
+    /// `push_authorities`, issued.
     pub client_authorities: Option<PathBuf>,
+    /// Authorities of the certificates of those who may push images.
+    pub push_authorities: Option<PathBuf>,
+}
+
+/// Who may push images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Uploads {
+    /// Nobody.
+    Refused,
+    /// Who shows a certificate of [`TlsFiles::push_authorities`]. Without certificates of clients, whoever can connect: such a
+    /// server listens on loopback addresses only.
+    #[default]
+    Trusted,
+    /// Whoever can connect, over any address.
+    Anyone,
 }
 
 /// Settings of a server. [`Config::new`] has the defaults.
@@ -55,8 +71,8 @@ pub struct Config {
     pub learning: bool,
     /// What is in memory before it is asked for; without learning nothing is, whatever this says.
     pub provider: Provider,
-    /// Accept uploads.
-    pub uploads: bool,
+    /// Who may push images.
+    pub uploads: Uploads,
     /// Largest image file that an upload may announce, in bytes.
     pub upload_bytes_max: u64,
     /// Connections open at once; further ones are told that the server is busy.
@@ -119,7 +135,7 @@ impl Config {
             predict: predict::Config::default(),
             learning: true,
             provider: Provider::default(),
-            uploads: true,
+            uploads: Uploads::default(),
             upload_bytes_max: 256 << 30,
             connections_max: 1024,
             connection_bytes_max: 4 << 20,
@@ -150,8 +166,13 @@ impl Config {
         segments.saturating_mul(self.predict.segment_pages)
     }
 
-    /// Refuses settings that cannot work.
+    /// Refuses settings that cannot work, or that would let strangers replace images.
     pub(crate) fn check(&self) -> Result<(), ServerError> {
+        let knows_clients = |files: &TlsFiles| files.client_authorities.is_some() || files.push_authorities.is_some();
+        let is_local = self.listen.ip().to_canonical().is_loopback();
+        if self.uploads == Uploads::Trusted && !is_local && !self.tls.as_ref().is_some_and(knows_clients) {
+            return Err(ServerError::Exposed { address: self.listen });
+        }
         let least = |what, found: usize, min: usize| {
             if found >= min {
                 return Ok(());

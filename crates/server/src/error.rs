@@ -30,6 +30,15 @@ pub enum ServerError {
         /// The least that works.
         min: u64,
     },
+    /// Strangers could push images.
+    #[error(
+        "on {address} anyone could replace the images: give --tls-cert, --tls-key and --client-ca (and --push-ca for those \
+         who may push), or --read-only, or --allow-anonymous-push if every machine that can connect is trusted"
+    )]
+    Exposed {
+        /// The address to listen on.
+        address: SocketAddr,
+    },
     /// A certificate or key is of no use.
     #[error("{}: {reason}", path.display())]
     Tls {
@@ -67,7 +76,7 @@ impl ServerError {
 
     /// What was asked for makes no sense.
     pub fn is_usage(&self) -> bool {
-        matches!(self, ServerError::Config { .. } | ServerError::VolumeConfig { .. })
+        matches!(self, ServerError::Config { .. } | ServerError::VolumeConfig { .. } | ServerError::Exposed { .. })
     }
 }
 

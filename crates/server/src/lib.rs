@@ -13,6 +13,7 @@
 //! Everything is bounded: see [`Config`]. A client can harm nothing but its own connection.
 
 mod accept;
+mod access;
 mod admin;
 mod blocks;
 mod budget;
@@ -35,9 +36,9 @@ mod tls;
 mod upload;
 pub mod volumes;
 
-pub use accept::{Server, serve_blocking};
+pub use accept::{Reloader, Server, serve_blocking};
 pub use catalog::{ListedImage, Listing};
-pub use config::{Config, Shares, StoreAt, TlsFiles};
+pub use config::{Config, Shares, StoreAt, TlsFiles, Uploads};
 pub use error::{Failure, ServerError};
 pub use log::{Level, Logger};
 pub use metrics::{Counter, Definition, Metrics};

@@ -22,6 +22,7 @@ use units::{ImageId, RequestId};
 use wire::{ErrorCode, Hello, ImageHandle, Refused, Reply, ServerConnection, ServerEvent, WireError};
 
 use crate::accept::{Shared, farewell};
+use crate::access::Pushing;
 use crate::budget::Room;
 use crate::device::Device;
 use crate::error::Failure;
@@ -134,6 +135,7 @@ struct Stalled {
 struct Session {
     shared: Arc<Shared>,
     wire: ServerConnection,
+    pushing: Pushing,
     number: u64,
     images: Images,
     device: Option<Arc<Device>>,
@@ -155,8 +157,14 @@ struct Session {
 }
 
 /// Serves one connection to its end. `peer` is for log lines.
-pub(crate) async fn run<S>(shared: Arc<Shared>, stream: S, peer: &str, number: u64, mut stopped: watch::Receiver<bool>)
-where
+pub(crate) async fn run<S>(
+    shared: Arc<Shared>,
+    stream: S,
+    peer: &str,
+    pushing: Pushing,
+    number: u64,
+    mut stopped: watch::Receiver<bool>,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let (done, mut results) = unbounded_channel();
@@ -164,6 +172,7 @@ where
     let (reports, mut reported) = channel(REPORTS_MAX);
     let mut session = Session {
         wire: ServerConnection::new(shared.config.wire.clone(), shared.now()),
+        pushing,
         number,
         images: Images::default(),
         device: None,

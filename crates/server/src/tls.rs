@@ -6,9 +6,12 @@
 use std::time::Duration;
 
 use tokio::net::TcpStream;
+#[cfg(feature = "tls")]
+use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 
 use crate::ServerError;
-use crate::config::TlsFiles;
+use crate::access::Pushing;
+use crate::config::{TlsFiles, Uploads};
 
 /// First byte of a TLS handshake record.
 #[cfg(feature = "tls")]
@@ -17,7 +20,15 @@ const HANDSHAKE: u8 = 22;
 /// Takes connections in.
 pub(crate) struct Acceptor {
     #[cfg(feature = "tls")]
-    tls: Option<tokio_rustls::TlsAcceptor>,
+    tls: Option<Tls>,
+}
+
+/// What TLS needs, as the files had it when they were last read in good order.
+#[cfg(feature = "tls")]
+struct Tls {
+    files: TlsFiles,
+    uploads: Uploads,
+    keys: std::sync::RwLock<files::Keys>,
 }
 
 /// A connection to serve.
@@ -29,7 +40,7 @@ pub(crate) enum Channel {
 
 /// What came of a new connection.
 pub(crate) enum Greeting {
-    Welcome(Channel),
+    Welcome(Channel, Pushing),
     #[cfg(feature = "tls")]
     /// `stream` is `None` if it is closed already.
     Refused {
@@ -48,7 +59,7 @@ pub(crate) struct Unwelcome {
 
 #[cfg(not(feature = "tls"))]
 impl Acceptor {
-    pub fn new(files: Option<&TlsFiles>) -> Result<Acceptor, ServerError> {
+    pub fn new(files: Option<&TlsFiles>, _: Uploads) -> Result<Acceptor, ServerError> {
         match files {
             None => Ok(Acceptor {}),
             Some(files) => Err(ServerError::Tls {
@@ -59,20 +70,37 @@ impl Acceptor {
     }
 
     pub async fn greet(&self, stream: TcpStream, _: Duration) -> Greeting {
-        Greeting::Welcome(Channel::Plain(stream))
+        Greeting::Welcome(Channel::Plain(stream), Pushing::Allowed)
+    }
+
+    pub fn reload(&self) -> Result<bool, ServerError> {
+        Ok(false)
     }
 }
 
 #[cfg(feature = "tls")]
 impl Acceptor {
-    /// Reads the certificate and the key.
-    pub fn new(files: Option<&TlsFiles>) -> Result<Acceptor, ServerError> {
-        Ok(Acceptor { tls: files.map(files::config).transpose()?.map(tokio_rustls::TlsAcceptor::from) })
+    /// Reads the certificate, the key and the authorities.
+    pub fn new(files: Option<&TlsFiles>, uploads: Uploads) -> Result<Acceptor, ServerError> {
+        let tls = |files: &TlsFiles| {
+            let keys = std::sync::RwLock::new(files::read(files)?);
+            Ok::<_, ServerError>(Tls { files: files.clone(), uploads, keys })
+        };
+        Ok(Acceptor { tls: files.map(tls).transpose()? })
+    }
+
+    /// Reads the files again, for handshakes from now on; if that fails, what was read before stays in use. False if
+    /// there are none. Blocks.
+    pub fn reload(&self) -> Result<bool, ServerError> {
+        let Some(tls) = &self.tls else { return Ok(false) };
+        let keys = files::read(&tls.files)?;
+        *tls.keys.write().unwrap_or_else(std::sync::PoisonError::into_inner) = keys;
+        Ok(true)
     }
 
     /// Shakes hands, if this is a server with TLS; `time` is for all of it.
     pub async fn greet(&self, stream: TcpStream, time: Duration) -> Greeting {
-        let Some(tls) = &self.tls else { return Greeting::Welcome(Channel::Plain(stream)) };
+        let Some(tls) = &self.tls else { return Greeting::Welcome(Channel::Plain(stream), Pushing::Allowed) };
         let until = tokio::time::Instant::now() + time;
         let mut first = [0];
         match tokio::time::timeout_at(until, stream.peek(&mut first)).await {
@@ -81,14 +109,35 @@ impl Acceptor {
             Ok(_) => return Greeting::refused(stream, false, "the client left before it said anything"),
             Err(_) => return Greeting::refused(stream, true, "the client began no TLS handshake in time"),
         }
-        match tokio::time::timeout_at(until, tls.accept(stream).into_fallible()).await {
-            Ok(Ok(stream)) => Greeting::Welcome(Channel::Tls(Box::new(stream))),
+        let keys = tls.keys.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let accept = tokio_rustls::TlsAcceptor::from(keys.config.clone()).accept(stream).into_fallible();
+        match tokio::time::timeout_at(until, accept).await {
+            Ok(Ok(stream)) => {
+                let pushing = tls.pushing(&keys, stream.get_ref().1.peer_certificates());
+                Greeting::Welcome(Channel::Tls(Box::new(stream)), pushing)
+            }
             // The client has been told why; it must have the time to read it.
             Ok(Err((error, stream))) => {
                 let reason = format!("TLS handshake: {error}");
                 Greeting::Refused { stream: Some(Unwelcome { socket: stream, is_stranger: false }), reason }
             }
             Err(_) => Greeting::Refused { stream: None, reason: "the TLS handshake took too long".into() },
+        }
+    }
+}
+
+#[cfg(feature = "tls")]
+impl Tls {
+    /// Whether a client with these certificates, which the handshake has checked, may push.
+    fn pushing(&self, keys: &files::Keys, shown: Option<&[CertificateDer<'static>]>) -> Pushing {
+        let Some(pushers) = &keys.pushers else {
+            let is_guarded = self.uploads == Uploads::Trusted && self.files.client_authorities.is_some();
+            return if is_guarded { Pushing::NobodyMay } else { Pushing::Allowed };
+        };
+        let Some((own, between)) = shown.and_then(<[_]>::split_first) else { return Pushing::NoCertificate };
+        match pushers.verify_client_cert(own, between, UnixTime::now()) {
+            Ok(_) => Pushing::Allowed,
+            Err(_) => Pushing::OtherCertificate,
         }
     }
 }
@@ -103,17 +152,28 @@ impl Greeting {
 /// Certificates and keys from their files.
 #[cfg(feature = "tls")]
 mod files {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
+    use tokio_rustls::rustls::crypto::CryptoProvider;
     use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
     use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+    use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+    use tokio_rustls::rustls::server::{ClientCertVerifierBuilder, NoServerSessionStorage, WebPkiClientVerifier};
     use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto, version};
 
     use super::{ServerError, TlsFiles};
 
-    pub fn config(files: &TlsFiles) -> Result<Arc<ServerConfig>, ServerError> {
+    /// What the files say.
+    #[derive(Clone)]
+    pub struct Keys {
+        pub config: Arc<ServerConfig>,
+        /// Knows the certificates that may push; `None` if there is no file of their authorities.
+        pub pushers: Option<Arc<dyn ClientCertVerifier>>,
+    }
+
+    /// Reads all files.
+    pub fn read(files: &TlsFiles) -> Result<Keys, ServerError> {
         let chain = certificates(&files.certificate)?;
         let key =
             PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unusable(&files.key, "private key", &error))?;
@@ -121,24 +181,37 @@ mod files {
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&version::TLS13])
             .map_err(|error| failed(&files.certificate, error.to_string()))?;
-        let builder = match &files.client_authorities {
-            None => builder.with_no_client_auth(),
-            Some(path) => {
-                let mut roots = RootCertStore::empty();
-                for certificate in certificates(path)? {
-                    roots.add(certificate).map_err(|error| failed(path, format!("no authority: {error}")))?;
-                }
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-                builder.with_client_cert_verifier(verifier.map_err(|error| failed(path, error.to_string()))?)
+        // Who may push may connect, so the handshake accepts the authorities of both files.
+        let (clients, pushers) = (&files.client_authorities, &files.push_authorities);
+        let builder = match [clients, pushers].into_iter().flatten().collect::<Vec<_>>().as_slice() {
+            [] => builder.with_no_client_auth(),
+            given @ [path, ..] => {
+                let verifier = verifier(given, &provider)?;
+                let verifier = if clients.is_some() { verifier } else { verifier.allow_unauthenticated() };
+                builder.with_client_cert_verifier(verifier.build().map_err(|error| failed(path, error.to_string()))?)
             }
         };
+        let pushers = pushers
+            .as_ref()
+            .map(|path| verifier(&[path], &provider)?.build().map_err(|error| failed(path, error.to_string())));
         let mut config = builder.with_single_cert(chain, key).map_err(|error| {
             failed(&files.key, format!("does not go with {}: {error}", files.certificate.display()))
         })?;
         // Our clients keep their connections and take no tickets.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Arc::new(config))
+        Ok(Keys { config: Arc::new(config), pushers: pushers.transpose()? })
+    }
+
+    /// What checks certificates by the authorities of these files.
+    fn verifier(paths: &[&PathBuf], provider: &Arc<CryptoProvider>) -> Result<ClientCertVerifierBuilder, ServerError> {
+        let mut roots = RootCertStore::empty();
+        for path in paths {
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|error| failed(path, format!("no authority: {error}")))?;
+            }
+        }
+        Ok(WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()))
     }
 
     fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {

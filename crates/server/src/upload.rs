@@ -79,7 +79,7 @@ impl Announced {
         metadata_offset: u64,
         metadata_bytes: u64,
     ) -> Result<Announced, Failure> {
-        if !config.uploads {
+        if config.uploads == crate::Uploads::Refused {
             return Err(Failure::new(ErrorCode::Forbidden, "this server takes no uploads"));
         }
         let (name, tag) = match Name::parse(name) {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use server::{Config, Provider, StoreAt};
+use server::{Config, Provider, StoreAt, Uploads};
 
 /// Publish the images of a folder, and learn from the devices that use them
 #[derive(clap::Args)]
@@ -17,7 +17,10 @@ pub struct Args {
     store: PathBuf,
 
     /// Address to listen on; port 0 lets the system choose
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:7327")]
+    ///
+    /// By default only this machine can connect, and whoever does may push images. Any other address, such as 0.0.0.0:7327,
+    /// needs --client-ca or --push-ca, --read-only, or --allow-anonymous-push.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7327")]
     listen: SocketAddr,
 
     /// Serve a folder of data files as a volume, read only unless it says rw; can be given several times
@@ -35,9 +38,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Serve only clients with a certificate issued by an authority in this file (PEM)
+    /// Serve only clients with a certificate issued by an authority in this file (PEM); pushing also needs --push-ca
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     client_ca: Option<PathBuf>,
+
+    /// Take pushes from clients with a certificate issued by an authority in this file (PEM), and from no others
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    push_ca: Option<PathBuf>,
 
     /// How far to push ahead of a program at most, in KiB; 0 pushes one segment per round trip, as in the paper
     #[arg(long, value_name = "KIB", default_value_t = 8192)]
@@ -88,8 +95,12 @@ pub struct Args {
     no_bundles: bool,
 
     /// Refuse uploads
-    #[arg(long)]
+    #[arg(long, conflicts_with = "push_ca")]
     read_only: bool,
+
+    /// Let everyone who can connect replace any image
+    #[arg(long, conflicts_with_all = ["read_only", "client_ca", "push_ca"])]
+    allow_anonymous_push: bool,
 
     /// Write the address to this file once the server listens
     #[arg(long, value_name = "FILE")]
@@ -123,11 +134,26 @@ impl From<Mode> for Provider {
     }
 }
 
-/// Serves until SIGINT or SIGTERM; what was learned is saved.
+impl Args {
+    fn uploads(&self) -> Uploads {
+        match (self.read_only, self.allow_anonymous_push) {
+            (true, _) => Uploads::Refused,
+            (_, true) => Uploads::Anyone,
+            _ => Uploads::Trusted,
+        }
+    }
+}
+
+/// Serves until SIGINT or SIGTERM; what was learned is saved. SIGHUP has certificates, keys and authorities read again.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut config = Config::new(StoreAt::Folder(args.store.clone()), args.listen);
     if let Some((certificate, key)) = args.tls_cert.clone().zip(args.tls_key.clone()) {
-        config.tls = Some(server::TlsFiles { certificate, key, client_authorities: args.client_ca.clone() });
+        config.tls = Some(server::TlsFiles {
+            certificate,
+            key,
+            client_authorities: args.client_ca.clone(),
+            push_authorities: args.push_ca.clone(),
+        });
     }
     config.predict.mode = predict::Mode::from_push_window(args.push_window);
     config.predict.segment_pages = args.segment_pages.clamp(2, units::SEGMENT_PAGES_MAX as u32);
@@ -147,7 +173,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     config.connections_max = args.connections;
     config.learning = !args.no_learn;
     config.provider = if args.no_bundles { Provider::NvAsync } else { args.provider.into() };
-    config.uploads = !args.read_only;
+    config.uploads = args.uploads();
     config.volumes = args.volume.iter().map(|volume| volume.0.clone()).collect();
     let mut written = Ok(());
     server::serve_blocking(config, |address| {

@@ -235,8 +235,8 @@ fn an_interrupted_conversion_leaves_nothing() {
         .unwrap();
     let tool = wait_for_file(&at("started"), &mut child, "the conversion");
     assert!(names(folder.path()).iter().any(|name| name.ends_with(".part")));
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    send(&child, Signal::INT);
+    assert_eq!(wait(&mut child).code(), Some(130));
     assert_eq!(names(folder.path()), ["bin", "image", "started"]);
     assert!(!Path::new(&format!("/proc/{tool}")).exists());
 }

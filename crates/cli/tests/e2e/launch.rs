@@ -297,10 +297,9 @@ fn signals_sent_to_the_launcher_reach_the_program() {
         .unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
-    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
+    send(&child, Signal::TERM);
     assert_eq!(lines.next().unwrap().unwrap(), "caught");
-    assert_eq!(child.wait().unwrap().code(), Some(3));
+    assert_eq!(wait(&mut child).code(), Some(3));
 }
 
 #[test]

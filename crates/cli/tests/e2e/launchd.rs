@@ -111,9 +111,8 @@ impl Daemon {
 
     /// SIGTERM, and its end, which must be a success.
     fn terminate(mut self) {
-        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
-        assert!(sent.unwrap().success());
-        assert!(self.child.wait().unwrap().success());
+        send(&self.child, Signal::TERM);
+        assert!(wait(&mut self.child).success());
     }
 }
 

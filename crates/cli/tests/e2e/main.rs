@@ -2,6 +2,7 @@
 //!
 //! What needs root or /dev/fuse says so and ends early where they are missing.
 
+mod access;
 mod bad_input;
 mod coverage;
 mod cpython;

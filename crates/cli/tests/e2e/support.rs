@@ -3,11 +3,18 @@
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
+
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
 
 /// How long anything may take to become ready before a test gives up on it.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long one command may take before it counts as hanging; on a busy machine the slowest takes two minutes.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The binary under test.
 pub fn runnel() -> Command {
@@ -30,7 +37,50 @@ pub fn ok<I: AsRef<OsStr>>(arguments: &[I]) -> String {
 
 /// Runs `runnel ARGS…` whatever comes of it.
 pub fn run<I: AsRef<OsStr>>(arguments: &[I]) -> Output {
-    runnel().args(arguments).stdin(Stdio::null()).output().expect("the binary starts")
+    output(runnel().args(arguments))
+}
+
+/// Runs a command and collects what it says. One that hangs is killed, and fails the test by its name.
+pub fn output(command: &mut Command) -> Output {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.expect("the command starts");
+    let process = Pid::from_child(&child);
+    let (ended, watched) = std::sync::mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        let hangs = watched.recv_timeout(COMMAND_TIMEOUT) == Err(RecvTimeoutError::Timeout);
+        if hangs {
+            // It may have ended this very moment.
+            let _ = kill_process(process, Signal::KILL);
+        }
+        hangs
+    });
+    let output = child.wait_with_output().expect("the command can be waited for");
+    drop(ended);
+    let hung = watch.join().expect("the watch ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!hung, "{command:?} did not end in {COMMAND_TIMEOUT:?}: {said}");
+    output
+}
+
+/// Waits for the end of a child; one that hangs is killed, and fails the test.
+pub fn wait(child: &mut Child) -> ExitStatus {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("the child can be waited for") {
+            return status;
+        }
+        if start.elapsed() > READY_TIMEOUT {
+            let _ = child.kill();
+            panic!("process {} did not end in {READY_TIMEOUT:?}", child.id());
+        }
+        // Its end is told by no descriptor that the standard library has; a short pause keeps the poll cheap.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// Sends a signal to a child. No program `kill` is used: a fresh machine has none.
+pub fn send(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).expect("the child is there");
 }
 
 /// Runs `runnel ARGS…`, which must fail with `code`, print no panic and name `what`. Returns the message.
@@ -177,9 +227,8 @@ impl Mount {
 
     /// SIGTERM, and the end of the daemon, which must be a success.
     pub fn terminate(&mut self) {
-        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
-        assert!(sent.expect("kill is there").success());
-        assert!(self.child.wait().expect("the daemon can be waited for").success());
+        send(&self.child, Signal::TERM);
+        assert!(wait(&mut self.child).success());
     }
 
     /// The resident memory of the daemon that is not file-backed, in kB.

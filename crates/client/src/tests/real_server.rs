@@ -17,6 +17,7 @@ use crate::{Config, Session, Target, Trust, admin};
 
 pub(super) struct Rig {
     pub address: std::net::SocketAddr,
+    pub reloader: server::Reloader,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,13 +35,13 @@ impl Rig {
         };
         change(&mut config);
         let server = Server::bind(config).unwrap();
-        let address = server.local_addr();
+        let (address, reloader) = (server.local_addr(), server.reloader());
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(server.run_until(async { drop(stopped.await) })).unwrap();
         });
-        Rig { address, stop: Some(stop), thread: Some(thread) }
+        Rig { address, reloader, stop: Some(stop), thread: Some(thread) }
     }
 
     pub fn open(&self, config: Config) -> (Arc<Session>, Arc<FakeSink>) {

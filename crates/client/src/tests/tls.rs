@@ -65,7 +65,16 @@ fn files(identity: &Identity, client_authorities: Option<&Authority>) -> Option<
         certificate: identity.certificate.clone(),
         key: identity.key.clone(),
         client_authorities: client_authorities.map(|authority| authority.file.clone()),
+        push_authorities: None,
     })
+}
+
+/// Uploads an image to `new` on the server.
+fn push(rig: &Rig, keys: &Keys, tree: &Tree, trust: &Trust) -> Result<units::ImageId, ClientError> {
+    let path = keys.folder.path().join("app.rnl");
+    std::fs::write(&path, &tree.bytes).unwrap();
+    let Ok(Target::Remote(target)) = Target::parse(&format!("runnels://{}/new", rig.address)) else { panic!() };
+    upload(&path, &target, &image::Limits::default(), trust, &mut |_| ())
 }
 
 fn start(tree: &Tree, tls: Option<TlsFiles>) -> Rig {
@@ -165,13 +174,73 @@ fn a_server_that_wants_client_certificates_gets_them_or_refuses() {
     let known = as_whom(&authority);
     read_all(&open(&rig, "runnels", &known).unwrap(), &tree);
 
-    let path = keys.folder.path().join("app.rnl");
-    std::fs::write(&path, &tree.bytes).unwrap();
-    let Ok(Target::Remote(target)) = Target::parse(&format!("runnels://{}/new", rig.address)) else { panic!() };
-    let limits = image::Limits::default();
-    let text = upload(&path, &target, &limits, &nobody, &mut |_| ()).unwrap_err().to_string();
+    let text = push(&rig, &keys, &tree, &nobody).unwrap_err().to_string();
     assert!(text.contains("--cert FILE"), "{text}");
-    assert_eq!(upload(&path, &target, &limits, &known, &mut |_| ()).unwrap(), tree.metadata.id());
+}
+
+#[test]
+fn only_certificates_of_the_push_authorities_may_push() {
+    let (keys, tree) = (Keys::new(), Tree::plain());
+    let [ours, devices, publishers] = ["ours", "devices", "publishers"].map(|name| keys.authority(name));
+    let server = keys.issue(&ours, "127.0.0.1", |_| ());
+    let who = |authority: Option<&Authority>| Trust {
+        identity: authority.map(|authority| keys.issue(authority, "someone", |_| ())),
+        ..trusting(&ours.file)
+    };
+    let started = |clients: Option<&Authority>, pushers: Option<&Authority>| {
+        let mut tls = files(&server, clients).unwrap();
+        tls.push_authorities = pushers.map(|authority| authority.file.clone());
+        start(&tree, Some(tls))
+    };
+    let refused = |rig: &Rig, trust: &Trust| match push(rig, &keys, &tree, trust).unwrap_err() {
+        ClientError::Refused { code: wire::ErrorCode::Forbidden, text, .. } => text,
+        other => panic!("{other}"),
+    };
+
+    // Certificates of clients, and no word on who may push: nobody.
+    let rig = started(Some(&devices), None);
+    read_all(&open(&rig, "runnels", &who(Some(&devices))).unwrap(), &tree);
+    assert!(refused(&rig, &who(Some(&devices))).contains("no --push-ca"));
+
+    // Devices read, publishers read and push, others do not even connect.
+    let rig = started(Some(&devices), Some(&publishers));
+    read_all(&open(&rig, "runnels", &who(Some(&devices))).unwrap(), &tree);
+    read_all(&open(&rig, "runnels", &who(Some(&publishers))).unwrap(), &tree);
+    assert!(refused(&rig, &who(Some(&devices))).contains("your certificate may not push"));
+    assert_eq!(push(&rig, &keys, &tree, &who(Some(&publishers))).unwrap(), tree.metadata.id());
+    assert!(refusal(&rig, "runnels", &who(None)).contains("--cert FILE"));
+
+    // Everybody reads, publishers push.
+    let rig = started(None, Some(&publishers));
+    read_all(&open(&rig, "runnels", &who(None)).unwrap(), &tree);
+    assert!(refused(&rig, &who(None)).contains("--cert FILE"));
+    assert!(refusal(&rig, "runnels", &who(Some(&devices))).contains("refuses our certificate"));
+    assert_eq!(push(&rig, &keys, &tree, &who(Some(&publishers))).unwrap(), tree.metadata.id());
+}
+
+/// New files count for new connections; those that are open live on; files of no use change nothing.
+#[test]
+fn certificates_are_renewed_without_losing_connections() {
+    let (keys, tree) = (Keys::new(), Tree::scattered());
+    let (old, new) = (keys.authority("old"), keys.authority("new"));
+    let identity = keys.issue(&old, "127.0.0.1", |_| ());
+    let rig = start(&tree, files(&identity, None));
+    let before = open(&rig, "runnels", &trusting(&old.file)).unwrap();
+
+    let renewed = keys.issue(&new, "127.0.0.1", |_| ());
+    let put = |from: &Path, to: &Path| std::fs::copy(from, to).map(drop).unwrap();
+    put(&renewed.certificate, &identity.certificate);
+    let error = rig.reloader.reload().unwrap_err().to_string();
+    assert!(error.contains("does not go with"), "{error}");
+    drop(open(&rig, "runnels", &trusting(&old.file)).unwrap());
+
+    put(&renewed.key, &identity.key);
+    rig.reloader.reload().unwrap();
+    read_all(&open(&rig, "runnels", &trusting(&new.file)).unwrap(), &tree);
+    assert!(refusal(&rig, "runnels", &trusting(&old.file)).contains("no authority in"));
+    assert_eq!(before.counters().reconnects, 0);
+    read_all(&before, &tree);
+    assert_eq!(before.counters().reconnects, 0, "the connection from before was lost");
 }
 
 #[test]

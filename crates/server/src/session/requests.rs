@@ -38,6 +38,7 @@ impl Session {
             Request::VolumeOpen { name } => self.open_volume(request, &name),
             Request::Volume { volume, ask } => self.ask_volume(request, volume, ask),
             Request::PutOpen { name, file_bytes, metadata_offset, metadata_bytes } => {
+                self.pushing.check()?;
                 let config = &self.shared.config;
                 let announced = Announced::check(config, &name, file_bytes, metadata_offset, metadata_bytes)?;
                 self.start_upload(request, announced)

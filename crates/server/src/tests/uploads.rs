@@ -228,7 +228,7 @@ fn uploads_that_cannot_become_an_image_are_refused_before_they_cost_anything() {
     client.refused(open("odd", 10_000, 4096, 100), ErrorCode::BadRequest);
     client.refused(open("odd", 10_000, 100, 9900), ErrorCode::BadRequest);
 
-    let (rig, _) = Rig::with_image(&bytes, |config| config.uploads = false);
+    let (rig, _) = Rig::with_image(&bytes, |config| config.uploads = crate::Uploads::Refused);
     let mut client = Client::connect(rig.address, 1);
     client.refused(open("app", 10_000, 4096, 5904), ErrorCode::Forbidden);
     client.open("app");

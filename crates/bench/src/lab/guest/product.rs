@@ -172,7 +172,9 @@ pub fn start_server(
     // Left by the server before this one.
     let _ = fs::remove_file(&ready);
     let mut command = server_command(&runnel.to_string_lossy());
-    command.arg("serve").arg(store).args(["--listen", &format!("{SERVER_ADDRESS}:{PORT}")]);
+    // Whoever can connect in the guest is ours.
+    let address = format!("{SERVER_ADDRESS}:{PORT}");
+    command.arg("serve").arg(store).args(["--listen", &address, "--allow-anonymous-push"]);
     command.arg("--ready-file").arg(&ready).args(options);
     let mut server = Service::start("serve", &mut command, Path::new(WORK))?;
     server.wait_ready(READY_DEADLINE, || ready_text(&ready))?;

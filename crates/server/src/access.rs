@@ -1,0 +1,40 @@
+//! Who may push images.
+
+use wire::ErrorCode;
+
+use crate::error::Failure;
+
+/// Whether the client of a connection may push. Settled when the connection begins; [`crate::Reloader`] changes it for later
+/// connections only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Without TLS there are no certificates.
+#[cfg_attr(not(feature = "tls"), allow(dead_code))]
+pub(crate) enum Pushing {
+    /// It may.
+    Allowed,
+    /// The server asks for certificates, and knows of none that may push.
+    NobodyMay,
+    /// The client showed no certificate.
+    NoCertificate,
+    /// None of the authorities issued the client's certificate.
+    OtherCertificate,
+}
+
+impl Pushing {
+    /// Refuses who may not.
+    pub fn check(self) -> Result<(), Failure> {
+        let reason = match self {
+            Pushing::Allowed => return Ok(()),
+            Pushing::NobodyMay => {
+                "nobody may push to this server: it has --client-ca, and no --push-ca that says whose certificates may"
+            }
+            Pushing::NoCertificate => {
+                "only certificates of this server's --push-ca may push: give yours with --cert FILE and --key FILE"
+            }
+            Pushing::OtherCertificate => {
+                "your certificate may not push: no authority of this server's --push-ca issued it"
+            }
+        };
+        Err(Failure::new(ErrorCode::Forbidden, reason))
+    }
+}
