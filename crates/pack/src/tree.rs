@@ -7,8 +7,11 @@
 //! Memory: about 200 bytes a node plus its name, and of a directory on disk 80 bytes plus the path, to look at it again;
 //! some 70 MB for a Debian desktop of 200,000 files.
 
+mod room;
+
 use std::collections::{BTreeMap, VecDeque};
 
+use self::room::Room;
 use crate::content::Content;
 use crate::source::Listed;
 
@@ -133,6 +136,14 @@ pub enum PathError {
     /// A hard link to a directory.
     #[error("the target of the hard link is a directory")]
     LinkToDirectory,
+    /// The tree would be larger than any image.
+    #[error("the archive has more {what} than can be packed ({limit}); pack a part of it")]
+    Limit {
+        /// Of what there are too many.
+        what: &'static str,
+        /// How many there may be.
+        limit: u64,
+    },
 }
 
 /// The tree. Node 0 is the root directory. Nodes that lost all their entries stay in memory and are not packed.
@@ -140,6 +151,7 @@ pub enum PathError {
 pub struct Tree {
     nodes: Vec<Node>,
     layer: u32,
+    room: Room,
     /// What is on disk, to be looked at again.
     listed: Vec<Listed>,
 }
@@ -150,7 +162,12 @@ impl Tree {
 
     /// A tree with an empty root.
     pub fn new() -> Tree {
-        Tree { nodes: vec![Node::directory(Attributes::implied_directory())], layer: 0, listed: Vec::new() }
+        Tree {
+            nodes: vec![Node::directory(Attributes::implied_directory())],
+            layer: 0,
+            room: Room::default(),
+            listed: Vec::new(),
+        }
     }
 
     /// Entries placed from now on belong to a new layer above all others.
@@ -220,8 +237,10 @@ impl Tree {
         while let Some(component) = walk.next_component() {
             let here = walk.here();
             let Some(next) = self.child(here, &component) else {
-                let made = self.place(here, &component, Node::directory(Attributes::implied_directory()));
-                walk.stack.push(made);
+                let implied = Node::directory(Attributes::implied_directory());
+                Room::check_depth(walk.stack.len())?;
+                self.check_room(&component, Some(&implied))?;
+                walk.stack.push(self.place(here, &component, implied));
                 continue;
             };
             match &self.node(next).body {
@@ -239,6 +258,7 @@ impl Tree {
         match split_last(path) {
             Some((parent, name)) => {
                 let directory = self.directory_at(parent)?;
+                self.check_room(name, Some(&node))?;
                 Ok(self.place(directory, name, node))
             }
             // `.`, `/`, `a/..`: a directory that is there already, whose attributes the source gives.
@@ -249,6 +269,12 @@ impl Tree {
             }
             None => Err(PathError::Root),
         }
+    }
+
+    /// Whether one more entry fits, and the node that it brings.
+    fn check_room(&self, name: &[u8], node: Option<&Node>) -> Result<(), PathError> {
+        self.room.check_entry(name)?;
+        node.map_or(Ok(()), |node| self.room.check_node(node))
     }
 
     /// Places `node` as `name` in `directory`; see [`Tree::place_at`].
@@ -262,6 +288,7 @@ impl Tree {
             return old;
         }
         let id = NodeId(u32::try_from(self.nodes.len()).expect("fewer than 2^32 nodes fit into memory"));
+        self.room.node(&node);
         self.nodes.push(node);
         self.enter(directory, name, id);
         id
@@ -274,6 +301,7 @@ impl Tree {
         }
         let (parent, name) = split_last(path).ok_or(PathError::Root)?;
         let directory = self.directory_at(parent)?;
+        self.check_room(name, None)?;
         self.enter(directory, name, node);
         Ok(())
     }
@@ -288,9 +316,12 @@ impl Tree {
     /// Makes `name` in `directory` another name of `node`.
     pub fn enter(&mut self, directory: NodeId, name: &[u8], node: NodeId) {
         let layer = self.layer;
-        match &mut self.node_mut(directory).body {
+        match &mut self.nodes[directory.0 as usize].body {
             Body::Directory(entries) => {
-                entries.insert(name.into(), Entry { node, layer });
+                let before = entries.insert(name.into(), Entry { node, layer });
+                if before.is_none_or(|before| before.node != node) {
+                    self.room.entry(name, before.is_some());
+                }
             }
             _ => unreachable!("entries are placed in directories"),
         }
@@ -309,9 +340,10 @@ impl Tree {
             }
         }
         if entry.layer < layer
-            && let Body::Directory(entries) = &mut self.node_mut(directory).body
+            && let Body::Directory(entries) = &mut self.nodes[directory.0 as usize].body
         {
             entries.remove(name);
+            self.room.removed(1);
         }
     }
 
@@ -334,10 +366,11 @@ impl Tree {
                 .filter(|(_, entry)| entry.layer < layer && self.entries(entry.node).next().is_none())
                 .map(|(name, _)| name.clone())
                 .collect();
-            if let Body::Directory(entries) = &mut self.node_mut(directory).body {
+            if let Body::Directory(entries) = &mut self.nodes[directory.0 as usize].body {
                 gone.iter().for_each(|name| {
                     entries.remove(name);
                 });
+                self.room.removed(gone.len());
             }
         }
     }

@@ -4,6 +4,8 @@
 //! expands sparse files into zeros), extension records must be bounded, and values of extended attributes may hold
 //! any byte, line feeds too. Layout after POSIX.1-2008 (pax, ustar) and the GNU tar manual.
 
+use image::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+
 use crate::content::Stretch;
 use crate::tree::{Time, Xattrs};
 
@@ -12,6 +14,12 @@ pub(crate) const RECORD_BYTES: usize = 512;
 
 /// Stretches of a sparse file that we accept: 1 million, for each at least 512 bytes of archive or of map.
 pub(crate) const STRETCHES_MAX: usize = 1 << 20;
+
+/// Bytes of a path or of a link's target: an image holds 2048 directories in one path, and Linux takes 4096 bytes at once.
+pub(crate) const PATH_BYTES_MAX: usize = 64 << 10;
+
+/// Extended attributes of one file; Linux lists 64 KiB of their names, and files in use have a handful.
+const XATTRS_MAX: usize = 1024;
 
 /// The fields of one header record that we use.
 #[derive(Clone, Debug)]
@@ -179,8 +187,8 @@ impl Extension {
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         match key {
-            b"path" => self.path = Some(value.to_vec()),
-            b"linkpath" => self.link = Some(value.to_vec()),
+            b"path" => self.path = Some(path(value)?),
+            b"linkpath" => self.link = Some(path(value)?),
             b"size" => self.size = Some(decimal(value)?),
             b"uid" => self.uid = Some(decimal(value)?),
             b"gid" => self.gid = Some(decimal(value)?),
@@ -189,7 +197,7 @@ impl Extension {
             b"SCHILY.devminor" => self.minor = Some(decimal(value)?),
             b"SCHILY.acl.access" | b"SCHILY.acl.default" => self.has_text_acl = true,
             b"GNU.sparse.major" => self.sparse.map_in_data = decimal(value)? == 1,
-            b"GNU.sparse.name" => self.sparse.name = Some(value.to_vec()),
+            b"GNU.sparse.name" => self.sparse.name = Some(path(value)?),
             b"GNU.sparse.realsize" | b"GNU.sparse.size" => self.sparse.real_size = Some(decimal(value)?),
             b"GNU.sparse.offset" => self.push_stretch(decimal(value)?, 0)?,
             b"GNU.sparse.numbytes" => {
@@ -206,7 +214,18 @@ impl Extension {
             }
             _ => {
                 if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX || value.len() > XATTR_VALUE_BYTES_MAX {
+                        return Err(format!(
+                            "an extended attribute with a name of {} and a value of {} bytes; Linux takes 1 to \
+                             {XATTR_NAME_BYTES_MAX}, and {XATTR_VALUE_BYTES_MAX}",
+                            name.len(),
+                            value.len()
+                        ));
+                    }
                     self.xattrs.retain(|(known, _)| known != name);
+                    if self.xattrs.len() >= XATTRS_MAX {
+                        return Err(format!("more than {XATTRS_MAX} extended attributes of one file"));
+                    }
                     self.xattrs.push((name.to_vec(), value.to_vec()));
                 }
             }
@@ -222,6 +241,14 @@ impl Extension {
         map.push((offset, bytes));
         Ok(())
     }
+}
+
+/// A path or link target of an extension record.
+fn path(value: &[u8]) -> Result<Vec<u8>, String> {
+    if value.len() > PATH_BYTES_MAX {
+        return Err(format!("a path of {} bytes, at most {PATH_BYTES_MAX}", value.len()));
+    }
+    Ok(value.to_vec())
 }
 
 /// Turns a sparse map into stretches of the content; `at` counts from the start of the entry's data.

@@ -1,14 +1,16 @@
 //! Container images as a source: an OCI layout or the output of `docker save`, as a directory or a tar of one.
 //!
 //! The archive's files are themselves a tree, listed before by the `dir` or `tar` source; here a manifest is chosen
-//! and its layers are read, in order, into a new one. Every blob named by a SHA-256 digest is checked against it.
+//! and its layers are read, in order, into a new one. Every blob is checked against its digest, `sha256:` or `sha512:`;
+//! one of any other algorithm is refused, since it cannot be. Layers of `docker save` archives that are not named by a
+//! digest are checked against those in the image's configuration.
 //! Formats after the OCI image specification 1.1 (image-layout, index, manifest, layer) and the description of
 //! `docker save` in the Moby image specification 1.2.
 
 use std::io::Read;
 
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
+use sha2::{Digest, Sha256, Sha512};
 
 use super::archive::{Archive, ContentReader};
 use super::tar::{self, Reading};
@@ -54,6 +56,7 @@ struct Platform {
 
 #[derive(Deserialize)]
 struct Manifest {
+    config: Option<Descriptor>,
     #[serde(default)]
     layers: Vec<Descriptor>,
 }
@@ -63,7 +66,83 @@ struct Manifest {
 struct Saved {
     #[serde(default)]
     repo_tags: Option<Vec<String>>,
+    config: Option<String>,
     layers: Vec<String>,
+}
+
+/// The configuration of an image, as far as it speaks of layers.
+#[derive(Deserialize)]
+struct Configuration {
+    rootfs: RootFs,
+}
+
+#[derive(Deserialize)]
+struct RootFs {
+    /// Digests of the uncompressed layers.
+    diff_ids: Vec<String>,
+}
+
+/// A digest as the OCI image specification writes it: `ALGORITHM:HEX`, both in lower case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Checksum<'a> {
+    algorithm: Algorithm,
+    hex: &'a str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Algorithm {
+    Sha256,
+    Sha512,
+}
+
+impl<'a> Checksum<'a> {
+    /// `None` if it is malformed, or of an algorithm that we cannot check.
+    fn parse(text: &'a str) -> Option<Checksum<'a>> {
+        let (algorithm, hex) = text.split_once(':')?;
+        let (algorithm, digits) = match algorithm {
+            "sha256" => (Algorithm::Sha256, 64),
+            "sha512" => (Algorithm::Sha512, 128),
+            _ => return None,
+        };
+        let is_hex = hex.len() == digits && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        is_hex.then_some(Checksum { algorithm, hex })
+    }
+
+    /// Where a layout keeps the blob.
+    fn path(self) -> String {
+        let folder = match self.algorithm {
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha512 => "sha512",
+        };
+        format!("blobs/{folder}/{}", self.hex)
+    }
+
+    /// The digest of all that `read` fills buffers with, as hexadecimal digits.
+    fn found(self, read: impl FnMut(&mut [u8]) -> std::io::Result<usize>) -> std::io::Result<String> {
+        match self.algorithm {
+            Algorithm::Sha256 => digest::<Sha256>(read),
+            Algorithm::Sha512 => digest::<Sha512>(read),
+        }
+    }
+}
+
+fn digest<D: Digest>(mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>) -> std::io::Result<String> {
+    let mut hash = D::new();
+    let mut buffer = vec![0u8; 256 << 10];
+    loop {
+        match read(&mut buffer)? {
+            0 => break,
+            count => hash.update(&buffer[..count]),
+        }
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A layer to be read.
+struct Layer {
+    path: String,
+    /// Digest of its uncompressed bytes, if the path has none.
+    uncompressed: Option<String>,
 }
 
 /// Whether the tree is a container image and not just files.
@@ -101,10 +180,14 @@ impl Image<'_> {
         if layers.len() > LAYERS_MAX {
             return Err(self.wrong(format!("{} layers, at most {LAYERS_MAX}", layers.len())));
         }
-        for path in layers {
+        for Layer { path, uncompressed } in layers {
             let (size, content) = self.file(path.as_bytes())?;
             let name = format!("{}: layer {path}", self.name);
-            self.check_digest(&path, content, size)?;
+            self.check_file(&path, content, size)?;
+            if let Some(digest) = uncompressed {
+                let mut archive = Archive::in_content(content, size, &name)?;
+                self.check(&path, &digest, |buffer| archive.read(buffer))?;
+            }
             tree.begin_layer();
             let mut archive = Archive::in_content(content, size, &name)?;
             tar::read(&mut archive, tree, &mut Reading { name: &name, whiteouts: true, spool, notes, progress })?;
@@ -113,7 +196,7 @@ impl Image<'_> {
     }
 
     /// Paths of the layers, lowest first.
-    fn layers(&self) -> Result<Vec<String>, PackError> {
+    fn layers(&self) -> Result<Vec<Layer>, PackError> {
         if self.files.find(b"index.json").is_none() {
             return self.saved_layers();
         }
@@ -123,10 +206,18 @@ impl Image<'_> {
         if manifest.layers.is_empty() {
             return Err(self.wrong(format!("manifest {} has no layers", chosen.digest)));
         }
-        manifest.layers.iter().map(|layer| self.blob_path(&layer.digest)).collect()
+        if let Some(config) = &manifest.config {
+            // Nothing of it is packed, but an image whose parts do not fit is damaged.
+            let path = self.checksum(&config.digest)?.path();
+            if let Some((size, content)) = file(self.files, path.as_bytes()) {
+                self.check(&path, &config.digest, content_reader(content, size)?)?;
+            }
+        }
+        let layer = |layer: &Descriptor| Ok(Layer { path: self.checksum(&layer.digest)?.path(), uncompressed: None });
+        manifest.layers.iter().map(layer).collect()
     }
 
-    fn saved_layers(&self) -> Result<Vec<String>, PackError> {
+    fn saved_layers(&self) -> Result<Vec<Layer>, PackError> {
         let images: Vec<Saved> = document(self.files, b"manifest.json", self.name)?;
         let tags = |image: &Saved| image.repo_tags.clone().unwrap_or_default();
         let mut fitting: Vec<&Saved> = images.iter().collect();
@@ -134,12 +225,37 @@ impl Image<'_> {
             fitting.retain(|image| tags(image).iter().any(|tag| tag == select));
         }
         match fitting[..] {
-            [image] => Ok(image.layers.clone()),
+            [image] => self.layers_of_saved(image),
             _ => {
                 let names: Vec<String> = images.iter().flat_map(tags).collect();
                 Err(self.unclear(fitting.len(), &names))
             }
         }
+    }
+
+    /// Old archives name layers as they like; the configuration, whose name is its digest, has theirs.
+    fn layers_of_saved(&self, image: &Saved) -> Result<Vec<Layer>, PackError> {
+        let mut digests = None;
+        if let Some(path) = &image.config {
+            let (size, content) = self.file(path.as_bytes())?;
+            self.check_file(path, content, size)?;
+            let hex = path.strip_suffix(".json").filter(|hex| Checksum::parse(&format!("sha256:{hex}")).is_some());
+            if let Some(hex) = hex {
+                self.check(path, &format!("sha256:{hex}"), content_reader(content, size)?)?;
+            }
+            let configuration: Configuration = document(self.files, path.as_bytes(), self.name)?;
+            let found = configuration.rootfs.diff_ids;
+            if found.len() != image.layers.len() {
+                let layers = image.layers.len();
+                return Err(self.wrong(format!("{path} speaks of {} layers, manifest.json of {layers}", found.len())));
+            }
+            digests = Some(found);
+        }
+        let layers = image.layers.iter().enumerate().map(|(index, path)| {
+            let uncompressed = digests.as_ref().and_then(|digests| digests.get(index).cloned());
+            Layer { path: path.clone(), uncompressed }
+        });
+        Ok(layers.collect())
     }
 
     /// Picks one manifest of an index, looking into indexes within it.
@@ -177,41 +293,41 @@ impl Image<'_> {
     }
 
     fn blob<T: serde::de::DeserializeOwned>(&self, digest: &str) -> Result<T, PackError> {
-        let path = self.blob_path(digest)?;
+        let path = self.checksum(digest)?.path();
         let (size, content) = self.file(path.as_bytes())?;
-        self.check_digest(&path, content, size)?;
+        self.check(&path, digest, content_reader(content, size)?)?;
         document(self.files, path.as_bytes(), self.name)
     }
 
-    /// `blobs/ALGORITHM/HEX` of a digest.
-    fn blob_path(&self, digest: &str) -> Result<String, PackError> {
-        let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        match digest.split_once(':') {
-            Some((algorithm, hex)) if plain(algorithm) && plain(hex) => Ok(format!("blobs/{algorithm}/{hex}")),
-            _ => Err(self.wrong(format!("{digest:?} is no digest"))),
-        }
+    fn checksum<'d>(&self, digest: &'d str) -> Result<Checksum<'d>, PackError> {
+        Checksum::parse(digest).ok_or_else(|| {
+            self.wrong(format!("{digest:?} is no digest that can be checked: sha256: or sha512: and lower-case digits"))
+        })
     }
 
     fn file(&self, path: &[u8]) -> Result<(u64, &Content), PackError> {
         file(self.files, path).ok_or_else(|| self.wrong(format!("no file {}", String::from_utf8_lossy(path))))
     }
 
-    /// Compares a blob with the SHA-256 digest in its path. Layers of old `docker save` archives have none.
-    fn check_digest(&self, path: &str, content: &Content, size: u64) -> Result<(), PackError> {
-        let Some(expected) = path.strip_prefix("blobs/sha256/") else { return Ok(()) };
-        let mut reader = ContentReader::new(content, size)?;
-        let mut hash = Sha256::new();
-        let mut buffer = vec![0u8; 256 << 10];
-        loop {
-            let count = reader.read(&mut buffer).map_err(|source| PackError::read(path, source))?;
-            if count == 0 {
-                break;
-            }
-            hash.update(&buffer[..count]);
-        }
-        let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        if found != expected {
-            return Err(self.wrong(format!("{path} is damaged: its SHA-256 is {found}")));
+    /// Compares a file below `blobs/` with the digest that is its path. Others have none.
+    fn check_file(&self, path: &str, content: &Content, size: u64) -> Result<(), PackError> {
+        let Some((algorithm, hex)) = path.strip_prefix("blobs/").and_then(|digest| digest.split_once('/')) else {
+            return Ok(());
+        };
+        self.check(path, &format!("{algorithm}:{hex}"), content_reader(content, size)?)
+    }
+
+    /// Compares what `read` gives with a digest.
+    fn check(
+        &self,
+        path: &str,
+        digest: &str,
+        read: impl FnMut(&mut [u8]) -> std::io::Result<usize>,
+    ) -> Result<(), PackError> {
+        let expected = self.checksum(digest)?;
+        let found = expected.found(read).map_err(|source| PackError::read(path, source))?;
+        if found != expected.hex {
+            return Err(self.wrong(format!("{path} is damaged: its digest is {found}, expected {digest}")));
         }
         Ok(())
     }
@@ -282,6 +398,14 @@ impl Platform {
         let variant = self.variant.as_ref().map_or(String::new(), |variant| format!("/{variant}"));
         format!("{}/{}{variant}", self.os, self.architecture)
     }
+}
+
+fn content_reader(
+    content: &Content,
+    size: u64,
+) -> Result<impl FnMut(&mut [u8]) -> std::io::Result<usize> + '_, PackError> {
+    let mut reader = ContentReader::new(content, size)?;
+    Ok(move |buffer: &mut [u8]| reader.read(buffer))
 }
 
 fn file<'a>(files: &'a Tree, path: &[u8]) -> Option<(u64, &'a Content)> {

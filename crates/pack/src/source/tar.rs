@@ -7,7 +7,7 @@
 use std::io;
 
 use super::archive::Archive;
-use super::header::{Extension, Header, RECORD_BYTES, STRETCHES_MAX, decimal, stretches};
+use super::header::{Extension, Header, PATH_BYTES_MAX, RECORD_BYTES, STRETCHES_MAX, decimal, stretches};
 use crate::content::{Content, Stretch};
 use crate::notes::Notes;
 use crate::spool::{CopyError, Spool};
@@ -150,12 +150,10 @@ fn next(
         b'x' | b'X' => local.get_or_insert_with(|| global.clone()).parse_pax(&extension(archive, &header)?)?,
         b'g' => global.parse_pax(&extension(archive, &header)?)?,
         b'L' => {
-            let name = trim_nul(extension(archive, &header)?);
-            local.get_or_insert_with(|| global.clone()).path = Some(name);
+            local.get_or_insert_with(|| global.clone()).path = Some(long_name(archive, &header)?);
         }
         b'K' => {
-            let name = trim_nul(extension(archive, &header)?);
-            local.get_or_insert_with(|| global.clone()).link = Some(name);
+            local.get_or_insert_with(|| global.clone()).link = Some(long_name(archive, &header)?);
         }
         // The label of the volume.
         b'V' => archive.skip(padded(header.size))?,
@@ -180,6 +178,15 @@ fn extension(archive: &mut Archive<'_>, header: &Header) -> Result<Vec<u8>, Prob
     }
     bytes.truncate(header.size as usize);
     Ok(bytes)
+}
+
+/// A long name or link target of GNU tar.
+fn long_name(archive: &mut Archive<'_>, header: &Header) -> Result<Vec<u8>, Problem> {
+    // With the zero byte at the end.
+    if header.size > PATH_BYTES_MAX as u64 + 1 {
+        return Err(format!("a path of {} bytes, at most {PATH_BYTES_MAX}", header.size).into());
+    }
+    Ok(trim_nul(extension(archive, header)?))
 }
 
 fn trim_nul(mut name: Vec<u8>) -> Vec<u8> {

@@ -343,3 +343,69 @@ fn a_reader_that_fails_is_reported() {
     let error = pack(source, &scratch.path().join("out.rnl"), &quick(), &Silent).unwrap_err();
     assert!(error.to_string().contains("the cable came out"), "{error}");
 }
+
+/// What a few kilobytes of a compressed archive can ask for; each stops before it has taken much memory.
+#[test]
+fn regress_archives_of_too_many_or_too_large_names_are_refused() {
+    let refuses = |entries: &mut dyn Iterator<Item = Vec<u8>>, expected: &str| {
+        let error = refused(gzip(&entries.chain([vec![0; 1024]]).flatten().collect::<Vec<_>>())).to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let file = |name: &[u8]| entry(b'0', name, b"", b"");
+    // Attributes of a global record belong to all files that follow.
+    let xattrs: Vec<u8> = (0..200).flat_map(|i| record(&format!("SCHILY.xattr.user.{i}"), &[b'x'; 60_000])).collect();
+    let global = entry(b'g', b"pax", b"", &xattrs);
+    let files = (0..400u32).map(|i| file(format!("f{i}").as_bytes()));
+    refuses(&mut std::iter::once(global).chain(files), "more bytes of names and attributes than can be packed");
+    let many: Vec<u8> = (0..2000).flat_map(|i| record(&format!("SCHILY.xattr.user.{i}"), b"x")).collect();
+    refuses(&mut [entry(b'x', b"pax", b"", &many), file(b"f")].into_iter(), "more than 1024 extended attributes");
+    let large = record("SCHILY.xattr.user.large", &vec![b'x'; 65_537]);
+    refuses(&mut [entry(b'x', b"pax", b"", &large), file(b"f")].into_iter(), "an extended attribute with a name of 10");
+    // Long names.
+    let long = vec![b'a'; 70_000];
+    refuses(&mut [entry(b'L', b"long", b"", &long), file(b"f")].into_iter(), "a path of 70000 bytes");
+    refuses(&mut [entry(b'K', b"long", b"", &long), file(b"f")].into_iter(), "a path of 70000 bytes");
+    let path = record("path", &long);
+    refuses(&mut [entry(b'x', b"pax", b"", &path), file(b"f")].into_iter(), "a path of 70000 bytes");
+    let deep = record("path", &b"d/".repeat(3000));
+    refuses(&mut [entry(b'x', b"pax", b"", &deep), file(b"f")].into_iter(), "more directories in one path");
+}
+
+#[test]
+fn regress_archives_of_too_many_files_are_refused() {
+    let file = |name: String| entry(b'0', name.as_bytes(), b"", b"");
+    let links = (0..2_200_000u32).map(|i| entry(b'1', format!("l{i}").as_bytes(), b"f", b""));
+    let endless: [(Made, &str); 3] = [
+        (Box::new((0..u32::MAX).map(move |i| file(i.to_string()))), "more files than can be packed (1048576)"),
+        (Box::new(std::iter::once(file("f".into())).chain(links)), "more names of files than can be packed (2097152)"),
+        (Box::new(std::iter::repeat(file("f".into()))), "more files that are replaced than can be packed"),
+    ];
+    for (entries, expected) in endless {
+        let reader = Box::new(Entries { entries, left: Vec::new() });
+        let input = crate::TarInput::Stream { reader, name: "endless".into() };
+        let source = crate::Source::Tar { input, layout: crate::Layout::Files };
+        let error = pack(source, &scratch().path().join("out.rnl"), &quick(), &Silent).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// Entries that are made while they are read.
+type Made = Box<dyn Iterator<Item = Vec<u8>> + Send>;
+
+/// An archive of them.
+struct Entries {
+    entries: Made,
+    left: Vec<u8>,
+}
+
+impl io::Read for Entries {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left.is_empty() {
+            self.left = self.entries.next().unwrap_or_default();
+        }
+        let count = self.left.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&self.left[..count]);
+        self.left.drain(..count);
+        Ok(count)
+    }
+}

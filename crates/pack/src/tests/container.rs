@@ -3,11 +3,16 @@
 use std::fs;
 use std::path::Path;
 
-use sha2::{Digest, Sha256};
+use sha2::{Digest, Sha256, Sha512};
 
 use super::archive::entry;
 use super::build::*;
 use crate::{Layout, PackError, Silent, Source, TarInput, pack};
+
+/// A digest in hexadecimal digits.
+fn hex<D: Digest>(bytes: &[u8]) -> String {
+    D::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
 
 /// A layout being built in a directory.
 struct Builder<'a> {
@@ -17,7 +22,7 @@ struct Builder<'a> {
 impl Builder<'_> {
     /// Writes a blob and returns its digest.
     fn blob(&self, bytes: &[u8]) -> String {
-        let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex::<Sha256>(bytes);
         write(&self.base.join("blobs/sha256").join(&hex), bytes);
         format!("sha256:{hex}")
     }
@@ -154,24 +159,107 @@ fn docker_save_archives_are_read_in_their_old_form() {
     let scratch = scratch();
     let base = scratch.path().join("saved");
     let [bottom, middle, top] = layers();
-    write(&base.join("1/layer.tar"), bottom);
-    write(&base.join("2/layer.tar"), middle);
-    write(&base.join("3/real.tar"), top);
+    let configuration = |layers: &[&Vec<u8>]| {
+        let digests: Vec<String> = layers.iter().map(|layer| format!("\"sha256:{}\"", hex::<Sha256>(layer))).collect();
+        format!(r#"{{"rootfs":{{"type":"layers","diff_ids":[{}]}}}}"#, digests.join(","))
+    };
+    write(&base.join("whole.json"), configuration(&[&bottom, &middle, &top]));
+    write(&base.join("base.json"), configuration(&[&bottom]));
+    write(&base.join("1/layer.tar"), &bottom);
+    write(&base.join("2/layer.tar"), gzip(&middle));
+    write(&base.join("3/real.tar"), &top);
     // Old versions wrote a symlink for a layer that two images share.
     std::os::unix::fs::symlink("../3/real.tar", base.join("2/shared.tar")).unwrap();
-    let image_of =
-        |tag: &str, layers: &str| format!(r#"{{"Config":"c.json","RepoTags":["{tag}"],"Layers":[{layers}]}}"#);
-    let whole = image_of("app:1", r#""1/layer.tar","2/layer.tar","2/shared.tar""#);
+    let image_of = |config: &str, tag: &str, layers: &str| {
+        format!(r#"{{"Config":"{config}","RepoTags":["{tag}"],"Layers":[{layers}]}}"#)
+    };
+    let whole = image_of("whole.json", "app:1", r#""1/layer.tar","2/layer.tar","2/shared.tar""#);
     write(&base.join("manifest.json"), format!("[{whole}]"));
     let mut expected: Vec<String> = EXPECTED.map(String::from).to_vec();
     expected.sort();
     assert_eq!(result(tar_stream(tar_of(&base))), expected);
     assert_eq!(result(Source::detect(&base).unwrap()), expected);
 
-    write(&base.join("manifest.json"), format!("[{whole},{}]", image_of("base:1", r#""1/layer.tar""#)));
+    write(&base.join("manifest.json"), format!("[{whole},{}]", image_of("base.json", "base:1", r#""1/layer.tar""#)));
     let error = pack(image(&base, None), &scratch.path().join("x"), &quick(), &Silent).unwrap_err();
     assert!(error.to_string().contains("app:1, base:1"), "{error}");
     assert!(result(image(&base, Some("base:1"))).contains(&"bin/tool = v1".to_string()));
+
+    // A layer, or the configuration, that is not what it is said to be.
+    let refused = |expected: &str| {
+        let error = pack(image(&base, None), &scratch.path().join("x"), &quick(), &Silent).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let manifest = |config: &str| {
+        let one = image_of(config, "app:1", r#""1/layer.tar","2/layer.tar""#);
+        write(&base.join("manifest.json"), format!("[{one}]"));
+    };
+    manifest("whole.json");
+    refused("whole.json speaks of 3 layers, manifest.json of 2");
+    write(&base.join("whole.json"), configuration(&[&bottom, &top]));
+    refused("2/layer.tar is damaged");
+    write(&base.join("whole.json"), configuration(&[&bottom, &middle]).replace("sha256:", "SHA256:"));
+    refused("is no digest that can be checked");
+    let text = configuration(&[&bottom, &middle]);
+    let named = format!("{}.json", hex::<Sha256>(text.as_bytes()));
+    manifest(&named);
+    write(&base.join(&named), &text);
+    pack(image(&base, None), &scratch.path().join("x"), &quick(), &Silent).unwrap();
+    write(&base.join(&named), format!("{text} "));
+    refused("is damaged");
+}
+
+#[test]
+fn regress_layers_of_every_digest_are_checked_or_refused() {
+    let scratch = scratch();
+    let base = scratch.path().join("layout");
+    let builder = Builder { base: &base };
+    let [bottom, ..] = layers();
+    let long = hex::<Sha512>(&bottom);
+    write(&base.join("blobs/sha512").join(&long), &bottom);
+    let manifest_of = |digest: &str| {
+        let text = format!(r#"{{"schemaVersion":2,"layers":[{{"digest":"{digest}","size":1}}]}}"#);
+        builder.index(&[descriptor(&builder.blob(text.as_bytes()), "")]);
+    };
+    let packing = || pack(image(&base, None), &scratch.path().join("x"), &quick(), &Silent);
+    manifest_of(&format!("sha512:{long}"));
+    packing().unwrap();
+    write(&base.join("blobs/sha512").join(&long), [&bottom[..], &[0; 512]].concat());
+    assert!(packing().unwrap_err().to_string().contains("is damaged"));
+
+    let short = hex::<Sha256>(&bottom);
+    for folder in ["sha256", "SHA256", "sha1", "md5", "sha384"] {
+        for name in [short.clone(), short.to_uppercase(), short[..40].into()] {
+            write(&base.join("blobs").join(folder).join(&name), &bottom);
+        }
+    }
+    for digest in [
+        format!("SHA256:{short}"),
+        format!("sha256:{}", short.to_uppercase()),
+        format!("sha256:{}", &short[..40]),
+        format!("sha1:{}", &short[..40]),
+        format!("sha384:{short}"),
+        format!("md5:{short}"),
+        short.clone(),
+        String::new(),
+    ] {
+        manifest_of(&digest);
+        let error = packing().unwrap_err().to_string();
+        assert!(error.contains("is no digest that can be checked"), "{digest}: {error}");
+    }
+    // The same for what stands above the layers.
+    for digest in [format!("SHA256:{short}"), format!("sha1:{}", &short[..40])] {
+        builder.index(&[descriptor(&digest, "")]);
+        let error = packing().unwrap_err().to_string();
+        assert!(error.contains("is no digest that can be checked"), "{digest}: {error}");
+    }
+    // And for docker save archives that name layers by digests.
+    fs::remove_file(base.join("index.json")).unwrap();
+    for path in [format!("blobs/SHA256/{short}"), format!("blobs/sha1/{}", &short[..40])] {
+        write(&base.join("manifest.json"), format!(r#"[{{"Layers":["{path}"]}}]"#));
+        let error = packing().unwrap_err().to_string();
+        assert!(error.contains("is no digest that can be checked"), "{path}: {error}");
+    }
 }
 
 #[test]
@@ -221,8 +309,7 @@ fn damaged_images_are_refused() {
     builder.index(&[descriptor(&manifest, "")]);
     let refused = |select| pack(image(&base, select), &scratch.path().join("x"), &quick(), &Silent).unwrap_err();
 
-    let hex: String = Sha256::digest(&bottom).iter().map(|byte| format!("{byte:02x}")).collect();
-    let blob = base.join("blobs/sha256").join(hex);
+    let blob = base.join("blobs/sha256").join(hex::<Sha256>(&bottom));
     let mut damaged = bottom.clone();
     damaged[600] ^= 1;
     fs::write(&blob, damaged).unwrap();
