@@ -34,6 +34,10 @@ use exchange::{Edition, Exchange, Fault};
 /// miss waits.
 const GROUP_BYTES_MAX: u64 = 256 << 10;
 
+/// Chunk hashes of at most this size are fetched with the rest of the metadata, and every block is held to them: those of
+/// 64 MiB of files, an instant of a link that is any good. Larger ones would make a start wait.
+const HASHES_AT_ONCE_BYTES: u64 = 256 << 10;
+
 /// The superblock is one page at the start of the file.
 const SUPERBLOCK_BYTES: usize = image::format::SUPERBLOCK_BYTES;
 
@@ -136,8 +140,9 @@ fn fetch(dialer: &Dialer, file: &HttpFile, config: &Config) -> Result<(Exchange,
         let (server, found) = (file.server.clone(), parsed.metadata_bytes);
         return Err(ClientError::MetadataTooLarge { server, found, max });
     }
-    // Nothing is pushed, so nothing needs the chunk hashes, which stand last of what is required.
+    // The chunk hashes stand last of what is required. Nothing is pushed, so a session without them knows the blocks alone.
     let hashes = parsed.sections.iter().find(|section| section.kind == image::format::SECTION_CHUNK_HASHES);
+    let hashes = hashes.filter(|hashes| hashes.stored_bytes > HASHES_AT_ONCE_BYTES);
     let end = hashes.map_or(whole.end, |hashes| hashes.offset.clamp(whole.start, whole.end));
     let mut region = vec![0; (end - whole.start) as usize];
     if !exchange.is_reusable() {
@@ -151,6 +156,9 @@ fn fetch(dialer: &Dialer, file: &HttpFile, config: &Config) -> Result<(Exchange,
     }
     let fetched = Fetched { superblock, region_start: whole.start, region, file_bytes: edition.file_bytes };
     let metadata = Metadata::open_early(&fetched, &config.limits).map_err(bad)?;
+    if hashes.is_none() && !metadata.derives_chunk_hashes() {
+        metadata.load_chunk_hashes(&fetched).map_err(bad)?;
+    }
     Ok((exchange, edition, metadata))
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use image::{ImageError, Metadata, ReadAt};
+use image::{Metadata, ReadAt};
 use units::BlockId;
 
 use crate::clock::Clock;
@@ -30,28 +30,21 @@ impl ReadAt for ImageFile {
     }
 }
 
-/// Opens an image file and its metadata.
+/// Opens an image file and its metadata, chunk hashes included: every block that is read is held to them.
 ///
 /// # Errors
 /// The file cannot be read, or is no good image.
 pub fn open_file(path: &Path, limits: &image::Limits) -> Result<(ImageFile, Metadata), ClientError> {
-    open_with(path, |file| Metadata::open(file, limits))
-}
-
-fn open_with(
-    path: &Path,
-    open: impl FnOnce(&ImageFile) -> Result<Metadata, ImageError>,
-) -> Result<(ImageFile, Metadata), ClientError> {
     let named = |source| ClientError::File { path: path.into(), source };
     let file = host::file::open(path).map_err(named)?;
     let file = ImageFile(file);
-    let metadata = open(&file).map_err(|source| ClientError::Image { name: path.display().to_string(), source })?;
+    let metadata = Metadata::open(&file, limits)
+        .map_err(|source| ClientError::Image { name: path.display().to_string(), source })?;
     Ok((file, metadata))
 }
 
 pub(crate) fn open(path: &Path, config: Config) -> Result<Arc<Session>, ClientError> {
-    // Nothing is pushed, so nothing needs the chunk hashes.
-    let (file, metadata) = open_with(path, |file| Metadata::open_early(file, &config.limits))?;
+    let (file, metadata) = open_file(path, &config.limits)?;
     let (commands, receiver) = channel();
     let handles = vec![LaneHandle { commands, waker: None }];
     let (session, shared) = Session::start(Arc::new(metadata), config, Clock::start(), 0, handles, false)?;

@@ -90,6 +90,8 @@ pub(crate) struct LaneHandle {
 struct Guarded {
     schedule: Schedule,
     closed: bool,
+    /// It was said that the image contradicts itself.
+    told: bool,
     /// When the timer thread wakes by itself.
     timer_wakes: Moment,
 }
@@ -131,7 +133,7 @@ impl Session {
             undigested_bytes: AtomicUsize::new(0),
             pool,
             lanes: handles,
-            guarded: Mutex::new(Guarded { schedule, closed: false, timer_wakes: Moment(u64::MAX) }),
+            guarded: Mutex::new(Guarded { schedule, closed: false, told: false, timer_wakes: Moment(u64::MAX) }),
             timer: Condvar::new(),
             sink: RwLock::new(None),
             passenger: OnceLock::new(),
@@ -234,10 +236,13 @@ impl Shared {
 
     /// Calls the schedule and carries out what it wants: commands under the lock, callbacks without it.
     pub fn run<R>(&self, call: impl FnOnce(&mut Schedule, Moment) -> R) -> R {
+        let refused;
         let (result, finished, evicted, hinted, woken) = {
             let mut guarded = self.lock();
             let now = self.clock.now();
             let result = call(&mut guarded.schedule, now);
+            refused = guarded.schedule.refuse_contradiction(now).filter(|_| !guarded.told);
+            guarded.told |= refused.is_some();
             let effects = guarded.schedule.take_effects();
             let mut woken = [false; crate::config::CONNECTIONS_MAX];
             for (lane, command) in effects.commands {
@@ -254,6 +259,9 @@ impl Shared {
             if let Some(waker) = &handle.waker {
                 waker.wake();
             }
+        }
+        if let Some(error) = refused {
+            eprintln!("error: image {}: {error}", self.metadata.id());
         }
         for gone in evicted {
             self.offer_evicted(gone);

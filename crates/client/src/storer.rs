@@ -238,7 +238,8 @@ impl Storer {
     /// them; others are dropped then.
     fn store(&mut self, mut candidates: Vec<Candidate>, raw: &[u8], keep_for: Option<Token>) {
         let sink = self.shared.sink();
-        while !candidates.is_empty() && !self.shared.is_closed() {
+        let usable = || !self.shared.is_closed() && self.shared.metadata.contradiction().is_none();
+        while !candidates.is_empty() && usable() {
             let run = &mut self.run;
             let more = self.shared.run(|schedule, now| schedule.next_run(&mut candidates, raw, run, keep_for, now));
             if !more {

@@ -1,6 +1,6 @@
 //! Blocks: the unit of storage and of a pull. A block is verified by its hash before anything decodes it.
 
-use crate::{Codec, ImageError, Metadata};
+use crate::{Codec, ImageError, Metadata, ReadAt};
 use codec::filter::{self, Filter};
 use units::BlockId;
 
@@ -71,12 +71,35 @@ impl Metadata {
         self.decode_verified(id, stored, out)
     }
 
-    /// Decodes the stored bytes of a block, which were verified before, into `out`, which is cleared first.
+    /// Reads a block from `source` into `stored`, checks it and decodes it into `out`.
     ///
     /// # Errors
-    /// No such block, or it was written wrongly and does not decode.
+    /// The source fails, or as [`Metadata::decode_block`].
+    pub fn read_block(
+        &self,
+        source: &dyn ReadAt,
+        id: BlockId,
+        stored: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<BlockEntry, ImageError> {
+        let block = self.block(id).ok_or(ImageError::NoBlock { block: id, count: self.block_count() })?;
+        stored.clear();
+        stored.resize(block.stored_bytes as usize, 0);
+        let read = source.read_exact_at(block.file_offset, stored);
+        read.map_err(|source| ImageError::Read { what: "block", offset: block.file_offset, source })?;
+        self.decode_block(id, stored, out)?;
+        Ok(block)
+    }
+
+    /// Decodes the stored bytes of a block, which were verified before, into `out`, which is cleared first. The first time
+    /// its chunks are held to the chunk hashes; if those are not loaded, that is made up for when they are.
+    ///
+    /// # Errors
+    /// No such block, it was written wrongly and does not decode, or the image contradicts itself
+    /// ([`Metadata::contradiction`]). `out` is empty then.
     pub fn decode_verified(&self, id: BlockId, stored: &[u8], out: &mut Vec<u8>) -> Result<(), ImageError> {
         out.clear();
+        self.check_consistent()?;
         let block = self.block(id).ok_or(ImageError::NoBlock { block: id, count: self.block_count() })?;
         let dictionary = block.dictionary.and_then(|index| self.tables.dictionaries.get(usize::from(index)));
         let raw_bytes = block.raw_bytes as usize;
@@ -91,7 +114,7 @@ impl Metadata {
         if block.filter.is_of_chunks() {
             self.unfilter(id, &block, out);
         }
-        Ok(())
+        self.check_chunks(id, out).inspect_err(|_| out.clear())
     }
 
     /// Undoes the filter of a block, chunk by chunk: each depends on where it lies in the first file that has it.

@@ -70,7 +70,7 @@ impl Metadata {
 
     /// First 16 bytes of the BLAKE3 hash of a chunk; `None` if there is no such chunk or hashes are not loaded.
     pub fn chunk_hash(&self, id: ChunkId) -> Option<[u8; format::CHUNK_HASH_BYTES]> {
-        self.tables.chunk_hashes.get()?.get(id.0).map(|hash| hash.0)
+        self.hashes.get(id)
     }
 
     /// The chunks that lie in a block, in the order of their positions.

@@ -138,8 +138,12 @@ pub enum ImageError {
         /// The codec's error.
         source: codec::CodecError,
     },
-    /// A decoded chunk does not have the hash the chunk table gives: it was written wrongly.
-    #[error("chunk {chunk} in block {block}: expected BLAKE3 {}, found {}", hex(expected), hex(found))]
+    /// A decoded chunk does not have the hash the chunk table gives: the image has two contents.
+    #[error(
+        "the image contradicts itself and must not be used: chunk {chunk} has BLAKE3 {} by the metadata, {} in block {block}",
+        hex(expected),
+        hex(found)
+    )]
     ChunkHash {
         /// The chunk.
         chunk: ChunkId,
@@ -149,6 +153,19 @@ pub enum ImageError {
         expected: [u8; 16],
         /// First 16 bytes of the hash of the bytes.
         found: [u8; 16],
+    },
+    /// The chunk hashes that follow from the blocks are not those the image was made with: it has two contents.
+    #[error(
+        "the image contradicts itself and must not be used: its chunk hashes have BLAKE3 {} by the superblock, {} by its \
+         blocks",
+        hex(expected),
+        hex(found)
+    )]
+    DerivedHashes {
+        /// Hash in the superblock.
+        expected: [u8; 32],
+        /// Hash of the hashes of all chunks.
+        found: [u8; 32],
     },
     /// There is no such page.
     #[error("page {page} does not exist")]

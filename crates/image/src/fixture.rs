@@ -86,6 +86,8 @@ pub struct Fixture {
     pub hot_blocks: u32,
     /// Seed for placing chunks in random order; `None` keeps the order of first reference.
     pub shuffle: Option<u64>,
+    /// An image with two contents: the hash of a chunk with these bytes is said to be that of the other ones.
+    pub pretended: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Default for Fixture {
@@ -99,6 +101,7 @@ impl Default for Fixture {
             dictionary: None,
             hot_blocks: 0,
             shuffle: None,
+            pretended: None,
         }
     }
 }
@@ -211,7 +214,8 @@ impl Fixture {
             raw_blocks[block].extend_from_slice(bytes);
             let filter = self.filters[block % self.filters.len()];
             codec::filter::encode(filter, chunks.positions[index], &mut raw_blocks[block][offset as usize..]);
-            let hash = *blake3::hash(bytes).as_bytes();
+            let pretended = self.pretended.as_ref().filter(|(real, _)| real == bytes).map(|(_, pretended)| pretended);
+            let hash = *blake3::hash(pretended.unwrap_or(bytes)).as_bytes();
             records[index] = ChunkRecord { block: BlockId(block as u32), offset, bytes: bytes.len() as u32, hash };
         }
         let mut image = vec![0; crate::format::SUPERBLOCK_BYTES];

@@ -1,22 +1,23 @@
 //! All metadata of one image, verified and validated, in the encoding of the image.
 
 use crate::chunk::ChunkIndex;
+use crate::chunk_hashes::ChunkHashes;
 use crate::section::{decode, read_stored};
 use crate::table::Table;
 use crate::{ImageError, Limits, ReadAt, SectionReport, Superblock, data, dictionary, format, tree};
 use std::ops::Range;
-use std::sync::OnceLock;
 use units::ImageId;
 
 /// Metadata of an image. Opening checks every rule of the format once; afterwards no accessor fails on content,
 /// panics or loops, and none allocates except where it returns a `Vec`.
 ///
-/// Memory: the decoded sections, plus 1/128 of the extents, plus 4 bytes a chunk if chunks were sorted
-/// ([`Metadata::memory_bytes`]).
+/// Memory: the decoded sections (the chunk hashes also before they are loaded, as blocks are decoded), plus 1/128 of the
+/// extents, plus 4 bytes a chunk if chunks were sorted ([`Metadata::memory_bytes`]).
 pub struct Metadata {
     pub(crate) superblock: Superblock,
     pub(crate) tables: Tables,
     pub(crate) chunk_index: ChunkIndex,
+    pub(crate) hashes: ChunkHashes,
 }
 
 /// Sections that are read when an image is opened early: all required ones but the last, the chunk hashes.
@@ -35,8 +36,6 @@ pub(crate) struct Tables {
     pub(crate) chunks: Table<format::Chunk>,
     pub(crate) blocks: Table<format::Block>,
     pub(crate) dictionaries: Vec<codec::Dictionary>,
-    /// Empty until loaded.
-    pub(crate) chunk_hashes: OnceLock<Table<format::ChunkHash>>,
 }
 
 impl Metadata {
@@ -96,59 +95,16 @@ impl Metadata {
             chunks: Table::new(chunks),
             blocks: Table::new(blocks),
             dictionaries,
-            chunk_hashes: OnceLock::new(),
         };
         tree::validate(&tables, limits)?;
         let chunk_index = data::validate(&superblock, &tables)?;
-        Ok(Metadata { superblock, tables, chunk_index })
-    }
-
-    /// Reads and verifies the chunk hashes, if they are not loaded yet. Several threads may try at once.
-    ///
-    /// # Errors
-    /// The source fails, or the section is damaged; it can be tried again.
-    pub fn load_chunk_hashes(&self, source: &dyn ReadAt) -> Result<(), ImageError> {
-        if self.has_chunk_hashes() {
-            return Ok(());
-        }
-        let Some(section) = self.superblock.section(format::SECTION_CHUNK_HASHES) else { return Ok(()) };
-        let mut stored = Vec::new();
-        read_stored(source, section, &mut stored)?;
-        let table = Table::new(decode(section, &stored)?);
-        // Whoever was first has set the same bytes: their hash is in the superblock.
-        self.tables.chunk_hashes.get_or_init(|| table);
-        Ok(())
-    }
-
-    /// Takes chunk hashes that were derived, if they are those the image was made with.
-    ///
-    /// # Errors
-    /// They are not.
-    pub fn adopt_chunk_hashes(&self, raw: Vec<u8>) -> Result<(), ImageError> {
-        let Some(section) = self.superblock.section(format::SECTION_CHUNK_HASHES) else { return Ok(()) };
-        let found = *blake3::hash(&raw).as_bytes();
-        if found != section.hash {
-            let (offset, expected) = (section.offset, section.hash);
-            return Err(ImageError::SectionHash { section: section.name(), offset, expected, found });
-        }
-        self.tables.chunk_hashes.get_or_init(|| Table::new(raw.into_boxed_slice()));
-        Ok(())
-    }
-
-    /// Whether the chunk hashes are not in the file, but follow from the blocks ([`crate::chunk_hashes`]).
-    pub fn derives_chunk_hashes(&self) -> bool {
-        self.superblock.has(format::FEATURE_DERIVED_HASHES)
+        Ok(Metadata { superblock, tables, chunk_index, hashes: ChunkHashes::default() })
     }
 
     /// Where the chunk hashes stand, or would stand after the end of the file if they are derived.
     pub fn chunk_hash_region(&self) -> Range<u64> {
         let section = self.superblock.section(format::SECTION_CHUNK_HASHES);
         section.map_or(0..0, |section| section.offset..section.offset + section.stored_bytes)
-    }
-
-    /// Whether pages can be verified: after [`Metadata::open`] of an image that stores the chunk hashes.
-    pub fn has_chunk_hashes(&self) -> bool {
-        self.tables.chunk_hashes.get().is_some()
     }
 
     /// Identity of the image: BLAKE3 of its superblock, which covers every byte of the file.
@@ -208,7 +164,7 @@ impl Metadata {
         let tree = t.inodes.byte_len() + t.entries.byte_len() + t.xattr_sets.byte_len() + t.xattrs.byte_len();
         let data = t.extents.byte_len() + t.chunks.byte_len() + t.blocks.byte_len();
         let dictionaries: usize = t.dictionaries.iter().map(codec::Dictionary::memory_bytes).sum();
-        let hashes = t.chunk_hashes.get().map_or(0, Table::byte_len);
+        let hashes = self.hashes.memory_bytes();
         size_of::<Metadata>() + pools + tree + data + dictionaries + hashes + self.chunk_index.memory_bytes()
     }
 

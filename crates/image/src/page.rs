@@ -101,8 +101,10 @@ impl Metadata {
     /// Checks the bytes of a page against the hashes of its chunks; parts in holes must be zero.
     ///
     /// # Errors
-    /// No such page, wrong length, wrong bytes, or the image was opened early and hashes are not loaded.
+    /// No such page, wrong length, wrong bytes, the image was opened early and hashes are not loaded, or it contradicts
+    /// itself.
     pub fn verify_page(&self, page: PageId, bytes: &[u8]) -> Result<(), ImageError> {
+        self.check_consistent()?;
         let chunks = self.page_chunks(page).ok_or(ImageError::NoPage { page })?;
         if bytes.len() != chunks.bytes() {
             let (expected, found) = (chunks.bytes() as u64, bytes.len() as u64);

@@ -1,6 +1,7 @@
 //! The superblock: parsing it and checking everything about it that can be checked without the sections.
 
-use crate::section::{record_bytes, unknown_codec, unknown_filter};
+use crate::section::{decode, read_stored, record_bytes, unknown_codec, unknown_filter};
+use crate::table::Table;
 use crate::{Codec, ImageError, Limits, ReadAt, SectionReport, format, limits, section_name};
 use std::ops::Range;
 use units::ImageId;
@@ -39,6 +40,17 @@ pub struct Superblock {
     pub hot_blocks: u32,
     /// The section table, in file order.
     pub sections: Vec<SectionReport>,
+}
+
+/// Where a block lies in the file by an image's own account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockPlace {
+    /// Where it starts.
+    pub file_offset: u64,
+    /// Bytes.
+    pub stored_bytes: u32,
+    /// BLAKE3 of these bytes.
+    pub hash: [u8; 32],
 }
 
 fn corrupt(offset: usize, what: &'static str, expected: u64, found: u64) -> ImageError {
@@ -130,6 +142,48 @@ impl Superblock {
     /// Where the metadata region lies in the file.
     pub fn metadata_region(&self) -> Range<u64> {
         self.metadata_offset..self.metadata_offset + self.metadata_bytes
+    }
+
+    /// Bytes that [`Metadata`](crate::Metadata) of this image takes at most, chunk hashes included. Known before anything
+    /// is decoded.
+    pub fn metadata_memory_bytes(&self) -> u64 {
+        let raw =
+            self.sections.iter().filter(|section| !section.optional).map(|section| section.raw_bytes).sum::<u64>();
+        // The order of chunks by position, and the samples of extents.
+        let index = 4 * u64::from(self.chunk_count) + 4 * u64::from(self.extent_count.div_ceil(64));
+        raw + index + size_of::<crate::Metadata>() as u64
+    }
+
+    /// Bytes that opening it takes beside, for a moment.
+    pub fn opening_memory_bytes(&self) -> u64 {
+        let stored = self.sections.iter().map(|section| section.stored_bytes).max().unwrap_or(0);
+        let columns = self.sections.iter().filter(|section| section.filter != format::FILTER_NONE);
+        let columns = columns.map(|section| section.raw_bytes).max().unwrap_or(0);
+        // Link counts and depths of inodes while the tree is checked, chunks that are short while extents are.
+        stored + columns + 6 * u64::from(self.inode_count) + 4 * u64::from(self.chunk_count)
+    }
+
+    /// Bytes of the decoded block table.
+    pub fn block_table_bytes(&self) -> u64 {
+        u64::from(self.block_count) * size_of::<format::Block>() as u64
+    }
+
+    /// Where the blocks lie and what they hash to, read from `source` without opening the rest of the image. Nothing but
+    /// the hash of the table is checked: who reads a block there must check its hash.
+    ///
+    /// # Errors
+    /// The source fails, or the table is damaged.
+    pub fn block_places(&self, source: &dyn ReadAt) -> Result<Vec<BlockPlace>, ImageError> {
+        let Some(section) = self.section(format::SECTION_BLOCKS) else { return Ok(Vec::new()) };
+        let mut stored = Vec::new();
+        read_stored(source, section, &mut stored)?;
+        let table: Table<format::Block> = Table::new(decode(section, &stored)?);
+        let place = |block: &format::Block| BlockPlace {
+            file_offset: block.file_offset.get(),
+            stored_bytes: block.stored_bytes.get(),
+            hash: block.hash,
+        };
+        Ok(table.iter().map(place).collect())
     }
 
     pub(crate) fn section(&self, kind: u32) -> Option<&SectionReport> {

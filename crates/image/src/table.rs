@@ -20,6 +20,10 @@ impl<T: FromBytes + KnownLayout + Immutable + Unaligned + Copy> Table<T> {
         (self.bytes.len() / size_of::<T>()) as u32
     }
 
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     pub(crate) fn byte_len(&self) -> usize {
         self.bytes.len()
     }

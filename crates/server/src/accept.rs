@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use predict::Predictor;
-use store::{Local, Store};
+use store::{Claim, Local, Store};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -72,15 +72,21 @@ pub(crate) struct Shared {
     /// `None` if no bundles are made.
     pub workshop: Option<Workshop>,
     pub started: Instant,
+    /// The folder of the store is ours.
+    _claim: Option<Claim>,
     acceptor: Acceptor,
     connections: AtomicU64,
 }
 
 impl Shared {
     fn new(config: Config) -> Result<Shared, ServerError> {
-        let store: Arc<dyn Store> = match &config.store {
-            StoreAt::Folder(path) => Arc::new(Local::open(path)?),
-            StoreAt::Open(store) => store.clone(),
+        let (store, claim): (Arc<dyn Store>, _) = match &config.store {
+            StoreAt::Folder(path) => {
+                let store = Local::open(path)?;
+                let claim = store.claim(config.sharing())?;
+                (Arc::new(store), claim)
+            }
+            StoreAt::Open(store) => (store.clone(), None),
         };
         let volumes = Volumes::open(&config)?;
         let acceptor = Acceptor::new(config.tls.as_ref(), config.uploads)?;
@@ -108,6 +114,7 @@ impl Shared {
             publishing: Mutex::new(()),
             workshop,
             started: Instant::now(),
+            _claim: claim,
             acceptor,
             connections: AtomicU64::new(0),
             metrics,

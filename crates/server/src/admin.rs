@@ -99,7 +99,7 @@ pub(crate) fn status(shared: &Shared) -> Result<Bytes, Failure> {
             pushes_bytes: shared.pushes.taken_bytes(),
             decoded_blocks_bytes: decoded,
             held_blocks_bytes: held,
-            metadata_bytes: opened.iter().map(|image| image.metadata.memory_bytes()).sum(),
+            metadata_bytes: shared.catalog.memory.taken_bytes(),
         },
         metrics: shared.metrics.values(),
         images: opened.iter().map(|image| image_status(image)).collect(),

@@ -19,15 +19,20 @@ use crate::blocks::{BlockCache, locked};
 use crate::error::Failure;
 use crate::learned;
 use crate::log::Logger;
+use crate::metadata_memory::{MetadataMemory, Reserved};
 use crate::metrics::Metrics;
 use crate::name::{LATEST, Name};
 use crate::published::{ImageObject, Published};
+use crate::upload::Parked;
 
 /// Longest tag file we read: 64 digits and a line end, and room for a later version to add a word.
 const TAG_BYTES_MAX: u64 = 256;
 
 /// Entries in a listing; a longer one is cut and says so. One reply carries at most 1 MiB of JSON.
 const LISTED_MAX: usize = 2048;
+
+/// Tags, and images, that an upload looks at for blocks that it need not send.
+const RELATIVES_MAX: usize = 256;
 
 /// An image file, with the identity that its superblock gives it.
 type Found = (ImageId, Arc<dyn Object>);
@@ -40,17 +45,12 @@ pub(crate) struct Catalog {
     blocks: Arc<BlockCache>,
     metrics: Arc<Metrics>,
     log: Logger,
-    open: Mutex<Open>,
+    /// Memory of open images and of uploads.
+    pub memory: MetadataMemory,
+    open: Mutex<HashMap<ImageId, Arc<Published>>>,
     /// Held while an image is opened, so that clients that come together open it once.
     opening: Mutex<()>,
     images_open_max: usize,
-}
-
-#[derive(Default)]
-struct Open {
-    /// With the time of last use, by a counter.
-    images: HashMap<ImageId, (u64, Arc<Published>)>,
-    uses: u64,
 }
 
 /// One line of a listing.
@@ -101,15 +101,39 @@ impl Catalog {
             blocks,
             metrics,
             log: config.log.clone(),
+            memory: MetadataMemory::new(config.shares().metadata),
             open: Mutex::default(),
             opening: Mutex::new(()),
             images_open_max: config.images_open_max,
         }
     }
 
-    /// Opens the image of this name, or finds it open. `true` if it was not open before.
-    pub fn open(&self, name: &Name) -> Result<(Arc<Published>, bool), Failure> {
+    /// Opens the image of this name, or finds it open. `true` if it was not open before. Room for it is made of `parked`,
+    /// then of other images.
+    pub fn open(&self, name: &Name, parked: &Parked) -> Result<(Arc<Published>, bool), Failure> {
         let (id, object) = self.find(name)?;
+        self.open_object(id, object, parked)
+    }
+
+    /// Opens an image again that a client has open and that was closed meanwhile to make room. `object` is the file as it
+    /// was then: what lies there by its name may be another one by now.
+    pub fn open_again(
+        &self,
+        id: ImageId,
+        object: Arc<dyn Object>,
+        parked: &Parked,
+    ) -> Result<(Arc<Published>, bool), Failure> {
+        // An upload may have put a whole file where a damaged one was.
+        let object = self.store.open(&image_key(id)).unwrap_or(object);
+        self.open_object(id, object, parked)
+    }
+
+    fn open_object(
+        &self,
+        id: ImageId,
+        object: Arc<dyn Object>,
+        parked: &Parked,
+    ) -> Result<(Arc<Published>, bool), Failure> {
         if let Some(image) = self.lookup(id) {
             return Ok((image, false));
         }
@@ -118,11 +142,15 @@ impl Catalog {
             return Ok((image, false));
         }
         let source = ImageObject(object.clone());
-        let metadata = Metadata::open(&source, &self.limits)
-            .map_err(|error| Failure::corrupt(format!("{name} cannot be opened: {error}")))?;
-        if metadata.id() != id {
-            return Err(Failure::corrupt(format!("{name} is not image {id} but {}", metadata.id())));
+        let failed = |error| Failure::corrupt(format!("image {id} cannot be opened: {error}"));
+        let superblock = Superblock::read(&source, &self.limits).map_err(failed)?;
+        if superblock.id != id {
+            return Err(Failure::corrupt(format!("the file of image {id} holds image {}", superblock.id)));
         }
+        let (held, opening) = (superblock.metadata_memory_bytes(), superblock.opening_memory_bytes());
+        let mut reserved = self.reserve((held + opening) as usize, parked)?;
+        let metadata = Metadata::open(&source, &self.limits).map_err(failed)?;
+        reserved.shrink_to(held as usize);
         let learned = learned::load(&*self.store, id).unwrap_or_else(|reason| {
             self.log.warning(format_args!("what was learned of image {id} is lost: {reason}"));
             None
@@ -131,7 +159,8 @@ impl Catalog {
             Some((actions, hash)) => (ActionPredictor::with_actions(actions, self.predict.clone()), Some(hash)),
             None => (ActionPredictor::new(id, self.predict.clone()), None),
         };
-        let image = Published::new(metadata, object, predictor, self.blocks.clone(), self.metrics.clone());
+        let (blocks, metrics) = (self.blocks.clone(), self.metrics.clone());
+        let image = Published::new(metadata, object, predictor, blocks, metrics, reserved);
         *locked(&image.saved) = saved;
         let image = Arc::new(image);
         self.keep(&image);
@@ -140,37 +169,51 @@ impl Catalog {
 
     /// Images that are open now.
     pub fn opened(&self) -> Vec<Arc<Published>> {
-        locked(&self.open).images.values().map(|(_, image)| image.clone()).collect()
+        locked(&self.open).values().cloned().collect()
+    }
+
+    /// Takes memory for metadata. If there is too little, uploads that lost their connection are dropped, then images are
+    /// closed: clients that have them open get them back with their next request.
+    pub fn reserve(&self, bytes: usize, parked: &Parked) -> Result<Reserved, Failure> {
+        loop {
+            if let Some(reserved) = self.memory.take(bytes) {
+                return Ok(reserved);
+            }
+            if !parked.drop_oldest() && !self.close_oldest() {
+                let all = self.memory.bytes_max() >> 20;
+                return Err(Failure::new(
+                    ErrorCode::Busy,
+                    format!("the server's memory for metadata ({all} MiB) is used up; try again later"),
+                ));
+            }
+        }
     }
 
     fn lookup(&self, id: ImageId) -> Option<Arc<Published>> {
-        let mut open = locked(&self.open);
-        open.uses += 1;
-        let uses = open.uses;
-        let (used, image) = open.images.get_mut(&id)?;
-        *used = uses;
-        Some(image.clone())
+        let image = locked(&self.open).get(&id)?.clone();
+        image.note_use();
+        Some(image)
     }
 
-    /// Keeps `image` open, and lets go of the one used longest ago that nobody has open. What that one learned is saved.
+    /// Keeps `image` open.
     fn keep(&self, image: &Arc<Published>) {
-        let mut gone = Vec::new();
-        {
+        while locked(&self.open).len() >= self.images_open_max && self.close_oldest() {}
+        locked(&self.open).insert(image.id, image.clone());
+    }
+
+    /// Closes the image used longest ago; what it learned is saved. Its memory comes back when nobody is at work with it.
+    /// False if none is open.
+    fn close_oldest(&self) -> bool {
+        let oldest = {
             let mut open = locked(&self.open);
-            while open.images.len() >= self.images_open_max {
-                let idle = open.images.iter().filter(|(_, (_, image))| Arc::strong_count(image) == 1);
-                let Some(oldest) = idle.min_by_key(|(_, (used, _))| *used).map(|(id, _)| *id) else { break };
-                gone.extend(open.images.remove(&oldest));
-            }
-            open.uses += 1;
-            let uses = open.uses;
-            open.images.insert(image.id, (uses, image.clone()));
+            let oldest = open.values().min_by_key(|image| image.last_use()).map(|image| image.id);
+            oldest.and_then(|id| open.remove(&id))
+        };
+        let Some(image) = oldest else { return false };
+        if let Err(error) = learned::save(&*self.store, &image, &self.metrics) {
+            self.log.warning(format_args!("what was learned of image {} is not saved: {error}", image.id));
         }
-        for (_, image) in gone {
-            if let Err(error) = learned::save(&*self.store, &image, &self.metrics) {
-                self.log.warning(format_args!("what was learned of image {} is not saved: {error}", image.id));
-            }
-        }
+        true
     }
 
     /// The image and its file that a name stands for now.
@@ -274,18 +317,29 @@ impl Catalog {
         Ok(None)
     }
 
-    /// Every image file in the store, uploaded or dropped, with its identity: where an upload may find blocks.
-    pub fn files(&self) -> Result<Vec<Arc<dyn Object>>, Failure> {
-        let mut files = Vec::new();
-        for entry in self.store.list("images")? {
-            if let Listed::Object(key) = entry
-                && let Ok(object) = self.store.open(&key)
+    /// Keys of all image files in the store, where an upload of `name` may find blocks: those of its own tags first, which
+    /// are likely to share most.
+    pub fn keys_for(&self, name: &str) -> Result<Vec<String>, Failure> {
+        let mut keys = Vec::new();
+        let mut add = |key: String| {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        };
+        for tag in self.store.list(&format!("tags/{name}"))?.into_iter().take(RELATIVES_MAX) {
+            if let Listed::Object(key) = tag
+                && let Some((_, tag)) = key.rsplit_once('/')
+                && let Ok(Some(id)) = self.tag(name, tag)
             {
-                files.push(object);
+                add(image_key(id));
             }
         }
-        files.extend(self.dropped_keys()?.iter().filter_map(|key| self.store.open(key).ok()));
-        Ok(files)
+        let uploaded = self.store.list("images")?.into_iter().filter_map(|entry| match entry {
+            Listed::Object(key) => Some(key),
+            Listed::Folder(_) => None,
+        });
+        uploaded.chain(self.dropped_keys()?).take(RELATIVES_MAX).for_each(add);
+        Ok(keys)
     }
 
     /// What is published. Files that are no images are left out.

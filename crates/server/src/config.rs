@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::Store;
+use store::{Sharing, Store};
 
 use crate::{Logger, Provider, ServerError, VolumeConfig};
 
@@ -79,9 +79,9 @@ pub struct Config {
     pub connections_max: usize,
     /// Bytes queued or being read for one connection before it is asked to wait.
     pub connection_bytes_max: usize,
-    /// Bytes for all replies, pushes and decoded blocks together; see [`Shares`]. Metadata of open images comes on top.
+    /// Bytes for all replies, pushes, decoded blocks and metadata together; see [`Shares`].
     pub memory_bytes_max: usize,
-    /// Images whose metadata is kept in memory; those no client has open make room.
+    /// Images whose metadata is kept in memory; those used longest ago make room, and are opened again when they are used.
     pub images_open_max: usize,
     /// Push streams compressed live at once. Each holds an encoder of about 5 MiB.
     pub live_streams_max: usize,
@@ -108,14 +108,16 @@ pub struct Config {
 /// How the memory of a server is divided. Prediction must not starve demand, so each has its own share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// Replies to demands, queued or being read: a half.
+    /// Replies to demands, queued or being read: a quarter.
     pub replies: usize,
     /// Pieces of push streams, queued or being built: an eighth.
     pub pushes: usize,
-    /// Decoded blocks from which pages are built: a quarter.
+    /// Decoded blocks from which pages are built: an eighth.
     pub decoded: usize,
     /// Decoded blocks that the Provider holds from the start: an eighth.
     pub provider: usize,
+    /// Metadata of open images and of uploads: three eighths, which is the largest image of all by default.
+    pub metadata: usize,
 }
 
 /// The largest block, its decoded form and a few pieces must fit each share.
@@ -157,7 +159,13 @@ impl Config {
     /// How [`Config::memory_bytes_max`] is divided.
     pub fn shares(&self) -> Shares {
         let all = self.memory_bytes_max;
-        Shares { replies: all / 2, pushes: all / 8, decoded: all / 4, provider: all / 8 }
+        Shares { replies: all / 4, pushes: all / 8, decoded: all / 8, provider: all / 8, metadata: all / 8 * 3 }
+    }
+
+    /// Servers that neither take uploads nor learn may serve one folder together.
+    pub(crate) fn sharing(&self) -> Sharing {
+        let learns = self.learning && !self.predict.frozen;
+        if self.uploads || learns { Sharing::Alone } else { Sharing::Readers }
     }
 
     /// Pages after a push that the Provider wants to know of.

@@ -56,14 +56,10 @@ pub(crate) fn metadata(image: &Published, offset: u64, bytes: u32) -> Result<Rep
 
 /// A range of the chunk hashes of an image that does not store them; the first to ask waits until they are derived.
 pub(crate) fn chunk_hashes(image: &Published, offset: u64, bytes: u32) -> Result<Reply, Failure> {
-    let hashes = image.chunk_hashes()?;
     let outside = || Failure::bad_request(format!("bytes {offset} and on are no range of the chunk hashes"));
-    let start = offset.checked_sub(image.metadata.chunk_hash_region().start).ok_or_else(outside)?;
-    let end = start.saturating_add(bytes.into());
-    if end > hashes.len() as u64 {
-        return Err(outside());
-    }
-    Ok(Reply::MetaData { offset, bytes: hashes.slice(start as usize..end as usize) })
+    let start = offset.checked_sub(image.metadata.chunk_hash_region().start).ok_or_else(outside)? as usize;
+    let end = start.checked_add(bytes as usize).ok_or_else(outside)?;
+    Ok(Reply::MetaData { offset, bytes: image.chunk_hashes(start..end)? })
 }
 
 /// Single pages, as one piece, compressed if that makes it smaller.

@@ -26,6 +26,7 @@ mod error;
 mod learned;
 mod log;
 mod lru;
+mod metadata_memory;
 mod metrics;
 mod name;
 mod provider;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -12,9 +13,10 @@ use store::{Object, StoreError};
 use units::{ActionId, BlockId, ImageId, PageId};
 use wire::ErrorCode;
 
-use crate::blocks::BlockCache;
+use crate::blocks::{BlockCache, locked};
 use crate::bundle::Bundle;
 use crate::error::Failure;
+use crate::metadata_memory::Reserved;
 use crate::metrics::Metrics;
 
 /// Smallest window for which bundles are made; a device that affords less gets live streams.
@@ -39,13 +41,20 @@ pub(crate) struct Published {
     pub bundles: Mutex<HashMap<ActionId, (u32, Arc<Bundle>)>>,
     /// Window of the bundles: the smallest of any client's so far, so that every client can take them.
     window_log: AtomicU8,
-    /// Chunk hashes of an image that does not store them, once a client has asked.
-    hashes: Mutex<Option<Bytes>>,
+    /// Held while chunk hashes are derived, so that clients that ask together decode the image once.
+    deriving: Mutex<()>,
     /// Hash of the learned file as it was saved last.
     pub saved: Mutex<Option<blake3::Hash>>,
+    /// When it was used last, by [`USES`].
+    used: AtomicU64,
+    /// Memory of the metadata.
+    _reserved: Reserved,
 }
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// Counts uses of images, to tell which was used longest ago.
+static USES: AtomicU64 = AtomicU64::new(0);
 
 impl Published {
     pub fn new(
@@ -54,6 +63,7 @@ impl Published {
         predictor: ActionPredictor,
         blocks: Arc<BlockCache>,
         metrics: Arc<Metrics>,
+        reserved: Reserved,
     ) -> Published {
         Published {
             id: metadata.id(),
@@ -65,9 +75,21 @@ impl Published {
             predictor: Mutex::new(predictor),
             bundles: Mutex::new(HashMap::new()),
             window_log: AtomicU8::new(BUNDLE_WINDOW_LOG_MAX),
-            hashes: Mutex::new(None),
+            deriving: Mutex::new(()),
             saved: Mutex::new(None),
+            used: AtomicU64::new(USES.fetch_add(1, Ordering::Relaxed)),
+            _reserved: reserved,
         }
+    }
+
+    /// Somebody uses it.
+    pub fn note_use(&self) {
+        self.used.store(USES.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// When it was used last: a number that only grows.
+    pub fn last_use(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
     }
 
     /// The window that bundles of this image have now.
@@ -84,7 +106,7 @@ impl Published {
     }
 
     /// The image file, as it was opened or uploaded last.
-    fn object(&self) -> Arc<dyn Object> {
+    pub fn object(&self) -> Arc<dyn Object> {
         self.object.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -98,16 +120,16 @@ impl Published {
         self.object().advise_whole();
     }
 
-    /// The chunk hashes of an image that does not store them. Deriving them decodes the whole image: a second for some
-    /// hundred megabytes.
-    pub fn chunk_hashes(&self) -> Result<Bytes, Failure> {
-        let mut known = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(hashes) = &*known {
-            return Ok(hashes.clone());
-        }
-        let derived = image::chunk_hashes(&ImageObject(self.object()), &self.metadata)
+    /// A range of the chunk hashes of an image that does not store them. Deriving them decodes the whole image: a second
+    /// for some hundred megabytes.
+    pub fn chunk_hashes(&self, range: Range<usize>) -> Result<Bytes, Failure> {
+        let _one_at_a_time = locked(&self.deriving);
+        self.metadata
+            .derive_chunk_hashes(&ImageObject(self.object()))
             .map_err(|error| Failure::corrupt(format!("image {}: {error}", self.id)))?;
-        Ok(known.insert(derived.into()).clone())
+        let outside = || Failure::bad_request(format!("image {} has no chunk hashes at {range:?}", self.id));
+        let hashes = self.metadata.chunk_hash_bytes().and_then(|hashes| hashes.get(range.clone()));
+        Ok(Bytes::copy_from_slice(hashes.ok_or_else(outside)?))
     }
 
     /// A range of the image file.

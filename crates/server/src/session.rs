@@ -12,14 +12,15 @@ mod uploads;
 mod volumes;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use store::Object;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::watch;
 use units::{ImageId, RequestId};
-use wire::{ErrorCode, Hello, ImageHandle, Refused, Reply, ServerConnection, ServerEvent, WireError};
+use wire::{ErrorCode, Hello, ImageHandle, Refused, Reply, Request, ServerConnection, ServerEvent, WireError};
 
 use crate::accept::{Shared, farewell};
 use crate::access::Pushing;
@@ -52,6 +53,8 @@ pub(crate) enum Done {
     Reply { request: RequestId, reply: Result<Reply, Failure>, room: Room, bytes: usize },
     /// An image was opened.
     Opened { request: RequestId, opened: Result<Arc<Published>, Failure> },
+    /// An image was opened again that the server had closed; `ask` is what it is needed for.
+    OpenedAgain { request: RequestId, ask: Request, opened: Result<Arc<Published>, Failure> },
     /// A piece of a push was built.
     Built(Built),
     /// A piece of a push of data blocks was built.
@@ -67,28 +70,42 @@ pub(crate) struct Images {
 }
 
 enum Open {
-    Image(Arc<Published>),
+    /// Closed by the server when it needs room; the next request opens it again from the file.
+    Image {
+        id: ImageId,
+        file: Arc<dyn Object>,
+        image: Weak<Published>,
+    },
     Volume(Arc<OpenVolume>),
 }
 
 impl Images {
-    fn get(&self, handle: ImageHandle) -> Option<&Arc<Published>> {
+    /// An image that is open, also in the server.
+    fn get(&self, handle: ImageHandle) -> Option<Arc<Published>> {
         match self.opened.get(handle.0 as usize)? {
-            Open::Image(image) => Some(image),
+            Open::Image { image, .. } => image.upgrade().inspect(|image| image.note_use()),
             Open::Volume(_) => None,
+        }
+    }
+
+    /// An image that the server closed meanwhile.
+    fn closed(&self, handle: ImageHandle) -> Option<(ImageId, Arc<dyn Object>)> {
+        match self.opened.get(handle.0 as usize)? {
+            Open::Image { id, file, image } if image.strong_count() == 0 => Some((*id, file.clone())),
+            _ => None,
         }
     }
 
     fn volume(&self, handle: ImageHandle) -> Option<&Arc<OpenVolume>> {
         match self.opened.get(handle.0 as usize)? {
-            Open::Image(_) => None,
+            Open::Image { .. } => None,
             Open::Volume(volume) => Some(volume),
         }
     }
 
     fn volumes(&self) -> impl Iterator<Item = &Arc<OpenVolume>> {
         self.opened.iter().filter_map(|open| match open {
-            Open::Image(_) => None,
+            Open::Image { .. } => None,
             Open::Volume(volume) => Some(volume),
         })
     }
@@ -114,13 +131,21 @@ impl Images {
 
     /// The handle of an image, given at the first time. `None` if there are too many.
     fn handle(&mut self, image: &Arc<Published>) -> Option<ImageHandle> {
-        self.by_id(image.id).map(|(handle, _)| handle).or_else(|| self.add(Open::Image(image.clone())))
+        let new = Open::Image { id: image.id, file: image.object(), image: Arc::downgrade(image) };
+        let known = self.opened.iter().position(|open| matches!(open, Open::Image { id, .. } if *id == image.id));
+        match known {
+            Some(index) => {
+                self.opened[index] = new;
+                Some(ImageHandle(index as u32))
+            }
+            None => self.add(new),
+        }
     }
 
     /// An image with its handle.
-    pub fn by_id(&self, id: ImageId) -> Option<(ImageHandle, Arc<Published>)> {
+    pub fn by_id(&self, wanted: ImageId) -> Option<(ImageHandle, Arc<Published>)> {
         self.opened.iter().enumerate().find_map(|(index, open)| match open {
-            Open::Image(image) if image.id == id => Some((ImageHandle(index as u32), image.clone())),
+            Open::Image { id, image, .. } if *id == wanted => Some((ImageHandle(index as u32), image.upgrade()?)),
             _ => None,
         })
     }
@@ -380,6 +405,11 @@ impl Session {
             Done::Opened { request, opened } => {
                 let answered = opened.and_then(|image| self.opened(request, &image));
                 if let Err(failure) = answered {
+                    self.fail(request, &failure);
+                }
+            }
+            Done::OpenedAgain { request, ask, opened } => {
+                if let Err(failure) = opened.and_then(|image| self.opened_again(request, ask, &image)) {
                     self.fail(request, &failure);
                 }
             }

@@ -9,6 +9,7 @@ mod provider;
 mod rig;
 mod serving;
 mod stops;
+mod upload_limits;
 mod uploads;
 mod volume_pushes;
 mod volumes;

@@ -5,7 +5,8 @@
 //!
 //! 1. superblock and metadata come in and are validated as any reader would;
 //! 2. blocks that other images of the store hold (by the hash of their stored bytes) are copied, the others asked for;
-//! 3. each block that comes in is checked against its hash and written to its place;
+//! 3. each block that comes in is checked against its hash, decoded, held to the hashes of its chunks (an image that says
+//!    one thing in its blocks and another in its chunk hashes is refused), and written to its place;
 //! 4. on commit the file is made durable under `images/<id>.rnl`, and only then the tag is switched to it.
 //!
 //! Until the last step the tag resolves to what it did before, whatever happens. An upload that loses its connection is
@@ -14,10 +15,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use image::{Metadata, ReadAt, format::SUPERBLOCK_BYTES};
+use image::limits::EXPANSION_BYTES_ACCEPTED;
+use image::{Metadata, ReadAt, Superblock, format::SUPERBLOCK_BYTES};
+use store::Store;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use units::{BlockId, ImageId};
 use wire::{BlockRange, ErrorCode, format::PUT_DEADLINE};
@@ -26,6 +29,7 @@ use crate::accept::Shared;
 use crate::blocks::locked;
 use crate::catalog::image_key;
 use crate::error::Failure;
+use crate::metadata_memory::Reserved;
 use crate::name::Name;
 use crate::published::{ImageObject, io_error};
 
@@ -37,6 +41,25 @@ pub(crate) const UPLOADS_MAX: usize = 8;
 
 /// Interrupted uploads that are kept; each holds disk space and the metadata of one image.
 const PARKED_MAX: usize = 4;
+
+/// Bytes of other images' block tables that an upload may look at for blocks that it need not send, for each byte of its
+/// own metadata. The tables of images of its kind are about as large as its own, so this is some dozens of them.
+const SCAN_BYTES_PER_BYTE: u64 = 32;
+
+/// The same for the smallest upload, and what a table costs beside its bytes: a file is opened, a superblock hashed.
+const SCAN_BYTES_MIN: u64 = 1 << 20;
+const SCAN_BYTES_OF_FILE: u64 = 32 << 10;
+
+/// Processor time that an upload may take for decoding its blocks, and what each MiB of them adds: the slowest codec makes
+/// a MiB in a tenth of a second. Blocks can be made to cost seconds each.
+const DECODING_TIME: Duration = Duration::from_secs(30);
+const DECODING_TIME_PER_MIB: Duration = Duration::from_secs(1);
+
+/// Bytes of the disk that uploads leave: what is learned, bundles and journals of volumes need some to go on.
+const DISK_BYTES_LEFT: u64 = 256 << 20;
+
+/// How often that is looked at, in bytes of an upload.
+const DISK_CHECK_BYTES: u64 = 16 << 20;
 
 /// Parts the metadata may arrive in that do not touch each other.
 const GAPS_MAX: usize = 1024;
@@ -152,6 +175,14 @@ struct Staged {
     lacking: Vec<bool>,
     lacking_count: u32,
     stored_bytes: u64,
+    /// The block at hand, decoded.
+    raw: Vec<u8>,
+    /// Time spent on decoding.
+    decoding: Duration,
+    /// Of `stored_bytes` when the disk is looked at again.
+    disk_checked_at: u64,
+    /// Memory of the metadata and of one decoded block.
+    _reserved: Reserved,
 }
 
 /// Uploads that lost their connection, by image.
@@ -165,7 +196,8 @@ impl Parked {
         locked(&self.uploads).remove(&id).map(|(_, staged)| staged)
     }
 
-    fn put(&self, staged: Staged) {
+    fn put(&self, mut staged: Staged) {
+        staged.raw = Vec::new();
         let mut uploads = locked(&self.uploads);
         if uploads.len() >= PARKED_MAX
             && let Some(oldest) = uploads.iter().min_by_key(|(_, (since, _))| *since).map(|(id, _)| *id)
@@ -175,8 +207,17 @@ impl Parked {
         uploads.insert(staged.metadata.id(), (Instant::now(), staged));
     }
 
+    /// Drops the one that has been kept for longest; false if there is none.
+    pub fn drop_oldest(&self) -> bool {
+        let mut uploads = locked(&self.uploads);
+        let oldest = uploads.iter().min_by_key(|(_, (since, _))| *since).map(|(id, _)| *id);
+        let gone = oldest.and_then(|id| uploads.remove(&id));
+        drop(uploads);
+        gone.is_some()
+    }
+
     /// Drops what has been kept for longer than `kept`.
-    pub fn expire(&self, kept: std::time::Duration) {
+    pub fn expire(&self, kept: Duration) {
         locked(&self.uploads).retain(|_, (since, _)| since.elapsed() < kept);
     }
 
@@ -202,7 +243,7 @@ fn run(
     report: &dyn Fn(Event),
 ) -> Result<Option<ImageId>, Failure> {
     let Some(mut staged) = take_metadata(shared, announced, &mut commands)? else { return Ok(None) };
-    copy_known_blocks(shared, &mut staged, report)?;
+    copy_known_blocks(shared, announced, &mut staged, report)?;
     report(Event::Need(ranges(&staged.lacking)));
     loop {
         match next(&mut commands)? {
@@ -213,7 +254,7 @@ fn run(
             Some(Command::Meta { .. }) => return Err(Failure::bad_request("metadata after it was complete")),
             Some(Command::Block { block, bytes }) => {
                 shared.metrics.upload_bytes_received.add(bytes.len() as u64);
-                staged.take_block(block, &bytes)?;
+                staged.take_block(&*shared.store, block, &bytes)?;
                 report(Event::Progress(staged.stored_bytes));
             }
             Some(Command::Commit) => return publish(shared, announced, staged).map(Some),
@@ -227,6 +268,7 @@ fn take_metadata(
     announced: &Announced,
     commands: &mut mpsc::Receiver<Command>,
 ) -> Result<Option<Staged>, Failure> {
+    check_disk(&*shared.store, announced.metadata_bytes)?;
     let mut upload = shared.store.create()?;
     let wanted = [(0, SUPERBLOCK_BYTES as u64), (announced.metadata_offset, announced.file_bytes)];
     let mut arrived = Arrived::default();
@@ -245,27 +287,53 @@ fn take_metadata(
         shared.metrics.upload_bytes_received.add(bytes.len() as u64);
     }
     let source = Source { upload: &*upload, bytes: announced.file_bytes };
-    let metadata = Metadata::open(&source, &shared.config.image_limits)
-        .map_err(|error| Failure::corrupt(format!("the uploaded image is not valid: {error}")))?;
-    if let Some(staged) = shared.parked.take(metadata.id()) {
+    let limits = &shared.config.image_limits;
+    let superblock = Superblock::read(&source, limits).map_err(invalid)?;
+    if let Some(staged) = shared.parked.take(superblock.id) {
         return Ok(Some(staged));
     }
+    // What a superblock announces is taken only if there is room for it. One at a time, since opening takes more than what
+    // is kept.
+    let block_bytes = u64::from(superblock.block_bytes) + u64::from(EXPANSION_BYTES_ACCEPTED);
+    let held = superblock.metadata_memory_bytes() + block_bytes;
+    let mut reserved = shared.catalog.reserve((held + superblock.opening_memory_bytes()) as usize, &shared.parked)?;
+    let metadata = Metadata::open(&source, limits).map_err(invalid)?;
+    reserved.shrink_to(held as usize);
     let count = metadata.block_count();
     let stored_bytes = SUPERBLOCK_BYTES as u64 + announced.metadata_bytes;
     let lacking = vec![true; count as usize];
-    Ok(Some(Staged { upload, metadata, lacking, lacking_count: count, stored_bytes }))
+    Ok(Some(Staged {
+        upload,
+        metadata,
+        lacking,
+        lacking_count: count,
+        stored_bytes,
+        raw: Vec::new(),
+        decoding: Duration::ZERO,
+        disk_checked_at: stored_bytes,
+        _reserved: reserved,
+    }))
 }
 
 impl Staged {
     /// Checks and writes one block.
-    fn take_block(&mut self, block: BlockId, bytes: &[u8]) -> Result<(), Failure> {
+    fn take_block(&mut self, store: &dyn Store, block: BlockId, bytes: &[u8]) -> Result<(), Failure> {
         if !self.lacking.get(block.0 as usize).copied().unwrap_or(false) {
             return Err(Failure::bad_request(format!("block {block} was not asked for")));
         }
-        let entry = self
-            .metadata
-            .verify_block(block, bytes)
-            .map_err(|error| Failure::corrupt(format!("the upload sent a wrong block: {error}")))?;
+        let wrong = |error| Failure::corrupt(format!("the upload sent a wrong block: {error}"));
+        let entry = self.metadata.verify_block(block, bytes).map_err(wrong)?;
+        let begun = Instant::now();
+        self.metadata.decode_verified(block, bytes, &mut self.raw).map_err(wrong)?;
+        self.decoding += begun.elapsed();
+        let mib = (self.stored_bytes >> 20) as u32;
+        if self.decoding > DECODING_TIME + DECODING_TIME_PER_MIB * mib {
+            return Err(Failure::new(ErrorCode::TooLarge, "the blocks of the upload take too long to decode"));
+        }
+        if self.stored_bytes >= self.disk_checked_at {
+            check_disk(store, DISK_CHECK_BYTES)?;
+            self.disk_checked_at = self.stored_bytes + DISK_CHECK_BYTES;
+        }
         self.upload.write_at(entry.file_offset, bytes)?;
         self.lacking[block.0 as usize] = false;
         self.lacking_count -= 1;
@@ -274,8 +342,28 @@ impl Staged {
     }
 }
 
-/// Copies blocks that other images hold.
-fn copy_known_blocks(shared: &Shared, staged: &mut Staged, report: &dyn Fn(Event)) -> Result<(), Failure> {
+fn invalid(error: image::ImageError) -> Failure {
+    Failure::corrupt(format!("the uploaded image is not valid: {error}"))
+}
+
+/// Refuses to write `bytes` more if that leaves the disk too little.
+fn check_disk(store: &dyn Store, bytes: u64) -> Result<(), Failure> {
+    match store.free_bytes() {
+        Some(free) if free < DISK_BYTES_LEFT.saturating_add(bytes) => Err(Failure::new(
+            ErrorCode::NoSpace,
+            format!("the store has {} MiB left, too little to take uploads; free some space there", free >> 20),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Copies blocks that other images hold. Looks at so many of them that the work is in proportion to what was uploaded.
+fn copy_known_blocks(
+    shared: &Shared,
+    announced: &Announced,
+    staged: &mut Staged,
+    report: &dyn Fn(Event),
+) -> Result<(), Failure> {
     let mut wanted: HashMap<[u8; 32], Vec<BlockId>> = HashMap::new();
     for block in (0..staged.metadata.block_count()).map(BlockId) {
         if staged.lacking[block.0 as usize]
@@ -284,21 +372,34 @@ fn copy_known_blocks(shared: &Shared, staged: &mut Staged, report: &dyn Fn(Event
             wanted.entry(entry.hash).or_default().push(block);
         }
     }
-    for object in shared.catalog.files()? {
-        if wanted.is_empty() {
+    let mut scan_left = SCAN_BYTES_MIN + SCAN_BYTES_PER_BYTE * announced.metadata_bytes;
+    for key in shared.catalog.keys_for(&announced.name)? {
+        if wanted.is_empty() || scan_left < SCAN_BYTES_OF_FILE {
             break;
         }
+        scan_left -= SCAN_BYTES_OF_FILE;
         // A broken image in the store is no reason to refuse a good one: its blocks are simply asked for.
-        let Ok(metadata) = Metadata::open(&ImageObject(object.clone()), &shared.config.image_limits) else { continue };
-        for entry in (0..metadata.block_count()).filter_map(|block| metadata.block(BlockId(block))) {
+        let Ok(object) = shared.store.open(&key) else { continue };
+        let source = ImageObject(object.clone());
+        let Ok(superblock) = Superblock::read(&source, &shared.config.image_limits) else { continue };
+        let Some(left) = scan_left.checked_sub(superblock.block_table_bytes()) else { continue };
+        scan_left = left;
+        let Ok(places) = superblock.block_places(&source) else { continue };
+        for entry in places {
             let Some(blocks) = wanted.get(&entry.hash) else { continue };
+            let as_long = |block: &BlockId| {
+                staged.metadata.block(*block).is_some_and(|block| block.stored_bytes == entry.stored_bytes)
+            };
+            if !blocks.iter().all(as_long) {
+                continue;
+            }
             let mut bytes = vec![0; entry.stored_bytes as usize];
             if object.read_at(entry.file_offset, &mut bytes).is_err() || *blake3::hash(&bytes).as_bytes() != entry.hash
             {
                 continue;
             }
             for block in blocks.clone() {
-                staged.take_block(block, &bytes)?;
+                staged.take_block(&*shared.store, block, &bytes)?;
                 shared.metrics.upload_bytes_copied.add(bytes.len() as u64);
             }
             wanted.remove(&entry.hash);
@@ -313,6 +414,9 @@ fn publish(shared: &Shared, announced: &Announced, staged: Staged) -> Result<Ima
     if staged.lacking_count > 0 {
         return Err(Failure::bad_request(format!("{} blocks of the upload are missing", staged.lacking_count)));
     }
+    let source = Source { upload: &*staged.upload, bytes: staged.metadata.file_bytes() };
+    // Every block was decoded, so this only says whether hashes that are not in the file are those it was made with.
+    staged.metadata.derive_chunk_hashes(&source).map_err(invalid)?;
     let id = staged.metadata.id();
     let key = image_key(id);
     // One at a time, so that taking back an image nobody has a tag for cannot hit another upload of the same image.

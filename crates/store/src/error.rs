@@ -64,6 +64,18 @@ pub enum StoreError {
         /// The key to be written.
         key: String,
     },
+    /// Another server has the folder.
+    #[error(
+        "{folder} is served by {}; stop it first, or serve another folder (servers that neither take uploads nor learn may \
+         share one: --read-only with --frozen or --no-learn)",
+        holder.map_or("another process".to_owned(), |pid| format!("process {pid}"))
+    )]
+    InUse {
+        /// The folder of the store.
+        folder: String,
+        /// The process that serves it, if it is known.
+        holder: Option<u32>,
+    },
     /// Any other failure of the system below.
     #[error("cannot {what} {key}: {source}")]
     Io {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub use error::StoreError;
 pub use fault::{Fault, FaultKind, FaultPlan};
 pub use key::{KEY_BYTES_MAX, KEY_DEPTH_MAX, KEY_PART_BYTES_MAX, check_key};
-pub use local::Local;
+pub use local::{Claim, Local, Sharing};
 pub use memory::Memory;
 
 /// Entries one folder listing may return. A store with a million tags in one folder is broken or hostile.
@@ -120,6 +120,11 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`StoreError::InvalidKey`], [`StoreError::ReadOnly`] or [`StoreError::Io`].
     fn delete(&self, key: &str) -> Result<(), StoreError>;
+
+    /// Bytes that can still be written; `None` if nobody knows.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
 
     /// Length of an object in bytes.
     ///

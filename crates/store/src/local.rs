@@ -9,7 +9,7 @@
 //! several processes may still share one store.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +24,28 @@ use crate::{LIST_ENTRIES_MAX, Listed, Object, Store, StoreError, Upload, check_k
 
 /// The folder of temporaries; hidden, so that no key can name it.
 const STAGING: &str = ".tmp";
+
+/// The file whose lock is a server's claim, with its process number; hidden, so that no key can name it.
+const CLAIM: &str = ".serving";
+
+/// Longest process number, with its line end.
+const HOLDER_BYTES_MAX: u64 = 16;
+
+/// Which other servers a server gets along with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// None: it writes images, tags and what it learns.
+    Alone,
+    /// Those that change nothing but bundles, which are made of the rest and replaced whole.
+    Readers,
+}
+
+/// A server's claim on the folder of its store.
+#[derive(Debug)]
+pub struct Claim {
+    /// Holds the lock.
+    _file: File,
+}
 
 /// Stores that may have one folder open at once; only a bound on the search for a free number.
 const OPEN_STORES_MAX: u32 = 4096;
@@ -74,6 +96,40 @@ impl Local {
             Err(error) => return Err(failed("make temporary files in the store", error)),
         };
         Ok(Local { root: Arc::new(root), staging })
+    }
+
+    /// Claims the store for a server: one that changes it is alone. The claim is an advisory lock on a file in the folder,
+    /// and ends with the process however that ends. A folder that cannot be written needs none.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] if another process has a claim that this one does not go with.
+    pub fn claim(&self, sharing: Sharing) -> Result<Option<Claim>, StoreError> {
+        if self.is_read_only() {
+            return Ok(None);
+        }
+        let folder = || self.root.display().to_string();
+        let failed = |source| StoreError::Io { what: "lock", key: folder(), source };
+        let path = self.root.join(CLAIM);
+        let mut options = fs::OpenOptions::new();
+        // No link is followed: whoever may write here could point it at a file of ours.
+        options.read(true).write(true).create(true).truncate(false).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        let mut file = options.open(&path).map_err(failed)?;
+        let wanted = match sharing {
+            Sharing::Alone => FlockOperation::NonBlockingLockExclusive,
+            Sharing::Readers => FlockOperation::NonBlockingLockShared,
+        };
+        match flock(&file, wanted) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let mut holder = String::new();
+                // Only for the message; whoever has the lock may be about to write it.
+                let _ = (&file).take(HOLDER_BYTES_MAX).read_to_string(&mut holder);
+                return Err(StoreError::InUse { folder: folder(), holder: holder.trim().parse().ok() });
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+        file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+        Ok(Some(Claim { _file: file }))
     }
 
     /// The folder of the store, absolute.
@@ -180,6 +236,11 @@ impl Store for Local {
             .and_then(|()| fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path))
             .map_err(|error| StoreError::from_io("write", UPLOAD, error))?;
         Ok(Box::new(LocalUpload { root: self.root.clone(), staging, path, file, bytes: 0, done: false }))
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let about = rustix::fs::statvfs(&*self.root).ok()?;
+        Some(about.f_bavail.saturating_mul(about.f_frsize))
     }
 
     fn list(&self, folder: &str) -> Result<Vec<Listed>, StoreError> {

@@ -330,3 +330,22 @@ fn a_full_disk_is_told_apart_and_reading_goes_on() {
     fault.heal();
     fault.put_atomic("new", b"x").unwrap();
 }
+
+#[test]
+fn a_store_is_claimed_by_one_server_or_by_readers() {
+    let root = tempfile::tempdir().unwrap();
+    let store = || Local::open(root.path()).unwrap();
+    let refused = |sharing| match store().claim(sharing) {
+        Err(StoreError::InUse { holder, .. }) => assert_eq!(holder, Some(std::process::id())),
+        other => panic!("{other:?}"),
+    };
+    let alone = store().claim(Sharing::Alone).unwrap();
+    refused(Sharing::Alone);
+    refused(Sharing::Readers);
+    drop(alone);
+    let readers = [(); 2].map(|()| store().claim(Sharing::Readers).unwrap());
+    refused(Sharing::Alone);
+    drop(readers);
+    store().claim(Sharing::Alone).unwrap();
+    assert_eq!(store().list("").unwrap(), [], "the file of the claim is no object");
+}

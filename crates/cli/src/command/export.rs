@@ -67,7 +67,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     check_output(&args)?;
     let image = FileImage::open(&args.image)?;
     let name = || args.image.display().to_string();
-    let metadata = Metadata::open_early(&image, &Limits::default()).with_context(name)?;
+    let metadata = Metadata::open(&image, &Limits::default()).with_context(name)?;
     let lost = match (&args.tar, &args.squashfs) {
         (Some(path), _) if path == Path::new("-") => {
             let mut out = BufWriter::new(io::stdout().lock());

@@ -59,3 +59,34 @@ fn the_same_tree_gives_the_same_bytes_whatever_the_number_of_threads() {
     });
     assert!(paths[0] == paths[1] && paths[1] == paths[2]);
 }
+
+/// An image whose blocks say one thing and whose chunk hashes another has no content that could be shown.
+#[test]
+fn regress_no_command_uses_an_image_with_two_contents() {
+    use image::fixture::{Fixture, Node};
+    let folder = tempfile::tempdir().unwrap();
+    for derive in [false, true] {
+        let mut fixture = Fixture { block_bytes: 4096, ..Fixture::default() };
+        fixture.params.derive_hashes = derive;
+        fixture.pretended = Some((vec![b'a'; 4096], vec![b'b'; 4096]));
+        let bytes = fixture.pack(&[Node::file(b"one", &[b'1'; 4096]), Node::file(b"two", &[b'a'; 4096])]).unwrap();
+        let path = folder.path().join(format!("two-{derive}.rnl"));
+        std::fs::write(&path, bytes).unwrap();
+        let path = path.to_str().unwrap();
+        let (out, tar) = (folder.path().join("out"), folder.path().join("out.tar"));
+        let (out, tar) = (out.to_str().unwrap(), tar.to_str().unwrap());
+        let mut commands =
+            vec![vec!["check", path], vec!["extract", path, "-C", out], vec!["export", path, "--tar", tar]];
+        if !derive {
+            // With derived hashes a reader of one file has seen nothing but its block.
+            commands.push(vec!["cat", path, "/two"]);
+        }
+        for command in commands {
+            let done = runnel().args(&command).output().unwrap();
+            let text = String::from_utf8_lossy(&done.stderr);
+            assert!(!done.status.success() && text.contains("contradicts itself"), "{command:?}: {text}");
+            assert!(!done.stdout.contains(&b'a'), "{command:?} shows a content");
+            let _ = std::fs::remove_dir_all(out);
+        }
+    }
+}

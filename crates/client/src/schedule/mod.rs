@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use image::{Kind, Metadata};
+use image::{ImageError, Kind, Metadata};
 use units::{BlockId, InodeId, Moment, PAGE_BYTES, PageId, Token};
 
 use crate::allocator::{Allocator, PageBuffer};
@@ -336,6 +336,9 @@ impl Schedule {
         if self.closed {
             return Err(ReadError::Shutdown);
         }
+        if self.metadata.contradiction().is_some() {
+            return Err(ReadError::Corrupt);
+        }
         let file = self.metadata.inode(inode).filter(|found| found.kind() == Kind::File).ok_or(ReadError::Io)?;
         if bytes > READ_BYTES_MAX || self.reads.len() >= READS_MAX {
             return Err(ReadError::Io);
@@ -482,6 +485,16 @@ impl Schedule {
                 }
             }
         }
+    }
+
+    /// Once a block and the chunk hashes say different things nobody can tell which content the image has: every READ
+    /// ends, now and from now on. Returns why, if that is so.
+    pub fn refuse_contradiction(&mut self, now: Moment) -> Option<ImageError> {
+        let error = self.metadata.contradiction()?;
+        let ids: Vec<u64> = self.reads.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.fail_read(now, id, ReadError::Corrupt));
+        self.waits.clear();
+        Some(error)
     }
 
     /// The session closes: every READ ends, now and from now on.

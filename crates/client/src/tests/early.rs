@@ -9,6 +9,7 @@ use super::fake_server::{FakeServer, honest_reply, is_pull};
 use super::fake_sink::FakeSink;
 use super::tree::Tree;
 use super::{open, plain, read_page};
+use crate::error::ReadError;
 use crate::{Config, Granularity, Session};
 
 /// Offset of the chunk hashes in the image file.
@@ -34,7 +35,11 @@ struct Rig {
 impl Rig {
     /// A session that has no hashes yet, because the server keeps them back.
     fn new() -> Rig {
-        let tree = Arc::new(Tree::large());
+        Rig::of(Tree::large())
+    }
+
+    fn of(tree: Tree) -> Rig {
+        let tree = Arc::new(tree);
         let server = FakeServer::start(&tree);
         let (held, start) = (Arc::new(Mutex::new(Vec::new())), hashes_start(&tree));
         let keep = Arc::clone(&held);
@@ -119,6 +124,56 @@ fn a_wrong_page_that_came_before_the_hashes_is_found_out_by_them() {
     rig.server.wait(|log| log.iter().any(|(_, event)| matches!(event, ServerEvent::PushStopped { .. })).then_some(()));
     assert!(rig.sink.pages().is_empty());
     assert_eq!(rig.session.counters().verify_failures, 1);
+}
+
+/// Whatever came before or lies here already: no READ is answered any more.
+fn assert_refused(session: &Session, tree: &Tree) {
+    for index in [5, 20, 21, 40, 90] {
+        assert_eq!(read_page(session, 1, tree.big(), index).wait(), Err(ReadError::Corrupt), "page {index}");
+    }
+}
+
+#[test]
+fn regress_a_block_that_the_hashes_contradict_when_they_come_ends_the_session() {
+    let rig = Rig::of(Tree::two_faced(true, 5, b'?'));
+    rig.read(5);
+    rig.read(300);
+    rig.release();
+    while rig.session.metadata().contradiction().is_none() {
+        std::thread::yield_now();
+    }
+    assert_refused(&rig.session, &rig.tree);
+    assert!(rig.sink.pages().is_empty());
+}
+
+/// The server pushes what the hashes say, and then the block comes.
+#[test]
+fn regress_a_push_that_a_block_contradicts_ends_the_session() {
+    let tree = Arc::new(Tree::two_faced(false, 20, b'?'));
+    let server = FakeServer::start(&tree);
+    let session = open(&server, plain());
+    let sink = Arc::new(FakeSink::default());
+    session.attach(sink.clone());
+    assert!(session.metadata().has_chunk_hashes());
+    let pages: Vec<PageId> = (20..24).map(|index| PageId::new(tree.big(), index)).collect();
+    let stream = server.push_start(0, 1, PushEncoding::Stored, false);
+    server.push(0, stream, 0, &pages, |bytes| bytes[..4096].fill(b'?'));
+    sink.wait_stored(pages[3]);
+    assert_eq!(read_page(&session, 1, tree.big(), 26).wait(), Err(ReadError::Corrupt));
+    assert!(session.metadata().contradiction().is_some());
+    assert_refused(&session, &tree);
+}
+
+#[test]
+fn regress_a_local_file_with_two_contents_is_refused_when_they_meet() {
+    let tree = Tree::two_faced(false, 20, b'?');
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("two.rnl");
+    std::fs::write(&path, &tree.bytes).unwrap();
+    let session = Session::open(&crate::Target::File(path), plain()).unwrap();
+    assert_eq!(read_page(&session, 1, tree.big(), 5).wait().unwrap(), tree.page(PageId::new(tree.big(), 5)));
+    assert_eq!(read_page(&session, 1, tree.big(), 20).wait(), Err(ReadError::Corrupt));
+    assert_refused(&session, &tree);
 }
 
 #[test]

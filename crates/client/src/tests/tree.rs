@@ -34,6 +34,17 @@ impl Tree {
         Tree::sized(Fixture { params, ..Fixture::default() }, 3, 600)
     }
 
+    /// An image with two contents: what the chunk hashes say of the first chunk of page `page` of the big file is true of
+    /// `pretended` and not of its block.
+    pub fn two_faced(large: bool, page: u32, pretended: u8) -> Tree {
+        let honest = if large { Tree::large() } else { Tree::plain() };
+        let bytes = honest.metadata.chunk_bytes();
+        let chunk = honest.page(PageId::new(honest.big(), page))[..bytes].to_vec();
+        let params = BuilderParams { chunk_shift: bytes.trailing_zeros() as u8, ..BuilderParams::default() };
+        let fixture = Fixture { params, pretended: Some((chunk, vec![pretended; bytes])), ..Fixture::default() };
+        if large { Tree::sized(fixture, 3, 600) } else { Tree::of(fixture, 1) }
+    }
+
     pub fn of(fixture: Fixture, seed: u64) -> Tree {
         Tree::sized(fixture, seed, 100)
     }

@@ -6,6 +6,7 @@ use super::{check, open};
 use crate::fixture::Fixture;
 use crate::format::*;
 use crate::{Codec, Filter, ImageError, Limits, Metadata};
+use units::{Rng, SplitMix64};
 
 fn image() -> Vec<u8> {
     plain().pack(&everything()).unwrap()
@@ -48,6 +49,31 @@ fn every_truncation_and_addition_is_detected() {
     for more in [1, 100] {
         let longer = [&image[..], &vec![0; more]].concat();
         assert!(matches!(open(&longer), Err(ImageError::FileLength { .. })));
+    }
+}
+
+/// Whatever codes the blocks and the metadata, and whether the chunk hashes are in the file or follow from the blocks.
+#[test]
+fn three_thousand_flips_and_two_hundred_truncations_of_every_kind_of_image_are_detected() {
+    let mut rng = SplitMix64(20);
+    for derive in [false, true] {
+        for (index, mut fixture) in super::contradiction::codecs().into_iter().enumerate() {
+            fixture.params.derive_hashes = derive;
+            fixture.params.metadata_codec = [Codec::Zstd, Codec::Xz, Codec::Lz4][index % 3];
+            let mut image = fixture.pack(&everything()).unwrap();
+            check(&image).unwrap();
+            for _ in 0..3000 {
+                let at = rng.below(image.len() as u64) as usize;
+                let mask = 1 + rng.below(255) as u8;
+                image[at] ^= mask;
+                assert!(check(&image).is_err(), "byte {at} ^ {mask:#x} of fixture {index}, derive {derive}");
+                image[at] ^= mask;
+            }
+            for _ in 0..200 {
+                let bytes = rng.below(image.len() as u64) as usize;
+                assert!(check(&image[..bytes]).is_err(), "{bytes} bytes of fixture {index}, derive {derive}");
+            }
+        }
     }
 }
 
@@ -381,14 +407,14 @@ fn every_rule_of_filters_dictionaries_and_heat_holds() {
     refused(&|parts| parts.set(SECTION_DICTIONARIES, 4, short), "end of the last dictionary");
     refused(&|parts| parts.set(SECTION_DICTIONARIES, 4, 100), "dictionary 0 of the image cannot be used");
     refused(&|parts| parts.section(SECTION_DICTIONARIES).truncate(3), "size of the section");
-    // Two chunks at one place of a filtered block: undoing the filter of one would change the other.
+    // Two chunks at one place: undoing the filter of one would change the other.
     let metadata = open(&image).unwrap();
     let chunks: Vec<_> = metadata.tables.chunks.iter().copied().collect();
     let fits = |a: &Chunk, b: &Chunk| a.bytes() <= b.bytes() && a.position() != b.position();
     let pairs = chunks.iter().enumerate().flat_map(|(at, a)| chunks.iter().map(move |b| (at, a, b)));
     let (at, moved, onto) = pairs.into_iter().find(|(_, a, b)| fits(a, b)).expect("one chunk fits over another");
     let place = u64::from(moved.bytes()) << CHUNK_LENGTH_SHIFT | onto.position();
-    refused(&|parts| parts.set_u64(SECTION_CHUNKS, at * 8, place), "chunk in a filtered block");
+    refused(&|parts| parts.set_u64(SECTION_CHUNKS, at * 8, place), "the position of a chunk, at least");
 }
 
 #[test]
@@ -431,14 +457,19 @@ fn hashes_that_are_not_stored_are_derived_and_checked() {
     assert!(metadata.derives_chunk_hashes() && !metadata.has_chunk_hashes());
     assert_eq!(stored.len() - image.len(), metadata.chunk_count() as usize * CHUNK_HASH_BYTES);
     let expected = open(&stored).unwrap();
-    let derived = crate::chunk_hashes(&&image[..], &metadata).unwrap();
+    metadata.derive_chunk_hashes(&&image[..]).unwrap();
+    let derived = metadata.chunk_hash_bytes().unwrap().to_vec();
     let region = metadata.chunk_hash_region();
     assert_eq!((region.start, region.end - region.start), (image.len() as u64, derived.len() as u64));
-    let mut wrong = derived.clone();
-    wrong[0] ^= 1;
-    assert!(matches!(metadata.adopt_chunk_hashes(wrong), Err(ImageError::SectionHash { .. })));
-    assert!(!metadata.has_chunk_hashes());
-    metadata.adopt_chunk_hashes(derived).unwrap();
+    // As a server offers them: after the end of the file.
+    let offered = [&image[..], &derived].concat();
+    let mut wrong = offered.clone();
+    wrong[image.len()] ^= 1;
+    let fetching = Metadata::open_early(&&image[..], &Limits::default()).unwrap();
+    assert!(matches!(fetching.load_chunk_hashes(&&wrong[..]), Err(ImageError::SectionHash { .. })));
+    assert!(!fetching.has_chunk_hashes() && fetching.contradiction().is_none());
+    fetching.load_chunk_hashes(&&offered[..]).unwrap();
+    assert_eq!(fetching.chunk_hash_bytes(), Some(&derived[..]));
     let ids = (0..metadata.chunk_count()).map(units::ChunkId);
     assert!(ids.into_iter().all(|id| metadata.chunk_hash(id) == expected.chunk_hash(id)));
     check(&image).unwrap();
@@ -454,7 +485,7 @@ fn hashes_that_are_not_stored_are_derived_and_checked() {
         (at + 5, 0, "flag of a derived section"),
         (128 + 5, SECTION_DERIVED, "flag of a derived section"),
         (at + 8, 0, "start of a section"),
-        (at + 32, image[at + 32] ^ 1, "is damaged"),
+        (at + 32, image[at + 32] ^ 1, "contradicts itself"),
     ];
     for (at, value, expected) in cases {
         let mut broken = image.clone();

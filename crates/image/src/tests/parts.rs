@@ -21,7 +21,8 @@ impl Parts {
         let metadata = Metadata::open(&image, &Limits::default()).unwrap();
         let sections = metadata.section_report().iter().map(|report| {
             if report.derived {
-                return (report.kind, SECTION_DERIVED, crate::chunk_hashes(&image, &metadata).unwrap());
+                metadata.derive_chunk_hashes(&image).unwrap();
+                return (report.kind, SECTION_DERIVED, metadata.chunk_hash_bytes().unwrap().to_vec());
             }
             let start = report.offset as usize;
             let stored = &image[start..start + report.stored_bytes as usize];

@@ -21,10 +21,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use client::{ClientError, ImageFile};
 use erofs::Volume;
 use fuser::{Config, SessionACL};
-use image::{Limits, Metadata};
+use image::Limits;
 use nix::sched::CloneFlags;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
@@ -92,7 +91,7 @@ impl KernelMount {
         }
         check_request_limit(fs::read_to_string(PAGES_LIMIT).ok().as_deref())?;
         let mountpoint = mountpoint::validate(mountpoint)?;
-        let (file, metadata) = open(image)?;
+        let (file, metadata) = client::open_file(image, &Limits::default())?;
         let volume = Volume::build(&metadata).map_err(|error| MountError::Kernel { problem: error.to_string() })?;
         let left_out = volume.attributes_left_out();
         let blocks = Arc::new(Blocks::new(file, metadata));
@@ -223,16 +222,6 @@ fn check_request_limit(limit: Option<&str>) -> Result<(), MountError> {
             problem: format!("{PAGES_LIMIT} is {limit}; with less than its usual 256 damage could read as zeros"),
         }),
     }
-}
-
-fn open(path: &Path) -> Result<(ImageFile, Metadata), MountError> {
-    let named = |source| ClientError::File { path: path.into(), source };
-    let file = host::file::open(path).map_err(named)?;
-    let file = ImageFile(file);
-    // Blocks have hashes of their own; those of chunks would only take memory.
-    let metadata = Metadata::open_early(&file, &Limits::default())
-        .map_err(|source| ClientError::Image { name: path.display().to_string(), source })?;
-    Ok((file, metadata))
 }
 
 /// The FUSE side, once it serves.

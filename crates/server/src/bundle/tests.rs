@@ -10,6 +10,7 @@ use units::PAGE_BYTES;
 use super::*;
 use crate::blocks::BlockCache;
 use crate::config::Shares;
+use crate::metadata_memory::MetadataMemory;
 use crate::metrics::Metrics;
 
 /// An open image with one file of `pages` pages, the last one short.
@@ -19,11 +20,12 @@ fn published(pages: usize) -> (Published, Vec<u8>) {
     let metadata = Metadata::open(&bytes, &Limits::default()).unwrap();
     let store = Memory::new();
     store.put_atomic("image", &bytes).unwrap();
-    let shares = Shares { replies: 0, pushes: 0, decoded: 1 << 20, provider: 0 };
+    let shares = Shares { replies: 0, pushes: 0, decoded: 1 << 20, provider: 0, metadata: 1 << 20 };
     let predictor = ActionPredictor::new(metadata.id(), predict::Config::default());
     let (blocks, metrics) = (Arc::new(BlockCache::new(&shares)), Arc::new(Metrics::default()));
     let object = store.open("image").unwrap();
-    (Published::new(metadata, object, predictor, blocks, metrics), content)
+    let reserved = MetadataMemory::new(shares.metadata).take(0).unwrap();
+    (Published::new(metadata, object, predictor, blocks, metrics, reserved), content)
 }
 
 /// Every third page, then the others: an order unlike that of the file.

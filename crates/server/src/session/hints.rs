@@ -12,7 +12,7 @@ impl Session {
             return self.hint_blocks(handle, &open, token, &pages);
         }
         // A hint for an image that was never opened is of no use to anybody.
-        let (Some(image), Some(pusher)) = (self.images.get(handle).cloned(), &mut self.pusher) else { return };
+        let (Some(image), Some(pusher)) = (self.images.get(handle), &mut self.pusher) else { return };
         pages.retain(|page| image.is_stored(*page));
         let taken = pusher.hint(&self.wire, &self.images, &image, token, pages);
         self.shared.metrics.pages_hinted.add(taken as u64);

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use units::{BlockId, PageId, RequestId, StreamId, Token};
+use store::Object;
+use units::{BlockId, ImageId, PageId, RequestId, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, Reply, Request};
 
 use super::{Done, IMAGES_MAX, Session};
@@ -15,6 +16,10 @@ use crate::{admin, demand};
 
 impl Session {
     pub(super) fn take_request(&mut self, request: RequestId, ask: Request) -> Result<(), Failure> {
+        if let Some((id, file)) = image_of(&ask).and_then(|handle| self.images.closed(handle)) {
+            self.open_again(request, ask, id, file);
+            return Ok(());
+        }
         match ask {
             Request::Open { name } => self.open(request, &name),
             Request::MetaRead { image, offset, bytes } => self.read_metadata(request, image, offset, bytes),
@@ -58,17 +63,44 @@ impl Session {
 
     fn open(&mut self, request: RequestId, name: &str) -> Result<(), Failure> {
         let name = Name::parse(name).map_err(Failure::bad_request)?;
+        let shared = self.shared.clone();
+        let open = move || shared.catalog.open(&name, &shared.parked);
+        self.open_by(open, move |opened| Done::Opened { request, opened });
+        Ok(())
+    }
+
+    /// Opens an image that the server closed, then goes on with the request.
+    fn open_again(&mut self, request: RequestId, ask: Request, id: ImageId, file: Arc<dyn Object>) {
+        let shared = self.shared.clone();
+        let open = move || shared.catalog.open_again(id, file, &shared.parked);
+        self.open_by(open, move |opened| Done::OpenedAgain { request, ask, opened });
+    }
+
+    /// As long as the caller holds `image` it stays open.
+    pub(super) fn opened_again(
+        &mut self,
+        request: RequestId,
+        ask: Request,
+        image: &Arc<Published>,
+    ) -> Result<(), Failure> {
+        self.images.handle(image);
+        self.take_request(request, ask)
+    }
+
+    /// Opens an image on a blocking thread, and gets ready to push from it.
+    fn open_by(
+        &self,
+        open: impl FnOnce() -> Result<(Arc<Published>, bool), Failure> + Send + 'static,
+        say: impl FnOnce(Result<Arc<Published>, Failure>) -> Done + Send + 'static,
+    ) {
         let (shared, done) = (self.shared.clone(), self.done.clone());
         let window_log_max = self.wire.hello().map_or(0, |hello| hello.window_log_max);
         tokio::spawn(async move {
             let slot = shared.opens.clone().acquire_owned().await;
-            let work = tokio::task::spawn_blocking({
-                let shared = shared.clone();
-                move || {
-                    let opened = shared.catalog.open(&name);
-                    drop(slot);
-                    opened
-                }
+            let work = tokio::task::spawn_blocking(move || {
+                let opened = open();
+                drop(slot);
+                opened
             });
             let opened = work.await.unwrap_or_else(|_| {
                 Err(Failure::new(ErrorCode::Internal, "the server failed while it opened the image"))
@@ -79,13 +111,12 @@ impl Session {
                 (*fresh || suited).then(|| image.clone())
             });
             // The connection may be gone; the image stays open all the same.
-            let _ = done.send(Done::Opened { request, opened: opened.map(|(image, _)| image) });
+            let _ = done.send(say(opened.map(|(image, _)| image)));
             if let Some(image) = prepare {
                 // A panic there is a bug that the hook reported; the image is served without preparation.
                 let _ = tokio::task::spawn_blocking(move || shared.prepare(&image)).await;
             }
         });
-        Ok(())
     }
 
     pub(super) fn opened(&mut self, request: RequestId, image: &Arc<Published>) -> Result<(), Failure> {
@@ -106,7 +137,7 @@ impl Session {
 
     fn image(&self, handle: ImageHandle) -> Result<Arc<Published>, Failure> {
         let unknown = || Failure::bad_request(format!("image handle {} was not given on this connection", handle.0));
-        self.images.get(handle).cloned().ok_or_else(unknown)
+        self.images.get(handle).ok_or_else(unknown)
     }
 
     fn read_metadata(
@@ -201,6 +232,16 @@ impl Session {
 
     fn on_the_way(&self, handle: ImageHandle, page: PageId, answer_bytes: usize) -> Option<StreamId> {
         self.pusher.as_ref()?.on_the_way(&self.wire, handle, page, answer_bytes)
+    }
+}
+
+/// The image that a request is about, if it is open.
+fn image_of(ask: &Request) -> Option<ImageHandle> {
+    match ask {
+        Request::MetaRead { image, .. } | Request::PullBlock { image, .. } | Request::PullPages { image, .. } => {
+            Some(*image)
+        }
+        _ => None,
     }
 }
 

@@ -67,7 +67,7 @@ impl Session {
             return self.touch_blocks(handle, &open, token, pages);
         }
         // A touch of an image that was never opened is of no use to anybody.
-        let Some(image) = self.images.get(handle).cloned() else { return };
+        let Some(image) = self.images.get(handle) else { return };
         let pages: Vec<PageId> = pages.iter().copied().filter(|page| image.has_page(*page)).collect();
         self.shared.metrics.pages_touched.add(pages.len() as u64);
         if let Some(device) = &self.device {
@@ -98,7 +98,7 @@ impl Session {
         if let Some(open) = self.images.volume(handle).cloned() {
             return self.end_blocks(handle, &open, token);
         }
-        let Some(image) = self.images.get(handle).cloned() else { return };
+        let Some(image) = self.images.get(handle) else { return };
         if self.shared.config.learning {
             let now = self.shared.now();
             locked(&image.predictor).end(token, now);

@@ -1,0 +1,247 @@
+//! Chunk hashes: loading them, and holding decoded blocks to them.
+//!
+//! An image has one content: the bytes of its decoded blocks, and the chunk hashes are those of these bytes. A page may
+//! reach a reader inside its block or by itself, so a reader that believed both without comparing them could be shown
+//! two contents under one id. Hence every decoded block passes through here. If the hashes are loaded, those of its
+//! chunks are compared. If they are not, the hashes of its chunks are kept, and compared when the hashes come. Hashes that
+//! the file does not hold are complete once every block was decoded, and are then compared with their hash in the
+//! superblock. An image that fails is refused from then on, all of it.
+//!
+//! Memory: 16 bytes a chunk while the hashes are not loaded, as much as they will take, and a bit a block.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use units::{BlockId, ChunkId};
+
+use crate::format::{self, CHUNK_HASH_BYTES};
+use crate::page::short_hash;
+use crate::section::{decode, read_stored};
+use crate::table::Table;
+use crate::{ImageError, Metadata, ReadAt};
+
+/// The chunk hashes of an image, and what blocks said of them so far.
+#[derive(Default)]
+pub(crate) struct ChunkHashes {
+    /// Empty until loaded.
+    loaded: OnceLock<Table<format::ChunkHash>>,
+    seen: Mutex<Seen>,
+    contradiction: OnceLock<Contradiction>,
+}
+
+/// What was decoded.
+#[derive(Default)]
+struct Seen {
+    /// A bit for each block whose chunks were hashed: its bytes are verified, so they are the same the next time.
+    blocks: Vec<u64>,
+    /// Until the hashes are loaded: those of the chunks of these blocks, by chunk.
+    hashes: Vec<u8>,
+    /// How many chunks that is.
+    chunks: u32,
+}
+
+/// Where an image says two things.
+#[derive(Clone, Copy)]
+enum Contradiction {
+    Chunk { chunk: ChunkId, block: BlockId, expected: [u8; CHUNK_HASH_BYTES], found: [u8; CHUNK_HASH_BYTES] },
+    Derived { expected: [u8; 32], found: [u8; 32] },
+}
+
+impl From<Contradiction> for ImageError {
+    fn from(contradiction: Contradiction) -> ImageError {
+        match contradiction {
+            Contradiction::Chunk { chunk, block, expected, found } => {
+                ImageError::ChunkHash { chunk, block, expected, found }
+            }
+            Contradiction::Derived { expected, found } => ImageError::DerivedHashes { expected, found },
+        }
+    }
+}
+
+impl Seen {
+    fn has(&self, block: BlockId) -> bool {
+        self.blocks.get(block.0 as usize / 64).is_some_and(|word| word >> (block.0 % 64) & 1 == 1)
+    }
+
+    fn mark(&mut self, block: BlockId, count: u32) {
+        self.blocks.resize(count.div_ceil(64) as usize, 0);
+        if let Some(word) = self.blocks.get_mut(block.0 as usize / 64) {
+            *word |= 1 << (block.0 % 64);
+        }
+    }
+
+    fn hash(&self, chunk: ChunkId) -> Option<[u8; CHUNK_HASH_BYTES]> {
+        let start = chunk.0 as usize * CHUNK_HASH_BYTES;
+        self.hashes.get(start..)?.first_chunk().copied()
+    }
+}
+
+impl ChunkHashes {
+    /// Nothing is left half changed by a panic.
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let seen = self.seen();
+        self.loaded.get().map_or(0, Table::byte_len) + seen.hashes.len() + seen.blocks.len() * size_of::<u64>()
+    }
+
+    pub(crate) fn get(&self, chunk: ChunkId) -> Option<[u8; CHUNK_HASH_BYTES]> {
+        self.loaded.get()?.get(chunk.0).map(|hash| hash.0)
+    }
+
+    fn refuse<T>(&self, contradiction: Contradiction) -> Result<T, ImageError> {
+        // Whoever found one first has said enough.
+        Err((*self.contradiction.get_or_init(|| contradiction)).into())
+    }
+}
+
+impl Metadata {
+    /// Reads and verifies the chunk hashes, if they are not loaded yet, and compares them with all blocks that were
+    /// decoded before. Several threads may try at once.
+    ///
+    /// # Errors
+    /// The source fails, or the section is damaged: it can be tried again. Or the image contradicts itself, see
+    /// [`Metadata::contradiction`].
+    pub fn load_chunk_hashes(&self, source: &dyn ReadAt) -> Result<(), ImageError> {
+        if self.has_chunk_hashes() {
+            return Ok(());
+        }
+        let Some(section) = self.superblock.section(format::SECTION_CHUNK_HASHES) else { return Ok(()) };
+        let mut stored = Vec::new();
+        read_stored(source, section, &mut stored)?;
+        self.adopt(Table::new(decode(section, &stored)?), &mut self.hashes.seen())
+    }
+
+    /// Whether the chunk hashes are not in the file, but follow from the blocks ([`Metadata::derive_chunk_hashes`]).
+    pub fn derives_chunk_hashes(&self) -> bool {
+        self.superblock.has(format::FEATURE_DERIVED_HASHES)
+    }
+
+    /// Makes the chunk hashes of an image that does not store them, from its blocks: decodes those that were not decoded
+    /// before, one at a time. Does nothing if the hashes are loaded.
+    ///
+    /// # Errors
+    /// The source fails, a block is damaged, or the image contradicts itself.
+    pub fn derive_chunk_hashes(&self, source: &dyn ReadAt) -> Result<(), ImageError> {
+        let (mut stored, mut raw) = (Vec::new(), Vec::new());
+        for id in (0..self.block_count()).map(BlockId) {
+            if self.has_chunk_hashes() {
+                return Ok(());
+            }
+            if !self.hashes.seen().has(id) {
+                self.read_block(source, id, &mut stored, &mut raw)?;
+            }
+        }
+        // An image without blocks has no chunks.
+        self.settle(&mut self.hashes.seen())
+    }
+
+    /// Whether pages can be verified: after [`Metadata::open`] of an image that stores the chunk hashes, or once they are
+    /// loaded or derived.
+    pub fn has_chunk_hashes(&self) -> bool {
+        self.hashes.loaded.get().is_some()
+    }
+
+    /// The chunk hashes as their section holds them, once they are loaded or derived.
+    pub fn chunk_hash_bytes(&self) -> Option<&[u8]> {
+        self.hashes.loaded.get().map(Table::bytes)
+    }
+
+    /// Why nothing of this image may be used any more: a block and the chunk hashes say different things. Blocks and pages
+    /// are refused with this error once it was found.
+    pub fn contradiction(&self) -> Option<ImageError> {
+        self.hashes.contradiction.get().map(|contradiction| (*contradiction).into())
+    }
+
+    /// Fails if a contradiction was found.
+    pub(crate) fn check_consistent(&self) -> Result<(), ImageError> {
+        self.contradiction().map_or(Ok(()), Err)
+    }
+
+    /// Holds a decoded block to the chunk hashes, or keeps what it says until they are here. `raw` was decoded from
+    /// verified bytes.
+    pub(crate) fn check_chunks(&self, block: BlockId, raw: &[u8]) -> Result<(), ImageError> {
+        if self.hashes.seen().has(block) {
+            return Ok(());
+        }
+        let mut found = Vec::new();
+        for chunk in self.block_chunks(block) {
+            let Some(place) = self.chunk(chunk) else { continue };
+            let start = place.offset as usize;
+            found.push((chunk, short_hash(raw.get(start..start + place.bytes as usize).unwrap_or(b""))));
+        }
+        let mut seen = self.hashes.seen();
+        if seen.has(block) {
+            return Ok(());
+        }
+        if let Some(loaded) = self.hashes.loaded.get() {
+            for (chunk, found) in found {
+                self.compare(loaded, chunk, block, found)?;
+            }
+            seen.mark(block, self.block_count());
+            return Ok(());
+        }
+        seen.mark(block, self.block_count());
+        if seen.hashes.is_empty() {
+            // Zeros from the system: only what is written takes memory.
+            seen.hashes = vec![0; self.chunk_count() as usize * CHUNK_HASH_BYTES];
+        }
+        for (chunk, hash) in found {
+            let start = chunk.0 as usize * CHUNK_HASH_BYTES;
+            if let Some(slot) = seen.hashes.get_mut(start..start + CHUNK_HASH_BYTES) {
+                slot.copy_from_slice(&hash);
+            }
+            seen.chunks += 1;
+        }
+        self.settle(&mut seen)
+    }
+
+    /// Derived hashes are complete when those of all chunks were seen.
+    fn settle(&self, seen: &mut Seen) -> Result<(), ImageError> {
+        if !self.derives_chunk_hashes() || seen.chunks < self.chunk_count() || self.has_chunk_hashes() {
+            return Ok(());
+        }
+        let Some(section) = self.superblock.section(format::SECTION_CHUNK_HASHES) else { return Ok(()) };
+        let (expected, found) = (section.hash, *blake3::hash(&seen.hashes).as_bytes());
+        if found != expected {
+            return self.hashes.refuse(Contradiction::Derived { expected, found });
+        }
+        let derived = std::mem::take(&mut seen.hashes);
+        self.adopt(Table::new(derived.into_boxed_slice()), seen)
+    }
+
+    /// Takes verified hashes, if no block that was decoded before contradicts them.
+    fn adopt(&self, table: Table<format::ChunkHash>, seen: &mut Seen) -> Result<(), ImageError> {
+        self.check_consistent()?;
+        if self.has_chunk_hashes() {
+            return Ok(());
+        }
+        let blocks = if seen.hashes.is_empty() { 0 } else { self.block_count() };
+        for block in (0..blocks).map(BlockId).filter(|block| seen.has(*block)) {
+            for chunk in self.block_chunks(block) {
+                if let Some(found) = seen.hash(chunk) {
+                    self.compare(&table, chunk, block, found)?;
+                }
+            }
+        }
+        self.hashes.loaded.get_or_init(|| table);
+        seen.hashes = Vec::new();
+        Ok(())
+    }
+
+    fn compare(
+        &self,
+        table: &Table<format::ChunkHash>,
+        chunk: ChunkId,
+        block: BlockId,
+        found: [u8; CHUNK_HASH_BYTES],
+    ) -> Result<(), ImageError> {
+        match table.get(chunk.0).map(|hash| hash.0) {
+            Some(expected) if expected != found => {
+                self.hashes.refuse(Contradiction::Chunk { chunk, block, expected, found })
+            }
+            _ => Ok(()),
+        }
+    }
+}
