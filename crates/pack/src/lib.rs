@@ -71,4 +71,5 @@ pub use report::{Report, StageReport, Times};
 pub use sort::Method;
 pub use source::closure::LocalRoot;
 pub use source::{Layout, Source, TarInput};
+pub use spool::default_directory as spool_directory;
 pub use spool::default_directory;

@@ -241,12 +241,23 @@ impl Server {
     /// # Errors
     /// [`ServerError`]: the store cannot be opened, the address is in use, a setting makes no sense.
     pub fn bind(config: Config) -> Result<Server, ServerError> {
+        Server::bind_confined(config, || Ok(()))
+    }
+
+    /// The same, but `confine` gives up what the process does not need from then on: it runs when the socket listens, before a file is
+    /// read and before a thread starts. What the server does then: it reads and writes the store, volumes and TLS files of `config`,
+    /// and accepts connections.
+    ///
+    /// # Errors
+    /// As [`Server::bind`], and what `confine` returns.
+    pub fn bind_confined(config: Config, confine: impl FnOnce() -> std::io::Result<()>) -> Result<Server, ServerError> {
         config.check()?;
         let address = config.listen;
         let listen = |source| ServerError::Listen { address, source };
         let listener = StdListener::bind(address).map_err(listen)?;
         listener.set_nonblocking(true).map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
+        confine().map_err(ServerError::Confine)?;
         let shared = Arc::new(Shared::new(config)?);
         shared.catalog.warn_of_unusable();
         Ok(Server { shared, listener, address })
@@ -311,13 +322,17 @@ impl Server {
 }
 
 /// Serves in the calling thread until SIGTERM or SIGINT, then saves what was learned. SIGHUP has certificates read again.
-/// `on_ready` gets the address.
+/// `on_ready` gets the address; `confine` is as for [`Server::bind_confined`].
 ///
 /// # Errors
-/// As [`Server::bind`], or [`ServerError::Runtime`].
-pub fn serve_blocking(config: Config, on_ready: impl FnOnce(SocketAddr)) -> Result<(), ServerError> {
+/// As [`Server::bind_confined`], or [`ServerError::Runtime`].
+pub fn serve_blocking(
+    config: Config,
+    confine: impl FnOnce() -> std::io::Result<()>,
+    on_ready: impl FnOnce(SocketAddr),
+) -> Result<(), ServerError> {
     use tokio::signal::unix::{SignalKind, signal};
-    let server = Server::bind(config)?;
+    let server = Server::bind_confined(config, confine)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("server")

@@ -63,6 +63,9 @@ pub enum ServerError {
         /// The cause.
         source: volume::VolumeError,
     },
+    /// What the server does not need cannot be given up.
+    #[error(transparent)]
+    Confine(std::io::Error),
     /// The operating system refuses threads, signals or timers.
     #[error("cannot start the server: {0}")]
     Runtime(std::io::Error),

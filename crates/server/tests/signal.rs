@@ -11,7 +11,8 @@ fn sigterm_ends_the_server_in_good_order_and_sighup_does_not() {
     let store = StoreAt::Open(Arc::new(Memory::new()));
     let config = Config { log: Logger::silent(), ..Config::new(store, SocketAddr::from(([127, 0, 0, 1], 0))) };
     let mut address = None;
-    let result = serve_blocking(config, |ready| {
+    let confine = || Ok(());
+    let result = serve_blocking(config, confine, |ready| {
         address = Some(ready);
         // The handlers are in place by now; otherwise these would kill the test.
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();

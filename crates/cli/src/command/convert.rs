@@ -1,15 +1,19 @@
 //! `runnel convert`.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use ::pack::{Layout, Source, TarInput};
+use ::sandbox::{Role, Sandbox};
 use anyhow::Context;
 
 use crate::command::foreign::{Cleanup, Stream, missing};
 use crate::command::pack;
+use crate::command::sandboxed::folders_of;
 use crate::failure;
 
 /// Pack a SquashFS or EROFS image anew, read by its own tools; options are those of pack
@@ -53,12 +57,36 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     if fs::symlink_metadata(&output).is_ok_and(|about| !about.is_file()) {
         anyhow::bail!("{} is there and not a regular file", output.display());
     }
+    args.pack.sandbox.enter(&sandbox(&args.pack, &input))?;
     let cleanup = Cleanup::new()?;
     let lossy = args.lossy;
     pack::run_from(args.pack, |_| match form {
         Form::Squashfs => from_squashfs(&input, &output, lossy, &cleanup),
         Form::Erofs => from_erofs(&input, &output, lossy, &cleanup),
     })
+}
+
+/// What unpacking and packing need of this machine.
+fn sandbox(args: &pack::Args, input: &Path) -> Sandbox {
+    let beside = folders_of([args.output.as_path()]);
+    let written = temporary_folder().into_iter().chain(beside).filter(|folder| folder.is_dir());
+    args.sandbox(Role::Converter).read([input]).write(written).execute(tools())
+}
+
+/// The tools that are installed, with the interpreters and libraries that they need.
+fn tools() -> Vec<PathBuf> {
+    let root = ::pack::LocalRoot::new("/");
+    let mut finder = elf::Finder::new(&root);
+    let folders: Vec<PathBuf> = std::env::var_os("PATH").iter().flat_map(std::env::split_paths).collect();
+    let places = TOOLS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    let mut found: Vec<PathBuf> = places.filter_map(|place| fs::canonicalize(place).ok()).collect();
+    for tool in &found {
+        // What cannot be understood does not start either, and says so then.
+        let _ = finder.program(tool.as_os_str().as_bytes());
+    }
+    found.extend(finder.finish().paths.into_iter().map(|path| PathBuf::from(OsString::from_vec(path))));
+    found.retain(|path| path.is_file());
+    found
 }
 
 /// `hsqs` at the start, or the magic number of EROFS in its superblock at 1024.
@@ -78,6 +106,9 @@ fn detect(path: &Path) -> anyhow::Result<Form> {
         _ => Err(failure::corrupt(format!("{} is neither a SquashFS nor an EROFS image", path.display()))),
     }
 }
+
+/// The tools that read images.
+const TOOLS: [&str; 3] = ["sqfs2tar", "unsquashfs", "fsck.erofs"];
 
 fn is_installed(program: &str) -> bool {
     Command::new(program)
@@ -159,8 +190,11 @@ fn from_erofs(input: &Path, output: &Path, lossy: bool, cleanup: &Cleanup) -> an
 
 /// Where to extract to: below $TMPDIR, else beside the output, where there must be room for the image anyway.
 fn folder(output: &Path, cleanup: &Cleanup) -> anyhow::Result<PathBuf> {
-    let given = std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_dir());
-    Ok(cleanup.directory(output, given.as_deref())?.join("root"))
+    Ok(cleanup.directory(output, temporary_folder().as_deref())?.join("root"))
+}
+
+fn temporary_folder() -> Option<PathBuf> {
+    std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_dir())
 }
 
 fn extract(

@@ -27,11 +27,13 @@ pub mod pack;
 pub mod plans;
 pub mod profile;
 pub mod push;
+pub mod ready;
 pub mod record;
 pub mod redirect;
 #[cfg(feature = "full")]
 pub mod report;
 pub mod run;
+pub mod sandboxed;
 pub mod seccomp;
 #[cfg(feature = "full")]
 pub mod serve;

@@ -5,10 +5,12 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use ::pack::{Layout, Method, Options, Phase, Progress, Report, Source, Stages, TarInput};
+use ::sandbox::{Role, Sandbox};
 use clap::ValueEnum;
 use image::Codec;
 use indicatif::ProgressBar;
 
+use crate::command::sandboxed::{SandboxArgs, folders_of};
 use crate::{failure, hot, progress};
 
 /// Pack a directory, a tar archive, a container image or the closure of a program into an image
@@ -62,6 +64,9 @@ pub struct Args {
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    pub sandbox: SandboxArgs,
 }
 
 /// See [`Layout`].
@@ -203,6 +208,30 @@ enum Sort {
 }
 
 impl Args {
+    /// What packing needs of this machine, beside a source.
+    pub fn sandbox(&self, role: Role) -> Sandbox {
+        let tuning = &self.tuning;
+        let spool = tuning.spool.clone().unwrap_or_else(::pack::spool_directory);
+        let written = folders_of([self.output.as_path()]).into_iter().chain([spool]);
+        Sandbox::new(role)
+            .read(tuning.trace.iter().chain(&tuning.trace_image))
+            // Whoever writes there says best what is wrong with it.
+            .write(written.filter(|folder| folder.is_dir()))
+    }
+
+    /// Archives come from others; a directory or a closure is of this machine, and what only root sees in it is packed.
+    fn source_sandbox(&self) -> Sandbox {
+        match &self.source {
+            None => self.sandbox(Role::Tree).read([&self.root]),
+            Some(path) if path == Path::new("-") => self.sandbox(Role::Archive),
+            Some(path) => {
+                let is_layout = self.layout != As::Files && path.join("oci-layout").is_file();
+                let role = if path.is_dir() && !is_layout { Role::Tree } else { Role::Archive };
+                self.sandbox(role).read([path])
+            }
+        }
+    }
+
     /// The first option given that says where files come from, beside the path of the source.
     pub fn source_option(&self) -> Option<&'static str> {
         let given = [
@@ -274,6 +303,7 @@ fn size(text: &str) -> Result<u32, String> {
 
 /// Packs and reports.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    args.sandbox.enter(&args.source_sandbox())?;
     run_from(args, source)
 }
 

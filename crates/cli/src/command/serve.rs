@@ -1,12 +1,14 @@
 //! `runnel serve`.
 
+mod confine;
 mod volume;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use crate::command::ready::ReadyFile;
+use crate::command::sandboxed::SandboxArgs;
 use clap::ValueEnum;
 use server::{Config, Provider, StoreAt, Uploads};
 
@@ -105,6 +107,9 @@ pub struct Args {
     /// Write the address to this file once the server listens
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
 }
 
 /// See [`Provider`].
@@ -175,16 +180,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     config.provider = if args.no_bundles { Provider::NvAsync } else { args.provider.into() };
     config.uploads = args.uploads();
     config.volumes = args.volume.iter().map(|volume| volume.0.clone()).collect();
+    let ready = ReadyFile::open(args.ready_file.as_deref())?;
+    let sandbox = confine::sandbox(&config, &args.store, &ready);
     let mut written = Ok(());
-    server::serve_blocking(config, |address| {
+    let confine = || args.sandbox.enter_and_tell(&sandbox).map_err(std::io::Error::other);
+    server::serve_blocking(config, confine, |address| {
         eprintln!("serving {} on {address}", args.store.display());
         for volume::VolumeArg(volume) in &args.volume {
             let access = if volume.writable { "for reading and writing" } else { "for reading" };
             eprintln!("serving {} as volume {} {access}", volume.folder.display(), volume.name);
         }
-        if let Some(file) = &args.ready_file {
-            written = std::fs::write(file, format!("{address}\n")).with_context(|| file.display().to_string());
-        }
+        written = ready.announce(&format!("{address}\n"));
     })?;
     written?;
     Ok(ExitCode::SUCCESS)

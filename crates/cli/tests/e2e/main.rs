@@ -18,6 +18,7 @@ mod plans;
 mod profiles;
 mod record;
 mod rootfs;
+mod sandbox;
 mod support;
 mod syscalls;
 mod volume;

@@ -163,6 +163,11 @@ impl Server {
         Server { child, address }
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The URL of an image on this server.
     pub fn url(&self, name: &str) -> String {
         format!("runnel://{}/{name}", self.address)

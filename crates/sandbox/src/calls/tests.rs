@@ -34,7 +34,7 @@ fn each_role_may_do_its_work_and_no_more() {
         let is = |allowed: bool| if allowed { ALLOW } else { NOT_PERMITTED };
         let (remote, converter) = (role == Role::RemoteMount, role == Role::Converter);
         let speaks = matches!(role, Role::Server | Role::LocalMount | Role::RemoteMount);
-        for name in ["read", "openat", "futex", "exit_group"] {
+        for name in ["read", "openat", "futex", "setpriority", "exit_group"] {
             assert_eq!(says(name, [0; 6]), ALLOW, "{role:?} {arch:?} {name}");
         }
         for name in ["ptrace", "mount", "umount2", "unshare", "setns", "bpf", "init_module", "listen", "pivot_root"] {

@@ -1,0 +1,51 @@
+//! Entering the sandbox of a command, and the way around it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ::sandbox::{Entered, Sandbox};
+use anyhow::Context;
+
+/// Whether a command gives up what it does not need.
+#[derive(clap::Args, Clone, Copy)]
+pub struct SandboxArgs {
+    /// Keep all rights of the user instead of only those that the work needs (Landlock, seccomp)
+    #[arg(long)]
+    no_sandbox: bool,
+}
+
+impl SandboxArgs {
+    /// Enters, unless the user does not want it: then `None`. Call it before the first thread starts.
+    ///
+    /// # Errors
+    /// The kernel refuses what it can do.
+    pub fn enter(self, sandbox: &Sandbox) -> anyhow::Result<Option<Entered>> {
+        if self.no_sandbox {
+            return Ok(None);
+        }
+        sandbox.enter().map(Some).context("cannot enter the sandbox\nhint: --no-sandbox works without one")
+    }
+
+    /// The same, and says what this kernel lacks: for commands that run for long.
+    ///
+    /// # Errors
+    /// As [`SandboxArgs::enter`].
+    #[cfg(feature = "full")]
+    pub fn enter_and_tell(self, sandbox: &Sandbox) -> anyhow::Result<()> {
+        if let Some(missing) = self.enter(sandbox)?.and_then(Entered::missing) {
+            eprintln!("note: this kernel or container has no {missing}; the sandbox holds without it");
+        }
+        Ok(())
+    }
+}
+
+/// The folders in which files lie that somebody may replace, and those where they lie if they are links.
+pub fn folders_of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
+    let folder = |path: &Path| match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    let both =
+        files.into_iter().flat_map(|file| [Some(folder(file)), fs::canonicalize(file).ok().map(|at| folder(&at))]);
+    both.flatten().collect()
+}

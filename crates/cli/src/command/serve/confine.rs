@@ -1,0 +1,44 @@
+//! What a server needs of its machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ::sandbox::{Role, Sandbox};
+use server::Config;
+
+use crate::command::ready::ReadyFile;
+use crate::command::sandboxed::folders_of;
+
+/// Folder of the journal in a volume.
+const JOURNAL: &str = ".runnel";
+
+/// The sandbox for a server with this configuration. Makes the folder of the store if it is missing.
+pub fn sandbox(config: &Config, store: &Path, ready: &ReadyFile) -> Sandbox {
+    // Whoever opens it says best what is wrong with it; so it is for volumes that are not there.
+    let _ = fs::create_dir_all(store);
+    // One that is served for reading is recovered first, if it was not closed cleanly.
+    let (writable, readable): (Vec<_>, Vec<_>) = config
+        .volumes
+        .iter()
+        .partition(|volume| volume.writable || volume.journal.is_some() || volume.folder.join(JOURNAL).is_dir());
+    let journals = config.volumes.iter().filter_map(|volume| volume.journal.as_deref());
+    let written = [store].into_iter().chain(writable.iter().map(|volume| volume.folder.as_path())).chain(journals);
+    let tls = config.tls.iter().flat_map(|files| {
+        let authorities = files.client_authorities.as_deref();
+        [Some(files.certificate.as_path()), Some(files.key.as_path()), authorities].into_iter().flatten()
+    });
+    Sandbox::new(Role::Server)
+        .write(written.filter(|folder| folder.is_dir()))
+        .read(readable.iter().map(|volume| &volume.folder))
+        .read(links(store))
+        // Certificates are renewed by files of the same name, which are read on SIGHUP.
+        .read(folders_of(tls))
+        .create(ready.folder())
+}
+
+/// Images that an administrator linked into the store lie elsewhere.
+fn links(store: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(store).into_iter().flatten().flatten();
+    let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
+    links.filter_map(|link| fs::canonicalize(link.path()).ok()).filter(|target| target.is_file()).collect()
+}
