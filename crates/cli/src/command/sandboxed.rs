@@ -30,7 +30,6 @@ impl SandboxArgs {
     ///
     /// # Errors
     /// As [`SandboxArgs::enter`].
-    #[cfg(feature = "full")]
     pub fn enter_and_tell(self, sandbox: &Sandbox) -> anyhow::Result<()> {
         if let Some(missing) = self.enter(sandbox)?.and_then(Entered::missing) {
             eprintln!("note: this kernel or container has no {missing}; the sandbox holds without it");
