@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ::sandbox::{Entered, Sandbox};
-use anyhow::Context;
 
 /// Whether a command gives up what it does not need.
 #[derive(clap::Args, Clone, Copy)]
@@ -23,7 +22,8 @@ impl SandboxArgs {
         if self.no_sandbox {
             return Ok(None);
         }
-        sandbox.enter().map(Some).context("cannot enter the sandbox\nhint: --no-sandbox works without one")
+        let entered = sandbox.enter();
+        Ok(Some(entered.map_err(|error| anyhow::anyhow!("{error}\nhint: --no-sandbox works without a sandbox"))?))
     }
 
     /// The same, and says what this kernel lacks: for commands that run for long.

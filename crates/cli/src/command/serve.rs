@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::command::ready::ReadyFile;
-use crate::command::sandboxed::SandboxArgs;
 use clap::ValueEnum;
 use server::{Config, Provider, StoreAt, Uploads};
+
+use crate::command::ready::ReadyFile;
+use crate::command::sandboxed::SandboxArgs;
 
 /// Publish the images of a folder, and learn from the devices that use them
 #[derive(clap::Args)]

@@ -24,8 +24,8 @@ pub fn sandbox(config: &Config, store: &Path, ready: &ReadyFile) -> Sandbox {
     let journals = config.volumes.iter().filter_map(|volume| volume.journal.as_deref());
     let written = [store].into_iter().chain(writable.iter().map(|volume| volume.folder.as_path())).chain(journals);
     let tls = config.tls.iter().flat_map(|files| {
-        let authorities = files.client_authorities.as_deref();
-        [Some(files.certificate.as_path()), Some(files.key.as_path()), authorities].into_iter().flatten()
+        let authorities = [files.client_authorities.as_deref(), files.push_authorities.as_deref()];
+        [files.certificate.as_path(), files.key.as_path()].into_iter().chain(authorities.into_iter().flatten())
     });
     Sandbox::new(Role::Server)
         .write(written.filter(|folder| folder.is_dir()))
