@@ -12,29 +12,34 @@ use bytes::{Buf, Bytes};
 use units::{BlockId, InodeId, PageId};
 
 use crate::error::WireError;
+use crate::format::{FRAME_HASH_BYTES, FRAME_HEADER_BYTES, KIND_HASHED};
 use crate::message::BlockRange;
 
-/// A frame on its way out: header and small fields, then bulk bytes which are shared, not copied.
+/// A frame on its way out: header and small fields, then bulk bytes which are shared, not copied, then the hash of those kinds
+/// that have one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub head: Vec<u8>,
     pub body: Bytes,
+    pub hash: Option<[u8; FRAME_HASH_BYTES]>,
 }
 
 impl Frame {
     /// Bytes on the wire, header included.
     pub fn bytes(&self) -> usize {
-        self.head.len() + self.body.len()
+        self.head.len() + self.body.len() + self.hash.map_or(0, |hash| hash.len())
     }
 
     /// Appends what lies at `from..` of the frame, at most `max` bytes; returns their number.
     pub fn copy_from(&self, from: usize, max: usize, out: &mut Vec<u8>) -> usize {
         let before = out.len();
-        let head = self.head.get(from..).unwrap_or_default();
-        out.extend_from_slice(&head[..head.len().min(max)]);
-        let left = max - (out.len() - before);
-        let body = self.body.get(from.saturating_sub(self.head.len())..).unwrap_or_default();
-        out.extend_from_slice(&body[..body.len().min(left)]);
+        let mut start = 0;
+        for part in [&self.head[..], &self.body, self.hash.as_ref().map_or(&[], |hash| &hash[..])] {
+            let rest = part.get(from.saturating_sub(start)..).unwrap_or_default();
+            let left = max - (out.len() - before);
+            out.extend_from_slice(&rest[..rest.len().min(left)]);
+            start += part.len();
+        }
         out.len() - before
     }
 }
@@ -116,11 +121,23 @@ impl Writer {
 
     /// Ends the frame with `body`, which needs no length of its own: it reaches to the end of the payload.
     pub fn finish_with(mut self, body: Bytes) -> Frame {
-        let payload = self.head.len() - crate::format::FRAME_HEADER_BYTES + body.len();
+        let kind = self.head[FRAME_HEADER_BYTES - 1];
+        let fields = &self.head[FRAME_HEADER_BYTES..];
+        let hash = (kind & KIND_HASHED != 0).then(|| frame_hash(kind, fields, &body));
+        let payload = fields.len() + body.len() + hash.map_or(0, |hash| hash.len());
         let length = u32::try_from(payload).expect("callers check that a frame stays below 2 MiB");
         self.head[..4].copy_from_slice(&length.to_le_bytes());
-        Frame { head: self.head, body }
+        Frame { head: self.head, body, hash }
     }
+}
+
+/// The hash at the end of a frame.
+pub(crate) fn frame_hash(kind: u8, fields: &[u8], body: &[u8]) -> [u8; FRAME_HASH_BYTES] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&[kind]).update(fields).update(body);
+    let mut hash = [0; FRAME_HASH_BYTES];
+    hasher.finalize_xof().fill(&mut hash);
+    hash
 }
 
 /// Reads the fields of one payload. Never panics, never allocates more than the payload's own length suggests.
@@ -133,6 +150,18 @@ pub(crate) struct Reader {
 impl Reader {
     pub fn new(kind: &'static str, payload: Bytes) -> Reader {
         Reader { kind, rest: payload, offset: 0 }
+    }
+
+    /// The payload of a frame of the kind `number`, called `kind`. A hash at its end is checked before anything is read.
+    pub fn of_frame(kind: &'static str, number: u8, mut payload: Bytes) -> Result<Reader, WireError> {
+        if number & KIND_HASHED != 0 {
+            let content = payload.len().checked_sub(FRAME_HASH_BYTES).ok_or(WireError::Damaged { kind })?;
+            let hash = payload.split_off(content);
+            if frame_hash(number, &payload, &[]) != hash[..] {
+                return Err(WireError::Damaged { kind });
+            }
+        }
+        Ok(Reader::new(kind, payload))
     }
 
     fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], WireError> {

@@ -17,7 +17,7 @@ use crate::volume::coding as volume;
 
 /// The message in a client's frame.
 pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, WireError> {
-    let mut reader = Reader::new(kind.name(), payload);
+    let mut reader = Reader::of_frame(kind.name(), kind as u8, payload)?;
     let message = match kind {
         ClientKind::Hello => ClientMessage::Hello(client_hello(&mut reader)?),
         ClientKind::Ping => ClientMessage::Ping { nonce: reader.u64("nonce")? },
@@ -140,7 +140,7 @@ fn client_request(kind: ClientKind, reader: &mut Reader) -> Result<Request, Wire
 
 /// The message in a server's frame.
 pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, WireError> {
-    let mut reader = Reader::new(kind.name(), payload);
+    let mut reader = Reader::of_frame(kind.name(), kind as u8, payload)?;
     let message = match kind {
         ServerKind::HelloReply => {
             reader.magic()?;
@@ -153,14 +153,19 @@ pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, 
         ServerKind::Pong => ServerMessage::Pong { nonce: reader.u64("nonce")? },
         ServerKind::PushStart => {
             let stream = stream(&mut reader)?;
-            ServerMessage::PushStart { stream, push: push_header(&mut reader)? }
+            ServerMessage::PushStart { stream, push: push_header(&mut reader, false)? }
         }
-        ServerKind::Push => ServerMessage::Push(PushPiece {
-            stream: stream(&mut reader)?,
-            segment: SegmentIndex(reader.u32("segment")?),
-            pages: reader.pages(PUSH_PAGES_MAX)?,
-            bytes: reader.bulk("bytes", 1, PUSH_BYTES_MAX)?,
-        }),
+        ServerKind::VolumePushStart => {
+            let stream = stream(&mut reader)?;
+            ServerMessage::PushStart { stream, push: push_header(&mut reader, true)? }
+        }
+        ServerKind::Push => ServerMessage::Push(push_piece(&mut reader)?),
+        ServerKind::VolumePush => ServerMessage::VolumePush(push_piece(&mut reader)?),
+        ServerKind::VolumeError => {
+            let request = request(&mut reader)?;
+            let (code, text) = error(&mut reader)?;
+            ServerMessage::VolumeError { request, code, text }
+        }
         ServerKind::PushEnd => {
             let (stream, number) = (stream(&mut reader)?, reader.u8("reason")?);
             let reason = PushEndReason::from_u8(number);
@@ -238,20 +243,36 @@ fn server_reply(kind: ServerKind, reader: &mut Reader) -> Result<Reply, WireErro
         | ServerKind::Leased => Reply::Volume(volume::read_reply(kind, reader)?),
         // the caller hands in kinds of replies only
         _ => {
-            let code = ErrorCode::from_u16(reader.u16("code")?);
-            let bytes = reader.u16("text length")? as usize;
-            reader.check(bytes <= ERROR_TEXT_BYTES_MAX, "text length", bytes as u64, "at most 512")?;
-            Reply::Error { code, text: reader.text("text", bytes)? }
+            let (code, text) = error(reader)?;
+            Reply::Error { code, text }
         }
     })
 }
 
-fn push_header(reader: &mut Reader) -> Result<PushHeader, WireError> {
+fn error(reader: &mut Reader) -> Result<(ErrorCode, String), WireError> {
+    let code = ErrorCode::from_u16(reader.u16("code")?);
+    let bytes = reader.u16("text length")? as usize;
+    reader.check(bytes <= ERROR_TEXT_BYTES_MAX, "text length", bytes as u64, "at most 512")?;
+    Ok((code, reader.text("text", bytes)?))
+}
+
+fn push_piece(reader: &mut Reader) -> Result<PushPiece, WireError> {
+    Ok(PushPiece {
+        stream: stream(reader)?,
+        segment: SegmentIndex(reader.u32("segment")?),
+        pages: reader.pages(PUSH_PAGES_MAX)?,
+        bytes: reader.bulk("bytes", 1, PUSH_BYTES_MAX)?,
+    })
+}
+
+fn push_header(reader: &mut Reader, volume: bool) -> Result<PushHeader, WireError> {
     let (image, token) = (image(reader)?, token(reader)?);
     let action = ActionId(reader.u64("action")?);
     let number = reader.u8("encoding")?;
     let encoding = PushEncoding::from_u8(number);
     let encoding = encoding.ok_or_else(|| reader.bad("encoding", number as u64, "0 to 2"))?;
+    let fits = (encoding == PushEncoding::Volume) == volume;
+    reader.check(fits, "encoding", number as u64, "2 for volumes, and for them only")?;
     let window_log = reader.u8("window log")?;
     let needs_window = encoding == PushEncoding::ZstdStream;
     let allowed = window_log <= WINDOW_LOG_MAX && (window_log > 0) == needs_window;

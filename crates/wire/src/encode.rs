@@ -2,7 +2,9 @@
 
 use crate::coding::{Frame, Writer};
 use crate::format::{ClientKind, ERROR_TEXT_BYTES_MAX_WRITTEN, MAGIC, ServerKind};
-use crate::message::{ClientMessage, Hello, HelloReply, PushHeader, PushPiece, Reply, Request, ServerMessage};
+use crate::message::{
+    ClientMessage, ErrorCode, Hello, HelloReply, PushEncoding, PushHeader, PushPiece, Reply, Request, ServerMessage,
+};
 use crate::volume::coding as volume;
 
 /// The kind of frame that carries a request.
@@ -111,8 +113,16 @@ pub(crate) fn server(message: &ServerMessage) -> Frame {
         }
         ServerMessage::Reply { request, reply } => server_reply(writer(reply_kind(reply)).u32(request.0), reply),
         ServerMessage::Pong { nonce } => writer(ServerKind::Pong).u64(*nonce).finish(),
-        ServerMessage::PushStart { stream, push } => push_start(writer(ServerKind::PushStart).u32(stream.0), push),
-        ServerMessage::Push(piece) => push(piece),
+        ServerMessage::PushStart { stream, push } => {
+            let volume = push.encoding == PushEncoding::Volume;
+            let kind = if volume { ServerKind::VolumePushStart } else { ServerKind::PushStart };
+            push_start(writer(kind).u32(stream.0), push)
+        }
+        ServerMessage::Push(piece) => push(ServerKind::Push, piece),
+        ServerMessage::VolumePush(piece) => push(ServerKind::VolumePush, piece),
+        ServerMessage::VolumeError { request, code, text } => {
+            error(writer(ServerKind::VolumeError).u32(request.0), *code, text)
+        }
         ServerMessage::PushEnd { stream, reason } => {
             writer(ServerKind::PushEnd).u32(stream.0).u8(*reason as u8).finish()
         }
@@ -141,16 +151,18 @@ fn server_reply(writer: Writer, reply: &Reply) -> Frame {
             writer.u32(volume.0).u128(*id).u32(*block_bytes).u8(u8::from(*writable)).finish()
         }
         Reply::Volume(reply) => volume::write_reply(writer, reply),
-        Reply::Error { code, text } => {
-            let text = cut(text, ERROR_TEXT_BYTES_MAX_WRITTEN);
-            writer.u16(code.to_u16()).u16(text.len() as u16).raw(text.as_bytes()).finish()
-        }
+        Reply::Error { code, text } => error(writer, *code, text),
     }
 }
 
-/// The frame of one piece of a push stream.
-pub(crate) fn push(piece: &PushPiece) -> Frame {
-    let writer = Writer::new(ServerKind::Push as u8).u32(piece.stream.0).u32(piece.segment.0);
+fn error(writer: Writer, code: ErrorCode, text: &str) -> Frame {
+    let text = cut(text, ERROR_TEXT_BYTES_MAX_WRITTEN);
+    writer.u16(code.to_u16()).u16(text.len() as u16).raw(text.as_bytes()).finish()
+}
+
+/// The frame of one piece of a push stream, of the kind Push or VolumePush.
+pub(crate) fn push(kind: ServerKind, piece: &PushPiece) -> Frame {
+    let writer = Writer::new(kind as u8).u32(piece.stream.0).u32(piece.segment.0);
     writer.pages(&piece.pages).finish_with(piece.bytes.clone())
 }
 

@@ -48,6 +48,12 @@ pub enum WireError {
         /// Bytes too many.
         extra: usize,
     },
+    /// The hash at the end of the frame is not that of the frame: it was damaged on the way.
+    #[error("frame {kind} was damaged on the way: its hash is wrong")]
+    Damaged {
+        /// Name of the frame kind.
+        kind: &'static str,
+    },
     /// A field holds what it must not.
     #[error("frame {kind}: field {field} at offset {offset}: found {found}, expected {expected}")]
     BadValue {

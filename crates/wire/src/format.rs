@@ -14,8 +14,9 @@ pub const VERSION: u16 = 1;
 pub const VERSION_MIN: u16 = 1;
 /// Feature bit 0: the server takes Hint frames, and pushes what they ask for.
 pub const FEATURE_HINTS: u64 = 1;
-/// Feature bit 1: the server serves volumes, if it has any.
-pub const FEATURE_VOLUMES: u64 = 2;
+/// Feature bit 2: the server serves volumes, if it has any. Bit 1 stood for volumes whose frames had no hashes, which nobody
+/// speaks any more.
+pub const FEATURE_VOLUMES: u64 = 4;
 /// Optional features this crate knows; both sides use the intersection.
 pub const FEATURES: u64 = FEATURE_HINTS | FEATURE_VOLUMES;
 
@@ -34,6 +35,12 @@ pub const FRAME_BYTES_MAX_LEAST: usize = 160 << 10;
 pub const SMALL_FRAME_BYTES_MAX: usize = 16 << 10;
 /// Largest payload of a hello, the only frame a server takes from a stranger. It takes 39 bytes and never changes.
 pub const HELLO_BYTES_MAX: usize = 64;
+
+/// Kinds with this bit, all that volumes need, end in a hash: nothing else would find damage to them on the way.
+pub const KIND_HASHED: u8 = 0x40;
+/// Bytes of that hash: the first of BLAKE3, over the kind and the payload before it. It has no key: it is against damage; what
+/// keeps attackers out is TLS.
+pub const FRAME_HASH_BYTES: usize = 16;
 
 /// Longest name of an image, tag included. One byte holds the length.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -277,6 +284,12 @@ kinds! {
         Committed = 0xc6,
         /// Answers Lease.
         Leased = 0xc7,
+        /// A request to a volume failed.
+        VolumeError = 0xc8,
+        /// Begins a push stream of a volume.
+        VolumePushStart = 0xe0,
+        /// Blocks of a push stream of a volume.
+        VolumePush = 0xe1,
     }
 }
 
@@ -300,6 +313,7 @@ impl ServerKind {
             | ServerKind::Block
             | ServerKind::Pages
             | ServerKind::Push
+            | ServerKind::VolumePush
             | ServerKind::Listing
             | ServerKind::StatusReply
             | ServerKind::Entries

@@ -124,6 +124,11 @@ impl Request {
         !matches!(self, Request::PutOpen { .. })
     }
 
+    /// Whether the request, and what answers it, is in frames that end in a hash.
+    pub(crate) fn is_of_volume(&self) -> bool {
+        matches!(self, Request::VolumeOpen { .. } | Request::Volume { .. })
+    }
+
     /// The image the request speaks of, if any.
     pub fn image(&self) -> Option<ImageHandle> {
         match self {
@@ -497,8 +502,19 @@ pub enum ServerMessage {
         /// What it carries.
         push: PushHeader,
     },
-    /// Pages of a push stream.
+    /// Pages of a push stream of an image.
     Push(PushPiece),
+    /// Blocks of a push stream of a volume.
+    VolumePush(PushPiece),
+    /// A request to a volume failed. Other requests fail with [`Reply::Error`].
+    VolumeError {
+        /// Number of the request.
+        request: RequestId,
+        /// What went wrong, for programs.
+        code: ErrorCode,
+        /// What went wrong, for people.
+        text: String,
+    },
     /// Ends a push stream.
     PushEnd {
         /// The stream.

@@ -274,7 +274,14 @@ impl ServerConnection {
         {
             return Err(Refused::UnknownStream(*stream));
         }
-        let frame = encode::server(&ServerMessage::Reply { request, reply });
+        let message = match reply {
+            // In a frame with a hash: a wrong code is as bad as wrong data.
+            Reply::Error { code, text } if asked.ask.is_of_volume() => {
+                ServerMessage::VolumeError { request, code, text }
+            }
+            reply => ServerMessage::Reply { request, reply },
+        };
+        let frame = encode::server(&message);
         let peer_max = self.hello.as_ref().map_or(0, |hello| hello.frame_bytes_max as usize);
         let max = peer_max.min(FRAME_BYTES_MAX_WRITTEN);
         let found = frame.bytes() - crate::format::FRAME_HEADER_BYTES;

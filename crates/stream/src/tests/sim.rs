@@ -15,6 +15,7 @@ use wire::{
     Refused, Reply, Request, ServerConfig, ServerConnection, ServerEvent,
 };
 
+use super::flip::damage;
 use crate::call::{Call, Done};
 use crate::engine::{Engine, Time};
 use crate::job::{BlockKey, Job, JobDone};
@@ -39,6 +40,8 @@ pub struct Faults {
     pub cuts: u64,
     /// One in so many commits stops the server's machine at one of its next changes; 0: none.
     pub crashes: u64,
+    /// One bit of every connection is damaged, among so many bytes; 0: none.
+    pub flips: u64,
     /// Pushes in place of answers.
     pub pushes: bool,
 }
@@ -63,6 +66,8 @@ struct Pipe {
     files: Mutex<OpenFiles>,
     /// Bytes that still pass, in both directions together.
     passes: u64,
+    /// Bytes until a bit is damaged.
+    flip_in: u64,
     pushing: VecDeque<(StreamId, Option<PushPiece>)>,
 }
 
@@ -101,6 +106,8 @@ pub struct Sim {
     /// Nobody can connect.
     pub away: bool,
     pub restarted: u64,
+    /// Damaged bits so far.
+    pub flipped: u64,
 }
 
 pub fn options() -> Options {
@@ -133,6 +140,7 @@ impl Sim {
             restarts: 0,
             away: false,
             restarted: 0,
+            flipped: 0,
         };
         sim.open_volume();
         sim
@@ -181,7 +189,7 @@ impl Sim {
         // What the server has received it may still do.
         if let Some(mut pipe) = device.pipe.take() {
             if self.rng.below(2) == 0 {
-                deliver_up(&mut pipe, Moment(self.now), u64::MAX);
+                deliver_up(&mut pipe, Moment(self.now), u64::MAX, self.rng.next_u64());
             }
             serve(&mut self.rng, &self.volume, &self.faults, device.id, &mut pipe, self.now);
         }
@@ -299,6 +307,7 @@ impl Sim {
                 asked: HashMap::new(),
                 files: Mutex::default(),
                 passes,
+                flip_in: if self.faults.flips > 0 { self.rng.below(self.faults.flips) } else { u64::MAX },
                 pushing: VecDeque::new(),
             });
             device.generation += 1;
@@ -320,7 +329,9 @@ impl Sim {
                 let mut out = Vec::new();
                 pipe.client.transmit(now, &mut out, 4096);
                 pipe.up.extend(&out);
-                let moved = deliver_up(pipe, now, part);
+                let flip_in = pipe.flip_in;
+                let moved = deliver_up(pipe, now, part, self.rng.next_u64());
+                self.flipped += u64::from(flip_in != u64::MAX && pipe.flip_in == u64::MAX);
                 serve(&mut self.rng, &self.volume, &self.faults, device.id, pipe, self.now);
                 moved | !out.is_empty()
             }
@@ -331,9 +342,11 @@ impl Sim {
                 pipe.down.extend(&out);
                 let part = part.min(pipe.passes).min(pipe.down.len() as u64);
                 pipe.passes -= if pipe.passes == u64::MAX { 0 } else { part };
-                let bytes: Vec<u8> = pipe.down.drain(..part as usize).collect();
-                if !bytes.is_empty() {
-                    pipe.client.receive(now, &bytes).unwrap();
+                let mut bytes: Vec<u8> = pipe.down.drain(..part as usize).collect();
+                self.flipped += u64::from(damage(&mut pipe.flip_in, &mut bytes, self.rng.next_u64()));
+                if !bytes.is_empty() && pipe.client.receive(now, &bytes).is_err() {
+                    assert!(self.faults.flips > 0, "the server keeps the rules");
+                    pipe.passes = 0;
                 }
                 take_events(pipe, &mut device.engine, time);
                 part > 0
@@ -452,12 +465,14 @@ fn run_job(storage: &mut Storage, job: Job) -> Option<JobDone> {
     None
 }
 
-fn deliver_up(pipe: &mut Pipe, now: Moment, part: u64) -> bool {
+fn deliver_up(pipe: &mut Pipe, now: Moment, part: u64, random: u64) -> bool {
     let part = part.min(pipe.passes).min(pipe.up.len() as u64);
     pipe.passes -= if pipe.passes == u64::MAX { 0 } else { part };
-    let bytes: Vec<u8> = pipe.up.drain(..part as usize).collect();
-    if !bytes.is_empty() {
-        pipe.server.receive(now, &bytes).unwrap();
+    let mut bytes: Vec<u8> = pipe.up.drain(..part as usize).collect();
+    let damaged = pipe.flip_in == u64::MAX || damage(&mut pipe.flip_in, &mut bytes, random);
+    if !bytes.is_empty() && pipe.server.receive(now, &bytes).is_err() {
+        assert!(damaged, "the client keeps the rules");
+        pipe.passes = 0;
     }
     part > 0
 }

@@ -13,7 +13,7 @@ const TOKEN: Token = Token(5);
 const WRITE: OpenHow =
     OpenHow { read: true, write: true, append: false, create: Some(0o644), exclusive: false, truncate: false };
 
-const FAULTY: Faults = Faults { cuts: 2, crashes: 1, pushes: true };
+const FAULTY: Faults = Faults { cuts: 2, crashes: 1, flips: 0, pushes: true };
 
 /// A device that has the volume open.
 fn device(sim: &mut Sim, options: crate::Options) -> usize {

@@ -7,7 +7,7 @@ use crate::decode;
 use crate::error::WireError;
 use crate::format::{FEATURES, FRAME_HEADER_BYTES, ServerKind, VERSION, VERSION_MIN};
 use crate::inbox::Arrived;
-use crate::message::{HelloReply, PushHeader, Reply, ServerMessage};
+use crate::message::{HelloReply, PushEncoding, PushHeader, PushPiece, Reply, ServerMessage};
 
 impl ClientConnection {
     pub(super) fn take_frames(&mut self, now: Moment, mut bytes: &[u8]) -> Result<(), WireError> {
@@ -40,6 +40,9 @@ impl ClientConnection {
             }
             ServerMessage::Reply { request, reply } => {
                 self.traffic.reply_bytes += frame_bytes as u64;
+                if matches!(reply, Reply::Error { .. }) {
+                    self.check_error(request, false)?;
+                }
                 self.take_reply(request, reply)?;
             }
             ServerMessage::Pong { nonce } => match self.ping.take() {
@@ -47,14 +50,13 @@ impl ClientConnection {
                 _ => return Err(WireError::WrongOrder { kind: "Pong", when: "without its Ping" }),
             },
             ServerMessage::PushStart { stream, push } => self.take_push_start(stream, push)?,
-            ServerMessage::Push(piece) => {
-                self.traffic.push_bytes += frame_bytes as u64;
-                if self.streams.piece(piece.stream, frame_bytes as u64)? {
-                    self.events.push_back(ClientEvent::Push { piece, credit: frame_bytes as u32 });
-                } else {
-                    self.traffic.push_bytes_dropped += frame_bytes as u64;
-                }
+            ServerMessage::VolumeError { request, code, text } => {
+                self.traffic.reply_bytes += frame_bytes as u64;
+                self.check_error(request, true)?;
+                self.take_reply(request, Reply::Error { code, text })?;
             }
+            ServerMessage::Push(piece) => self.take_piece(piece, false, frame_bytes)?,
+            ServerMessage::VolumePush(piece) => self.take_piece(piece, true, frame_bytes)?,
             ServerMessage::PushEnd { stream, reason } => {
                 self.streams.end(stream)?;
                 self.events.push_back(ClientEvent::PushEnd { stream, reason });
@@ -108,12 +110,35 @@ impl ClientConnection {
         Ok(())
     }
 
+    /// Requests to volumes fail with a frame that has a hash, others without: so a damaged number or code of an error cannot make a
+    /// request to a volume fail. The answer to a cancel has none, and nobody waits for that one.
+    fn check_error(&mut self, request: RequestId, hashed: bool) -> Result<(), WireError> {
+        let pending = self.requests.get_mut(request).filter(|pending| !pending.abandoned);
+        match pending {
+            Some(pending) if pending.ask.is_of_volume() != hashed => {
+                let found = if hashed { ServerKind::VolumeError } else { ServerKind::Error };
+                Err(WireError::WrongReply { request, asked: pending.ask.name(), found: found.name() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn take_piece(&mut self, piece: PushPiece, volume: bool, frame_bytes: usize) -> Result<(), WireError> {
+        self.traffic.push_bytes += frame_bytes as u64;
+        if self.streams.piece(piece.stream, volume, frame_bytes as u64)? {
+            self.events.push_back(ClientEvent::Push { piece, credit: frame_bytes as u32 });
+        } else {
+            self.traffic.push_bytes_dropped += frame_bytes as u64;
+        }
+        Ok(())
+    }
+
     fn take_push_start(&mut self, stream: StreamId, push: PushHeader) -> Result<(), WireError> {
         if push.window_log > self.config.window_log_max {
             let max = u64::from(self.config.window_log_max);
             return Err(WireError::TooMany { what: "bits of window for a push stream", max });
         }
-        self.streams.start(stream)?;
+        self.streams.start(stream, push.encoding == PushEncoding::Volume)?;
         self.events.push_back(ClientEvent::PushStart { stream, push });
         Ok(())
     }

@@ -19,6 +19,8 @@ pub(crate) struct Streams {
 
 #[derive(Debug, Default)]
 struct Stream {
+    /// It carries blocks of a volume.
+    volume: bool,
     /// The client asked for the end: what still comes is dropped.
     stopped: bool,
     ended: bool,
@@ -33,7 +35,8 @@ impl Streams {
         Streams { push_bytes_max: u64::from(push_bytes_max), streams: BTreeMap::new(), last: 0, live: 0, uncredited: 0 }
     }
 
-    pub fn start(&mut self, stream: StreamId) -> Result<(), WireError> {
+    /// A stream of a volume or an image begins.
+    pub fn start(&mut self, stream: StreamId, volume: bool) -> Result<(), WireError> {
         if self.push_bytes_max == 0 {
             return Err(WireError::WrongOrder { kind: "PushStart", when: "for a device that wants no push" });
         }
@@ -45,14 +48,15 @@ impl Streams {
         }
         self.last = stream.0;
         self.live += 1;
-        self.streams.insert(stream, Stream::default());
+        self.streams.insert(stream, Stream { volume, ..Stream::default() });
         Ok(())
     }
 
-    /// A piece of `bytes` bytes came; whether the caller is to see it.
-    pub fn piece(&mut self, stream: StreamId, bytes: u64) -> Result<bool, WireError> {
-        let state = self.streams.get_mut(&stream).filter(|state| !state.ended);
-        let state = state.ok_or(WireError::UnknownStream { kind: "Push", stream })?;
+    /// A piece of `bytes` bytes came, in a frame for those of volumes or of images; whether the caller is to see it.
+    pub fn piece(&mut self, stream: StreamId, volume: bool, bytes: u64) -> Result<bool, WireError> {
+        let kind = if volume { "VolumePush" } else { "Push" };
+        let state = self.streams.get_mut(&stream).filter(|state| !state.ended && state.volume == volume);
+        let state = state.ok_or(WireError::UnknownStream { kind, stream })?;
         // the server may send while less than the limit is under way, so one piece may exceed it
         if self.uncredited >= self.push_bytes_max {
             return Err(WireError::TooMany { what: "uncredited push bytes", max: self.push_bytes_max });

@@ -8,7 +8,7 @@ use crate::coding::Frame;
 use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
-    PUSH_BYTES_MAX, PUSH_FRAMES_MAX, PUSH_PAGES_MAX, PUSH_QUEUE_BYTES_MAX, PUSH_READY_BYTES, STREAMS_MAX,
+    PUSH_BYTES_MAX, PUSH_FRAMES_MAX, PUSH_PAGES_MAX, PUSH_QUEUE_BYTES_MAX, PUSH_READY_BYTES, STREAMS_MAX, ServerKind,
 };
 use crate::message::{PushEndReason, PushPiece, ServerMessage};
 use crate::server::{ServerConnection, State};
@@ -123,7 +123,8 @@ impl PushQueue {
         let state = state.ok_or(Refused::UnknownStream(piece.stream))?;
         state.queued += 1;
         let volume = state.volume;
-        let frame = encode::push(&piece);
+        let kind = if volume { ServerKind::VolumePush } else { ServerKind::Push };
+        let frame = encode::push(kind, &piece);
         self.queued_bytes += frame.bytes();
         self.volume_queued_bytes += if volume { frame.bytes() } else { 0 };
         self.queue.push_back(Queued { stream: piece.stream, volume, pages: piece.pages, frame });

@@ -6,7 +6,7 @@ use units::{BlockId, InodeId, Moment, PageId, RequestId, SegmentIndex, SplitMix6
 
 use super::samples::{Samples, flat};
 use crate::coding::{Reader, Writer};
-use crate::format::{ClientKind, FRAME_HEADER_BYTES, ServerKind, TOUCH_PAGES_MAX};
+use crate::format::{ClientKind, FRAME_HEADER_BYTES, KIND_HASHED, ServerKind, TOUCH_PAGES_MAX};
 use crate::message::{ClientMessage, ServerMessage};
 use crate::{
     BlockRange, ClientConfig, ClientConnection, Reply, Request, ServerConfig, ServerConnection, WireError, decode,
@@ -53,9 +53,39 @@ proptest! {
         for end in FRAME_HEADER_BYTES..bytes.len() {
             match decode_client(&bytes[..end]) {
                 Err(WireError::Truncated { .. } | WireError::BadValue { .. } | WireError::Magic { .. }) => {}
+                Err(WireError::Damaged { .. }) if bytes[4] & KIND_HASHED != 0 => {}
                 Err(other) => prop_assert!(false, "{other}"),
                 Ok(ClientMessage::PutMeta { .. } | ClientMessage::PutBlock { .. }) => {}
                 Ok(shorter) => prop_assert!(false, "{shorter:?} from {end} bytes of {message:?}"),
+            }
+        }
+    }
+
+    /// Whatever bit of what is said of volumes is damaged, nothing is taken for said.
+    #[test]
+    fn prop_damaged_frames_of_volumes_are_noticed(seed: u64) {
+        let mut samples = Samples(SplitMix64(seed));
+        let frames = [encode::client(&samples.client()), encode::server(&samples.server())];
+        for bytes in frames.iter().map(flat).filter(|bytes| bytes[4] & KIND_HASHED != 0) {
+            for bit in 0..(bytes.len() - FRAME_HEADER_BYTES) * 8 {
+                let mut damaged = bytes.clone();
+                damaged[FRAME_HEADER_BYTES + bit / 8] ^= 1 << (bit % 8);
+                let noticed = match ClientKind::from_u8(bytes[4]) {
+                    Some(kind) => decode_client(&damaged) == Err(WireError::Damaged { kind: kind.name() }),
+                    None => matches!(decode_server(&damaged), Err(WireError::Damaged { .. })),
+                };
+                prop_assert!(noticed, "bit {bit}");
+            }
+            // The same bytes as of another kind.
+            for kind in 0..8 {
+                let mut damaged = bytes.clone();
+                damaged[4] ^= 1 << kind;
+                let client = ClientKind::from_u8(damaged[4]).map(|_| decode_client(&damaged).is_ok());
+                let server = ServerKind::from_u8(damaged[4]).map(|_| decode_server(&damaged));
+                // A piece of an image in a stream of a volume; see the test of streams.
+                let piece = matches!(server, Some(Ok(ServerMessage::Push(_))));
+                let noticed = client != Some(true) && (piece || !matches!(server, Some(Ok(_))));
+                prop_assert!(noticed, "kind {:#x} as {:#x}", bytes[4], damaged[4]);
             }
         }
     }
@@ -253,5 +283,5 @@ fn kinds_have_one_number_each_and_directions_do_not_overlap() {
         assert!(kinds.0.is_none_or(|kind| kind as u8 == number && number < 0x80));
         assert!(kinds.1.is_none_or(|kind| kind as u8 == number && number >= 0x80));
     }
-    assert_eq!(ClientKind::ALL.len() + ServerKind::ALL.len(), 30 + 24);
+    assert_eq!(ClientKind::ALL.len() + ServerKind::ALL.len(), 30 + 27);
 }

@@ -212,7 +212,8 @@ impl Samples {
             3 => {
                 let (stream, segment) = (self.stream_id(), SegmentIndex(self.u32()));
                 let (pages, bytes) = (self.pages(32), self.bytes(1, 300));
-                ServerMessage::Push(PushPiece { stream, segment, pages, bytes })
+                let piece = PushPiece { stream, segment, pages, bytes };
+                if self.flag() { ServerMessage::VolumePush(piece) } else { ServerMessage::Push(piece) }
             }
             4 => {
                 let reason = PushEndReason::ALL[self.below(6) as usize];
@@ -220,6 +221,10 @@ impl Samples {
             }
             5 => ServerMessage::PutNeed { request: self.request_id(), ranges: self.ranges(), last: self.flag() },
             6 => ServerMessage::PutProgress { request: self.request_id(), bytes: self.number() },
+            7 => {
+                let text = self.text(0, 256);
+                ServerMessage::VolumeError { request: self.request_id(), code: ErrorCode::Conflict, text }
+            }
             _ => ServerMessage::Reply { request: self.request_id(), reply: self.reply() },
         }
     }

@@ -3,11 +3,14 @@
 use bytes::Bytes;
 use units::{InodeId, Moment, PageId, Token};
 
+use super::samples::flat;
+use crate::encode;
 use crate::format::EVENT_BYTES_MAX;
+use crate::message::ServerMessage;
 use crate::volume::{Change, FileInfo, Seen, Share, VolumeAsk, VolumePiece, VolumeReply};
 use crate::{
-    ClientConfig, ClientConnection, ClientEvent, ErrorCode, ImageHandle, Refused, Reply, Request, ServerConfig,
-    ServerConnection, ServerEvent, WireError,
+    ClientConfig, ClientConnection, ClientEvent, ErrorCode, ImageHandle, PushEncoding, PushHeader, PushPiece, Refused,
+    Reply, Request, ServerConfig, ServerConnection, ServerEvent, WireError,
 };
 
 const NOW: Moment = Moment(1000);
@@ -152,4 +155,46 @@ fn an_open_file_is_a_regular_one() {
     let info = FileInfo { kind: crate::volume::FileKind::Folder, ..FileInfo::default() };
     let reply = VolumeReply::FileOpened { file: InodeId(2), info, profiled: false, present: Vec::new(), cut: false };
     assert!(!open.accepts(&reply));
+}
+
+/// What of volumes comes in a frame without a hash, because a bit of its kind was damaged or the peer is none of ours.
+#[test]
+fn answers_of_volumes_come_with_a_hash_or_not_at_all() -> Result<(), WireError> {
+    // An error whose number or code was damaged.
+    let (mut client, mut server) = pair()?;
+    let request = client.request(NOW, commit(1, 10)).expect("room");
+    exchange(&mut client, &mut server)?;
+    let reply = Reply::error(ErrorCode::NotFound, "gone");
+    let plain = flat(&encode::server(&ServerMessage::Reply { request, reply }));
+    let refused = client.receive(NOW, &plain);
+    assert_eq!(refused, Err(WireError::WrongReply { request, asked: "Commit", found: "Error" }));
+
+    // The same from a server of ours; and what was cancelled may fail either way.
+    let (mut client, mut server) = pair()?;
+    let request = client.request(NOW, commit(1, 10)).expect("room");
+    let other = client.request(NOW, pull()).expect("room");
+    exchange(&mut client, &mut server)?;
+    server.reply_error(request, ErrorCode::Conflict, "changed").expect("in flight");
+    client.cancel(NOW, other).expect("in flight");
+    exchange(&mut client, &mut server)?;
+    let reply = Reply::error(ErrorCode::Conflict, "changed");
+    assert_eq!(client.poll_event(), Some(ClientEvent::Reply { request, reply }));
+    assert_eq!((client.poll_event(), client.requests_in_flight()), (None, 0));
+
+    // A piece of a stream of a volume.
+    let push = PushHeader {
+        image: VOLUME,
+        token: Token(1),
+        action: units::ActionId(1),
+        encoding: PushEncoding::Volume,
+        window_log: 0,
+        audit: false,
+    };
+    let stream = server.push_start(push).expect("room");
+    exchange(&mut client, &mut server)?;
+    let pages = vec![PageId::new(InodeId(2), 9)];
+    let piece = PushPiece { stream, segment: units::SegmentIndex(0), pages, bytes: Bytes::from_static(b"piece") };
+    let plain = flat(&encode::server(&ServerMessage::Push(piece)));
+    assert_eq!(client.receive(NOW, &plain), Err(WireError::UnknownStream { kind: "Push", stream }));
+    Ok(())
 }
