@@ -24,6 +24,7 @@ use crate::device::Devices;
 use crate::learned;
 use crate::log::Logger;
 use crate::metrics::Metrics;
+use crate::peer::{Owner, Peer};
 use crate::published::Published;
 #[cfg(feature = "tls")]
 use crate::tls::Unwelcome;
@@ -62,11 +63,11 @@ pub(crate) struct Shared {
     pub replies: Budget,
     /// Memory of pieces of pushes.
     pub pushes: Budget,
-    pub live_streams: Arc<Semaphore>,
-    pub reads: Arc<Semaphore>,
-    pub builds: Arc<Semaphore>,
-    pub opens: Arc<Semaphore>,
-    pub uploads: Arc<Semaphore>,
+    pub live_streams: Budget,
+    pub reads: Budget,
+    pub builds: Budget,
+    pub opens: Budget,
+    pub uploads: Budget,
     /// Held while an upload is published.
     pub publishing: Mutex<()>,
     /// `None` if no bundles are made.
@@ -104,13 +105,13 @@ impl Shared {
             log: config.log.clone(),
             devices: Devices::default(),
             parked: Parked::default(),
-            replies: Budget::new(shares.replies),
-            pushes: Budget::new(shares.pushes),
-            live_streams: Arc::new(Semaphore::new(config.live_streams_max)),
-            reads: Arc::new(Semaphore::new(config.reads_max)),
-            builds: Arc::new(Semaphore::new(config.builds_max)),
-            opens: Arc::new(Semaphore::new(OPENS_MAX)),
-            uploads: Arc::new(Semaphore::new(UPLOADS_MAX)),
+            replies: Budget::memory(shares.replies),
+            pushes: Budget::memory(shares.pushes),
+            live_streams: Budget::slots(config.live_streams_max),
+            reads: Budget::slots(config.reads_max),
+            builds: Budget::turns(config.builds_max),
+            opens: Budget::slots(OPENS_MAX),
+            uploads: Budget::slots(UPLOADS_MAX),
             publishing: Mutex::new(()),
             workshop,
             started: Instant::now(),
@@ -391,11 +392,15 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, st
         // In mid-handshake nothing can be said.
         None => {}
         Some(Greeting::Welcome(Channel::Plain(stream), pushing)) => {
-            session::run(shared.clone(), stream, &peer.to_string(), pushing, number, stopped).await;
+            let owner = Owner { peer: Peer::at(peer), connection: number };
+            session::run(shared.clone(), stream, &peer.to_string(), pushing, owner, stopped).await;
         }
         #[cfg(feature = "tls")]
         Some(Greeting::Welcome(Channel::Tls(stream), pushing)) => {
-            session::run(shared.clone(), *stream, &peer.to_string(), pushing, number, stopped).await;
+            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let known = certificate.map_or(Peer::at(peer), |certificate| Peer::with_certificate(certificate));
+            let owner = Owner { peer: known, connection: number };
+            session::run(shared.clone(), *stream, &peer.to_string(), pushing, owner, stopped).await;
         }
         #[cfg(feature = "tls")]
         Some(Greeting::Refused { stream, reason }) => {

@@ -95,8 +95,8 @@ pub(crate) fn status(shared: &Shared) -> Result<Bytes, Failure> {
         bundles_waiting: shared.workshop.as_ref().map_or(0, |workshop| workshop.waiting()),
         memory: Memory {
             limit_bytes: shared.config.memory_bytes_max,
-            replies_bytes: shared.replies.taken_bytes(),
-            pushes_bytes: shared.pushes.taken_bytes(),
+            replies_bytes: shared.replies.taken(),
+            pushes_bytes: shared.pushes.taken(),
             decoded_blocks_bytes: decoded,
             held_blocks_bytes: held,
             metadata_bytes: shared.catalog.memory.taken_bytes(),

@@ -13,6 +13,7 @@ use wire::Reply;
 
 use crate::accept::Shared;
 use crate::error::Failure;
+use crate::peer::Owner;
 use crate::published::Published;
 use crate::session::Done;
 
@@ -22,6 +23,7 @@ const PAGES_LEVEL: i32 = 3;
 /// Runs `work` on a blocking thread when there is room for `bytes` of reply, and reports the reply to the connection.
 pub(crate) fn answer(
     shared: &Arc<Shared>,
+    owner: Owner,
     done: &UnboundedSender<Done>,
     request: RequestId,
     bytes: usize,
@@ -29,8 +31,12 @@ pub(crate) fn answer(
 ) {
     let (replies, reads, done) = (shared.replies.clone(), shared.reads.clone(), done.clone());
     tokio::spawn(async move {
-        let room = replies.take(bytes).await;
-        let slot = reads.acquire_owned().await;
+        let rooms = async { (replies.take(owner, bytes).await, reads.take(owner, 1).await) };
+        let (room, slot) = tokio::select! {
+            rooms = rooms => rooms,
+            // The connection is gone: nobody waits for the answer.
+            () = done.closed() => return,
+        };
         let work = tokio::task::spawn_blocking(move || {
             let reply = work();
             drop(slot);

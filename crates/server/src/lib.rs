@@ -29,6 +29,7 @@ mod lru;
 mod metadata_memory;
 mod metrics;
 mod name;
+mod peer;
 mod provider;
 mod published;
 mod push;

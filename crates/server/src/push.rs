@@ -28,6 +28,7 @@ use crate::blocks::locked;
 use crate::budget::Room;
 use crate::device::Device;
 use crate::error::Failure;
+use crate::peer::Owner;
 use crate::provider::Provider;
 use crate::published::Published;
 use crate::session::{Done, Images};
@@ -123,7 +124,7 @@ pub(crate) struct Built {
 pub(crate) struct Pusher {
     shared: Arc<Shared>,
     device: Arc<Device>,
-    connection: u64,
+    owner: Owner,
     done: UnboundedSender<Done>,
     advice: UnboundedSender<Advice>,
     sequences: Vec<Sequence>,
@@ -139,23 +140,12 @@ impl Pusher {
     pub fn new(
         shared: Arc<Shared>,
         device: Arc<Device>,
-        connection: u64,
+        owner: Owner,
         done: UnboundedSender<Done>,
         advice: UnboundedSender<Advice>,
     ) -> Pusher {
-        let held = shared.pushes.nothing();
-        Pusher {
-            shared,
-            device,
-            connection,
-            done,
-            advice,
-            sequences: Vec::new(),
-            numbers: 0,
-            turn: 0,
-            touched: false,
-            held,
-        }
+        let held = shared.pushes.nothing(owner);
+        Pusher { shared, device, owner, done, advice, sequences: Vec::new(), numbers: 0, turn: 0, touched: false, held }
     }
 
     /// Acts on what the Predictor said of a token.
@@ -206,7 +196,7 @@ impl Pusher {
         let Some(source) = self.choose(&image, &order, hello.window_log_max) else { return false };
         let from_bundle = matches!(source, Source::Bundle(_));
         let Some(pushing) = Pushing::new(order, source) else { return false };
-        if !self.device.own(self.connection, image.id, token, &self.advice) {
+        if !self.device.own(self.owner.connection, image.id, token, &self.advice) {
             return false;
         }
         self.shared.metrics.pushes_started.one();
@@ -237,7 +227,7 @@ impl Pusher {
         if window_log_max < LIVE_WINDOW_LOG_MIN {
             return Some(Source::Stored);
         }
-        let slot = self.shared.live_streams.clone().try_acquire_owned().ok()?;
+        let slot = self.shared.live_streams.try_take(self.owner, 1)?;
         let window_log = window_log_max.min(LIVE_WINDOW_LOG_MAX);
         match StreamEncoder::new(LIVE_LEVEL, window_log.into()) {
             Ok(encoder) => Some(Source::Live { encoder: Some(Box::new(encoder)), window_log, _slot: slot }),
@@ -265,7 +255,7 @@ impl Pusher {
             let pushing = || self.sequences.iter().map(Sequence::pushing);
             let building = pushing().flatten().filter(|pushing| pushing.progress.is_building()).count();
             let expected = building * PIECE_BYTES_EXPECTED;
-            if wire.push_room() <= expected || self.held.bytes() + expected >= bytes_max {
+            if wire.push_room() <= expected || self.held.amount() + expected >= bytes_max {
                 return;
             }
             let count = self.sequences.len();
@@ -304,14 +294,15 @@ impl Pusher {
             Source::Live { encoder, .. } => encoder.take(),
             _ => None,
         };
-        let (done, budget, builds) = (self.done.clone(), self.shared.pushes.clone(), self.shared.builds.clone());
+        let (done, owner) = (self.done.clone(), self.owner);
+        let (budget, builds) = (self.shared.pushes.clone(), self.shared.builds.clone());
         let ahead = match self.shared.config.provider {
             Provider::Nv => pushing.take_ahead(self.shared.config.pages_ahead()),
             _ => Vec::new(),
         };
         tokio::spawn(async move {
-            let room = budget.take(pages.len() * PAGE_BYTES).await;
-            let slot = builds.acquire_owned().await;
+            let room = budget.take(owner, pages.len() * PAGE_BYTES).await;
+            let slot = builds.take(owner, 1).await;
             let work = tokio::task::spawn_blocking(move || {
                 let _slot = slot;
                 let (bytes, encoder) = match from_bundle {
@@ -339,7 +330,7 @@ impl Pusher {
             return;
         }
         // It only saves time: if the disk is busy already, it would take time from demands.
-        let Ok(slot) = self.shared.reads.clone().try_acquire_owned() else { return };
+        let Some(slot) = self.shared.reads.try_take(self.owner, 1) else { return };
         let Some(sequence) = self.sequences.get_mut(at) else { return };
         let (image, span) = (sequence.image.clone(), self.shared.config.pages_ahead());
         let pages = sequence.pushing_mut().map_or_else(Vec::new, |pushing| pushing.take_ahead(span));
@@ -439,7 +430,7 @@ impl Pusher {
             self.cancel(wire, at, reason);
             self.sequences.remove(at);
         }
-        self.device.disown(self.connection, image, token);
+        self.device.disown(self.owner.connection, image, token);
     }
 
     /// Ends a sequence at once; pages that were not handed out count as not sent.
@@ -463,7 +454,7 @@ impl Pusher {
     /// Nothing more is built for the sequence; its stream is remembered for a while. False if it had ended already.
     fn retire(&mut self, at: usize) -> bool {
         let Some(sequence) = self.sequences.get_mut(at) else { return false };
-        self.device.disown(self.connection, sequence.image.id, sequence.token);
+        self.device.disown(self.owner.connection, sequence.image.id, sequence.token);
         sequence.end()
     }
 
@@ -512,7 +503,7 @@ impl Pusher {
 impl Drop for Pusher {
     fn drop(&mut self) {
         for sequence in &self.sequences {
-            self.device.disown(self.connection, sequence.image.id, sequence.token);
+            self.device.disown(self.owner.connection, sequence.image.id, sequence.token);
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::access::Pushing;
 use crate::budget::Room;
 use crate::device::Device;
 use crate::error::Failure;
+use crate::peer::Owner;
 use crate::published::Published;
 use crate::push::{Advice, BlockPusher, Built, BuiltBlocks, Pusher};
 use crate::upload::{self, Command, Upload};
@@ -161,7 +162,7 @@ struct Session {
     shared: Arc<Shared>,
     wire: ServerConnection,
     pushing: Pushing,
-    number: u64,
+    owner: Owner,
     images: Images,
     device: Option<Arc<Device>>,
     pusher: Option<Pusher>,
@@ -187,7 +188,7 @@ pub(crate) async fn run<S>(
     stream: S,
     peer: &str,
     pushing: Pushing,
-    number: u64,
+    owner: Owner,
     mut stopped: watch::Receiver<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -198,7 +199,7 @@ pub(crate) async fn run<S>(
     let mut session = Session {
         wire: ServerConnection::new(shared.config.wire.clone(), shared.now()),
         pushing,
-        number,
+        owner,
         images: Images::default(),
         device: None,
         pusher: None,
@@ -211,7 +212,7 @@ pub(crate) async fn run<S>(
         uploads: HashMap::new(),
         stalled: None,
         reading_bytes: 0,
-        held: shared.replies.nothing(),
+        held: shared.replies.nothing(owner),
         closed: None,
         shared: shared.clone(),
     };
@@ -253,7 +254,7 @@ impl Session {
         loop {
             self.take_events();
             // Replies go first: pushes get what they leave of the connection's share.
-            let left = self.shared.config.connection_bytes_max.saturating_sub(self.reading_bytes + self.held.bytes());
+            let left = self.shared.config.connection_bytes_max.saturating_sub(self.reading_bytes + self.held.amount());
             let presses = self.blocks.as_ref().is_some_and(|blocks| blocks.presses(&self.wire));
             if let Some(pusher) = &mut self.pusher {
                 pusher.pump(&mut self.wire, left, presses);
@@ -323,7 +324,7 @@ impl Session {
     fn has_room(&self) -> bool {
         !self.wire.is_congested()
             && self.stalled.is_none()
-            && self.reading_bytes + self.held.bytes() < self.shared.config.connection_bytes_max
+            && self.reading_bytes + self.held.amount() < self.shared.config.connection_bytes_max
     }
 
     fn take_events(&mut self) {
@@ -378,8 +379,8 @@ impl Session {
     fn ready(&mut self, hello: Hello) {
         let device = self.shared.devices.join(hello.device);
         self.pusher =
-            Some(Pusher::new(self.shared.clone(), device.clone(), self.number, self.done.clone(), self.advice.clone()));
-        self.blocks = Some(BlockPusher::new(self.shared.clone(), self.done.clone()));
+            Some(Pusher::new(self.shared.clone(), device.clone(), self.owner, self.done.clone(), self.advice.clone()));
+        self.blocks = Some(BlockPusher::new(self.shared.clone(), self.owner, self.done.clone()));
         self.device = Some(device);
     }
 

@@ -21,12 +21,13 @@ use bytes::Bytes;
 use image::limits::EXPANSION_BYTES_ACCEPTED;
 use image::{Metadata, ReadAt, Superblock, format::SUPERBLOCK_BYTES};
 use store::Store;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use units::{BlockId, ImageId};
 use wire::{BlockRange, ErrorCode, format::PUT_DEADLINE};
 
 use crate::accept::Shared;
 use crate::blocks::locked;
+use crate::budget::Room;
 use crate::catalog::image_key;
 use crate::error::Failure;
 use crate::metadata_memory::Reserved;
@@ -140,7 +141,7 @@ impl Upload {
     pub fn start(
         shared: Arc<Shared>,
         announced: Announced,
-        slot: OwnedSemaphorePermit,
+        slot: Room,
         report: impl Fn(Event) + Send + 'static,
     ) -> Upload {
         let (commands, receiver) = mpsc::channel(QUEUE_MAX);

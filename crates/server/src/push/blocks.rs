@@ -27,6 +27,7 @@ use crate::accept::Shared;
 use crate::blocks::locked;
 use crate::budget::Room;
 use crate::error::Failure;
+use crate::peer::Owner;
 use crate::session::{Done, OpenVolume};
 use crate::volumes::{Foreseen, answer};
 
@@ -94,6 +95,7 @@ struct Building {
 /// The pushes of data blocks of one connection.
 pub(crate) struct BlockPusher {
     shared: Arc<Shared>,
+    owner: Owner,
     done: UnboundedSender<Done>,
     courses: Vec<Course>,
     streams: Vec<Stream>,
@@ -111,10 +113,11 @@ pub(crate) struct BlockPusher {
 }
 
 impl BlockPusher {
-    pub fn new(shared: Arc<Shared>, done: UnboundedSender<Done>) -> BlockPusher {
-        let held = shared.pushes.nothing();
+    pub fn new(shared: Arc<Shared>, owner: Owner, done: UnboundedSender<Done>) -> BlockPusher {
+        let held = shared.pushes.nothing(owner);
         BlockPusher {
             shared,
+            owner,
             done,
             courses: Vec::new(),
             streams: Vec::new(),
@@ -339,7 +342,7 @@ impl BlockPusher {
         if self.building.is_some() || self.courses.is_empty() {
             return;
         }
-        if wire.volume_push_room() == 0 || self.held.bytes() >= bytes_max {
+        if wire.volume_push_room() == 0 || self.held.amount() >= bytes_max {
             return;
         }
         while let Some((at, part)) = self.choose() {
@@ -413,10 +416,11 @@ impl BlockPusher {
         let (volume, token, file, id) = (course.volume, course.token, course.file, course.id);
         let open = course.open.clone();
         self.building = Some(Building { volume, token, file, id, pages: pages.clone() });
-        let (done, budget, builds) = (self.done.clone(), self.shared.pushes.clone(), self.shared.builds.clone());
+        let (done, owner) = (self.done.clone(), self.owner);
+        let (budget, builds) = (self.shared.pushes.clone(), self.shared.builds.clone());
         tokio::spawn(async move {
-            let room = budget.take(pages.len() * block_bytes).await;
-            let slot = builds.acquire_owned().await;
+            let room = budget.take(owner, pages.len() * block_bytes).await;
+            let slot = builds.take(owner, 1).await;
             let work = tokio::task::spawn_blocking(move || {
                 let _slot = slot;
                 let piece = open.served.volume().and_then(|volume| answer::read(&volume, &open.files, &pages));

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use codec::StreamEncoder;
-use tokio::sync::OwnedSemaphorePermit;
 use units::{ActionId, ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, SegmentIndex, StreamId, Token};
 use wire::{ImageHandle, PushEncoding, PushHeader};
 
 use super::Ordered;
 use super::progress::Progress;
+use crate::budget::Room;
 use crate::bundle::Bundle;
 use crate::published::Published;
 
@@ -26,7 +26,7 @@ pub(super) enum Source {
     Live {
         encoder: Option<Box<StreamEncoder>>,
         window_log: u8,
-        _slot: OwnedSemaphorePermit,
+        _slot: Room,
     },
     Stored,
 }

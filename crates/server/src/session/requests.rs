@@ -58,7 +58,7 @@ impl Session {
         work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
     ) {
         self.reading_bytes += bytes;
-        demand::answer(&self.shared, &self.done, request, bytes, work);
+        demand::answer(&self.shared, self.owner, &self.done, request, bytes, work);
     }
 
     fn open(&mut self, request: RequestId, name: &str) -> Result<(), Failure> {
@@ -93,10 +93,13 @@ impl Session {
         open: impl FnOnce() -> Result<(Arc<Published>, bool), Failure> + Send + 'static,
         say: impl FnOnce(Result<Arc<Published>, Failure>) -> Done + Send + 'static,
     ) {
-        let (shared, done) = (self.shared.clone(), self.done.clone());
+        let (shared, owner, done) = (self.shared.clone(), self.owner, self.done.clone());
         let window_log_max = self.wire.hello().map_or(0, |hello| hello.window_log_max);
         tokio::spawn(async move {
-            let slot = shared.opens.clone().acquire_owned().await;
+            let slot = tokio::select! {
+                slot = shared.opens.take(owner, 1) => slot,
+                () = done.closed() => return,
+            };
             let work = tokio::task::spawn_blocking(move || {
                 let opened = open();
                 drop(slot);

@@ -109,7 +109,7 @@ impl Session {
     /// Gives advice to the connection that pushes to the token: usually this one.
     fn route(&mut self, advice: Option<Advice>) {
         let (Some(advice), Some(device)) = (advice, &self.device) else { return };
-        if let Some(advice) = device.route(self.number, advice.image, advice.token, advice) {
+        if let Some(advice) = device.route(self.owner.connection, advice.image, advice.token, advice) {
             self.advise(advice);
         }
     }

@@ -9,8 +9,8 @@ use crate::upload::{self, Announced, Command, Upload};
 
 impl Session {
     pub(super) fn start_upload(&mut self, request: RequestId, announced: Announced) -> Result<(), Failure> {
-        let slot = self.shared.uploads.clone().try_acquire_owned();
-        let slot = slot.map_err(|_| {
+        let slot = self.shared.uploads.try_take(self.owner, 1);
+        let slot = slot.ok_or_else(|| {
             Failure::new(ErrorCode::Busy, "the server has too many uploads in progress; try again later")
         })?;
         let reports = self.reports.clone();

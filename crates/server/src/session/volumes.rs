@@ -18,6 +18,7 @@ use crate::accept::Shared;
 use crate::blocks::locked;
 use crate::budget::Room;
 use crate::error::Failure;
+use crate::peer::Owner;
 use crate::volumes::{Caller, Foreseen, OpenFiles, Served, answer};
 
 /// Transactions committed as one batch.
@@ -128,10 +129,14 @@ impl Session {
         let caller = self.caller();
         self.reading_bytes += bytes;
         let (shared, done) = (self.shared.clone(), self.done.clone());
-        let (replies, reads) = (shared.replies.clone(), shared.reads.clone());
+        let (owner, replies, reads) = (self.owner, shared.replies.clone(), shared.reads.clone());
         tokio::spawn(async move {
-            let room = replies.take(bytes).await;
-            let slot = reads.acquire_owned().await;
+            let rooms = async { (replies.take(owner, bytes).await, reads.take(owner, 1).await) };
+            let (room, slot) = tokio::select! {
+                rooms = rooms => rooms,
+                // The connection is gone: nobody waits for the answer. A lease that is given back counts all the same.
+                () = done.closed(), if !matches!(ask, VolumeAsk::Lease { .. }) => return,
+            };
             let work = tokio::task::spawn_blocking(move || {
                 let answered = answer_one(&shared, &open, &caller, &ask, after);
                 drop(slot);
@@ -195,7 +200,7 @@ impl Session {
         commits.waiting.push_back((request, ask, bytes));
         if !std::mem::replace(&mut commits.working, true) {
             let (shared, done, open) = (self.shared.clone(), self.done.clone(), open.clone());
-            tokio::spawn(commit_waiting(shared, done, handle, open, self.caller()));
+            tokio::spawn(commit_waiting(shared, self.owner, done, handle, open, self.caller()));
         }
     }
 
@@ -318,7 +323,7 @@ impl Session {
         let mut caller = Caller::new(device, self.shared.now());
         if device == 0 {
             // Two that do not say who they are are not the same.
-            caller.holder = Holder(self.number);
+            caller.holder = Holder(self.owner.connection);
         }
         let frame_bytes_max = hello.map_or(0, |hello| hello.frame_bytes_max as usize);
         caller.reply_bytes_max = frame_bytes_max.min(FRAME_BYTES_MAX_WRITTEN);
@@ -356,6 +361,7 @@ fn answer_one(
 /// Commits what waits, batch after batch, until nothing does.
 async fn commit_waiting(
     shared: Arc<Shared>,
+    owner: Owner,
     done: UnboundedSender<Done>,
     volume: ImageHandle,
     open: Arc<OpenVolume>,
@@ -375,7 +381,7 @@ async fn commit_waiting(
         let changes = |ask: &VolumeAsk| if let VolumeAsk::Commit { changes, .. } = ask { changes.len() } else { 0 };
         let bytes = batch.iter().map(|(_, ask, _)| 64 + 16 * changes(ask)).sum();
         // At once: who waits for more while he holds some could wait for another who does the same.
-        let mut room = Some(shared.replies.take(bytes).await);
+        let mut room = Some(shared.replies.take(owner, bytes).await);
         let requests: Vec<_> = batch.iter().map(|(request, _, bytes)| (*request, *bytes)).collect();
         let (worker, moment) = (open.clone(), caller.now);
         let work = tokio::task::spawn_blocking(move || {
@@ -387,7 +393,7 @@ async fn commit_waiting(
         for ((request, bytes), reply) in requests.into_iter().zip(results) {
             shared.metrics.transactions.add(u64::from(reply.is_ok()));
             let after = After::Nothing;
-            let room = room.take().unwrap_or_else(|| shared.replies.nothing());
+            let room = room.take().unwrap_or_else(|| shared.replies.nothing(owner));
             // The connection may be gone; what it asked for is done all the same.
             let _ = done.send(Done::Volume(VolumeDone { request, volume, reply, room, bytes, after }));
         }

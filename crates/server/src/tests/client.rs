@@ -50,13 +50,32 @@ impl Stream {
     }
 }
 
+/// A connection to `address` that comes from `source`.
+pub fn stream_from(source: [u8; 4], address: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    // Little of what the client does not read fits the kernel.
+    rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 64 << 10).unwrap();
+    bind(&socket, &SocketAddr::from((source, 0))).unwrap();
+    connect(&socket, &address).unwrap();
+    TcpStream::from(socket)
+}
+
 impl Client {
     pub fn connect(address: SocketAddr, device: u128) -> Client {
         Client::with(address, ClientConfig { device, ..ClientConfig::default() })
     }
 
     pub fn with(address: SocketAddr, config: ClientConfig) -> Client {
-        let stream = TcpStream::connect(address).expect("the server listens");
+        Client::over(TcpStream::connect(address).expect("the server listens"), config)
+    }
+
+    /// A client on another machine: one that comes from `source`, any address of 127.0.0.0/8.
+    pub fn connect_from(source: [u8; 4], address: SocketAddr, device: u128) -> Client {
+        Client::over(stream_from(source, address), ClientConfig { device, ..ClientConfig::default() })
+    }
+
+    fn over(stream: TcpStream, config: ClientConfig) -> Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();

@@ -9,7 +9,7 @@ use units::{PageId, Rng, SplitMix64, Token};
 use wire::{ClientConfig, ClientConnection, ImageHandle, Reply, Request};
 
 use super::client::Client;
-use super::rig::{Rig, config, image};
+use super::rig::{Rig, config, image, noise};
 use crate::{Config, Level, Logger};
 
 /// The bytes of a client's first words: hello and some requests.
@@ -138,11 +138,12 @@ fn fuzz_mutated_conversations_never_harm_the_server() {
 #[test]
 fn uploads_without_end_are_bounded() {
     let rig = Rig::start(config(crate::StoreAt::Open(Arc::new(store::Memory::new()))));
-    // Each connection may begin a few uploads, and all together eight.
+    // Each connection may begin a few uploads, each machine some more, and all together eight.
     let mut clients = Vec::new();
     let mut busy = 0;
-    for number in 0..5 {
-        let mut client = Client::connect(rig.address, number);
+    for number in 0..5u8 {
+        // Two machines: one gets half of the places, the other a part of the rest.
+        let mut client = Client::connect_from([127, 0, 0, 1 + number / 3], rig.address, number.into());
         for put in 0..3 {
             let request = client.request(Request::PutOpen {
                 name: format!("app{put}"),
@@ -160,12 +161,48 @@ fn uploads_without_end_are_bounded() {
         }
         clients.push(client);
     }
-    assert_eq!(busy, 15 - 8);
+    assert_eq!(busy, 15 - (4 + 2));
     drop(clients);
     let mut client = Client::connect(rig.address, 9);
-    client.status_until(|status| status["metrics"]["uploads_failed"] == 8);
+    client.status_until(|status| status["metrics"]["uploads_failed"] == 6);
     // Their places are free again.
     assert!(matches!(client.upload("app", &image(1)).0, Reply::PutDone { .. }));
+}
+
+#[test]
+fn clients_that_never_read_make_nobody_else_wait() {
+    let image = noise(400);
+    let (rig, _) = Rig::with_image(&image, |config| {
+        config.memory_bytes_max = 32 << 20;
+        // Nobody is cut off: what the others get must not depend on it.
+        config.wire.stall_max = Duration::from_secs(3600);
+    });
+    let mut good = Client::connect_from([127, 0, 0, 2], rig.address, 1);
+    let handle = good.open("app");
+    let page = |number: u32| PageId::new(good.metadata(handle).resolve(b"/noise").unwrap(), number * 16);
+    let pages: Vec<PageId> = (0..400).map(page).collect();
+    let bad: Vec<Client> = (0..10)
+        .map(|number| {
+            let mut bad = Client::connect_from([127, 0, 0, 1], rig.address, 100 + number);
+            let handle = bad.open("app");
+            for page in &pages {
+                let ask = bad.pull_request(handle, Token(1), *page, true);
+                bad.request(ask);
+            }
+            bad.send();
+            bad
+        })
+        .collect();
+    // About what ten connections of one peer may hold of the 16 MiB.
+    good.status_until(|status| status["memory"]["replies_bytes"].as_u64().unwrap() > 3 << 20);
+    for page in &pages[..40] {
+        assert!(matches!(good.pull(handle, Token(1), *page), Reply::Block { .. }));
+    }
+    let mut same_address = Client::connect(rig.address, 2);
+    let handle = same_address.open("app");
+    assert!(matches!(same_address.pull(handle, Token(1), pages[0]), Reply::Block { .. }));
+    drop(bad);
+    good.status_until(|status| status["connections"] == 2u64);
 }
 
 #[test]

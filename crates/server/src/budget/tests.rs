@@ -1,0 +1,131 @@
+use std::net::{IpAddr, Ipv4Addr};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn owner(peer: u8, connection: u64) -> Owner {
+    Owner { peer: Peer::Address(IpAddr::V4(Ipv4Addr::new(192, 0, 2, peer))), connection }
+}
+
+/// Takes until there is no more at once.
+fn take_all(budget: &Budget, owner: Owner, bytes: usize) -> Vec<Room> {
+    std::iter::from_fn(|| budget.try_take(owner, bytes)).collect()
+}
+
+#[tokio::test]
+async fn room_comes_back_when_it_shrinks_or_drops() {
+    let budget = Budget::memory(1000 * UNIT_BYTES);
+    let mut held = budget.take(owner(1, 1), 4 * UNIT_BYTES).await;
+    held.merge(budget.take(owner(1, 1), 3 * UNIT_BYTES + 1).await);
+    assert_eq!((held.amount(), budget.taken()), (8 * UNIT_BYTES, 8 * UNIT_BYTES));
+    held.shrink_to(UNIT_BYTES + 1);
+    assert_eq!(budget.taken(), 2 * UNIT_BYTES);
+    held.shrink_to(5 * UNIT_BYTES);
+    assert_eq!(held.amount(), 2 * UNIT_BYTES, "shrinking never takes more");
+    drop(held);
+    assert_eq!(budget.taken(), 0);
+    assert!(locked(&budget.inner.state).peers.is_empty(), "nothing is kept for those who left");
+}
+
+#[tokio::test]
+async fn who_finds_no_room_waits_until_there_is_some() {
+    let budget = Budget::memory(4 * UNIT_BYTES);
+    let held = budget.take(owner(1, 1), 3 * UNIT_BYTES).await;
+    let waiting = tokio::spawn({
+        let budget = budget.clone();
+        async move { budget.take(owner(2, 2), usize::MAX / 4).await.amount() }
+    });
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished());
+    drop(held);
+    assert_eq!(waiting.await.unwrap(), 4 * UNIT_BYTES, "an impossible wish is cut to the whole budget");
+}
+
+/// One peer with 40 connections that keep all they get: nobody else waits, nor does a good connection of the same peer.
+#[test]
+fn a_peer_that_gives_nothing_back_leaves_room_for_the_others() {
+    let budget = Budget::memory(128 << 20);
+    let bad: Vec<_> = (0..40).flat_map(|connection| take_all(&budget, owner(1, connection), 128 << 10)).collect();
+    let held: usize = bad.iter().map(Room::amount).sum();
+    assert!((32 << 20..=64 << 20).contains(&held), "{held}");
+    assert!(budget.try_take(owner(1, 99), 256 << 10).is_some(), "another connection of the same peer");
+    let good: Vec<_> = (2..22).map(|peer| budget.try_take(owner(peer, u64::from(peer)), 1 << 20)).collect();
+    assert!(good.iter().all(Option::is_some), "twenty peers with a block each");
+}
+
+#[tokio::test]
+async fn those_who_wait_are_served_by_peer_in_turn() {
+    let budget = Budget::turns(1);
+    let held = budget.take(owner(1, 1), 1).await;
+    let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
+    let wait = |peer| {
+        let (budget, sender) = (budget.clone(), sender.clone());
+        tokio::spawn(async move {
+            let slot = budget.take(owner(peer, 1), 1).await;
+            sender.send(peer).unwrap();
+            drop(slot);
+        })
+    };
+    for peer in [1, 1, 1, 1, 2, 2, 3] {
+        wait(peer);
+        tokio::task::yield_now().await;
+    }
+    drop(held);
+    let mut order = Vec::new();
+    while order.len() < 7 {
+        order.push(served.recv().await.unwrap());
+    }
+    assert_eq!(order, [1, 2, 3, 1, 2, 1, 1]);
+}
+
+#[tokio::test]
+async fn room_of_one_who_waits_no_longer_goes_to_the_next() {
+    let budget = Budget::turns(1);
+    let held = budget.take(owner(1, 1), 1).await;
+    let wait = |peer| {
+        let budget = budget.clone();
+        tokio::spawn(async move { drop(budget.take(owner(peer, 1), 1).await) })
+    };
+    let (gone, next) = (wait(2), wait(3));
+    tokio::task::yield_now().await;
+    gone.abort();
+    assert!(gone.await.is_err());
+    drop(held);
+    next.await.unwrap();
+    assert_eq!(budget.taken(), 0);
+}
+
+#[test]
+fn a_large_wish_of_one_who_holds_nothing_is_not_overtaken_for_ever() {
+    let budget = Budget::memory(8 * UNIT_BYTES);
+    let small = budget.try_take(owner(1, 1), 2 * UNIT_BYTES).unwrap();
+    let mut large = Box::pin(budget.take(owner(2, 2), 8 * UNIT_BYTES));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(large.as_mut().poll(&mut context).is_pending());
+    assert!(budget.try_take(owner(3, 3), UNIT_BYTES).is_none(), "the next room is kept for the large wish");
+    drop(small);
+    assert!(large.as_mut().poll(&mut context).is_ready());
+}
+
+proptest! {
+    /// Whatever is taken and given back, the sums agree, no peer exceeds its share, and all comes back.
+    #[test]
+    fn prop_sums_agree(steps in prop::collection::vec((1u8..5, 0u64..3, 0usize..40, any::<bool>()), 0..200)) {
+        let budget = Budget::memory(64 * UNIT_BYTES);
+        let mut rooms: Vec<Room> = Vec::new();
+        for (peer, connection, amount, drops) in steps {
+            if drops && !rooms.is_empty() {
+                rooms.swap_remove(amount % rooms.len());
+            } else {
+                rooms.extend(budget.try_take(owner(peer, connection), amount * UNIT_BYTES));
+            }
+            let sum: usize = rooms.iter().map(Room::amount).sum();
+            prop_assert_eq!(budget.taken(), sum);
+            prop_assert!(sum <= 64 * UNIT_BYTES);
+        }
+        rooms.clear();
+        prop_assert_eq!(budget.taken(), 0);
+        prop_assert!(locked(&budget.inner.state).peers.is_empty());
+    }
+}
