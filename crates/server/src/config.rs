@@ -165,7 +165,7 @@ impl Config {
     /// Servers that neither take uploads nor learn may serve one folder together.
     pub(crate) fn sharing(&self) -> Sharing {
         let learns = self.learning && !self.predict.frozen;
-        if self.uploads || learns { Sharing::Alone } else { Sharing::Readers }
+        if self.uploads != Uploads::Refused || learns { Sharing::Alone } else { Sharing::Readers }
     }
 
     /// Pages after a push that the Provider wants to know of.

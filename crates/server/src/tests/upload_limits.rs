@@ -143,7 +143,7 @@ fn regress_a_small_upload_looks_at_few_other_images() {
 fn regress_two_servers_on_one_folder_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let at = || config(StoreAt::Folder(folder.path().to_owned()));
-    let reader = || crate::Config { uploads: false, learning: false, ..at() };
+    let reader = || crate::Config { uploads: crate::Uploads::Refused, learning: false, ..at() };
     let first = Server::bind(at()).unwrap();
     for second in [at(), reader()] {
         let error = Server::bind(second).err().expect("refused").to_string();
