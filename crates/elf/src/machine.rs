@@ -18,6 +18,21 @@ pub enum Endian {
     Big,
 }
 
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match *self {
+            Machine::I386 => "i386",
+            Machine::PPC64 => "PowerPC",
+            Machine::S390 => "IBM Z",
+            Machine::ARM => "ARM",
+            Machine::X86_64 => "x86-64",
+            Machine::AARCH64 => "AArch64",
+            Machine::RISCV => "RISC-V",
+            Machine(number) => return write!(f, "foreign (ELF machine {number})"),
+        })
+    }
+}
+
 /// Processor architecture as the ELF header numbers it (`e_machine`); any value is possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Machine(pub u16);
@@ -37,6 +52,11 @@ impl Machine {
     pub const AARCH64: Machine = Machine(183);
     /// RISC-V, both word sizes.
     pub const RISCV: Machine = Machine(243);
+
+    /// Whether Linux on this architecture also starts programs of `other`, if its kernel was built so.
+    pub fn starts(self, other: Machine) -> bool {
+        self == other || [(Machine::X86_64, Machine::I386), (Machine::AARCH64, Machine::ARM)].contains(&(self, other))
+    }
 
     /// Debian's multiarch directory names for this architecture, most usual first.
     pub(crate) fn multiarch(self, class: Class) -> &'static [&'static str] {

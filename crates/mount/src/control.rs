@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid};
 use serde::{Deserialize, Serialize};
 
 use crate::counters::FuseCounters;
@@ -248,6 +249,23 @@ struct Unmounted {
     error: Option<String>,
     #[serde(flatten)]
     farewell: Farewell,
+}
+
+/// Ends the daemon of the mount at `mountpoint`, which then serves no other mount either; waits for its end. False if there
+/// is none, or it did not end. For mounts that their daemon cannot detach.
+pub(crate) fn end_daemon(mountpoint: &Path) -> bool {
+    let mounts = mounts().unwrap_or_default();
+    let Some(mount) = mounts.iter().find(|mount| mount.mountpoint == mountpoint) else { return false };
+    // A program that mounts by this library is not ours to end.
+    let Some(pid) = i32::try_from(mount.pid).ok().and_then(Pid::from_raw).filter(|pid| *pid != getpid()) else {
+        return false;
+    };
+    let Ok(daemon) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    if rustix::process::pidfd_send_signal(&daemon, Signal::TERM).is_err() {
+        return false;
+    }
+    let wait = Timespec { tv_sec: UNMOUNT_WAIT.as_secs() as i64, tv_nsec: 0 };
+    rustix::event::poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&wait)).is_ok_and(|ready| ready > 0)
 }
 
 /// Asks the daemon of the mount at `mountpoint` to detach it; `None` if there is none or it could not.

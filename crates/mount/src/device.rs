@@ -67,7 +67,9 @@ impl Refused {
             Refused::Open(error) => MountError::Device {
                 source: error.into(),
                 hint: match error {
-                    Errno::NOENT | Errno::NODEV | Errno::NXIO => "load the module with `modprobe fuse`",
+                    Errno::NOENT | Errno::NODEV | Errno::NXIO => {
+                        "it is missing: `modprobe fuse` as root; in a container, start that with `--device /dev/fuse`"
+                    }
                     _ => "its mode should be 0666, as distributions set it: `chmod 0666 /dev/fuse` as root",
                 },
             },

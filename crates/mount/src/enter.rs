@@ -26,6 +26,7 @@ use crate::{MountError, namespace};
 
 mod arguments;
 mod layout;
+mod startable;
 
 pub use arguments::ArgumentError;
 use layout::{Bind, Layout, Node};
@@ -128,6 +129,11 @@ pub fn enter_by(plan: &Plan, execute: impl FnOnce(&mut Command) -> io::Error) ->
         command.env_remove(variable);
     }
     command.envs(plan.env.iter().map(|(name, value)| (name, value)));
+    let search_path = plan.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| path.as_os_str());
+    if let Some(obstacle) = startable::obstacle(program, search_path.unwrap_or(OsStr::new(SEARCH_PATH))) {
+        let command = program.to_string_lossy().into_owned();
+        return Err(MountError::CommandFailed { command, source: io::Error::other(obstacle) });
+    }
     Err(not_executed(program, execute(&mut command)))
 }
 

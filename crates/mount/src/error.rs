@@ -47,6 +47,18 @@ pub enum MountError {
         /// The path as given.
         path: PathBuf,
     },
+    /// The daemon of a mount has ended, but this user cannot take the mount away.
+    #[error(
+        "{}: its daemon has ended, but the dead mount stays: {reason}\n\
+         hint: as root, `runnel umount {}`; with `ln -s /proc/self/mounts /etc/mtab` users can do it themselves",
+        .path.display(), .path.display()
+    )]
+    DeadEntry {
+        /// The mount point.
+        path: PathBuf,
+        /// Why it cannot be taken away.
+        reason: String,
+    },
     /// The FUSE device cannot be opened.
     #[error("cannot open /dev/fuse: {source}\nhint: {hint}")]
     Device {

@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fuser::{
     AccessFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
@@ -26,6 +26,7 @@ use crate::counters::{Operations, count};
 use crate::errno;
 use crate::process::Processes;
 use crate::record::{Read, Recorder, Tap};
+use crate::repeated::TimedOut;
 use crate::source::Source;
 use crate::sparse::{self, Seek};
 
@@ -61,6 +62,7 @@ pub(crate) struct ImageFilesystem {
     tap: Option<Arc<Tap>>,
     operations: Arc<Operations>,
     settings: Settings,
+    timed_out: Arc<TimedOut>,
     /// Whether any inode has extended attributes; if none, the kernel is told not to ask again.
     has_xattrs: bool,
     /// Whether the kernel can open files and directories without asking.
@@ -92,6 +94,7 @@ impl ImageFilesystem {
             tap,
             operations,
             settings,
+            timed_out: Arc::default(),
             has_xattrs,
             skips_open: false,
             skips_opendir: false,
@@ -222,12 +225,21 @@ impl Filesystem for ImageFilesystem {
         if bytes == 0 {
             return reply.data(&[]);
         }
+        if self.timed_out.take(id.0.into(), offset, Instant::now()) {
+            return reply.error(errno::of_read(&client::ReadError::Timeout));
+        }
         let token = self.processes.token(request.pid());
+        let timed_out = self.timed_out.clone();
         // Should the session drop this closure unused (a bug, or its thread panicked), dropping the reply sends EIO.
         let done = Box::new(move |result: Result<&[u8], client::ReadError>| match result {
             Ok(data) if data.len() == bytes as usize => reply.data(data),
             Ok(_) => reply.error(errno::INCONSISTENT),
-            Err(error) => reply.error(errno::of_read(&error)),
+            Err(error) => {
+                if error == client::ReadError::Timeout {
+                    timed_out.note(id.0.into(), offset, bytes, Instant::now());
+                }
+                reply.error(errno::of_read(&error));
+            }
         });
         match &self.tap {
             None => self.source.read(token, id, offset, bytes, done),

@@ -29,6 +29,7 @@ mod overlay;
 mod process;
 pub mod record;
 pub mod redirect;
+mod repeated;
 pub mod run;
 mod runtime;
 mod served;

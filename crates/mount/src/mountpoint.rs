@@ -155,6 +155,7 @@ pub fn is_stale(path: &Path) -> bool {
 ///
 /// A live daemon is asked over its control socket, so that an overlay and the image below it go together; a mount
 /// whose daemon is dead or deaf is detached here. Programs that still use the mount keep it until they end.
+/// Where nobody but root can unmount (`fusermount3` wants an /etc/mtab), the daemon is ended at least.
 /// Of a volume it is told what became of changes; without a daemon nobody knows.
 pub fn umount(path: &Path) -> Result<Farewell, MountError> {
     // No canonicalize here: it would fail on a stale mount. The parent is resolved, the last component kept.
@@ -181,7 +182,13 @@ pub fn umount(path: &Path) -> Result<Farewell, MountError> {
     {
         return Ok(farewell);
     }
-    detach(&target).map(|()| Farewell::default())
+    match detach(&target) {
+        Err(error) if control::end_daemon(&target) => match mounted_at(&target) {
+            Ok(None) => Ok(Farewell::default()),
+            _ => Err(MountError::DeadEntry { path: target, reason: error.to_string() }),
+        },
+        done => done.map(|()| Farewell::default()),
+    }
 }
 
 /// Detaches the mount at `path` with what the caller's rights allow: the system call, else `fusermount3`.

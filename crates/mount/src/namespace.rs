@@ -5,11 +5,14 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use nix::sched::CloneFlags;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
 
-use crate::MountError;
+use crate::{MountError, mountpoint};
 
 /// Gives this process its own mount table; mounts made outside later still show up inside, never the other way.
 ///
@@ -39,12 +42,31 @@ pub(crate) fn unshare(own_users: bool) -> Result<(), MountError> {
             })?;
         }
     }
-    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", flags).map_err(|source| MountError::Namespace {
+    make_private().map_err(|source| MountError::Namespace {
         step: "make the mount table private",
         source: source.into(),
-        hint: forbidden_hint(),
+        hint: "is /proc mounted? `mount -t proc proc /proc`",
     })
+}
+
+/// Sees to it that no mount made from now on shows up outside.
+fn make_private() -> Result<(), Errno> {
+    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    match rustix::mount::mount_change("/", flags) {
+        // In a chroot "/" need not be a mount point; the mount that it lies on has no name here.
+        Err(Errno::INVAL) => {}
+        done => return done,
+    }
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open("/", directory, Mode::empty())?;
+    let current = rustix::fs::open(".", directory, Mode::empty())?;
+    let own = rustix::fs::open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    // Whoever enters a mount name space, be it its own, stands at the root of that name space.
+    nix::sched::setns(own, CloneFlags::CLONE_NEWNS).map_err(|error| Errno::from_raw_os_error(error as i32))?;
+    rustix::mount::mount_change("/", flags)?;
+    rustix::process::fchdir(root)?;
+    rustix::process::chroot(".")?;
+    rustix::process::fchdir(current)
 }
 
 fn refused(source: io::Error, with_users: bool) -> MountError {
@@ -55,6 +77,10 @@ fn refused(source: io::Error, with_users: bool) -> MountError {
             hint: "this container lacks CAP_SYS_ADMIN",
         };
     }
+    if source.raw_os_error() == Some(Errno::PERM.raw_os_error()) && is_chroot() {
+        let hint = "this is a chroot, in which the kernel allows no user namespaces: run this as root";
+        return MountError::Namespace { step: "make a user namespace", source, hint };
+    }
     // EINVAL is also what a process with several threads gets.
     let threads = fs::read_dir("/proc/self/task").map_or(1, |tasks| tasks.count());
     let hint = if threads > 1 {
@@ -63,6 +89,11 @@ fn refused(source: io::Error, with_users: bool) -> MountError {
         forbidden_hint()
     };
     MountError::Namespace { step: "make a user namespace", source, hint }
+}
+
+/// Whether the root directory is no mount point, as it is in most chroots.
+fn is_chroot() -> bool {
+    mountpoint::mounted_at(Path::new("/")).is_ok_and(|entry| entry.is_none())
 }
 
 /// Which of the known switches forbids user namespaces here.

@@ -88,7 +88,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("server", &["store", "volume", "image", "wire", "predict", "profile", "codec"]),
     ("client", &["wire", "image", "codec", "host"]),
     ("stream", &["wire", "client", "codec"]),
-    ("mount", &["client", "erofs", "host", "image", "stream"]),
+    ("mount", &["client", "elf", "erofs", "host", "image", "stream"]),
     (
         "bench",
         &[

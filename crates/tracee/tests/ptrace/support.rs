@@ -16,12 +16,21 @@ pub(crate) fn folder() -> &'static Path {
     FOLDER.get_or_init(|| tempfile::tempdir().expect("folder")).path()
 }
 
+/// Variable that names a copy of the folder of programs, for tests as a user who cannot reach this one.
+pub(crate) const PROGRAMS: &str = "RUNNEL_TEST_PROGRAMS";
+
+/// The folder of programs.
+pub(crate) fn programs() -> PathBuf {
+    let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ptrace/programs");
+    std::env::var_os(PROGRAMS).map_or_else(here, PathBuf::from)
+}
+
 /// Compiles programs/NAME.c; `None` (and a line that says so) if there is no such compiler, or it cannot do this.
 pub(crate) fn compile(compiler: &str, name: &str, flags: &[&str]) -> Option<PathBuf> {
     static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let output = folder().join(format!("{name}-{number}"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/ptrace/programs/{name}.c"));
+    let source = programs().join(format!("{name}.c"));
     let result = Command::new(compiler)
         .args(["-O1", "-fno-inline", "-Wall", "-Werror", "-o"])
         .args([&output, &source])
