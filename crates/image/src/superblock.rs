@@ -42,6 +42,9 @@ pub struct Superblock {
     pub sections: Vec<SectionReport>,
 }
 
+/// What a decoder's tables take of memory for each dictionary, rounded up.
+const DICTIONARY_TABLES_BYTES: u64 = 32 << 10;
+
 /// Where a block lies in the file by an image's own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPlace {
@@ -159,8 +162,16 @@ impl Superblock {
         let stored = self.sections.iter().map(|section| section.stored_bytes).max().unwrap_or(0);
         let columns = self.sections.iter().filter(|section| section.filter != format::FILTER_NONE);
         let columns = columns.map(|section| section.raw_bytes).max().unwrap_or(0);
+        let dictionaries = if self.has(format::FEATURE_DICTIONARIES) { format::DICTIONARIES_MAX as u64 } else { 0 };
         // Link counts and depths of inodes while the tree is checked, chunks that are short while extents are.
-        stored + columns + 6 * u64::from(self.inode_count) + 4 * u64::from(self.chunk_count)
+        let tables = 6 * u64::from(self.inode_count) + 4 * u64::from(self.chunk_count);
+        stored + columns + tables + DICTIONARY_TABLES_BYTES * dictionaries
+    }
+
+    /// Bytes that decoding its largest block takes: the block, and what it expands to on the way.
+    pub fn block_memory_bytes(&self) -> u64 {
+        let expansion = if self.has(format::FEATURE_DEFLATE) { limits::EXPANSION_BYTES_ACCEPTED } else { 0 };
+        u64::from(self.block_bytes) + u64::from(expansion)
     }
 
     /// Bytes of the decoded block table.

@@ -150,7 +150,7 @@ impl Catalog {
         let (held, opening) = (superblock.metadata_memory_bytes(), superblock.opening_memory_bytes());
         let mut reserved = self.reserve((held + opening) as usize, parked)?;
         let metadata = Metadata::open(&source, &self.limits).map_err(failed)?;
-        reserved.shrink_to(held as usize);
+        reserved.shrink_to((held as usize).max(metadata.memory_bytes()));
         let learned = learned::load(&*self.store, id).unwrap_or_else(|reason| {
             self.log.warning(format_args!("what was learned of image {id} is lost: {reason}"));
             None

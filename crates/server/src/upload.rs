@@ -18,7 +18,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use image::limits::EXPANSION_BYTES_ACCEPTED;
 use image::{Metadata, ReadAt, Superblock, format::SUPERBLOCK_BYTES};
 use store::Store;
 use tokio::sync::mpsc;
@@ -34,8 +33,8 @@ use crate::metadata_memory::Reserved;
 use crate::name::Name;
 use crate::published::{ImageObject, io_error};
 
-/// Parts of an upload queued before its worker: two of the largest blocks and some small ones.
-const QUEUE_MAX: usize = 8;
+/// Parts of an upload queued before its worker: enough to keep it busy while the connection reads on.
+const QUEUE_MAX: usize = 4;
 
 /// Uploads at once. Each holds a thread, a file and the metadata of one image.
 pub(crate) const UPLOADS_MAX: usize = 8;
@@ -182,7 +181,7 @@ struct Staged {
     decoding: Duration,
     /// Of `stored_bytes` when the disk is looked at again.
     disk_checked_at: u64,
-    /// Memory of the metadata and of one decoded block.
+    /// Memory of the metadata and of blocks on their way.
     _reserved: Reserved,
 }
 
@@ -293,13 +292,13 @@ fn take_metadata(
     if let Some(staged) = shared.parked.take(superblock.id) {
         return Ok(Some(staged));
     }
-    // What a superblock announces is taken only if there is room for it. One at a time, since opening takes more than what
-    // is kept.
-    let block_bytes = u64::from(superblock.block_bytes) + u64::from(EXPANSION_BYTES_ACCEPTED);
-    let held = superblock.metadata_memory_bytes() + block_bytes;
+    // What a superblock announces is taken only if there is room for it: its metadata, a block, blocks that are queued.
+    let queued = (QUEUE_MAX as u64 + 2) * u64::from(superblock.block_bytes);
+    let blocks = (superblock.block_memory_bytes() + queued) as usize;
+    let held = superblock.metadata_memory_bytes() + blocks as u64;
     let mut reserved = shared.catalog.reserve((held + superblock.opening_memory_bytes()) as usize, &shared.parked)?;
     let metadata = Metadata::open(&source, limits).map_err(invalid)?;
-    reserved.shrink_to(held as usize);
+    reserved.shrink_to((held as usize).max(metadata.memory_bytes() + blocks));
     let count = metadata.block_count();
     let stored_bytes = SUPERBLOCK_BYTES as u64 + announced.metadata_bytes;
     let lacking = vec![true; count as usize];

@@ -77,7 +77,7 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = Mode::Bundle)]
     provider: Mode,
 
-    /// Memory for replies, pushes and decoded blocks, in MiB
+    /// Memory for replies, pushes, decoded blocks and metadata, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     memory: usize,
 
@@ -97,7 +97,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "provider")]
     no_bundles: bool,
 
-    /// Refuse uploads
+    /// Refuse uploads; with --frozen or --no-learn too, several servers may share the folder
     #[arg(long, conflicts_with = "push_ca")]
     read_only: bool,
 
