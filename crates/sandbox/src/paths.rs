@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, NetPort, PathBeneath, PathFd, RestrictionStatus,
-    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope, make_bitflags,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, NetPort, PathBeneath, PathFd,
+    RestrictionStatus, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope, make_bitflags,
 };
 
 use crate::{Role, Sandbox, SandboxError};
@@ -52,9 +52,15 @@ const CREATE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeReg});
 /// What is left of the rights when they are for one file.
 const OF_FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteFile | Truncate | Execute | IoctlDev});
 
-/// False if this kernel, or the container, has no Landlock.
+/// False if this kernel, or the container, has no Landlock that we can use.
 pub(crate) fn restrict(sandbox: &Sandbox) -> Result<bool, SandboxError> {
-    let mut rules = Ruleset::default()
+    // Before Linux 5.19 no file could be moved from one folder to another, which stores and volumes do: better without it.
+    let Ok(rules) = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(AccessFs::Refer)
+    else {
+        return Ok(false);
+    };
+    let mut rules = rules
+        .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
         .handle_access(AccessNet::from_all(KNOWN))?
         .scope(Scope::from_all(KNOWN))?
