@@ -20,6 +20,7 @@ pub mod plan_report;
 pub mod plot;
 pub mod predictors;
 pub mod process;
+pub mod processor;
 pub mod product;
 pub mod row;
 pub mod sio;

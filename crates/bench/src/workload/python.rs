@@ -42,6 +42,17 @@ pub fn version() -> String {
 
 /// Text of the program, for the interpreter of the Debian system in the folder `root`.
 pub fn program_of_imports(root: &Path) -> anyhow::Result<String> {
+    Ok(program(&modules(root)?))
+}
+
+/// A program that imports these modules.
+pub fn program(modules: &[String]) -> String {
+    let names = wrapped(&modules.join(" "));
+    format!("for name in \"\"\"{names}\"\"\".split():\n    __import__(name)\nprint(\"imports done\")\n")
+}
+
+/// Modules that load about two hundred files, for the interpreter of the Debian system in the folder `root`.
+pub fn modules(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut command = Command::new(INTERPRETER);
     if root != Path::new("/") {
         command = Command::new(find_program("chroot").context("chroot is missing; apt-get install coreutils")?);
@@ -57,7 +68,7 @@ pub fn program_of_imports(root: &Path) -> anyhow::Result<String> {
         names.split_whitespace().count() > 30,
         "python3 has only these modules: {names}; install libpython3-stdlib"
     );
-    Ok(format!("for name in \"\"\"{}\"\"\".split():\n    __import__(name)\nprint(\"imports done\")\n", wrapped(&names)))
+    Ok(names.split_whitespace().map(str::to_string).collect())
 }
 
 /// Names on lines of at most 100 characters.

@@ -26,6 +26,7 @@ enum Bench {
     Lab(Lab),
     Sio(Sio),
     Specialise(Specialise),
+    Processor(Processor),
     Compare(Compare),
     #[command(hide = true)]
     LabGuest(LabGuest),
@@ -361,6 +362,29 @@ struct Stream {
     history: Option<PathBuf>,
 }
 
+/// What starts cost the server's processor, beside nginx
+///
+/// A program that varies is started five times, cold, from one server, over loopback; then nginx sends as many bytes. Needs
+/// root, FUSE, and the Debian packages nginx-light and python3. About two minutes.
+#[derive(clap::Args)]
+struct Processor {
+    /// Runs of five starts, each with a server that knows nothing
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    runs: usize,
+    /// Keep the tree and the image in this folder for the next bench
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+    /// One JSON line per row instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Measure this runnel instead of the one that runs
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Add the rows to this file
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+}
+
 /// Runs the bench; rows go to standard output.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let out = &mut std::io::stdout();
@@ -372,6 +396,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Bench::Lab(lab) => ::bench::lab::run::run(&lab.options(), out)?,
         Bench::Sio(sio) => ::bench::sio::run::run(&sio.options(), out)?,
         Bench::Specialise(specialise) => ::bench::specialise::run(&specialise.options(), out)?,
+        Bench::Processor(processor) => ::bench::processor::run(&processor.options(), out)?,
         Bench::Compare(Compare { a, b, json }) => ::bench::lab::compare::run(&a, &b, json, out).map(drop)?,
         Bench::LabGuest(guest) => ::bench::lab::guest::run(&guest.plan)?,
         Bench::LabData(LabData { case, folder, run, learning, compute }) => {
@@ -487,6 +512,14 @@ impl Specialise {
             _ => Size::Usual,
         };
         Options { size, source: self.kernel_source, work: self.work, json: self.json, history: self.history }
+    }
+}
+
+impl Processor {
+    fn options(self) -> ::bench::processor::Options {
+        let Processor { runs, work, json, binary, history } = self;
+        let runnel = binary.unwrap_or(::bench::options::Options::default().runnel);
+        ::bench::processor::Options { runnel, runs, work, json, history }
     }
 }
 
