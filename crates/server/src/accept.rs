@@ -140,7 +140,7 @@ impl Shared {
             return;
         }
         if let Some(workshop) = &self.workshop {
-            workshop.order_all(image);
+            workshop.open_all(image);
         }
         match self.config.provider {
             Provider::None => {}
@@ -153,17 +153,19 @@ impl Shared {
 
     /// A bundle turned out to be damaged: delete it and make it anew, on a blocking thread.
     pub fn replace_bundle(self: &Arc<Self>, image: Arc<Published>, action: ActionId, key: String) {
+        // Two connections may meet the same damage.
+        let Some(grade) = image.bundles.discard(action) else { return };
         let shared = self.clone();
         tokio::task::spawn_blocking(move || {
             if let Err(error) = shared.store.delete(&key) {
                 shared.log.warning(format_args!("a damaged bundle stays: {error}"));
             } else if let Some(workshop) = &shared.workshop {
-                workshop.order(&image, action);
+                workshop.build(&image, action, grade);
             }
         });
     }
 
-    /// Ends idle runs, saves what changed, orders its bundles. Blocks.
+    /// Ends idle runs, saves what changed, orders the bundles that pay. Blocks.
     fn upkeep(&self) {
         self.parked.expire(self.config.upload_kept);
         self.volumes.upkeep(self.now(), &*self.store, &self.metrics, &self.log);
@@ -173,12 +175,11 @@ impl Shared {
                 predictor.expire(self.now());
                 predictor.take_changed()
             };
-            if changed.is_empty() {
-                continue;
+            if !changed.is_empty() {
+                self.save(&image);
             }
-            self.save(&image);
             if let Some(workshop) = &self.workshop {
-                changed.into_iter().for_each(|action| workshop.order(&image, action));
+                workshop.keep_up(&image, changed);
             }
         }
     }

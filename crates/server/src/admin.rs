@@ -144,10 +144,7 @@ fn volume_status(served: &Served) -> VolumeStatus {
 }
 
 fn image_status(image: &Published) -> ImageStatus {
-    let (bundles, bundle_bytes) = {
-        let bundles = locked(&image.bundles);
-        (bundles.len(), bundles.values().map(|(_, bundle)| bundle.body_bytes()).sum())
-    };
+    let (bundles, bundle_bytes) = image.bundles.count_and_bytes();
     let predictor = locked(&image.predictor);
     let counters = predictor.counters();
     ImageStatus {

@@ -78,6 +78,7 @@ metrics! {
     pages_hinted, "pages", "Pages that hints asked for, as far as they were taken.";
     pushes_started, "streams", "Push streams started.";
     pushes_from_bundle, "streams", "Push streams fed from a bundle.";
+    pages_from_bundle, "pages", "Pages pushed out of bundles.";
     pushes_completed, "streams", "Push streams sent to their end.";
     pushes_cancelled, "streams", "Push streams ended early by a mismatch, the client, or the end of the action.";
     pages_pushed, "pages", "Pages queued for pushing.";
@@ -92,6 +93,7 @@ metrics! {
     blocks_cached, "blocks", "Blocks found decoded in memory when pages were built.";
     blocks_read_ahead, "blocks", "Blocks read by the Provider before they were needed.";
     bundles_built, "bundles", "Bundles built.";
+    bundle_pages_built, "pages", "Pages compressed for bundles.";
     bundles_failed, "bundles", "Bundles that could not be built or did not match their hash.";
     learned_saved, "files", "Learned files written.";
     uploads, "images", "Images published by an upload.";

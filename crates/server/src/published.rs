@@ -1,6 +1,5 @@
 //! One image that clients have open: its metadata, its file, what was learned of it, and pages built from its blocks.
 
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -10,11 +9,11 @@ use bytes::Bytes;
 use image::{Metadata, ReadAt};
 use predict::ActionPredictor;
 use store::{Object, StoreError};
-use units::{ActionId, BlockId, ImageId, PageId};
+use units::{BlockId, ImageId, PageId};
 use wire::ErrorCode;
 
 use crate::blocks::{BlockCache, locked};
-use crate::bundle::Bundle;
+use crate::bundle::kept::Bundles;
 use crate::error::Failure;
 use crate::metadata_memory::Reserved;
 use crate::metrics::Metrics;
@@ -37,8 +36,8 @@ pub(crate) struct Published {
     metrics: Arc<Metrics>,
     /// Held for microseconds at a time: no reading, no encoding under it.
     pub predictor: Mutex<ActionPredictor>,
-    /// Bundles that can be pushed, by action, each with the revision of the action that it holds.
-    pub bundles: Mutex<HashMap<ActionId, (u32, Arc<Bundle>)>>,
+    /// Bundles that can be pushed.
+    pub bundles: Bundles,
     /// Window of the bundles: the smallest of any client's so far, so that every client can take them.
     window_log: AtomicU8,
     /// Held while chunk hashes are derived, so that clients that ask together decode the image once.
@@ -73,7 +72,7 @@ impl Published {
             blocks,
             metrics,
             predictor: Mutex::new(predictor),
-            bundles: Mutex::new(HashMap::new()),
+            bundles: Bundles::default(),
             window_log: AtomicU8::new(BUNDLE_WINDOW_LOG_MAX),
             deriving: Mutex::new(()),
             saved: Mutex::new(None),

@@ -5,12 +5,14 @@
 //! at most one piece being built at a time, on a blocking thread, because a compressed stream is made in order; several
 //! sequences take turns. No more is built than the wire's in-flight window has room for.
 //!
-//! The pieces come from the action's bundle if there is one and it fits ([`Pusher::choose`]), otherwise they are
+//! The pieces come from the action's bundle if there is one and it fits (`choose`); what it lacks, or else all, is
 //! compressed live, leaving out pages that the device has from us already.
 
 mod blocks;
+mod choose;
 mod course;
 mod hint;
+mod part;
 mod progress;
 mod sequence;
 mod shares;
@@ -24,7 +26,6 @@ use units::{ActionId, ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, StreamId, 
 use wire::{ErrorCode, ImageHandle, PushEndReason, PushPiece, PushPosition, ServerConnection};
 
 use crate::accept::Shared;
-use crate::blocks::locked;
 use crate::budget::Room;
 use crate::device::Device;
 use crate::error::Failure;
@@ -36,32 +37,20 @@ pub(crate) use blocks::{BlockPusher, BuiltBlocks};
 pub(crate) use sequence::PAGE_BYTES_EXPECTED;
 use sequence::{Pushing, Sequence, Source};
 
-/// Programs pushed to at once on one connection. More than a small device starts at a time.
-const SEQUENCES_MAX: usize = 16;
-
 /// Ended sequences that are remembered, so that their last pages are still found to be on the way.
 const ENDED_MAX: usize = 32;
 
-/// zstd level of live streams. Level 6 takes 7 % off the bytes, but a program waits for the compressor: gcc, whose processes
-/// share pages and so are pushed live, started in 1.41 s with level 6 and in 1.09 s with level 3 (the lab, WiFi).
-const LIVE_LEVEL: i32 = 3;
-
-/// Largest window of live streams: 1 MiB, so that an encoder takes about 5 MiB.
-const LIVE_WINDOW_LOG_MAX: u8 = 20;
-
-/// Smallest window worth compressing for; below it pieces are sent as they are.
-const LIVE_WINDOW_LOG_MIN: u8 = 10;
-
 /// What a piece under construction is expected to add to the queue.
 const PIECE_BYTES_EXPECTED: usize = PAGE_BYTES_EXPECTED * SEGMENT_PAGES_MAX;
+
+/// Pieces begun before bytes go to the socket again. One that is read from memory takes 20 microseconds, in which a connection
+/// does nothing else.
+const PIECES_AT_ONCE: usize = 8;
 
 /// A demanded page that is so many times the bytes of its answer away in a push comes with the push. Answering would delay all
 /// that the program needs next by these bytes, to bring one page of them sooner; and the block holds pages that are
 /// pushed all the same. Four blocks are three to four segments: less than the client waits before it insists.
 const ANSWERS_AHEAD_MAX: usize = 4;
-
-/// Part of an action (in percent) that the device may have already and still be sent the whole bundle.
-const BUNDLE_SENT_PERCENT_MAX: usize = 25;
 
 /// What the Predictor says of one token, on its way to the connection that pushes to it.
 #[derive(Debug)]
@@ -163,79 +152,15 @@ impl Pusher {
             return;
         }
         let mine = self.sequences.iter_mut().filter(|sequence| sequence.is_for(image, token));
-        if let Some(pushing) = mine.filter_map(Sequence::pushing_mut).next() {
-            if !order.begins && pushing.extend(&order) {
+        let mut mine = mine.filter_map(Sequence::pushing_mut).peekable();
+        if mine.peek().is_some() {
+            // A bundle and what it lacks go on together.
+            if !order.begins && mine.all(|pushing| pushing.extend(&order)) {
                 return;
             }
             self.end_token(wire, image, token, PushEndReason::Mismatch);
         }
         self.begin(wire, images, image, token, order, advice.cold);
-    }
-
-    /// Begins a sequence; false if nothing can be pushed now.
-    fn begin(
-        &mut self,
-        wire: &ServerConnection,
-        images: &Images,
-        image: ImageId,
-        token: Token,
-        order: Ordered,
-        cold: bool,
-    ) -> bool {
-        let Some(hello) = wire.hello().filter(|hello| hello.push_bytes_max > 0) else { return false };
-        let Some((handle, image)) = images.by_id(image) else { return false };
-        let active = self.sequences.iter().filter(|sequence| !sequence.has_ended()).count();
-        if active >= SEQUENCES_MAX || order.pages.is_empty() {
-            return false;
-        }
-        // A program that starts over from its first page, which the device has dropped, starts cold. One page lost in the middle
-        // of an action says nothing about the others.
-        if cold && order.from <= 1 {
-            self.device.forget(image.id);
-        }
-        let Some(source) = self.choose(&image, &order, hello.window_log_max) else { return false };
-        let from_bundle = matches!(source, Source::Bundle(_));
-        let Some(pushing) = Pushing::new(order, source) else { return false };
-        if !self.device.own(self.owner.connection, image.id, token, &self.advice) {
-            return false;
-        }
-        self.shared.metrics.pushes_started.one();
-        if from_bundle {
-            self.shared.metrics.pushes_from_bundle.one();
-        }
-        self.numbers += 1;
-        self.sequences.push(Sequence::new(self.numbers, token, handle, image, pushing));
-        self.forget_ended();
-        true
-    }
-
-    /// A bundle if the push starts in the first segment, the device affords its window and has little of it; otherwise
-    /// live compression. `None` if too many streams are compressed already.
-    fn choose(&self, image: &Published, order: &Ordered, window_log_max: u8) -> Option<Source> {
-        let bundle = locked(&image.bundles).get(&order.action).cloned();
-        if let Some((revision, bundle)) = bundle
-            && revision == order.revision
-            && order.from < bundle.piece_pages
-            && bundle.window_log <= window_log_max
-            && bundle.pages.len() == order.total as usize
-        {
-            let has = self.device.has(image.id, &bundle.pages).iter().filter(|has| **has).count();
-            if has * 100 <= bundle.pages.len() * BUNDLE_SENT_PERCENT_MAX {
-                return Some(Source::Bundle(bundle));
-            }
-        }
-        if window_log_max < LIVE_WINDOW_LOG_MIN {
-            return Some(Source::Stored);
-        }
-        let slot = self.shared.live_streams.try_take(self.owner, 1)?;
-        let window_log = window_log_max.min(LIVE_WINDOW_LOG_MAX);
-        match StreamEncoder::new(LIVE_LEVEL, window_log.into()) {
-            Ok(encoder) => Some(Source::Live { encoder: Some(Box::new(encoder)), window_log, _slot: slot }),
-            Err(error) => {
-                self.shared.log.warning(format_args!("a push stream cannot be compressed: {error}"));
-                None
-            }
-        }
     }
 
     /// A program needs a page: if it is not coming yet, pages have their turn.
@@ -251,7 +176,10 @@ impl Pusher {
     /// what a touch called for: one piece.
     pub fn pump(&mut self, wire: &mut ServerConnection, bytes_max: usize, presses: bool) {
         self.held.shrink_to(wire.queued_push_bytes());
-        while !presses || self.touched {
+        for _ in 0..PIECES_AT_ONCE {
+            if presses && !self.touched {
+                return;
+            }
             let pushing = || self.sequences.iter().map(Sequence::pushing);
             let building = pushing().flatten().filter(|pushing| pushing.progress.is_building()).count();
             let expected = building * PIECE_BYTES_EXPECTED;
@@ -289,6 +217,13 @@ impl Pusher {
             pushing.progress.finish_piece();
             self.finish_if_complete(wire, at);
             return;
+        }
+        if let Some((bundle, piece)) = &from_bundle
+            && let Some(room) = self.shared.pushes.try_take(self.owner, pages.len() * PAGE_BYTES)
+            && let Some(bytes) = bundle.cached_piece(*piece)
+        {
+            let built = Built { sequence: number, pages, bytes, encoder: None, room: Some(room) };
+            return self.built(wire, built);
         }
         let encoder = match &mut pushing.source {
             Source::Live { encoder, .. } => encoder.take(),
@@ -382,6 +317,9 @@ impl Pusher {
         let pushing = sequence.pushing_mut().ok_or_else(ended)?;
         let segment = pushing.segment();
         self.shared.metrics.pages_pushed.add(pages.len() as u64);
+        if matches!(pushing.source, Source::Bundle(_)) {
+            self.shared.metrics.pages_from_bundle.add(pages.len() as u64);
+        }
         self.shared.metrics.push_bytes.add(bytes.len() as u64);
         wire.push(PushPiece { stream, segment, pages: pages.to_vec(), bytes }).map_err(refused)?;
         pushing.progress.finish_piece();
@@ -399,6 +337,7 @@ impl Pusher {
             let _ = wire.push_end(stream, PushEndReason::Complete);
         }
         self.shared.metrics.pushes_completed.one();
+        self.charge(wire, at);
         self.retire(at);
     }
 
@@ -408,7 +347,6 @@ impl Pusher {
         if let Some(Pushing { action, source: Source::Bundle(bundle), .. }) = sequence.pushing() {
             // It does not match its hashes, or cannot be read: make it anew.
             self.shared.metrics.bundles_failed.one();
-            locked(&sequence.image.bundles).remove(action);
             self.shared.replace_bundle(sequence.image.clone(), *action, bundle.key.clone());
         }
         self.cancel(wire, at, PushEndReason::Failed);
@@ -446,6 +384,7 @@ impl Pusher {
             }
             wire.cancel_push(stream, reason);
         }
+        self.charge(wire, at);
         if self.retire(at) {
             self.shared.metrics.pushes_cancelled.one();
         }
@@ -454,8 +393,12 @@ impl Pusher {
     /// Nothing more is built for the sequence; its stream is remembered for a while. False if it had ended already.
     fn retire(&mut self, at: usize) -> bool {
         let Some(sequence) = self.sequences.get_mut(at) else { return false };
-        self.device.disown(self.owner.connection, sequence.image.id, sequence.token);
-        sequence.end()
+        let (image, token) = (sequence.image.id, sequence.token);
+        let goes = sequence.end();
+        if !self.sequences.iter().any(|other| other.is_for(image, token) && !other.has_ended()) {
+            self.device.disown(self.owner.connection, image, token);
+        }
+        goes
     }
 
     fn forget_ended(&mut self) {

@@ -45,6 +45,12 @@ const READ_BYTES: usize = 64 << 10;
 /// Bytes handed to the socket at a time: small, so that a demand reply waits behind little.
 const WRITE_BYTES: usize = 16 << 10;
 
+/// The same on a fast link: a quarter of the calls, and at most what such a link takes in a millisecond.
+const WRITE_BYTES_FAST: usize = 64 << 10;
+
+/// Bytes a second from which a link is fast: it takes [`WRITE_BYTES_FAST`] within a millisecond.
+const FAST_RATE: u64 = 64 << 20;
+
 /// Reports of uploads that wait for the connection; a worker with more to say waits.
 const REPORTS_MAX: usize = 64;
 
@@ -267,7 +273,8 @@ impl Session {
                 out.clear();
                 written = 0;
                 let now = self.shared.now();
-                let allowed = self.throttle.allowed(now, WRITE_BYTES);
+                let fast = self.wire.push_rate().is_some_and(|rate| rate >= FAST_RATE);
+                let allowed = self.throttle.allowed(now, if fast { WRITE_BYTES_FAST } else { WRITE_BYTES });
                 if allowed > 0 {
                     self.throttle.spend(self.wire.transmit(now, &mut out, allowed));
                     self.release();

@@ -41,6 +41,15 @@ pub trait Object: Send + Sync {
     /// [`StoreError::Truncated`] if the object ends before `offset + buf.len()`, [`StoreError::Io`] if the read fails.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError>;
 
+    /// Fills `buf` from `offset` if the bytes are in memory; `false` if they may have to be waited for, and then `buf` holds
+    /// anything. Unlike the other calls it does not block.
+    ///
+    /// # Errors
+    /// As [`Object::read_at`].
+    fn read_cached_at(&self, _offset: u64, _buf: &mut [u8]) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
     /// Tells the system that the whole object will be read soon, from front to back. Only advice: what the system makes of
     /// it is its own affair, and a store without a system below it does nothing.
     fn advise_whole(&self) {}

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::error::UPLOAD;
 use crate::key::check_folder;
@@ -315,6 +315,13 @@ impl Object for LocalObject {
         self.file
             .read_exact_at(buf, offset)
             .map_err(|error| read_failed(&self.key, offset, buf.len(), self.bytes, error))
+    }
+
+    fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Result<bool, StoreError> {
+        let wanted = buf.len();
+        // Errors, among them that the page cache lacks the bytes, are for the read that may wait.
+        let read = preadv2(&self.file, &mut [io::IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT);
+        Ok(read == Ok(wanted))
     }
 
     fn advise_whole(&self) {

@@ -6,11 +6,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First eight bytes of a bundle.
 pub const MAGIC: [u8; 8] = *b"RUNNELb1";
 
-/// The one version there is.
-pub const VERSION: u16 = 1;
+/// The one version that is read. Version 1 had no list of pages; a file of it is made anew.
+pub const VERSION: u16 = 2;
 
 /// Most pieces written and accepted: an action has at most 65536 pages, and segments of two pages are the shortest.
 pub const PIECES_MAX: u32 = 32768;
+
+/// Most pages of a bundle accepted: as many as are accepted of an action, four times what we write.
+pub const PAGES_MAX: u32 = 4 * 65536;
 
 /// Most pages of a piece, written and accepted: what one push frame carries.
 pub const PIECE_PAGES_MAX: u32 = 32;
@@ -18,7 +21,7 @@ pub const PIECE_PAGES_MAX: u32 = 32;
 /// Bytes of the hash of a piece: half a BLAKE3 hash, as for chunks.
 pub const PIECE_HASH_BYTES: usize = 16;
 
-/// The first 144 bytes.
+/// The first 152 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -28,8 +31,8 @@ pub struct Header {
     pub version: U16,
     /// Base-2 logarithm of the zstd window.
     pub window_log: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// zstd level it was made with.
+    pub level: u8,
     /// Pieces.
     pub piece_count: U32,
     /// Pages of a full piece; the last may have fewer.
@@ -38,6 +41,8 @@ pub struct Header {
     pub page_count: U32,
     /// Bytes of all pieces.
     pub body_bytes: U64,
+    /// The action whose pages these were.
+    pub action: U64,
     /// The image.
     pub image: [u8; 32],
     /// BLAKE3 of the page list: 8 bytes a page, little-endian, in order.
@@ -48,7 +53,8 @@ pub struct Header {
     pub header_hash: [u8; 16],
 }
 
-/// One entry of the table that follows the header. The pieces follow the table without gaps, in this order.
+/// One entry of the table that follows the header. The list of pages follows the table, 8 bytes a page, and the pieces follow
+/// the list without gaps, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Piece {
@@ -58,6 +64,6 @@ pub struct Piece {
     pub hash: [u8; PIECE_HASH_BYTES],
 }
 
-const _: () = assert!(size_of::<Header>() == 144);
+const _: () = assert!(size_of::<Header>() == 152);
 const _: () = assert!(size_of::<Piece>() == 20);
 const _: () = assert!(PIECE_PAGES_MAX as usize == units::SEGMENT_PAGES_MAX);

@@ -1,14 +1,19 @@
 //! Bundles: a learned action as one immutable, ordered, compressed stream of its pages.
 //!
 //! Idea (beyond SYSFLOW): an action that was learned is pushed many times, always from its first page. So its pages are
-//! compressed once, at the best level, with one zstd context over all of them, flushed after each segment. Pushing then
-//! costs one sequential read of the file and no compression. The file names its page list by hash: when the action
-//! changes, the name no longer fits and the bundle is made anew.
+//! compressed once, with one zstd context over all of them, flushed after each segment. Pushing then costs one sequential
+//! read of the file and no compression.
 //!
-//! A bundle is made in the background ([`workshop`]) and found again after a restart. Header and table are verified when
-//! it is opened, each piece when it is read. Key: `bundles/<image>/<hash of pages and window>.bundle`.
+//! Actions change a little with nearly every run. A bundle lists its own pages, so it stays a right stream of right pages when
+//! its action goes on: what the action has beyond it is compressed live beside it ([`Bundle::fit`]), and a new one is made
+//! when that pays ([`policy`]).
+//!
+//! A bundle is made in the background ([`workshop`]) and found again after a restart. Header, table and list are verified
+//! when it is opened, each piece when it is read. Key: `bundles/<image>/<action>.bundle`.
 
 mod format;
+pub(crate) mod kept;
+pub(crate) mod policy;
 pub(crate) mod workshop;
 
 use std::sync::Arc;
@@ -16,25 +21,29 @@ use std::sync::Arc;
 use bytes::Bytes;
 use codec::StreamEncoder;
 use store::{Object, Store, Upload};
-use units::{ImageId, PageId};
+use units::{ActionId, ImageId, PageId};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::Failure;
 use crate::published::Published;
-use format::{Header, PIECE_HASH_BYTES, PIECE_PAGES_MAX, PIECES_MAX, Piece};
+use format::{Header, PAGES_MAX, PIECE_HASH_BYTES, PIECE_PAGES_MAX, PIECES_MAX, Piece};
+use policy::Grade;
 
-/// zstd level of bundles: they are made once and pushed often. Beyond 19 the encoder's memory grows tenfold.
-const LEVEL: i32 = 19;
+/// Bytes of a page in the list.
+const PAGE_NUMBER_BYTES: usize = 8;
 
 /// A bundle that is ready to be pushed.
 pub(crate) struct Bundle {
     /// Where it lies in the store.
     pub key: String,
     pub window_log: u8,
+    pub grade: Grade,
     /// Pages of a full piece.
     pub piece_pages: u32,
     /// The pages, in order. Piece `k` holds pages `k * piece_pages ..`.
     pub pages: Arc<[PageId]>,
+    /// The same pages by number.
+    sorted: Vec<PageId>,
     object: Arc<dyn Object>,
     /// Offset, length and hash of each piece.
     pieces: Vec<(u64, u32, [u8; PIECE_HASH_BYTES])>,
@@ -44,49 +53,42 @@ pub(crate) struct Bundle {
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub image: ImageId,
+    pub action: ActionId,
     pub pages: Arc<[PageId]>,
     pub piece_pages: u32,
     pub window_log: u8,
+    pub grade: Grade,
+}
+
+/// How a bundle and an action's pages of today go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fit {
+    /// Pages of the action that the bundle does not have.
+    pub lacking: usize,
+    /// Pages of the bundle that the action does not have.
+    pub surplus: usize,
+}
+
+/// The folder of an image's bundles.
+pub(crate) fn folder(image: ImageId) -> String {
+    format!("bundles/{image}")
+}
+
+/// Where the bundle of an action lies in the store.
+pub(crate) fn key(image: ImageId, action: ActionId) -> String {
+    format!("{}/{}.bundle", folder(image), action.0)
 }
 
 impl Recipe {
-    /// A recipe for these pages; pieces hold at most 32 of them, as push frames do.
-    pub fn new(image: ImageId, pages: Arc<[PageId]>, segment_pages: u32, window_log: u8) -> Recipe {
-        Recipe { image, pages, piece_pages: segment_pages.clamp(1, PIECE_PAGES_MAX), window_log }
-    }
-
-    fn pages_hash(&self) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new();
-        for page in self.pages.iter() {
-            hasher.update(&page.to_u64().to_le_bytes());
-        }
-        hasher.finalize()
-    }
-
-    /// The folder of an image's bundles.
-    pub fn folder(image: ImageId) -> String {
-        format!("bundles/{image}")
-    }
-
-    /// Where the bundle lies in the store. The name covers all that decides its bytes but the library's version.
-    pub fn key(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(self.pages_hash().as_bytes());
-        hasher.update(&self.piece_pages.to_le_bytes());
-        hasher.update(&[self.window_log]);
-        let hash = hasher.finalize().to_hex();
-        format!("{}/{}.bundle", Recipe::folder(self.image), &hash[..32])
-    }
-
     fn piece_count(&self) -> u32 {
         (self.pages.len() as u32).div_ceil(self.piece_pages)
     }
 }
 
 impl Bundle {
-    /// Opens the bundle of a recipe; `None` if it has not been made, an error if it does not match its hashes.
-    pub fn open(store: &dyn Store, recipe: &Recipe) -> Result<Option<Bundle>, Failure> {
-        let key = recipe.key();
+    /// Opens the bundle of an action; `None` if it has not been made, an error if it does not match its hashes.
+    pub fn open(store: &dyn Store, image: ImageId, action: ActionId) -> Result<Option<Bundle>, Failure> {
+        let key = key(image, action);
         let object = match store.open(&key) {
             Ok(object) => object,
             Err(error) if error.is_not_found() => return Ok(None),
@@ -102,23 +104,26 @@ impl Bundle {
         if header.header_hash != header_hash(&header) {
             return Err(wrong("the header does not match its hash"));
         }
-        let pieces = recipe.piece_count();
-        let fits = header.image == recipe.image.0
-            && header.pages_hash == *recipe.pages_hash().as_bytes()
-            && header.window_log == recipe.window_log
-            && header.piece_pages.get() == recipe.piece_pages
-            && header.page_count.get() as usize == recipe.pages.len()
-            && header.piece_count.get() == pieces
-            && pieces <= PIECES_MAX;
-        if !fits {
+        if header.image != image.0 || header.action.get() != action.0 {
             return Err(wrong("it was made of something else than its name says"));
         }
+        let (count, piece_pages) = (header.page_count.get(), header.piece_pages.get());
+        let pieces = header.piece_count.get();
+        let bounded = (1..=PAGES_MAX).contains(&count) && (1..=PIECE_PAGES_MAX).contains(&piece_pages);
+        if !bounded || pieces > PIECES_MAX || pieces != count.div_ceil(piece_pages) {
+            return Err(wrong("it has more pages or pieces than a bundle may have"));
+        }
         let mut table = vec![0; pieces as usize * size_of::<Piece>()];
+        let mut list = vec![0; count as usize * PAGE_NUMBER_BYTES];
         object.read_at(size_of::<Header>() as u64, &mut table)?;
+        object.read_at((size_of::<Header>() + table.len()) as u64, &mut list)?;
         if *blake3::hash(&table).as_bytes() != header.table_hash {
             return Err(wrong("the table does not match its hash"));
         }
-        let mut offset = body_offset(pieces);
+        if *blake3::hash(&list).as_bytes() != header.pages_hash {
+            return Err(wrong("the list of pages does not match its hash"));
+        }
+        let mut offset = body_offset(pieces, count);
         let mut found = Vec::with_capacity(pieces as usize);
         for bytes in table.chunks_exact(size_of::<Piece>()) {
             let piece = Piece::read_from_bytes(bytes).map_err(|_| wrong("the table has another size"))?;
@@ -128,31 +133,65 @@ impl Bundle {
             found.push((offset, piece.bytes.get(), piece.hash));
             offset += u64::from(piece.bytes.get());
         }
-        if object.len() != offset || header.body_bytes.get() != offset - body_offset(pieces) {
+        if object.len() != offset || header.body_bytes.get() != offset - body_offset(pieces, count) {
             return Err(wrong("it is cut short or followed by something else"));
         }
+        let pages: Arc<[PageId]> =
+            list.as_chunks().0.iter().map(|bytes| PageId::from_u64(u64::from_le_bytes(*bytes))).collect();
+        let mut sorted = pages.to_vec();
+        sorted.sort_unstable();
         Ok(Some(Bundle {
             key,
             window_log: header.window_log,
-            piece_pages: recipe.piece_pages,
-            pages: recipe.pages.clone(),
+            grade: Grade::of(header.level),
+            piece_pages,
+            pages,
+            sorted,
             object,
             pieces: found,
         }))
     }
 
+    /// Whether the bundle has `page`.
+    pub fn holds(&self, page: PageId) -> bool {
+        self.sorted.binary_search(&page).is_ok()
+    }
+
+    /// Compares the bundle with the pages of its action, which are free of duplicates.
+    pub fn fit(&self, pages: &[PageId]) -> Fit {
+        if *self.pages == *pages {
+            return Fit { lacking: 0, surplus: 0 };
+        }
+        let both = pages.iter().filter(|page| self.holds(**page)).count();
+        Fit { lacking: pages.len() - both, surplus: self.pages.len().saturating_sub(both) }
+    }
+
     /// Reads and verifies piece `index`.
     pub fn piece(&self, index: u32) -> Result<Bytes, Failure> {
-        let (offset, bytes, hash) = *self
-            .pieces
-            .get(index as usize)
-            .ok_or_else(|| Failure::bad_request(format!("the bundle has no piece {index}")))?;
+        let (offset, bytes, _) = self.entry(index)?;
         let mut buf = vec![0; bytes as usize];
         self.object.read_at(offset, &mut buf)?;
-        if piece_hash(&buf) != hash {
+        self.verified(index, buf)
+    }
+
+    /// The same if the piece is in memory, else `None`. Takes about 20 microseconds and does not block.
+    pub fn cached_piece(&self, index: u32) -> Option<Result<Bytes, Failure>> {
+        let (offset, bytes, _) = self.entry(index).ok()?;
+        let mut buf = vec![0; bytes as usize];
+        // Whatever is wrong is told by the read that may wait.
+        matches!(self.object.read_cached_at(offset, &mut buf), Ok(true)).then(|| self.verified(index, buf))
+    }
+
+    fn entry(&self, index: u32) -> Result<(u64, u32, [u8; PIECE_HASH_BYTES]), Failure> {
+        let entry = self.pieces.get(index as usize).copied();
+        entry.ok_or_else(|| Failure::bad_request(format!("the bundle has no piece {index}")))
+    }
+
+    fn verified(&self, index: u32, bytes: Vec<u8>) -> Result<Bytes, Failure> {
+        if piece_hash(&bytes) != self.entry(index)?.2 {
             return Err(Failure::corrupt(format!("piece {index} of a bundle does not match its hash")));
         }
-        Ok(Bytes::from(buf))
+        Ok(Bytes::from(bytes))
     }
 
     /// Bytes of a range of pieces, as far as they exist.
@@ -175,7 +214,7 @@ pub(crate) fn build(
     stop: &dyn Fn() -> bool,
 ) -> Result<bool, Failure> {
     let pieces = recipe.piece_count();
-    if pieces == 0 || pieces > PIECES_MAX {
+    if pieces == 0 || pieces > PIECES_MAX || recipe.pages.len() > PAGES_MAX as usize {
         return Err(Failure::bad_request(format!("an action of {} pages cannot be a bundle", recipe.pages.len())));
     }
     let mut upload = store.create()?;
@@ -192,25 +231,30 @@ pub(crate) fn build(
         }
     }
     let table_bytes = table.as_bytes();
+    let list: Vec<u8> = recipe.pages.iter().flat_map(|page| page.to_u64().to_le_bytes()).collect();
+    let list_offset = (size_of::<Header>() + table_bytes.len()) as u64;
     let mut header = Header {
         magic: format::MAGIC,
         version: format::VERSION.into(),
         window_log: recipe.window_log,
-        reserved: 0,
+        level: recipe.grade.level(),
         piece_count: pieces.into(),
         piece_pages: recipe.piece_pages.into(),
         page_count: (recipe.pages.len() as u32).into(),
         body_bytes: table.iter().map(|piece| u64::from(piece.bytes.get())).sum::<u64>().into(),
+        action: recipe.action.0.into(),
         image: recipe.image.0,
-        pages_hash: *recipe.pages_hash().as_bytes(),
+        pages_hash: *blake3::hash(&list).as_bytes(),
         table_hash: *blake3::hash(table_bytes).as_bytes(),
         header_hash: [0; 16],
     };
     header.header_hash = header_hash(&header);
-    let written =
-        upload.write_at(size_of::<Header>() as u64, table_bytes).and_then(|()| upload.write_at(0, header.as_bytes()));
+    let written = upload
+        .write_at(size_of::<Header>() as u64, table_bytes)
+        .and_then(|()| upload.write_at(list_offset, &list))
+        .and_then(|()| upload.write_at(0, header.as_bytes()));
     match written {
-        Ok(()) => upload.commit(&recipe.key())?,
+        Ok(()) => upload.commit(&key(recipe.image, recipe.action))?,
         Err(error) => {
             upload.abort();
             return Err(error.into());
@@ -219,7 +263,7 @@ pub(crate) fn build(
     Ok(true)
 }
 
-/// Compresses every segment behind the room for header and table. `false` if it was stopped.
+/// Compresses every segment behind the room for header, table and list. `false` if it was stopped.
 fn write_pieces(
     upload: &mut dyn Upload,
     image: &Published,
@@ -228,8 +272,8 @@ fn write_pieces(
     table: &mut Vec<Piece>,
 ) -> Result<bool, Failure> {
     let encoding = |error| Failure::new(wire::ErrorCode::Internal, format!("a bundle cannot be compressed: {error}"));
-    let mut encoder = StreamEncoder::new(LEVEL, recipe.window_log.into()).map_err(encoding)?;
-    let mut offset = body_offset(recipe.piece_count());
+    let mut encoder = StreamEncoder::new(recipe.grade.level().into(), recipe.window_log.into()).map_err(encoding)?;
+    let mut offset = body_offset(recipe.piece_count(), recipe.pages.len() as u32);
     let (mut raw, mut stored) = (Vec::new(), Vec::new());
     for pages in recipe.pages.chunks(recipe.piece_pages as usize) {
         if stop() {
@@ -250,8 +294,8 @@ fn write_pieces(
     Ok(true)
 }
 
-fn body_offset(pieces: u32) -> u64 {
-    (size_of::<Header>() + pieces as usize * size_of::<Piece>()) as u64
+fn body_offset(pieces: u32, pages: u32) -> u64 {
+    (size_of::<Header>() + pieces as usize * size_of::<Piece>() + pages as usize * PAGE_NUMBER_BYTES) as u64
 }
 
 fn header_hash(header: &Header) -> [u8; 16] {

@@ -34,7 +34,18 @@ fn recipe(image: &Published, pages: u32) -> Recipe {
     let mut order: Vec<u32> = (0..pages).collect();
     order.sort_by_key(|index| (index % 3, *index));
     let pages: Vec<PageId> = order.into_iter().map(|index| PageId::new(file, index)).collect();
-    Recipe::new(image.id, pages.into(), 32, 18)
+    Recipe {
+        image: image.id,
+        action: ActionId(7),
+        pages: pages.into(),
+        piece_pages: 32,
+        window_log: 18,
+        grade: Grade::Quick,
+    }
+}
+
+fn open(store: &dyn Store, recipe: &Recipe) -> Result<Option<Bundle>, Failure> {
+    Bundle::open(store, recipe.image, recipe.action)
 }
 
 #[test]
@@ -42,10 +53,11 @@ fn pieces_decode_one_after_the_other_to_the_pages_of_the_action() {
     let (image, content) = published(70);
     let recipe = recipe(&image, 70);
     let store = Memory::new();
-    assert!(Bundle::open(&store, &recipe).unwrap().is_none());
+    assert!(open(&store, &recipe).unwrap().is_none());
     assert!(build(&store, &image, &recipe, &|| false).unwrap());
-    let bundle = Bundle::open(&store, &recipe).unwrap().unwrap();
-    assert_eq!((bundle.window_log, bundle.piece_pages, bundle.pages.len()), (18, 32, 70));
+    let bundle = open(&store, &recipe).unwrap().unwrap();
+    assert_eq!((bundle.window_log, bundle.piece_pages, bundle.grade), (18, 32, Grade::Quick));
+    assert_eq!(bundle.pages, recipe.pages, "a bundle says itself what it holds");
     let mut decoder = StreamDecoder::new(18).unwrap();
     for (index, pages) in recipe.pages.chunks(32).enumerate() {
         let expected: Vec<u8> = pages
@@ -63,19 +75,34 @@ fn pieces_decode_one_after_the_other_to_the_pages_of_the_action() {
 }
 
 #[test]
-fn another_page_list_window_or_segment_is_another_bundle() {
-    let (image, _) = published(40);
-    let base = recipe(&image, 40);
-    let mut shorter = base.clone();
-    shorter.pages = base.pages[..39].into();
-    let mut wider = base.clone();
-    wider.window_log = 19;
-    let mut finer = base.clone();
-    finer.piece_pages = 16;
-    let keys = [base.key(), shorter.key(), wider.key(), finer.key()];
-    let distinct: std::collections::BTreeSet<&String> = keys.iter().collect();
-    assert_eq!(distinct.len(), 4);
-    assert_eq!(Recipe::new(image.id, base.pages.clone(), 32, 18).key(), keys[0]);
+fn a_new_bundle_takes_the_place_of_the_old_one_which_stays_readable() {
+    let (image, _) = published(70);
+    let store = Memory::new();
+    let old = recipe(&image, 40);
+    assert!(build(&store, &image, &old, &|| false).unwrap());
+    let opened = open(&store, &old).unwrap().unwrap();
+    let first = opened.piece(0).unwrap();
+    let new = Recipe { grade: Grade::Best, window_log: 19, ..recipe(&image, 70) };
+    assert!(build(&store, &image, &new, &|| false).unwrap());
+    assert_eq!(opened.piece(0).unwrap(), first);
+    let opened = open(&store, &new).unwrap().unwrap();
+    assert_eq!((opened.pages.len(), opened.grade, opened.window_log), (70, Grade::Best, 19));
+    assert!(Bundle::open(&store, image.id, ActionId(8)).unwrap().is_none());
+}
+
+#[test]
+fn a_bundle_tells_what_it_lacks_of_its_action_and_what_it_has_too_much() {
+    let (image, _) = published(70);
+    let store = Memory::new();
+    let recipe = recipe(&image, 60);
+    build(&store, &image, &recipe, &|| false).unwrap();
+    let bundle = open(&store, &recipe).unwrap().unwrap();
+    assert_eq!(bundle.fit(&recipe.pages), Fit { lacking: 0, surplus: 0 });
+    let file = recipe.pages[0].inode;
+    let moved: Vec<PageId> = (10..70).rev().map(|index| PageId::new(file, index)).collect();
+    assert_eq!(bundle.fit(&moved), Fit { lacking: 10, surplus: 10 });
+    assert_eq!(bundle.fit(&recipe.pages[..50]), Fit { lacking: 0, surplus: 10 });
+    assert!(bundle.holds(moved[10]) && !bundle.holds(moved[9]));
 }
 
 #[test]
@@ -84,29 +111,29 @@ fn fuzz_no_damaged_bundle_gives_a_wrong_piece() {
     let recipe = recipe(&image, 70);
     let store = Memory::new();
     build(&store, &image, &recipe, &|| false).unwrap();
-    let whole = store.get(&recipe.key(), 1 << 20).unwrap();
+    let whole = store.get(&key(recipe.image, recipe.action), 1 << 20).unwrap();
     let pieces = |store: &Memory| -> Result<Vec<Bytes>, Failure> {
-        let bundle = Bundle::open(store, &recipe)?.ok_or_else(|| Failure::bad_request("gone"))?;
+        let bundle = open(store, &recipe)?.ok_or_else(|| Failure::bad_request("gone"))?;
         (0..3).map(|index| bundle.piece(index)).collect()
     };
     let expected = pieces(&store).unwrap();
     let mut rng = units::SplitMix64(3);
-    // Every byte of header and table, and a sample of the pieces: each is covered by a hash.
-    let head = size_of::<Header>() + 3 * size_of::<Piece>();
+    // Every byte of header, table and list, and a sample of the pieces: each is covered by a hash.
+    let head = size_of::<Header>() + 3 * size_of::<Piece>() + 70 * PAGE_NUMBER_BYTES;
     let places = (0..head).chain((0..200).map(|_| units::Rng::below(&mut rng, whole.len() as u64) as usize));
     for at in places {
         let mut damaged = whole.clone();
         damaged[at] ^= 1 << (at % 8);
-        store.put_atomic(&recipe.key(), &damaged).unwrap();
+        store.put_atomic(&key(recipe.image, recipe.action), &damaged).unwrap();
         assert!(pieces(&store).is_err(), "the damage at byte {at} was not noticed");
     }
     for length in [0, 10, head - 1, head, whole.len() - 1] {
-        store.put_atomic(&recipe.key(), &whole[..length]).unwrap();
+        store.put_atomic(&key(recipe.image, recipe.action), &whole[..length]).unwrap();
         assert!(pieces(&store).is_err(), "cut at {length}");
     }
-    store.put_atomic(&recipe.key(), &[whole.clone(), vec![0]].concat()).unwrap();
+    store.put_atomic(&key(recipe.image, recipe.action), &[whole.clone(), vec![0]].concat()).unwrap();
     assert!(pieces(&store).is_err(), "one byte too many");
-    store.put_atomic(&recipe.key(), &whole).unwrap();
+    store.put_atomic(&key(recipe.image, recipe.action), &whole).unwrap();
     assert_eq!(pieces(&store).unwrap(), expected);
 }
 
@@ -121,7 +148,7 @@ fn building_can_be_stopped_and_a_fault_leaves_no_bundle() {
         asked.get() > 2
     };
     assert!(!build(&store, &image, &recipe, &stop).unwrap());
-    assert!(Bundle::open(&store, &recipe).unwrap().is_none());
+    assert!(open(&store, &recipe).unwrap().is_none());
 
     let counting = Fault::new(Arc::new(Memory::new()), FaultPlan::default());
     build(&counting, &image, &recipe, &|| false).unwrap();
@@ -130,7 +157,7 @@ fn building_can_be_stopped_and_a_fault_leaves_no_bundle() {
             let plan = FaultPlan { at: Some((operation, kind)), ..FaultPlan::default() };
             let fault = Fault::new(Arc::new(store.clone()), plan);
             build(&fault, &image, &recipe, &|| false).unwrap_err();
-            assert!(Bundle::open(&store, &recipe).unwrap().is_none(), "{kind:?} at {operation}");
+            assert!(open(&store, &recipe).unwrap().is_none(), "{kind:?} at {operation}");
         }
     }
 }

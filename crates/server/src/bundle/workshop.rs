@@ -1,6 +1,7 @@
-//! Where bundles are made: one thread of low priority for the whole server, fed through a queue.
+//! Where bundles are opened and made: one thread of low priority for the whole server, fed through a queue.
 //!
-//! One at a time is enough, because a bundle only saves bytes: until it is there, pushes are compressed live.
+//! One at a time is enough, because a bundle only saves bytes: until it is there, pushes are compressed live, or come from an
+//! older bundle. What is made is decided in [`policy`](super::policy).
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,11 +9,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
+use predict::ActionPredictor;
 use store::{Listed, Store};
 use units::ActionId;
 
-use super::{Bundle, Recipe, build};
+use super::format::PIECE_PAGES_MAX;
+use super::policy::{Grade, Start};
+use super::{Bundle, Recipe, build, folder, key};
 use crate::blocks::locked;
+use crate::error::Failure;
 use crate::log::Logger;
 use crate::metrics::Metrics;
 use crate::published::Published;
@@ -48,6 +53,16 @@ struct Order {
     image: Weak<Published>,
     serial: u64,
     action: ActionId,
+    work: Work,
+}
+
+/// What to do for an action.
+#[derive(Clone, Copy)]
+enum Work {
+    /// Open the bundle that the store has; without one, count the starts that nobody counted.
+    Open,
+    /// Make one.
+    Build(Grade),
 }
 
 impl Workshop {
@@ -69,24 +84,41 @@ impl Workshop {
         Ok(Workshop { orders: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), shared })
     }
 
-    /// Orders the bundle of an action. It is opened if it exists, made if not.
-    pub fn order(&self, image: &Arc<Published>, action: ActionId) {
+    /// Orders what pays now, and looks at actions that came, changed or went.
+    pub fn keep_up(&self, image: &Arc<Published>, changed: Vec<ActionId>) {
+        for action in changed {
+            let known = locked(&image.predictor).action(action).is_some();
+            if !known || image.bundles.is_unsought(action) {
+                self.order(image, action, Work::Open);
+            }
+        }
+        for (action, grade) in image.bundles.take_all_due() {
+            self.build(image, action, grade);
+        }
+    }
+
+    /// Orders a new bundle of an action.
+    pub fn build(&self, image: &Arc<Published>, action: ActionId, grade: Grade) {
+        self.order(image, action, Work::Build(grade));
+    }
+
+    /// Opens the bundles of an image, that of the action used last first.
+    pub fn open_all(&self, image: &Arc<Published>) {
+        let actions: Vec<ActionId> =
+            locked(&image.predictor).actions().ranked().iter().take(BUNDLES_MAX).map(|action| action.id).collect();
+        actions.into_iter().for_each(|action| self.order(image, action, Work::Open));
+    }
+
+    fn order(&self, image: &Arc<Published>, action: ActionId, work: Work) {
         if self.waiting() >= QUEUE_MAX || !locked(&self.shared.ordered).insert((image.serial, action)) {
             return;
         }
-        let order = Order { image: Arc::downgrade(image), serial: image.serial, action };
+        let order = Order { image: Arc::downgrade(image), serial: image.serial, action, work };
         if let Some(orders) = &*locked(&self.orders) {
             self.shared.waiting.fetch_add(1, Ordering::SeqCst);
             // The thread outlives the sender, so this cannot fail before the end.
             let _ = orders.send(order);
         }
-    }
-
-    /// Orders the bundles of all actions of an image, the one used last first.
-    pub fn order_all(&self, image: &Arc<Published>) {
-        let actions: Vec<ActionId> =
-            locked(&image.predictor).actions().ranked().iter().take(BUNDLES_MAX).map(|action| action.id).collect();
-        actions.into_iter().for_each(|action| self.order(image, action));
     }
 
     /// Bundles ordered and not made yet, the one being made included.
@@ -119,8 +151,8 @@ impl Shared {
         for order in orders {
             locked(&self.ordered).remove(&(order.serial, order.action));
             if let (false, Some(image)) = (self.stopped(), order.image.upgrade()) {
-                self.make(&image, order.action);
-                // Old bundles go when the work is done: looking for them costs a hash of every action.
+                self.work(&image, &order);
+                // Old bundles go when the work is done: looking for them lists the folder.
                 if self.waiting.load(Ordering::SeqCst) == 1 {
                     self.tidy(&image);
                 }
@@ -133,63 +165,75 @@ impl Shared {
         self.stop.load(Ordering::SeqCst)
     }
 
-    fn make(&self, image: &Published, action: ActionId) {
-        let recipe = {
+    fn work(&self, image: &Published, order: &Order) {
+        let recipe = |grade| {
             let predictor = locked(&image.predictor);
             let segment_pages = predictor.config().segment_pages;
-            predictor.action(action).map(|found| {
-                let pages = found.pages.as_slice().into();
-                (found.revision, Recipe::new(image.id, pages, segment_pages, image.window_log()))
+            predictor.action(order.action).map(|found| Recipe {
+                image: image.id,
+                action: order.action,
+                pages: found.pages.as_slice().into(),
+                piece_pages: segment_pages.clamp(1, PIECE_PAGES_MAX),
+                window_log: image.window_log(),
+                grade,
             })
         };
-        let Some((revision, recipe)) = recipe else {
-            locked(&image.bundles).remove(&action);
+        let grade = match order.work {
+            Work::Open => {
+                self.open(image, order.action);
+                image.bundles.take_due(order.action)
+            }
+            Work::Build(grade) => Some(grade),
+        };
+        let done = grade.and_then(recipe).map_or(Ok(()), |recipe| self.build(image, &recipe));
+        if let Err(failure) = done {
+            self.metrics.bundles_failed.one();
+            self.log.warning(format_args!("no bundle for action {} of image {}: {failure}", order.action, image.id));
+        }
+    }
+
+    fn open(&self, image: &Published, action: ActionId) {
+        let Some((starts, pages)) = unseen_starts(&locked(&image.predictor), action) else {
+            return image.bundles.forget(action);
+        };
+        if !image.bundles.is_unsought(action) {
             return;
-        };
-        let opened = match Bundle::open(&*self.store, &recipe) {
-            Ok(Some(bundle)) => Ok(Some(bundle)),
-            Ok(None) => self.build(image, &recipe),
-            Err(failure) => {
-                self.metrics.bundles_failed.one();
-                self.log.warning(format_args!("a bundle is made anew: {failure}"));
-                self.build(image, &recipe)
-            }
-        };
-        match opened {
-            Ok(Some(bundle)) => {
-                locked(&image.bundles).insert(action, (revision, Arc::new(bundle)));
-            }
+        }
+        match Bundle::open(&*self.store, image.id, action) {
+            Ok(Some(bundle)) => return image.bundles.put(action, Arc::new(bundle)),
             Ok(None) => {}
             Err(failure) => {
                 self.metrics.bundles_failed.one();
-                self.log.warning(format_args!("no bundle for action {action} of image {}: {failure}", image.id));
+                self.log.warning(format_args!("a bundle is of no use: {failure}"));
             }
         }
+        image.bundles.not_found(action);
+        if starts > 0 {
+            image.bundles.charge(action, pages, &Start::unseen(pages));
+        }
     }
 
-    fn build(&self, image: &Published, recipe: &Recipe) -> Result<Option<Bundle>, crate::error::Failure> {
+    fn build(&self, image: &Published, recipe: &Recipe) -> Result<(), Failure> {
         if !build(&*self.store, image, recipe, &|| self.stopped())? {
-            return Ok(None);
+            return Ok(());
         }
         self.metrics.bundles_built.one();
-        Bundle::open(&*self.store, recipe)
+        self.metrics.bundle_pages_built.add(recipe.pages.len() as u64);
+        if let Some(bundle) = Bundle::open(&*self.store, image.id, recipe.action)? {
+            image.bundles.put(recipe.action, Arc::new(bundle));
+        }
+        Ok(())
     }
 
-    /// Deletes bundles of the image that no action has any more. One that is being pushed stays readable.
+    /// Deletes bundles of the image whose action is no more. One that is being pushed stays readable.
     fn tidy(&self, image: &Published) {
-        let Ok(listed) = self.store.list(&Recipe::folder(image.id)) else { return };
+        let Ok(listed) = self.store.list(&folder(image.id)) else { return };
         let wanted: HashSet<String> = {
             let predictor = locked(&image.predictor);
-            let segment_pages = predictor.config().segment_pages;
-            let recipes = predictor
-                .actions()
-                .iter()
-                .map(|action| Recipe::new(image.id, action.pages.as_slice().into(), segment_pages, image.window_log()));
-            // Collected first: hashing page lists is no work for under the lock.
-            recipes.collect::<Vec<_>>()
+            predictor.actions().iter().map(|action| action.id).collect::<Vec<_>>()
         }
-        .iter()
-        .map(Recipe::key)
+        .into_iter()
+        .map(|action| key(image.id, action))
         .collect();
         for entry in listed {
             if let Listed::Object(key) = entry
@@ -200,4 +244,14 @@ impl Shared {
             }
         }
     }
+}
+
+/// Starts of an action that were counted before anything was known of its bundle, and its pages. `None` if there is no such
+/// action. The run that taught it counts, since the program will start again; but the first run of a variant counts
+/// for nothing: a program whose runs have little in common makes a variant with each, and may follow none of them again.
+pub(super) fn unseen_starts(predictor: &ActionPredictor, action: ActionId) -> Option<(u64, u32)> {
+    let found = predictor.action(action)?;
+    let variants = predictor.actions().variants(found.first_page()).len();
+    let starts = if variants > 1 { found.uses.saturating_sub(1) } else { found.uses };
+    Some((starts, found.pages.len() as u32))
 }

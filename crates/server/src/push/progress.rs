@@ -45,6 +45,11 @@ impl Progress {
         self.queued_through
     }
 
+    /// Pages that were queued since the beginning, or since the last [`Progress::append`].
+    pub fn queued_pages(&self) -> u32 {
+        self.queued_through.saturating_sub(self.base)
+    }
+
     /// Ordered pages that are not queued yet.
     pub fn waiting_pages(&self) -> usize {
         self.through().saturating_sub(self.queued_through) as usize

@@ -8,9 +8,11 @@ use units::{ActionId, ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, SegmentInd
 use wire::{ImageHandle, PushEncoding, PushHeader};
 
 use super::Ordered;
+use super::part::Part;
 use super::progress::Progress;
 use crate::budget::Room;
 use crate::bundle::Bundle;
+use crate::bundle::policy::Start;
 use crate::published::Published;
 
 /// What a page of a piece that is not made yet is expected to come to: compressed to about a half.
@@ -148,30 +150,37 @@ pub(super) struct Pushing {
     /// At least 1.
     segment_pages: u32,
     pub source: Source,
+    part: Part,
     pub progress: Progress,
 }
 
 impl Pushing {
-    /// What `order` says. A bundle is one stream from its first page on, even if the program is a page or two into it. `None` if the
-    /// bundle ends before the order does.
-    pub fn new(order: Ordered, source: Source) -> Option<Pushing> {
-        let progress = match &source {
-            Source::Bundle(bundle) => {
-                let pages = bundle.pages.get(..order.through()? as usize)?;
-                Progress::new(0, pages.to_vec(), Vec::new(), order.total)
-            }
-            Source::Live { .. } | Source::Stored => Progress::new(order.from, order.pages, order.coming, order.total),
-        };
+    /// This part of what `order` says.
+    pub fn new(order: &Ordered, source: Source, (part, progress): (Part, Progress)) -> Pushing {
         let (action, revision, audit) = (order.action, order.revision, order.audit);
         let segment_pages = order.segment_pages.max(1);
-        Some(Pushing { action, revision, audit, segment_pages, source, progress })
+        Pushing { action, revision, audit, segment_pages, source, part, progress }
     }
 
     /// Takes an order that goes on where this one ends, or one page behind that. False if it does not fit.
     pub fn extend(&mut self, order: &Ordered) -> bool {
-        self.action == order.action
-            && self.revision == order.revision
-            && self.progress.extend(order.from, &order.pages, &order.coming, order.before)
+        self.action == order.action && self.revision == order.revision && self.part.extend(&mut self.progress, order)
+    }
+
+    /// What it cost to push as much of it as was queued, if a bundle makes a difference to that. `action`: the pages of the action
+    /// now; `rate`: that of the link, in bytes a second.
+    pub fn start(&self, action: &[PageId], rate: Option<u64>) -> Option<Start> {
+        let queued = self.progress.queued_pages();
+        let live = Start { rate, live_pages: queued, ..Start::default() };
+        match (&self.part, &self.source) {
+            (Part::All { bundled: true } | Part::Lacking(..), Source::Live { .. }) => Some(live),
+            (Part::Held(bundle, _), _) => {
+                let surplus = u32::try_from(bundle.fit(action).surplus).unwrap_or(u32::MAX).min(queued);
+                let held = Some(bundle.grade);
+                Some(Start { rate, held, surplus_pages: surplus, held_pages: queued - surplus, live_pages: 0 })
+            }
+            _ => None,
+        }
     }
 
     /// Position behind the next piece, if one can be built now.

@@ -1,0 +1,92 @@
+//! The bundles of one image that can be pushed, and what making better ones would save.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use units::ActionId;
+
+use super::Bundle;
+use super::policy::{Account, Grade, Start};
+use crate::blocks::locked;
+
+/// Bundles by action. An old bundle stays until a new one is there.
+#[derive(Default)]
+pub(crate) struct Bundles {
+    by_action: Mutex<HashMap<ActionId, Kept>>,
+}
+
+#[derive(Default)]
+struct Kept {
+    bundle: Option<Arc<Bundle>>,
+    /// The store was asked for a bundle.
+    sought: bool,
+    account: Account,
+    /// Pages of the action at its last start.
+    pages: u32,
+}
+
+impl Kept {
+    fn take_due(&mut self) -> Option<Grade> {
+        let grade = self.account.due(self.pages)?;
+        self.account = Account::default();
+        Some(grade)
+    }
+}
+
+impl Bundles {
+    /// How many there are, and the bytes of their pieces.
+    pub fn count_and_bytes(&self) -> (usize, u64) {
+        let by_action = locked(&self.by_action);
+        let bundles = by_action.values().filter_map(|kept| kept.bundle.as_ref());
+        bundles.fold((0, 0), |(count, bytes), bundle| (count + 1, bytes + bundle.body_bytes()))
+    }
+
+    /// The bundle of an action.
+    pub fn get(&self, action: ActionId) -> Option<Arc<Bundle>> {
+        locked(&self.by_action).get(&action)?.bundle.clone()
+    }
+
+    /// Puts a bundle in the place of an older one. What starts would save is counted from here on.
+    pub fn put(&self, action: ActionId, bundle: Arc<Bundle>) {
+        locked(&self.by_action).insert(action, Kept { bundle: Some(bundle), sought: true, ..Kept::default() });
+    }
+
+    /// Whether the store was not asked for a bundle of the action yet.
+    pub fn is_unsought(&self, action: ActionId) -> bool {
+        locked(&self.by_action).get(&action).is_none_or(|kept| !kept.sought)
+    }
+
+    /// The store has no bundle of the action.
+    pub fn not_found(&self, action: ActionId) {
+        locked(&self.by_action).entry(action).or_default().sought = true;
+    }
+
+    /// The action is no more.
+    pub fn forget(&self, action: ActionId) {
+        locked(&self.by_action).remove(&action);
+    }
+
+    /// The bundle is damaged; returns its grade.
+    pub fn discard(&self, action: ActionId) -> Option<Grade> {
+        locked(&self.by_action).get_mut(&action)?.bundle.take().map(|bundle| bundle.grade)
+    }
+
+    /// A start was pushed pages of an action that has `pages` in all.
+    pub fn charge(&self, action: ActionId, pages: u32, start: &Start) {
+        let mut by_action = locked(&self.by_action);
+        let kept = by_action.entry(action).or_default();
+        kept.account.add(start);
+        kept.pages = pages;
+    }
+
+    /// The bundle of an action that pays now. It is told once: what was saved so far is spent with it.
+    pub fn take_due(&self, action: ActionId) -> Option<Grade> {
+        locked(&self.by_action).get_mut(&action)?.take_due()
+    }
+
+    /// All bundles that pay now, each told once.
+    pub fn take_all_due(&self) -> Vec<(ActionId, Grade)> {
+        let mut by_action = locked(&self.by_action);
+        by_action.iter_mut().filter_map(|(action, kept)| Some((*action, kept.take_due()?))).collect()
+    }
+}

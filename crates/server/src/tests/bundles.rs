@@ -1,0 +1,70 @@
+//! Bundles of actions that change: which pushes they serve, and that the device gets every page, once.
+
+use std::collections::BTreeSet;
+
+use units::{PageId, Rng, SplitMix64, Token};
+use wire::ImageHandle;
+
+use super::client::Client;
+use super::learning::{bundles, set, teach};
+use super::rig::{Rig, image, program};
+
+/// Starts `program` on a new device: a demand for each page that does not come by itself. Returns the client after the end.
+fn start(rig: &Rig, device: u128, program: &[PageId]) -> (Client, ImageHandle) {
+    let mut client = Client::connect(rig.address, device);
+    let handle = client.open("app");
+    client.run(handle, Token(device << 64), program);
+    client.end(handle, Token(device << 64));
+    client.status();
+    (client, handle)
+}
+
+#[test]
+fn regress_starts_that_vary_are_pushed_from_the_bundle_that_was_made_first() {
+    let bytes = image(24);
+    let (rig, _) = Rig::with_image(&bytes, |_| {});
+    let all = program(&bytes, 5, 700);
+    let mut rng = SplitMix64(9);
+    // Each start leaves out another tenth of the pages behind the first ones, which an interpreter would have.
+    let mut vary = || -> Vec<PageId> {
+        let kept = all.iter().enumerate().filter(|(at, _)| *at < 100 || rng.below(10) > 0);
+        kept.map(|(_, page)| *page).collect()
+    };
+    let (mut first, _) = teach(&rig, 1, &vary());
+    first.status_until(|status| bundles(status) == 1);
+    for device in 2..=5 {
+        let built = rig.metrics.pushes_from_bundle.get();
+        let run = vary();
+        let (client, _) = start(&rig, device, &run);
+        assert!(client.have.is_superset(&set(&run)), "start {device}");
+        assert_eq!(rig.metrics.pushes_from_bundle.get(), built + 1, "start {device} came from the bundle");
+        let pushed: Vec<PageId> = client.streams.values().flat_map(|stream| stream.pages()).collect();
+        let distinct: BTreeSet<PageId> = pushed.iter().copied().collect();
+        assert_eq!(distinct.len(), pushed.len(), "no page came on two streams");
+    }
+    let (held, pushed) = (rig.metrics.pages_from_bundle.get(), rig.metrics.pages_pushed.get());
+    assert!(held * 5 > pushed * 4, "{held} of {pushed} pushed pages were out of bundles");
+}
+
+#[test]
+fn what_an_old_bundle_lacks_comes_compressed_live_beside_it() {
+    let bytes = image(24);
+    // The first order is for the whole program.
+    let (rig, _) = Rig::with_image(&bytes, |config| config.predict.lookahead_first = 64);
+    let all = program(&bytes, 5, 400);
+    // The second run needs thirty pages more than the first one, here and there.
+    let (new, old): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(|(at, _)| *at >= 100 && at % 10 == 0);
+    let pages = |some: Vec<(usize, &PageId)>| some.into_iter().map(|(_, page)| *page).collect::<Vec<_>>();
+    let (new, old) = (pages(new), pages(old));
+    let (mut first, _) = teach(&rig, 1, &old);
+    first.status_until(|status| bundles(status) == 1);
+    start(&rig, 2, &all);
+
+    let mut third = Client::connect(rig.address, 3);
+    let handle = third.open("app");
+    third.pull(handle, Token(3), all[0]);
+    third.until(|client| client.have == set(&all));
+    let mut streams: Vec<Vec<PageId>> = third.streams.values().map(|stream| stream.pages()).collect();
+    streams.sort_by_key(Vec::len);
+    assert_eq!(streams, [new, old], "the bundle as it was made, and beside it what it lacks");
+}
