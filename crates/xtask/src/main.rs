@@ -1,22 +1,26 @@
 //! Project chores, run as `cargo xtask NAME`:
 //!
 //! * `tidy`: the structural rules of ARCHITECTURE.md, checked;
-//! * `ci`: everything that checks the product, in the order in which a failure is cheapest. `./x test` calls exactly this;
+//! * `ci`: everything that checks the product, in the order in which a failure is cheapest, with the programs of a fresh machine
+//!   and a limit for each step. `./x test` calls exactly this;
 //! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x test --kernel` fetches one and calls
 //!   this. Takes most of an hour the first time, so `ci` does only the small part, and only where a kernel was built before. Builds are
 //!   kept in the user's caches.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
+mod surroundings;
 mod tidy;
+mod watch;
 
 fn main() -> ExitCode {
     let command = std::env::args().nth(1);
     let outcome = match command.as_deref() {
         Some("tidy") => tidy::run(&root()),
-        Some("ci") => ci(),
+        Some("ci") => ci_on_a_fresh_machine(),
+        Some("ci-steps") => ci(),
         Some("kernel") => kernel(std::env::args().skip(2).collect()),
         _ => {
             eprintln!("usage: cargo xtask tidy|ci|kernel SOURCE [--full|--small]");
@@ -37,13 +41,25 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate lies in crates/xtask").to_path_buf()
 }
 
+/// Runs `ci` in a process whose PATH holds what a fresh machine has, since a process cannot change its own safely.
+fn ci_on_a_fresh_machine() -> anyhow::Result<()> {
+    let path = match surroundings::path(&root())? {
+        Some(folder) => folder.into_os_string(),
+        None => std::env::var_os("PATH").unwrap_or_default(),
+    };
+    let status = Command::new(std::env::current_exe()?).arg("ci-steps").env("PATH", path).status()?;
+    anyhow::ensure!(status.success(), "the checks failed");
+    Ok(())
+}
+
 fn ci() -> anyhow::Result<()> {
     step("tidy", || tidy::run(&root()))?;
     step("format", || cargo(&["fmt", "--all", "--check"]))?;
     step("lints", || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))?;
     // Tests of launching use them where they lie beside the binary.
     step("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-audit", "--quiet"]))?;
-    step("tests", || cargo(&["test", "--workspace", "--quiet"]))?;
+    step("building tests", || cargo(&["test", "--workspace", "--no-run", "--quiet"]))?;
+    step("tests", || watch::run_tests(cargo_command(&["test", "--workspace"]).stdin(Stdio::null())))?;
     match cached_kernel() {
         Some(source) => kernel(vec![source.display().to_string(), "--small".to_string()])?,
         None => eprintln!("== kernels: skipped: none was built in the cache folder; ./x test --kernel builds one"),
@@ -53,24 +69,16 @@ fn ci() -> anyhow::Result<()> {
     })?;
     // The binary that the tests built: a release takes minutes to link, and nothing here is measured.
     let runnel = root().join("target/debug/runnel");
-    step("demo", || {
-        let status = Command::new(&runnel).arg("demo").status()?;
-        anyhow::ensure!(status.success(), "runnel demo ended with {status}");
-        Ok(())
-    })?;
+    step("demo", || watch::run(Command::new(&runnel).arg("demo")))?;
     step("static build", || {
         let mut build = Command::new(root().join("scripts/dist.sh"));
-        let status = build.args(["x86_64", "--quick"]).current_dir(root()).env_remove("CARGO_TARGET_DIR").status()?;
-        anyhow::ensure!(status.success(), "scripts/dist.sh ended with {status}");
-        Ok(())
+        watch::run(build.args(["x86_64", "--quick"]).current_dir(root()).env_remove("CARGO_TARGET_DIR"))
     })?;
     // Rows are measured anew each time: the lab itself is what is tested here, not how fast anything is.
     step("lab smoke", || {
         let mut lab = Command::new(&runnel);
         lab.args(["bench", "lab", "--smoke", "--fresh", "--binary", "target/dist/runnel-x86_64-quick"]);
-        let status = lab.current_dir(root()).status()?;
-        anyhow::ensure!(status.success(), "runnel bench lab --smoke ended with {status}");
-        Ok(())
+        watch::run(lab.current_dir(root()))
     })
 }
 
@@ -110,9 +118,7 @@ fn kernel(arguments: Vec<String>) -> anyhow::Result<()> {
         if small {
             test.arg("qemu_a_small_kernel");
         }
-        let status = test.status()?;
-        anyhow::ensure!(status.success(), "the tests of kernels ended with {status}");
-        Ok(())
+        watch::run_tests(&mut test)
     })
 }
 
@@ -126,8 +132,11 @@ fn step(name: &str, work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result
 }
 
 fn cargo(arguments: &[&str]) -> anyhow::Result<()> {
-    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(program).args(arguments).current_dir(root()).status()?;
-    anyhow::ensure!(status.success(), "cargo {} ended with {status}", arguments.join(" "));
-    Ok(())
+    watch::run(&mut cargo_command(arguments))
+}
+
+fn cargo_command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(root());
+    command
 }

@@ -1,0 +1,144 @@
+//! Commands with a limit: whatever hangs ends as a failure that says what it was, with all processes that it started.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Time without the end of any test, or of a whole command that tests nothing. The longest test takes three minutes alone, a
+/// build of everything twenty.
+const LIMIT: Duration = Duration::from_secs(45 * 60);
+
+/// The same between two tests.
+const TEST_LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// Runs a command to its end, which must be a success.
+pub fn run(command: &mut Command) -> anyhow::Result<()> {
+    let mut child = command.spawn()?;
+    let (ended, end) = channel::<()>();
+    let id = child.id();
+    let watch = std::thread::spawn(move || {
+        let hangs = end.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout);
+        if hangs {
+            kill_all(id);
+        }
+        hangs
+    });
+    let status = child.wait()?;
+    drop(ended);
+    let hung = watch.join().unwrap_or(false);
+    anyhow::ensure!(!hung, "{command:?} did not end in {LIMIT:?}");
+    anyhow::ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(())
+}
+
+/// Runs `cargo test`, printing all but the tests that pass. If no test ends for [`TEST_LIMIT`], those that had begun are named.
+pub fn run_tests(command: &mut Command) -> anyhow::Result<()> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let output = child.stdout.take().ok_or_else(|| anyhow::anyhow!("cargo test has no output"))?;
+    let (lines, said) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if lines.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let mut slow: Vec<String> = Vec::new();
+    loop {
+        match said.recv_timeout(TEST_LIMIT) {
+            Ok(line) => take_line(&line, &mut slow),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                end(&mut child);
+                anyhow::bail!("no test ended for {TEST_LIMIT:?}; under way: {}", slow.join(", "));
+            }
+        }
+    }
+    let status = child.wait()?;
+    anyhow::ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(())
+}
+
+/// Prints a line of a test program if it matters, and keeps account of the tests that take long.
+fn take_line(line: &str, slow: &mut Vec<String>) {
+    let words: Vec<&str> = line.split(' ').collect();
+    match words[..] {
+        ["test", name, "has", "been", "running", ..] => {
+            println!("{line}");
+            slow.push(name.to_owned());
+        }
+        ["test", name, "...", verdict, ..] => {
+            slow.retain(|other| other != name);
+            if verdict != "ok" && verdict != "ignored," && verdict != "ignored" {
+                println!("{line}");
+            }
+        }
+        _ if line.is_empty() || line.starts_with("running ") || line.starts_with("test result: ok. 0 passed") => {}
+        _ => println!("{line}"),
+    }
+}
+
+fn end(child: &mut Child) {
+    kill_all(child.id());
+    // It is dead, or dying of SIGKILL.
+    let _ = child.wait();
+}
+
+/// Kills a process and all that descend from it.
+fn kill_all(id: u32) {
+    for process in descendants(id).into_iter().chain([id]) {
+        if let Some(pid) = i32::try_from(process).ok().and_then(Pid::from_raw) {
+            // It may have ended this very moment.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// The processes that descend from `id`.
+fn descendants(id: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let with_parents = numbers.filter_map(|number| {
+        let status = fs::read_to_string(format!("/proc/{number}/status")).ok()?;
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse::<u32>().ok()?;
+        Some((number, parent))
+    });
+    let all: Vec<(u32, u32)> = with_parents.collect();
+    let mut found = vec![id];
+    let mut at = 0;
+    while at < found.len() {
+        let parent = found[at];
+        found.extend(all.iter().filter(|(_, other)| *other == parent).map(|(number, _)| *number));
+        at += 1;
+    }
+    found.split_off(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hangs_is_named_and_ends_with_all_it_started() {
+        let mut child =
+            Command::new("sh").args(["-c", "sleep 1000 & echo; wait"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let started = descendants(child.id());
+        assert_eq!(started.len(), 1);
+        end(&mut child);
+        // Dead, or a zombie that nobody waits for here.
+        let state = |text: String| text.contains("State:\tZ");
+        assert!(fs::read_to_string(format!("/proc/{}/status", started[0])).map_or(true, state));
+
+        let mut slow = Vec::new();
+        take_line("test a::b has been running for over 60 seconds", &mut slow);
+        take_line("test a::c has been running for over 60 seconds", &mut slow);
+        take_line("test a::b ... ok", &mut slow);
+        assert_eq!(slow, ["a::c"]);
+    }
+}
