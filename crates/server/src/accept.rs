@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use units::{ActionId, Moment};
 use wire::{ErrorCode, ServerConnection};
 
+use crate::admission::{Admission, Full, Place};
 use crate::blocks::{BlockCache, locked};
 use crate::budget::Budget;
 use crate::bundle::workshop::Workshop;
@@ -31,13 +32,13 @@ use crate::tls::Unwelcome;
 use crate::tls::{Acceptor, Channel, Greeting};
 use crate::upload::{Parked, UPLOADS_MAX};
 use crate::volumes::Volumes;
-use crate::{Provider, ServerError, provider, session};
+use crate::{Provider, ServerError, descriptors, provider, session};
 
 /// Images opened at once. Opening reads and validates all metadata of an image.
 const OPENS_MAX: usize = 4;
 
 /// Clients at once that are being told that the server is busy; further ones are just dropped.
-const FAREWELLS_MAX: usize = 64;
+pub(crate) const FAREWELLS_MAX: usize = 64;
 
 /// Time such a client has to read that.
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(2);
@@ -75,6 +76,7 @@ pub(crate) struct Shared {
     pub started: Instant,
     /// The folder of the store is ours.
     _claim: Option<Claim>,
+    admission: Arc<Admission>,
     acceptor: Acceptor,
     connections: AtomicU64,
 }
@@ -92,6 +94,13 @@ impl Shared {
         let volumes = Volumes::open(&config)?;
         let acceptor = Acceptor::new(config.tls.as_ref(), config.uploads)?;
         let shares = config.shares();
+        let places = config.connections_max.min(descriptors::connections_max(&config));
+        if places < config.connections_max {
+            let wanted = config.connections_max;
+            config.log.warning(format_args!(
+                "only {places} connections are taken, not {wanted}: the limit of open files is too low (ulimit -n, LimitNOFILE=)"
+            ));
+        }
         let metrics = Arc::new(Metrics::default());
         let blocks = Arc::new(BlockCache::new(&shares));
         let workshop = (config.provider == Provider::Bundle && config.learning)
@@ -116,6 +125,7 @@ impl Shared {
             workshop,
             started: Instant::now(),
             _claim: claim,
+            admission: Arc::new(Admission::new(places, config.connections_per_address(places))),
             acceptor,
             connections: AtomicU64::new(0),
             metrics,
@@ -167,6 +177,7 @@ impl Shared {
 
     /// Ends idle runs, saves what changed, orders the bundles that pay. Blocks.
     fn upkeep(&self) {
+        self.log.sum_up(Instant::now());
         self.parked.expire(self.config.upload_kept);
         self.volumes.upkeep(self.now(), &*self.store, &self.metrics, &self.log);
         for image in self.catalog.opened() {
@@ -297,10 +308,12 @@ impl Server {
             tokio::select! {
                 () = &mut shutdown => break,
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) if connections.len() < self.shared.config.connections_max => {
-                        connections.spawn(connection(self.shared.clone(), stream, peer, stopped.clone()));
-                    }
-                    Ok((stream, peer)) => refuse(&self.shared, stream, peer, &farewells),
+                    Ok((stream, peer)) => match self.shared.admission.admit(Peer::at(peer), self.shared.now()) {
+                        Ok(place) => {
+                            connections.spawn(connection(self.shared.clone(), stream, peer, place, stopped.clone()));
+                        }
+                        Err(full) => refuse(&self.shared, stream, peer, full, &farewells),
+                    },
                     Err(error) => {
                         self.shared.log.warning(format_args!("a connection cannot be accepted: {error}"));
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -334,6 +347,7 @@ pub fn serve_blocking(
     on_ready: impl FnOnce(SocketAddr),
 ) -> Result<(), ServerError> {
     use tokio::signal::unix::{SignalKind, signal};
+    descriptors::raise_limit();
     let server = Server::bind_confined(config, confine)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -377,7 +391,13 @@ async fn upkeep(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
     }
 }
 
-async fn connection(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, stopped: watch::Receiver<bool>) {
+async fn connection(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    place: Place,
+    stopped: watch::Receiver<bool>,
+) {
     shared.metrics.connections.one();
     shared.metrics.connections_accepted.one();
     let number = shared.connections.fetch_add(1, Ordering::Relaxed);
@@ -388,20 +408,21 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, st
         biased;
         greeting = shared.acceptor.greet(stream, shared.config.wire.hello_deadline) => Some(greeting),
         _ = ending.changed() => None,
+        () = place.displaced() => None,
     };
     match greeting {
         // In mid-handshake nothing can be said.
         None => {}
         Some(Greeting::Welcome(Channel::Plain(stream), pushing)) => {
             let owner = Owner { peer: Peer::at(peer), connection: number };
-            session::run(shared.clone(), stream, &peer.to_string(), pushing, owner, stopped).await;
+            session::run(shared.clone(), stream, &peer.to_string(), pushing, owner, place, stopped).await;
         }
         #[cfg(feature = "tls")]
         Some(Greeting::Welcome(Channel::Tls(stream), pushing)) => {
             let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let known = certificate.map_or(Peer::at(peer), |certificate| Peer::with_certificate(certificate));
             let owner = Owner { peer: known, connection: number };
-            session::run(shared.clone(), *stream, &peer.to_string(), pushing, owner, stopped).await;
+            session::run(shared.clone(), *stream, &peer.to_string(), pushing, owner, place, stopped).await;
         }
         #[cfg(feature = "tls")]
         Some(Greeting::Refused { stream, reason }) => {
@@ -431,11 +452,11 @@ fn last_words(shared: &Shared, code: ErrorCode, text: &str) -> Vec<u8> {
 }
 
 /// Tells a client that there are too many.
-fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, farewells: &Arc<Semaphore>) {
+fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, full: Full, farewells: &Arc<Semaphore>) {
     shared.metrics.connections_refused.one();
     let Ok(slot) = farewells.clone().try_acquire_owned() else { return };
-    shared.log.warning(format_args!("{peer}: refused, {} connections are open", shared.config.connections_max));
-    let words = last_words(shared, ErrorCode::Busy, "the server has too many connections; try again later");
+    shared.log.warning(format_args!("{peer}: refused, {full}"));
+    let words = last_words(shared, ErrorCode::Busy, &format!("{full}; try again later"));
     let shared = shared.clone();
     tokio::spawn(async move {
         let goodbye = async {

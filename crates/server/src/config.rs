@@ -77,6 +77,8 @@ pub struct Config {
     pub upload_bytes_max: u64,
     /// Connections open at once; further ones are told that the server is busy.
     pub connections_max: usize,
+    /// Connections of one address (of one /64 for IPv6); `None` for a quarter of all, but no less than 64.
+    pub connections_per_address_max: Option<usize>,
     /// Bytes queued or being read for one connection before it is asked to wait.
     pub connection_bytes_max: usize,
     /// Bytes for all replies, pushes, decoded blocks and metadata together; see [`Shares`].
@@ -140,6 +142,7 @@ impl Config {
             uploads: Uploads::default(),
             upload_bytes_max: 256 << 30,
             connections_max: 1024,
+            connections_per_address_max: None,
             connection_bytes_max: 4 << 20,
             memory_bytes_max: 256 << 20,
             images_open_max: 64,
@@ -172,6 +175,12 @@ impl Config {
     pub(crate) fn pages_ahead(&self) -> u32 {
         let segments = if self.provider.uses_segments() { self.provider_ahead as u32 } else { 0 };
         segments.saturating_mul(self.predict.segment_pages)
+    }
+
+    /// Connections of one address when there are `places` in all. The default
+    /// leaves most places to others, and serves devices behind one address translator.
+    pub(crate) fn connections_per_address(&self, places: usize) -> usize {
+        self.connections_per_address_max.unwrap_or((places / 4).max(64)).clamp(1, places)
     }
 
     /// Refuses settings that cannot work, or that would let strangers replace images.

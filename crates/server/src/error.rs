@@ -116,10 +116,18 @@ impl From<StoreError> for Failure {
             StoreError::Full { .. } => ErrorCode::NoSpace,
             StoreError::ReadOnly { .. } => ErrorCode::Forbidden,
             StoreError::Truncated { .. } => ErrorCode::Corrupt,
+            // Others will close theirs.
+            StoreError::Io { source, .. } if has_no_descriptors(source) => ErrorCode::Busy,
             _ => ErrorCode::Storage,
         };
         Failure::new(code, error.to_string())
     }
+}
+
+/// Whether the process, or the machine, has as many files open as it may.
+pub(crate) fn has_no_descriptors(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    error.raw_os_error().is_some_and(|code| [Errno::MFILE, Errno::NFILE].contains(&Errno::from_raw_os_error(code)))
 }
 
 impl std::fmt::Display for Failure {

@@ -15,12 +15,14 @@
 mod accept;
 mod access;
 mod admin;
+mod admission;
 mod blocks;
 mod budget;
 mod bundle;
 mod catalog;
 mod config;
 mod demand;
+mod descriptors;
 mod device;
 mod error;
 mod learned;

@@ -24,6 +24,7 @@ use wire::{ErrorCode, Hello, ImageHandle, Refused, Reply, Request, ServerConnect
 
 use crate::accept::{Shared, farewell};
 use crate::access::Pushing;
+use crate::admission::Place;
 use crate::budget::Room;
 use crate::device::Device;
 use crate::error::Failure;
@@ -39,8 +40,8 @@ use volumes::{Postponed, VolumeDone};
 /// Images and volumes one connection may have open.
 const IMAGES_MAX: usize = 64;
 
-/// Bytes taken from the socket at a time.
-const READ_BYTES: usize = 64 << 10;
+/// Bytes taken from the socket at a time: room for a few requests at first, more as long as a read fills it.
+const READ_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
 
 /// Bytes handed to the socket at a time: small, so that a demand reply waits behind little.
 const WRITE_BYTES: usize = 16 << 10;
@@ -195,6 +196,7 @@ pub(crate) async fn run<S>(
     peer: &str,
     pushing: Pushing,
     owner: Owner,
+    place: Place,
     mut stopped: watch::Receiver<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -223,7 +225,7 @@ pub(crate) async fn run<S>(
         shared: shared.clone(),
     };
     let mut stream = stream;
-    let rest = session.serve(&mut stream, &mut results, &mut advised, &mut reported, &mut stopped).await;
+    let rest = session.serve(&mut stream, &place, &mut results, &mut advised, &mut reported, &mut stopped).await;
     let peer_left = matches!(session.closed, None | Some(WireError::Lost));
     // The end of the server itself is nobody's fault.
     let fault = session.closed.take().filter(|error| !matches!(error, WireError::Lost) && !*stopped.borrow());
@@ -243,6 +245,7 @@ impl Session {
     async fn serve<S>(
         &mut self,
         stream: &mut S,
+        place: &Place,
         results: &mut UnboundedReceiver<Done>,
         advised: &mut UnboundedReceiver<Advice>,
         reported: &mut Receiver<(RequestId, upload::Event)>,
@@ -252,13 +255,15 @@ impl Session {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let (mut reader, mut writer) = tokio::io::split(stream);
-        let mut input = vec![0; READ_BYTES];
-        let mut out = Vec::with_capacity(WRITE_BYTES);
+        let mut input = vec![0; *READ_BYTES.start()];
+        let mut out = Vec::new();
         let mut written = 0;
         // What was written may lie in the stream's own buffer, if it encrypts.
         let mut unflushed = false;
         loop {
-            self.take_events();
+            if self.take_events() {
+                place.asked(self.shared.now());
+            }
             // Replies go first: pushes get what they leave of the connection's share.
             let left = self.shared.config.connection_bytes_max.saturating_sub(self.reading_bytes + self.held.amount());
             let presses = self.blocks.as_ref().is_some_and(|blocks| blocks.presses(&self.wire));
@@ -281,6 +286,10 @@ impl Session {
                 } else {
                     opens = self.throttle.opens(now).map(|moment| self.shared.instant(moment));
                 }
+            }
+            if out.is_empty() {
+                // Most connections are idle most of the time.
+                out = Vec::new();
             }
             if self.closed.is_some() {
                 self.wire.transmit(self.shared.now(), &mut out, usize::MAX);
@@ -307,7 +316,10 @@ impl Session {
                 },
                 received = reader.read(&mut input), if reads => match received {
                     // An error closes the connection and comes back as an event.
-                    Ok(bytes) if bytes > 0 => drop(self.wire.receive(self.shared.now(), &input[..bytes])),
+                    Ok(bytes) if bytes > 0 => {
+                        drop(self.wire.receive(self.shared.now(), &input[..bytes]));
+                        fit_reads(&mut input, bytes);
+                    }
                     _ => self.wire.lost(),
                 },
                 Some(advice) = advised.recv() => self.advise(advice),
@@ -315,6 +327,9 @@ impl Session {
                 () = room_for_command(stalled.as_ref()), if stalled.is_some() => self.resume_stalled(),
                 _ = stopped.changed() => {
                     self.wire.shut_down(ErrorCode::Shutdown, "the server is going down");
+                }
+                () = place.displaced() => {
+                    self.wire.shut_down(ErrorCode::Busy, "the server needs the place of this connection; connect again");
                 }
                 () = until(opens), if opens.is_some() => {}
                 () = until(deadline), if deadline.is_some() => drop(self.wire.tick(self.shared.now())),
@@ -334,9 +349,12 @@ impl Session {
             && self.reading_bytes + self.held.amount() < self.shared.config.connection_bytes_max
     }
 
-    fn take_events(&mut self) {
+    /// Whether the client asked for something.
+    fn take_events(&mut self) -> bool {
+        let mut asked = false;
         while self.closed.is_none() && self.has_room() {
-            let Some(event) = self.wire.poll_event() else { return };
+            let Some(event) = self.wire.poll_event() else { return asked };
+            asked |= matches!(event, ServerEvent::Request { .. });
             self.take_event(event);
         }
         // An upload that ended takes its stalled part with it.
@@ -348,6 +366,7 @@ impl Session {
         {
             self.closed = Some(error);
         }
+        asked
     }
 
     fn take_event(&mut self, event: ServerEvent) {
@@ -451,6 +470,18 @@ impl Session {
         self.shared.metrics.requests_failed.one();
         // Refused only if the request was cancelled or the connection is closed.
         let _ = self.wire.reply_error(request, failure.code, &failure.text);
+    }
+}
+
+/// Makes the room for the next read follow what the last one brought.
+fn fit_reads(input: &mut Vec<u8>, read: usize) {
+    let bytes = match input.len() {
+        room if read == room => (4 * room).min(*READ_BYTES.end()),
+        room if read < room / 8 => (room / 4).max(*READ_BYTES.start()),
+        room => room,
+    };
+    if bytes != input.len() {
+        *input = vec![0; bytes];
     }
 }
 

@@ -136,8 +136,11 @@ pub const KEEPALIVE: Duration = Duration::from_secs(15);
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Time without a byte received after which a server drops the connection: four missed pings.
 pub const IDLE_MAX: Duration = Duration::from_secs(60);
-/// Time a peer may take no byte while something is queued for it.
-pub const STALL_MAX: Duration = Duration::from_secs(60);
+/// Time in which a client must take `STALL_BYTES_MIN` of what is queued for it, or all of it. Long, because the kernel asks
+/// for more only when a third of its buffer is free: many seconds of a thin link.
+pub const STALL_MAX: Duration = Duration::from_secs(30);
+/// The least rate of a reader, 1 KiB/s: a sixteenth of the slowest link we serve, for who shares it with others.
+pub const STALL_BYTES_MIN: usize = 30 << 10;
 /// Time to complete a frame that has begun, whatever its length ...
 pub const FRAME_DEADLINE: Duration = Duration::from_secs(30);
 /// ... and one second more for each so many bytes of it: the slowest link we serve, 64 kbit/s.

@@ -33,7 +33,7 @@ use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
     CONTROL_FRAMES_MAX, EVENT_BYTES_MAX, EVENTS_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN,
-    HELLO_DEADLINE, IDLE_MAX, PUTS_ENDED_MAX, REPLY_QUEUE_BYTES_MAX, STALL_MAX, WINDOW_BYTES_MAX,
+    HELLO_DEADLINE, IDLE_MAX, PUTS_ENDED_MAX, REPLY_QUEUE_BYTES_MAX, STALL_BYTES_MIN, STALL_MAX, WINDOW_BYTES_MAX,
 };
 use crate::inbox::Inbox;
 use crate::message::{
@@ -56,7 +56,7 @@ pub struct ServerConfig {
     pub hello_deadline: Duration,
     /// Time without a byte received after which the connection is dropped.
     pub idle_max: Duration,
-    /// Time the client may take no byte while control frames or replies are queued.
+    /// Time in which the client must take `STALL_BYTES_MIN` while control frames or replies are queued.
     pub stall_max: Duration,
 }
 
@@ -90,6 +90,14 @@ struct Asked {
     progress: Option<u64>,
 }
 
+/// A time in which something was queued for the client.
+#[derive(Clone, Copy, Debug)]
+struct Stall {
+    since: Moment,
+    /// What it took since.
+    taken_bytes: usize,
+}
+
 /// The server's half of one connection.
 #[derive(Debug)]
 pub struct ServerConnection {
@@ -111,8 +119,10 @@ pub struct ServerConnection {
     spout: Spout,
     opened: Moment,
     received: Moment,
-    /// Since when something has been queued of which the client took nothing, as far as it was noticed.
-    stalled: Option<Moment>,
+    /// While something is queued: what the client took of it.
+    stall: Option<Stall>,
+    /// What the client wants to get a second at most; 0 for no limit.
+    rate_limit: u64,
     traffic: Traffic,
 }
 
@@ -136,7 +146,8 @@ impl ServerConnection {
             spout: Spout::default(),
             opened: now,
             received: now,
-            stalled: None,
+            stall: None,
+            rate_limit: 0,
             traffic: Traffic::default(),
         }
     }
@@ -176,9 +187,14 @@ impl ServerConnection {
             }
             Some(taken.frame)
         });
-        if written > 0 || self.sendable_bytes() == 0 {
-            self.stalled = (self.sendable_bytes() > 0).then_some(now);
-        }
+        let needed = self.stall_bytes_min();
+        self.stall = match self.stall {
+            _ if self.sendable_bytes() == 0 => None,
+            Some(stall) if stall.taken_bytes + written < needed => {
+                Some(Stall { taken_bytes: stall.taken_bytes + written, ..stall })
+            }
+            _ => Some(Stall { since: now, taken_bytes: 0 }),
+        };
         self.traffic.bytes_sent += written as u64;
         written
     }
@@ -190,7 +206,7 @@ impl ServerConnection {
             State::Hello => self.opened.after(self.config.hello_deadline),
             State::Ready => self.received.after(self.config.idle_max),
         };
-        let stall = (self.sendable_bytes() > 0).then(|| self.stalled.unwrap_or(self.received));
+        let stall = (self.sendable_bytes() > 0).then(|| self.stall.map_or(self.received, |stall| stall.since));
         let stall = stall.map(|since| since.after(self.config.stall_max));
         [Some(first), stall, self.inbox.deadline()].into_iter().flatten().min()
     }
@@ -199,7 +215,7 @@ impl ServerConnection {
     pub fn tick(&mut self, now: Moment) -> Result<(), WireError> {
         self.check_open()?;
         if self.sendable_bytes() > 0 {
-            self.stalled.get_or_insert(now);
+            self.stall.get_or_insert(Stall { since: now, taken_bytes: 0 });
         }
         self.check_time(now).map_err(|error| self.close(error))
     }
@@ -429,10 +445,17 @@ impl ServerConnection {
             State::Hello => late(self.opened, self.config.hello_deadline, "the client sent no Hello")?,
             _ => late(self.received, self.config.idle_max, "the client sent nothing")?,
         }
-        if let Some(since) = self.stalled {
-            late(since, self.config.stall_max, "the client took no byte of its answers")?;
+        if let Some(stall) = self.stall {
+            late(stall.since, self.config.stall_max, "the client hardly reads its answers")?;
         }
         self.inbox.check(now)
+    }
+
+    /// What the client must take in the time for it: less if it wants its answers slower.
+    fn stall_bytes_min(&self) -> usize {
+        // A sender keeps to a limit in steps of a packet; a half leaves room for that.
+        let limited = self.rate_limit.saturating_mul(self.config.stall_max.as_secs()) / 2;
+        if self.rate_limit == 0 { STALL_BYTES_MIN } else { STALL_BYTES_MIN.min(limited as usize) }
     }
 
     /// Queues a control frame that the client provoked.

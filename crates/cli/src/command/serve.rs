@@ -85,6 +85,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1024)]
     connections: usize,
 
+    /// Connections at most from one address (from one /64 for IPv6) [default: a quarter of all, at least 64]
+    #[arg(long, value_name = "N")]
+    connections_per_address: Option<usize>,
+
     /// Answer demands only: neither learn nor push
     #[arg(long)]
     no_learn: bool,
@@ -177,6 +181,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     config.provider_ahead = args.provider_ahead;
     config.memory_bytes_max = args.memory << 20;
     config.connections_max = args.connections;
+    config.connections_per_address_max = args.connections_per_address;
     config.learning = !args.no_learn;
     config.provider = if args.no_bundles { Provider::NvAsync } else { args.provider.into() };
     config.uploads = args.uploads();

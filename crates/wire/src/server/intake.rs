@@ -77,6 +77,7 @@ impl ServerConnection {
                 self.add_event(ServerEvent::FileShare { volume, file, share });
             }
             ClientMessage::RateLimit { bytes_per_second } => {
+                self.rate_limit = bytes_per_second;
                 self.add_event(ServerEvent::RateLimit { bytes_per_second });
             }
         }

@@ -192,6 +192,33 @@ fn a_client_that_takes_nothing_is_dropped() {
             break error;
         }
     };
-    assert!(matches!(error, WireError::Deadline { what: "the client took no byte of its answers", .. }));
-    assert_eq!(now.since(pair.now).as_secs(), 60);
+    assert!(matches!(error, WireError::Deadline { what: "the client hardly reads its answers", .. }));
+    assert_eq!(now.since(pair.now).as_secs(), 30);
+}
+
+/// A server that took one byte a second for a sign of life would keep a megabyte for weeks.
+#[test]
+fn a_client_that_reads_slower_than_any_link_is_dropped_and_one_on_a_thin_link_is_not() {
+    let survives = |bytes_per_second: usize, limit: u64| {
+        let mut pair = Pair::ready(LINK(), 1);
+        let request = pair.client.request(pair.now, pull()).unwrap();
+        pair.settle();
+        let bytes = Bytes::from(vec![0; 1 << 20]);
+        pair.server.reply(request, Reply::Block { block: BlockId(1), bytes }).unwrap();
+        let ping = flat(&encode::client(&ClientMessage::Ping { nonce: 1 }));
+        let mut now = pair.now;
+        pair.server
+            .receive(now, &flat(&encode::client(&ClientMessage::RateLimit { bytes_per_second: limit })))
+            .unwrap();
+        (0..200).all(|_| {
+            now = now.after(Duration::from_secs(1));
+            pair.server.receive(now, &ping).unwrap();
+            while pair.server.poll_event().is_some() {}
+            pair.server.transmit(now, &mut Vec::new(), bytes_per_second);
+            pair.server.tick(now).is_ok()
+        })
+    };
+    assert!(survives(1100, 0));
+    assert!(!survives(900, 0));
+    assert!(survives(300, 256), "as slow as it wants it");
 }

@@ -1,0 +1,187 @@
+//! Who is served when there are more connections than places.
+//!
+//! Connections are counted by address (by certificate it would be known too late: after a handshake). One address has a
+//! part of the places at most. When all places are taken, the address with the most connections gives one to an address
+//! with fewer, so that few addresses cannot keep the others out. Of an address that gives one up, the connection goes whose
+//! last request is the oldest; a device that only pings notices nothing but that it has to connect again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use units::Moment;
+
+use crate::blocks::locked;
+use crate::peer::Peer;
+
+/// Time without a request after which a connection makes room for another one of the same address: a few pings.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Connections that have been told to leave and are still there. Each has a descriptor beyond the places for at most seconds.
+pub(crate) const LEAVING_MAX: usize = 64;
+
+/// The places of all connections.
+pub(crate) struct Admission {
+    places_max: usize,
+    per_address_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    addresses: HashMap<Peer, Vec<Arc<Seat>>>,
+    taken: usize,
+    leaving: usize,
+}
+
+struct Seat {
+    /// When its last request came, or it itself.
+    asked: AtomicU64,
+    leave: Notify,
+}
+
+/// A place of one connection; free again on drop.
+pub(crate) struct Place {
+    admission: Arc<Admission>,
+    address: Peer,
+    seat: Arc<Seat>,
+}
+
+/// Why there is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// All are taken: so many.
+    Server(usize),
+    /// The address has so many already.
+    Address(usize),
+}
+
+impl std::fmt::Display for Full {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Full::Server(count) => write!(f, "{count} connections are open, as many as this server takes"),
+            Full::Address(count) => {
+                write!(f, "{count} connections from this address are open, as many as it may have")
+            }
+        }
+    }
+}
+
+impl Admission {
+    /// `places_max` in all, `per_address_max` for each address.
+    pub fn new(places_max: usize, per_address_max: usize) -> Admission {
+        Admission { places_max, per_address_max, state: Mutex::default() }
+    }
+
+    /// A place for a connection from `address`, if need be one that another has to leave.
+    pub fn admit(self: &Arc<Admission>, address: Peer, now: Moment) -> Result<Place, Full> {
+        let mut state = locked(&self.state);
+        let own = state.addresses.get(&address).map_or(0, Vec::len);
+        if own >= self.per_address_max {
+            let idle_since = now.0.checked_sub(IDLE.as_micros() as u64).ok_or(Full::Address(own))?;
+            state.displace(address, idle_since).ok_or(Full::Address(own))?;
+        } else if state.taken >= self.places_max {
+            let most =
+                state.addresses.iter().max_by_key(|(_, seats)| seats.len()).map(|(peer, seats)| (*peer, seats.len()));
+            let (from, _) = most.filter(|(_, count)| *count >= own + 2).ok_or(Full::Server(state.taken))?;
+            state.displace(from, u64::MAX).ok_or(Full::Server(state.taken))?;
+        }
+        let seat = Arc::new(Seat { asked: AtomicU64::new(now.0), leave: Notify::new() });
+        state.addresses.entry(address).or_default().push(seat.clone());
+        state.taken += 1;
+        Ok(Place { admission: self.clone(), address, seat })
+    }
+}
+
+impl State {
+    /// Tells the connection of `address` to leave that has not asked for the longest time, if that began at `asked_max` or before.
+    fn displace(&mut self, address: Peer, asked_max: u64) -> Option<()> {
+        if self.leaving >= LEAVING_MAX {
+            return None;
+        }
+        let seats = self.addresses.get(&address)?;
+        let oldest = seats.iter().min_by_key(|seat| seat.asked.load(Ordering::Relaxed))?.clone();
+        if oldest.asked.load(Ordering::Relaxed) > asked_max {
+            return None;
+        }
+        self.leave(address, &oldest);
+        self.leaving += 1;
+        oldest.leave.notify_one();
+        Some(())
+    }
+
+    /// Whether it still had its seat.
+    fn leave(&mut self, address: Peer, seat: &Arc<Seat>) -> bool {
+        let Some(seats) = self.addresses.get_mut(&address) else { return false };
+        let Some(at) = seats.iter().position(|other| Arc::ptr_eq(other, seat)) else { return false };
+        seats.swap_remove(at);
+        if seats.is_empty() {
+            self.addresses.remove(&address);
+        }
+        self.taken -= 1;
+        true
+    }
+}
+
+impl Place {
+    /// The connection asked for something.
+    pub fn asked(&self, now: Moment) {
+        self.seat.asked.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Ready when the place is needed for another.
+    pub async fn displaced(&self) {
+        self.seat.leave.notified().await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = locked(&self.admission.state);
+        if !state.leave(self.address, &self.seat) {
+            state.leaving -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: u8) -> Peer {
+        Peer::at(([192, 0, 2, host], 1).into())
+    }
+
+    async fn is_displaced(place: &Place) -> bool {
+        tokio::select! { biased; () = place.displaced() => true, () = std::future::ready(()) => false }
+    }
+
+    #[tokio::test]
+    async fn an_address_has_a_part_of_the_places_and_its_idle_connections_make_room_in_it() {
+        let admission = Arc::new(Admission::new(8, 2));
+        let first = admission.admit(at(1), Moment(0)).unwrap();
+        let second = admission.admit(at(1), Moment(1)).unwrap();
+        assert_eq!(admission.admit(at(1), Moment(2)).err(), Some(Full::Address(2)));
+        first.asked(Moment(3));
+        let later = Moment(0).after(IDLE);
+        let third = admission.admit(at(1), Moment(later.0 + 1)).unwrap();
+        assert!(is_displaced(&second).await, "it asked for nothing in all the time");
+        assert!(!is_displaced(&first).await);
+        drop((first, second, third));
+        assert_eq!(locked(&admission.state).taken + locked(&admission.state).leaving, 0);
+    }
+
+    #[tokio::test]
+    async fn the_address_with_most_connections_makes_room_for_those_with_fewer() {
+        let admission = Arc::new(Admission::new(4, 4));
+        let many: Vec<_> = (0..4).map(|moment| admission.admit(at(1), Moment(moment)).unwrap()).collect();
+        many[0].asked(Moment(9));
+        let good = admission.admit(at(2), Moment(10)).unwrap();
+        assert!(is_displaced(&many[1]).await, "its last request is the oldest");
+        let _other = admission.admit(at(2), Moment(11)).unwrap();
+        assert!(!is_displaced(&good).await);
+        assert!(admission.admit(at(1), Moment(12)).is_err(), "nobody else has more");
+    }
+}
