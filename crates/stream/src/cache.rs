@@ -1,7 +1,7 @@
 //! Blocks on this device's storage: one file of slots, docs/formats/outbox.md. Every block carries a hash, so what is damaged is not
 //! there; nothing is ever synced, since nothing depends on it.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -11,6 +11,7 @@ use bytes::Bytes;
 use crate::format::{CACHE_HEADER_BYTES, CACHE_MAGIC, HASH_BYTES, SLOT_HEADER_BYTES};
 use crate::job::BlockKey;
 use crate::outbox::hash;
+use crate::private;
 
 /// The file of a disk cache.
 pub(crate) struct Cache {
@@ -27,9 +28,9 @@ impl Cache {
         volume: u128,
         block_bytes: u32,
     ) -> io::Result<(Cache, Vec<(u32, BlockKey)>)> {
-        fs::create_dir_all(folder)?;
-        let file =
-            File::options().create(true).truncate(false).read(true).write(true).open(folder.join("blocks.cache"))?;
+        private::folder(folder)?;
+        let path = folder.join("blocks.cache");
+        let file = private::file().create(true).truncate(false).read(true).write(true).open(path)?;
         rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
         let slot = SLOT_HEADER_BYTES as u64 + u64::from(block_bytes);
         let slots = (bytes.saturating_sub(CACHE_HEADER_BYTES as u64) / slot).min(u64::from(u32::MAX)) as u32;

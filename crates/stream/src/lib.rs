@@ -31,6 +31,7 @@ mod options;
 mod outbox;
 mod overlay;
 mod present;
+mod private;
 mod remote;
 mod shelf;
 mod status;

@@ -15,7 +15,7 @@ use crate::format::{
     CHANGE_WRITE, DEVICE_BYTES, DEVICE_MAGIC, HASH_BYTES, TRANSACTION_BYTES_MAX, TRANSACTION_HEADER_BYTES,
     TRANSACTION_MAGIC,
 };
-use crate::{ErrorKind, Lost, StreamError};
+use crate::{ErrorKind, Lost, StreamError, private};
 
 /// What a stored transaction is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,7 +218,7 @@ impl Outbox {
     /// # Errors
     /// What the system says; a damaged `device` file; a process that uses the outbox now.
     pub fn device(folder: &Path) -> Result<u128, StreamError> {
-        fs::create_dir_all(folder).map_err(failed(folder))?;
+        private::folder(folder).map_err(failed(folder))?;
         match read_device(folder)? {
             Some((device, _)) => Ok(device),
             None => Outbox::open(folder).map(|(outbox, _)| outbox.device),
@@ -231,9 +231,10 @@ impl Outbox {
 
     /// Opens an outbox for this process alone, and reads it. Damaged transactions are moved to `lost`.
     pub(crate) fn open(folder: &Path) -> Result<(Outbox, Held), StreamError> {
-        fs::create_dir_all(folder.join("lost")).map_err(failed(folder))?;
+        private::folder(folder).map_err(failed(folder))?;
+        private::folder(&folder.join("lost")).map_err(failed(folder))?;
         let lock_path = folder.join("lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = private::file().create(true).truncate(false).write(true).open(&lock_path);
         let lock = lock.map_err(failed(&lock_path))?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             let text = "another process uses this outbox; give each volume a folder of its own";
@@ -325,7 +326,8 @@ impl Outbox {
         for change in about.iter().flat_map(|stored| &stored.changes).take(16) {
             text.push_str(&describe(change));
         }
-        fs::write(lost.join(format!("{number:020}.txt")), text)?;
+        let told = lost.join(format!("{number:020}.txt"));
+        private::file().create(true).truncate(true).write(true).open(told)?.write_all(text.as_bytes())?;
         fs::rename(self.path(number), lost.join(file_name(number)))?;
         File::open(&lost)?.sync_all()?;
         self.sync()
@@ -333,7 +335,7 @@ impl Outbox {
 
     fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let new = self.folder.join(format!("{name}.new"));
-        let mut file = File::create(&new)?;
+        let mut file = private::file().create(true).truncate(true).write(true).open(&new)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&new, self.folder.join(name))?;
