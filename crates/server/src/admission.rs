@@ -170,7 +170,8 @@ mod tests {
         assert!(is_displaced(&second).await, "it asked for nothing in all the time");
         assert!(!is_displaced(&first).await);
         drop((first, second, third));
-        assert_eq!(locked(&admission.state).taken + locked(&admission.state).leaving, 0);
+        let state = locked(&admission.state);
+        assert_eq!((state.taken, state.leaving), (0, 0));
     }
 
     #[tokio::test]
