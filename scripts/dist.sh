@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the device side (mount, run, redirect, status) as a static musl binary: scripts/dist.sh x86_64|aarch64|armv7 [--full|--quick]
 # With --full everything: the server and the benches too (the lab runs this one in its guest). With --quick everything, not
-# optimised across crates: for tests, not for measurements.
+# optimised across crates: for tests, not for measurements. None of them unwinds: that takes
+# the unwinder that library.sh puts together, and a server of the lab that panics should fail the run.
 # Result: target/dist/runnel-ARCH[-full|-quick]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -77,8 +77,26 @@ fn parse() -> Cli {
     Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
 }
 
+/// A thread that panics must not leave the others behind, half alive: a mount would hang instead of ending. Only the server
+/// knows what a panic may end.
+#[cfg(panic = "unwind")]
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
+}
+
 fn main() -> ExitCode {
-    let outcome = match parse().command {
+    let command = parse().command;
+    #[cfg(all(feature = "full", panic = "unwind"))]
+    if !matches!(command, Command::Serve(_)) {
+        abort_on_panic();
+    }
+    #[cfg(all(not(feature = "full"), panic = "unwind"))]
+    abort_on_panic();
+    let outcome = match command {
         #[cfg(feature = "full")]
         Command::Pack(args) => pack::run(args),
         Command::Ls(args) => ls::run(args),

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use predict::Predictor;
 use store::{Claim, Local, Store};
@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use units::{ActionId, Moment};
 use wire::{ErrorCode, ServerConnection};
 
@@ -25,6 +26,7 @@ use crate::device::Devices;
 use crate::learned;
 use crate::log::Logger;
 use crate::metrics::Metrics;
+use crate::panics::{caught, caught_blocking};
 use crate::peer::{Owner, Peer};
 use crate::published::Published;
 #[cfg(feature = "tls")]
@@ -82,7 +84,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(config: Config) -> Result<Shared, ServerError> {
+    /// Opens the store and the volumes.
+    pub fn new(config: Config) -> Result<Shared, ServerError> {
         let (store, claim): (Arc<dyn Store>, _) = match &config.store {
             StoreAt::Folder(path) => {
                 let store = Local::open(path)?;
@@ -134,14 +137,14 @@ impl Shared {
         })
     }
 
-    /// The present moment, as the pure crates count it.
+    /// The present moment, as the pure crates count it. The runtime's clock, which tests can hold.
     pub fn now(&self) -> Moment {
         Moment(self.started.elapsed().as_micros() as u64)
     }
 
     /// When `moment` is, for the runtime's timers.
-    pub fn instant(&self, moment: Moment) -> tokio::time::Instant {
-        tokio::time::Instant::from_std(self.started + Duration::from_micros(moment.0))
+    pub fn instant(&self, moment: Moment) -> Instant {
+        self.started + Duration::from_micros(moment.0)
     }
 
     /// An image was opened for the first time, or by a device with a smaller window: get ready to push from it. Blocks.
@@ -177,21 +180,32 @@ impl Shared {
 
     /// Ends idle runs, saves what changed, orders the bundles that pay. Blocks.
     fn upkeep(&self) {
-        self.log.sum_up(Instant::now());
-        self.parked.expire(self.config.upload_kept);
-        self.volumes.upkeep(self.now(), &*self.store, &self.metrics, &self.log);
+        self.log.sum_up(std::time::Instant::now());
+        self.part("uploads", || self.parked.expire(self.config.upload_kept));
+        self.part("volumes", || self.volumes.upkeep(self.now(), &*self.store, &self.metrics, &self.log));
         for image in self.catalog.opened() {
-            let changed = {
-                let mut predictor = locked(&image.predictor);
-                predictor.expire(self.now());
-                predictor.take_changed()
-            };
-            if !changed.is_empty() {
-                self.save(&image);
-            }
-            if let Some(workshop) = &self.workshop {
-                workshop.keep_up(&image, changed);
-            }
+            self.part("an image", || self.keep_up(&image));
+        }
+    }
+
+    /// Does a part of the upkeep. A panic in it is logged, and ends only this part.
+    fn part(&self, what: &str, work: impl FnOnce()) {
+        if let Err(reason) = caught_blocking(work) {
+            self.log.warning(format_args!("the upkeep of {what} failed: {reason}"));
+        }
+    }
+
+    fn keep_up(&self, image: &Arc<Published>) {
+        let changed = {
+            let mut predictor = locked(&image.predictor);
+            predictor.expire(self.now());
+            predictor.take_changed()
+        };
+        if !changed.is_empty() {
+            self.save(image);
+        }
+        if let Some(workshop) = &self.workshop {
+            workshop.keep_up(image, changed);
         }
     }
 
@@ -206,11 +220,13 @@ impl Shared {
         if let Some(workshop) = &self.workshop {
             workshop.stop();
         }
-        self.volumes.finish(&*self.store, &self.metrics, &self.log);
+        self.part("volumes", || self.volumes.finish(&*self.store, &self.metrics, &self.log));
         if self.config.learning {
             for image in self.catalog.opened() {
-                locked(&image.predictor).expire(self.now());
-                self.save(&image);
+                self.part("an image", || {
+                    locked(&image.predictor).expire(self.now());
+                    self.save(&image);
+                });
             }
         }
     }
@@ -379,7 +395,8 @@ pub fn serve_blocking(
     })
 }
 
-async fn upkeep(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
+/// Looks after images, volumes and uploads until the server ends.
+pub(crate) async fn upkeep(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
     loop {
         tokio::select! {
             _ = stopped.changed() => return,
@@ -391,6 +408,7 @@ async fn upkeep(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
     }
 }
 
+/// Serves one connection. A panic ends it, with a line of log, and nothing else.
 async fn connection(
     shared: Arc<Shared>,
     stream: TcpStream,
@@ -400,6 +418,20 @@ async fn connection(
 ) {
     shared.metrics.connections.one();
     shared.metrics.connections_accepted.one();
+    if let Err(reason) = caught(serve(shared.clone(), stream, peer, place, stopped)).await {
+        shared.metrics.connections_failed.one();
+        shared.log.warning(format_args!("{peer}: connection closed: the server failed: {reason}"));
+    }
+    shared.metrics.connections.less_one();
+}
+
+async fn serve(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    place: Place,
+    stopped: watch::Receiver<bool>,
+) {
     let number = shared.connections.fetch_add(1, Ordering::Relaxed);
     // Small replies must not wait for more data (Nagle).
     let _ = stream.set_nodelay(true);
@@ -435,7 +467,6 @@ async fn connection(
             }
         }
     }
-    shared.metrics.connections.less_one();
 }
 
 /// What a client without TLS gets to read from a server with it.

@@ -10,7 +10,7 @@
 //! - `volumes`: folders of mutable files beside the images, and the order in which their files are used;
 //! - `budget`, `metrics`, `admin`, `log`.
 //!
-//! Everything is bounded: see [`Config`]. A client can harm nothing but its own connection.
+//! Everything is bounded: see [`Config`]. A client can harm nothing but its own connection, and neither can a panic (`panics`).
 
 mod accept;
 mod access;
@@ -31,6 +31,7 @@ mod lru;
 mod metadata_memory;
 mod metrics;
 mod name;
+mod panics;
 mod peer;
 mod provider;
 mod published;

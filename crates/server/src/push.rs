@@ -109,6 +109,10 @@ pub(crate) struct Built {
     room: Option<Room>,
 }
 
+// Panics where a touch found a piece of a stopped push under construction: the fuzzer of sessions must find that.
+#[cfg(test)]
+thread_local!(pub(crate) static CANARY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
+
 /// The push side of one connection.
 pub(crate) struct Pusher {
     shared: Arc<Shared>,
@@ -123,6 +127,9 @@ pub(crate) struct Pusher {
     /// A page was touched that is not coming yet, since the last piece was begun: one piece goes before anything else.
     touched: bool,
     held: Room,
+    /// Stopped sequences of which a piece is being built.
+    #[cfg(test)]
+    orphans: std::collections::HashSet<u64>,
 }
 
 impl Pusher {
@@ -134,7 +141,20 @@ impl Pusher {
         advice: UnboundedSender<Advice>,
     ) -> Pusher {
         let held = shared.pushes.nothing(owner);
-        Pusher { shared, device, owner, done, advice, sequences: Vec::new(), numbers: 0, turn: 0, touched: false, held }
+        Pusher {
+            shared,
+            device,
+            owner,
+            done,
+            advice,
+            sequences: Vec::new(),
+            numbers: 0,
+            turn: 0,
+            touched: false,
+            held,
+            #[cfg(test)]
+            orphans: std::collections::HashSet::new(),
+        }
     }
 
     /// Acts on what the Predictor said of a token.
@@ -165,6 +185,8 @@ impl Pusher {
 
     /// A program needs a page: if it is not coming yet, pages have their turn.
     pub fn touched(&mut self, wire: &ServerConnection, image: ImageId, page: PageId) {
+        #[cfg(test)]
+        assert!(!CANARY.get() || self.orphans.is_empty(), "canary");
         let coming = |sequence: &Sequence| {
             let sent = |stream| wire.push_position(stream, page) != PushPosition::Absent;
             sequence.image.id == image && (sequence.builds(page) || sequence.stream().is_some_and(sent))
@@ -181,7 +203,7 @@ impl Pusher {
                 return;
             }
             let pushing = || self.sequences.iter().map(Sequence::pushing);
-            let building = pushing().flatten().filter(|pushing| pushing.progress.is_building()).count();
+            let building = self.sequences.iter().filter(|sequence| sequence.is_building()).count();
             let expected = building * PIECE_BYTES_EXPECTED;
             if wire.push_room() <= expected || self.held.amount() + expected >= bytes_max {
                 return;
@@ -281,6 +303,8 @@ impl Pusher {
     /// Queues a piece that was built.
     pub fn built(&mut self, wire: &mut ServerConnection, built: Built) {
         let Built { sequence: number, pages, bytes, encoder, room } = built;
+        #[cfg(test)]
+        self.orphans.remove(&number);
         // A sequence that ended meanwhile is gone, or has no place for the piece.
         let Some(at) = self.sequences.iter().position(|sequence| sequence.number == number) else { return };
         let Some(sequence) = self.sequences.get_mut(at) else { return };
@@ -355,6 +379,8 @@ impl Pusher {
     /// The client does not want the stream. The wire has dropped what was queued, and nobody knows how much that was.
     pub fn stopped(&mut self, stream: StreamId) {
         let Some(at) = self.sequences.iter().position(|sequence| sequence.stream() == Some(stream)) else { return };
+        #[cfg(test)]
+        self.orphans.extend(self.sequences.get(at).filter(|known| known.is_building()).map(|known| known.number));
         if self.retire(at) {
             self.shared.metrics.pushes_cancelled.one();
         }

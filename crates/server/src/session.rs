@@ -233,10 +233,15 @@ pub(crate) async fn run<S>(
         shared.metrics.connections_failed.one();
         shared.log.warning(format_args!("{peer}: connection closed: {error}"));
     }
-    session.release_leases();
     drop(session);
     if !peer_left {
         let _ = tokio::time::timeout(Duration::from_secs(2), farewell(stream, &rest)).await;
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.release_leases();
     }
 }
 

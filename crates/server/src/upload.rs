@@ -31,6 +31,7 @@ use crate::catalog::image_key;
 use crate::error::Failure;
 use crate::metadata_memory::Reserved;
 use crate::name::Name;
+use crate::panics::caught_blocking;
 use crate::published::{ImageObject, io_error};
 
 /// Parts of an upload queued before its worker: enough to keep it busy while the connection reads on.
@@ -145,7 +146,10 @@ impl Upload {
     ) -> Upload {
         let (commands, receiver) = mpsc::channel(QUEUE_MAX);
         tokio::task::spawn_blocking(move || {
-            let finished = run(&shared, &announced, receiver, &report);
+            let work = || run(&shared, &announced, receiver, &report);
+            let finished = caught_blocking(work).unwrap_or_else(|reason| {
+                Err(Failure::new(ErrorCode::Internal, format!("the server failed while it took the upload: {reason}")))
+            });
             match &finished {
                 Ok(Some(id)) => {
                     shared.metrics.uploads.one();

@@ -11,6 +11,8 @@ mod coding;
 mod decode;
 mod encode;
 mod error;
+#[cfg(feature = "fixture")]
+pub mod fixture;
 pub mod format;
 mod inbox;
 mod message;

@@ -20,6 +20,7 @@ use crate::blocks::locked;
 use crate::error::Failure;
 use crate::log::Logger;
 use crate::metrics::Metrics;
+use crate::panics::caught_blocking;
 use crate::published::Published;
 
 /// Niceness of the thread: it gives way to those who serve, but not for ever. On a busy host a bundle that is never made costs
@@ -151,10 +152,16 @@ impl Shared {
         for order in orders {
             locked(&self.ordered).remove(&(order.serial, order.action));
             if let (false, Some(image)) = (self.stopped(), order.image.upgrade()) {
-                self.work(&image, &order);
-                // Old bundles go when the work is done: looking for them lists the folder.
-                if self.waiting.load(Ordering::SeqCst) == 1 {
-                    self.tidy(&image);
+                let made = caught_blocking(|| {
+                    self.work(&image, &order);
+                    // Old bundles go when the work is done: looking for them lists the folder.
+                    if self.waiting.load(Ordering::SeqCst) == 1 {
+                        self.tidy(&image);
+                    }
+                });
+                if let Err(reason) = made {
+                    self.metrics.bundles_failed.one();
+                    self.log.warning(format_args!("making a bundle of image {} failed: {reason}", image.id));
                 }
             }
             self.waiting.fetch_sub(1, Ordering::SeqCst);

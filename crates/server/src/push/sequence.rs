@@ -136,6 +136,11 @@ impl Sequence {
         &self.queued
     }
 
+    /// Whether a piece is being built for it.
+    pub fn is_building(&self) -> bool {
+        self.pushing().is_some_and(|pushing| pushing.progress.is_building())
+    }
+
     /// Whether the page is in the piece that is being built.
     pub fn builds(&self, page: PageId) -> bool {
         self.pushing().is_some_and(|pushing| pushing.progress.builds(page))

@@ -1,0 +1,9 @@
+//! Any message of a client as a frame, whether it is allowed now or not: for those who test servers.
+
+pub use crate::message::ClientMessage;
+
+/// The frame of a message, as [`crate::ClientConnection`] would send it.
+pub fn encode(message: &ClientMessage) -> Vec<u8> {
+    let frame = crate::encode::client(message);
+    [&frame.head[..], &frame.body[..]].concat()
+}
