@@ -32,8 +32,8 @@ use wire::{ClientConfig, ClientConnection, ClientEvent, Hello, ImageHandle, Repl
 use super::rig::{config, image, noise, program};
 use crate::accept::{Shared, upkeep};
 use crate::access::Pushing;
+use crate::peer::{Owner, Peer as WhoAsks};
 use crate::push::CANARY;
-use crate::upload::UPLOADS_MAX;
 use crate::{Config, Logger, StoreAt, VolumeConfig, session};
 
 /// Hostile clients at once.
@@ -472,9 +472,12 @@ impl Simulation {
     fn connect(&mut self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         self.numbers += 1;
-        let (shared, number, stopped) = (self.shared.clone(), self.numbers, self.stop.subscribe());
+        let (shared, stopped) = (self.shared.clone(), self.stop.subscribe());
+        // Each of them from an address of its own.
+        let address = std::net::SocketAddr::from(([10, 0, 0, self.numbers as u8], 1));
+        let owner = Owner { peer: WhoAsks::at(address), connection: self.numbers };
         self.sessions.push(tokio::spawn(async move {
-            session::run(shared, theirs, "fuzz", Pushing::Allowed, number, stopped).await
+            session::run(shared, theirs, "fuzz", Pushing::Allowed, owner, stopped).await
         }));
         ours
     }
@@ -504,14 +507,13 @@ impl Simulation {
     /// What is not given back.
     fn held(&self) -> Vec<(&'static str, usize)> {
         let shared = &self.shared;
-        let config = &shared.config;
         let all = [
-            ("bytes of replies", shared.replies.taken_bytes()),
-            ("bytes of pushes", shared.pushes.taken_bytes()),
-            ("live streams", config.live_streams_max - shared.live_streams.available_permits()),
-            ("reads", config.reads_max - shared.reads.available_permits()),
-            ("builds", config.builds_max - shared.builds.available_permits()),
-            ("uploads", UPLOADS_MAX - shared.uploads.available_permits()),
+            ("bytes of replies", shared.replies.taken()),
+            ("bytes of pushes", shared.pushes.taken()),
+            ("live streams", shared.live_streams.taken()),
+            ("reads", shared.reads.taken()),
+            ("builds", shared.builds.taken()),
+            ("uploads", shared.uploads.taken()),
         ];
         all.into_iter().filter(|(_, held)| *held > 0).collect()
     }
@@ -519,7 +521,7 @@ impl Simulation {
     fn check_memory(&self) -> Result<(), String> {
         let (recent, kept) = self.shared.blocks.bytes();
         let shares = self.shared.config.shares();
-        let used = self.shared.replies.taken_bytes() + self.shared.pushes.taken_bytes() + recent + kept;
+        let used = self.shared.replies.taken() + self.shared.pushes.taken() + recent + kept;
         if recent > shares.decoded || kept > shares.provider || used > self.shared.config.memory_bytes_max {
             return Err(format!("{used} bytes are held, {recent} of them in recent blocks and {kept} in held ones"));
         }
