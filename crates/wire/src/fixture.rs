@@ -5,5 +5,7 @@ pub use crate::message::ClientMessage;
 /// The frame of a message, as [`crate::ClientConnection`] would send it.
 pub fn encode(message: &ClientMessage) -> Vec<u8> {
     let frame = crate::encode::client(message);
-    [&frame.head[..], &frame.body[..]].concat()
+    let mut bytes = Vec::new();
+    frame.copy_from(0, usize::MAX, &mut bytes);
+    bytes
 }

@@ -32,6 +32,7 @@ use wire::{ClientConfig, ClientConnection, ClientEvent, Hello, ImageHandle, Repl
 use super::rig::{config, image, noise, program};
 use crate::accept::{Shared, upkeep};
 use crate::access::Pushing;
+use crate::admission::Admission;
 use crate::peer::{Owner, Peer as WhoAsks};
 use crate::push::CANARY;
 use crate::{Config, Logger, StoreAt, VolumeConfig, session};
@@ -476,8 +477,10 @@ impl Simulation {
         // Each of them from an address of its own.
         let address = std::net::SocketAddr::from(([10, 0, 0, self.numbers as u8], 1));
         let owner = Owner { peer: WhoAsks::at(address), connection: self.numbers };
+        // Places are counted where connections are accepted, which is not part of this.
+        let place = Arc::new(Admission::new(1, 1)).admit(owner.peer, shared.now()).expect("nobody has the place");
         self.sessions.push(tokio::spawn(async move {
-            session::run(shared, theirs, "fuzz", Pushing::Allowed, owner, stopped).await
+            session::run(shared, theirs, "fuzz", Pushing::Allowed, owner, place, stopped).await
         }));
         ours
     }
