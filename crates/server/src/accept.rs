@@ -425,13 +425,7 @@ async fn connection(
     shared.metrics.connections.less_one();
 }
 
-async fn serve(
-    shared: Arc<Shared>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    place: Place,
-    stopped: watch::Receiver<bool>,
-) {
+async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, place: Place, stopped: watch::Receiver<bool>) {
     let number = shared.connections.fetch_add(1, Ordering::Relaxed);
     // Small replies must not wait for more data (Nagle).
     let _ = stream.set_nodelay(true);
