@@ -49,7 +49,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_broken_pipe) {
         return ExitCode::from(141);
     }
-    eprintln!("error: {}", text_of(error));
+    tell!("error: {}", text_of(error));
     ExitCode::from(error.chain().find_map(code_of).unwrap_or(1))
 }
 

@@ -45,7 +45,7 @@ pub fn load(files: &[PathBuf], image: Option<&Path>, min_runs: u32) -> anyhow::R
     let hot = Hot::merge(&runs, min_runs);
     let unused = image.as_ref().map(|(path, _)| *path).filter(|_| !names_needed);
     if !files.is_empty() {
-        warnings(unused, min_runs, hot.runs).iter().for_each(|warning| eprintln!("warning: {warning}"));
+        warnings(unused, min_runs, hot.runs).iter().for_each(|warning| tell!("warning: {warning}"));
     }
     Ok(hot)
 }
@@ -89,7 +89,7 @@ fn read(path: &Path) -> anyhow::Result<File> {
         let trace = trace::read(&bytes, &trace::Limits::default())
             .map_err(|error| failure::corrupt(format!("{name}: {error}; record it anew with `runnel record`")))?;
         if trace.tail != Tail::Whole {
-            eprintln!("warning: {name}: {}", trace.tail);
+            tell!("warning: {name}: {}", trace.tail);
         }
         return Ok(File::Trace(trace));
     }

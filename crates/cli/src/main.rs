@@ -12,6 +12,12 @@ macro_rules! outln {
     ($($argument:tt)*) => { $crate::progress::line(format_args!($($argument)*))? };
 }
 
+/// As `eprintln!`, but what steers a terminal is escaped, since names and messages of others may be among the text. Where
+/// standard error is closed or full, what was worked for goes on.
+macro_rules! tell {
+    ($($argument:tt)*) => { $crate::progress::told(format_args!($($argument)*)) };
+}
+
 mod command;
 mod failure;
 mod hot;

@@ -1,6 +1,6 @@
 //! What a command shows: lines on standard output, progress bars on standard error when it is a terminal.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -31,21 +31,27 @@ pub fn counted(count: impl Into<u64>, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Writes one line to standard error, as `eprintln!`; where that is closed or full nobody wants to know, and what was worked for goes on.
-#[cfg(feature = "full")]
-macro_rules! tell {
-    ($($text:tt)*) => {{
-        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($text)*)));
-    }};
+/// Writes lines to standard error (`tell!`).
+pub fn told(text: std::fmt::Arguments<'_>) {
+    let text = format!("{}\n", units::printable_text(&text.to_string()));
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
-#[cfg(feature = "full")]
-pub(crate) use tell;
 
-/// Writes one line to standard output.
+/// Writes one line to standard output; what steers a terminal is escaped on a terminal only, so that programs get it as
+/// it is.
 ///
 /// # Errors
 /// It is closed or full.
 pub fn line(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
+    all(&format!("{text}\n"))
+}
+
+/// Writes lines to standard output, as [`line`].
+///
+/// # Errors
+/// It is closed or full.
+pub fn all(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_fmt(text).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).context("standard output")
+    let shown = if out.is_terminal() { units::printable_text(text) } else { text.into() };
+    out.write_all(shown.as_bytes()).and_then(|()| out.flush()).context("standard output")
 }

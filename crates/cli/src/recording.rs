@@ -120,7 +120,7 @@ impl Recording {
     fn tell(&self, state: &State) {
         if let (None, Some(error)) = (&state.writer, &state.failed) {
             let path = state.output.path().display();
-            eprintln!("warning: {path}: {error:#}; the program goes on, unrecorded");
+            tell!("warning: {path}: {error:#}; the program goes on, unrecorded");
         }
     }
 }

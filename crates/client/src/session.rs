@@ -5,6 +5,7 @@
 //! page pool. They share the [`Schedule`] behind one lock, which is held for microseconds (a tenth of a millisecond when
 //! a kept block is decoded again) and never across a callback or a system call other than waking a thread.
 
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -261,7 +262,9 @@ impl Shared {
             }
         }
         if let Some(error) = refused {
-            eprintln!("error: image {}: {error}", self.metadata.id());
+            let text = format!("error: image {}: {error}\n", self.metadata.id());
+            // Where standard error is closed, reads fail all the same.
+            let _ = std::io::stderr().write_all(units::printable_text(&text).as_bytes());
         }
         for gone in evicted {
             self.offer_evicted(gone);

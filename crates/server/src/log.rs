@@ -4,7 +4,8 @@
 //! line) writes a few lines a minute and then counts, and the text is made harmless for terminals.
 
 use std::collections::HashMap;
-use std::fmt::{self, Write};
+use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -56,14 +57,16 @@ impl Logger {
         Logger(Arc::new(Inner { kinds: Mutex::default(), sink: Box::new(sink) }))
     }
 
-    /// Lines to standard error, each with its time.
+    /// Lines to standard error, each with its time. Where that is closed or full, the server goes on without them.
     pub fn stderr() -> Logger {
         Logger::new(|level, line| {
-            let time = Time(SystemTime::now());
-            match level {
-                Level::Info => eprintln!("{time} {line}"),
-                Level::Warning => eprintln!("{time} warning: {line}"),
-            }
+            let kind = match level {
+                Level::Info => "",
+                Level::Warning => "warning: ",
+            };
+            // One write, so that lines of other processes do not get between.
+            let line = format!("{} {kind}{line}\n", Time(SystemTime::now()));
+            let _ = io::stderr().write_all(line.as_bytes());
         })
     }
 
@@ -135,21 +138,10 @@ impl fmt::Debug for Logger {
 
 /// The line without what would steer a terminal or change the order of what is read, and not too long.
 fn harmless(line: &str) -> String {
-    let steers = |c: char| {
-        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut out = String::with_capacity(line.len());
-    for (index, c) in line.chars().enumerate() {
-        if index == LINE_CHARS_MAX {
-            out.push_str(" ...");
-            break;
-        }
-        match steers(c) {
-            true => out.extend(c.escape_default()),
-            false => out.push(c),
-        }
+    match line.char_indices().nth(LINE_CHARS_MAX) {
+        Some((end, _)) => format!("{} ...", units::printable_line(&line.as_bytes()[..end])),
+        None => units::printable_line(line.as_bytes()).into_owned(),
     }
-    out
 }
 
 /// A moment as RFC 3339 has it, in UTC, to the millisecond.
@@ -205,7 +197,7 @@ mod tests {
         let (log, lines) = logger();
         log.warning("name \x1b[2J\r\n\u{202e}gpj.exe \u{9b}31m é");
         log.warning("x".repeat(100_000));
-        assert_eq!(locked(&lines)[0], r"name \u{1b}[2J\r\n\u{202e}gpj.exe \u{9b}31m é");
+        assert_eq!(locked(&lines)[0], r"name \u001b[2J\r\n\u202egpj.exe \u009b31m é");
         assert!(locked(&lines)[1].len() < 2100);
     }
 

@@ -7,11 +7,13 @@
 mod date;
 mod id;
 mod moment;
+mod printable;
 mod rng;
 
 pub use date::date;
 pub use id::{ActionId, BlockId, ChunkId, ImageId, InodeId, PageId, RequestId, SegmentIndex, StreamId, Token};
 pub use moment::Moment;
+pub use printable::{printable_line, printable_text};
 pub use rng::{Rng, SplitMix64};
 
 /// Bytes in a page: the unit of a fault and of the page cache on every architecture we serve.

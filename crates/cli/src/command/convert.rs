@@ -126,7 +126,7 @@ fn need_root(lossy: bool, hint: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     if lossy {
-        eprintln!("note: without root: all files become those of this user, devices and security attributes get lost");
+        tell!("note: without root: all files become those of this user, devices and security attributes get lost");
         return Ok(());
     }
     anyhow::bail!("without root, owners, devices and security attributes would get lost\nhint: {hint}")
@@ -177,7 +177,7 @@ fn from_erofs(input: &Path, output: &Path, lossy: bool, cleanup: &Cleanup) -> an
     if help.contains("xattrs") {
         command.arg("--xattrs");
     } else if lossy {
-        eprintln!("note: this fsck.erofs loses {LOST_BY_OLD_FSCK}");
+        tell!("note: this fsck.erofs loses {LOST_BY_OLD_FSCK}");
     } else {
         anyhow::bail!(
             "this fsck.erofs would lose {LOST_BY_OLD_FSCK}\n\

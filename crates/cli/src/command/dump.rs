@@ -1,14 +1,14 @@
 //! `runnel dump`.
 
 use ::launch::learn::LocalFiles;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use image::Limits;
 
-use crate::failure;
+use crate::{failure, progress};
 
 /// Print a file of ours as text: an image, learned actions, a trace, a launch plan, a flow graph or a kernel's coverage
 #[derive(clap::Args)]
@@ -57,6 +57,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             "{name}: neither an image, nor learned actions, nor a trace, nor a plan, nor a flow graph, nor a coverage (it begins with {found:02x?})"
         )));
     }
-    std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
+    progress::all(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -93,7 +93,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         (lost.times, "modification times are replaced by the nearest that SquashFS can hold"),
     ] {
         if count > 0 {
-            eprintln!("note: {count} {what}");
+            tell!("note: {count} {what}");
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -181,7 +181,7 @@ fn squashfs(
     if is_sqfstar(&command) {
         command.arg(&unfinished);
         // Seen in 4.5.1: it takes these options and writes 0:0 and the time of day all the same.
-        eprintln!(
+        tell!(
             "note: this sqfstar does not keep owner and time of the root directory; version 4.6 of the Debian package \
              {PACKAGE} does"
         );

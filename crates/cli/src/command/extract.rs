@@ -40,7 +40,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     bars.0.lock().expect("no bar panics").finish_and_clear();
     let report = report?;
     for note in &report.notes {
-        eprintln!("note: {note}");
+        tell!("note: {note}");
     }
     if args.json {
         outln!("{}", serde_json::to_string(&report)?);

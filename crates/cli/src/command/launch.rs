@@ -102,11 +102,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let program = match Program::find(&args.command) {
         // As shells do it: scripts tell the two apart.
         Err(LaunchError::NotFound(path)) if path.components().count() > 1 && path.exists() => {
-            eprintln!("error: {}: not a program that may be executed", path.display());
+            tell!("error: {}: not a program that may be executed", path.display());
             return Ok(ExitCode::from(126));
         }
         Err(error @ LaunchError::NotFound(_)) => {
-            eprintln!("error: {error}");
+            tell!("error: {error}");
             return Ok(ExitCode::from(127));
         }
         other => other?,
@@ -124,7 +124,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     // The user wants that plan or none.
     let store = store.filter(|_| plan.is_ok());
     let plan = plan.unwrap_or_else(|error| {
-        eprintln!("warning: {error}\nnote: the program starts plainly");
+        tell!("warning: {error}\nnote: the program starts plainly");
         None
     });
     let request = Request {
@@ -152,7 +152,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         decision = match ::launch::become_program(&request, decision) {
             Ok(error) => {
-                eprintln!("error: {error}");
+                tell!("error: {error}");
                 return Ok(ExitCode::from(126));
             }
             Err(decision) => decision,
@@ -161,11 +161,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let outcome = match ::launch::launch(&request, decision) {
         // No descriptor, thread or process to be had for us: the program may need none.
         Err(error @ ::launch::NotStarted::Step { .. }) => {
-            eprintln!("note: {error}; the program starts plainly");
+            tell!("note: {error}; the program starts plainly");
             return Err(become_plainly(&request.program, &request.command));
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            tell!("error: {error}");
             return Ok(ExitCode::from(126));
         }
         Ok(outcome) => outcome,
@@ -187,7 +187,7 @@ fn become_plainly(program: &Program, arguments: &[OsString]) -> anyhow::Error {
 fn learn(store: Result<PlanStore, LaunchError>, program: &Program, args: &Args) -> anyhow::Result<ExitCode> {
     let config = args.analyse.config(true)?;
     let plainly = |error: &dyn std::fmt::Display| {
-        eprintln!("warning: nothing is learned: {error}\nnote: the program starts plainly");
+        tell!("warning: nothing is learned: {error}\nnote: the program starts plainly");
         Err(become_plainly(program, &args.command))
     };
     let store = match store {
@@ -209,10 +209,10 @@ fn learn(store: Result<PlanStore, LaunchError>, program: &Program, args: &Args) 
     // What ends the program, if it writes too much, only ends our plan.
     host::signals::block_file_size().context("cannot block a signal")?;
     for note in &outcome.notes {
-        eprintln!("note: {note}");
+        tell!("note: {note}");
     }
     if outcome.summary.pages == 0 {
-        eprintln!("no file was touched, so nothing was learned");
+        tell!("no file was touched, so nothing was learned");
         return Ok(ExitCode::from(outcome.exit.follow()));
     }
     // The program has run, and its exit code counts.
@@ -223,8 +223,8 @@ fn learn(store: Result<PlanStore, LaunchError>, program: &Program, args: &Args) 
             Ok(store.learn(program, &traces, &config)?)
         });
     match learned {
-        Ok((_, analysis)) => eprintln!("{}", told(&analysis)),
-        Err(error) => eprintln!("warning: nothing was learned: {error}"),
+        Ok((_, analysis)) => tell!("{}", told(&analysis)),
+        Err(error) => tell!("warning: nothing was learned: {error}"),
     }
     Ok(ExitCode::from(outcome.exit.follow()))
 }
@@ -244,7 +244,7 @@ fn install(args: &Args, program: &Program) -> anyhow::Result<ExitCode> {
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     if args.install && !std::env::split_paths(&path).any(|folder| folder == places.bin) {
-        eprintln!("hint: {} is not in PATH, so only menus start it this way", places.bin.display());
+        tell!("hint: {} is not in PATH, so only menus start it this way", places.bin.display());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -262,7 +262,7 @@ fn tell(outcome: &Outcome, verbose: bool, json: bool) {
             "code": outcome.exit.code(), "mode": outcome.mode, "launch_s": outcome.launch.as_secs_f64(),
             "fetched": outcome.fetched, "traced": traced, "libraries": outcome.libraries, "notes": outcome.notes,
         });
-        eprintln!("{line}");
+        tell!("{line}");
     } else if verbose {
         let fetched = &outcome.fetched;
         let how = match outcome.mode {
@@ -277,23 +277,23 @@ fn tell(outcome: &Outcome, verbose: bool, json: bool) {
                 counted(fetched.stale, "file")
             ),
         };
-        eprintln!("runnel launch: {how}; launched in {:.2} s", outcome.launch.as_secs_f64());
+        tell!("runnel launch: {how}; launched in {:.2} s", outcome.launch.as_secs_f64());
         match &outcome.traced {
             Some(Ok(traced)) => {
-                eprintln!(
+                tell!(
                     "runnel launch: {} hit, {}",
                     counted(traced.hits, "breakpoint"),
                     counted(traced.stops.total(), "stop")
                 )
             }
-            Some(Err(why)) => eprintln!("runnel launch: no breakpoints: {why}"),
+            Some(Err(why)) => tell!("runnel launch: no breakpoints: {why}"),
             None => {}
         }
         if let Some(libraries) = outcome.libraries {
-            eprintln!("runnel launch: {libraries} libraries told of later groups");
+            tell!("runnel launch: {libraries} libraries told of later groups");
         }
-        outcome.notes.iter().for_each(|note| eprintln!("runnel launch: {note}"));
+        outcome.notes.iter().for_each(|note| tell!("runnel launch: {note}"));
     } else if outcome.mode.is_none() && std::io::stderr().is_terminal() {
-        eprintln!("runnel launch: no plan yet; `runnel launch --learn -- …` makes one");
+        tell!("runnel launch: no plan yet; `runnel launch --learn -- …` makes one");
     }
 }

@@ -1,6 +1,5 @@
 //! `runnel launchd`.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use ::launch::daemon::{self, Config, Told, unit};
 use anyhow::Context;
 
 use super::launch::Mounts;
-use crate::failure;
+use crate::{failure, progress};
 
 /// Root's folder of plans where no variable tells of a home, as in services.
 const ROOT_PLANS: &str = "/root/.cache/runnel/plans";
@@ -70,12 +69,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let outlet = move |told: &Told| {
         if json {
             let line = serde_json::to_string(told).expect("words and numbers have a JSON form");
-            let mut out = std::io::stdout().lock();
             // Nobody reads any more: the programs still profit.
-            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+            let _ = progress::line(format_args!("{line}"));
         }
         if verbose || matches!(told, Told::Ready { .. } | Told::Note { .. }) {
-            let _ = writeln!(std::io::stderr(), "{told}");
+            tell!("{told}");
         }
     };
     daemon::run(Config { own, folders: args.plans, hints: Arc::new(Mounts::default()), outlet: Box::new(outlet) })?;
@@ -94,9 +92,9 @@ fn install(args: &Args, own: PathBuf) -> anyhow::Result<ExitCode> {
     let file = unit::install(&args.units, &runnel, &folders)?;
     outln!("{}", file.display());
     if Path::new("/run/systemd/system").exists() {
-        eprintln!("next: systemctl daemon-reload && systemctl enable --now {}", unit::NAME);
+        tell!("next: systemctl daemon-reload && systemctl enable --now {}", unit::NAME);
     } else {
-        eprintln!("hint: systemd does not run here; where it does: systemctl enable --now {}", unit::NAME);
+        tell!("hint: systemd does not run here; where it does: systemctl enable --now {}", unit::NAME);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -106,6 +104,6 @@ fn uninstall(units: &Path) -> anyhow::Result<ExitCode> {
         return Err(failure::not_found(format!("{}: nothing was installed", units.join(unit::NAME).display())));
     };
     outln!("{}", file.display());
-    eprintln!("next: systemctl stop {}; systemctl daemon-reload", unit::NAME);
+    tell!("next: systemctl stop {}; systemctl daemon-reload", unit::NAME);
     Ok(ExitCode::SUCCESS)
 }

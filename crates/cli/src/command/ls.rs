@@ -12,6 +12,8 @@ use crate::command::trust::TrustArgs;
 use crate::failure;
 
 /// List a directory of an image, local or on a server
+///
+/// Names are printed as the bytes they are; on a terminal, control and bidirectional characters of names as escapes.
 #[derive(clap::Args)]
 pub struct Args {
     /// app.rnl, runnel://host/name (runnels:// for TLS), or http://host/path/app.rnl
@@ -96,13 +98,12 @@ fn line(metadata: &Metadata, id: InodeId, path: &[u8], args: &Args, out: &mut dy
     out.write_all(b"\n")
 }
 
-/// A name as the bytes it is; on a terminal without control characters, which could say anything to it.
+/// A name as the bytes it is; on a terminal with escapes for what would steer that.
 fn write_name(name: &[u8], out: &mut dyn Write) -> std::io::Result<()> {
-    if !std::io::stdout().is_terminal() {
-        return out.write_all(name);
+    match std::io::stdout().is_terminal() {
+        true => out.write_all(units::printable_line(name).as_bytes()),
+        false => out.write_all(name),
     }
-    let shown: Vec<u8> = name.iter().map(|byte| if byte.is_ascii_control() { b'?' } else { *byte }).collect();
-    out.write_all(&shown)
 }
 
 /// The twelve permission bits as `ls` writes them.

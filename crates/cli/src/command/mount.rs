@@ -102,7 +102,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         let mounted = KernelMount::start(image, &args.directory, options)?;
         if mounted.attributes_left_out() > 0 {
             let count = mounted.attributes_left_out();
-            eprintln!("note: {count} extended attributes are of kinds that EROFS does not have; the mount lacks them");
+            tell!("note: {count} extended attributes are of kinds that EROFS does not have; the mount lacks them");
         }
         announce(&args)?;
         mounted.wait_or_stop(&stop)?;

@@ -317,7 +317,7 @@ pub fn run_from(args: Args, source: impl FnOnce(&Args) -> anyhow::Result<Source>
     bars.0.lock().expect("no bar panics").finish_and_clear();
     let report = report?;
     for note in &report.notes {
-        eprintln!("note: {note}");
+        tell!("note: {note}");
     }
     if args.json {
         outln!("{}", serde_json::to_string(&report)?);

@@ -141,7 +141,7 @@ fn list(store: &PlanStore, json: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     if entries.is_empty() {
-        eprintln!("no plans yet; `runnel launch --learn -- PROGRAM` makes one");
+        tell!("no plans yet; `runnel launch --learn -- PROGRAM` makes one");
         return Ok(());
     }
     outln!(
@@ -223,7 +223,7 @@ fn learn_traces(store: &PlanStore, args: &LearnArgs) -> anyhow::Result<()> {
         }
     };
     let (path, analysis) = store.learn(&program, &traces, &config)?;
-    eprintln!("{}", told(&analysis));
+    tell!("{}", told(&analysis));
     outln!("{}", path.display());
     Ok(())
 }
@@ -240,7 +240,7 @@ fn read_trace(path: &Path) -> anyhow::Result<(Vec<u8>, Trace)> {
     let trace =
         trace::read(&bytes, &trace::Limits::default()).map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
     if trace.tail != Tail::Whole {
-        eprintln!("warning: {name}: {}", trace.tail);
+        tell!("warning: {name}: {}", trace.tail);
     }
     Ok((bytes, trace))
 }

@@ -15,7 +15,7 @@ use anyhow::Context;
 use clap::Subcommand;
 use profile::flow::{self, FlowGraph};
 
-use crate::failure;
+use crate::{failure, progress};
 
 /// Flow graphs of data files: in which order their blocks are used. Learn, show, write by hand
 #[derive(clap::Args)]
@@ -82,7 +82,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let text = text_of(&read(&file)?)?;
             match output {
                 Some(output) => create(&output, text.as_bytes(), force)?,
-                None => print(&text)?,
+                None => progress::all(&text)?,
             }
         }
         Action::Import { text, output, volume, force } => {
@@ -178,11 +178,6 @@ fn text_of(graph: &FlowGraph) -> anyhow::Result<String> {
     let mut text = String::new();
     flow::text::print(graph, &mut text)?;
     Ok(text)
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")
 }
 
 /// Writes a new file, or with `force` replaces the one there.

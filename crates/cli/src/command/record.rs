@@ -110,17 +110,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let summary = recording.finish()?;
     if summary.pages == 0 {
         recording.discard();
-        eprintln!("nothing was read from the image, so there is no trace");
+        tell!("nothing was read from the image, so there is no trace");
     }
     if args.json {
         let mut json = serde_json::to_value(summary)?;
         json["trace"] = output.display().to_string().into();
         json["exit_code"] = exit.code().into();
-        eprintln!("{json}");
+        tell!("{json}");
     } else if summary.pages > 0 {
         let size = progress::human(summary.bytes);
         let (files, pages) = (counted(summary.files as u64, "file"), counted(summary.pages as u64, "page"));
-        eprintln!("recorded {files}, {pages}, {size} in {}", output.display());
+        tell!("recorded {files}, {pages}, {size} in {}", output.display());
     }
     Ok(ExitCode::from(exit.follow()))
 }
@@ -134,7 +134,7 @@ fn serve(
     let stop = Stop::listen()?;
     let allow_other = rustix::process::geteuid().is_root();
     let mounted = Mounted::start(open()?, directory, Options { allow_other, ..options })?;
-    eprintln!("recording what is read in {}; Ctrl-C or `runnel umount` ends it", directory.display());
+    tell!("recording what is read in {}; Ctrl-C or `runnel umount` ends it", directory.display());
     mounted.wait_or_stop(&stop)?;
     Ok(host::Exit::Code(0))
 }

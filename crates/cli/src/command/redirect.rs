@@ -34,7 +34,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         |target| Session::open(target, args.session.config()).map_err(MountError::Session),
         |paths| {
             for path in paths {
-                eprintln!("{} comes from its image", path.display());
+                tell!("{} comes from its image", path.display());
             }
         },
     )?;

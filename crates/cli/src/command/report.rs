@@ -59,7 +59,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let name = args.output.display();
     let write = || std::fs::File::create(&args.output)?.write_all(html.as_bytes());
     write().with_context(|| format!("cannot write {name}"))?;
-    eprintln!("wrote {name}");
+    tell!("wrote {name}");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -86,7 +86,7 @@ fn read(paths: &[PathBuf]) -> anyhow::Result<Learned> {
         let trace = trace::read(&bytes, &trace::Limits::default());
         let trace = trace.map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
         if trace.tail != Tail::Whole {
-            eprintln!("warning: {name}: {}", trace.tail);
+            tell!("warning: {name}: {}", trace.tail);
         }
         runs.push(Run::from_trace(&trace).with_context(|| name.to_string())?);
     }

@@ -32,7 +32,7 @@ impl SandboxArgs {
     /// As [`SandboxArgs::enter`].
     pub fn enter_and_tell(self, sandbox: &Sandbox) -> anyhow::Result<()> {
         if let Some(missing) = self.enter(sandbox)?.and_then(Entered::missing) {
-            eprintln!("note: this kernel or container has no {missing}; the sandbox holds without it");
+            tell!("note: this kernel or container has no {missing}; the sandbox holds without it");
         }
         Ok(())
     }

@@ -191,10 +191,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut written = Ok(());
     let confine = || args.sandbox.enter_and_tell(&sandbox).map_err(std::io::Error::other);
     server::serve_blocking(config, confine, |address| {
-        eprintln!("serving {} on {address}", args.store.display());
+        tell!("serving {} on {address}", args.store.display());
         for volume::VolumeArg(volume) in &args.volume {
             let access = if volume.writable { "for reading and writing" } else { "for reading" };
-            eprintln!("serving {} as volume {} {access}", volume.folder.display(), volume.name);
+            tell!("serving {} as volume {} {access}", volume.folder.display(), volume.name);
         }
         written = ready.announce(&format!("{address}\n"));
     })?;

@@ -222,7 +222,7 @@ fn calls(args: &Args) -> anyhow::Result<Calls> {
     system_calls::take_traces(&mut options.policy, &args.trace)?;
     let mut calls = Calls::default();
     for image in &args.image {
-        eprintln!("looking for system calls in {}", image.display());
+        tell!("looking for system calls in {}", image.display());
         let is_program = image.is_file() && !system_calls::is_image(image);
         let programs = if is_program { &[] } else { args.program.as_slice() };
         let programs = programs.iter().map(|path| system_calls::bytes(path)).collect();
@@ -281,7 +281,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         trap: args.trap,
         instrument: args.instrument,
     };
-    let mut say = |text: &str| eprintln!("{text}");
+    let mut say = |text: &str| tell!("{text}");
     if let Some(symbol) = &args.why {
         for line in job.why(symbol, &mut say)? {
             outln!("{line}");
@@ -292,10 +292,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = job.output.join("report.html");
     std::fs::write(&path, page::page(&report)).with_context(|| path.display().to_string())?;
     for line in &report.config_unmet {
-        eprintln!("note: the kernel did not take {line}");
+        tell!("note: the kernel did not take {line}");
     }
     for warning in &report.removed.warnings {
-        eprintln!("warning: {warning}");
+        tell!("warning: {warning}");
     }
     for row in &report.kernels {
         outln!("{}: {} resident, {} boot image", row.name, human(row.resident), human(row.bzimage));
@@ -308,10 +308,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             human(frozen.strings)
         );
         if frozen.unknown > 0 {
-            eprintln!("note: {} functions of the coverage are not in this kernel", frozen.unknown);
+            tell!("note: {} functions of the coverage are not in this kernel", frozen.unknown);
         }
     }
-    eprintln!("{} and {} are written", linked.bzimage.display(), path.display());
+    tell!("{} and {} are written", linked.bzimage.display(), path.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -79,7 +79,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let report = report(&args, &options)?;
     for note in &report.notes {
-        eprintln!("note: {note}");
+        tell!("note: {note}");
     }
     if args.json {
         outln!("{}", show::json(&report)?);
@@ -91,7 +91,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         show::text(&args.subject.display().to_string(), &report)?;
     }
     if !report.is_complete() {
-        eprintln!(
+        tell!(
             "warning: {} places are not resolved{}: any call may be made\nhint: vouch for them with --policy or --trace",
             report.unresolved.len(),
             if report.is_partial { ", and some code was not followed" } else { "" }

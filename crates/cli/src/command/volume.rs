@@ -129,29 +129,27 @@ pub fn open(
 pub fn say_farewell(place: &Path, farewell: &Farewell) -> bool {
     let place = place.display();
     if farewell.in_use {
-        eprintln!("note: programs still use {place}; what they write until they end is sent");
+        tell!("note: programs still use {place}; what they write until they end is sent");
     }
     if farewell.unsent_transactions > 0 {
         let (count, bytes) = (farewell.unsent_transactions, progress::human(farewell.unsent_bytes));
         if farewell.in_use {
-            eprintln!("note: {count} changes ({bytes}) are not on the server yet");
+            tell!("note: {count} changes ({bytes}) are not on the server yet");
         } else {
-            eprintln!(
-                "note: {count} changes ({bytes}) stay in the folder of --unsent; mount with it again to send them"
-            );
+            tell!("note: {count} changes ({bytes}) stay in the folder of --unsent; mount with it again to send them");
         }
     }
     if farewell.lost.is_empty() {
         return false;
     }
-    eprintln!("error: {place}: {} changes did not get to the server", farewell.lost.len());
+    tell!("error: {place}: {} changes did not get to the server", farewell.lost.len());
     let files = by_file(&farewell.lost);
     for lost in files.iter().take(NAMED_MAX) {
         let kept = lost.kept_as.as_ref().map_or(String::new(), |file| format!(" (kept as {file})"));
-        eprintln!("  {}: {} bytes lost: {}{kept}", lost.path, lost.bytes, lost.reason);
+        tell!("  {}: {} bytes lost: {}{kept}", lost.path, lost.bytes, lost.reason);
     }
     if files.len() > NAMED_MAX {
-        eprintln!("  and {} more", files.len() - NAMED_MAX);
+        tell!("  and {} more", files.len() - NAMED_MAX);
     }
     true
 }

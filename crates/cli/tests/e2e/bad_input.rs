@@ -118,3 +118,33 @@ fn unknown_names_and_mount_points_in_use_are_named() {
     assert!(text.contains("umount"), "{text}");
     fails(&["mount".as_ref(), image.as_os_str(), folder.path().join("nowhere").as_os_str()], 4, "nowhere");
 }
+
+#[test]
+fn names_cannot_steer_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let name = "a\u{1b}]0;title\u{7}\u{202e}gpj";
+    std::fs::write(tree.join(name), "text").unwrap();
+    let image = folder.path().join("names.rnl");
+    ok(&["pack".as_ref(), tree.as_os_str(), "-o".as_ref(), image.as_os_str()]);
+    let shown = r"a\u001b]0;title\u0007\u202egpj";
+
+    // A program that reads the list gets the name as it is; people do not.
+    assert_eq!(ok(&["ls".as_ref(), image.as_os_str()]), format!("{name}\n"));
+    match std::process::Command::new("script")
+        .args(["-qec", "exec \"$RUNNEL\" ls \"$IMAGE\"", "/dev/null"])
+        .env("RUNNEL", runnel().get_program())
+        .env("IMAGE", &image)
+        .stdin(std::process::Stdio::null())
+        .output()
+    {
+        Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{shown}\r\n")),
+        Err(error) => println!("skipped: a terminal, by the program script: {error}"),
+    }
+
+    // Messages are for people wherever they go.
+    let absent = format!("/absent\u{9b}31m\r{name}");
+    let text = fails(&["cat".as_ref(), image.as_os_str(), absent.as_ref()], 4, &format!(r"/absent\u009b31m\r{shown}"));
+    assert!(!text.chars().any(|c| c != '\n' && c.is_control()), "{text:?}");
+}

@@ -2,6 +2,7 @@
 //! and those used last are kept up to a bound.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -146,7 +147,9 @@ impl Blocks {
         let mut raw = Vec::new();
         self.metadata.decode_block(id, &stored, &mut raw).map_err(|error: ImageError| {
             self.corrupt.fetch_add(1, Ordering::Relaxed);
-            eprintln!("error: {error}");
+            let text = format!("error: {error}\n");
+            // Where standard error is closed, the read fails all the same.
+            let _ = std::io::stderr().write_all(units::printable_text(&text).as_bytes());
             Failure::Corrupt
         })?;
         self.decoded.fetch_add(1, Ordering::Relaxed);

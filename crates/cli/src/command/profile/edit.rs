@@ -27,7 +27,7 @@ pub fn run(file: &Path) -> anyhow::Result<()> {
     if edited.as_ref().is_ok_and(|edited| *edited == text) {
         let _ = std::fs::remove_file(&path);
         ended?;
-        eprintln!("nothing changed");
+        tell!("nothing changed");
         return Ok(());
     }
     let parsed = ended.and(edited).and_then(|edited| super::parse(&edited, &path.display().to_string()));

@@ -51,20 +51,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let read = read(trace)?;
         match flow::file_runs(&read, &path) {
             Some(runs) => all.push(runs),
-            None => eprintln!("warning: {}: {}", trace.display(), absent(&read, &args.file)),
+            None => tell!("warning: {}: {}", trace.display(), absent(&read, &args.file)),
         }
     }
     let runs: usize = all.iter().map(|runs| runs.runs.len()).sum();
     let hidden: usize = all.iter().map(|runs| runs.hidden).sum();
     if hidden > 0 {
-        eprintln!("warning: {hidden} runs are left out: pushes hid some of their touches; `runnel record` sees all");
+        tell!("warning: {hidden} runs are left out: pushes hid some of their touches; `runnel record` sees all");
     }
     if runs == 0 {
         return Err(failure::not_found(format!("no run in these traces reads {}", args.file.display())));
     }
     let graph = flow::learn(&all, args.block).map_err(|error| failure::usage(format!("{error} (--block)")))?;
     super::create(&output, &graph.encode(), args.force)?;
-    eprintln!("learned from {runs} runs: {} blocks used, {} edges", graph.used().len(), graph.edge_count());
+    tell!("learned from {runs} runs: {} blocks used, {} edges", graph.used().len(), graph.edge_count());
     outln!("{}", output.display());
     Ok(())
 }
@@ -86,7 +86,7 @@ fn read(path: &Path) -> anyhow::Result<Trace> {
     let trace =
         trace::read(&bytes, &trace::Limits::default()).map_err(|error| failure::corrupt(format!("{name}: {error}")))?;
     if trace.tail != Tail::Whole {
-        eprintln!("warning: {name}: {}", trace.tail);
+        tell!("warning: {name}: {}", trace.tail);
     }
     Ok(trace)
 }

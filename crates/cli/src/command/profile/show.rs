@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         picture::svg(&graph, nodes, &mut drawn)?;
     }
     match (args.dot || args.svg, args.json) {
-        (true, _) => super::print(&drawn),
+        (true, _) => progress::all(&drawn),
         (_, true) => progress::line(format_args!("{}", json(&graph))),
         _ => summary(&graph),
     }

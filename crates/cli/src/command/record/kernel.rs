@@ -11,7 +11,7 @@ use coverage::{BlockMap, Coverage, Phase, Symbols, format::FILE_BYTES_MAX};
 use host::signals::Signals;
 
 use crate::failure;
-use crate::progress::{counted, human, tell};
+use crate::progress::{counted, human};
 use crate::recording::output::Output;
 
 /// What is for programs and images only.

@@ -179,18 +179,18 @@ fn tell(json: bool, path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
         let stops = &outcome.stops;
         json["stops"] = serde_json::json!({ "maps": stops.maps, "calls": stops.calls, "others": stops.others });
         json["notes"] = outcome.notes.clone().into();
-        eprintln!("{json}");
+        tell!("{json}");
         return Ok(());
     }
     for note in &outcome.notes {
-        eprintln!("note: {note}");
+        tell!("note: {note}");
     }
     if is_empty(outcome) {
-        eprintln!("no file was touched, so there is no trace");
+        tell!("no file was touched, so there is no trace");
         return Ok(());
     }
     let size = progress::human(summary.bytes);
-    eprintln!(
+    tell!(
         "recorded {}, {}, {size}, {} of {} in {} (source: {})",
         counted(summary.files as u64, "file"),
         counted(summary.pages as u64, "page"),
