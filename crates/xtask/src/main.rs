@@ -59,7 +59,7 @@ fn ci() -> anyhow::Result<()> {
     // Tests of launching use them where they lie beside the binary.
     step("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-audit", "--quiet"]))?;
     step("building tests", || cargo(&["test", "--workspace", "--no-run", "--quiet"]))?;
-    step("tests", || watch::run_tests(cargo_command(&["test", "--workspace"]).stdin(Stdio::null())))?;
+    step("tests", || watch::run_tests(cargo_command(&["test", "--workspace", "--no-fail-fast"]).stdin(Stdio::null())))?;
     match cached_kernel() {
         Some(source) => kernel(vec![source.display().to_string(), "--small".to_string()])?,
         None => eprintln!("== kernels: skipped: none was built in the cache folder; ./x test --kernel builds one"),

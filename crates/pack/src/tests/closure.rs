@@ -21,7 +21,8 @@ fn a_packed_program_runs_without_the_rest_of_the_system() {
     if !is_root() {
         return eprintln!("skipped: starting it needs root (chroot)");
     }
-    let run = Command::new("chroot").arg(&target).args(["/bin/sh", "-c", "/usr/bin/env X=42 /bin/sh -c 'echo $X'"]).output();
+    let run =
+        Command::new("chroot").arg(&target).args(["/bin/sh", "-c", "/usr/bin/env X=42 /bin/sh -c 'echo $X'"]).output();
     let Ok(output) = run else { return eprintln!("skipped: no chroot program") };
     assert_eq!(String::from_utf8_lossy(&output.stdout), "42\n", "{}", String::from_utf8_lossy(&output.stderr));
 }
