@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -46,6 +46,8 @@ pub(crate) struct Access<'a> {
 /// Why mounting by system call failed.
 enum Refused {
     Open(Errno),
+    /// Something else stands under the name of the device; mount(2) would only say "invalid argument".
+    NoDevice,
     Mount(Errno),
 }
 
@@ -64,6 +66,10 @@ pub(crate) fn mount(path: &Path, access: &Access<'_>) -> Result<OwnedFd, MountEr
 impl Refused {
     fn into_error(self, path: &Path) -> MountError {
         match self {
+            Refused::NoDevice => MountError::Device {
+                source: io::Error::new(io::ErrorKind::InvalidInput, "it is not a device"),
+                hint: "make it anew as root: `rm /dev/fuse && mknod -m 666 /dev/fuse c 10 229`",
+            },
             Refused::Open(error) => MountError::Device {
                 source: error.into(),
                 hint: match error {
@@ -83,8 +89,15 @@ impl Refused {
     }
 }
 
+fn open(path: &Path) -> Result<OwnedFd, Refused> {
+    let device = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(Refused::Open)?;
+    let found = rustix::fs::fstat(&device).map_err(Refused::Open)?;
+    let is_device = FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice;
+    if is_device { Ok(device) } else { Err(Refused::NoDevice) }
+}
+
 fn directly(path: &Path, access: &Access<'_>) -> Result<OwnedFd, Refused> {
-    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(Refused::Open)?;
+    let device = open(Path::new("/dev/fuse"))?;
     // `rootmode` is the type of the root inode in octal; the kernel checks permissions from the modes it caches.
     let mut text = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
@@ -193,5 +206,13 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().expect("pair");
         drop(theirs);
         assert!(matches!(receive(&ours), Ok(None)));
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_the_device_is_named() {
+        let file = tempfile::NamedTempFile::new().expect("file");
+        let Err(refused) = open(file.path()) else { panic!("a file is no device") };
+        let told = refused.into_error(Path::new("/mnt")).to_string();
+        assert!(told.contains("/dev/fuse: it is not a device\nhint: make it anew as root"), "{told}");
     }
 }
