@@ -131,9 +131,10 @@ typedef struct runnel_options {
      */
     uint32_t names_ms;
     /**
-     * 0.
+     * 1: open a volume for writing over runnel:// to another machine, though others on the way can read
+     * and change what is sent. Default 0: that is EACCES.
      */
-    uint32_t reserved;
+    uint32_t insecure;
     /**
      * For runnels://: a PEM file of authorities to trust. Default NULL: those of the system.
      */
@@ -320,7 +321,7 @@ int runnel_options_init(struct runnel_options *options, size_t size);
  * calls wait meanwhile, each until its deadline.
  *
  * Returns NULL with errno set: EINVAL (URL, options), ENOENT (no such volume), ETIMEDOUT or EIO (no
- * server), EOPNOTSUPP (it serves no volumes), EMFILE, EPERM (in a forked child of a process that uses
+ * server), EACCES (options.insecure), EOPNOTSUPP (it serves no volumes), EMFILE, EPERM (in a forked child of a process that uses
  * the library).
  */
 struct runnel_volume *runnel_connect(const char *url,

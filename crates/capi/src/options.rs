@@ -50,8 +50,9 @@ pub struct runnel_options {
     /// Milliseconds that attributes and listings are believed without asking again; runnel_open asks
     /// always. Default 1000.
     pub names_ms: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1: open a volume for writing over runnel:// to another machine, though others on the way can read
+    /// and change what is sent. Default 0: that is EACCES.
+    pub insecure: u32,
     /// For runnels://: a PEM file of authorities to trust. Default NULL: those of the system.
     pub authorities_file: *const c_char,
     /// For servers that ask who we are: a PEM file with our certificate, and one with its key. Default
@@ -76,7 +77,7 @@ impl runnel_options {
             deadline_ms: DEADLINE_MS_DEFAULT,
             away_ms: 0,
             names_ms: ours.names_ttl.as_millis() as u32,
-            reserved: 0,
+            insecure: 0,
             authorities_file: ptr::null(),
             certificate_file: ptr::null(),
             key_file: ptr::null(),
@@ -111,8 +112,8 @@ pub(crate) struct Wanted {
 /// EINVAL, ENAMETOOLONG.
 pub(crate) fn wanted(options: *const runnel_options) -> Result<Wanted, Failure> {
     let given = raw::get_sized(options, runnel_options::defaults(), "runnel_options")?;
-    if given.reserved != 0 {
-        return Err(Failure::new(libc::EINVAL, "options.reserved has to be 0; call runnel_options_init first"));
+    if given.insecure > 1 {
+        return Err(Failure::new(libc::EINVAL, "options.insecure has to be 0 or 1; call runnel_options_init first"));
     }
     let ours = Options::default();
     let or = |value: u64, default: u64| if value == 0 { default } else { value };
@@ -129,6 +130,7 @@ pub(crate) fn wanted(options: *const runnel_options) -> Result<Wanted, Failure> 
         },
         open_deadline: deadline,
         rate_limit: given.rate_bytes_per_second,
+        insecure: given.insecure == 1,
         ..ours
     };
     let file = |text: *const c_char, what| if text.is_null() { Ok(None) } else { raw::path_of(text, what).map(Some) };

@@ -130,7 +130,7 @@ pub(crate) fn shown(path: &[u8]) -> String {
 /// calls wait meanwhile, each until its deadline.
 ///
 /// Returns NULL with errno set: EINVAL (URL, options), ENOENT (no such volume), ETIMEDOUT or EIO (no
-/// server), EOPNOTSUPP (it serves no volumes), EMFILE, EPERM (in a forked child of a process that uses
+/// server), EACCES (options.insecure), EOPNOTSUPP (it serves no volumes), EMFILE, EPERM (in a forked child of a process that uses
 /// the library).
 #[unsafe(no_mangle)]
 pub extern "C" fn runnel_connect(url: *const c_char, options: *const runnel_options) -> *mut runnel_volume {

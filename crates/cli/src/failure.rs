@@ -50,6 +50,9 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(141);
     }
     tell!("error: {}", text_of(error));
+    if error.chain().any(|cause| volume_error(cause).is_some_and(|error| error.kind() == stream::ErrorKind::Exposed)) {
+        tell!("hint: give --insecure in a network that you trust, or --read-only to change nothing");
+    }
     ExitCode::from(error.chain().find_map(code_of).unwrap_or(1))
 }
 
@@ -66,6 +69,14 @@ fn text_of(error: &anyhow::Error) -> String {
 
 fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// What a volume said, by itself or to a mount.
+fn volume_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a stream::StreamError> {
+    match error.downcast_ref::<::mount::MountError>() {
+        Some(::mount::MountError::Volume(error)) => Some(error),
+        _ => error.downcast_ref(),
+    }
 }
 
 fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {

@@ -7,6 +7,7 @@
 mod hold;
 mod networker;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use units::{InodeId, Moment, PageId, StreamId, Token};
@@ -102,6 +103,25 @@ pub enum Unanswered {
     Refused,
 }
 
+/// What a passenger is told of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connected {
+    /// Features that both sides speak.
+    pub features: u64,
+    /// The address that the connection leads to: a name may have many, and other ones tomorrow.
+    pub address: SocketAddr,
+    /// It is encrypted, and the server's certificate was checked.
+    pub encrypted: bool,
+}
+
+impl Connected {
+    /// Whether others may be on the way, who can read and change what is sent. Only an address that the kernel never sends to
+    /// a network is none of theirs; the text of a host proves nothing.
+    pub fn is_exposed(&self) -> bool {
+        !self.encrypted && !self.address.ip().to_canonical().is_loopback()
+    }
+}
+
 /// Brings errands to a server. No call blocks, and none calls the passenger back.
 pub trait Carrier: Send + Sync {
     /// Takes an errand for the connection of this generation.
@@ -116,8 +136,8 @@ pub trait Carrier: Send + Sync {
 
 /// Who is carried. Called from the thread of the connection, in the order in which things happened; no call may block.
 pub trait Passenger: Send + Sync {
-    /// A connection is up. Generations grow. `features` are those that both sides speak.
-    fn connected(&self, generation: u64, features: u64);
+    /// A connection is up. Generations grow.
+    fn connected(&self, generation: u64, connected: Connected);
 
     /// The connection is gone; another one is being tried for. `reason` is for people. Also said when the first
     /// connection cannot be had.
@@ -137,4 +157,26 @@ pub trait Passenger: Send + Sync {
 
     /// The carrier ended: nothing comes any more.
     fn closed(&self);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_and_encrypted_connections_are_not_exposed() {
+        let exposed = |address: &str, encrypted| {
+            let address = SocketAddr::new(address.parse().unwrap(), 7327);
+            Connected { features: 0, address, encrypted }.is_exposed()
+        };
+        for own in ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"] {
+            assert!(!exposed(own, false), "{own}");
+        }
+        for other in
+            ["10.0.0.1", "192.168.1.9", "203.0.113.5", "0.0.0.0", "fe80::1", "2001:db8::1", "::ffff:10.0.0.1", "::"]
+        {
+            assert!(exposed(other, false), "{other}");
+            assert!(!exposed(other, true), "{other}");
+        }
+    }
 }

@@ -2,12 +2,14 @@
 //! loop and takes the events between: a lane's thread for ever, the commands without a mount until they are done.
 
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use units::{Moment, RequestId};
 use wire::{ClientConfig, ClientConnection, ClientEvent, Reply, WireError};
 
+use crate::carry::Connected;
 use crate::clock::Clock;
 use crate::error::ClientError;
 use crate::target::Server;
@@ -26,6 +28,8 @@ pub(crate) struct Connection {
     pub server: Server,
     dialer: Dialer,
     stream: Transport,
+    /// Where the transport leads.
+    address: SocketAddr,
     clock: Clock,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -51,17 +55,24 @@ impl Connection {
         time: Duration,
     ) -> Result<Connection, ClientError> {
         let stream = dialer.dial(time)?;
+        let address = stream.address().map_err(|source| dialer.explain(source))?;
         Ok(Connection {
             machine: ClientConnection::new(config, clock.now()),
             server: dialer.server.clone(),
             dialer: dialer.clone(),
             stream,
+            address,
             clock,
             input: vec![0; BUFFER_BYTES],
             output: Vec::new(),
             written: 0,
             failure: None,
         })
+    }
+
+    /// What a passenger is told of this connection.
+    pub fn connected(&self, features: u64) -> Connected {
+        Connected { features, address: self.address, encrypted: self.stream.is_encrypted() }
     }
 
     /// Sends what there is to send, sleeps until something comes, `waker` wakes, a deadline of the protocol passes or

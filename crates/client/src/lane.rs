@@ -225,9 +225,9 @@ impl Lane {
     /// Tells a passenger of the connection, and runs what had to wait.
     fn board(&self, live: &mut Live) {
         let Some(passenger) = self.passenger() else { return };
-        if let Some(hello) = live.connection.machine.hello().filter(|_| !live.boarded) {
+        if let Some(features) = live.connection.machine.hello().map(|hello| hello.features).filter(|_| !live.boarded) {
             live.boarded = true;
-            passenger.connected(live.generation, hello.features);
+            passenger.connected(live.generation, live.connection.connected(features));
         }
         live.hold.run_waiting(&mut live.connection.machine, &**passenger, self.shared.clock.now());
     }

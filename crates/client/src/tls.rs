@@ -3,7 +3,7 @@
 //! A [`Truster`] knows the authorities and our own certificate, and turns what rustls says into what a user can act on.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -144,6 +144,10 @@ impl Truster {
 }
 
 impl TlsStream {
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.peer_addr()
+    }
+
     pub fn has_unsent(&self) -> bool {
         self.session.wants_write()
     }

@@ -5,7 +5,7 @@
 //! with a reason and not a lost connection.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -103,6 +103,20 @@ impl Dialer {
 }
 
 impl Transport {
+    /// Where it leads.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        match self {
+            Transport::Plain(stream) => stream.peer_addr(),
+            #[cfg(feature = "tls")]
+            Transport::Tls(stream) => stream.address(),
+        }
+    }
+
+    /// Whether it is encrypted, to a server whose certificate was checked.
+    pub fn is_encrypted(&self) -> bool {
+        !matches!(self, Transport::Plain(_))
+    }
+
     /// Whether bytes that were taken by `write` still wait for the socket.
     pub fn has_unsent(&self) -> bool {
         match self {

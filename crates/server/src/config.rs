@@ -73,6 +73,8 @@ pub struct Config {
     pub provider: Provider,
     /// Who may push images.
     pub uploads: Uploads,
+    /// Serve volumes for writing over any address without TLS.
+    pub insecure: bool,
     /// Largest image file that an upload may announce, in bytes.
     pub upload_bytes_max: u64,
     /// Connections open at once; further ones are told that the server is busy.
@@ -140,6 +142,7 @@ impl Config {
             learning: true,
             provider: Provider::default(),
             uploads: Uploads::default(),
+            insecure: false,
             upload_bytes_max: 256 << 30,
             connections_max: 1024,
             connections_per_address_max: None,
@@ -183,12 +186,17 @@ impl Config {
         self.connections_per_address_max.unwrap_or((places / 4).max(64)).clamp(1, places)
     }
 
-    /// Refuses settings that cannot work, or that would let strangers replace images.
+    /// Refuses settings that cannot work, that would let strangers replace images, or let whoever is on the way to a device
+    /// change what it writes.
     pub(crate) fn check(&self) -> Result<(), ServerError> {
         let knows_clients = |files: &TlsFiles| files.client_authorities.is_some() || files.push_authorities.is_some();
         let is_local = self.listen.ip().to_canonical().is_loopback();
         if self.uploads == Uploads::Trusted && !is_local && !self.tls.as_ref().is_some_and(knows_clients) {
             return Err(ServerError::Exposed { address: self.listen });
+        }
+        let is_plain = self.tls.is_none() && !is_local && !self.insecure;
+        if let Some(volume) = self.volumes.iter().find(|volume| volume.writable).filter(|_| is_plain) {
+            return Err(ServerError::ExposedVolume { name: volume.name.clone(), address: self.listen });
         }
         let least = |what, found: usize, min: usize| {
             if found >= min {

@@ -39,6 +39,17 @@ pub enum ServerError {
         /// The address to listen on.
         address: SocketAddr,
     },
+    /// Whoever is on the way to a device could read and change what it writes.
+    #[error(
+        "on {address} others on the way could read and change what devices write to volume {name}: give --tls-cert and \
+         --tls-key, or serve it with `ro`, or give --insecure in a network that you trust"
+    )]
+    ExposedVolume {
+        /// The first volume that may be written.
+        name: String,
+        /// The address to listen on.
+        address: SocketAddr,
+    },
     /// A certificate or key is of no use.
     #[error("{}: {reason}", path.display())]
     Tls {
@@ -79,7 +90,13 @@ impl ServerError {
 
     /// What was asked for makes no sense.
     pub fn is_usage(&self) -> bool {
-        matches!(self, ServerError::Config { .. } | ServerError::VolumeConfig { .. } | ServerError::Exposed { .. })
+        matches!(
+            self,
+            ServerError::Config { .. }
+                | ServerError::VolumeConfig { .. }
+                | ServerError::Exposed { .. }
+                | ServerError::ExposedVolume { .. }
+        )
     }
 }
 

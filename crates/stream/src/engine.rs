@@ -18,6 +18,7 @@ mod wants;
 mod writing;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use client::carry::{Errand, Tag, Unanswered};
@@ -87,6 +88,8 @@ impl Effects {
 struct Link {
     /// Of the present connection, if there is one.
     generation: Option<u64>,
+    /// Where it leads, if others on the way can read and change what is sent.
+    exposed_to: Option<SocketAddr>,
     /// The volume is open on it.
     volume: Option<ImageHandle>,
     /// When to try to open it again.

@@ -22,6 +22,8 @@ pub enum ErrorKind {
     ReadOnly,
     /// The server's user may not do this. EACCES.
     Denied,
+    /// Others on the way to the server could read and change what is written; see [`crate::Options::insecure`]. EACCES.
+    Exposed,
     /// Somebody else changed or replaced the file. ESTALE.
     Stale,
     /// Somebody else holds a lease. EBUSY.
@@ -57,7 +59,7 @@ impl ErrorKind {
             ErrorKind::NotFound => 2,
             ErrorKind::Failed => 5,
             ErrorKind::BadHandle => 9,
-            ErrorKind::Denied => 13,
+            ErrorKind::Denied | ErrorKind::Exposed => 13,
             ErrorKind::Leased => 16,
             ErrorKind::Exists => 17,
             ErrorKind::NotFolder => 20,

@@ -37,6 +37,9 @@ pub struct Options {
     pub rate_limit: u64,
     /// Whether [`crate::RemoteVolume::hint`] asks for blocks; without, it does nothing.
     pub hints: bool,
+    /// Open a volume for writing though others on the way can read and change what is sent: without encryption, to another
+    /// machine. Whoever will change nothing may say so too.
+    pub insecure: bool,
 }
 
 impl Default for Options {
@@ -51,6 +54,7 @@ impl Default for Options {
             open_deadline: Duration::from_secs(10),
             rate_limit: 0,
             hints: true,
+            insecure: false,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use client::carry::{Carrier, Errand, Networker, Passenger, Tag, Unanswered};
+use client::carry::{Carrier, Connected, Errand, Networker, Passenger, Tag, Unanswered};
 use client::{Config, Server, Session};
 use units::{Moment, StreamId, Token};
 use wire::volume::{FileInfo, FolderEntry, LeaseKind, Share};
@@ -72,7 +72,8 @@ impl RemoteVolume {
     /// Opens a volume over a connection of its own, and waits until that was done, [`Options::open_deadline`] at most.
     ///
     /// # Errors
-    /// No server or volume in that time, no such volume, an outbox that cannot be used.
+    /// No server or volume in that time, no such volume, one for writing over a connection that others can change
+    /// ([`Options::insecure`]), an outbox that cannot be used.
     pub fn open(
         server: &Server,
         config: Config,
@@ -363,8 +364,8 @@ impl Inner {
 }
 
 impl Passenger for Inner {
-    fn connected(&self, generation: u64, features: u64) {
-        self.run(|engine, time| engine.connected(time, generation, features));
+    fn connected(&self, generation: u64, connected: Connected) {
+        self.run(|engine, time| engine.connected(time, generation, connected));
     }
 
     fn lost(&self, reason: &str) {

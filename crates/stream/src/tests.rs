@@ -1,5 +1,6 @@
 //! The engine against a simulated server, link, clock and storage, by seed.
 
+mod exposed;
 mod flip;
 mod fuzz;
 mod hostile;
@@ -7,3 +8,14 @@ mod model;
 mod pushes;
 mod sim;
 mod writers;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use client::carry::Connected;
+
+/// A connection within this machine.
+const HERE: Connected = Connected {
+    features: wire::format::FEATURES,
+    address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7327),
+    encrypted: false,
+};

@@ -82,7 +82,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             ..args.volume.mount_options(at, &args.target)?
         };
         let config = Config { device: args.volume.device()?, ..args.session.config() };
-        let volume = volume::open(at, config.clone(), args.volume.options(&config)?, None)?;
+        let volume = volume::open(at, config.clone(), args.volume.options(&config, args.read_only)?, None)?;
         let mounted = VolumeMount::start(volume, &args.directory, options)?;
         announce(&args)?;
         let farewell = mounted.wait_or_stop(&stop)?;

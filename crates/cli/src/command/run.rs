@@ -63,9 +63,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Err(failure::usage("--cache and --unsent belong to one volume; give one --data with them"));
     }
     let config = Config { device: args.volume.device()?, ..args.session.config() };
-    let volumes = args.volume.options(&config)?;
     let mut request = Request::new(options, plan);
+    let mut volumes = Vec::new();
     for wanted in &data {
+        volumes.push(args.volume.options(&config, wanted.read_only)?);
         let options =
             VolumeOptions { read_only: wanted.read_only, ..args.volume.mount_options(&wanted.at, &wanted.target)? };
         request.data.push(Data { inside: wanted.inside.clone(), options });
@@ -75,10 +76,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         let mut opened = Vec::new();
         // One volume of the image's server goes over the connections of the image: one order of importance, one budget.
         let mut lanes = Some(&*session);
-        for wanted in &data {
+        for (wanted, options) in data.iter().zip(volumes) {
             let shares = matches!(&target, Target::Remote(remote) if remote.server == wanted.at.server);
             let carrier = if shares { lanes.take() } else { None };
-            opened.push(volume::open(&wanted.at, config.clone(), volumes.clone(), carrier)?);
+            opened.push(volume::open(&wanted.at, config.clone(), options, carrier)?);
         }
         Ok::<_, MountError>(Sources { session: session.clone(), volumes: opened })
     })?;

@@ -22,7 +22,8 @@ pub struct Args {
     /// Address to listen on; port 0 lets the system choose
     ///
     /// By default only this machine can connect, and whoever does may push images. Any other address, such as 0.0.0.0:7327,
-    /// needs --client-ca or --push-ca, --read-only, or --allow-anonymous-push.
+    /// needs --client-ca or --push-ca, --read-only, or --allow-anonymous-push; and to serve volumes as rw, --tls-cert or
+    /// --insecure.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7327")]
     listen: SocketAddr,
 
@@ -109,6 +110,10 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["read_only", "client_ca", "push_ca"])]
     allow_anonymous_push: bool,
 
+    /// Serve rw volumes to other machines without TLS, though others on the way can read and change what is sent
+    #[arg(long)]
+    insecure: bool,
+
     /// Write the address to this file once the server listens
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
@@ -185,6 +190,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     config.learning = !args.no_learn;
     config.provider = if args.no_bundles { Provider::NvAsync } else { args.provider.into() };
     config.uploads = args.uploads();
+    config.insecure = args.insecure;
     config.volumes = args.volume.iter().map(|volume| volume.0.clone()).collect();
     let ready = ReadyFile::open(args.ready_file.as_deref())?;
     let sandbox = confine::sandbox(&config, &args.store, &ready);

@@ -48,14 +48,18 @@ pub struct VolumeArgs {
     /// Read and write past the kernel's page cache, exactly what programs ask for
     #[arg(long)]
     direct: bool,
+
+    /// Write to a volume of another machine over runnel://, though others on the way can read and change what is sent
+    #[arg(long)]
+    insecure: bool,
 }
 
 impl VolumeArgs {
-    /// As the volume takes them.
+    /// As the volume takes them. `read_only`: nothing will be changed.
     ///
     /// # Errors
     /// What makes no sense.
-    pub fn options(&self, config: &Config) -> anyhow::Result<Options> {
+    pub fn options(&self, config: &Config, read_only: bool) -> anyhow::Result<Options> {
         let defaults = Options::default();
         let room = |given: &Option<OsString>, bytes| given.as_ref().map(|given| room(given, bytes)).transpose();
         Ok(Options {
@@ -69,6 +73,8 @@ impl VolumeArgs {
             open_deadline: config.open_deadline,
             rate_limit: self.rate.unwrap_or(0),
             hints: config.push,
+            // What lies in a folder for unsent changes is sent even so.
+            insecure: self.insecure || (read_only && self.unsent.is_none()),
             ..defaults
         })
     }

@@ -131,7 +131,7 @@ impl Worker {
         let passenger = &*self.passenger;
         let mut was_ready = false;
         // Requests leave with the Hello: a server without volumes is of no use here anyway.
-        passenger.connected(generation, wire::format::FEATURES);
+        passenger.connected(generation, connection.connected(wire::format::FEATURES));
         loop {
             self.waker.reset();
             if self.closed.load(Ordering::Acquire) {

@@ -11,13 +11,13 @@ use wire::{ErrorCode, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply,
 use super::fake_server::{FakeServer, VOLUME, is_pull};
 use super::tree::Tree;
 use super::{HANG, open, plain, read_page};
-use crate::carry::{Carrier, Errand, Networker, Passenger, Tag, Unanswered};
+use crate::carry::{Carrier, Connected, Errand, Networker, Passenger, Tag, Unanswered};
 use crate::{Config, Server};
 
 /// What a passenger was told.
 #[derive(Debug, PartialEq)]
 enum Told {
-    Connected(u64, u64),
+    Connected(u64, Connected),
     Lost,
     Answered(Tag, Result<Reply, Unanswered>),
     Started(StreamId, PushHeader),
@@ -42,8 +42,8 @@ impl Diary {
 }
 
 impl Passenger for Diary {
-    fn connected(&self, generation: u64, features: u64) {
-        self.note(Told::Connected(generation, features));
+    fn connected(&self, generation: u64, connected: Connected) {
+        self.note(Told::Connected(generation, connected));
     }
 
     fn lost(&self, _reason: &str) {
@@ -77,8 +77,9 @@ fn next(told: &Receiver<Told>) -> Told {
 
 fn generation(told: &Receiver<Told>) -> u64 {
     loop {
-        if let Told::Connected(generation, features) = next(told) {
-            assert_ne!(features & wire::format::FEATURE_VOLUMES, 0);
+        if let Told::Connected(generation, connected) = next(told) {
+            assert_ne!(connected.features & wire::format::FEATURE_VOLUMES, 0);
+            assert!(connected.address.ip().is_loopback() && !connected.encrypted, "{connected:?}");
             return generation;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use client::carry::{Errand, Unanswered};
+use client::carry::{Connected, Errand, Unanswered};
 use units::Moment;
 use wire::{ErrorCode, Reply, Request};
 
@@ -15,14 +15,15 @@ use crate::{ErrorKind, Lost, StreamError, VolumeInfo};
 
 impl Engine {
     /// A connection is there.
-    pub fn connected(&mut self, time: Time, generation: u64, features: u64) {
+    pub fn connected(&mut self, time: Time, generation: u64, connected: Connected) {
         self.time = time;
         if self.closed {
             return;
         }
         self.link.generation = Some(generation);
+        self.link.exposed_to = connected.is_exposed().then_some(connected.address);
         self.link.connections += 1;
-        if features & wire::format::FEATURE_VOLUMES == 0 {
+        if connected.features & wire::format::FEATURE_VOLUMES == 0 {
             let text = "the server serves no volumes; update it";
             let error = StreamError::volume(ErrorKind::NoVolumes, &self.name, text);
             return self.cannot_open(error, true);
@@ -38,7 +39,7 @@ impl Engine {
 
     /// The volume is open on the present connection, or not.
     pub(super) fn volume_opened(&mut self, answer: Result<Reply, Unanswered>) {
-        let (volume, info) = match answer {
+        let (volume, mut info) = match answer {
             Ok(Reply::VolumeOpened { volume, id, block_bytes, writable }) => {
                 (volume, VolumeInfo { id, block_bytes, writable })
             }
@@ -65,6 +66,17 @@ impl Engine {
         };
         if !wire::format::VOLUME_BLOCK_BYTES.contains(&info.block_bytes) {
             return self.cannot_open(StreamError::nonsense(self.name.as_bytes(), "blocks of a strange size"), true);
+        }
+        if let Some(address) = self.link.exposed_to.filter(|_| info.writable && !self.options.insecure) {
+            // What this device opened for reading it goes on to read.
+            if self.info.is_none_or(|old| old.writable) || !self.transactions.is_empty() {
+                let text = format!(
+                    "it may be written, but over runnel:// to {address} others could read and change what is sent; \
+                     use runnels://, or allow `insecure` in a network that you trust"
+                );
+                return self.cannot_open(StreamError::volume(ErrorKind::Exposed, &self.name, text), true);
+            }
+            info.writable = false;
         }
         if let Some(old) = self.info.filter(|old| (old.id, old.block_bytes) != (info.id, info.block_bytes)) {
             let text = format!(

@@ -173,7 +173,7 @@ impl World {
             self.engine.lost(time, "gone");
             self.generation += 1;
             self.asked.clear();
-            self.engine.connected(time, self.generation, wire::format::FEATURES);
+            self.engine.connected(time, self.generation, super::HERE);
             return;
         }
         if self.liar.rng.below(6) == 0 {
@@ -241,7 +241,7 @@ fn sim_a_server_that_lies_is_never_believed() {
         let liar = Liar { rng: SplitMix64(seed), version: 1 };
         let mut world = World { engine, liar, now: 1000, generation: 1, asked: Vec::new() };
         let time = world.time();
-        world.engine.connected(time, 1, wire::format::FEATURES);
+        world.engine.connected(time, 1, super::HERE);
         (0..50).for_each(|_| world.step());
         for round in 0..30 {
             let how = OpenHow { write: round % 3 == 0, create: Some(0o644), ..OpenHow::READ };

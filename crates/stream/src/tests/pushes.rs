@@ -34,7 +34,7 @@ impl Device {
     fn new() -> Device {
         let mut engine = Engine::new("data", Options::default(), 1, Vec::new(), Box::new(|_| ()));
         let now = Moment(1_000_000_000);
-        engine.connected(Time { now, wall_ns: 0 }, 1, wire::format::FEATURES);
+        engine.connected(Time { now, wall_ns: 0 }, 1, super::HERE);
         let mut device = Device { engine, now, handle: Handle(0), said: Vec::new() };
         let opened = Reply::VolumeOpened { volume: ImageHandle(1), id: 1, block_bytes: BLOCK as u32, writable: false };
         device.answer(|ask| matches!(ask, Request::VolumeOpen { .. }), opened);

@@ -311,7 +311,7 @@ impl Sim {
                 pushing: VecDeque::new(),
             });
             device.generation += 1;
-            device.engine.connected(time, device.generation, wire::format::FEATURES);
+            device.engine.connected(time, device.generation, super::HERE);
             self.settle(at);
             return true;
         };
