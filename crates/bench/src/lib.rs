@@ -22,6 +22,7 @@ pub mod predictors;
 pub mod process;
 pub mod processor;
 pub mod product;
+mod results;
 pub mod row;
 pub mod sio;
 pub mod site;

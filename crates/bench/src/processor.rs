@@ -21,11 +21,10 @@ use crate::interrupt;
 use crate::options::{binary, revision};
 use crate::process::{Service, find_program, ready_text, timed, tool};
 use crate::product::Product;
-use crate::row::{Row, append_history, rounded};
+use crate::results::Results;
+use crate::row::append_history;
 use crate::site::{MountPoint, drop_caches};
-use crate::statistic::Summary;
 use crate::stream::{fresh_folder, say};
-use crate::table::aligned;
 use crate::workload::{Database, Tree, python};
 
 /// Name of this bench in rows.
@@ -70,72 +69,6 @@ pub struct Options {
     pub history: Option<PathBuf>,
 }
 
-/// Values by series: what, its metric with unit, and the runs.
-#[derive(Default)]
-struct Results(Vec<Measured>);
-
-struct Measured {
-    peer: &'static str,
-    mode: String,
-    metric: &'static str,
-    unit: &'static str,
-    values: Vec<f64>,
-}
-
-impl Results {
-    fn add(&mut self, peer: &'static str, mode: &str, (metric, unit): (&'static str, &'static str), value: f64) {
-        let same = |found: &&mut Measured| found.peer == peer && found.mode == mode && found.metric == metric;
-        match self.0.iter_mut().find(same) {
-            Some(found) => found.values.push(value),
-            None => self.0.push(Measured { peer, mode: mode.to_string(), metric, unit, values: vec![value] }),
-        }
-    }
-
-    fn rows(&self, commit: &str) -> anyhow::Result<Vec<String>> {
-        let row = |found: &Measured| {
-            let summary = Summary::of(&found.values).context("a series without values")?;
-            let row = Row {
-                bench: BENCH,
-                case: CASE,
-                peer: found.peer,
-                mode: &found.mode,
-                link: "loopback",
-                metric: found.metric,
-                unit: found.unit,
-                median: rounded(summary.median),
-                min: rounded(summary.min),
-                max: rounded(summary.max),
-                n: summary.count,
-                commit,
-            };
-            row.to_json()
-        };
-        self.0.iter().map(row).collect()
-    }
-
-    fn table(&self) -> String {
-        let mut lines = vec![["", "metric", "median", "min", "max", "unit"].map(str::to_string).to_vec()];
-        for found in &self.0 {
-            let Some(summary) = Summary::of(&found.values) else { continue };
-            let (scale, unit) = match found.unit {
-                "s" => (1e3, "ms"),
-                "B" => (1e-6, "MB"),
-                other => (1.0, other),
-            };
-            let number = |value: f64| format!("{:.2}", value * scale);
-            lines.push(vec![
-                format!("{} {}", found.peer, found.mode),
-                found.metric.to_string(),
-                number(summary.median),
-                number(summary.min),
-                number(summary.max),
-                unit.to_string(),
-            ]);
-        }
-        aligned(&lines)
-    }
-}
-
 /// Runs the bench. Rows or a table go to `out`.
 ///
 /// # Errors
@@ -160,7 +93,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let version = String::from_utf8(Command::new(&nginx).arg("-v").output()?.stderr)?;
     let commit = revision();
     say(&format!("{} runs of {STARTS} starts, source revision {commit}, {}", options.runs, version.trim()));
-    let mut results = Results::default();
+    let mut results = Results::new(BENCH, CASE, "loopback");
     for number in 1..=options.runs {
         say(&format!("run {number}"));
         let place = Place { runnel: &runnel, image: &image, folder: fresh_folder(&work.join("run"))? };
@@ -175,8 +108,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     if options.json {
         lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
     } else {
-        let found = results.0.iter().find(|found| found.mode == "last-start-to-nginx-same-answers");
-        let ratio = found.and_then(|found| Summary::of(&found.values)).context("nothing was measured")?;
+        let ratio = results.summary("last-start-to-nginx-same-answers", RATIO.0).context("nothing was measured")?;
         let bar = if ratio.median <= RATIO_MAX { "held" } else { "missed" };
         writeln!(
             out,
@@ -438,19 +370,5 @@ mod tests {
         assert_eq!(grown_nanos(&before, &after, |name| name != BUNDLE_THREAD), 35);
         assert_eq!(grown_nanos(&before, &after, |name| name == BUNDLE_THREAD), 40);
         assert!(super::threads(std::process::id()).is_ok_and(|own| !own.is_empty()));
-    }
-
-    #[test]
-    fn a_table_has_a_line_for_each_series_and_the_rows_their_units() -> anyhow::Result<()> {
-        let mut results = Results::default();
-        results.add("nginx", "one-file", PROCESSOR, 0.001);
-        results.add("nginx", "one-file", PROCESSOR, 0.003);
-        results.add("runnel", "start-5", ("bytes", "B"), 4e6);
-        let rows = results.rows("abc")?;
-        assert_eq!(rows.len(), 2);
-        assert!(rows[0].contains(r#""metric":"processor","unit":"s","median":0.002,"min":0.001"#), "{}", rows[0]);
-        let table = results.table();
-        assert!(table.contains("2.00") && table.contains("4.00") && table.lines().count() == 3, "{table}");
-        Ok(())
     }
 }
