@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nix::sched::CloneFlags;
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::error::{DiskError, tool};
 use crate::model::Model;
@@ -44,11 +43,7 @@ fn has(name: &str) -> bool {
 /// # Errors
 /// The process may not (it needs root).
 pub fn private_mounts() -> Result<(), DiskError> {
-    let root = Path::new("/");
-    nix::sched::unshare(CloneFlags::CLONE_NEWNS)
-        .map_err(|error| DiskError::step("leave the mount name space of", root, error))?;
-    let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    rustix::mount::mount_change(root, flags).map_err(|error| DiskError::step("make private the mounts of", root, error))
+    host::mounts::own().map_err(|error| DiskError::step("make private the mounts of", Path::new("/"), error))
 }
 
 /// An emulated disk with its file system. Dropping it takes everything away.

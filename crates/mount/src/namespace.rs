@@ -8,7 +8,6 @@ use std::io;
 use std::path::Path;
 
 use nix::sched::CloneFlags;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
 
@@ -42,31 +41,12 @@ pub(crate) fn unshare(own_users: bool) -> Result<(), MountError> {
             })?;
         }
     }
-    make_private().map_err(|source| MountError::Namespace {
+    // No mount made from now on shows up outside.
+    host::mounts::propagate(MountPropagationFlags::DOWNSTREAM).map_err(|source| MountError::Namespace {
         step: "make the mount table private",
         source: source.into(),
         hint: "is /proc mounted? `mount -t proc proc /proc`",
     })
-}
-
-/// Sees to it that no mount made from now on shows up outside.
-fn make_private() -> Result<(), Errno> {
-    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    match rustix::mount::mount_change("/", flags) {
-        // In a chroot "/" need not be a mount point; the mount that it lies on has no name here.
-        Err(Errno::INVAL) => {}
-        done => return done,
-    }
-    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open("/", directory, Mode::empty())?;
-    let current = rustix::fs::open(".", directory, Mode::empty())?;
-    let own = rustix::fs::open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    // Whoever enters a mount name space, be it its own, stands at the root of that name space.
-    nix::sched::setns(own, CloneFlags::CLONE_NEWNS).map_err(|error| Errno::from_raw_os_error(error as i32))?;
-    rustix::mount::mount_change("/", flags)?;
-    rustix::process::fchdir(root)?;
-    rustix::process::chroot(".")?;
-    rustix::process::fchdir(current)
 }
 
 fn refused(source: io::Error, with_users: bool) -> MountError {

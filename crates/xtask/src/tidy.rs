@@ -79,7 +79,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("store", &[]),
     ("volume", &[]),
-    ("disk", &[]),
+    ("disk", &["host"]),
     ("profile", &["trace"]),
     ("predict", &["profile"]),
     ("image", &["codec"]),

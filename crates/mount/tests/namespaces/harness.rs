@@ -100,8 +100,8 @@ impl World {
              exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"",
             device.display()
         );
-        let mut command = Command::new("unshare");
-        command.args(["-m", "sh", "-c", &prepare, "sh"]).arg(&self.program).args(arguments);
+        let mut command = Command::new(&self.program);
+        command.args(["own-mounts", "sh", "-c", &prepare, "sh"]).arg(&self.program).args(arguments);
         command.current_dir(self.folder.path());
         command
     }

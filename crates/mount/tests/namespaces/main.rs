@@ -8,6 +8,7 @@ mod harness;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ fn main() {
         Some("umount") => mount::umount(&PathBuf::from(arguments.next().unwrap_or_default())).map(|_| 0),
         Some("redirect") => redirect(&PathBuf::from(arguments.next().unwrap_or_default())),
         Some("stop") => mount::redirect::stop(&PathBuf::from(arguments.next().unwrap_or_default())).map(|_| 0),
+        // In place of unshare(1), which a chroot defeats.
+        Some("own-mounts") => own_mounts(arguments),
         _ => return harness::main(),
     };
     let code = result.unwrap_or_else(|error| {
@@ -58,6 +61,13 @@ fn run(mut arguments: Vec<OsString>) -> Result<i32, MountError> {
     let options = Options { name: "test".into(), overlay, ..Options::default() };
     let request = mount::run::Request::new(options, Plan::new("", command));
     Ok(mount::run::run(request, || open(Path::new(&arguments[0])))?.code())
+}
+
+/// `own-mounts COMMAND...`
+fn own_mounts(mut command: impl Iterator<Item = OsString>) -> Result<i32, MountError> {
+    host::mounts::own().expect("mounts of its own");
+    let mut program = std::process::Command::new(command.next().expect("a command"));
+    panic!("{:?}: {}", program.get_program().to_owned(), program.args(command).exec());
 }
 
 /// `mount IMAGE MOUNTPOINT`
