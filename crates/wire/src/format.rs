@@ -9,9 +9,9 @@ use std::time::Duration;
 pub const MAGIC: [u8; 4] = *b"RNLW";
 
 /// Newest protocol version this crate speaks.
-pub const VERSION: u16 = 1;
-/// Oldest protocol version this crate speaks.
-pub const VERSION_MIN: u16 = 1;
+pub const VERSION: u16 = 2;
+/// Oldest protocol version this crate speaks. In version 1 names travelled without a hash.
+pub const VERSION_MIN: u16 = 2;
 /// Feature bit 0: the server takes Hint frames, and pushes what they ask for.
 pub const FEATURE_HINTS: u64 = 1;
 /// Feature bit 2: the server serves volumes, if it has any. Bit 1 stood for volumes whose frames had no hashes, which nobody
@@ -36,7 +36,8 @@ pub const SMALL_FRAME_BYTES_MAX: usize = 16 << 10;
 /// Largest payload of a hello, the only frame a server takes from a stranger. It takes 39 bytes and never changes.
 pub const HELLO_BYTES_MAX: usize = 64;
 
-/// Kinds with this bit, all that volumes need, end in a hash: nothing else would find damage to them on the way.
+/// Kinds with this bit end in a hash, because nothing else would find damage to them on the way: names, listings, and all that
+/// volumes need.
 pub const KIND_HASHED: u8 = 0x40;
 /// Bytes of that hash: the first of BLAKE3, over the kind and the payload before it. It has no key: it is against damage; what
 /// keeps attackers out is TLS.
@@ -182,7 +183,7 @@ kinds! {
         /// Somebody waits for the answer to a speculative request now.
         Hurry = 0x04,
         /// Opens an image by name.
-        Open = 0x10,
+        Open = 0x50,
         /// Reads a range of superblock or metadata.
         MetaRead = 0x11,
         /// Asks for the stored block that holds a touched page.
@@ -204,7 +205,7 @@ kinds! {
         /// Pages that will be needed soon.
         Hint = 0x24,
         /// Begins an upload.
-        PutOpen = 0x30,
+        PutOpen = 0x70,
         /// Part of the superblock or metadata of an upload.
         PutMeta = 0x31,
         /// One stored block of an upload.
@@ -256,9 +257,9 @@ kinds! {
         /// Answers PullBlock or PullPages: wait for a push stream.
         OnTheWay = 0x94,
         /// Answers List.
-        Listing = 0x95,
+        Listing = 0xd5,
         /// Answers Status.
-        StatusReply = 0x96,
+        StatusReply = 0xd6,
         /// Begins a push stream.
         PushStart = 0xa0,
         /// Pages of a push stream.

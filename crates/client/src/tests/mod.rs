@@ -6,6 +6,7 @@ mod demand;
 mod early;
 pub(crate) mod fake_server;
 pub(crate) mod fake_sink;
+mod flips;
 mod hints;
 mod hostile;
 mod http;

@@ -17,6 +17,7 @@ use crate::{Config, Session, Target, Trust, admin};
 
 pub(super) struct Rig {
     pub address: std::net::SocketAddr,
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "certificates are what is read again"))]
     pub reloader: server::Reloader,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,

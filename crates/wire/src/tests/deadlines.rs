@@ -154,7 +154,7 @@ fn a_frame_that_trickles_in_is_cut_off() {
 fn a_large_frame_on_a_thin_link_has_the_time_it_needs() {
     let mut client = ClientConnection::new(ClientConfig::default(), Moment(0));
     client.transmit(Moment(0), &mut Vec::new(), usize::MAX);
-    let hello = HelloReply { version: 1, features: 0, frame_bytes_max: 2 << 20 };
+    let hello = HelloReply { version: crate::format::VERSION, features: 0, frame_bytes_max: 2 << 20 };
     client.receive(Moment(0), &flat(&encode::server(&ServerMessage::Hello(hello)))).unwrap();
     client.request_until(Moment(0), pull(), Moment(u64::MAX)).unwrap();
     client.receive(Moment(0), &header(ServerKind::Block as u8, 1 << 20)).unwrap();

@@ -61,9 +61,9 @@ proptest! {
         }
     }
 
-    /// Whatever bit of what is said of volumes is damaged, nothing is taken for said.
+    /// Whatever bit of a hashed frame is damaged, nothing is taken for said.
     #[test]
-    fn prop_damaged_frames_of_volumes_are_noticed(seed: u64) {
+    fn prop_damaged_frames_are_noticed(seed: u64) {
         let mut samples = Samples(SplitMix64(seed));
         let frames = [encode::client(&samples.client()), encode::server(&samples.server())];
         for bytes in frames.iter().map(flat).filter(|bytes| bytes[4] & KIND_HASHED != 0) {

@@ -15,7 +15,7 @@ use crate::{
 };
 
 fn hello() -> ClientMessage {
-    let (version, window_log_max, push_bytes_max) = (1, 20, 1 << 20);
+    let (version, window_log_max, push_bytes_max) = (crate::format::VERSION, 20, 1 << 20);
     let frame_bytes_max = FRAME_BYTES_MAX as u32;
     ClientMessage::Hello(Hello { version, device: 7, features: 0, frame_bytes_max, window_log_max, push_bytes_max })
 }
@@ -48,7 +48,7 @@ fn client() -> ClientConnection {
     let put = Request::PutOpen { name: "n".into(), file_bytes: 9999, metadata_offset: 5000, metadata_bytes: 10 };
     client.request(Moment(0), put).unwrap();
     client.transmit(Moment(0), &mut Vec::new(), usize::MAX);
-    let hello = HelloReply { version: 1, features: 0, frame_bytes_max: FRAME_BYTES_MAX as u32 };
+    let hello = HelloReply { version: crate::format::VERSION, features: 0, frame_bytes_max: FRAME_BYTES_MAX as u32 };
     client.receive(Moment(1), &flat(&encode::server(&ServerMessage::Hello(hello)))).unwrap();
     assert_eq!(client.poll_event(), Some(ClientEvent::Ready(hello)));
     client
@@ -155,7 +155,7 @@ fn a_server_must_begin_with_one_hello() {
     client.request(Moment(0), Request::List).unwrap();
     let error = client.receive(Moment(1), &flat(&encode::server(&error))).unwrap_err();
     assert!(matches!(error, WireError::WrongOrder { kind: "Error", .. }));
-    let hello = HelloReply { version: 1, features: 0, frame_bytes_max: FRAME_BYTES_MAX as u32 };
+    let hello = HelloReply { version: crate::format::VERSION, features: 0, frame_bytes_max: FRAME_BYTES_MAX as u32 };
     let error = client_gets(&[ServerMessage::Hello(hello)]).unwrap_err();
     assert!(matches!(error, WireError::WrongOrder { kind: "HelloReply", .. }));
 }

@@ -7,7 +7,7 @@ use units::{BlockId, ImageId, InodeId, Moment, PageId, RequestId, StreamId, Toke
 
 use super::rig::{LinkConfig, Pair};
 use super::samples::flat;
-use crate::format::{FEATURES, HINT_PAGES_MAX, REQUESTS_MAX, VERSION};
+use crate::format::{FEATURES, HINT_PAGES_MAX, REQUESTS_MAX, VERSION, VERSION_MIN};
 use crate::message::{ClientMessage, ServerMessage};
 use crate::{
     ClientConfig, ClientConnection, ClientEvent, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding,
@@ -81,7 +81,7 @@ fn a_server_settles_on_the_lower_version_and_refuses_what_it_cannot_speak() {
 
     let mut server = ServerConnection::new(ServerConfig::default(), Moment(0));
     let error = server.receive(Moment(1), &flat(&encode::client(&ClientMessage::Hello(hello(0))))).unwrap_err();
-    assert_eq!(error, WireError::Version { theirs: 0, min: 1, max: VERSION });
+    assert_eq!(error, WireError::Version { theirs: 0, min: VERSION_MIN, max: VERSION });
     let mut out = Vec::new();
     server.transmit(Moment(1), &mut out, usize::MAX);
     assert!(server.is_finished());
@@ -97,7 +97,7 @@ fn a_client_refuses_a_version_it_did_not_offer() {
     let mut client = ClientConnection::new(ClientConfig::default(), Moment(0));
     let reply = HelloReply { version: VERSION + 1, features: 0, frame_bytes_max: 1 << 20 };
     let error = client.receive(Moment(1), &flat(&encode::server(&ServerMessage::Hello(reply)))).unwrap_err();
-    assert_eq!(error, WireError::Version { theirs: VERSION + 1, min: 1, max: VERSION });
+    assert_eq!(error, WireError::Version { theirs: VERSION + 1, min: VERSION_MIN, max: VERSION });
 }
 
 #[test]
