@@ -15,10 +15,7 @@ use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection,
 
 use crate::error::ClientError;
 use crate::target::Server;
-use crate::transport::{Trust, wait_until};
-
-/// Where Debian and most others keep the authorities they trust.
-const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+use crate::transport::{SYSTEM_AUTHORITIES, Trust, wait_until};
 
 /// Plain bytes that wait for the handshake or the socket at most.
 const UNSENT_BYTES_MAX: usize = 64 << 10;

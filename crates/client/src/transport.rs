@@ -17,6 +17,9 @@ use crate::target::Server;
 #[cfg(feature = "tls")]
 use crate::tls::{TlsStream, Truster};
 
+/// Where Debian and most others keep the authorities they trust.
+pub(crate) const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
 /// Whom to trust over TLS, and who we are. Of no use to connections that are not encrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trust {
@@ -33,6 +36,18 @@ pub struct Identity {
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
+}
+
+impl Trust {
+    /// The files that are read before the first connection to `server`.
+    pub fn files(&self, server: &Server) -> Vec<PathBuf> {
+        if !server.scheme.is_secure() {
+            return Vec::new();
+        }
+        let authorities = self.authorities.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
+        let identity = self.identity.iter().flat_map(|identity| [identity.certificate.clone(), identity.key.clone()]);
+        std::iter::once(authorities).chain(identity).collect()
+    }
 }
 
 /// Makes connections to one server.

@@ -72,28 +72,28 @@ impl Connection {
     /// Ends the connection by force: every request in flight fails with ECONNABORTED, every later one with ENOTCONN.
     /// For daemons that cannot answer any more; the mount itself stays and must still be unmounted.
     pub(crate) fn abort(&self) -> io::Result<()> {
-        let abort = |control: &Path| fs::write(control.join(self.minor.to_string()).join("abort"), "1");
-        let Err(error) = abort(Path::new("/sys/fs/fuse/connections")) else { return Ok(()) };
-        // The control file system of FUSE is not mounted everywhere; root can do so for a moment, anyone else has to end the process.
-        let Ok(private) = PrivateDirectory::new(Purpose::Control) else { return Err(error) };
-        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        if rustix::mount::mount("fusectl", private.path(), "fusectl", flags, None).is_err() {
-            return Err(error);
-        }
-        let aborted = abort(private.path());
-        let _ = mountpoint::detach(private.path());
-        aborted
+        abort(self.minor)
     }
 
     /// Lets the device go. Waits for stores in flight, so call it after the serving loops have ended or after `abort`.
     pub(crate) fn close(&self) {
         drop(self.device.write().unwrap_or_else(PoisonError::into_inner).take());
     }
+}
 
-    /// Minor device number.
-    pub(crate) fn minor(&self) -> u32 {
-        self.minor
+/// See [`Connection::abort`]. `minor` is the minor device number of the mount.
+pub(crate) fn abort(minor: u32) -> io::Result<()> {
+    let abort = |control: &Path| fs::write(control.join(minor.to_string()).join("abort"), "1");
+    let Err(error) = abort(Path::new("/sys/fs/fuse/connections")) else { return Ok(()) };
+    // The control file system of FUSE is not mounted everywhere; root can do so for a moment, anyone else has to end the process.
+    let Ok(private) = PrivateDirectory::new(Purpose::Control) else { return Err(error) };
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    if rustix::mount::mount("fusectl", private.path(), "fusectl", flags, None).is_err() {
+        return Err(error);
     }
+    let aborted = abort(private.path());
+    let _ = mountpoint::detach(private.path());
+    aborted
 }
 
 /// `fuse_out_header { len: u32, error: i32, unique: u64 }`, `fuse_notify_store_out { nodeid: u64, offset: u64, size:

@@ -78,36 +78,64 @@ pub(crate) trait Controlled: Send + Sync {
     fn hint(&self, files: &[HintedFile]) -> Result<usize, String>;
 }
 
+/// The name of a socket; removed when dropped.
+pub(crate) struct SocketName(PathBuf);
+
 /// The listening side of one mount; stops and removes its socket when dropped.
 pub(crate) struct Server {
-    path: PathBuf,
+    /// `None` if somebody else removes it.
+    name: Option<SocketName>,
     stop: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
 
+impl Drop for SocketName {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A new socket in the runtime directory.
+///
+/// # Errors
+/// The directory cannot be used.
+pub(crate) fn listen() -> Result<(UnixListener, SocketName), MountError> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let folder = runtime::directory()?;
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = folder.join(format!("mount-{}-{number}.{EXTENSION}", std::process::id()));
+    // A socket of that name can only be left over from an earlier process with our id.
+    let _ = fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).map_err(|error| MountError::step("listen on", &path, error))?;
+    Ok((listener, SocketName(path)))
+}
+
 impl Server {
     pub(crate) fn start(mount: Arc<dyn Controlled>) -> Result<Server, MountError> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let folder = runtime::directory()?;
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!("mount-{}-{number}.{EXTENSION}", std::process::id()));
-        // A socket of that name can only be left over from an earlier process with our id.
-        let _ = fs::remove_file(&path);
-        let fail = |error: io::Error| MountError::step("listen on", &path, error);
-        let listener = UnixListener::bind(&path).map_err(fail)?;
+        let (listener, name) = listen()?;
+        Server::start_on(listener, Some(name), mount)
+    }
+
+    /// Listens on a socket that is there, and removes `name`.
+    pub(crate) fn start_on(
+        listener: UnixListener,
+        name: Option<SocketName>,
+        mount: Arc<dyn Controlled>,
+    ) -> Result<Server, MountError> {
+        let fail = |error: io::Error| MountError::step("listen in", "/proc/self", error);
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| fail(error.into()))?;
         let stopped = stop.try_clone().map_err(fail)?;
         let thread = thread::Builder::new()
             .name("runnel-control".into())
             .spawn(move || serve(&listener, stopped, &mount))
             .map_err(fail)?;
-        Ok(Server { path, stop, thread: Some(thread) })
+        Ok(Server { name, stop, thread: Some(thread) })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        drop(self.name.take());
         // Cannot fail for an event descriptor with room, and it has counted to 1 at most.
         let _ = rustix::io::write(&self.stop, &1u64.to_le_bytes());
         if let Some(thread) = self.thread.take()
@@ -330,7 +358,7 @@ mod tests {
         assert_eq!(ask_to_unmount(&fake.mountpoint).map(|farewell| farewell.unsent_transactions), Some(3));
         assert_eq!(ask_to_unmount(&fake.mountpoint), None, "the second time it fails and says so");
         assert_eq!(ask_to_unmount(&folder.path().join("other")), None);
-        let socket = server.path.clone();
+        let socket = server.name.as_ref().expect("its own").0.clone();
         let unknown: serde_json::Value = ask(&socket, "dance", WAIT).expect("answered");
         assert_eq!(unknown["error"], "unknown request");
         drop(server);
@@ -344,7 +372,8 @@ mod tests {
         let mountpoint = fs::canonicalize(folder.path()).expect("there");
         let fake = Arc::new(Fake { mountpoint: mountpoint.clone(), detached: AtomicBool::new(false) });
         let server = Server::start(fake.clone()).expect("starts");
-        let mut link = Link::connect(&server.path).expect("connects");
+        let socket = server.name.as_ref().expect("its own").0.clone();
+        let mut link = Link::connect(&socket).expect("connects");
         let mut say = |text: &str| link.ask(&format!("{text}\n")).expect("answered");
         assert_eq!(say(r#"hint [{"path":"/a","pages":[[0,3]]},{"inode":2,"pages":[[7,8]]}]"#), Answer::Hinted(4));
         for (text, what) in [
@@ -357,7 +386,7 @@ mod tests {
             let Answer::Error(problem) = say(text) else { panic!("{text} was taken") };
             assert!(problem.contains(what), "{problem}");
         }
-        assert_eq!(ask::<MountStatus>(&server.path, "status", WAIT), Some(fake.status()), "while the link is open");
+        assert_eq!(ask::<MountStatus>(&socket, "status", WAIT), Some(fake.status()), "while the link is open");
         let many = format!("hint [{}]", vec![r#"{"path":"/a","pages":[[0,3]]}"#; 2000].join(","));
         assert_eq!(say(&many), Answer::Hinted(6000));
         let long = format!("hint [{}]", " ".repeat(hint::LINE_BYTES_MAX as usize));
@@ -370,7 +399,7 @@ mod tests {
         assert!(error.contains("no file /none"), "{error}");
         assert!(!super::hint(Path::new("/"), &[]).expect("nobody is there"));
         // A connection that is open does not keep the mount from ending.
-        let mut link = Link::connect(&server.path).expect("connects");
+        let mut link = Link::connect(&socket).expect("connects");
         assert_eq!(link.ask("hint []\n").ok(), Some(Answer::Hinted(0)));
         drop(server);
         assert!(link.ask("hint []\n").is_err());

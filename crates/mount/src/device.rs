@@ -27,10 +27,10 @@ const NAME_BYTES_MAX: usize = 200;
 const HELPER_WAIT: Duration = Duration::from_secs(10);
 
 /// Who may do what with a FUSE mount.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Access<'a> {
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
     /// Short name, shown in the mount table as `runnel#name`.
-    pub(crate) name: &'a str,
+    pub(crate) name: String,
     /// Whether the kernel refuses all changes.
     pub(crate) is_read_only: bool,
     /// Whether users other than the one who mounts may use it.
@@ -55,7 +55,7 @@ enum Refused {
 ///
 /// # Errors
 /// The device cannot be opened, or neither this user nor the helper may mount there.
-pub(crate) fn mount(path: &Path, access: &Access<'_>) -> Result<OwnedFd, MountError> {
+pub(crate) fn mount(path: &Path, access: &Access) -> Result<OwnedFd, MountError> {
     match directly(path, access) {
         Ok(device) => Ok(device),
         Err(Refused::Open(Errno::ACCESS) | Refused::Mount(Errno::PERM)) if access.helper => by_helper(path, access),
@@ -96,7 +96,7 @@ fn open(path: &Path) -> Result<OwnedFd, Refused> {
     if is_device { Ok(device) } else { Err(Refused::NoDevice) }
 }
 
-fn directly(path: &Path, access: &Access<'_>) -> Result<OwnedFd, Refused> {
+fn directly(path: &Path, access: &Access) -> Result<OwnedFd, Refused> {
     let device = open(Path::new("/dev/fuse"))?;
     // `rootmode` is the type of the root inode in octal; the kernel checks permissions from the modes it caches.
     let mut text = format!(
@@ -119,14 +119,14 @@ fn directly(path: &Path, access: &Access<'_>) -> Result<OwnedFd, Refused> {
     if !access.allow_devices {
         flags |= MountFlags::NODEV;
     }
-    let source = format!("{SOURCE_PREFIX}{}", shown(access.name));
+    let source = format!("{SOURCE_PREFIX}{}", shown(&access.name));
     rustix::mount::mount(source.as_str(), path, FILE_SYSTEM_TYPE, flags, Some(text.as_c_str()))
         .map_err(Refused::Mount)?;
     Ok(device)
 }
 
 /// Lets the set-user-id helper mount; it sends the device back over a socket, which it is given as standard input.
-fn by_helper(path: &Path, access: &Access<'_>) -> Result<OwnedFd, MountError> {
+fn by_helper(path: &Path, access: &Access) -> Result<OwnedFd, MountError> {
     let fail = |source: io::Error| MountError::Step {
         step: "mount FUSE on",
         path: path.to_path_buf(),
@@ -136,7 +136,7 @@ fn by_helper(path: &Path, access: &Access<'_>) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(fail)?;
     ours.set_read_timeout(Some(HELPER_WAIT)).map_err(fail)?;
     let mode = if access.is_read_only { "ro" } else { "rw" };
-    let mut text = format!("{mode},default_permissions,subtype=runnel,fsname={SOURCE_PREFIX}{}", shown(access.name));
+    let mut text = format!("{mode},default_permissions,subtype=runnel,fsname={SOURCE_PREFIX}{}", shown(&access.name));
     if access.allow_other {
         text.push_str(",allow_other");
     }

@@ -109,6 +109,12 @@ pub enum MountError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The process that mounts for this one failed, or has ended.
+    #[error("{problem}")]
+    Mounter {
+        /// What it said, or what became of it.
+        problem: String,
+    },
     /// The session with the image's source could not be opened.
     #[error(transparent)]
     Session(#[from] client::ClientError),

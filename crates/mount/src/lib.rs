@@ -6,7 +6,7 @@
 //!
 //! The parts, bottom up: `filesystem` (FUSE operations), `process` (thread ids to tokens), `record` (who is told what is
 //! read), `connection` and `sink` (the
-//! page cache), `mountpoint` (the mount table), `device` (making a mount), `served` (a mount and its end, bounded in every wait), `mounted` (one live mount of an image), `control` (the socket
+//! page cache), `mountpoint` (the mount table), `device` (making a mount), `place` and `mounter` (who mounts and unmounts), `served` (a mount and its end, bounded in every wait), `mounted` (one live mount of an image), `control` (the socket
 //! `runnel status` asks), `hint` and `hinter` (what will be needed soon, and who says so), `enter` (a program inside an image without root), `run` (mount and enter), `redirect` (image
 //! files over local paths). Beside them, `kernel` mounts an image file by the kernel's EROFS. Called by `cli` and `bench`. This is the only crate that names fuser.
 #![cfg(target_os = "linux")]
@@ -23,9 +23,11 @@ mod hint;
 mod hinter;
 mod kernel;
 mod mounted;
+pub mod mounter;
 pub mod mountpoint;
 mod namespace;
 mod overlay;
+mod place;
 mod process;
 pub mod record;
 pub mod redirect;
@@ -44,6 +46,8 @@ pub use error::MountError;
 pub use hinter::Hinter;
 pub use kernel::KernelMount;
 pub use mounted::{Mounted, Options};
+pub use mounter::Mounter;
 pub use mountpoint::umount;
+pub use place::MountPoint;
 pub use served::Stop;
 pub use volume::{Data, Farewell, VolumeMount, VolumeOptions};

@@ -15,13 +15,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::MountError;
 use crate::control::{Controlled, MountStatus, Server};
 use crate::counters::{FuseCounters, Operations};
-use crate::device::{self, Access};
+use crate::device::Access;
 use crate::filesystem::{ImageFilesystem, Settings};
 use crate::hint::{self, HintedFile};
-use crate::mountpoint;
-use crate::overlay;
+use crate::mounter::Mounter;
+use crate::place::{Action, MountPoint, Place};
 use crate::record::Recorder;
-use crate::runtime::{PrivateDirectory, Purpose};
 use crate::served::{Made, Served, Stop, wait_any};
 use crate::sink::Sink;
 use crate::source::Source;
@@ -58,6 +57,8 @@ pub struct Options {
     pub recorder: Option<Arc<dyn Recorder>>,
     /// Whether `fusermount3` may be used when the system call is not allowed.
     pub helper: bool,
+    /// Who mounts for this process, where that cannot: what was to be mounted how was told to it.
+    pub mounter: Option<Arc<Mounter>>,
 }
 
 impl Default for Options {
@@ -75,6 +76,7 @@ impl Default for Options {
             control: true,
             recorder: None,
             helper: true,
+            mounter: None,
         }
     }
 }
@@ -89,12 +91,8 @@ pub struct Mounted {
 struct Shared {
     source: Arc<dyn Source>,
     options: Options,
-    /// Where the user sees it.
-    mountpoint: PathBuf,
-    /// FUSE, mounted there, or at a private directory below an overlay.
+    /// FUSE, mounted where the user sees it, or at a private directory below an overlay.
     served: Arc<Served>,
-    /// Keeps the private directory until the end.
-    _private: Option<PrivateDirectory>,
     operations: Arc<Operations>,
 }
 
@@ -115,34 +113,40 @@ impl Mounted {
         if options.recorder.is_some() {
             (options.threads, options.readahead_bytes) = (1, 0);
         }
-        let mountpoint = mountpoint::validate(mountpoint)?;
-        let private = options.overlay.as_ref().map(|_| PrivateDirectory::new(Purpose::Lower)).transpose()?;
-        let lower = private.as_ref().map_or_else(|| mountpoint.clone(), |private| private.path().to_path_buf());
+        let place = match options.mounter.clone() {
+            None => Place::Own(options.place(mountpoint)),
+            Some(mounter) => Place::Beside(mounter),
+        };
         let operations = Arc::new(Operations::default());
         let settings = Settings { readahead_bytes: options.readahead_bytes, owner: options.owner };
         let filesystem = ImageFilesystem::new(source.clone(), operations.clone(), settings, options.recorder.clone());
-        let made = Made::new(filesystem, &lower, &options.access(), options.threads)?;
-        let sink = Arc::new(Sink::new(made.connection.clone(), source.metadata().clone(), lower, made.device));
+        let mut made = Made::new(filesystem, place, true, options.threads)?;
+        let (lower, device) = (made.live.path.clone(), made.live.device);
+        let sink = Arc::new(Sink::new(made.connection.clone(), source.metadata().clone(), lower, device));
+        let listener = made.control.take();
         let (stored, closed) = (sink.clone(), source.clone());
         let served = made.serve(Box::new(move |_| {
             stored.close();
             closed.shutdown();
         }))?;
         source.attach(sink);
-        let shared = Arc::new(Shared { source, options, mountpoint, served, _private: private, operations });
+        let shared = Arc::new(Shared { source, options, served, operations });
         let mut mounted = Mounted { shared, _control: None };
         if mounted.shared.options.overlay.is_some() {
             mounted.shared.clone().start_overlay()?;
         }
         if mounted.shared.options.control {
-            mounted._control = Some(Server::start(mounted.shared.clone())?);
+            mounted._control = Some(match listener {
+                Some(listener) => Server::start_on(listener, None, mounted.shared.clone())?,
+                None => Server::start(mounted.shared.clone())?,
+            });
         }
         Ok(mounted)
     }
 
     /// The mount point, absolute.
     pub fn mountpoint(&self) -> &Path {
-        &self.shared.mountpoint
+        &self.shared.served.live.mountpoint
     }
 
     /// FUSE requests so far.
@@ -186,49 +190,41 @@ impl Mounted {
     /// # Errors
     /// Even aborting the connection did not end the serving loops; they end with the process.
     pub fn unmount(&self) -> Result<(), MountError> {
-        self.shared.unmount()
+        self.shared.served.unmount()
     }
 }
 
 impl Options {
-    /// How the FUSE mount is made.
-    fn access(&self) -> Access<'_> {
-        Access {
-            name: &self.name,
+    /// What is to be mounted how, for who mounts.
+    pub fn place(&self, mountpoint: &Path) -> MountPoint {
+        let access = Access {
+            name: self.name.clone(),
             is_read_only: true,
             allow_other: self.allow_other,
             allow_suid: self.allow_suid,
             allow_devices: self.allow_devices,
             helper: self.helper,
-        }
+        };
+        MountPoint::new(mountpoint, access, self.overlay.clone())
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
         // Whoever wants the error calls `unmount`.
-        let _ = self.shared.unmount();
+        let _ = self.shared.served.unmount();
     }
 }
 
 impl Shared {
-    fn unmount(&self) -> Result<(), MountError> {
-        if !self.served.is_over() && self.options.overlay.is_some() && self.overlay_is_there() {
-            // Detached rather than unmounted: programs that still use it must not keep the image below.
-            mountpoint::detach(&self.mountpoint)?;
-        }
-        self.served.unmount()
-    }
-
     /// Puts the overlay on the mount point and watches for its end, which must end the image below it.
     fn start_overlay(self: Arc<Self>) -> Result<(), MountError> {
-        let Some(folder) = &self.options.overlay else { return Ok(()) };
-        overlay::mount(&self.served.place, folder, &self.mountpoint, &device::shown(&self.options.name))?;
+        self.served.place.act(Action::Overlay)?;
         let watched = self.clone();
         thread::Builder::new()
             .name("runnel-overlay".into())
             .spawn(move || watched.watch_overlay())
-            .map_err(|error| MountError::step("watch", &self.mountpoint, error))?;
+            .map_err(|error| MountError::step("watch", &self.served.live.mountpoint, error))?;
         Ok(())
     }
 
@@ -236,27 +232,21 @@ impl Shared {
         let Ok(table) = fs::File::open("/proc/self/mountinfo") else { return };
         let timeout = Timespec { tv_sec: OVERLAY_LOOK.as_secs() as i64, tv_nsec: 0 };
         while !self.served.is_over() {
-            if !self.overlay_is_there() {
+            if !self.served.live.overlay_is_there() {
                 // Its users keep the image below alive until they end.
-                let _ = mountpoint::detach(&self.served.place);
+                let _ = self.served.place.act(Action::Detach);
                 return;
             }
             // The kernel marks the table as exceptional whenever it changes; the timeout covers the end of the loops.
             let _ = rustix::event::poll(&mut [PollFd::new(&table, PollFlags::PRI)], Some(&timeout));
         }
     }
-
-    fn overlay_is_there(&self) -> bool {
-        // If the table cannot be read, assume nothing changed.
-        mountpoint::mounted_at(&self.mountpoint)
-            .map_or(true, |entry| entry.is_some_and(|entry| entry.kind == "overlay"))
-    }
 }
 
 impl Controlled for Shared {
     fn status(&self) -> MountStatus {
         MountStatus {
-            mountpoint: self.mountpoint.clone(),
+            mountpoint: self.served.live.mountpoint.clone(),
             target: self.options.target.clone(),
             name: self.options.name.clone(),
             image: self.source.metadata().id().to_string(),
@@ -264,7 +254,7 @@ impl Controlled for Shared {
             overlay: self.options.overlay.clone(),
             session: self.source.counters(),
             fuse: self.operations.read(),
-            device: Some(self.served.device),
+            device: Some(self.served.live.device),
             volume: None,
         }
     }
@@ -277,13 +267,7 @@ impl Controlled for Shared {
     }
 
     fn detach(&self) -> Result<Farewell, MountError> {
-        if self.options.overlay.is_some() {
-            mountpoint::detach(&self.mountpoint)?;
-            // The watcher may be quicker; either way it is gone.
-            let _ = mountpoint::detach(&self.served.place);
-        } else {
-            mountpoint::detach(&self.served.place)?;
-        }
+        self.served.place.act(Action::Detach)?;
         Ok(Farewell::default())
     }
 }

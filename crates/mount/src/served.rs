@@ -1,6 +1,6 @@
 //! A FUSE mount that is served: fuser's loops, who watches them, and their end, with a bound on every wait.
 //!
-//! `device` makes the FUSE mount, fuser's loops serve it. A supervisor thread waits for the serving loops; when they end, for
+//! `place` makes the FUSE mount, fuser's loops serve it. A supervisor thread waits for the serving loops; when they end, for
 //! whatever reason, whoever answers requests is told to let go of what waits, and the device is closed, so that no program waits for
 //! a daemon that no longer serves.
 //!
@@ -10,7 +10,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,12 +18,10 @@ use std::time::{Duration, Instant};
 use fuser::{Config, Filesystem, SessionACL};
 use host::signals::Signals;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
-use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
 
+use crate::MountError;
 use crate::connection::Connection;
-use crate::device::{self, Access};
-use crate::{MountError, mountpoint};
+use crate::place::{Action, Fresh, Live, Place};
 
 /// How long the kernel may take to end the session once nothing uses the mount, and again after each harder step.
 const END_WAIT: Duration = Duration::from_secs(2);
@@ -46,18 +44,17 @@ pub(crate) type LetGo = Box<dyn Fn(Ending) + Send + Sync>;
 /// A mounted file system whose loops do not run yet. Unmounts if it is dropped.
 pub(crate) struct Made<F: Filesystem> {
     session: Option<fuser::Session<F>>,
-    place: PathBuf,
-    /// Device number of the mount, `(major, minor)`.
-    pub(crate) device: (u32, u32),
+    place: Option<Place>,
+    pub(crate) live: Live,
     pub(crate) connection: Arc<Connection>,
+    /// Where `runnel status` asks, if a mounter listens there already.
+    pub(crate) control: Option<UnixListener>,
 }
 
 /// One that is served.
 pub(crate) struct Served {
-    /// Where FUSE is mounted.
-    pub(crate) place: PathBuf,
-    /// Device number of the mount, `(major, minor)`.
-    pub(crate) device: (u32, u32),
+    pub(crate) place: Place,
+    pub(crate) live: Live,
     connection: Arc<Connection>,
     let_go: LetGo,
     /// How the serving loops ended, once they have.
@@ -119,27 +116,30 @@ pub(crate) fn wait_any(mounts: &[&Served], stop: &Stop) -> bool {
 }
 
 impl<F: Filesystem> Made<F> {
-    /// Mounts FUSE on `place`, to be served by `threads` threads.
+    /// Mounts FUSE, to be served by `threads` threads.
     ///
     /// # Errors
-    /// FUSE cannot be used, or not by this user.
-    pub(crate) fn new(filesystem: F, place: &Path, access: &Access<'_>, threads: usize) -> Result<Made<F>, MountError> {
+    /// Those of [`Place::mount`].
+    pub(crate) fn new(filesystem: F, place: Place, read_only: bool, threads: usize) -> Result<Made<F>, MountError> {
         let mut config = Config::default();
         config.n_threads = Some(threads.clamp(1, THREADS_MAX));
-        let handed = device::mount(place, access)?;
-        let start = || -> Result<Made<F>, io::Error> {
+        let Fresh { device: handed, live, control } = place.mount(read_only)?;
+        let start = || -> Result<_, io::Error> {
             let device = handed.try_clone()?;
-            let entry = mountpoint::mounted_at(place)?.ok_or(io::ErrorKind::NotFound)?;
             // The kernel itself keeps other users out; fuser's check beside it would only compare the same ids again.
             let session = fuser::Session::from_fd(filesystem, handed, SessionACL::All, config)?;
-            let connection = Arc::new(Connection::new(device, entry.device.1));
-            Ok(Made { session: Some(session), place: place.to_path_buf(), device: entry.device, connection })
+            Ok((session, Arc::new(Connection::new(device, live.device.1))))
         };
-        start().map_err(|error| {
-            // The mount would outlive us as a dead one.
-            let _ = mountpoint::detach(place);
-            MountError::step("start FUSE on", place, error)
-        })
+        match start() {
+            Ok((session, connection)) => {
+                Ok(Made { session: Some(session), place: Some(place), live, connection, control })
+            }
+            Err(error) => {
+                // The mount would outlive us as a dead one.
+                let _ = place.act(Action::Detach);
+                Err(MountError::step("start FUSE on", live.path, error))
+            }
+        }
     }
 
     /// Starts the loops and the supervisor.
@@ -147,12 +147,13 @@ impl<F: Filesystem> Made<F> {
     /// # Errors
     /// The system has no thread or descriptor left.
     pub(crate) fn serve(mut self, let_go: LetGo) -> Result<Arc<Served>, MountError> {
-        let place = self.place.clone();
-        let fail = |error: io::Error| MountError::step("start serving", &place, error);
+        let path = self.live.path.clone();
+        let fail = |error: io::Error| MountError::step("start serving", &path, error);
         let over = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| fail(error.into()))?;
+        let place = self.place.take().ok_or_else(|| fail(io::ErrorKind::NotFound.into()))?;
         let served = Arc::new(Served {
-            place: place.clone(),
-            device: self.device,
+            place,
+            live: self.live.clone(),
             connection: self.connection.clone(),
             let_go,
             ended: Mutex::new(None),
@@ -170,7 +171,7 @@ impl<F: Filesystem> Made<F> {
             Ok(_) => Ok(served),
             Err(error) => {
                 // The mount would outlive us as a dead one.
-                let _ = mountpoint::detach(&place);
+                let _ = served.place.act(Action::Detach);
                 Err(fail(error))
             }
         }
@@ -179,9 +180,9 @@ impl<F: Filesystem> Made<F> {
 
 impl<F: Filesystem> Drop for Made<F> {
     fn drop(&mut self) {
-        if self.session.is_some() {
+        if let Some(place) = &self.place {
             // The mount would outlive us as a dead one.
-            let _ = mountpoint::detach(&self.place);
+            let _ = place.act(Action::Detach);
         }
     }
 }
@@ -205,7 +206,9 @@ impl Served {
         loop {
             match ended.as_ref() {
                 Some(Ok(())) => return Ok(()),
-                Some(Err(text)) => return Err(MountError::step("serve", &self.place, io::Error::other(text.clone()))),
+                Some(Err(text)) => {
+                    return Err(MountError::step("serve", &self.live.path, io::Error::other(text.clone())));
+                }
                 None => ended = self.changed.wait(ended).unwrap_or_else(PoisonError::into_inner),
             }
         }
@@ -214,10 +217,11 @@ impl Served {
     /// Runs when the serving loops are over: nothing may wait for them any more.
     fn finish(&self, result: Result<(), String>) {
         if result.is_err() {
-            let _ = self.connection.abort();
+            let _ = self.place.act(Action::Abort);
         }
         (self.let_go)(Ending::Over);
         self.connection.close();
+        self.place.end();
         *self.lock() = Some(result);
         self.changed.notify_all();
         // Written once, so there is room.
@@ -243,41 +247,30 @@ impl Served {
         if self.is_over() {
             return Ok(());
         }
-        let gone = match self.is_there() {
-            // Somebody has taken it away already, and it still has users; what is mounted there now is not ours.
-            false => true,
-            true => match rustix::mount::unmount(&self.place, UnmountFlags::NOFOLLOW) {
-                Ok(()) => true,
-                Err(Errno::PERM) => mountpoint::detach(&self.place).map(|()| true)?,
-                Err(_) => false,
-            },
+        let gone = match self.place.act(Action::Unmount) {
+            // The loops have ended meanwhile, and the mounter with them.
+            Err(_) if self.is_over() => return Ok(()),
+            done => done?,
         };
         if gone && self.wait_ended(END_WAIT) {
             return Ok(());
         }
         // In use. Waiting requests fail, then the kernel is told to expect nothing more of us.
         (self.let_go)(Ending::Forced);
-        let force = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-        let forced = !gone && rustix::mount::unmount(&self.place, force).is_ok();
+        let forced = !gone && self.place.act(Action::Force).unwrap_or(false);
         if !forced || !self.wait_ended(END_WAIT) {
             // What it cannot end, the wait below tells.
-            let _ = self.connection.abort();
+            let _ = self.place.act(Action::Abort);
         }
         if self.wait_ended(END_WAIT) {
             return Ok(());
         }
-        Err(MountError::step("end the serving of", &self.place, io::Error::from(io::ErrorKind::TimedOut)))
+        Err(MountError::step("end the serving of", &self.live.path, io::Error::from(io::ErrorKind::TimedOut)))
     }
 
     /// As a connection that breaks.
     #[cfg(test)]
     pub(crate) fn abort(&self) {
         self.connection.abort().expect("root can");
-    }
-
-    /// Whether our FUSE mount is still in the mount table.
-    fn is_there(&self) -> bool {
-        mountpoint::mounted_at(&self.place)
-            .is_ok_and(|entry| entry.is_some_and(|entry| entry.device.1 == self.connection.minor()))
     }
 }

@@ -18,6 +18,7 @@ mod privileges;
 use std::path::PathBuf;
 
 pub use error::SandboxError;
+pub use privileges::keep_rights_to_mount;
 
 /// What a process does, which says which system calls and which of root's capabilities it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +102,7 @@ impl Sandbox {
     pub fn enter(&self) -> Result<Entered, SandboxError> {
         privileges::expect_one_thread()?;
         privileges::no_core_files()?;
-        privileges::keep(self.role)?;
+        privileges::keep(self.role.capabilities())?;
         let landlock = paths::restrict(self)?;
         // Last, since the filter refuses what the other layers are made with.
         let seccomp = calls::restrict(self.role)?;

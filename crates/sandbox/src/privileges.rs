@@ -16,7 +16,7 @@ const CAPABILITIES_MAX: u32 = 64;
 
 impl Role {
     /// What root keeps. Anybody else has none, and gets none.
-    fn capabilities(self) -> CapabilitySet {
+    pub(crate) fn capabilities(self) -> CapabilitySet {
         // Files of other users, within the paths that Landlock leaves.
         let files = CapabilitySet::DAC_OVERRIDE;
         match self {
@@ -47,10 +47,21 @@ pub(crate) fn no_core_files() -> Result<(), SandboxError> {
     setrlimit(Resource::Core, none).map_err(failed("core files"))
 }
 
-/// Gives up all capabilities but those of the role, also for programs that are executed.
-pub(crate) fn keep(role: Role) -> Result<(), SandboxError> {
+/// Gives up what a process does not need that mounts for another one, which is in a sandbox: it may mount, also in folders of
+/// others. No layer but this one is possible: Landlock lets nobody mount, and without new privileges `fusermount3` could not either.
+///
+/// # Errors
+/// [`SandboxError`]: the process has threads already, or the kernel refuses.
+pub fn keep_rights_to_mount() -> Result<(), SandboxError> {
+    expect_one_thread()?;
+    no_core_files()?;
+    keep(CapabilitySet::SYS_ADMIN | CapabilitySet::DAC_OVERRIDE)
+}
+
+/// Gives up all capabilities but these, also for programs that are executed.
+pub(crate) fn keep(kept: CapabilitySet) -> Result<(), SandboxError> {
     let now = capabilities(None).map_err(failed("capabilities"))?;
-    let kept = role.capabilities() & now.permitted;
+    let kept = kept & now.permitted;
     if now.effective.contains(CapabilitySet::SETPCAP) {
         for number in 0..CAPABILITIES_MAX {
             let capability = CapabilitySet::from_bits_retain(1 << number);

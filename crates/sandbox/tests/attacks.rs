@@ -72,8 +72,11 @@ fn attack(role: Role, folder: &Path) {
     let (server_at, other_at) = (server.local_addr().expect("bound"), other.local_addr().expect("bound"));
     let shell = fs::canonicalize("/bin/true").expect("a program");
     let interpreter = fs::canonicalize("/lib64/ld-linux-x86-64.so.2").unwrap_or_else(|_| shell.clone());
+    let mounts = matches!(role, Role::LocalMount | Role::RemoteMount);
     let entered = Sandbox::new(role)
         .read([folder.join("data")])
+        // As the daemon of a mount has it, which looks whose thread reads.
+        .read(mounts.then_some("/proc"))
         .write([folder.join("output")])
         .execute([shell.clone(), interpreter])
         .connect([server_at.port()])
@@ -83,6 +86,7 @@ fn attack(role: Role, folder: &Path) {
         println!("skipped in part: this kernel or container has no {missing}");
     }
     work(folder);
+    assert!(!mounts || fs::read(bystander().join("stat")).is_ok());
     let refused = |what: &str, outcome: io::Result<()>| {
         let error = outcome.map(|()| format!("{role:?}: {what} was possible")).expect_err("refused");
         let known = [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::ENOENT].map(Some);
@@ -127,8 +131,13 @@ fn work(folder: &Path) {
     assert!(std::thread::available_parallelism().is_ok());
 }
 
+/// A process that is none of this one's business.
+fn bystander() -> PathBuf {
+    PathBuf::from("/proc").join(std::env::var("RUNNEL_TEST_BYSTANDER").expect("a process"))
+}
+
 fn files(folder: &Path, refused: Refused<'_>) {
-    let bystander = PathBuf::from("/proc").join(std::env::var("RUNNEL_TEST_BYSTANDER").expect("a process"));
+    let bystander = bystander();
     for path in [
         Path::new("/etc/shadow"),
         Path::new("/etc/passwd"),

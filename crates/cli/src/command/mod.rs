@@ -27,14 +27,12 @@ pub mod pack;
 pub mod plans;
 pub mod profile;
 pub mod push;
-#[cfg(feature = "full")]
 pub mod ready;
 pub mod record;
 pub mod redirect;
 #[cfg(feature = "full")]
 pub mod report;
 pub mod run;
-#[cfg(feature = "full")]
 pub mod sandboxed;
 pub mod seccomp;
 #[cfg(feature = "full")]

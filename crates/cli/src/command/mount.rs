@@ -1,15 +1,22 @@
 //! `runnel mount`.
 
+mod confine;
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ::mount::{KernelMount, Mounted, Options, Stop, VolumeMount, VolumeOptions, mountpoint};
+use ::mount::{
+    KernelMount, MountPoint, Mounted, Mounter, Options, Stop, VolumeMount, VolumeOptions, mounter, mountpoint,
+};
 use anyhow::Context;
-use client::{Config, Session, Target};
+use client::{Config, Session, Target, VolumeAt};
 
+use crate::command::ready::ReadyFile;
+use crate::command::sandboxed::SandboxArgs;
 use crate::command::session::SessionArgs;
 use crate::command::volume::{self, VolumeArgs};
 use crate::failure;
@@ -55,6 +62,9 @@ pub struct Args {
     ready_file: Option<PathBuf>,
 
     #[command(flatten)]
+    sandbox: SandboxArgs,
+
+    #[command(flatten)]
     volume: VolumeArgs,
 
     #[command(flatten)]
@@ -68,50 +78,120 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if matches!(target, Target::Volume(_)) && args.overlay.is_some() {
         return Err(failure::usage("--overlay is for images; changes of a volume go to its server"));
     }
+    if std::env::var_os(MOUNTER).is_some() {
+        return serve_daemon(&args, &target);
+    }
     mountpoint::validate(&args.directory)?;
     if !args.foreground {
         return detach();
     }
     // Before any thread starts, so that SIGTERM and Ctrl-C end the mount instead of leaving it behind.
     let stop = Stop::listen()?;
-    let is_root = rustix::process::geteuid().is_root();
-    if let Target::Volume(at) = &target {
-        let options = VolumeOptions {
-            read_only: args.read_only,
-            allow_other: args.allow_other || is_root,
-            ..args.volume.mount_options(at, &args.target)?
-        };
-        let config = Config { device: args.volume.device()?, ..args.session.config() };
-        let volume = volume::open(at, config.clone(), args.volume.options(&config, args.read_only)?, None)?;
-        let mounted = VolumeMount::start(volume, &args.directory, options)?;
-        announce(&args)?;
-        let farewell = mounted.wait_or_stop(&stop)?;
-        let lost = volume::say_farewell(&args.directory, &farewell);
-        return Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+    let ready = ReadyFile::open(args.ready_file.as_deref())?;
+    if let Some(image) = kernel_image {
+        return mount_by_kernel(&args, image, &ready, &stop);
     }
-    let options = Options {
+    let config = Config { device: args.volume.device()?, ..args.session.config() };
+    let mounter = if args.sandbox.no_sandbox {
+        None
+    } else {
+        let mounter = Mounter::start(mounter_command()?)?;
+        args.sandbox.enter_and_tell(&confine::sandbox(&target, &config, args.volume.folders()?, &ready))?;
+        Some(mounter)
+    };
+    match &target {
+        Target::Volume(at) => mount_volume(&args, at, config, mounter, &ready, &stop),
+        _ => mount_image(&args, &target, config, mounter, &ready, &stop),
+    }
+}
+
+fn mount_image(
+    args: &Args,
+    target: &Target,
+    config: Config,
+    mounter: Option<Arc<Mounter>>,
+    ready: &ReadyFile,
+    stop: &Stop,
+) -> anyhow::Result<ExitCode> {
+    let session = Session::open(target, config)?;
+    let mounted = Mounted::start(session, &args.directory, Options { mounter, ..image_options(args) })?;
+    announce(ready)?;
+    mounted.wait_or_stop(stop)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn mount_volume(
+    args: &Args,
+    at: &VolumeAt,
+    config: Config,
+    mounter: Option<Arc<Mounter>>,
+    ready: &ReadyFile,
+    stop: &Stop,
+) -> anyhow::Result<ExitCode> {
+    let options = VolumeOptions { mounter, ..volume_options(args, at)? };
+    let volume = volume::open(at, config.clone(), args.volume.options(&config, args.read_only)?, None)?;
+    let mounted = VolumeMount::start(volume, &args.directory, options)?;
+    announce(ready)?;
+    let farewell = mounted.wait_or_stop(stop)?;
+    let lost = volume::say_farewell(&args.directory, &farewell);
+    Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn mount_by_kernel(args: &Args, image: &Path, ready: &ReadyFile, stop: &Stop) -> anyhow::Result<ExitCode> {
+    let mounted = KernelMount::start(image, &args.directory, image_options(args))?;
+    if mounted.attributes_left_out() > 0 {
+        let count = mounted.attributes_left_out();
+        tell!("note: {count} extended attributes are of kinds that EROFS does not have; the mount lacks them");
+    }
+    announce(ready)?;
+    mounted.wait_or_stop(stop)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn image_options(args: &Args) -> Options {
+    Options {
         name: short_name(&args.target),
         target: args.target.clone(),
-        allow_other: args.allow_other || is_root,
+        allow_other: args.allow_other || is_root(),
         allow_suid: args.allow_suid,
         allow_devices: args.allow_devices,
         overlay: args.overlay.clone(),
         ..Options::default()
-    };
-    if let Some(image) = kernel_image {
-        let mounted = KernelMount::start(image, &args.directory, options)?;
-        if mounted.attributes_left_out() > 0 {
-            let count = mounted.attributes_left_out();
-            tell!("note: {count} extended attributes are of kinds that EROFS does not have; the mount lacks them");
-        }
-        announce(&args)?;
-        mounted.wait_or_stop(&stop)?;
-        return Ok(ExitCode::SUCCESS);
     }
-    let session = Session::open(&target, args.session.config())?;
-    let mounted = Mounted::start(session, &args.directory, options)?;
-    announce(&args)?;
-    mounted.wait_or_stop(&stop)?;
+}
+
+fn volume_options(args: &Args, at: &VolumeAt) -> anyhow::Result<VolumeOptions> {
+    Ok(VolumeOptions {
+        read_only: args.read_only,
+        allow_other: args.allow_other || is_root(),
+        ..args.volume.mount_options(at, &args.target)?
+    })
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Marks the process that mounts for a daemon in its sandbox. It gets the same arguments.
+const MOUNTER: &str = "RUNNEL_MOUNTER";
+
+fn mounter_command() -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+    command.args(std::env::args_os().skip(1)).env(MOUNTER, "1");
+    Ok(command)
+}
+
+/// Mounts for the daemon at the other end of standard input.
+fn serve_daemon(args: &Args, target: &Target) -> anyhow::Result<ExitCode> {
+    let place: MountPoint = match target {
+        Target::Volume(at) => volume_options(args, at)?.place(&args.directory),
+        _ => image_options(args).place(&args.directory),
+    };
+    // The kernel makes changes in an overlay with the rights of whoever mounted it.
+    if args.overlay.is_none() {
+        ::sandbox::keep_rights_to_mount()?;
+    }
+    mounter::serve(place)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -127,10 +207,8 @@ fn kernel_image<'a>(args: &Args, target: &'a Target) -> anyhow::Result<Option<&'
 }
 
 /// Says that the mount is there: to whoever waits for the file, and to the process in the foreground.
-fn announce(args: &Args) -> anyhow::Result<()> {
-    if let Some(file) = &args.ready_file {
-        std::fs::write(file, "ready\n").with_context(|| file.display().to_string())?;
-    }
+fn announce(ready: &ReadyFile) -> anyhow::Result<()> {
+    ready.announce("ready\n")?;
     if std::env::var_os(DETACHED).is_some() {
         let null = File::options().read(true).write(true).open("/dev/null").context("/dev/null")?;
         // The parent reads this line, then it and the terminal go their own way.

@@ -1,6 +1,6 @@
 //! Entering the sandbox of a command, and the way around it.
 
-use std::fs;
+#[cfg(feature = "full")]
 use std::path::{Path, PathBuf};
 
 use ::sandbox::{Entered, Sandbox};
@@ -10,7 +10,7 @@ use ::sandbox::{Entered, Sandbox};
 pub struct SandboxArgs {
     /// Keep all rights of the user instead of only those that the work needs (Landlock, seccomp)
     #[arg(long)]
-    no_sandbox: bool,
+    pub no_sandbox: bool,
 }
 
 impl SandboxArgs {
@@ -39,12 +39,13 @@ impl SandboxArgs {
 }
 
 /// The folders in which files lie that somebody may replace, and those where they lie if they are links.
+#[cfg(feature = "full")]
 pub fn folders_of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
     let folder = |path: &Path| match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
         _ => PathBuf::from("."),
     };
     let both =
-        files.into_iter().flat_map(|file| [Some(folder(file)), fs::canonicalize(file).ok().map(|at| folder(&at))]);
+        files.into_iter().flat_map(|file| [Some(folder(file)), std::fs::canonicalize(file).ok().map(|at| folder(&at))]);
     both.flatten().collect()
 }

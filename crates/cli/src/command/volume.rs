@@ -109,6 +109,16 @@ impl VolumeArgs {
         Ok(Some(Outbox::device(&room(given, UNSENT_BYTES)?.folder)?))
     }
 
+    /// The folders that are given.
+    ///
+    /// # Errors
+    /// What makes no sense.
+    pub fn folders(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let given = [(&self.cache, CACHE_BYTES), (&self.unsent, UNSENT_BYTES)];
+        let folders = given.into_iter().filter_map(|(given, bytes)| Some((given.as_ref()?, bytes)));
+        folders.map(|(given, bytes)| Ok(room(given, bytes)?.folder)).collect()
+    }
+
     /// Whether folders are given, which belong to one volume.
     pub fn has_folders(&self) -> bool {
         self.unsent.is_some() || self.cache.is_some()

@@ -56,6 +56,14 @@ fn fuse_client_killed_and_mounted_again() {
     let mut mount = Mount::start(server.url("python"), &[]);
     let file = mount.path.join("usr/lib/python3.11/abc.py");
     let before = std::fs::read(&file).unwrap();
+    // The process that mounted for the daemon takes away what the daemon left.
+    mount.kill();
+    mount.wait_unmounted();
+    assert!(!file.exists());
+    drop(mount);
+    // Outside the sandbox there is no such process.
+    let mut mount = Mount::start(server.url("python"), &["--no-sandbox"]);
+    assert_eq!(std::fs::read(mount.path.join("usr/lib/python3.11/abc.py")).unwrap(), before);
     mount.kill();
     // The kernel still knows the names, but no byte that it has not got comes from a dead daemon.
     assert!(std::fs::read(mount.path.join("usr/lib/python3.11/typing.py")).is_err());

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::process::Stdio;
 
-use crate::support::{Server, is_root, ok, run, runnel};
+use crate::support::{Mount, Server, can_mount, is_root, ok, run, runnel};
 
 /// A field of what the kernel says of a process.
 fn field(pid: u32, name: &str) -> String {
@@ -40,6 +40,59 @@ fn a_server_gives_up_what_it_does_not_need() {
     drop(server);
     let server = Server::start_at(&at("store"), "127.0.0.1:0", &["--no-sandbox"]);
     assert_confined(server.pid(), false, 0);
+}
+
+#[test]
+fn fuse_a_mount_is_served_inside_the_sandbox() {
+    if !can_mount("fuse_a_mount_is_served_inside_the_sandbox") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    for name in ["store", "tree", "cache", "unsent", "changes"] {
+        fs::create_dir(at(name)).expect("a folder");
+    }
+    fs::write(at("tree/file"), b"text").expect("a file");
+    let image = at("image.rnl");
+    ok(&["pack".as_ref(), at("tree").as_os_str(), "-o".as_ref(), image.as_os_str()]);
+    let volume = format!("data={}:rw", at("tree").display());
+    let server = Server::start_at(&at("store"), "127.0.0.1:0", &["--volume", &volume]);
+    ok(&["push".as_ref(), image.as_os_str(), server.url("app").as_ref()]);
+
+    let (cache, unsent) = (at("cache").display().to_string(), at("unsent").display().to_string());
+    let overlay = at("changes").display().to_string();
+    let local = image.display().to_string();
+    let (remote, volume) = (server.url("app"), server.url("volume/data"));
+    let cases: [(&str, &[&str]); 6] = [
+        (&local, &[]),
+        (&remote, &[]),
+        (&remote, &["--overlay", &overlay]),
+        (&volume, &[]),
+        (&volume, &["--read-only"]),
+        (&volume, &["--cache", &cache, "--unsent", &unsent]),
+    ];
+    for (target, options) in cases {
+        // An overlay needs root.
+        if options.contains(&"--overlay") && !is_root() {
+            continue;
+        }
+        for (sandbox, expected) in [(None, true), (Some("--no-sandbox"), false)] {
+            let options: Vec<&str> = options.iter().copied().chain(sandbox).collect();
+            let mut mount = Mount::start(target, &options);
+            assert_confined(mount.pid(), expected, 1);
+            assert_eq!(fs::read(mount.path.join("file")).expect("readable"), b"text", "{target} {options:?}");
+            mount.status();
+            if options.contains(&"--overlay") || (target == volume && !options.contains(&"--read-only")) {
+                fs::write(mount.path.join("new"), b"new").expect("writable");
+                fs::remove_file(mount.path.join("new")).expect("removable");
+            }
+            mount.terminate();
+            assert!(
+                fs::read_dir(&mount.path).expect("there").next().is_none(),
+                "{target} {options:?}: it stays mounted"
+            );
+        }
+    }
 }
 
 #[test]

@@ -224,10 +224,27 @@ impl Mount {
         serde_json::from_str(&ok(&["status".as_ref(), "--json".as_ref(), self.path.as_os_str()])).expect("JSON")
     }
 
+    /// The process id of the daemon.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// kill -9 of the daemon.
     pub fn kill(&mut self) {
         self.child.kill().expect("the daemon can be killed");
         self.child.wait().expect("the daemon can be waited for");
+    }
+
+    /// Waits until nothing is mounted there any more.
+    pub fn wait_unmounted(&self) {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let table = std::fs::File::open("/proc/self/mountinfo").expect("a mount table");
+        while mount::mountpoint::mounted_at(&self.path).expect("a mount table").is_some() {
+            // The kernel tells of each change since the table was opened, or since the last time it told.
+            let limit = Timespec { tv_sec: READY_TIMEOUT.as_secs() as i64, tv_nsec: 0 };
+            let told = poll(&mut [PollFd::new(&table, PollFlags::PRI)], Some(&limit)).expect("it can be waited for");
+            assert!(told > 0, "{} stays mounted", self.path.display());
+        }
     }
 
     /// SIGTERM, and the end of the daemon, which must be a success.

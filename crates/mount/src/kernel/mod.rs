@@ -236,7 +236,7 @@ impl Served {
         let over = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
             .map_err(|error| MountError::step("start serving", path, error))?;
         let private = Access {
-            name: &options.name,
+            name: options.name.clone(),
             is_read_only: true,
             allow_other: false,
             allow_suid: false,

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use units::{InodeId, PAGE_BYTES, PageId, Token};
 
 use super::*;
+use crate::mountpoint;
 
 /// Why real mounts cannot be tested here, if so.
 fn obstacle() -> Option<&'static str> {
@@ -535,7 +536,7 @@ fn fuse_an_overlay_keeps_changes_and_goes_with_the_mount() {
     fs::remove_file(mount.at("relative")).expect("removed");
     assert_eq!(fs::read(mount.at("far")).expect("from the overlay"), b"changed");
     assert_eq!(fs::read(changes.path().join("upper/far")).expect("kept"), b"changed");
-    let lower = mount.mounted.shared.served.place.clone();
+    let lower = mount.mounted.shared.served.live.path.clone();
     assert_ne!(lower, mount.folder.path());
     let listed = crate::mounts().expect("listed");
     let status = listed.iter().find(|status| status.mountpoint == mount.folder.path()).expect("is listed");

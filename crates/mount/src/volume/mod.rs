@@ -24,12 +24,14 @@ use stream::{Lost, RemoteVolume};
 
 use self::filesystem::VolumeFilesystem;
 use self::state::{Settings, State};
+use crate::MountError;
 use crate::control::{Controlled, MountStatus, Server};
 use crate::counters::{FuseCounters, Operations};
 use crate::device::Access;
 use crate::hint::HintedFile;
+use crate::mounter::Mounter;
+use crate::place::{Action, MountPoint, Place};
 use crate::served::{Ending, Made, Served, Stop, wait_any};
-use crate::{MountError, mountpoint};
 
 /// How long unsent changes may take to reach the server when the mount ends: once while it is still served, and once after.
 const SYNC_WAIT: Duration = Duration::from_secs(5);
@@ -63,6 +65,8 @@ pub struct VolumeOptions {
     pub control: bool,
     /// Whether `fusermount3` may be used when the system call is not allowed.
     pub helper: bool,
+    /// Who mounts for this process, where that cannot: what was to be mounted how was told to it.
+    pub mounter: Option<Arc<Mounter>>,
 }
 
 impl Default for VolumeOptions {
@@ -79,6 +83,7 @@ impl Default for VolumeOptions {
             readahead_bytes: units::PAGE_BYTES as u32,
             control: true,
             helper: true,
+            mounter: None,
         }
     }
 }
@@ -122,7 +127,10 @@ impl VolumeMount {
         mountpoint: &Path,
         options: VolumeOptions,
     ) -> Result<VolumeMount, MountError> {
-        let mountpoint = mountpoint::validate(mountpoint)?;
+        let place = match options.mounter.clone() {
+            None => Place::Own(options.place(mountpoint)),
+            Some(mounter) => Place::Beside(mounter),
+        };
         let operations = Arc::new(Operations::default());
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let settings = Settings {
@@ -132,15 +140,9 @@ impl VolumeMount {
             readahead_bytes: options.readahead_bytes,
         };
         let state = State::new(volume.clone(), settings, operations.clone());
-        let access = Access {
-            name: &options.name,
-            is_read_only: options.read_only || !volume.info().writable,
-            allow_other: options.allow_other,
-            allow_suid: false,
-            allow_devices: false,
-            helper: options.helper,
-        };
-        let made = Made::new(VolumeFilesystem::new(state.clone()), &mountpoint, &access, options.threads)?;
+        let read_only = !volume.info().writable;
+        let mut made = Made::new(VolumeFilesystem::new(state.clone()), place, read_only, options.threads)?;
+        let listener = made.control.take();
         state.attach(made.connection.clone());
         let closed = volume.clone();
         let served = made.serve(Box::new(move |ending| {
@@ -152,14 +154,17 @@ impl VolumeMount {
         let shared = Arc::new(Shared { volume, options, served, operations, farewell: Mutex::new(None) });
         let mut mounted = VolumeMount { shared, _control: None };
         if mounted.shared.options.control {
-            mounted._control = Some(Server::start(mounted.shared.clone())?);
+            mounted._control = Some(match listener {
+                Some(listener) => Server::start_on(listener, None, mounted.shared.clone())?,
+                None => Server::start(mounted.shared.clone())?,
+            });
         }
         Ok(mounted)
     }
 
     /// The mount point, absolute.
     pub fn mountpoint(&self) -> &Path {
-        &self.shared.served.place
+        &self.shared.served.live.mountpoint
     }
 
     /// What `runnel status` shows.
@@ -201,6 +206,21 @@ impl VolumeMount {
         let ended = self.shared.served.unmount();
         let farewell = self.shared.finish();
         ended.map(|()| farewell)
+    }
+}
+
+impl VolumeOptions {
+    /// What is to be mounted how, for who mounts.
+    pub fn place(&self, mountpoint: &Path) -> MountPoint {
+        let access = Access {
+            name: self.name.clone(),
+            is_read_only: self.read_only,
+            allow_other: self.allow_other,
+            allow_suid: false,
+            allow_devices: false,
+            helper: self.helper,
+        };
+        MountPoint::new(mountpoint, access, None)
     }
 }
 
@@ -251,7 +271,7 @@ impl Shared {
 impl Controlled for Shared {
     fn status(&self) -> MountStatus {
         MountStatus {
-            mountpoint: self.served.place.clone(),
+            mountpoint: self.served.live.mountpoint.clone(),
             target: self.options.target.clone(),
             name: self.options.name.clone(),
             image: format!("{:032x}", self.volume.info().id),
@@ -259,7 +279,7 @@ impl Controlled for Shared {
             overlay: None,
             session: client::Counters::default(),
             fuse: self.operations.read(),
-            device: Some(self.served.device),
+            device: Some(self.served.live.device),
             volume: Some(self.volume.status()),
         }
     }
@@ -270,7 +290,7 @@ impl Controlled for Shared {
 
     fn detach(&self) -> Result<Farewell, MountError> {
         self.sync();
-        mountpoint::detach(&self.served.place)?;
+        self.served.place.act(Action::Detach)?;
         if self.served.wait_ended(LEAVE_WAIT) { Ok(self.finish()) } else { Ok(self.so_far(true)) }
     }
 }

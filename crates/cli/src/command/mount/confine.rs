@@ -1,0 +1,36 @@
+//! What the daemon of a mount needs of its machine.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+use ::sandbox::{Role, Sandbox};
+use client::{Config, Target};
+
+use crate::command::ready::ReadyFile;
+
+/// TCP port of name servers, for answers too long for UDP.
+const DNS: u16 = 53;
+
+/// The sandbox for the daemon of a mount of `target`. Makes `folders`, which it writes to, if they are missing.
+pub fn sandbox(target: &Target, config: &Config, folders: Vec<PathBuf>, ready: &ReadyFile) -> Sandbox {
+    let server = match target {
+        Target::File(_) => None,
+        Target::Remote(remote) => Some(&remote.server),
+        Target::Volume(volume) => Some(&volume.server),
+        Target::Http(file) => Some(&file.server),
+    };
+    let sandbox = match (target, server) {
+        (Target::File(image), _) => Sandbox::new(Role::LocalMount).read([image]),
+        (_, None) => Sandbox::new(Role::LocalMount),
+        (_, Some(server)) => {
+            Sandbox::new(Role::RemoteMount).connect([server.port, DNS]).read(config.trust.files(server))
+        }
+    };
+    for folder in &folders {
+        // Whoever opens it says best what is wrong with it.
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    }
+    // Which process a thread belongs to that reads, and when it began.
+    sandbox.read(["/proc"]).write(folders.into_iter().filter(|folder| folder.is_dir())).create(ready.folder())
+}

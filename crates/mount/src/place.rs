@@ -1,0 +1,236 @@
+//! A mount point, and what is mounted there: FUSE, and above it an overlay if one is wanted.
+//!
+//! Under Landlock nobody can mount or unmount anything. So what a daemon does to its mount point is done either by the daemon
+//! itself or by a [`Mounter`], a process beside it that is in no sandbox: [`Place`] is one of the two. Called by `served`.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::device::{self, Access};
+use crate::mounter::Mounter;
+use crate::runtime::{PrivateDirectory, Purpose};
+use crate::{MountError, connection, mountpoint, overlay};
+
+/// Who mounts and unmounts.
+pub(crate) enum Place {
+    /// This process.
+    Own(MountPoint),
+    /// A process beside it.
+    Beside(Arc<Mounter>),
+}
+
+/// A mount point that this process mounts on.
+pub struct MountPoint {
+    mountpoint: PathBuf,
+    access: Access,
+    overlay: Option<PathBuf>,
+    live: OnceLock<Live>,
+    held: Mutex<Option<Held>>,
+}
+
+/// What lasts until the mount is gone.
+struct Held {
+    /// A duplicate of the device, which tells whether the connection is alive: its number may belong to another one later.
+    device: OwnedFd,
+    /// Where FUSE is mounted, if an overlay lies above it.
+    _private: Option<PrivateDirectory>,
+}
+
+/// Where FUSE is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Live {
+    /// Where the user sees it, absolute.
+    pub(crate) mountpoint: PathBuf,
+    /// The same, or a private directory if an overlay lies above it.
+    pub(crate) path: PathBuf,
+    /// Device number, `(major, minor)`.
+    pub(crate) device: (u32, u32),
+}
+
+/// A FUSE mount that is not served yet.
+pub(crate) struct Fresh {
+    /// The device to serve it with.
+    pub(crate) device: OwnedFd,
+    pub(crate) live: Live,
+    /// Where `runnel status` asks, from a mounter; it has a name as long as the mounter lives.
+    pub(crate) control: Option<UnixListener>,
+}
+
+/// What can be done to a place that was mounted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Mount the overlay, once FUSE is served.
+    Overlay,
+    /// Unmount unless programs use it. True if it is not mounted any more.
+    Unmount,
+    /// Unmount, and let waiting requests fail. False if that is not allowed.
+    Force,
+    /// Take it out of the mount table; programs that use it keep it until they end.
+    Detach,
+    /// End the FUSE connection. False if it has ended, or if that is not allowed.
+    Abort,
+}
+
+impl Place {
+    /// Mounts FUSE; read-only also if `read_only` says so.
+    ///
+    /// # Errors
+    /// The mount point is missing, no directory, in use or stale; FUSE cannot be used, or not by this user.
+    pub(crate) fn mount(&self, read_only: bool) -> Result<Fresh, MountError> {
+        match self {
+            Place::Own(own) => own.mount(read_only),
+            Place::Beside(mounter) => mounter.mount(read_only),
+        }
+    }
+
+    /// See [`Action`]. False also if nothing was mounted yet.
+    ///
+    /// # Errors
+    /// The system call, `fusermount3` or the mounter failed.
+    pub(crate) fn act(&self, action: Action) -> Result<bool, MountError> {
+        match self {
+            Place::Own(own) => own.act(action),
+            Place::Beside(mounter) => mounter.act(action),
+        }
+    }
+
+    /// The connection has ended. What it left is cleared away.
+    pub(crate) fn end(&self) {
+        match self {
+            Place::Own(own) => own.end(),
+            Place::Beside(mounter) => mounter.end(),
+        }
+    }
+}
+
+impl MountPoint {
+    pub(crate) fn new(mountpoint: &Path, access: Access, overlay: Option<PathBuf>) -> MountPoint {
+        let mountpoint = mountpoint.to_path_buf();
+        MountPoint { mountpoint, access, overlay, live: OnceLock::new(), held: Mutex::new(None) }
+    }
+
+    /// From now on links in the path of the mount point lead nowhere else.
+    pub(crate) fn resolve(&mut self) {
+        // What is wrong with it, mounting tells.
+        if let Ok(absolute) = mountpoint::validate(&self.mountpoint) {
+            self.mountpoint = absolute;
+        }
+    }
+
+    /// Once only.
+    pub(crate) fn mount(&self, read_only: bool) -> Result<Fresh, MountError> {
+        let mountpoint = mountpoint::validate(&self.mountpoint)?;
+        let mut held = self.lock();
+        if self.live.get().is_some() {
+            return Err(MountError::step("mount again on", mountpoint, Errno::BUSY));
+        }
+        let private = self.overlay.as_ref().map(|_| PrivateDirectory::new(Purpose::Lower)).transpose()?;
+        let path = private.as_ref().map_or_else(|| mountpoint.clone(), |private| private.path().to_path_buf());
+        let access = Access { is_read_only: self.access.is_read_only || read_only, ..self.access.clone() };
+        let device = device::mount(&path, &access)?;
+        let found = || -> Result<(OwnedFd, (u32, u32)), std::io::Error> {
+            let entry = mountpoint::mounted_at(&path)?.ok_or(std::io::ErrorKind::NotFound)?;
+            Ok((device.try_clone()?, entry.device))
+        };
+        let (duplicate, number) = found().map_err(|error| {
+            // The mount would outlive us as a dead one.
+            let _ = mountpoint::detach(&path);
+            MountError::step("start FUSE on", &path, error)
+        })?;
+        *held = Some(Held { device: duplicate, _private: private });
+        let live = self.live.get_or_init(|| Live { mountpoint, path, device: number }).clone();
+        Ok(Fresh { device, live, control: None })
+    }
+
+    pub(crate) fn act(&self, action: Action) -> Result<bool, MountError> {
+        let Some(live) = self.live.get() else { return Ok(false) };
+        match action {
+            Action::Overlay => self.mount_overlay(live),
+            Action::Unmount => self.unmount(live),
+            Action::Force => {
+                let force = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+                Ok(live.is_there() && rustix::mount::unmount(&live.path, force).is_ok())
+            }
+            Action::Detach => self.detach(live).map(|()| true),
+            Action::Abort => Ok(self.is_connected() && connection::abort(live.device.1).is_ok()),
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        drop(self.lock().take());
+    }
+
+    /// Whether anything of it is still in the mount table.
+    pub(crate) fn is_there(&self) -> bool {
+        self.live.get().is_some_and(|live| live.is_there() || self.has_overlay(live))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_connected(&self) -> bool {
+        self.lock().as_ref().is_some_and(|held| {
+            let mut fds = [PollFd::new(&held.device, PollFlags::empty())];
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready == 0)
+        })
+    }
+
+    fn has_overlay(&self, live: &Live) -> bool {
+        self.overlay.is_some() && live.overlay_is_there()
+    }
+
+    fn mount_overlay(&self, live: &Live) -> Result<bool, MountError> {
+        let Some(folder) = &self.overlay else { return Ok(false) };
+        overlay::mount(&live.path, folder, &live.mountpoint, &device::shown(&self.access.name))?;
+        Ok(true)
+    }
+
+    fn unmount(&self, live: &Live) -> Result<bool, MountError> {
+        if self.has_overlay(live) {
+            // Detached rather than unmounted: programs that still use it must not keep the image below.
+            mountpoint::detach(&live.mountpoint)?;
+        }
+        if !live.is_there() {
+            // Somebody has taken it away already; what is mounted there now is not ours.
+            return Ok(true);
+        }
+        match rustix::mount::unmount(&live.path, UnmountFlags::NOFOLLOW) {
+            Ok(()) => Ok(true),
+            Err(Errno::PERM) => mountpoint::detach(&live.path).map(|()| true),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn detach(&self, live: &Live) -> Result<(), MountError> {
+        if self.has_overlay(live) {
+            mountpoint::detach(&live.mountpoint)?;
+        }
+        if live.is_there() {
+            return mountpoint::detach(&live.path);
+        }
+        // Who watches for the end of an overlay may have been quicker.
+        if self.overlay.is_some() { Ok(()) } else { Err(MountError::NotMounted { path: live.path.clone() }) }
+    }
+}
+
+impl Live {
+    /// Whether our FUSE mount is in the mount table.
+    fn is_there(&self) -> bool {
+        mountpoint::mounted_at(&self.path).is_ok_and(|entry| entry.is_some_and(|entry| entry.device == self.device))
+    }
+
+    /// Whether an overlay is on the mount point.
+    pub(crate) fn overlay_is_there(&self) -> bool {
+        // If the table cannot be read, assume nothing changed.
+        mountpoint::mounted_at(&self.mountpoint)
+            .map_or(true, |entry| entry.is_some_and(|entry| entry.kind == "overlay"))
+    }
+}
