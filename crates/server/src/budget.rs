@@ -142,6 +142,25 @@ impl Budget {
         Some(Room { budget: self.clone(), owner, units })
     }
 
+    /// Whether `owner` would wait for its own share rather than for what others hold.
+    pub fn is_over_share(&self, owner: Owner, amount: usize) -> bool {
+        locked(&self.inner.state).may(self.inner.rule, owner, self.units(amount)) == Verdict::OverShare
+    }
+
+    /// Whether somebody waits for what others hold: neither one who holds its share, nor one who waits no longer.
+    pub fn is_contended(&self) -> bool {
+        let state = locked(&self.inner.state);
+        state.turns.iter().filter_map(|peer| Some((*peer, state.peers.get(peer)?))).any(|(peer, share)| {
+            share.connections.iter().any(|(connection, share)| {
+                let owner = Owner { peer, connection: *connection };
+                let waits = |(units, sender): &(usize, oneshot::Sender<Room>)| {
+                    !sender.is_closed() && state.may(self.inner.rule, owner, *units) == Verdict::TooLittle
+                };
+                share.waiting.iter().any(waits)
+            })
+        })
+    }
+
     /// What is taken now, in bytes or slots.
     pub fn taken(&self) -> usize {
         (self.inner.units_max - locked(&self.inner.state).free) * self.inner.unit

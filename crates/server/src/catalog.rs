@@ -189,6 +189,11 @@ impl Catalog {
         }
     }
 
+    /// Takes memory for what an upload sends, if it is free.
+    pub fn try_reserve(&self, bytes: usize) -> Option<Reserved> {
+        self.memory.take(bytes)
+    }
+
     fn lookup(&self, id: ImageId) -> Option<Arc<Published>> {
         let image = locked(&self.open).get(&id)?.clone();
         image.note_use();

@@ -10,10 +10,14 @@
 //! 4. on commit the file is made durable under `images/<id>.rnl`, and only then the tag is switched to it.
 //!
 //! Until the last step the tag resolves to what it did before, whatever happens. An upload that loses its connection is
-//! kept for a while ([`Parked`]): the client's next try then sends only what is still missing.
+//! kept for a while ([`Parked`]): the client's next try then sends only what is still missing. So is one that stands
+//! still while another client waits for its place.
+
+mod client;
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,8 +25,9 @@ use bytes::Bytes;
 use image::{Metadata, ReadAt, Superblock, format::SUPERBLOCK_BYTES};
 use store::Store;
 use tokio::sync::mpsc;
-use units::{BlockId, ImageId};
-use wire::{BlockRange, ErrorCode, format::PUT_DEADLINE};
+use units::{BlockId, ImageId, Moment};
+use wire::format::FRAME_BYTES_MAX;
+use wire::{BlockRange, ErrorCode};
 
 use crate::accept::Shared;
 use crate::blocks::locked;
@@ -32,13 +37,21 @@ use crate::error::Failure;
 use crate::metadata_memory::Reserved;
 use crate::name::Name;
 use crate::panics::caught_blocking;
+use crate::peer::Owner;
 use crate::published::{ImageObject, io_error};
+use client::{Client, Next, yielded};
 
 /// Parts of an upload queued before its worker: enough to keep it busy while the connection reads on.
 const QUEUE_MAX: usize = 4;
 
 /// Uploads at once. Each holds a thread, a file and the metadata of one image.
 pub(crate) const UPLOADS_MAX: usize = 8;
+
+/// Time that an upload waits for a place, if all are taken by uploads that move.
+const PLACE_WAIT: Duration = Duration::from_secs(20);
+
+/// Commands of an upload that waits for a place: its queue, and the one that finds no room there.
+const WAITING_BYTES: usize = (QUEUE_MAX + 1) * FRAME_BYTES_MAX;
 
 /// Interrupted uploads that are kept; each holds disk space and the metadata of one image.
 const PARKED_MAX: usize = 4;
@@ -134,40 +147,83 @@ impl Announced {
 /// The connection's end of an upload. Dropping it interrupts the upload.
 pub(crate) struct Upload {
     pub commands: mpsc::Sender<Command>,
+    /// When the connection last brought bytes, in microseconds of the server's clock.
+    heard: Arc<AtomicU64>,
 }
 
 impl Upload {
-    /// Starts the worker. `slot` is its place among [`UPLOADS_MAX`].
+    /// Starts the worker, as soon as it has a place among [`UPLOADS_MAX`].
+    ///
+    /// # Errors
+    /// The peer has its share of them, or there is no memory for what its client sends meanwhile.
     pub fn start(
         shared: Arc<Shared>,
         announced: Announced,
-        slot: Room,
+        owner: Owner,
         report: impl Fn(Event) + Send + 'static,
-    ) -> Upload {
+    ) -> Result<Upload, Failure> {
         let (commands, receiver) = mpsc::channel(QUEUE_MAX);
-        tokio::task::spawn_blocking(move || {
-            let work = || run(&shared, &announced, receiver, &report);
-            let finished = caught_blocking(work).unwrap_or_else(|reason| {
-                Err(Failure::new(ErrorCode::Internal, format!("the server failed while it took the upload: {reason}")))
-            });
-            match &finished {
-                Ok(Some(id)) => {
-                    shared.metrics.uploads.one();
-                    shared.log.info(format_args!("published {}:{} as image {id}", announced.name, announced.tag));
-                }
-                Ok(None) => shared.metrics.uploads_failed.one(),
-                Err(failure) => {
-                    shared.metrics.uploads_failed.one();
-                    let Announced { name, tag, .. } = &announced;
-                    shared.log.warning(format_args!("the upload of {name}:{tag} failed: {failure}"));
-                }
-            }
-            drop(slot);
-            if let Some(result) = finished.transpose() {
-                report(Event::Finished(result));
-            }
+        let heard = Arc::new(AtomicU64::new(shared.now().0));
+        let upload = Upload { commands, heard: heard.clone() };
+        if let Some(place) = shared.uploads.try_take(owner, 1) {
+            tokio::task::spawn_blocking(move || work(&shared, &announced, receiver, heard, Ok(place), &report));
+            return Ok(upload);
+        }
+        if shared.uploads.is_over_share(owner, 1) {
+            return Err(no_place());
+        }
+        let waiting = shared.catalog.try_reserve(WAITING_BYTES).ok_or_else(no_place)?;
+        tokio::spawn(async move {
+            let place = tokio::time::timeout(PLACE_WAIT, shared.uploads.take(owner, 1)).await;
+            let place = place.map_err(|_| no_place());
+            drop(waiting);
+            tokio::task::spawn_blocking(move || work(&shared, &announced, receiver, heard, place, &report));
         });
-        Upload { commands }
+        Ok(upload)
+    }
+
+    /// Its connection has brought bytes.
+    pub fn note_bytes(&self, now: Moment) {
+        self.heard.store(now.0, Ordering::Relaxed);
+    }
+}
+
+fn no_place() -> Failure {
+    Failure::new(ErrorCode::Busy, "the server has too many uploads in progress; try again later")
+}
+
+/// The worker, from its place to its last report.
+fn work(
+    shared: &Shared,
+    announced: &Announced,
+    commands: mpsc::Receiver<Command>,
+    heard: Arc<AtomicU64>,
+    place: Result<Room, Failure>,
+    report: &dyn Fn(Event),
+) {
+    let finished = match &place {
+        Ok(_) => caught_blocking(|| run(announced, &mut Client { shared, commands, heard }, report)).unwrap_or_else(
+            |reason| {
+                Err(Failure::new(ErrorCode::Internal, format!("the server failed while it took the upload: {reason}")))
+            },
+        ),
+        Err(failure) => Err(failure.clone()),
+    };
+    match &finished {
+        Ok(Some(id)) => {
+            shared.metrics.uploads.one();
+            shared.log.info(format_args!("published {}:{} as image {id}", announced.name, announced.tag));
+        }
+        Ok(None) => shared.metrics.uploads_failed.one(),
+        Err(failure) => {
+            shared.metrics.uploads_failed.one();
+            let Announced { name, tag, .. } = announced;
+            shared.log.warning(format_args!("the upload of {name}:{tag} failed: {failure}"));
+        }
+    }
+    drop(place);
+    if let Some(result) = finished.transpose() {
+        report(Event::Finished(result));
     }
 }
 
@@ -231,56 +287,46 @@ impl Parked {
     }
 }
 
-/// The next command; `None` if the connection is gone.
-fn next(commands: &mut mpsc::Receiver<Command>) -> Result<Option<Command>, Failure> {
-    let waited =
-        tokio::runtime::Handle::current().block_on(async { tokio::time::timeout(PUT_DEADLINE, commands.recv()).await });
-    let late = |_| Failure::new(ErrorCode::Busy, format!("the upload stood still for {PUT_DEADLINE:?}"));
-    waited.map_err(late)
-}
-
 /// Runs an upload to its end; `None` if it was interrupted.
-fn run(
-    shared: &Shared,
-    announced: &Announced,
-    mut commands: mpsc::Receiver<Command>,
-    report: &dyn Fn(Event),
-) -> Result<Option<ImageId>, Failure> {
-    let Some(mut staged) = take_metadata(shared, announced, &mut commands)? else { return Ok(None) };
+fn run(announced: &Announced, client: &mut Client<'_>, report: &dyn Fn(Event)) -> Result<Option<ImageId>, Failure> {
+    let shared = client.shared;
+    let Some(mut staged) = take_metadata(announced, client)? else { return Ok(None) };
     copy_known_blocks(shared, announced, &mut staged, report)?;
     report(Event::Need(ranges(&staged.lacking)));
     loop {
-        match next(&mut commands)? {
-            None => {
+        match client.next()? {
+            Next::Gone => {
                 shared.parked.put(staged);
                 return Ok(None);
             }
-            Some(Command::Meta { .. }) => return Err(Failure::bad_request("metadata after it was complete")),
-            Some(Command::Block { block, bytes }) => {
+            Next::Yield => {
+                shared.parked.put(staged);
+                return Err(yielded());
+            }
+            Next::Command(Command::Meta { .. }) => return Err(Failure::bad_request("metadata after it was complete")),
+            Next::Command(Command::Block { block, bytes }) => {
                 shared.metrics.upload_bytes_received.add(bytes.len() as u64);
                 staged.take_block(&*shared.store, block, &bytes)?;
                 report(Event::Progress(staged.stored_bytes));
             }
-            Some(Command::Commit) => return publish(shared, announced, staged).map(Some),
+            Next::Command(Command::Commit) => return publish(shared, announced, staged).map(Some),
         }
     }
 }
 
 /// Takes superblock and metadata and validates them. `None` if the connection was lost on the way.
-fn take_metadata(
-    shared: &Shared,
-    announced: &Announced,
-    commands: &mut mpsc::Receiver<Command>,
-) -> Result<Option<Staged>, Failure> {
+fn take_metadata(announced: &Announced, client: &mut Client<'_>) -> Result<Option<Staged>, Failure> {
+    let shared = client.shared;
     check_disk(&*shared.store, announced.metadata_bytes)?;
     let mut upload = shared.store.create()?;
     let wanted = [(0, SUPERBLOCK_BYTES as u64), (announced.metadata_offset, announced.file_bytes)];
     let mut arrived = Arrived::default();
     while !wanted.iter().all(|(start, end)| arrived.covers(*start, *end)) {
-        let (offset, bytes) = match next(commands)? {
-            None => return Ok(None),
-            Some(Command::Meta { offset, bytes }) => (offset, bytes),
-            Some(_) => return Err(Failure::bad_request("blocks of an upload before its metadata")),
+        let (offset, bytes) = match client.next()? {
+            Next::Gone => return Ok(None),
+            Next::Yield => return Err(yielded()),
+            Next::Command(Command::Meta { offset, bytes }) => (offset, bytes),
+            Next::Command(_) => return Err(Failure::bad_request("blocks of an upload before its metadata")),
         };
         let end = offset.saturating_add(bytes.len() as u64);
         if !wanted.iter().any(|(from, to)| *from <= offset && end <= *to) {

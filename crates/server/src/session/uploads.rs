@@ -9,16 +9,12 @@ use crate::upload::{self, Announced, Command, Upload};
 
 impl Session {
     pub(super) fn start_upload(&mut self, request: RequestId, announced: Announced) -> Result<(), Failure> {
-        let slot = self.shared.uploads.try_take(self.owner, 1);
-        let slot = slot.ok_or_else(|| {
-            Failure::new(ErrorCode::Busy, "the server has too many uploads in progress; try again later")
-        })?;
         let reports = self.reports.clone();
         let report = move |event| {
             // The connection may be gone.
             let _ = reports.blocking_send((request, event));
         };
-        self.uploads.insert(request, Upload::start(self.shared.clone(), announced, slot, report));
+        self.uploads.insert(request, Upload::start(self.shared.clone(), announced, self.owner, report)?);
         Ok(())
     }
 

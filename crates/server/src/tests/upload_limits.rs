@@ -5,12 +5,13 @@ use std::sync::Arc;
 use image::fixture::{Fixture, Node};
 use image::{Limits, Metadata};
 use store::{Fault, FaultPlan, Memory, Store};
-use units::{PageId, Token};
+use units::{PageId, RequestId, Token};
 use wire::{ErrorCode, Reply, Request};
 
 use super::client::Client;
 use super::rig::{Rig, config};
 use crate::catalog::image_key;
+use crate::upload::UPLOADS_MAX;
 use crate::{Server, StoreAt};
 
 /// An image whose file `two` has one content in its block and another in its chunk hashes.
@@ -117,6 +118,37 @@ fn regress_uploads_that_lost_their_connection_make_room() {
     }
     let bytes = heavy(99);
     assert!(matches!(Client::connect(rig.address, 1).upload("app", &bytes).0, Reply::PutDone { .. }));
+}
+
+#[test]
+fn regress_idle_uploads_give_their_places_to_those_who_wait() {
+    let image = |number: u64| Fixture::default().pack(&[Node::file(b"f", &number.to_le_bytes())]).unwrap();
+    let rig = Rig::start(config(StoreAt::Open(Arc::new(Memory::new()))));
+    let mut idle: Vec<(Client, RequestId)> = (0..UPLOADS_MAX as u8)
+        .map(|number| {
+            let mut client = Client::connect_from([127, 0, 1, number + 1], rig.address, number.into());
+            let request = client.put_open(&format!("idle{number}"), &image(number.into()));
+            assert!(!client.needed().is_empty());
+            (client, request)
+        })
+        .collect();
+    let mut next = Client::connect_from([127, 0, 2, 1], rig.address, 100);
+    let (reply, _) = next.upload("app", &image(100));
+    assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
+    // Which of them gave way is not said. What it had sent is kept.
+    assert_eq!(next.status()["uploads_interrupted"], 1);
+    let mut busy = 0;
+    for (number, (client, request)) in idle.iter_mut().enumerate() {
+        client.status();
+        if client.has_reply(*request) {
+            let Reply::Error { code: ErrorCode::Busy, text } = client.reply(*request) else { panic!("not busy") };
+            assert!(text.contains("stood still"), "{text}");
+            let (reply, _) = client.upload(&format!("idle{number}"), &image(number as u64));
+            assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
+            busy += 1;
+        }
+    }
+    assert_eq!(busy, 1);
 }
 
 #[test]
