@@ -441,14 +441,14 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, place: 
         None => {}
         Some(Greeting::Welcome(Channel::Plain(stream), pushing)) => {
             let owner = Owner { peer: Peer::at(peer), connection: number };
-            session::run(shared.clone(), stream, &peer.to_string(), pushing, owner, place, stopped).await;
+            Box::pin(session::run(shared.clone(), stream, &peer.to_string(), pushing, owner, place, stopped)).await;
         }
         #[cfg(feature = "tls")]
         Some(Greeting::Welcome(Channel::Tls(stream), pushing)) => {
             let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let known = certificate.map_or(Peer::at(peer), |certificate| Peer::with_certificate(certificate));
             let owner = Owner { peer: known, connection: number };
-            session::run(shared.clone(), *stream, &peer.to_string(), pushing, owner, place, stopped).await;
+            Box::pin(session::run(shared.clone(), *stream, &peer.to_string(), pushing, owner, place, stopped)).await;
         }
         #[cfg(feature = "tls")]
         Some(Greeting::Refused { stream, reason }) => {
@@ -508,6 +508,7 @@ where
     if stream.write_all(bytes).await.is_err() || stream.shutdown().await.is_err() {
         return;
     }
-    let mut rest = [0; 4096];
+    // Not on the stack, which each connection has from the start.
+    let mut rest = vec![0; 4096];
     while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
 }

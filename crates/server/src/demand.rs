@@ -24,7 +24,7 @@ const PAGES_LEVEL: i32 = 3;
 pub(crate) fn answer(
     shared: &Arc<Shared>,
     owner: Owner,
-    done: &UnboundedSender<Done>,
+    done: &UnboundedSender<Box<Done>>,
     request: RequestId,
     bytes: usize,
     work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
@@ -46,7 +46,7 @@ pub(crate) fn answer(
             Err(Failure::new(wire::ErrorCode::Internal, "the server failed while it worked on the request"))
         });
         // The connection may be gone.
-        let _ = done.send(Done::Reply { request, reply, room, bytes });
+        let _ = done.send(Box::new(Done::Reply { request, reply, room, bytes }));
     });
 }
 

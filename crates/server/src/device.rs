@@ -45,7 +45,7 @@ struct Sent {
 
 struct Owner {
     connection: u64,
-    advice: mpsc::UnboundedSender<Advice>,
+    advice: mpsc::UnboundedSender<Box<Advice>>,
 }
 
 /// Devices by their number.
@@ -126,12 +126,12 @@ impl Device {
     pub fn route(&self, connection: u64, image: ImageId, token: Token, advice: Advice) -> Option<Advice> {
         let mut owners = locked(&self.owners);
         match owners.get(&(image, token)) {
-            Some(owner) if owner.connection != connection => match owner.advice.send(advice) {
+            Some(owner) if owner.connection != connection => match owner.advice.send(Box::new(advice)) {
                 Ok(()) => None,
                 // Its connection is gone; whoever hears from the token takes over.
                 Err(back) => {
                     owners.remove(&(image, token));
-                    Some(back.0)
+                    Some(*back.0)
                 }
             },
             _ => Some(advice),
@@ -139,7 +139,13 @@ impl Device {
     }
 
     /// `connection` pushes to the token from now on. `false` if too many tokens have owners.
-    pub fn own(&self, connection: u64, image: ImageId, token: Token, advice: &mpsc::UnboundedSender<Advice>) -> bool {
+    pub fn own(
+        &self,
+        connection: u64,
+        image: ImageId,
+        token: Token,
+        advice: &mpsc::UnboundedSender<Box<Advice>>,
+    ) -> bool {
         let mut owners = locked(&self.owners);
         if owners.len() >= OWNERS_MAX {
             owners.retain(|_, owner| !owner.advice.is_closed());

@@ -118,8 +118,8 @@ pub(crate) struct Pusher {
     shared: Arc<Shared>,
     device: Arc<Device>,
     owner: Owner,
-    done: UnboundedSender<Done>,
-    advice: UnboundedSender<Advice>,
+    done: UnboundedSender<Box<Done>>,
+    advice: UnboundedSender<Box<Advice>>,
     sequences: Vec<Sequence>,
     numbers: u64,
     /// Sequence whose turn it is.
@@ -137,8 +137,8 @@ impl Pusher {
         shared: Arc<Shared>,
         device: Arc<Device>,
         owner: Owner,
-        done: UnboundedSender<Done>,
-        advice: UnboundedSender<Advice>,
+        done: UnboundedSender<Box<Done>>,
+        advice: UnboundedSender<Box<Advice>>,
     ) -> Pusher {
         let held = shared.pushes.nothing(owner);
         Pusher {
@@ -277,7 +277,7 @@ impl Pusher {
                 room: None,
             });
             // The connection may be gone.
-            let _ = done.send(Done::Built(built));
+            let _ = done.send(Box::new(Done::Built(built)));
         });
     }
 

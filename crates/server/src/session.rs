@@ -177,8 +177,8 @@ struct Session {
     /// Demands that wait for a piece that is being built.
     postponed: Vec<Postponed>,
     throttle: Throttle,
-    done: UnboundedSender<Done>,
-    advice: UnboundedSender<Advice>,
+    done: UnboundedSender<Box<Done>>,
+    advice: UnboundedSender<Box<Advice>>,
     reports: tokio::sync::mpsc::Sender<(RequestId, upload::Event)>,
     uploads: HashMap<RequestId, Upload>,
     stalled: Option<Stalled>,
@@ -201,6 +201,7 @@ pub(crate) async fn run<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    // Boxed, since a channel has room for 32 messages from the start, and most connections are idle.
     let (done, mut results) = unbounded_channel();
     let (advice, mut advised) = unbounded_channel();
     let (reports, mut reported) = channel(REPORTS_MAX);
@@ -251,8 +252,8 @@ impl Session {
         &mut self,
         stream: &mut S,
         place: &Place,
-        results: &mut UnboundedReceiver<Done>,
-        advised: &mut UnboundedReceiver<Advice>,
+        results: &mut UnboundedReceiver<Box<Done>>,
+        advised: &mut UnboundedReceiver<Box<Advice>>,
         reported: &mut Receiver<(RequestId, upload::Event)>,
         stopped: &mut watch::Receiver<bool>,
     ) -> Vec<u8>
@@ -307,9 +308,9 @@ impl Session {
             tokio::select! {
                 biased;
                 Some(done) = results.recv() => {
-                    self.take_done(done);
+                    self.take_done(*done);
                     while let Ok(done) = results.try_recv() {
-                        self.take_done(done);
+                        self.take_done(*done);
                     }
                 }
                 sent = write_on(&mut writer, &out[written..]), if written < out.len() || unflushed => match sent {
@@ -329,7 +330,7 @@ impl Session {
                     }
                     _ => self.wire.lost(),
                 },
-                Some(advice) = advised.recv() => self.advise(advice),
+                Some(advice) = advised.recv() => self.advise(*advice),
                 Some((request, event)) = reported.recv() => self.take_report(request, event),
                 () = room_for_command(stalled.as_ref()), if stalled.is_some() => self.resume_stalled(),
                 _ = stopped.changed() => {

@@ -52,6 +52,9 @@ pub struct World {
     pub image: PathBuf,
 }
 
+/// Where an ordinary user finds programs: that of the tests may lie below a home directory.
+const PATH_OF_ALL: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// What the image's marker holds.
 pub const MARKER: &str = "from the image\n";
 
@@ -86,7 +89,7 @@ impl World {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&self.program);
         command.args(arguments).current_dir(self.folder.path()).env("HOME", "/nonexistent");
-        command.env_remove("XDG_RUNTIME_DIR");
+        command.env_remove("XDG_RUNTIME_DIR").env("PATH", PATH_OF_ALL);
         command
     }
 
@@ -102,7 +105,7 @@ impl World {
         );
         let mut command = Command::new(&self.program);
         command.args(["own-mounts", "sh", "-c", &prepare, "sh"]).arg(&self.program).args(arguments);
-        command.current_dir(self.folder.path());
+        command.current_dir(self.folder.path()).env("PATH", PATH_OF_ALL);
         command
     }
 

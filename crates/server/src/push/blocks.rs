@@ -96,7 +96,7 @@ struct Building {
 pub(crate) struct BlockPusher {
     shared: Arc<Shared>,
     owner: Owner,
-    done: UnboundedSender<Done>,
+    done: UnboundedSender<Box<Done>>,
     courses: Vec<Course>,
     streams: Vec<Stream>,
     /// What the device said of files.
@@ -113,7 +113,7 @@ pub(crate) struct BlockPusher {
 }
 
 impl BlockPusher {
-    pub fn new(shared: Arc<Shared>, owner: Owner, done: UnboundedSender<Done>) -> BlockPusher {
+    pub fn new(shared: Arc<Shared>, owner: Owner, done: UnboundedSender<Box<Done>>) -> BlockPusher {
         let held = shared.pushes.nothing(owner);
         BlockPusher {
             shared,
@@ -431,7 +431,7 @@ impl BlockPusher {
                 BuiltBlocks { pages: Vec::new(), piece: Err(failure), room: None }
             });
             // The connection may be gone.
-            let _ = done.send(Done::BuiltBlocks(built));
+            let _ = done.send(Box::new(Done::BuiltBlocks(built)));
         });
     }
 

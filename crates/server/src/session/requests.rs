@@ -114,7 +114,7 @@ impl Session {
                 (*fresh || suited).then(|| image.clone())
             });
             // The connection may be gone; the image stays open all the same.
-            let _ = done.send(say(opened.map(|(image, _)| image)));
+            let _ = done.send(Box::new(say(opened.map(|(image, _)| image))));
             if let Some(image) = prepare {
                 // A panic there is a bug that the hook reported; the image is served without preparation.
                 let _ = tokio::task::spawn_blocking(move || shared.prepare(&image)).await;

@@ -144,7 +144,8 @@ impl Session {
             });
             let (reply, after) = work.await.unwrap_or_else(|_| (Err(failed()), After::Nothing));
             // The connection may be gone.
-            let _ = done.send(Done::Volume(VolumeDone { request, volume: handle, reply, room, bytes, after }));
+            let _ =
+                done.send(Box::new(Done::Volume(VolumeDone { request, volume: handle, reply, room, bytes, after })));
         });
         Ok(())
     }
@@ -362,7 +363,7 @@ fn answer_one(
 async fn commit_waiting(
     shared: Arc<Shared>,
     owner: Owner,
-    done: UnboundedSender<Done>,
+    done: UnboundedSender<Box<Done>>,
     volume: ImageHandle,
     open: Arc<OpenVolume>,
     caller: Caller,
@@ -395,7 +396,7 @@ async fn commit_waiting(
             let after = After::Nothing;
             let room = room.take().unwrap_or_else(|| shared.replies.nothing(owner));
             // The connection may be gone; what it asked for is done all the same.
-            let _ = done.send(Done::Volume(VolumeDone { request, volume, reply, room, bytes, after }));
+            let _ = done.send(Box::new(Done::Volume(VolumeDone { request, volume, reply, room, bytes, after })));
         }
     }
 }
