@@ -201,12 +201,11 @@ fn work(
     place: Result<Room, Failure>,
     report: &dyn Fn(Event),
 ) {
-    let finished = match &place {
-        Ok(_) => caught_blocking(|| run(announced, &mut Client { shared, commands, heard }, report)).unwrap_or_else(
-            |reason| {
-                Err(Failure::new(ErrorCode::Internal, format!("the server failed while it took the upload: {reason}")))
-            },
-        ),
+    let mut client = place.map(|place| Client { shared, commands, heard, place });
+    let finished = match &mut client {
+        Ok(client) => caught_blocking(|| run(announced, client, report)).unwrap_or_else(|reason| {
+            Err(Failure::new(ErrorCode::Internal, format!("the server failed while it took the upload: {reason}")))
+        }),
         Err(failure) => Err(failure.clone()),
     };
     match &finished {
@@ -221,7 +220,7 @@ fn work(
             shared.log.warning(format_args!("the upload of {name}:{tag} failed: {failure}"));
         }
     }
-    drop(place);
+    drop(client);
     if let Some(result) = finished.transpose() {
         report(Event::Finished(result));
     }

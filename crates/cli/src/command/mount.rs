@@ -132,8 +132,8 @@ fn mount_volume(
     let volume = volume::open(at, config.clone(), args.volume.options(&config, args.read_only)?, None)?;
     let mounted = VolumeMount::start(volume, &args.directory, options)?;
     announce(ready)?;
-    let farewell = mounted.wait_or_stop(stop)?;
-    let lost = volume::say_farewell(&args.directory, &farewell);
+    let unsent = mounted.wait_or_stop(stop)?;
+    let lost = volume::tell_unsent(&args.directory, &unsent);
     Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

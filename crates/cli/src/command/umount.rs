@@ -16,6 +16,6 @@ pub struct Args {
 /// lost.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let farewell = ::mount::umount(&args.directory)?;
-    let lost = volume::say_farewell(&args.directory, &farewell);
+    let lost = volume::tell_unsent(&args.directory, &farewell);
     Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

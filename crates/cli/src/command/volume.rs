@@ -142,7 +142,7 @@ pub fn open(
 }
 
 /// Says on standard error what is unsent or lost. True if something is lost.
-pub fn say_farewell(place: &Path, farewell: &Farewell) -> bool {
+pub fn tell_unsent(place: &Path, farewell: &Farewell) -> bool {
     let place = place.display();
     if farewell.in_use {
         tell!("note: programs still use {place}; what they write until they end is sent");

@@ -295,7 +295,7 @@ async fn simulate(seed: u64, steps: u64) -> Result<Reached, String> {
     drop(peers);
     let deadline = tokio::time::Instant::now() + END_MAX;
     // The good client's session is the one that stays.
-    while simulation.sessions.len() > 1 {
+    loop {
         simulation.check_deadline(deadline)?;
         // Time passes in step with the good client, since blocking threads need real time for its demands.
         let (seen, begun) = (pulled.load(Ordering::Relaxed), Instant::now());
@@ -304,6 +304,9 @@ async fn simulate(seed: u64, steps: u64) -> Result<Reached, String> {
                 return Err(format!("the good client waits, {:?}", simulation.held()));
             }
             tokio::task::spawn_blocking(|| ()).await.map_err(|error| error.to_string())?;
+        }
+        if simulation.sessions.len() <= 1 {
+            break;
         }
         simulation.pass(Duration::from_millis(100)).await;
         simulation.reap().await?;

@@ -10,6 +10,7 @@ use wire::format::PUT_DEADLINE;
 
 use super::Command;
 use crate::accept::Shared;
+use crate::budget::Room;
 use crate::error::Failure;
 
 /// Time without a byte of its connection after which an upload gives its place to one that waits.
@@ -23,7 +24,7 @@ pub(super) enum Next {
     Command(Command),
     /// The connection is gone.
     Gone,
-    /// The upload stands still, and another client waits for its place.
+    /// The upload stood still, and has given its place to another one.
     Yield,
 }
 
@@ -33,6 +34,8 @@ pub(super) struct Client<'a> {
     pub commands: mpsc::Receiver<Command>,
     /// When the connection last brought bytes, in microseconds of the server's clock.
     pub heard: Arc<AtomicU64>,
+    /// Its place among the uploads at once.
+    pub place: Room,
 }
 
 impl Client<'_> {
@@ -47,7 +50,7 @@ impl Client<'_> {
                 match tokio::time::timeout(STILL_CHECK, self.commands.recv()).await {
                     Ok(Some(command)) => return Ok(Next::Command(command)),
                     Ok(None) => return Ok(Next::Gone),
-                    Err(_) if self.is_still() && self.shared.uploads.is_contended() => return Ok(Next::Yield),
+                    Err(_) if self.is_still() && self.place.give_way() => return Ok(Next::Yield),
                     Err(_) => {}
                 }
             }
