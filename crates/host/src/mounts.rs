@@ -5,12 +5,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
 
-/// Gives all mounts of the calling thread's mount name space a propagation type ([`mount_namespaces`(7)]), also in a
-/// chroot whose root is no mount point. The thread must have left the name space it was born in: then it shares its
-/// root and current directory with no other.
+/// Gives all mounts of the calling thread's mount name space a propagation type
+/// ([`mount_namespaces`(7)]), also in a chroot whose root is no mount point. The thread must have
+/// left the name space it was born in: then it shares its root and current directory with no other.
 ///
 /// # Errors
-/// As of open(2), setns(2), mount(2) and chroot(2). After an error the root directory may be that of the name space.
+/// As of open(2), setns(2), mount(2) and chroot(2). After an error the root directory may be that
+/// of the name space.
 ///
 /// [`mount_namespaces`(7)]: https://man7.org/linux/man-pages/man7/mount_namespaces.7.html
 pub fn propagate(kind: MountPropagationFlags) -> Result<(), Errno> {
@@ -32,8 +33,8 @@ pub fn propagate(kind: MountPropagationFlags) -> Result<(), Errno> {
     rustix::process::fchdir(current)
 }
 
-/// Gives the calling thread, and the threads and processes that it starts from now on, mounts of its own: what is
-/// mounted then is gone with the last of them, and shows up nowhere else.
+/// Gives the calling thread, and the threads and processes that it starts from now on, mounts of
+/// its own: what is mounted then is gone with the last of them, and shows up nowhere else.
 ///
 /// # Errors
 /// As of unshare(2) (EPERM without CAP_SYS_ADMIN) and of [`propagate`].

@@ -85,7 +85,8 @@ impl Connection {
 pub(crate) fn abort(minor: u32) -> io::Result<()> {
     let abort = |control: &Path| fs::write(control.join(minor.to_string()).join("abort"), "1");
     let Err(error) = abort(Path::new("/sys/fs/fuse/connections")) else { return Ok(()) };
-    // The control file system of FUSE is not mounted everywhere; root can do so for a moment, anyone else has to end the process.
+    // The control file system of FUSE is not mounted everywhere; root can do so for a moment,
+    // anyone else has to end the process.
     let Ok(private) = PrivateDirectory::new(Purpose::Control) else { return Err(error) };
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     if rustix::mount::mount("fusectl", private.path(), "fusectl", flags, None).is_err() {

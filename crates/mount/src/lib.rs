@@ -4,11 +4,14 @@
 //! pushes are stored into the page cache ahead of the program, and a warm program asks the daemon for nothing. Reads
 //! that do reach the daemon go to a [`client::Session`], which answers from any thread.
 //!
-//! The parts, bottom up: `filesystem` (FUSE operations), `process` (thread ids to tokens), `record` (who is told what is
-//! read), `connection` and `sink` (the
-//! page cache), `mountpoint` (the mount table), `device` (making a mount), `place` and `mounter` (who mounts and unmounts), `served` (a mount and its end, bounded in every wait), `mounted` (one live mount of an image), `control` (the socket
-//! `runnel status` asks), `hint` and `hinter` (what will be needed soon, and who says so), `enter` (a program inside an image without root), `run` (mount and enter), `redirect` (image
-//! files over local paths). Beside them, `kernel` mounts an image file by the kernel's EROFS. Called by `cli` and `bench`. This is the only crate that names fuser.
+//! The parts, bottom up: `filesystem` (FUSE operations), `process` (thread ids to tokens), `record`
+//! (who is told what is read), `connection` and `sink` (the page cache), `mountpoint` (the mount
+//! table), `device` (making a mount), `place` and `mounter` (who mounts and unmounts), `served` (a
+//! mount and its end, bounded in every wait), `mounted` (one live mount of an image), `control`
+//! (the socket `runnel status` asks), `hint` and `hinter` (what will be needed soon, and who says
+//! so), `enter` (a program inside an image without root), `run` (mount and enter), `redirect`
+//! (image files over local paths). Beside them, `kernel` mounts an image file by the kernel's
+//! EROFS. Called by `cli` and `bench`. This is the only crate that names fuser.
 #![cfg(target_os = "linux")]
 
 mod connection;

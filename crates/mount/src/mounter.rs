@@ -1,11 +1,13 @@
 //! A mounter: the process beside a daemon in a sandbox that mounts for it, and unmounts.
 //!
-//! It is fixed to one mount point when it starts, which is before the daemon reads the first byte of others. The daemon sends
-//! it single bytes and gets answers; nothing that it sends names a path. When the daemon has ended, in whatever way, the mounter
-//! takes away what is still mounted, and ends too: a daemon that was killed leaves no dead mount.
+//! It is fixed to one mount point when it starts, which is before the daemon reads the first byte
+//! of others. The daemon sends it single bytes and gets answers; nothing that it sends names a
+//! path. When the daemon has ended, in whatever way, the mounter takes away what is still mounted,
+//! and ends too: a daemon that was killed leaves no dead mount.
 //!
-//! Requests and answers are packets of a pair of Unix sockets. An answer is `1` (done), `0` (not done) or `e` and the text of an error.
-//! That of a mount has the numbers of its device and two paths instead, and comes with the device and the control socket.
+//! Requests and answers are packets of a pair of Unix sockets. An answer is `1` (done), `0` (not
+//! done) or `e` and the text of an error. That of a mount has the numbers of its device and two
+//! paths instead, and comes with the device and the control socket.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};

@@ -1,7 +1,8 @@
 //! A mount point, and what is mounted there: FUSE, and above it an overlay if one is wanted.
 //!
-//! Under Landlock nobody can mount or unmount anything. So what a daemon does to its mount point is done either by the daemon
-//! itself or by a [`Mounter`], a process beside it that is in no sandbox: [`Place`] is one of the two. Called by `served`.
+//! Under Landlock nobody can mount or unmount anything. So what a daemon does to its mount point is
+//! done either by the daemon itself or by a [`Mounter`], a process beside it that is in no sandbox:
+//! [`Place`] is one of the two. Called by `served`.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -36,7 +37,8 @@ pub struct MountPoint {
 
 /// What lasts until the mount is gone.
 struct Held {
-    /// A duplicate of the device, which tells whether the connection is alive: its number may belong to another one later.
+    /// A duplicate of the device, which tells whether the connection is alive: its number may
+    /// belong to another one later.
     device: OwnedFd,
     /// Where FUSE is mounted, if an overlay lies above it.
     _private: Option<PrivateDirectory>,
@@ -81,7 +83,8 @@ impl Place {
     /// Mounts FUSE; read-only also if `read_only` says so.
     ///
     /// # Errors
-    /// The mount point is missing, no directory, in use or stale; FUSE cannot be used, or not by this user.
+    /// The mount point is missing, no directory, in use or stale; FUSE cannot be used, or not by
+    /// this user.
     pub(crate) fn mount(&self, read_only: bool) -> Result<Fresh, MountError> {
         match self {
             Place::Own(own) => own.mount(read_only),
@@ -195,7 +198,8 @@ impl MountPoint {
 
     fn unmount(&self, live: &Live) -> Result<bool, MountError> {
         if self.has_overlay(live) {
-            // Detached rather than unmounted: programs that still use it must not keep the image below.
+            // Detached rather than unmounted: programs that still use it must not keep the image
+            // below.
             mountpoint::detach(&live.mountpoint)?;
         }
         if !live.is_there() {

@@ -47,8 +47,9 @@ pub(crate) fn no_core_files() -> Result<(), SandboxError> {
     setrlimit(Resource::Core, none).map_err(failed("core files"))
 }
 
-/// Gives up what a process does not need that mounts for another one, which is in a sandbox: it may mount, also in folders of
-/// others. No layer but this one is possible: Landlock lets nobody mount, and without new privileges `fusermount3` could not either.
+/// Gives up what a process does not need that mounts for another one, which is in a sandbox: it may
+/// mount, also in folders of others. No layer but this one is possible: Landlock lets nobody mount,
+/// and without new privileges `fusermount3` could not either.
 ///
 /// # Errors
 /// [`SandboxError`]: the process has threads already, or the kernel refuses.

@@ -186,7 +186,8 @@ impl Budget {
 }
 
 impl State {
-    /// Whether somebody waits for what others hold: neither one who holds its share, nor one who waits no longer.
+    /// Whether somebody waits for what others hold: neither one who holds its share, nor one who
+    /// waits no longer.
     fn is_contended(&self, rule: Rule) -> bool {
         self.turns.iter().filter_map(|peer| Some((*peer, self.peers.get(peer)?))).any(|(peer, share)| {
             share.connections.iter().any(|(connection, share)| {
@@ -294,8 +295,8 @@ impl Room {
         self.units += std::mem::take(&mut other.units);
     }
 
-    /// Gives all of it to those who wait for what others hold, if there are any. Of several that ask, no more give than
-    /// is needed.
+    /// Gives all of it to those who wait for what others hold, if there are any. Of several that
+    /// ask, no more give than is needed.
     pub fn give_way(&mut self) -> bool {
         let inner = self.budget.inner.clone();
         let mut state = locked(&inner.state);

@@ -201,7 +201,8 @@ pub(crate) async fn run<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    // Boxed, since a channel has room for 32 messages from the start, and most connections are idle.
+    // Boxed, since a channel has room for 32 messages from the start, and most connections are
+    // idle.
     let (done, mut results) = unbounded_channel();
     let (advice, mut advised) = unbounded_channel();
     let (reports, mut reported) = channel(REPORTS_MAX);

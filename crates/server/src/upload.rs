@@ -9,9 +9,9 @@
 //!    one thing in its blocks and another in its chunk hashes is refused), and written to its place;
 //! 4. on commit the file is made durable under `images/<id>.rnl`, and only then the tag is switched to it.
 //!
-//! Until the last step the tag resolves to what it did before, whatever happens. An upload that loses its connection is
-//! kept for a while ([`Parked`]): the client's next try then sends only what is still missing. So is one that stands
-//! still while another client waits for its place.
+//! Until the last step the tag resolves to what it did before, whatever happens. An upload that
+//! loses its connection is kept for a while ([`Parked`]): the client's next try then sends only
+//! what is still missing. So is one that stands still while another client waits for its place.
 
 mod client;
 

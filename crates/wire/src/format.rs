@@ -36,8 +36,8 @@ pub const SMALL_FRAME_BYTES_MAX: usize = 16 << 10;
 /// Largest payload of a hello, the only frame a server takes from a stranger. It takes 39 bytes and never changes.
 pub const HELLO_BYTES_MAX: usize = 64;
 
-/// Kinds with this bit end in a hash, because nothing else would find damage to them on the way: names, listings, and all that
-/// volumes need.
+/// Kinds with this bit end in a hash, because nothing else would find damage to them on the way:
+/// names, listings, and all that volumes need.
 pub const KIND_HASHED: u8 = 0x40;
 /// Bytes of that hash: the first of BLAKE3, over the kind and the payload before it. It has no key: it is against damage; what
 /// keeps attackers out is TLS.

@@ -135,7 +135,8 @@ mod tests {
         let pid = i32::try_from(started[0]).ok().and_then(Pid::from_raw).unwrap();
         let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
         end(&mut child);
-        // SIGKILL takes effect in its own time. The descriptor becomes readable at the process's end, whoever reaps it.
+        // SIGKILL takes effect in its own time. The descriptor becomes readable at the process's
+        // end, whoever reaps it.
         let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
         assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit)).unwrap(), 1);
 

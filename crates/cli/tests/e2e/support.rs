@@ -240,7 +240,8 @@ impl Mount {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let table = std::fs::File::open("/proc/self/mountinfo").expect("a mount table");
         while mount::mountpoint::mounted_at(&self.path).expect("a mount table").is_some() {
-            // The kernel tells of each change since the table was opened, or since the last time it told.
+            // The kernel tells of each change since the table was opened, or since the last time it
+            // told.
             let limit = Timespec { tv_sec: READY_TIMEOUT.as_secs() as i64, tv_nsec: 0 };
             let told = poll(&mut [PollFd::new(&table, PollFlags::PRI)], Some(&limit)).expect("it can be waited for");
             assert!(told > 0, "{} stays mounted", self.path.display());

@@ -1,6 +1,6 @@
-//! Flipped bits between the client and the real server: each connection gets one, anywhere in the stream of either
-//! direction. Readers get right bytes or an error, the page cache gets right bytes or nothing, the store gets the image
-//! that was sent under the name that was meant, or none.
+//! Flipped bits between the client and the real server: each connection gets one, anywhere in the
+//! stream of either direction. Readers get right bytes or an error, the page cache gets right bytes
+//! or nothing, the store gets the image that was sent under the name that was meant, or none.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -25,8 +25,8 @@ const FLIPS: u64 = 2000;
 /// Clients at once: most of their time they wait to connect again.
 const CLIENTS: u64 = 24;
 
-/// Silence after which the proxy ends a connection that it damaged. A flipped length makes the receiver wait for bytes
-/// that never come, which its deadlines end much later.
+/// Silence after which the proxy ends a connection that it damaged. A flipped length makes the
+/// receiver wait for bytes that never come, which its deadlines end much later.
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// Stands between clients and a server.
@@ -44,7 +44,8 @@ struct Flip {
 }
 
 impl Proxy {
-    /// A proxy for `server`. Offsets are log-uniform below `2^bits_max`: as many in the hello as in all data.
+    /// A proxy for `server`. Offsets are log-uniform below `2^bits_max`: as many in the hello as in
+    /// all data.
     fn start(server: SocketAddr, seed: u64, bits_max: u64) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -90,7 +91,8 @@ fn carry(mut from: TcpStream, mut to: TcpStream, flip: Option<Flip>, count: &Ato
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// A server with the image as "app", another one under each name that a flip can make of it, and a proxy before it.
+/// A server with the image as "app", another one under each name that a flip can make of it, and a
+/// proxy before it.
 fn server(tree: &Tree, seed: u64) -> (Rig, Proxy) {
     let store = Memory::new();
     let other = Tree::scattered();
@@ -116,7 +118,8 @@ fn order() -> impl Iterator<Item = u32> {
     (0..90).map(|i| i * 37 % 101)
 }
 
-/// One start through `target`. How many pages were read, how many came by a push; an error for what could not be read.
+/// One start through `target`: how many pages were read, and how many came by a push. What could not
+/// be read counts as neither.
 fn start(target: &Target, tree: &Tree, token: u128, push: bool) -> (usize, usize) {
     let waiting = Waiting::Soft(Duration::from_secs(5));
     let granularity = Granularity::Page;

@@ -80,7 +80,8 @@ fn enter_in_a_user_namespace(world: &World) {
     assert_eq!(text(&mut command), format!("{MARKER}{}\nmy own file\n{SEEN}", place.display()));
 }
 
-/// Whether this is a chroot, in which the kernel allows no user namespace. Then the command, which needs one, must say so.
+/// Whether this is a chroot, in which the kernel allows no user namespace. Then the command, which
+/// needs one, must say so.
 fn refused_in_a_chroot(command: &mut Command) -> bool {
     if mountpoint::mounted_at(Path::new("/")).expect("table").is_some() {
         return false;

@@ -297,7 +297,8 @@ async fn simulate(seed: u64, steps: u64) -> Result<Reached, String> {
     // The good client's session is the one that stays.
     loop {
         simulation.check_deadline(deadline)?;
-        // Time passes in step with the good client, since blocking threads need real time for its demands.
+        // Time passes in step with the good client, since blocking threads need real time for its
+        // demands.
         let (seen, begun) = (pulled.load(Ordering::Relaxed), Instant::now());
         while pulled.load(Ordering::Relaxed) == seen {
             if begun.elapsed() > HANG {
@@ -315,7 +316,8 @@ async fn simulate(seed: u64, steps: u64) -> Result<Reached, String> {
     let _ = good.await;
     while !simulation.sessions.is_empty() || !simulation.held().is_empty() {
         simulation.check_deadline(deadline + END_MAX)?;
-        // Time that is slept through, unlike time that is advanced, stands still while blocking threads work.
+        // Time that is slept through, unlike time that is advanced, stands still while blocking
+        // threads work.
         tokio::time::sleep(Duration::from_millis(100)).await;
         simulation.reap().await?;
     }

@@ -12,7 +12,8 @@ use crate::command::ready::ReadyFile;
 /// TCP port of name servers, for answers too long for UDP.
 const DNS: u16 = 53;
 
-/// The sandbox for the daemon of a mount of `target`. Makes `folders`, which it writes to, if they are missing.
+/// The sandbox for the daemon of a mount of `target`. Makes `folders`, which it writes to, if they
+/// are missing.
 pub fn sandbox(target: &Target, config: &Config, folders: Vec<PathBuf>, ready: &ReadyFile) -> Sandbox {
     let server = match target {
         Target::File(_) => None,
