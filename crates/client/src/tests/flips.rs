@@ -6,16 +6,16 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use image::Limits;
 use store::{Listed, Memory, Store};
 use units::{PageId, Rng, SplitMix64, Token};
 
 use super::fake_sink::FakeSink;
-use super::read_page;
 use super::real_server::Rig;
 use super::tree::Tree;
+use super::{HANG, read_page};
 use crate::upload::upload;
 use crate::{Config, Granularity, Session, Target, Trust, Waiting};
 
@@ -152,10 +152,13 @@ fn starts(push: bool, seed: u64) {
     let tree = Tree::plain();
     let (rig, proxy) = server(&tree, seed);
     let direct = Target::parse(&format!("runnel://{}/app", rig.address)).unwrap();
+    let mut random = SplitMix64(seed);
     if push {
-        // The server learns.
-        let learned = (1..100).any(|token| start(&direct, &tree, token, true).1 > 0);
-        assert!(learned, "nothing was ever pushed");
+        // The server needs a few starts to learn one, and a moment.
+        let begun = Instant::now();
+        while start(&direct, &tree, u128::from(random.next_u64()), true).1 == 0 {
+            assert!(begun.elapsed() < HANG, "nothing was ever pushed");
+        }
     }
     let totals = Mutex::new((0, 0));
     std::thread::scope(|scope| {
