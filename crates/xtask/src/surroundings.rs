@@ -1,5 +1,5 @@
-//! What a fresh machine has: a folder of links to the programs of Debian's essential packages, of the packages that `./x`
-//! installs, and of what these depend on. `ci` runs with this folder as its PATH, so that a test that uses another program fails
+//! What a fresh machine has: a folder of links to the programs of Debian's essential packages, of apt, of the packages that
+//! `./x` installs, and of what these depend on. `ci` runs with this folder as its PATH, so that a test that uses another program fails
 //! here and not on the first machine that lacks it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,8 @@ pub fn path(root: &Path) -> anyhow::Result<Option<PathBuf>> {
     };
     let (packages, provided) = parse(&String::from_utf8_lossy(&listed.stdout));
     let named = text(Command::new(root.join("x")).arg("packages"))?;
-    let wanted = closure(&packages, &provided, named.lines());
+    // Not essential by Debian's word, but no machine that installs anything is without it; the static build does.
+    let wanted = closure(&packages, &provided, named.lines().chain(["apt"]));
     let files = text(Command::new("dpkg-query").arg("-L").args(&wanted))?;
     let is_program =
         |path: &&Path| path.parent().is_some_and(|parent| FOLDERS.iter().any(|folder| parent == Path::new(folder)));

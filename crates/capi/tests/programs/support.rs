@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// Where a file of this crate lies.
 pub fn here(path: &str) -> PathBuf {
@@ -101,6 +101,8 @@ impl Server {
     /// Stops the process, so that nothing is answered, but connections live.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
+        // Threads that run may answer until each of them has seen the signal.
+        waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).expect("stopped");
     }
 
     /// Lets it go on.
