@@ -397,10 +397,19 @@ pub fn serve_blocking(
 
 /// Looks after images, volumes and uploads until the server ends.
 pub(crate) async fn upkeep(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
+    // The most connections since memory was given back last.
+    let mut most = 0;
     loop {
         tokio::select! {
             _ = stopped.changed() => return,
             () = tokio::time::sleep(shared.config.upkeep_every) => {}
+        }
+        let open = shared.metrics.connections.get();
+        most = open.max(most);
+        // After each halving, so that a storm that ends takes few rounds, and the usual coming and going none.
+        if open * 2 < most {
+            most = open;
+            let _ = tokio::task::spawn_blocking(host::memory::give_back).await;
         }
         let worker = shared.clone();
         // A panic there is a bug that the hook reported; the next round tries again.

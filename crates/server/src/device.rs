@@ -1,4 +1,6 @@
-//! What one device has got from us, over all its connections, for as long as it has one.
+//! What one device has got from us, over all its connections, for as long as it has one. The number
+//! in its Hello, which names it, is no secret: it counts among the connections of one peer, so that
+//! a stranger who says the same number is another device.
 //!
 //! A page that was sent need not be pushed again. The record is a guess, since the device may drop pages at any time: a
 //! demand for a page that was sent shows that it did. It costs bytes when it forgets too much and misses when it
@@ -7,6 +9,7 @@
 //! A running program's touches may come over any connection of its device, but its push stream lives on one. The
 //! *owner* of a token is the connection that pushes to it; the others hand it what the Predictor says.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -14,6 +17,7 @@ use tokio::sync::mpsc;
 use units::{ImageId, PageId, Token};
 
 use crate::blocks::locked;
+use crate::peer::Peer;
 use crate::push::Advice;
 
 /// Pages remembered for one image on one device: 512 MiB of pages, 3 MB of memory. Beyond it the record starts anew.
@@ -34,6 +38,8 @@ const OWNERS_MAX: usize = 256;
 pub(crate) struct Device {
     images: Mutex<HashMap<ImageId, Sent>>,
     owners: Mutex<HashMap<(ImageId, Token), Owner>>,
+    /// Where its connections find it, and under what.
+    listed: Option<(Devices, Key)>,
 }
 
 /// Pages of one image that a device was sent.
@@ -48,27 +54,47 @@ struct Owner {
     advice: mpsc::UnboundedSender<Box<Advice>>,
 }
 
-/// Devices by their number.
-#[derive(Default)]
+/// Whose a device is, and the number that it says.
+type Key = (Peer, u128);
+
+/// The devices that are connected.
+#[derive(Clone, Default)]
 pub(crate) struct Devices {
-    by_number: Mutex<HashMap<u128, Weak<Device>>>,
+    by_key: Arc<Mutex<HashMap<Key, Weak<Device>>>>,
 }
 
 impl Devices {
-    /// The device of this number, shared with its other connections. Number 0 is a client that did not say who it is:
-    /// two of them are not the same device.
-    pub fn join(&self, number: u128) -> Arc<Device> {
+    /// The device of this number, shared with other connections of the peer. Number 0 is a client
+    /// that did not say who it is: two of them are not the same device.
+    pub fn join(&self, peer: Peer, number: u128) -> Arc<Device> {
         if number == 0 {
             return Arc::default();
         }
-        let mut devices = locked(&self.by_number);
-        devices.retain(|_, device| device.strong_count() > 0);
-        if let Some(device) = devices.get(&number).and_then(Weak::upgrade) {
+        let key = (peer, number);
+        let mut devices = locked(&self.by_key);
+        if let Some(device) = devices.get(&key).and_then(Weak::upgrade) {
             return device;
         }
-        let device = Arc::new(Device::default());
-        devices.insert(number, Arc::downgrade(&device));
+        let device =
+            Arc::new(Device { images: Mutex::default(), owners: Mutex::default(), listed: Some((self.clone(), key)) });
+        devices.insert(key, Arc::downgrade(&device));
         device
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let Some((devices, key)) = &self.listed else { return };
+        let mut devices = locked(&devices.by_key);
+        // A connection that came after the last of ours went may have listed another one.
+        if let Entry::Occupied(entry) = devices.entry(*key)
+            && entry.get().strong_count() == 0
+        {
+            entry.remove();
+        }
+        if devices.len() * 4 < devices.capacity() {
+            devices.shrink_to_fit();
+        }
     }
 }
 
@@ -210,16 +236,23 @@ mod tests {
     #[test]
     fn a_device_is_shared_by_its_connections_and_gone_with_the_last() {
         let devices = Devices::default();
-        let first = devices.join(7);
+        let peer = |last| Peer::at(([192, 0, 2, last], 1).into());
+        let join = |number| devices.join(peer(1), number);
+        let first = join(7);
         first.sent(IMAGE, &pages(0..1));
-        let second = devices.join(7);
+        let second = join(7);
         assert_eq!(second.has(IMAGE, &pages(0..1)), [true]);
-        assert_eq!(devices.join(8).has(IMAGE, &pages(0..1)), [false]);
-        devices.join(0).sent(IMAGE, &pages(0..1));
-        assert_eq!(devices.join(0).has(IMAGE, &pages(0..1)), [false], "nobody in particular");
+        let stranger = devices.join(peer(2), 7);
+        assert_eq!(stranger.has(IMAGE, &pages(0..1)), [false], "a stranger who says the same number");
+        assert_eq!(join(8).has(IMAGE, &pages(0..1)), [false]);
+        join(0).sent(IMAGE, &pages(0..1));
+        assert_eq!(join(0).has(IMAGE, &pages(0..1)), [false], "nobody in particular");
         drop((first, second));
-        assert_eq!(devices.join(7).has(IMAGE, &pages(0..1)), [false]);
-        assert_eq!(locked(&devices.by_number).len(), 1);
+        assert_eq!(join(7).has(IMAGE, &pages(0..1)), [false]);
+        assert_eq!(locked(&devices.by_key).len(), 1, "the stranger's");
+        let many: Vec<_> = (1..1000).map(join).collect();
+        drop((many, stranger));
+        assert!(locked(&devices.by_key).capacity() < 16);
     }
 
     #[test]

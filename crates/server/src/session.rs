@@ -412,7 +412,7 @@ impl Session {
     }
 
     fn ready(&mut self, hello: Hello) {
-        let device = self.shared.devices.join(hello.device);
+        let device = self.shared.devices.join(self.owner.peer, hello.device);
         self.pusher =
             Some(Pusher::new(self.shared.clone(), device.clone(), self.owner, self.done.clone(), self.advice.clone()));
         self.blocks = Some(BlockPusher::new(self.shared.clone(), self.owner, self.done.clone()));
