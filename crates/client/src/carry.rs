@@ -129,9 +129,6 @@ pub trait Carrier: Send + Sync {
 
     /// The present moment, on the clock of all calls to the passenger.
     fn now(&self) -> Moment;
-
-    /// A random number, the same for all connections of the device. Transactions are numbered for it.
-    fn device(&self) -> u128;
 }
 
 /// Who is carried. Called from the thread of the connection, in the order in which things happened; no call may block.

@@ -67,8 +67,6 @@ pub struct Config {
     pub open_deadline: Duration,
     /// Time without an answer after which a connection is given up and its requests go elsewhere.
     pub answer_deadline: Duration,
-    /// Who we are; a random number if nobody says. Transactions on volumes are numbered for it.
-    pub device: Option<u128>,
     /// Whom to trust over TLS, and who we are.
     pub trust: crate::transport::Trust,
     /// An image with at most this much metadata is opened with its chunk hashes; a larger one is ready before they are
@@ -98,7 +96,6 @@ impl Default for Config {
             window_log_max: 21,
             open_deadline: Duration::from_secs(10),
             answer_deadline: Duration::from_secs(10),
-            device: None,
             trust: crate::transport::Trust::default(),
             whole_metadata_bytes: 1 << 20,
             ablation: Ablation::default(),

@@ -74,7 +74,7 @@ struct Fetcher<'a> {
 
 pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, ClientError> {
     let clock = Clock::start();
-    let device = config.device.map_or_else(random_number, Ok)?;
+    let device = random_number()?;
     let dialer = Dialer::new(&remote.server, &config.trust)?;
     let mut connection = Connection::connect(&dialer, wire_config(&config, device), clock, config.open_deadline)?;
     let began = clock.now();

@@ -217,10 +217,6 @@ impl Carrier for SessionCarrier {
     fn now(&self) -> Moment {
         self.shared.clock.now()
     }
-
-    fn device(&self) -> u128 {
-        self.shared.device
-    }
 }
 
 impl Drop for Session {

@@ -1,4 +1,5 @@
-//! Who is at the other end of a connection: what memory, slots and device numbers are counted against.
+//! Who is at the other end of a connection: what memory, slots, devices and leases are counted
+//! against.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -31,6 +32,18 @@ impl Peer {
             IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << (128 - SITE_BITS_V6)))),
             v4 => v4,
         })
+    }
+
+    /// The same as a number: what volumes count shares by. Never that of [`volume::Peer::UNKNOWN`].
+    pub fn number(&self) -> volume::Peer {
+        let mut hasher = blake3::Hasher::new();
+        match self {
+            Peer::Certificate(hash) => hasher.update(b"certificate").update(hash),
+            Peer::Address(IpAddr::V4(ip)) => hasher.update(b"v4").update(&ip.octets()),
+            Peer::Address(IpAddr::V6(ip)) => hasher.update(b"v6").update(&ip.octets()),
+        };
+        let hash = hasher.finalize();
+        volume::Peer(u64::from_le_bytes(std::array::from_fn(|index| hash.as_bytes()[index])).max(1))
     }
 
     /// The peer with this certificate, in DER form, which was verified.

@@ -111,13 +111,6 @@ impl Images {
         }
     }
 
-    fn volumes(&self) -> impl Iterator<Item = &Arc<OpenVolume>> {
-        self.opened.iter().filter_map(|open| match open {
-            Open::Image { .. } => None,
-            Open::Volume(volume) => Some(volume),
-        })
-    }
-
     /// The handle of a volume that is open.
     fn volume_handle(&self, served: &Arc<Served>) -> Option<ImageHandle> {
         let same = |open: &Open| matches!(open, Open::Volume(volume) if Arc::ptr_eq(&volume.served, served));
@@ -238,12 +231,6 @@ pub(crate) async fn run<S>(
     drop(session);
     if !peer_left {
         let _ = tokio::time::timeout(Duration::from_secs(2), farewell(stream, &rest)).await;
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.release_leases();
     }
 }
 

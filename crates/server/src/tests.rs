@@ -5,6 +5,7 @@ mod client;
 mod hints;
 mod hooked;
 mod hostile;
+mod identity;
 mod learning;
 mod panics;
 mod provider;

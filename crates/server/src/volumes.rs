@@ -7,6 +7,7 @@
 pub(crate) mod answer;
 mod config;
 mod files;
+mod present;
 mod profiles;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +23,7 @@ use wire::ErrorCode;
 pub use answer::{Caller, answer, transaction};
 pub use config::VolumeConfig;
 pub use files::{FILES_OPEN_MAX, OpenFiles};
+pub(crate) use present::Present;
 pub(crate) use profiles::{Foreseen, Profiles};
 
 use crate::blocks::locked;
@@ -57,6 +59,7 @@ pub(crate) struct Served {
     /// That it cannot be opened was said.
     warned: AtomicBool,
     pub profiles: Mutex<Profiles>,
+    present: Mutex<present::Counts>,
     /// Moment of the last transaction.
     committed: AtomicU64,
     saved: AtomicU64,
@@ -124,6 +127,7 @@ impl Served {
             volume: RwLock::new(Some(Arc::new(volume))),
             warned: AtomicBool::new(false),
             profiles: Mutex::new(Profiles::new(options.block_bytes, config)),
+            present: Mutex::default(),
             committed: AtomicU64::new(0),
             saved: AtomicU64::new(0),
         })

@@ -1,13 +1,15 @@
 //! The state machine of a volume: calls, what the carrier and the disk tell, and the time come in; errands, jobs and completed calls
 //! go out. Nothing here blocks, sleeps or calls anybody.
 //!
-//! Parts: `file` (one file's table and changes), `arrival` (what a push brings next), `reading` (reads, answers, pushes), `touching` (touches, hints), `opening` (handles), `naming` (names and
-//! attributes), `writing` (changes into transactions), `commits` (transactions to the server), `restart` (connections that come and go,
-//! the outbox).
+//! Parts: `file` (one file's table and changes), `arrival` (what a push brings next), `reading`
+//! (reads, answers, pushes), `touching` (touches, hints), `opening` (handles), `naming` (names and
+//! attributes), `writing` (changes into transactions), `commits` (transactions to the server),
+//! `identity` (who this device is), `restart` (connections that come and go, the outbox).
 
 mod arrival;
 mod commits;
 mod file;
+mod identity;
 mod naming;
 mod opening;
 mod reading;
@@ -31,10 +33,11 @@ use crate::estimate::Estimate;
 use crate::job::{Job, JobDone};
 use crate::memory::Memory;
 use crate::names::Names;
-use crate::outbox::Stored;
+use crate::outbox::Held;
 use crate::shelf::Shelf;
 use crate::{ErrorKind, Lost, Options, Status, StreamError, VolumeInfo, Waiting as Patience};
 use file::File;
+use identity::Showing;
 use reading::Read;
 use transaction::Transaction;
 use wants::{Waiting, Want};
@@ -111,6 +114,7 @@ enum AskFor {
     File(u64),
     Blocks { file: u64, indexes: Vec<u32> },
     Commit(u64),
+    Device,
 }
 
 struct Asked {
@@ -158,6 +162,7 @@ pub(crate) struct Engine {
     info: Option<VolumeInfo>,
     closed: bool,
     link: Link,
+    showing: Showing,
     asks: HashMap<u64, Asked>,
     /// Last number given to a request, call, read, file, handle or transaction.
     last_id: u64,
@@ -191,14 +196,9 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// A volume that is to be opened. `stored`: what an outbox holds, in order; `next_number`: numbers below may have been used.
-    pub fn new(
-        name: &str,
-        options: Options,
-        next_number: u64,
-        stored: Vec<Stored>,
-        opening: Done<VolumeInfo>,
-    ) -> Engine {
+    /// A volume that is to be opened; `held` is what an outbox held.
+    pub fn new(name: &str, options: Options, held: Held, opening: Done<VolumeInfo>) -> Engine {
+        let Held { who, next_number, stored, lost } = held;
         let mut engine = Engine {
             name: name.to_owned(),
             time: Time::default(),
@@ -206,6 +206,7 @@ impl Engine {
             info: None,
             closed: false,
             link: Link::default(),
+            showing: Showing::new(who),
             asks: HashMap::new(),
             last_id: 0,
             files: BTreeMap::new(),
@@ -226,7 +227,7 @@ impl Engine {
             next_number,
             reserved: if options.outbox.is_some() { next_number } else { u64::MAX },
             reserving: false,
-            lost: VecDeque::new(),
+            lost: lost.into_iter().take(LOST_MAX).collect(),
             rate_limit: options.rate_limit,
             counters: Counters::default(),
             effects: Effects::default(),
@@ -287,6 +288,7 @@ impl Engine {
             AskFor::File(file) => self.file_opened(file, answer),
             AskFor::Blocks { file, indexes } => self.blocks_answered(file, &indexes, answer),
             AskFor::Commit(txn) => self.commit_answered(txn, asked.sent, answer),
+            AskFor::Device => self.device_answered(answer),
         }
         self.pump();
     }
@@ -323,6 +325,7 @@ impl Engine {
         match done {
             JobDone::Stored { number, outcome } => self.stored(number, outcome),
             JobDone::Reserved { next, outcome } => self.numbers_reserved(next, outcome),
+            JobDone::Identified { outcome } => self.identity_kept(outcome),
             JobDone::CacheRead { slot, key, bytes } => self.cache_read(slot, key, bytes),
             JobDone::CacheFound { slots, found } => {
                 self.shelf = Shelf::new(slots);
@@ -346,6 +349,7 @@ impl Engine {
             self.link.again = None;
             self.ask_volume();
         }
+        self.show_again();
         if self.touches_due.is_some_and(|due| now >= due) {
             self.send_touches();
         }
@@ -368,10 +372,9 @@ impl Engine {
                 reads.chain(wants).min().map(|since| since.after(time))
             }
         };
-        [self.link.again, self.touches_due, soft, self.patience_due(), self.write_back_due(), self.commits_due()]
-            .into_iter()
-            .flatten()
-            .min()
+        let (patience, write_back) = (self.patience_due(), self.write_back_due());
+        let links = [self.link.again, self.showing.due(), self.touches_due, self.commits_due()];
+        [soft, patience, write_back].into_iter().chain(links).flatten().min()
     }
 
     /// What is to be done outside, in order.

@@ -110,6 +110,9 @@ impl StreamError {
             ErrorCode::ReadOnly => {
                 (ErrorKind::ReadOnly, "the volume is served for reading only; serve it with `rw` to change it")
             }
+            ErrorCode::Unproven => {
+                (ErrorKind::Denied, "the server takes no changes from here, since it was not told which device this is")
+            }
             ErrorCode::Denied | ErrorCode::Forbidden => {
                 (ErrorKind::Denied, "the server's user may not do this; check the permissions of its folder")
             }

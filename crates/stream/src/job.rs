@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::outbox::Who;
+
 /// A block in the disk cache: which file, its version, which block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BlockKey {
@@ -23,6 +25,8 @@ pub(crate) enum Job {
     Lose { number: u64, reason: String },
     /// Brings to stable storage that numbers below this one may have been used; told by [`JobDone::Reserved`].
     Reserve { next: u64 },
+    /// Brings to stable storage who this device is; told by [`JobDone::Identified`].
+    Identify { who: Who },
     /// Opens the disk cache; told by [`JobDone::CacheFound`].
     CacheOpen { volume: u128, block_bytes: u32 },
     /// Puts a block into a slot of the cache.
@@ -38,6 +42,8 @@ pub(crate) enum JobDone {
     Stored { number: u64, outcome: Result<(), String> },
     /// Of `Reserve`.
     Reserved { next: u64, outcome: Result<(), String> },
+    /// Of `Identify`.
+    Identified { outcome: Result<(), String> },
     /// Of `CacheRead`: the block if it is whole.
     CacheRead { slot: u32, key: BlockKey, bytes: Option<Bytes> },
     /// Of `CacheOpen`: its size and what it holds.

@@ -68,8 +68,12 @@ impl Keeper {
                 return Some(JobDone::Stored { number, outcome: text(outcome) });
             }
             Job::Reserve { next } => {
-                let outcome = outbox.map_or_else(missing, |outbox| outbox.reserve(next));
+                let outcome = self.outbox.as_mut().map_or_else(missing, |outbox| outbox.reserve(next));
                 return Some(JobDone::Reserved { next, outcome: text(outcome) });
+            }
+            Job::Identify { who } => {
+                let outcome = self.outbox.as_mut().map_or_else(missing, |outbox| outbox.identify(who));
+                return Some(JobDone::Identified { outcome: text(outcome) });
             }
             Job::Renumber { from, to } => drop(outbox.map(|outbox| outbox.renumber(from, to))),
             Job::Remove { number } => drop(outbox.map(|outbox| outbox.remove(number))),

@@ -40,7 +40,6 @@ mod wait;
 pub use call::{Done, FileRef, Handle, OpenHow, Opened};
 pub use error::{ErrorKind, StreamError};
 pub use options::{Options, Room, Waiting};
-pub use outbox::Outbox;
 pub use remote::{READ_BYTES_MAX, RemoteVolume, VolumeInfo};
 pub use status::{Lost, Status};
 pub use wait::Answer;

@@ -1,19 +1,21 @@
 //! Changes that the server has not got yet, on this device's storage: docs/formats/outbox.md.
 //!
-//! A folder with the number of the device, and a file for each transaction, named by its number. What counts is synced before it is told.
+//! A folder with the number of the device and its secret, and a file for each transaction, named by
+//! its number. What counts is synced before it is told.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use wire::volume::{Change, Seen};
+use wire::format::SECRET_BYTES;
+use wire::volume::{Change, Secret, Seen};
 
 use crate::error::path_text;
 use crate::format::{
     BASE_AFTER, BASE_FREE, BASE_KNOWN, CHANGE_APPEND, CHANGE_CREATE, CHANGE_SET_MODE, CHANGE_SET_TIME, CHANGE_TRUNCATE,
-    CHANGE_WRITE, DEVICE_BYTES, DEVICE_MAGIC, HASH_BYTES, TRANSACTION_BYTES_MAX, TRANSACTION_HEADER_BYTES,
-    TRANSACTION_MAGIC,
+    CHANGE_WRITE, DEVICE_BYTES, DEVICE_MAGIC, DEVICE_MAGIC_1, HASH_BYTES, TRANSACTION_BYTES_MAX,
+    TRANSACTION_HEADER_BYTES, TRANSACTION_MAGIC,
 };
 use crate::{ErrorKind, Lost, StreamError, private};
 
@@ -193,11 +195,29 @@ pub(crate) fn file_name(number: u64) -> String {
     format!("{number:020}.txn")
 }
 
+/// A number that a server gave to a device, and what shows that it is its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub number: u128,
+    pub secret: Secret,
+}
+
+/// Who a device is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Who {
+    /// Missing until a server gave it one.
+    pub identity: Option<Identity>,
+    /// The number that it drew itself before servers gave them out, as long as transactions may be
+    /// known by it; or 0.
+    pub previous: u128,
+}
+
 /// The folder in which unsent changes lie.
 #[derive(Debug)]
-pub struct Outbox {
+pub(crate) struct Outbox {
     folder: PathBuf,
-    device: u128,
+    who: Who,
+    next_number: u64,
     /// Keeps other processes out.
     _lock: File,
 }
@@ -205,6 +225,7 @@ pub struct Outbox {
 /// What an outbox held when it was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
+    pub who: Who,
     pub next_number: u64,
     pub stored: Vec<Stored>,
     /// What could not be read.
@@ -212,23 +233,6 @@ pub(crate) struct Held {
 }
 
 impl Outbox {
-    /// The number of this device in an outbox; the folder and the number are made if they are not there. Whoever opens a session
-    /// that a volume with this outbox is to be carried over gives it as `client::Config::device`.
-    ///
-    /// # Errors
-    /// What the system says; a damaged `device` file; a process that uses the outbox now.
-    pub fn device(folder: &Path) -> Result<u128, StreamError> {
-        private::folder(folder).map_err(failed(folder))?;
-        match read_device(folder)? {
-            Some((device, _)) => Ok(device),
-            None => Outbox::open(folder).map(|(outbox, _)| outbox.device),
-        }
-    }
-
-    pub(crate) fn number_of_device(&self) -> u128 {
-        self.device
-    }
-
     /// Opens an outbox for this process alone, and reads it. Damaged transactions are moved to `lost`.
     pub(crate) fn open(folder: &Path) -> Result<(Outbox, Held), StreamError> {
         private::folder(folder).map_err(failed(folder))?;
@@ -240,22 +244,15 @@ impl Outbox {
             let text = "another process uses this outbox; give each volume a folder of its own";
             about(folder, text)
         })?;
-        let (device, next_number) = match read_device(folder)? {
-            Some(known) => known,
-            None => {
-                let mut bytes = [0; 16];
-                getrandom::fill(&mut bytes).map_err(|error| about(folder, &error.to_string()))?;
-                (u128::from_le_bytes(bytes), 1)
-            }
-        };
-        let outbox = Outbox { folder: folder.to_owned(), device, _lock: lock };
-        outbox.reserve(next_number).map_err(failed(folder))?;
+        let (who, next_number) = read_device(folder)?.unwrap_or((Who::default(), 1));
+        let outbox = Outbox { folder: folder.to_owned(), who, next_number, _lock: lock };
+        outbox.write_device().map_err(failed(folder))?;
         let held = outbox.read_all(next_number).map_err(failed(folder))?;
         Ok((outbox, held))
     }
 
     fn read_all(&self, next_number: u64) -> io::Result<Held> {
-        let mut held = Held { next_number, ..Held::default() };
+        let mut held = Held { who: self.who, next_number, ..Held::default() };
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let name = entry?.file_name();
@@ -294,10 +291,25 @@ impl Outbox {
     }
 
     /// Numbers below this one may have been used.
-    pub(crate) fn reserve(&self, next: u64) -> io::Result<()> {
+    pub(crate) fn reserve(&mut self, next: u64) -> io::Result<()> {
+        self.next_number = next;
+        self.write_device()
+    }
+
+    /// Who this device is from now on.
+    pub(crate) fn identify(&mut self, who: Who) -> io::Result<()> {
+        self.who = who;
+        self.write_device()
+    }
+
+    fn write_device(&self) -> io::Result<()> {
+        let Who { identity, previous } = self.who;
+        let (number, secret) = identity.map_or((0, [0; SECRET_BYTES]), |known| (known.number, known.secret.0));
         let mut out = DEVICE_MAGIC.to_vec();
-        out.extend(self.device.to_le_bytes());
-        out.extend(next.to_le_bytes());
+        out.extend(number.to_le_bytes());
+        out.extend(self.next_number.to_le_bytes());
+        out.extend(secret);
+        out.extend(previous.to_le_bytes());
         let hash = hash(&out);
         out.extend(hash);
         debug_assert_eq!(out.len(), DEVICE_BYTES);
@@ -360,7 +372,7 @@ fn describe(change: &Change) -> String {
 }
 
 /// The device and the next number; `None` if there is no such file yet.
-fn read_device(folder: &Path) -> Result<Option<(u128, u64)>, StreamError> {
+fn read_device(folder: &Path) -> Result<Option<(Who, u64)>, StreamError> {
     let path = folder.join("device");
     let bytes = match fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -372,12 +384,22 @@ fn read_device(folder: &Path) -> Result<Option<(u128, u64)>, StreamError> {
     })
 }
 
-pub(crate) fn parse_device(bytes: &[u8]) -> Option<(u128, u64)> {
+pub(crate) fn parse_device(bytes: &[u8]) -> Option<(Who, u64)> {
     let (content, stored) = bytes.split_last_chunk::<HASH_BYTES>()?;
-    let rest = content.strip_prefix(&DEVICE_MAGIC)?;
-    let (device, rest) = rest.split_first_chunk::<16>()?;
-    let next = <[u8; 8]>::try_from(rest).ok()?;
-    (hash(content) == *stored).then(|| (u128::from_le_bytes(*device), u64::from_le_bytes(next).max(1)))
+    let (magic, rest) = content.split_first_chunk::<8>()?;
+    let (number, rest) = rest.split_first_chunk::<16>()?;
+    let (next, rest) = rest.split_first_chunk::<8>()?;
+    let number = u128::from_le_bytes(*number);
+    let who = match *magic {
+        DEVICE_MAGIC_1 if rest.is_empty() => Who { identity: None, previous: number },
+        DEVICE_MAGIC => {
+            let (secret, previous) = rest.split_first_chunk::<SECRET_BYTES>()?;
+            let identity = (number != 0).then_some(Identity { number, secret: Secret(*secret) });
+            Who { identity, previous: u128::from_le_bytes(previous.try_into().ok()?) }
+        }
+        _ => return None,
+    };
+    (hash(content) == *stored).then(|| (who, u64::from_le_bytes(*next).max(1)))
 }
 
 fn about(path: &Path, text: &str) -> StreamError {

@@ -65,7 +65,6 @@ struct Start {
     keeper: ThreadId,
     opened: Receiver<Result<VolumeInfo, StreamError>>,
     deadline: Duration,
-    device: Option<u128>,
 }
 
 impl RemoteVolume {
@@ -81,17 +80,15 @@ impl RemoteVolume {
         options: Options,
     ) -> Result<Arc<RemoteVolume>, StreamError> {
         let start = Start::new(name, options)?;
-        // Without an outbox nobody remembers numbers, so it is somebody new each time.
-        let device = start.device;
         let passenger: Arc<dyn Passenger> = start.inner.clone();
-        match Networker::start(server, config, device, passenger) {
+        match Networker::start(server, config, passenger) {
             Ok(networker) => start.finish(name, networker),
             Err(error) => Err(start.give_up(StreamError::volume(ErrorKind::Failed, name, error.to_string()))),
         }
     }
 
-    /// Opens a volume over a connection of an image's session, so that a program and its data share it. The session must have been opened with
-    /// the device number of the outbox ([`crate::Outbox::device`]), if there is one.
+    /// Opens a volume over a connection of an image's session, so that a program and its data share
+    /// it.
     ///
     /// # Errors
     /// As [`RemoteVolume::open`]; the session's image comes from no Runnel server, or it carries a volume already.
@@ -101,10 +98,6 @@ impl RemoteVolume {
             let text = "the image comes from no Runnel server, or its session carries a volume already; open the volume by itself";
             return Err(start.give_up(StreamError::volume(ErrorKind::Failed, name, text)));
         };
-        if start.device.is_some_and(|device| device != carrier.device()) {
-            let text = "the session was not opened with the device number of the outbox";
-            return Err(start.give_up(StreamError::volume(ErrorKind::Invalid, name, text)));
-        }
         start.finish(name, carrier)
     }
 
@@ -265,16 +258,14 @@ impl Start {
                 let (outbox, held) = Outbox::open(&room.folder)?;
                 (Some(outbox), held)
             }
-            // The device of a session may be that of an earlier process, whose numbers nobody remembers: the clock is ahead of them.
-            None => (None, Held { next_number: since_1970().as_micros() as u64, ..Held::default() }),
+            // Nobody remembers who it was, so it is somebody new each time.
+            None => (None, Held { next_number: 1, ..Held::default() }),
         };
-        let device = outbox.as_ref().map(Outbox::number_of_device);
         let (room, deadline) = (options.cache.clone(), options.open_deadline);
         let (tell, opened) = channel();
         // Nobody waits for it after the deadline.
         let opening = Box::new(move |outcome| drop(tell.send(outcome)));
-        let mut engine = Engine::new(name, options, held.next_number, held.stored, opening);
-        engine.note_lost(held.lost);
+        let engine = Engine::new(name, options, held, opening);
         let (orders, receiver) = channel();
         let guarded = Guarded { engine, carrier: None, early: Vec::new(), orders: orders.clone(), wakes: Moment(0) };
         let inner = Arc::new(Inner { guarded: Mutex::new(guarded), clock: Instant::now() });
@@ -282,7 +273,7 @@ impl Start {
         let spawned = thread::Builder::new().name("runnel-volume".to_owned()).spawn(move || keeper.work());
         let thread = spawned.map_err(|error| StreamError::volume(ErrorKind::Failed, name, error.to_string()))?;
         inner.run(|_, _| ());
-        Ok(Start { inner, orders, keeper: thread.thread().id(), opened, deadline, device })
+        Ok(Start { inner, orders, keeper: thread.thread().id(), opened, deadline })
     }
 
     fn finish(self, name: &str, carrier: Arc<dyn Carrier>) -> Result<Arc<RemoteVolume>, StreamError> {

@@ -7,6 +7,7 @@ mod hostile;
 mod model;
 mod pushes;
 mod sim;
+mod storage;
 mod writers;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -76,7 +76,7 @@ impl<'a> Applier<'a> {
             Record::Size { file, size } => self.writable(*file)?.set_size(*size)?,
             Record::Time { file, mtime_ns } => self.disk.set_mtime(&self.path(*file)?, *mtime_ns)?,
             Record::Mode { file, mode } => self.disk.set_mode(&self.path(*file)?, *mode)?,
-            Record::Answer { writer, versions } => table.answers.insert(*writer, versions.clone()),
+            Record::Answer { .. } | Record::Inherit { .. } => table.note(record),
             Record::Version { file, version } => {
                 let stat = self.disk.stat(&self.path(*file)?)?;
                 // Later than planned: somebody changed the file behind our back while this was on its way to the

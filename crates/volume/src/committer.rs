@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::apply::Applier;
 use crate::disk::{Disk, DiskFile, Kind, is_full};
-use crate::journal::{self, JOURNAL, Journal, Key};
+use crate::format::SECRET_BYTES;
+use crate::journal::{self, JOURNAL, Journal};
 use crate::lease::Leases;
 use crate::path::{OWN_FOLDER, join};
 use crate::plan::Plan;
@@ -64,7 +65,7 @@ impl Committer {
         let mut reserve = Reserve::open(tree.as_ref()).map_err(failed)?;
         let mut recovered = Recovered::default();
         let mut table = match Table::load(own.as_ref())? {
-            None => Table::new(new_key()?),
+            None => Table::new(random()?),
             Some(mut table) => {
                 recovered = replay(tree.as_ref(), own.as_ref(), &mut table)?;
                 table
@@ -78,6 +79,9 @@ impl Committer {
         }
         if table.id == 0 {
             table.id = volume_id(stat.identity);
+        }
+        if table.device_key == [0; SECRET_BYTES] {
+            table.device_key = random()?;
         }
         table.shrink(options.files_max);
         settle(tree.as_ref(), own.as_ref(), &mut table)?;
@@ -227,7 +231,7 @@ impl Committer {
         if self.journal.is_empty() {
             return Ok(());
         }
-        let key = new_key()?;
+        let key = random()?;
         if let Err(error) = self.shared.tree.sync_all() {
             // What could not be written may be lost from the cache too; only the journal has it now.
             return Err(self.stop(format!("the files could not be synced: {error}")));
@@ -283,7 +287,7 @@ fn replay(tree: &dyn Disk, own: &dyn Disk, table: &mut Table) -> Result<Recovere
 /// Makes the checkpoint after [`replay`].
 fn settle(tree: &dyn Disk, own: &dyn Disk, table: &mut Table) -> Result<(), VolumeError> {
     tree.sync_all().map_err(|error| VolumeError::io("syncing", b"", error))?;
-    table.key = new_key()?;
+    table.key = random()?;
     table.store(own).map_err(|error| VolumeError::io("writing", TABLE, error))
 }
 
@@ -315,11 +319,12 @@ fn lock(own: &dyn Disk) -> Result<Box<dyn DiskFile>, VolumeError> {
     }
 }
 
-fn new_key() -> Result<Key, VolumeError> {
-    let mut key = Key::default();
+/// Random bytes, for a key or a number.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], VolumeError> {
+    let mut bytes = [0; N];
     let failed = |error: getrandom::Error| VolumeError::io("drawing a key for", JOURNAL, io::Error::other(error));
-    getrandom::fill(&mut key).map_err(failed)?;
-    Ok(key)
+    getrandom::fill(&mut bytes).map_err(failed)?;
+    Ok(bytes)
 }
 
 /// Sum of the sizes of all regular files.

@@ -2,13 +2,17 @@
 //! Only constants stand here; `record`, `journal` and `table` read and write by them. All numbers are little-endian.
 
 /// First bytes of a table.
-pub const TABLE_MAGIC: [u8; 8] = *b"RNLVTBL2";
+pub const TABLE_MAGIC: [u8; 8] = *b"RNLVTBL3";
+/// First bytes of a table whose devices drew their numbers themselves, which is read too.
+pub const TABLE_MAGIC_2: [u8; 8] = *b"RNLVTBL2";
 /// First bytes of a table without devices, which is read too.
 pub const TABLE_MAGIC_1: [u8; 8] = *b"RNLVTBL1";
 /// Magic, journal key (16), sequence, next file id, number of files.
 pub const TABLE_HEADER_1_BYTES: usize = 8 + 16 + 8 + 8 + 8;
 /// The same and the id of the volume (16). The devices follow the files up to the hash.
-pub const TABLE_HEADER_BYTES: usize = TABLE_HEADER_1_BYTES + 16;
+pub const TABLE_HEADER_2_BYTES: usize = TABLE_HEADER_1_BYTES + 16;
+/// The same and the key of the devices' secrets.
+pub const TABLE_HEADER_BYTES: usize = TABLE_HEADER_2_BYTES + SECRET_BYTES;
 /// File id, inode, born, version, size, mtime, ctime, sequence of its last change.
 pub const TABLE_FILE_BYTES: usize = 8 * 8;
 /// The hash at the end of a table.
@@ -30,6 +34,8 @@ pub const FRAME_ALIGN_BYTES: usize = 512;
 pub const HASH_BYTES: usize = 16;
 /// Bytes of the journal key.
 pub const KEY_BYTES: usize = 16;
+/// Bytes of a device's secret, and of the key that it is made with.
+pub const SECRET_BYTES: usize = 32;
 
 /// A file or folder that existed when the record was written.
 pub const TAG_KNOWN: u8 = 1;
@@ -50,8 +56,12 @@ pub const TAG_MODE: u8 = 8;
 /// The version after the transaction.
 pub const TAG_VERSION: u8 = 9;
 
+/// What a device was answered to a transaction, without its peer; read, not written.
+pub const TAG_ANSWER_1: u8 = 10;
 /// What a device was answered to a transaction.
-pub const TAG_ANSWER: u8 = 10;
+pub const TAG_ANSWER: u8 = 11;
+/// A device goes on with the transactions of another number.
+pub const TAG_INHERIT: u8 = 12;
 
 /// Kind of a file.
 pub const KIND_FILE: u8 = 0;

@@ -12,7 +12,9 @@
 //! or wholly after a transaction, and after a commit has returned only after. The lock is not held during the sync.
 //!
 //! *Exactly once.* A transaction may carry a device and a number. The answer is remembered with it, so that a device that
-//! lost the connection repeats the transaction and gets the same answer, and nothing happens twice (`answers`).
+//! lost the connection repeats the transaction and gets the same answer, and nothing happens twice
+//! (`answers`). Numbers of devices are given out with a secret ([`Volume::enrol`]), so that nobody
+//! uses up the transactions of another.
 //!
 //! *Versions.* Each file has a version that grows with each transaction that changes it. Whoever writes says which version
 //! he saw, and an outdated one is a conflict. Files changed behind the server's back get a new version too, seen by size,
@@ -43,13 +45,14 @@ use std::fmt;
 pub use answers::{ANSWERS_BYTES_MAX, ANSWERS_MAX, DEVICES_MAX};
 pub use disk::{Disk, DiskFile, FileStat, Identity, Kind, Space, Stamp};
 pub use error::VolumeError;
-pub use lease::{LEASE_DURATION_MAX, LEASES_MAX, LeaseKind};
+pub use format::SECRET_BYTES;
+pub use lease::{LEASE_DURATION_MAX, LEASE_GRACE, LEASES_HOLDER_MAX, LEASES_MAX, LeaseKind, Leases};
 pub use path::{NAME_BYTES_MAX, OWN_FOLDER, PATH_BYTES_MAX, VolumePath};
 pub use plan::FILE_BYTES_MAX;
 pub use real::RealDisk;
 pub use recover::Recovered;
 pub use simulated::SimulatedDisk;
-pub use transaction::{Committed, Holder, OPERATIONS_MAX, Operation, Transaction, Writer};
+pub use transaction::{Committed, Holder, OPERATIONS_MAX, Operation, Peer, Transaction, Writer};
 pub use volume::{
     BlockTable, Blocks, Entry, FOLDER_ENTRIES_MAX, Info, InfoListing, LIST_ENTRIES_MAX, Listing, READ_BYTES_MAX,
     TABLE_BLOCKS_MAX, Volume,

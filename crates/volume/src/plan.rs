@@ -127,8 +127,14 @@ impl<'a> Plan<'a> {
     ) -> Result<Committed, VolumeError> {
         let before = (self.overlay.clone(), self.records.len(), self.table.next);
         let result = self.plan(transaction).and_then(|committed| {
+            let peer = transaction.peer;
+            if let Some((device, from)) =
+                transaction.inherits.filter(|(id, from)| self.table.answers.can_inherit(*id, *from))
+            {
+                self.records.push(Record::Inherit { device, peer, from });
+            }
             if let Some(writer) = transaction.writer {
-                self.records.push(Record::Answer { writer, versions: committed.versions.clone() });
+                self.records.push(Record::Answer { writer, peer, versions: committed.versions.clone() });
             }
             fits(self.overlay.needs, &self.records)?;
             self.answers.extend(transaction.writer.map(|writer| (writer, committed.clone())));

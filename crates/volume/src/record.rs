@@ -5,7 +5,7 @@ use crate::disk::{Identity, Kind};
 use crate::format::*;
 use crate::path::NAME_BYTES_MAX;
 use crate::transaction::OPERATIONS_MAX;
-use crate::{FileId, Seen, Writer};
+use crate::{FileId, Peer, Seen, Writer};
 
 /// A name in a folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,7 +64,14 @@ pub(crate) enum Record {
     /// The records before, back to the last of these, are a transaction of this device, and this was the answer.
     Answer {
         writer: Writer,
+        peer: Peer,
         versions: Vec<Seen>,
+    },
+    /// What the number `from` was answered, `device` was answered, if it was answered nothing yet.
+    Inherit {
+        device: u128,
+        peer: Peer,
+        from: u128,
     },
 }
 
@@ -131,15 +138,22 @@ pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
                 put(out, TAG_VERSION, *file);
                 out.extend(version.to_le_bytes());
             }
-            Record::Answer { writer, versions } => {
+            Record::Answer { writer, peer, versions } => {
                 out.push(TAG_ANSWER);
                 out.extend(writer.device.to_le_bytes());
+                out.extend(peer.0.to_le_bytes());
                 out.extend(writer.number.to_le_bytes());
                 out.extend((versions.len() as u32).to_le_bytes());
                 for seen in versions {
                     out.extend(seen.file.0.to_le_bytes());
                     out.extend(seen.version.to_le_bytes());
                 }
+            }
+            Record::Inherit { device, peer, from } => {
+                out.push(TAG_INHERIT);
+                out.extend(device.to_le_bytes());
+                out.extend(peer.0.to_le_bytes());
+                out.extend(from.to_le_bytes());
             }
         }
     }
@@ -187,8 +201,10 @@ struct Source<'a> {
 impl<'a> Source<'a> {
     fn record(&mut self) -> Result<Record, &'static str> {
         let tag = self.array::<1>()?[0];
-        if tag == TAG_ANSWER {
-            return self.answer();
+        match tag {
+            TAG_ANSWER_1 | TAG_ANSWER => return self.answer(tag == TAG_ANSWER),
+            TAG_INHERIT => return self.inherit(),
+            _ => {}
         }
         let file = self.file()?;
         Ok(match tag {
@@ -231,8 +247,15 @@ impl<'a> Source<'a> {
         })
     }
 
-    fn answer(&mut self) -> Result<Record, &'static str> {
+    fn inherit(&mut self) -> Result<Record, &'static str> {
         let device = u128::from_le_bytes(self.array()?);
+        let peer = Peer(self.u64()?);
+        Ok(Record::Inherit { device, peer, from: u128::from_le_bytes(self.array()?) })
+    }
+
+    fn answer(&mut self, has_peer: bool) -> Result<Record, &'static str> {
+        let device = u128::from_le_bytes(self.array()?);
+        let peer = if has_peer { Peer(self.u64()?) } else { Peer::UNKNOWN };
         let number = self.u64()?;
         let count = u32::from_le_bytes(self.array()?) as usize;
         if count > OPERATIONS_MAX {
@@ -242,7 +265,7 @@ impl<'a> Source<'a> {
         for _ in 0..count {
             versions.push(Seen { file: self.file()?, version: self.u64()? });
         }
-        Ok(Record::Answer { writer: Writer { device, number }, versions })
+        Ok(Record::Answer { writer: Writer { device, number }, peer, versions })
     }
 
     fn take(&mut self, count: usize) -> Result<&'a [u8], &'static str> {

@@ -85,9 +85,7 @@ pub(crate) fn recover(
         if let Record::New { file, .. } = record {
             table.next = table.next.max(file.0 + 1);
         }
-        if let Record::Answer { writer, versions } = record {
-            table.answers.insert(*writer, versions.clone());
-        }
+        table.note(record);
     }
     let failed = |error| VolumeError::io("recovering", b"", error);
     recovery.search().map_err(failed)?;
@@ -157,7 +155,7 @@ impl Recovery<'_> {
                 }
             }
             Record::Write { .. } | Record::Size { .. } | Record::Time { .. } | Record::Mode { .. } => {}
-            Record::Answer { .. } => {}
+            Record::Answer { .. } | Record::Inherit { .. } => {}
         }
     }
 

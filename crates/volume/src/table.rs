@@ -8,7 +8,8 @@ use crate::answers::Answers;
 use crate::disk::{Disk, FileStat, Identity, Stamp};
 use crate::format::*;
 use crate::journal::Key;
-use crate::{FileId, Seen, VolumeError};
+use crate::record::Record;
+use crate::{FileId, Peer, Seen, VolumeError};
 
 /// Name in the journal folder.
 pub(crate) const TABLE: &[u8] = b"table";
@@ -33,6 +34,8 @@ pub(crate) struct Tracked {
 pub(crate) struct Table {
     /// Which volume this is, wherever its folder lies; 0 until it is given one.
     pub id: u128,
+    /// What the secrets of devices are made with; zeros until it is drawn.
+    pub device_key: [u8; SECRET_BYTES],
     /// Key of the journal that follows this table.
     pub key: Key,
     /// The last frame that is in the files.
@@ -66,6 +69,20 @@ impl Table {
             self.remove(file);
         }
         Seen { file: derived(stat.identity), version: changed }
+    }
+
+    /// Takes what a record says of devices; other records change nothing.
+    pub fn note(&mut self, record: &Record) {
+        match record {
+            Record::Answer { writer, peer, versions } => self.answers.insert(*writer, *peer, versions.clone()),
+            Record::Inherit { device, peer, from } => self.answers.inherit(*device, *peer, *from),
+            _ => {}
+        }
+    }
+
+    /// The secret of a device.
+    pub fn secret(&self, device: u128) -> [u8; SECRET_BYTES] {
+        *blake3::keyed_hash(&self.device_key, &device.to_le_bytes()).as_bytes()
     }
 
     /// What is known of a file.
@@ -111,6 +128,7 @@ impl Table {
             out.extend(number.to_le_bytes());
         }
         out.extend(self.id.to_le_bytes());
+        out.extend(self.device_key);
         let mut files: Vec<_> = self.files.iter().collect();
         files.sort_unstable_by_key(|(file, _)| **file);
         for (file, tracked) in files {
@@ -124,6 +142,7 @@ impl Table {
         }
         for (id, device) in self.answers.devices() {
             out.extend(id.to_le_bytes());
+            out.extend(device.peer.0.to_le_bytes());
             out.extend(device.last.to_le_bytes());
             out.extend((device.answers.len() as u32).to_le_bytes());
             for (number, versions) in &device.answers {
@@ -147,17 +166,19 @@ impl Table {
         if bytes.len() < TABLE_HEADER_1_BYTES + TABLE_HASH_BYTES {
             return corrupt(bytes.len(), "it ends too early");
         }
-        let has_devices = bytes[..8] == TABLE_MAGIC;
-        if !has_devices && bytes[..8] != TABLE_MAGIC_1 {
-            return corrupt(0, "it does not begin with RNLVTBL2");
-        }
+        let header_bytes = match bytes.first_chunk::<8>() {
+            Some(&TABLE_MAGIC) => TABLE_HEADER_BYTES,
+            Some(&TABLE_MAGIC_2) => TABLE_HEADER_2_BYTES,
+            Some(&TABLE_MAGIC_1) => TABLE_HEADER_1_BYTES,
+            _ => return corrupt(0, "it does not begin with RNLVTBL3"),
+        };
+        let (has_devices, has_peers) = (header_bytes > TABLE_HEADER_1_BYTES, header_bytes == TABLE_HEADER_BYTES);
         let (covered, hash) = bytes.split_at(bytes.len() - TABLE_HASH_BYTES);
         if blake3::hash(covered).as_bytes()[..TABLE_HASH_BYTES] != *hash {
             return corrupt(covered.len(), "its hash does not match");
         }
         let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| covered[at + index]));
         let count = number(40);
-        let header_bytes = if has_devices { TABLE_HEADER_BYTES } else { TABLE_HEADER_1_BYTES };
         let files_bytes = count.saturating_mul(TABLE_FILE_BYTES as u64);
         let room = covered.len().checked_sub(header_bytes).map_or(0, |room| room as u64);
         if covered.len() < header_bytes {
@@ -172,13 +193,16 @@ impl Table {
         if has_devices {
             table.id = u128::from_le_bytes(std::array::from_fn(|index| covered[TABLE_HEADER_1_BYTES + index]));
         }
+        if has_peers {
+            table.device_key = std::array::from_fn(|index| covered[TABLE_HEADER_2_BYTES + index]);
+        }
         for at in (header_bytes..files.len()).step_by(TABLE_FILE_BYTES) {
             let field = |index: usize| number(at + 8 * index);
             let identity = Identity { inode: field(1), born_ns: field(2) as i64 };
             let stamp = Stamp { size: field(4), mtime_ns: field(5) as i64, ctime_ns: field(6) as i64 };
             table.insert(FileId(field(0)), Tracked { identity, version: field(3), stamp, changed: field(7) });
         }
-        match decode_devices(devices, &mut table.answers) {
+        match decode_devices(devices, has_peers, &mut table.answers) {
             Ok(()) => Ok(table),
             Err(left) => corrupt(covered.len() - left, "what devices were answered makes no sense"),
         }
@@ -214,7 +238,7 @@ impl Table {
 }
 
 /// Reads the devices up to the end; the error is how many bytes are left where they make no sense.
-fn decode_devices(mut from: &[u8], answers: &mut Answers) -> Result<(), usize> {
+fn decode_devices(mut from: &[u8], has_peers: bool, answers: &mut Answers) -> Result<(), usize> {
     fn taken<const N: usize>(from: &mut &[u8]) -> Result<[u8; N], usize> {
         let (taken, rest) = from.split_first_chunk().ok_or(from.len())?;
         *from = rest;
@@ -223,6 +247,7 @@ fn decode_devices(mut from: &[u8], answers: &mut Answers) -> Result<(), usize> {
     let from = &mut from;
     while !from.is_empty() {
         let device = u128::from_le_bytes(taken(from)?);
+        let peer = if has_peers { Peer(u64::from_le_bytes(taken(from)?)) } else { Peer::UNKNOWN };
         let last = u64::from_le_bytes(taken(from)?);
         let mut told = VecDeque::new();
         for _ in 0..u32::from_le_bytes(taken(from)?) {
@@ -237,7 +262,7 @@ fn decode_devices(mut from: &[u8], answers: &mut Answers) -> Result<(), usize> {
             }
             told.push_back((number, versions));
         }
-        answers.restore(device, last, told);
+        answers.restore(device, peer, last, told);
     }
     Ok(())
 }

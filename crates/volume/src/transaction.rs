@@ -7,9 +7,18 @@ use crate::{Seen, VolumePath};
 /// Operations of one transaction; a longer list is two transactions.
 pub const OPERATIONS_MAX: usize = 4096;
 
-/// Who writes or leases: a number that the caller chose for a device or a connection.
+/// Who writes or leases: the number of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Holder(pub u64);
+pub struct Holder(pub u128);
+
+/// Whose devices these are, as far as the caller can tell: they share what is limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Peer(pub u64);
+
+impl Peer {
+    /// Of records from before peers were told apart.
+    pub const UNKNOWN: Peer = Peer(0);
+}
 
 /// One change. `base` is what the writer saw of the file before the transaction: if that is not there any more, the whole
 /// transaction is a [`crate::VolumeError::Conflict`]. Without a base the writer accepts whatever is there.
@@ -106,7 +115,7 @@ pub enum Operation {
 /// Which transaction of which device: what makes a repeated one known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Writer {
-    /// A random number that the device keeps, and no other one has.
+    /// The number of the device. The caller has made sure that it is: see [`crate::Volume::enrol`].
     pub device: u128,
     /// Grows with each transaction of the device; gaps are fine. One that was refused does not use its number up, as long as
     /// no later one was committed.
@@ -118,6 +127,11 @@ pub struct Writer {
 pub struct Transaction {
     /// By what the transaction is known when it is repeated; without it, each is a new one.
     pub writer: Option<Writer>,
+    /// Whose device the writer is.
+    pub peer: Peer,
+    /// The device goes on with the transactions of a number that is older than
+    /// [`crate::Volume::enrol`]: device, number.
+    pub inherits: Option<(u128, u128)>,
     /// Who writes, for leases.
     pub holder: Holder,
     /// When, for leases.

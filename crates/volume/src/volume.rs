@@ -4,18 +4,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLockReadGuard};
-use std::time::Duration;
 
-use units::Moment;
-
-use crate::committer::{Committer, Shared, scan};
+use crate::committer::{Committer, Shared, random, scan};
 use crate::disk::{Disk, DiskFile, FileStat, Kind};
-use crate::lease::LeaseKind;
+use crate::format::SECRET_BYTES;
+use crate::lease::Leases;
 use crate::path::OWN_FOLDER;
 use crate::real::RealDisk;
 use crate::recover::Recovered;
 use crate::table::{Table, volume_id};
-use crate::{Committed, FileId, Holder, Mode, Options, Seen, Transaction, VolumeError, VolumePath};
+use crate::{Committed, FileId, Mode, Options, Seen, Transaction, VolumeError, VolumePath};
 
 /// Bytes that one call reads at most: what a reader may hold up a commit for.
 pub const READ_BYTES_MAX: u64 = 4 << 20;
@@ -456,29 +454,29 @@ impl Volume {
         self.committer.as_ref().map_or(0, |committer| locked(committer).journal_bytes())
     }
 
-    /// Leases a file to a holder until the moment returned; taking it again renews or changes it.
+    /// The leases of its files.
+    pub fn leases(&self) -> &Leases {
+        &self.shared.leases
+    }
+
+    /// Gives out a number for a device, which nobody else has, and the secret that shows that it is
+    /// one's own.
     ///
     /// # Errors
-    /// [`VolumeError::Leased`] by somebody else, [`VolumeError::TooLarge`] if there are too many.
-    pub fn lease(
-        &self,
-        file: FileId,
-        holder: Holder,
-        kind: LeaseKind,
-        duration: Duration,
-        now: Moment,
-    ) -> Result<Moment, VolumeError> {
-        self.shared.leases.take(file, holder, kind, duration, now)
+    /// [`VolumeError::ReadOnly`]; what the system says that has no random numbers.
+    pub fn enrol(&self) -> Result<(u128, [u8; SECRET_BYTES]), VolumeError> {
+        let number = u128::from_le_bytes(random()?).max(1);
+        Ok((number, self.secret(number)?))
     }
 
-    /// Gives a lease back.
-    pub fn release(&self, file: FileId, holder: Holder) {
-        self.shared.leases.release(file, holder);
-    }
-
-    /// Gives back all leases of a holder that is gone.
-    pub fn release_all(&self, holder: Holder) {
-        self.shared.leases.release_all(holder);
+    /// The secret of a device. Nothing is kept for it: it follows from the number and a key of the
+    /// volume.
+    ///
+    /// # Errors
+    /// [`VolumeError::ReadOnly`]: there is no key, and nothing that it would be for.
+    pub fn secret(&self, device: u128) -> Result<[u8; SECRET_BYTES], VolumeError> {
+        self.committer.as_ref().ok_or(VolumeError::ReadOnly)?;
+        Ok(locked(&self.shared.table).secret(device))
     }
 
     /// Keeps transactions from being applied, unless the volume has stopped.

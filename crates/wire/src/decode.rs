@@ -67,7 +67,9 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         | ClientKind::LinkRead
         | ClientKind::PullBlocks
         | ClientKind::Commit
-        | ClientKind::Lease => {
+        | ClientKind::Lease
+        | ClientKind::Enrol
+        | ClientKind::Prove => {
             let (request, volume) = (request(&mut reader)?, image(&mut reader)?);
             let ask = Request::Volume { volume, ask: volume::read_ask(kind, &mut reader)? };
             ClientMessage::Request { request, ask }
@@ -196,7 +198,9 @@ pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, 
         | ServerKind::LinkTarget
         | ServerKind::Blocks
         | ServerKind::Committed
-        | ServerKind::Leased => {
+        | ServerKind::Leased
+        | ServerKind::Enrolled
+        | ServerKind::Proven => {
             let request = RequestId(reader.u32("request")?);
             let numbered = request.0 != 0 || kind == ServerKind::Error;
             reader.check(numbered, "request", 0, "at least 1")?;
@@ -232,7 +236,8 @@ fn server_reply(kind: ServerKind, reader: &mut Reader) -> Result<Reply, WireErro
             let (volume, id, block_bytes) = (image(reader)?, reader.u128("id")?, reader.u32("block bytes")?);
             let allowed = block_bytes.is_power_of_two() && VOLUME_BLOCK_BYTES.contains(&block_bytes);
             reader.check(allowed, "block bytes", block_bytes.into(), "a power of two from 512 to 65536")?;
-            Reply::VolumeOpened { volume, id, block_bytes, writable: reader.flag("writable")? }
+            let (writable, nonce) = (reader.flag("writable")?, reader.u128("nonce")?);
+            Reply::VolumeOpened { volume, id, block_bytes, writable, nonce }
         }
         ServerKind::FileOpened
         | ServerKind::Attributes
@@ -240,7 +245,9 @@ fn server_reply(kind: ServerKind, reader: &mut Reader) -> Result<Reply, WireErro
         | ServerKind::LinkTarget
         | ServerKind::Blocks
         | ServerKind::Committed
-        | ServerKind::Leased => Reply::Volume(volume::read_reply(kind, reader)?),
+        | ServerKind::Leased
+        | ServerKind::Enrolled
+        | ServerKind::Proven => Reply::Volume(volume::read_reply(kind, reader)?),
         // the caller hands in kinds of replies only
         _ => {
             let (code, text) = error(reader)?;

@@ -147,8 +147,8 @@ fn server_reply(writer: Writer, reply: &Reply) -> Frame {
         Reply::OnTheWay { stream } => writer.u32(stream.0).finish(),
         Reply::Listing { json } | Reply::Status { json } => writer.finish_with(json.clone()),
         Reply::PutDone { id } => writer.raw(&id.0).finish(),
-        Reply::VolumeOpened { volume, id, block_bytes, writable } => {
-            writer.u32(volume.0).u128(*id).u32(*block_bytes).u8(u8::from(*writable)).finish()
+        Reply::VolumeOpened { volume, id, block_bytes, writable, nonce } => {
+            writer.u32(volume.0).u128(*id).u32(*block_bytes).u8(u8::from(*writable)).u128(*nonce).finish()
         }
         Reply::Volume(reply) => volume::write_reply(writer, reply),
         Reply::Error { code, text } => error(writer, *code, text),

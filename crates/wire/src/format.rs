@@ -14,9 +14,9 @@ pub const VERSION: u16 = 2;
 pub const VERSION_MIN: u16 = 2;
 /// Feature bit 0: the server takes Hint frames, and pushes what they ask for.
 pub const FEATURE_HINTS: u64 = 1;
-/// Feature bit 2: the server serves volumes, if it has any. Bit 1 stood for volumes whose frames had no hashes, which nobody
-/// speaks any more.
-pub const FEATURE_VOLUMES: u64 = 4;
+/// Feature bit 3: the server serves volumes, if it has any. Bit 1 stood for volumes whose frames had no hashes, bit 2 for those
+/// whose devices proved nothing; nobody speaks them any more.
+pub const FEATURE_VOLUMES: u64 = 8;
 /// Optional features this crate knows; both sides use the intersection.
 pub const FEATURES: u64 = FEATURE_HINTS | FEATURE_VOLUMES;
 
@@ -64,6 +64,8 @@ pub const HINT_PAGES_MAX: usize = 1024;
 pub const HINT_PAGES_WAITING_MAX: usize = 64 << 10;
 /// Action of a push stream that carries hinted pages. Learned actions count from 0 and never get there.
 pub const HINT_ACTION: units::ActionId = units::ActionId(u64::MAX);
+/// Bytes of the secret that belongs to a device number, and of a proof that one has it.
+pub const SECRET_BYTES: usize = 32;
 /// Longest path in a volume, bytes: PATH_MAX of Linux less room for what stands before it.
 pub const PATH_BYTES_MAX: usize = 4000;
 /// Longest name of a file in a volume: what Linux file systems accept. One byte holds the length.
@@ -234,6 +236,10 @@ kinds! {
         FileShare = 0x49,
         /// How fast the server may send.
         RateLimit = 0x4a,
+        /// Asks for a device number.
+        Enrol = 0x4b,
+        /// Shows that a device number is one's own.
+        Prove = 0x4c,
     }
 }
 
@@ -290,6 +296,10 @@ kinds! {
         Leased = 0xc7,
         /// A request to a volume failed.
         VolumeError = 0xc8,
+        /// Answers Enrol.
+        Enrolled = 0xc9,
+        /// Answers Prove.
+        Proven = 0xca,
         /// Begins a push stream of a volume.
         VolumePushStart = 0xe0,
         /// Blocks of a push stream of a volume.

@@ -21,7 +21,9 @@ pub struct ImageHandle(pub u32);
 pub struct Hello {
     /// Newest protocol version the client speaks.
     pub version: u16,
-    /// The device, a random number it chose once; the same on all its connections.
+    /// A random number, the same on all connections of one client; 0 for a client that has one
+    /// connection. It is no secret, and nothing is granted for it: it tells which connections share
+    /// what they were sent.
     pub device: u128,
     /// Optional features the client knows, one bit each.
     pub features: u64,
@@ -243,6 +245,8 @@ pub enum Reply {
         block_bytes: u32,
         /// Files may be changed.
         writable: bool,
+        /// Random: what proofs of a device number are made over, on this handle.
+        nonce: u128,
     },
     /// Answers `Volume`.
     Volume(VolumeReply),

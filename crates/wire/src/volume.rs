@@ -8,10 +8,16 @@
 pub(crate) mod coding;
 pub(crate) mod limits;
 
+use std::fmt;
+
 use bytes::Bytes;
 use units::{InodeId, PageId, Token};
 
+use crate::format::SECRET_BYTES;
 use crate::message::BlockRange;
+
+/// First in what a proof is made over, so that the secret is of no use for anything else.
+const PROOF_CONTEXT: &[u8] = b"runnel device 1";
 
 /// A file as it is or was: which one, and its version. Both are numbers of the volume; equal ones have equal contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -168,6 +174,35 @@ pub enum LeaseKind {
     Exclusive = 2,
 }
 
+/// What a server gave to a device with its number: whoever has it is the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u8; SECRET_BYTES]);
+
+impl Secret {
+    /// Shows that one has the secret of device `number`: to this volume, and on the handle with
+    /// this nonce only.
+    pub fn proof(&self, volume: u128, nonce: u128, number: u128) -> [u8; SECRET_BYTES] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(PROOF_CONTEXT);
+        for part in [volume, nonce, number] {
+            hasher.update(&part.to_le_bytes());
+        }
+        *hasher.finalize().as_bytes()
+    }
+
+    /// Whether `proof` is that of [`Secret::proof`]. Takes the same time for all wrong ones.
+    pub fn accepts(&self, proof: &[u8; SECRET_BYTES], volume: u128, nonce: u128, number: u128) -> bool {
+        blake3::Hash::from_bytes(self.proof(volume, nonce, number)) == blake3::Hash::from_bytes(*proof)
+    }
+}
+
+/// Secrets stay out of logs.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
 /// What a file gets of the link for what is pushed of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
@@ -220,8 +255,9 @@ pub enum VolumeAsk {
     },
     /// Changes files: all of it or nothing. Answered when it is on stable storage.
     Commit {
-        /// Number of the transaction, at least 1. Numbers of a device grow; the same number again is the same transaction,
-        /// is not done twice, and gets the same answer.
+        /// Number of the transaction, at least 1. Numbers of a device grow; the same number again
+        /// is the same transaction, is not done twice, and gets the same answer. The device is the
+        /// one that was proven on this handle.
         number: u64,
         /// Time of the last change that written files get, nanoseconds since 1970.
         mtime_ns: i64,
@@ -236,6 +272,19 @@ pub enum VolumeAsk {
         kind: Option<LeaseKind>,
         /// How long, milliseconds.
         duration_ms: u32,
+    },
+    /// Asks for a device number, which nobody else has, and the secret that goes with it.
+    Enrol,
+    /// Shows that a device number is one's own: transactions and leases on this handle are that
+    /// device's from then on.
+    Prove {
+        /// The number.
+        number: u128,
+        /// [`Secret::proof`].
+        proof: [u8; SECRET_BYTES],
+        /// A number from before numbers were given out, whose transactions this device goes on
+        /// with; 0 for none.
+        previous: u128,
     },
 }
 
@@ -289,6 +338,15 @@ pub enum VolumeReply {
         /// How long it holds from now on, milliseconds; 0 if it was given back.
         duration_ms: u32,
     },
+    /// Answers `Enrol`.
+    Enrolled {
+        /// The number, not 0.
+        number: u128,
+        /// Its secret.
+        secret: Secret,
+    },
+    /// Answers `Prove`.
+    Proven,
 }
 
 /// What the bytes of a piece hold in a push stream of [`crate::PushEncoding::Volume`]: blocks of one version of one file.
@@ -336,6 +394,8 @@ impl VolumeAsk {
                 changes.is_empty() || changes.len() == versions.len()
             }
             (VolumeAsk::Lease { .. }, VolumeReply::Leased { .. }) => true,
+            (VolumeAsk::Enrol, VolumeReply::Enrolled { .. }) => true,
+            (VolumeAsk::Prove { .. }, VolumeReply::Proven) => true,
             _ => false,
         }
     }

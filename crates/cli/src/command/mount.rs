@@ -91,7 +91,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(image) = kernel_image {
         return mount_by_kernel(&args, image, &ready, &stop);
     }
-    let config = Config { device: args.volume.device()?, ..args.session.config() };
+    let config = args.session.config();
     let mounter = if args.sandbox.no_sandbox {
         None
     } else {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use ::mount::enter::Plan;
 use ::mount::run::{Request, Sources};
 use ::mount::{Data, MountError, Options, VolumeOptions};
-use client::{Config, Session, Target};
+use client::{Session, Target};
 
 use crate::command::enter::PlanArgs;
 use crate::command::mount::short_name;
@@ -62,7 +62,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if data.len() > 1 && args.volume.has_folders() {
         return Err(failure::usage("--cache and --unsent belong to one volume; give one --data with them"));
     }
-    let config = Config { device: args.volume.device()?, ..args.session.config() };
+    let config = args.session.config();
     let mut request = Request::new(options, plan);
     let mut volumes = Vec::new();
     for wanted in &data {

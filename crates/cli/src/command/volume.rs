@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ::mount::{Farewell, MountError, VolumeOptions};
 use client::{Config, Session, Target, VolumeAt};
-use stream::{Lost, Options, Outbox, RemoteVolume, Room, Status};
+use stream::{Lost, Options, RemoteVolume, Room, Status};
 
 use crate::{failure, progress};
 
@@ -98,15 +98,6 @@ impl VolumeArgs {
         let half =
             Duration::try_from_secs_f64(self.names_ttl / 2.0).ok().filter(|half| *half <= Duration::from_secs(86400));
         half.ok_or_else(|| failure::usage("--names-ttl is a number of seconds, 0 to 172800"))
-    }
-
-    /// Who this device is: with a folder for unsent changes the one that made those in it.
-    ///
-    /// # Errors
-    /// The folder cannot be used.
-    pub fn device(&self) -> anyhow::Result<Option<u128>> {
-        let Some(given) = &self.unsent else { return Ok(None) };
-        Ok(Some(Outbox::device(&room(given, UNSENT_BYTES)?.folder)?))
     }
 
     /// The folders that are given.

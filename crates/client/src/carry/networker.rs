@@ -25,7 +25,6 @@ pub struct Networker {
     orders: Sender<(u64, Errand)>,
     waker: Arc<Waker>,
     clock: Clock,
-    device: u128,
     closed: Arc<AtomicBool>,
 }
 
@@ -42,18 +41,17 @@ struct Worker {
 }
 
 impl Networker {
-    /// Starts to connect to a server, and keeps at it. `device` is who we are; `None` for somebody new.
+    /// Starts to connect to a server, and keeps at it.
     ///
     /// # Errors
     /// [`ClientError`]: certificates cannot be read, no thread. That there is no server is told to the passenger.
     pub fn start(
         server: &Server,
         config: Config,
-        device: Option<u128>,
         passenger: Arc<dyn Passenger>,
     ) -> Result<Arc<Networker>, ClientError> {
         let dialer = Dialer::new(server, &config.trust)?;
-        let device = device.map_or_else(random_number, Ok)?;
+        let device = random_number()?;
         let (orders, receiver) = channel();
         let waker = Arc::new(Waker::new().map_err(ClientError::System)?);
         let (clock, closed) = (Clock::start(), Arc::new(AtomicBool::new(false)));
@@ -68,7 +66,7 @@ impl Networker {
             passenger,
         };
         spawn("runnel-network", move || worker.work())?;
-        Ok(Arc::new(Networker { orders, waker, clock, device, closed }))
+        Ok(Arc::new(Networker { orders, waker, clock, closed }))
     }
 
     /// Ends the connection; the passenger hears of it last.
@@ -93,10 +91,6 @@ impl Carrier for Networker {
 
     fn now(&self) -> Moment {
         self.clock.now()
-    }
-
-    fn device(&self) -> u128 {
-        self.device
     }
 }
 

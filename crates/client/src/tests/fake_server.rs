@@ -355,7 +355,9 @@ pub(crate) fn honest_reply(tree: &Tree, ask: &Request) -> Option<Reply> {
         Request::Status => Reply::Status { json: Bytes::from_static(b"{\"pulls\":0}") },
         Request::PutOpen { .. } => return None,
         // One volume, in which every path is a link to itself.
-        Request::VolumeOpen { .. } => Reply::VolumeOpened { volume: VOLUME, id: 1, block_bytes: 4096, writable: false },
+        Request::VolumeOpen { .. } => {
+            Reply::VolumeOpened { volume: VOLUME, id: 1, block_bytes: 4096, writable: false, nonce: 1 }
+        }
         Request::Volume { ask: VolumeAsk::LinkRead { path }, .. } => {
             Reply::Volume(VolumeReply::LinkTarget(path.clone().into()))
         }

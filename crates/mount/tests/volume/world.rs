@@ -93,8 +93,7 @@ impl World {
     /// Opens the volume as a new device.
     pub fn open(&self, options: Options) -> Arc<RemoteVolume> {
         let server = client::Server { scheme: Scheme::Runnel, host: "127.0.0.1".into(), port: self.address.port() };
-        let device = options.outbox.as_ref().map(|room| stream::Outbox::device(&room.folder).expect("a device"));
-        let config = client::Config { waiting: options.waiting, device, ..client::Config::default() };
+        let config = client::Config { waiting: options.waiting, ..client::Config::default() };
         RemoteVolume::open(&server, config, "data", options).expect("opens")
     }
 

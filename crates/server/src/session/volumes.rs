@@ -4,11 +4,11 @@
 //! wait in a queue of the volume, and a worker commits what waits there as one batch, so that it shares a sync.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::mpsc::UnboundedSender;
 use units::{InodeId, PageId, RequestId, Token};
-use volume::{FileId, Holder};
+use volume::FileId;
 use wire::format::FRAME_BYTES_MAX_WRITTEN;
 use wire::volume::{VolumeAsk, VolumeReply};
 use wire::{ErrorCode, ImageHandle, Reply};
@@ -19,7 +19,7 @@ use crate::blocks::locked;
 use crate::budget::Room;
 use crate::error::Failure;
 use crate::peer::Owner;
-use crate::volumes::{Caller, Foreseen, OpenFiles, Served, answer};
+use crate::volumes::{Caller, Foreseen, OpenFiles, Present, Served, answer};
 
 /// Transactions committed as one batch.
 const BATCH_MAX: usize = 64;
@@ -34,6 +34,10 @@ const ANONYMOUS: Token = Token(0);
 pub(crate) struct OpenVolume {
     pub served: Arc<Served>,
     pub files: Mutex<OpenFiles>,
+    /// What a proof is made over.
+    nonce: u128,
+    /// The device, once it was proven.
+    proven: OnceLock<Present>,
     commits: Mutex<Commits>,
 }
 
@@ -77,8 +81,26 @@ pub(super) struct Postponed {
 }
 
 impl OpenVolume {
-    fn new(served: Arc<Served>) -> OpenVolume {
-        OpenVolume { served, files: Mutex::default(), commits: Mutex::default() }
+    fn new(served: Arc<Served>) -> Result<OpenVolume, Failure> {
+        let mut nonce = [0; 16];
+        let failed = |error| Failure::new(ErrorCode::Internal, format!("there are no random numbers: {error}"));
+        getrandom::fill(&mut nonce).map_err(failed)?;
+        let (nonce, proven) = (u128::from_le_bytes(nonce), OnceLock::new());
+        Ok(OpenVolume { served, files: Mutex::default(), nonce, proven, commits: Mutex::default() })
+    }
+
+    /// The number that was proven, or 0.
+    fn device(&self) -> u128 {
+        self.proven.get().map_or(0, Present::number)
+    }
+
+    /// What is done on this handle is done by this device from now on.
+    fn prove(&self, shared: &Arc<Shared>, number: u128) -> Result<(), Failure> {
+        let proven = self.proven.get_or_init(|| Present::new(shared.clone(), self.served.clone(), number));
+        match proven.number() == number {
+            true => Ok(()),
+            false => Err(Failure::bad_request("another device number was proven on this handle")),
+        }
     }
 }
 
@@ -93,12 +115,13 @@ impl Session {
             || Failure::new(ErrorCode::Busy, format!("a connection has at most {IMAGES_MAX} images and volumes"));
         let volume = match self.images.volume_handle(&served) {
             Some(handle) => handle,
-            None => self.images.add_volume(Arc::new(OpenVolume::new(served.clone()))).ok_or_else(full)?,
+            None => self.images.add_volume(Arc::new(OpenVolume::new(served.clone())?)).ok_or_else(full)?,
         };
         self.wire.share_pushes();
         let (id, block_bytes) = (served.id, served.options.block_bytes);
         let writable = served.options.mode == volume::Mode::ReadWrite;
-        self.reply(request, Reply::VolumeOpened { volume, id, block_bytes, writable });
+        let nonce = self.images.volume(volume).map_or(0, |open| open.nonce);
+        self.reply(request, Reply::VolumeOpened { volume, id, block_bytes, writable, nonce });
         Ok(())
     }
 
@@ -126,7 +149,7 @@ impl Session {
             VolumeAsk::FolderList { limit, .. } => (usize::from(*limit) * 300, After::Nothing),
             _ => (8 << 10, After::Nothing),
         };
-        let caller = self.caller();
+        let caller = self.caller(&open);
         self.reading_bytes += bytes;
         let (shared, done) = (self.shared.clone(), self.done.clone());
         let (owner, replies, reads) = (self.owner, shared.replies.clone(), shared.reads.clone());
@@ -200,8 +223,8 @@ impl Session {
         let mut commits = locked(&open.commits);
         commits.waiting.push_back((request, ask, bytes));
         if !std::mem::replace(&mut commits.working, true) {
-            let (shared, done, open) = (self.shared.clone(), self.done.clone(), open.clone());
-            tokio::spawn(commit_waiting(shared, self.owner, done, handle, open, self.caller()));
+            let (shared, done, caller) = (self.shared.clone(), self.done.clone(), self.caller(open));
+            tokio::spawn(commit_waiting(shared, self.owner, done, handle, open.clone(), caller));
         }
     }
 
@@ -309,26 +332,15 @@ impl Session {
         }
     }
 
-    /// The connection is over: what only it can hold is free again.
-    pub(super) fn release_leases(&self) {
-        if self.wire.hello().is_none_or(|hello| hello.device == 0) {
-            let holder = self.caller().holder;
-            let volumes = self.images.volumes().filter_map(|open| open.served.volume().ok());
-            volumes.for_each(|volume| volume.release_all(holder));
+    fn caller(&self, open: &OpenVolume) -> Caller {
+        let frame_bytes_max = self.wire.hello().map_or(0, |hello| hello.frame_bytes_max as usize);
+        Caller {
+            device: open.device(),
+            peer: self.owner.peer.number(),
+            nonce: open.nonce,
+            now: self.shared.now(),
+            reply_bytes_max: frame_bytes_max.min(FRAME_BYTES_MAX_WRITTEN),
         }
-    }
-
-    fn caller(&self) -> Caller {
-        let hello = self.wire.hello();
-        let device = hello.map_or(0, |hello| hello.device);
-        let mut caller = Caller::new(device, self.shared.now());
-        if device == 0 {
-            // Two that do not say who they are are not the same.
-            caller.holder = Holder(self.owner.connection);
-        }
-        let frame_bytes_max = hello.map_or(0, |hello| hello.frame_bytes_max as usize);
-        caller.reply_bytes_max = frame_bytes_max.min(FRAME_BYTES_MAX_WRITTEN);
-        caller
     }
 }
 
@@ -338,7 +350,7 @@ fn failed() -> Failure {
 
 /// Answers anything but a transaction. Blocks.
 fn answer_one(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     open: &OpenVolume,
     caller: &Caller,
     ask: &VolumeAsk,
@@ -349,6 +361,11 @@ fn answer_one(
         Err(failure) => return (Err(failure), After::Nothing),
     };
     let mut reply = answer::answer(&volume, &open.files, caller, ask);
+    if let (Ok(VolumeReply::Proven), VolumeAsk::Prove { number, .. }) = (&reply, ask)
+        && let Err(failure) = open.prove(shared, *number)
+    {
+        reply = Err(failure);
+    }
     if let (Ok(VolumeReply::FileOpened { file, info, profiled, .. }), After::Opened { id, .. }) =
         (&mut reply, &mut after)
         && let Some((path, _)) = locked(&open.files).get(*file)
@@ -378,7 +395,7 @@ async fn commit_waiting(
             }
             commits.waiting.drain(..count).collect()
         };
-        let caller = Caller { now: shared.now(), ..caller };
+        let caller = Caller { device: open.device(), now: shared.now(), ..caller };
         let changes = |ask: &VolumeAsk| if let VolumeAsk::Commit { changes, .. } = ask { changes.len() } else { 0 };
         let bytes = batch.iter().map(|(_, ask, _)| 64 + 16 * changes(ask)).sum();
         // At once: who waits for more while he holds some could wait for another who does the same.
@@ -403,10 +420,14 @@ async fn commit_waiting(
 
 /// Commits transactions in their order; one result for each. Blocks.
 fn commit_batch(open: &OpenVolume, caller: &Caller, asks: &[VolumeAsk]) -> Vec<Result<VolumeReply, Failure>> {
+    let volume = match open.served.volume() {
+        Ok(volume) => volume,
+        Err(failure) => return asks.iter().map(|_| Err(failure.clone())).collect(),
+    };
     let mut results: Vec<Option<Result<VolumeReply, Failure>>> = Vec::with_capacity(asks.len());
     let mut transactions = Vec::with_capacity(asks.len());
     for ask in asks {
-        match answer::transaction(caller, ask) {
+        match answer::transaction(&volume, caller, ask) {
             Ok(transaction) => {
                 transactions.push(transaction);
                 results.push(None);
@@ -414,10 +435,6 @@ fn commit_batch(open: &OpenVolume, caller: &Caller, asks: &[VolumeAsk]) -> Vec<R
             Err(failure) => results.push(Some(Err(failure))),
         }
     }
-    let volume = match open.served.volume() {
-        Ok(volume) => volume,
-        Err(failure) => return asks.iter().map(|_| Err(failure.clone())).collect(),
-    };
     let mut committed = volume.commit_all(transactions).into_iter();
     let reply = |(result, ask): (Option<_>, &VolumeAsk)| {
         result.unwrap_or_else(|| match committed.next() {

@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use units::{BlockId, InodeId, PageId, RequestId, Rng, SplitMix64, StreamId, Token};
 use wire::fixture::{ClientMessage, encode};
 use wire::format::{FEATURES, FILE_NUMBER_MIN, ServerKind, VERSION};
-use wire::volume::{Change, Share, VolumeAsk};
+use wire::volume::{Change, LeaseKind, Secret, Share, VolumeAsk};
 use wire::{ClientConfig, ClientConnection, ClientEvent, Hello, ImageHandle, Reply, Request};
 
 use super::rig::{config, image, noise, program};

@@ -10,7 +10,7 @@ use store::Memory;
 use tempfile::TempDir;
 use units::{InodeId, Moment, PageId, Rng, SplitMix64, Token};
 use volume::{Mode, Options, Volume};
-use wire::volume::{Change, FileInfo, FileKind, LeaseKind, Seen, VolumeAsk, VolumePiece, VolumeReply};
+use wire::volume::{Change, FileInfo, FileKind, LeaseKind, Secret, Seen, VolumeAsk, VolumePiece, VolumeReply};
 use wire::{ClientConfig, ErrorCode, ImageHandle, Reply, Request};
 
 use super::client::Client;
@@ -37,18 +37,51 @@ pub struct Data {
     pub client: Client,
     pub volume: ImageHandle,
     pub block_bytes: u32,
+    /// The volume's id, and what proofs are made over on this handle.
+    pub id: u128,
+    pub nonce: u128,
+    /// Its number and secret; of no use on a volume for reading.
+    pub who: (u128, Secret),
 }
 
 impl Data {
+    /// A new device, which may write.
     pub fn open(rig: &Rig, device: u128) -> Data {
         Data::with(Client::connect(rig.address, device))
     }
 
-    pub fn with(mut client: Client) -> Data {
+    pub fn with(client: Client) -> Data {
+        let mut data = Data::nobody(client);
+        if let Reply::Volume(VolumeReply::Enrolled { number, secret }) = data.reply(VolumeAsk::Enrol) {
+            data.prove((number, secret));
+        }
+        data
+    }
+
+    /// A device that opened the volume before.
+    pub fn again(rig: &Rig, who: (u128, Secret)) -> Data {
+        let mut data = Data::nobody(Client::connect(rig.address, 0));
+        data.prove(who);
+        data
+    }
+
+    /// A client that has not said which device it is.
+    pub fn nobody(mut client: Client) -> Data {
         client.until(|client| client.wire.hello().is_some());
         let reply = client.ask(Request::VolumeOpen { name: "data".to_owned() });
-        let Reply::VolumeOpened { volume, block_bytes, .. } = reply else { panic!("{reply:?}") };
-        Data { client, volume, block_bytes }
+        let Reply::VolumeOpened { volume, block_bytes, id, nonce, .. } = reply else { panic!("{reply:?}") };
+        Data { client, volume, block_bytes, id, nonce, who: (0, Secret([0; 32])) }
+    }
+
+    fn prove(&mut self, who: (u128, Secret)) {
+        let ask = self.proof(who);
+        assert_eq!(self.ask(ask), VolumeReply::Proven);
+        self.who = who;
+    }
+
+    /// What shows here that one is this device.
+    pub fn proof(&self, (number, secret): (u128, Secret)) -> VolumeAsk {
+        VolumeAsk::Prove { number, proof: secret.proof(self.id, self.nonce, number), previous: 0 }
     }
 
     pub fn request(&self, ask: VolumeAsk) -> Request {
@@ -134,7 +167,7 @@ pub fn write(path: &str, base: Option<Seen>, offset: u64, bytes: &[u8]) -> Chang
     Change::Write { path: path.into(), base, offset, bytes: Bytes::copy_from_slice(bytes) }
 }
 
-fn append(path: &str, bytes: &[u8]) -> Change {
+pub fn append(path: &str, bytes: &[u8]) -> Change {
     Change::Append { path: path.into(), base: None, bytes: Bytes::copy_from_slice(bytes) }
 }
 
@@ -290,6 +323,7 @@ fn a_repeated_transaction_is_done_once_also_over_another_connection_and_server()
     let folder = TempDir::new().unwrap();
     let (rig, store) = serve(folder.path(), |_| {});
     let mut data = Data::open(&rig, 5);
+    let who = data.who;
     data.commit(1, vec![create("log")]);
     // Many at once, none of them answered when the connection is cut.
     for number in 2..=40 {
@@ -298,23 +332,20 @@ fn a_repeated_transaction_is_done_once_also_over_another_connection_and_server()
     }
     data.client.send();
     drop(data);
-    let mut data = Data::open(&rig, 5);
+    let mut data = Data::again(&rig, who);
     let answers: Vec<_> = (2..=40).map(|number| data.commit(number, vec![append("log", &[number as u8])])).collect();
     let expected: Vec<u8> = (2..=40).collect();
     assert_eq!(std::fs::read(folder.path().join("log")).unwrap(), expected);
     drop(data);
     rig.stop();
     let rig = serve_with(&store, folder.path(), |_| {});
-    let mut data = Data::open(&rig, 5);
+    let mut data = Data::again(&rig, who);
     assert_eq!(data.commit(40, vec![append("log", &[40])]), *answers.last().unwrap());
     data.commit(42, vec![append("log", &[42])]);
     data.refused(transaction(41, vec![append("log", &[41])]), ErrorCode::Outdated);
-    // Another device counts by itself; one that does not say who it is does not count at all.
+    // Another device counts by itself.
     Data::open(&rig, 6).commit(1, vec![append("log", b"6")]);
-    let mut nobody = Data::open(&rig, 0);
-    nobody.commit(1, vec![append("log", b"0")]);
-    nobody.commit(1, vec![append("log", b"0")]);
-    assert_eq!(std::fs::read(folder.path().join("log")).unwrap(), [&expected[..], &[42], b"600"].concat());
+    assert_eq!(std::fs::read(folder.path().join("log")).unwrap(), [&expected[..], &[42], b"6"].concat());
 }
 
 #[test]

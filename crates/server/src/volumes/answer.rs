@@ -1,5 +1,7 @@
-//! What a volume answers to one request: a function of the volume, the files that the caller has open, and the request. The
-//! server's connections call it on blocking threads; simulations of clients call it too.
+//! What a volume answers to one request: a function of the volume, the files that the caller has
+//! open, and the request. The server's connections call it on blocking threads; simulations of
+//! clients call it too. Who shows by [`VolumeAsk::Prove`] which device it is stays that one for its
+//! handle: [`Caller`] brings it along.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -7,9 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use codec::Codec;
 use units::{BlockId, InodeId, Moment, PageId};
-use volume::{FileId, Holder, Operation, Transaction, Volume, VolumeError, VolumePath, Writer};
+use volume::{FileId, Holder, Mode, Operation, Peer, Transaction, Volume, VolumeError, VolumePath, Writer};
 use wire::format::{FRAME_BYTES_MAX_WRITTEN, NEED_RANGES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX};
-use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, VolumeAsk, VolumePiece, VolumeReply};
+use wire::volume::{
+    Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, VolumeAsk, VolumePiece, VolumeReply,
+};
 use wire::{BlockRange, ErrorCode};
 
 use super::files::OpenFiles;
@@ -28,10 +32,12 @@ const OPEN_TRIES: usize = 4;
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
-    /// Number of the device; 0 for one that did not say who it is, whose transactions cannot be repeated.
+    /// Number of the device, as it was proven on the handle; 0 if none was.
     pub device: u128,
-    /// For leases.
-    pub holder: Holder,
+    /// Whose device it is, for shares.
+    pub peer: Peer,
+    /// What the handle's proofs are made over.
+    pub nonce: u128,
     /// The present moment, for leases.
     pub now: Moment,
     /// Bytes of the largest reply that the caller takes.
@@ -41,9 +47,7 @@ pub struct Caller {
 impl Caller {
     /// A device that takes the largest replies there are.
     pub fn new(device: u128, now: Moment) -> Caller {
-        let hash = blake3::hash(&device.to_le_bytes());
-        let holder = Holder(u64::from_le_bytes(std::array::from_fn(|index| hash.as_bytes()[index])));
-        Caller { device, holder, now, reply_bytes_max: FRAME_BYTES_MAX_WRITTEN }
+        Caller { device, peer: Peer(1), nonce: 0, now, reply_bytes_max: FRAME_BYTES_MAX_WRITTEN }
     }
 }
 
@@ -71,11 +75,39 @@ pub fn answer(
             Ok(VolumeReply::Blocks { version, size, codec, bytes })
         }
         VolumeAsk::Commit { .. } => {
-            let committed = volume.commit(transaction(caller, ask)?);
+            let committed = volume.commit(transaction(volume, caller, ask)?);
             committed_reply(files, ask, committed)
         }
         VolumeAsk::Lease { file, kind, duration_ms } => lease(volume, caller, FileId(*file), *kind, *duration_ms),
+        VolumeAsk::Enrol => {
+            let (number, secret) = volume.enrol()?;
+            Ok(VolumeReply::Enrolled { number, secret: Secret(secret) })
+        }
+        VolumeAsk::Prove { number, proof, previous } => {
+            if !Secret(volume.secret(*number)?).accepts(proof, volume.id(), caller.nonce, *number) {
+                let text = "this is no proof that the device number is yours; ask for one (Enrol)";
+                return Err(Failure::new(ErrorCode::Unproven, text));
+            }
+            if *previous != 0 {
+                let inherits = Some((*number, *previous));
+                volume.commit(Transaction { peer: caller.peer, inherits, ..Transaction::default() })?;
+            }
+            Ok(VolumeReply::Proven)
+        }
     }
+}
+
+/// Whether the caller may change files and hold leases: it has said which device it is, and has
+/// shown it.
+fn check_writer(volume: &Volume, caller: &Caller) -> Result<(), Failure> {
+    if volume.options().mode == Mode::ReadOnly {
+        return Err(VolumeError::ReadOnly.into());
+    }
+    if caller.device == 0 {
+        let text = "prove a device number on this handle before transactions and leases (Prove)";
+        return Err(Failure::new(ErrorCode::Unproven, text));
+    }
+    Ok(())
 }
 
 fn open(volume: &Volume, files: &Mutex<OpenFiles>, path: &VolumePath) -> Result<VolumeReply, Failure> {
@@ -165,14 +197,16 @@ pub(crate) fn unknown_file(file: InodeId) -> Failure {
 /// What a Commit asks of the volume.
 ///
 /// # Errors
-/// A path that cannot be; any other request.
-pub fn transaction(caller: &Caller, ask: &VolumeAsk) -> Result<Transaction, Failure> {
+/// A volume for reading, a device that was not proven, a path that cannot be; any other request.
+pub fn transaction(volume: &Volume, caller: &Caller, ask: &VolumeAsk) -> Result<Transaction, Failure> {
     let VolumeAsk::Commit { number, mtime_ns, changes } = ask else {
         return Err(Failure::bad_request("the request is no transaction"));
     };
+    check_writer(volume, caller)?;
     let operations = changes.iter().map(operation).collect::<Result<_, VolumeError>>()?;
-    let writer = (caller.device != 0).then_some(Writer { device: caller.device, number: *number });
-    Ok(Transaction { writer, holder: caller.holder, now: caller.now, mtime_ns: *mtime_ns, operations })
+    let &Caller { device, peer, now, .. } = caller;
+    let (writer, holder) = (Some(Writer { device, number: *number }), Holder(device));
+    Ok(Transaction { writer, peer, inherits: None, holder, now, mtime_ns: *mtime_ns, operations })
 }
 
 /// The answer to a Commit. Open files that it renamed go on under their new names.
@@ -242,18 +276,16 @@ fn lease(
 ) -> Result<VolumeReply, Failure> {
     let kind = match kind {
         None => {
-            volume.release(file, caller.holder);
+            volume.leases().release(file, Holder(caller.device));
             return Ok(VolumeReply::Leased { duration_ms: 0 });
         }
         Some(LeaseKind::Shared) => volume::LeaseKind::Shared,
         Some(LeaseKind::Exclusive) => volume::LeaseKind::Exclusive,
     };
-    // Nobody can write anyway, so it would only be a nuisance.
-    if volume.options().mode == volume::Mode::ReadOnly {
-        return Err(VolumeError::ReadOnly.into());
-    }
+    // Where nobody can write it would only be a nuisance.
+    check_writer(volume, caller)?;
     let wanted = Duration::from_millis(duration_ms.into());
-    let until = volume.lease(file, caller.holder, kind, wanted, caller.now)?;
+    let until = volume.leases().take(file, (Holder(caller.device), caller.peer), kind, wanted, caller.now)?;
     Ok(VolumeReply::Leased { duration_ms: until.since(caller.now).as_millis() as u32 })
 }
 

@@ -41,7 +41,7 @@ const NUMBERS_RESERVED: u64 = 1024;
 impl Engine {
     /// Sends what may be sent.
     pub(super) fn pump_commits(&mut self) {
-        if self.link.volume.is_none() {
+        if self.link.volume.is_none() || !self.is_proven() {
             return;
         }
         let sent = self.transactions.values().filter(|txn| txn.state == State::Sent);
@@ -54,6 +54,14 @@ impl Engine {
             let Some(txn) = self.transactions.get(&id) else { continue };
             let State::Queued(from) = txn.state else { continue };
             match (txn.number.is_some(), txn.after.is_empty()) {
+                (true, false) if self.follows_one_without_number(txn) => {
+                    // It was never sent, so nobody knows its number; that of the other will be
+                    // higher.
+                    if let Some(txn) = self.transactions.get_mut(&id) {
+                        txn.number = None;
+                    }
+                    continue;
+                }
                 (true, false) => return,
                 (false, false) => continue,
                 (_, true) if from > self.time.now => return,
@@ -70,6 +78,10 @@ impl Engine {
             count += 1;
             bytes += size;
         }
+    }
+
+    fn follows_one_without_number(&self, txn: &Transaction) -> bool {
+        txn.after.iter().filter_map(|id| self.transactions.get(id)).any(|other| other.number.is_none())
     }
 
     /// When a transaction is to be sent again.

@@ -270,6 +270,7 @@ impl Engine {
             let Some(waiting) = self.wants.get(&id) else { continue };
             let held = |path: &[u8]| self.transactions.values().any(|txn| txn.replayed.is_some() && txn.concerns(path));
             let ask = match &waiting.want {
+                Want::Lease { file: Some(_), .. } if !self.is_proven() => continue,
                 // What an outbox brings comes first.
                 Want::Stat { path, .. } | Want::Open { path, .. } if held(path) => continue,
                 Want::Stat { path, .. } | Want::Lease { path, file: None, .. } => {

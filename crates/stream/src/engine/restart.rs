@@ -39,9 +39,9 @@ impl Engine {
 
     /// The volume is open on the present connection, or not.
     pub(super) fn volume_opened(&mut self, answer: Result<Reply, Unanswered>) {
-        let (volume, mut info) = match answer {
-            Ok(Reply::VolumeOpened { volume, id, block_bytes, writable }) => {
-                (volume, VolumeInfo { id, block_bytes, writable })
+        let (volume, nonce, mut info) = match answer {
+            Ok(Reply::VolumeOpened { volume, id, block_bytes, writable, nonce }) => {
+                (volume, nonce, VolumeInfo { id, block_bytes, writable })
             }
             Ok(Reply::Error { code, text }) => {
                 let passing = matches!(code, ErrorCode::Busy | ErrorCode::Shutdown | ErrorCode::Cancelled);
@@ -93,6 +93,7 @@ impl Engine {
         if self.info.replace(info).is_none() && self.options.cache.is_some() {
             self.effects.jobs.push(Job::CacheOpen { volume: info.id, block_bytes: info.block_bytes });
         }
+        self.show_on(nonce);
         if self.rate_limit > 0 {
             self.send(Errand::RateLimit { bytes_per_second: self.rate_limit });
         }
@@ -129,6 +130,7 @@ impl Engine {
             self.link.away = time.now;
         }
         self.link.again = None;
+        self.showing.lost();
         self.link.streams.clear();
         if !self.closed {
             reason.clone_into(&mut self.link.reason);
@@ -288,10 +290,5 @@ impl Engine {
             told.extend(self.lost.back().cloned());
         }
         told
-    }
-
-    /// What was lost before this volume was opened.
-    pub fn note_lost(&mut self, lost: Vec<Lost>) {
-        self.lost.extend(lost.into_iter().take(super::LOST_MAX));
     }
 }

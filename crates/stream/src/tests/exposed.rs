@@ -5,12 +5,12 @@ use std::sync::mpsc::{Receiver, channel};
 use bytes::Bytes;
 use client::carry::{Connected, Errand, Tag};
 use units::Moment;
-use wire::volume::VolumeAsk;
+use wire::volume::{Secret, VolumeAsk, VolumeReply};
 use wire::{ImageHandle, Reply, Request};
 
 use super::HERE;
 use crate::engine::{Engine, Time};
-use crate::outbox::{Stored, StoredBase};
+use crate::outbox::{Held, Stored, StoredBase};
 use crate::{ErrorKind, Options, StreamError, VolumeInfo};
 
 /// An engine whose volume is the server's number 1, and what is told of its opening.
@@ -35,20 +35,28 @@ impl Device {
         let (tell, opened) = channel();
         let options = Options { insecure, ..Options::default() };
         let opening = Box::new(move |outcome| tell.send(outcome).unwrap());
-        Device { engine: Engine::new("data", options, 9, unsent, opening), opened, generation: 0 }
+        Device {
+            engine: Engine::new("data", options, Held { next_number: 9, stored: unsent, ..Held::default() }, opening),
+            opened,
+            generation: 0,
+        }
     }
 
     /// Connects anew, and the server opens the volume. Returns the requests that follow.
-    fn connect(&mut self, connected: Connected, writable: bool) -> Vec<Request> {
+    fn connect(&mut self, connected: Connected, writable: bool) -> Vec<(Tag, Request)> {
         if self.generation > 0 {
             self.engine.lost(now(), "gone");
         }
         self.generation += 1;
         self.engine.connected(now(), self.generation, connected);
         let [(tag, Request::VolumeOpen { .. })] = &self.asked()[..] else { panic!("the volume is asked for first") };
-        let opened = Reply::VolumeOpened { volume: ImageHandle(1), id: 1, block_bytes: 4096, writable };
+        let opened = Reply::VolumeOpened { volume: ImageHandle(1), id: 1, block_bytes: 4096, writable, nonce: 5 };
         self.engine.answered(now(), *tag, Ok(opened));
-        self.asked().into_iter().map(|(_, request)| request).collect()
+        self.asked()
+    }
+
+    fn answer(&mut self, tag: Tag, reply: VolumeReply) {
+        self.engine.answered(now(), tag, Ok(Reply::Volume(reply)));
     }
 
     fn asked(&mut self) -> Vec<(Tag, Request)> {
@@ -91,7 +99,16 @@ fn unsent_changes_wait_for_such_a_connection() {
     assert!(device.connect(elsewhere(), true).is_empty());
     assert!(device.connect(elsewhere(), true).is_empty());
     let asked = device.connect(HERE, true);
-    assert!(matches!(&asked[..], [Request::Volume { ask: VolumeAsk::Commit { .. }, .. }]), "{asked:?}");
+    let [(enrol, Request::Volume { ask: VolumeAsk::Enrol, .. })] = asked[..] else { panic!("{asked:?}") };
+    let secret = Secret([1; 32]);
+    device.answer(enrol, VolumeReply::Enrolled { number: 7, secret });
+    let asked = device.asked();
+    let [(prove, Request::Volume { ask: VolumeAsk::Prove { number: 7, .. }, .. })] = asked[..] else {
+        panic!("{asked:?}")
+    };
+    device.answer(prove, VolumeReply::Proven);
+    let asked = device.asked();
+    assert!(matches!(&asked[..], [(_, Request::Volume { ask: VolumeAsk::Commit { .. }, .. })]), "{asked:?}");
 }
 
 #[test]

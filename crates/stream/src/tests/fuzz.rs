@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use tempfile::TempDir;
 use units::{Rng, SplitMix64};
-use wire::volume::{Change, Seen};
+use wire::volume::{Change, Secret, Seen};
 
 use crate::cache::Cache;
 use crate::job::BlockKey;
-use crate::outbox::{Outbox, Stored, StoredBase, file_name, hash, parse_device};
+use crate::outbox::{Identity, Outbox, Stored, StoredBase, Who, file_name, hash, parse_device};
 
 fn stored(rng: &mut SplitMix64, number: u64) -> Stored {
     let path = |rng: &mut SplitMix64| (0..1 + rng.below(40)).map(|_| b'a' + rng.below(26) as u8).collect::<Vec<u8>>();
@@ -73,9 +73,9 @@ fn fuzz_transactions_are_read_as_they_were_written_or_not_at_all() {
 fn an_outbox_survives_what_does_not_belong_there() {
     let folder = TempDir::new().unwrap();
     let mut rng = SplitMix64(12);
-    let device = Outbox::device(folder.path()).unwrap();
+    let who = Who { identity: Some(Identity { number: 7, secret: Secret([9; 32]) }), previous: 3 };
     {
-        let (outbox, held) = Outbox::open(folder.path()).unwrap();
+        let (mut outbox, held) = Outbox::open(folder.path()).unwrap();
         assert_eq!((held.next_number, held.stored.len()), (1, 0));
         assert!(Outbox::open(folder.path()).is_err(), "one process at a time");
         for number in 1..6 {
@@ -83,13 +83,14 @@ fn an_outbox_survives_what_does_not_belong_there() {
         }
         outbox.renumber(1, 9).unwrap();
         outbox.remove(2).unwrap();
+        outbox.identify(who).unwrap();
         outbox.reserve(500).unwrap();
     }
     std::fs::write(folder.path().join(file_name(3)), b"nonsense").unwrap();
     std::fs::write(folder.path().join("x.txn"), b"").unwrap();
     std::fs::write(folder.path().join("7.txn.new"), b"").unwrap();
     let (outbox, held) = Outbox::open(folder.path()).unwrap();
-    assert_eq!(outbox.number_of_device(), device);
+    assert_eq!(held.who, who);
     assert_eq!(held.stored.iter().map(|stored| stored.number).collect::<Vec<_>>(), [4, 5, 9]);
     assert!(held.next_number == 500 && held.lost.len() == 1, "{held:?}");
     assert!(folder.path().join("lost").join(file_name(3)).exists());

@@ -6,12 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::carry::{Errand, Tag, Unanswered};
 use units::{ActionId, BlockId, InodeId, Moment, PageId, Rng, SegmentIndex, SplitMix64, StreamId, Token};
-use wire::volume::{FileInfo, FileKind, FolderEntry, Seen, VolumeAsk, VolumePiece, VolumeReply};
+use wire::volume::{FileInfo, FileKind, FolderEntry, Secret, Seen, VolumeAsk, VolumePiece, VolumeReply};
 use wire::{BlockRange, ErrorCode, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request};
 
 use crate::call::{Call, Done};
 use crate::engine::{Engine, Time};
 use crate::job::{Job, JobDone};
+use crate::outbox::Held;
 use crate::{Handle, OpenHow, Options, StreamError, Waiting};
 
 const BLOCK: u64 = 512;
@@ -63,7 +64,13 @@ impl Liar {
         let reply = match ask {
             Request::VolumeOpen { .. } => {
                 let volume = ImageHandle(1);
-                return Some(Ok(Reply::VolumeOpened { volume, id: 1, block_bytes: BLOCK as u32, writable: true }));
+                return Some(Ok(Reply::VolumeOpened {
+                    volume,
+                    id: 1,
+                    block_bytes: BLOCK as u32,
+                    writable: true,
+                    nonce: 5,
+                }));
             }
             Request::Volume { ask, .. } => match ask {
                 VolumeAsk::FileOpen { .. } => {
@@ -112,6 +119,8 @@ impl Liar {
                 VolumeAsk::FileStat { .. } => VolumeReply::Attributes(self.info()),
                 VolumeAsk::LinkRead { .. } => VolumeReply::LinkTarget(Bytes::new()),
                 VolumeAsk::Lease { .. } => VolumeReply::Leased { duration_ms: 5 },
+                VolumeAsk::Enrol => VolumeReply::Enrolled { number: 9, secret: Secret([3; 32]) },
+                VolumeAsk::Prove { .. } => VolumeReply::Proven,
             },
             _ => return None,
         };
@@ -237,7 +246,7 @@ fn sim_a_server_that_lies_is_never_believed() {
             names_ttl: Duration::ZERO,
             ..Options::default()
         };
-        let engine = Engine::new("data", options, 1, Vec::new(), Box::new(|_| ()));
+        let engine = Engine::new("data", options, Held { next_number: 1, ..Held::default() }, Box::new(|_| ()));
         let liar = Liar { rng: SplitMix64(seed), version: 1 };
         let mut world = World { engine, liar, now: 1000, generation: 1, asked: Vec::new() };
         let time = world.time();

@@ -11,6 +11,7 @@ use wire::{BlockRange, ImageHandle, PushEncoding, PushEndReason, PushHeader, Pus
 
 use crate::call::Call;
 use crate::engine::{Engine, Time};
+use crate::outbox::Held;
 use crate::{Handle, OpenHow, Options};
 
 const BLOCK: u64 = 4096;
@@ -32,11 +33,12 @@ struct Device {
 
 impl Device {
     fn new() -> Device {
-        let mut engine = Engine::new("data", Options::default(), 1, Vec::new(), Box::new(|_| ()));
+        let mut engine = Engine::new("data", Options::default(), Held::default(), Box::new(|_| ()));
         let now = Moment(1_000_000_000);
         engine.connected(Time { now, wall_ns: 0 }, 1, super::HERE);
         let mut device = Device { engine, now, handle: Handle(0), said: Vec::new() };
-        let opened = Reply::VolumeOpened { volume: ImageHandle(1), id: 1, block_bytes: BLOCK as u32, writable: false };
+        let opened =
+            Reply::VolumeOpened { volume: ImageHandle(1), id: 1, block_bytes: BLOCK as u32, writable: false, nonce: 5 };
         device.answer(|ask| matches!(ask, Request::VolumeOpen { .. }), opened);
         let handle: Arc<Mutex<Option<Handle>>> = Arc::default();
         let theirs = handle.clone();

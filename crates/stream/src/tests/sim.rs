@@ -1,7 +1,7 @@
 //! A world in one thread: a volume on a disk that crashes, links that are cut after any byte, devices that start anew, and a clock that jumps
 //! to what is due next. One seed makes all of it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,10 +16,11 @@ use wire::{
 };
 
 use super::flip::damage;
+use super::storage::Storage;
 use crate::call::{Call, Done};
 use crate::engine::{Engine, Time};
-use crate::job::{BlockKey, Job, JobDone};
-use crate::outbox::Stored;
+use crate::job::Job;
+use crate::outbox::{Held, Stored, Who};
 use crate::{Options, Room, StreamError};
 
 pub const BLOCK: u32 = 512;
@@ -46,15 +47,6 @@ pub struct Faults {
     pub pushes: bool,
 }
 
-/// The storage of a device that survives a restart.
-#[derive(Clone, Debug, Default)]
-pub struct Storage {
-    pub next: u64,
-    pub stored: BTreeMap<u64, Vec<u8>>,
-    pub lost: Vec<String>,
-    pub cache: BTreeMap<u32, (BlockKey, bytes::Bytes)>,
-}
-
 /// One connection.
 struct Pipe {
     client: ClientConnection,
@@ -64,6 +56,9 @@ struct Pipe {
     errands: VecDeque<Errand>,
     asked: HashMap<RequestId, Tag>,
     files: Mutex<OpenFiles>,
+    nonce: u128,
+    /// The device that was proven on it, or 0.
+    proven: u128,
     /// Bytes that still pass, in both directions together.
     passes: u64,
     /// Bytes until a bit is damaged.
@@ -72,7 +67,6 @@ struct Pipe {
 }
 
 pub struct Device {
-    pub id: u128,
     pub engine: Engine,
     pub storage: Storage,
     pub options: Options,
@@ -159,10 +153,8 @@ impl Sim {
     }
 
     pub fn add_device(&mut self, options: Options) -> usize {
-        let id = u128::from(self.rng.next_u64()) + 1;
         let storage = Storage { next: 1, ..Storage::default() };
         self.devices.push(Device {
-            id,
             engine: engine(&options, &storage),
             storage,
             options,
@@ -183,7 +175,7 @@ impl Sim {
         if self.rng.below(2) == 0
             && let Some(job) = device.jobs.pop_front()
         {
-            run_job(&mut device.storage, job);
+            device.storage.run(job);
         }
         device.jobs.clear();
         // What the server has received it may still do.
@@ -191,13 +183,9 @@ impl Sim {
             if self.rng.below(2) == 0 {
                 deliver_up(&mut pipe, Moment(self.now), u64::MAX, self.rng.next_u64());
             }
-            serve(&mut self.rng, &self.volume, &self.faults, device.id, &mut pipe, self.now);
+            serve(&mut self.rng, &self.volume, &self.faults, &mut pipe, self.now);
         }
         device.connects = self.now;
-        if device.options.outbox.is_none() {
-            // Somebody new, who does not know which numbers were used.
-            device.id = u128::from(self.rng.next_u64()) + 1;
-        }
         device.engine = engine(&device.options, &device.storage);
         self.settle(at);
         self.note_crash();
@@ -280,7 +268,7 @@ impl Sim {
         let time = self.time();
         let device = &mut self.devices[at];
         let Some(job) = device.jobs.pop_front() else { return false };
-        if let Some(done) = run_job(&mut device.storage, job) {
+        if let Some(done) = device.storage.run(job) {
             device.engine.job_done(time, done);
         }
         self.settle(at);
@@ -295,7 +283,7 @@ impl Sim {
             if !up || self.now < device.connects {
                 return false;
             }
-            let config = ClientConfig { device: device.id, push_bytes_max: 1 << 20, ..ClientConfig::default() };
+            let config = ClientConfig { push_bytes_max: 1 << 20, ..ClientConfig::default() };
             let cut = self.faults.cuts > 0 && self.rng.below(self.faults.cuts) == 0;
             let passes = if cut { self.rng.below(20_000) } else { u64::MAX };
             device.pipe = Some(Pipe {
@@ -306,6 +294,8 @@ impl Sim {
                 errands: VecDeque::new(),
                 asked: HashMap::new(),
                 files: Mutex::default(),
+                nonce: self.rng.next_u64().into(),
+                proven: 0,
                 passes,
                 flip_in: if self.faults.flips > 0 { self.rng.below(self.faults.flips) } else { u64::MAX },
                 pushing: VecDeque::new(),
@@ -332,7 +322,7 @@ impl Sim {
                 let flip_in = pipe.flip_in;
                 let moved = deliver_up(pipe, now, part, self.rng.next_u64());
                 self.flipped += u64::from(flip_in != u64::MAX && pipe.flip_in == u64::MAX);
-                serve(&mut self.rng, &self.volume, &self.faults, device.id, pipe, self.now);
+                serve(&mut self.rng, &self.volume, &self.faults, pipe, self.now);
                 moved | !out.is_empty()
             }
             1 => {
@@ -425,44 +415,9 @@ impl Sim {
 fn engine(options: &Options, storage: &Storage) -> Engine {
     let stored: Vec<Stored> =
         storage.stored.iter().map(|(number, bytes)| Stored::parse(*number, bytes).unwrap()).collect();
-    Engine::new("data", options.clone(), storage.next, stored, Box::new(|_| ()))
-}
-
-/// Does a job as the keeper does.
-fn run_job(storage: &mut Storage, job: Job) -> Option<JobDone> {
-    match job {
-        Job::Store { number, bytes } => {
-            storage.stored.insert(number, bytes);
-            return Some(JobDone::Stored { number, outcome: Ok(()) });
-        }
-        Job::Reserve { next } => {
-            storage.next = next;
-            return Some(JobDone::Reserved { next, outcome: Ok(()) });
-        }
-        Job::Renumber { from, to } => {
-            let bytes = storage.stored.remove(&from).expect("a stored transaction is renumbered");
-            storage.stored.insert(to, bytes);
-        }
-        Job::Remove { number } => {
-            storage.stored.remove(&number).expect("a stored transaction is removed");
-        }
-        Job::Lose { number, reason } => {
-            storage.stored.remove(&number).expect("a stored transaction is lost");
-            storage.lost.push(reason);
-        }
-        Job::CacheOpen { .. } => {
-            let found = storage.cache.iter().map(|(slot, (key, _))| (*slot, *key)).collect();
-            return Some(JobDone::CacheFound { slots: 16, found });
-        }
-        Job::CacheWrite { slot, key, bytes } => {
-            storage.cache.insert(slot, (key, bytes));
-        }
-        Job::CacheRead { slot, key } => {
-            let held = storage.cache.get(&slot).filter(|(held, _)| *held == key);
-            return Some(JobDone::CacheRead { slot, key, bytes: held.map(|(_, bytes)| bytes.clone()) });
-        }
-    }
-    None
+    let who = if options.outbox.is_some() { storage.who } else { Who::default() };
+    let held = Held { who, next_number: storage.next, stored, lost: Vec::new() };
+    Engine::new("data", options.clone(), held, Box::new(|_| ()))
 }
 
 fn deliver_up(pipe: &mut Pipe, now: Moment, part: u64, random: u64) -> bool {
@@ -530,16 +485,21 @@ fn take_events(pipe: &mut Pipe, engine: &mut Engine, time: Time) {
 }
 
 /// The server answers what arrived.
-fn serve(rng: &mut SplitMix64, volume: &Option<Volume>, faults: &Faults, device: u128, pipe: &mut Pipe, now: u64) {
+fn serve(rng: &mut SplitMix64, volume: &Option<Volume>, faults: &Faults, pipe: &mut Pipe, now: u64) {
     let Some(volume) = volume else { return };
     while let Some(event) = pipe.server.poll_event() {
         let ServerEvent::Request { request, ask } = event else { continue };
         let reply = match ask {
-            Request::VolumeOpen { .. } => {
-                Reply::VolumeOpened { volume: VOLUME, id: volume.id(), block_bytes: BLOCK, writable: true }
-            }
+            Request::VolumeOpen { .. } => Reply::VolumeOpened {
+                volume: VOLUME,
+                id: volume.id(),
+                block_bytes: BLOCK,
+                writable: true,
+                nonce: pipe.nonce,
+            },
             Request::Volume { ask, .. } => {
-                let caller = Caller::new(device, Moment(now));
+                let caller = Caller { nonce: pipe.nonce, ..Caller::new(pipe.proven, Moment(now)) };
+                let proves = if let VolumeAsk::Prove { number, .. } = &ask { *number } else { 0 };
                 if let VolumeAsk::PullBlocks { force: false, .. } = &ask
                     && faults.pushes
                     && rng.below(3) == 0
@@ -550,7 +510,12 @@ fn serve(rng: &mut SplitMix64, volume: &Option<Volume>, faults: &Faults, device:
                     }
                 } else {
                     match answer(volume, &pipe.files, &caller, &ask) {
-                        Ok(reply) => Reply::Volume(reply),
+                        Ok(reply) => {
+                            if reply == VolumeReply::Proven {
+                                pipe.proven = proves;
+                            }
+                            Reply::Volume(reply)
+                        }
                         Err(failure) => Reply::error(failure.code, failure.text),
                     }
                 }

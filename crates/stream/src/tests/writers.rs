@@ -181,12 +181,14 @@ fn what_is_refused_after_a_restart_is_kept_aside() {
     sim.until(|sim| sim.devices[one].engine.status().stored_transactions == 1);
     assert!(syncing.lock().unwrap().is_none(), "not before the server has it");
     sim.restart_device(one);
-    // Nobody gets in before: the other device is faster.
-    sim.devices[one].hold_off(sim.now + 10_000_000);
+    // The other device is faster.
+    sim.devices[one].hold_off(u64::MAX);
     sim.away = false;
     let second = open(&mut sim, two, "f", WRITE).unwrap();
     write(&mut sim, two, second, 0, vec![3; 100]).unwrap();
     close(&mut sim, two, second).unwrap();
+    let now = sim.now;
+    sim.devices[one].hold_off(now);
     sim.until(|sim| !sim.devices[one].storage.lost.is_empty());
     let (status, storage) = (sim.devices[one].engine.status(), &sim.devices[one].storage);
     assert!(storage.lost[0].contains("somebody else") && storage.stored.is_empty(), "{:?}", storage.lost);

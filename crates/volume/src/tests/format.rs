@@ -52,7 +52,16 @@ fn record() -> impl Strategy<Value = Record> {
         (id(), any::<i64>()).prop_map(|(file, mtime_ns)| Record::Time { file, mtime_ns }),
         (id(), 0..=0o7777u16).prop_map(|(file, mode)| Record::Mode { file, mode }),
         (id(), any::<u64>()).prop_map(|(file, version)| Record::Version { file, version }),
-        (writer(), versions()).prop_map(|(writer, versions)| Record::Answer { writer, versions }),
+        (writer(), any::<u64>(), versions()).prop_map(|(writer, peer, versions)| Record::Answer {
+            writer,
+            peer: Peer(peer),
+            versions
+        }),
+        (any::<u128>(), any::<u64>(), any::<u128>()).prop_map(|(device, peer, from)| Record::Inherit {
+            device,
+            peer: Peer(peer),
+            from
+        }),
     ]
 }
 
@@ -129,14 +138,15 @@ proptest! {
     #[test]
     fn prop_tables_are_read_back_and_damage_is_told(
         files in proptest::collection::hash_map(2..u64::MAX, (any::<u64>(), any::<i64>()), 0..20),
-        answers in proptest::collection::vec((writer(), versions()), 0..10),
+        answers in proptest::collection::vec((writer(), 0..3u64, versions()), 0..10),
+        device_key in any::<[u8; SECRET_BYTES]>(),
         damage in any::<prop::sample::Index>(),
     ) {
         let mut table = Table::new(KEY);
-        for (writer, versions) in answers {
-            table.answers.insert(writer, versions);
+        for (writer, peer, versions) in answers {
+            table.answers.insert(writer, Peer(peer), versions);
         }
-        (table.sequence, table.id) = (77, 12);
+        (table.sequence, table.id, table.device_key) = (77, 12, device_key);
         for (index, (file, (version, time))) in files.into_iter().enumerate() {
             let stamp = Stamp { size: version / 2, mtime_ns: time, ctime_ns: !time };
             let identity = Identity { inode: index as u64, born_ns: time };
@@ -152,21 +162,47 @@ proptest! {
     }
 }
 
-/// A table of the first version, which knows no devices.
+/// Tables of earlier versions: without devices, and with devices that belong to nobody.
 #[test]
-fn a_table_without_devices_is_read() {
+fn tables_of_earlier_versions_are_read() {
     let mut table = Table::new(KEY);
     let stamp = Stamp { size: 1, mtime_ns: 2, ctime_ns: 3 };
     let identity = Identity { inode: 4, born_ns: 5 };
     table.insert(FileId(6), Tracked { identity, version: 7, stamp, changed: 8 });
     let mut bytes = table.encode();
-    assert_eq!((&bytes[..8], bytes.len()), (&b"RNLVTBL2"[..], 64 + 64 + 16));
+    assert_eq!((&bytes[..8], bytes.len()), (&b"RNLVTBL3"[..], 96 + 64 + 16));
     bytes[..8].copy_from_slice(b"RNLVTBL1");
-    bytes.drain(48..64);
-    let end = bytes.len() - 16;
-    let hash = *blake3::hash(&bytes[..end]).as_bytes();
-    bytes[end..].copy_from_slice(&hash[..16]);
+    bytes.drain(48..96);
+    let hashed = |bytes: &mut Vec<u8>| {
+        let end = bytes.len() - 16;
+        let hash = *blake3::hash(&bytes[..end]).as_bytes();
+        bytes[end..].copy_from_slice(&hash[..16]);
+    };
+    hashed(&mut bytes);
     assert_eq!(Table::decode(&bytes).unwrap(), table);
+
+    let seen = Seen { file: FileId(6), version: 7 };
+    table.id = 99;
+    table.answers.insert(Writer { device: 5, number: 3 }, Peer::UNKNOWN, vec![seen]);
+    let mut bytes = table.encode();
+    bytes[..8].copy_from_slice(b"RNLVTBL2");
+    let peer_at = bytes.len() - 16 - 16 - 4 - 8 - 4 - 8 - 8;
+    bytes.drain(peer_at..peer_at + 8);
+    bytes.drain(64..96);
+    hashed(&mut bytes);
+    assert_eq!(Table::decode(&bytes).unwrap(), table);
+}
+
+/// A journal of an earlier version, whose answers belong to nobody.
+#[test]
+fn answers_without_a_peer_are_read() {
+    let answer = |peer| Record::Answer { writer: Writer { device: 5, number: 3 }, peer, versions: vec![] };
+    let mut bytes = Vec::new();
+    encode(&[answer(Peer(7))], &mut bytes);
+    assert_eq!(decode(&bytes, 1).unwrap(), [answer(Peer(7))]);
+    bytes[0] = 10;
+    bytes.drain(17..25);
+    assert_eq!(decode(&bytes, 1).unwrap(), [answer(Peer::UNKNOWN)]);
 }
 
 /// A client can write what looks like a frame into a file; without the key it is none.

@@ -109,7 +109,7 @@ fn what_is_remembered_is_bounded() {
     let mut answers = Answers::default();
     let seen = Seen { file: FileId(2), version: 1 };
     for number in 0..100u64 {
-        answers.insert(Writer { device: 1, number }, vec![seen]);
+        answers.insert(Writer { device: 1, number }, Peer(1), vec![seen]);
     }
     let find = |answers: &Answers, device, number| answers.find(Writer { device, number });
     for number in 0..100 {
@@ -118,21 +118,116 @@ fn what_is_remembered_is_bounded() {
     }
     // Devices: the one that was used longest ago goes first.
     for device in 2..=DEVICES_MAX as u128 {
-        answers.insert(Writer { device, number: 5 }, vec![]);
+        answers.insert(Writer { device, number: 5 }, Peer(1), vec![]);
     }
-    answers.insert(Writer { device: 1, number: 100 }, vec![]);
-    answers.insert(Writer { device: u128::MAX, number: 0 }, vec![]);
+    answers.insert(Writer { device: 1, number: 100 }, Peer(1), vec![]);
+    answers.insert(Writer { device: u128::MAX, number: 0 }, Peer(1), vec![]);
     assert!(find(&answers, 2, 5).unwrap().is_none());
     assert!(find(&answers, 3, 5).unwrap().is_some());
     assert!(find(&answers, 1, 99).unwrap().is_some());
     // Bytes: answers go, the last numbers stay.
     for device in 0..2 * ANSWERS_BYTES_MAX / (16 * OPERATIONS_MAX) {
         let writer = Writer { device: 10_000 + device as u128, number: 9 };
-        answers.insert(writer, vec![seen; OPERATIONS_MAX]);
+        answers.insert(writer, Peer(1), vec![seen; OPERATIONS_MAX]);
     }
     assert!(matches!(find(&answers, 10_000, 9), Err(VolumeError::Outdated { number: 9, last: 9 })));
     assert!(find(&answers, 10_000, 10).unwrap().is_none());
     assert!(find(&answers, 10_300, 9).unwrap().is_some());
+}
+
+/// A peer with more devices, or larger answers, than there is room for loses its own.
+#[test]
+fn a_peer_with_any_number_of_devices_does_not_evict_those_of_others() {
+    let volume = open(&SimulatedDisk::new(8), SMALL).unwrap();
+    let from = |peer, device, number, operations| Transaction { peer: Peer(peer), ..by(device, number, operations) };
+    volume.commit(transaction(vec![create("log")])).unwrap();
+    let first = volume.commit(from(1, 7, 5, vec![append("log", b"a")])).unwrap();
+    for device in 1000..1000 + 4200 {
+        volume.commit(from(2, device, 1, vec![])).unwrap();
+    }
+    let large: Vec<_> = (0..OPERATIONS_MAX).map(|_| append("missing", b"")).collect();
+    assert!(volume.commit(from(2, 999, 1, large)).is_err());
+    assert_eq!(volume.commit(from(1, 7, 5, vec![append("log", b"a")])).unwrap(), first);
+    // It moved: the record is that of its new peer from then on.
+    volume.commit(from(3, 7, 6, vec![append("log", b"b")])).unwrap();
+    assert_eq!(volume.commit(from(1, 7, 5, vec![append("log", b"a")])).unwrap(), first);
+    assert_eq!(log(&volume), b"ab");
+
+    let mut answers = Answers::default();
+    let seen = Seen { file: FileId(2), version: 1 };
+    answers.insert(Writer { device: 7, number: 5 }, Peer(1), vec![seen; 100]);
+    for device in 1000..1000 + 2 * ANSWERS_BYTES_MAX / (16 * OPERATIONS_MAX) {
+        let writer = Writer { device: device as u128, number: 9 };
+        answers.insert(writer, Peer(2), vec![seen; OPERATIONS_MAX]);
+        assert!(answers.find(writer).unwrap().is_some(), "the newest is known");
+    }
+    assert!(answers.find(Writer { device: 7, number: 5 }).unwrap().is_some());
+    assert!(answers.find(Writer { device: 1000, number: 9 }).is_err());
+    // As many peers as there is room for devices: the oldest goes, never the newest.
+    let mut answers = Answers::default();
+    for device in 0..DEVICES_MAX as u128 + 1 {
+        answers.insert(Writer { device, number: 9 }, Peer(device as u64 + 1), vec![seen; 1000]);
+        assert!(answers.find(Writer { device, number: 9 }).unwrap().is_some(), "{device}");
+    }
+    assert!(answers.find(Writer { device: 0, number: 9 }).unwrap().is_none());
+}
+
+/// Numbers from before they were given out with a secret: who goes on with one gets its answers,
+/// and it keeps them.
+#[test]
+fn a_device_goes_on_with_the_answers_of_an_old_number() {
+    let disk = SimulatedDisk::new(9);
+    let volume = open(&disk, SMALL).unwrap();
+    volume.commit(transaction(vec![create("log")])).unwrap();
+    let old = volume.commit(by(7, 5, vec![append("log", b"a")])).unwrap();
+    let inherit = |volume: &Volume, device| {
+        let inherits = Some((device, 7));
+        volume.commit(Transaction { peer: Peer(4), inherits, ..Transaction::default() }).unwrap();
+    };
+    let again = |volume: &Volume, device| {
+        let again = Transaction { peer: Peer(4), ..by(device, 5, vec![append("log", b"a")]) };
+        assert_eq!(volume.commit(again).unwrap(), old);
+        assert_eq!(log(volume), b"a");
+    };
+    inherit(&volume, 1007);
+    again(&volume, 1007);
+    again(&volume, 7);
+    // Once is enough, and what happened since stays; also after a crash, from the journal and from
+    // the table.
+    volume.commit(Transaction { peer: Peer(4), ..by(1007, 6, vec![append("log", b"b")]) }).unwrap();
+    inherit(&volume, 1007);
+    disk.crash_at(Some(disk.changes() + 1));
+    drop(volume);
+    disk.restart();
+    for _ in 0..2 {
+        let volume = open(&disk, SMALL).unwrap();
+        let again = Transaction { peer: Peer(4), ..by(1007, 6, vec![append("log", b"b")]) };
+        volume.commit(again).unwrap();
+        assert_eq!(log(&volume), b"ab");
+        assert!(matches!(volume.commit(by(1007, 4, vec![])), Err(VolumeError::Outdated { last: 6, .. })));
+        // Records of devices that proved their number are for nobody else.
+        let inherits = Some((2000, 1007));
+        volume.commit(Transaction { peer: Peer(4), inherits, ..Transaction::default() }).unwrap();
+        volume.commit(Transaction { peer: Peer(4), ..by(2000, 1, vec![]) }).unwrap();
+        volume.checkpoint().unwrap();
+    }
+}
+
+#[test]
+fn numbers_of_devices_are_given_out_with_a_secret_that_lasts() {
+    let disk = SimulatedDisk::new(10);
+    let volume = open(&disk, SMALL).unwrap();
+    let (one, secret) = volume.enrol().unwrap();
+    let (two, other) = volume.enrol().unwrap();
+    assert!(one != two && secret != other);
+    drop(volume);
+    let volume = open(&disk, SMALL).unwrap();
+    assert_eq!(volume.secret(one).unwrap(), secret);
+    // Another volume has another key.
+    assert_ne!(open(&SimulatedDisk::new(10), SMALL).unwrap().secret(one).unwrap(), secret);
+    drop(volume);
+    let reading = open(&disk, Options { mode: Mode::ReadOnly, ..SMALL }).unwrap();
+    assert!(matches!(reading.enrol(), Err(VolumeError::ReadOnly)));
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn leases_exclude_others_until_they_end() {
     let file = done(&volume, vec![create("f")]).file;
     let (one, two, second) = (Holder(1), Holder(2), Duration::from_secs(1));
     let by = |holder, now| Transaction { holder, now, ..transaction(vec![write("f", None, 0, b"x")]) };
-    let lease = |holder, kind, now| volume.lease(file, holder, kind, second, Moment(now));
+    let lease = |holder, kind, now| volume.leases().take(file, (holder, Peer(9)), kind, second, Moment(now));
     assert_eq!(lease(one, LeaseKind::Exclusive, 10).unwrap(), Moment(1_000_010));
     assert!(matches!(lease(two, LeaseKind::Shared, 11), Err(VolumeError::Leased { .. })));
     assert!(matches!(volume.commit(by(two, Moment(12))), Err(VolumeError::Leased { .. })));
@@ -141,18 +141,59 @@ fn leases_exclude_others_until_they_end() {
     lease(one, LeaseKind::Shared, 1_000_010).unwrap();
     assert!(lease(one, LeaseKind::Exclusive, 1_000_011).is_err());
     volume.commit(by(Holder(3), Moment(1_000_011))).unwrap();
-    volume.release_all(two);
+    volume.leases().release(file, two);
     lease(one, LeaseKind::Exclusive, 1_000_012).unwrap();
-    volume.release(file, one);
+    volume.leases().release(file, one);
     lease(two, LeaseKind::Exclusive, 1_000_013).unwrap();
-    // Bounded, and what has ended makes room.
-    volume.release(file, two);
-    for id in 0..LEASES_MAX as u64 {
-        volume.lease(FileId(id), one, LeaseKind::Shared, second, Moment(0)).unwrap();
+}
+
+#[test]
+fn leases_are_shared_by_devices_and_peers() {
+    let volume = volume(&SimulatedDisk::new(5));
+    let second = Duration::from_secs(1);
+    let take = |file, device, peer, now| {
+        let holder = (Holder(device), Peer(peer));
+        volume.leases().take(FileId(file), holder, LeaseKind::Exclusive, second, Moment(now)).map(drop)
+    };
+    // One device, on files that need not exist.
+    let granted = (0..LEASES_MAX as u64).filter(|file| take(*file, 1, 1, 0).is_ok()).count();
+    assert_eq!(granted, LEASES_HOLDER_MAX);
+    assert!(matches!(take(u64::MAX, 1, 1, 0), Err(VolumeError::TooLarge { .. })));
+    take(5, 1, 1, 0).expect("renewing needs no room");
+    take(100_000, 2, 1, 0).expect("another device of the same peer");
+    // One peer with any number of devices.
+    let granted = (0..LEASES_MAX as u64).filter(|file| take(1 << 32 | file, u128::from(*file), 1, 0).is_ok()).count();
+    assert!(granted < LEASES_MAX / 8, "{granted}");
+    // Thirty more of that kind, and there still is room for others.
+    for peer in 2..32 {
+        (0..LEASES_MAX as u64 / 8).for_each(|file| drop(take(peer << 33 | file, u128::from(file), peer, 0)));
     }
-    let next = |now| volume.lease(FileId(u64::MAX), one, LeaseKind::Shared, second, Moment(now));
-    assert!(matches!(next(1), Err(VolumeError::TooLarge { .. })));
-    next(1_000_001).unwrap();
+    (0..100).for_each(|file| take(1 << 60 | file, 3, 99, 0).unwrap());
+    // What has ended makes room.
+    take(1 << 61, 1, 1, 1_000_001).unwrap();
+}
+
+#[test]
+fn leases_end_soon_after_their_holder_left_unless_it_comes_back() {
+    let volume = volume(&SimulatedDisk::new(5));
+    let minute = Duration::from_secs(60);
+    let take = |device, now: u64| {
+        let kind = LeaseKind::Exclusive;
+        volume.leases().take(FileId(7), (Holder(device), Peer(device as u64)), kind, minute, Moment(now * 1_000_000))
+    };
+    let at = |seconds: u64| Moment(seconds * 1_000_000);
+    take(1, 0).unwrap();
+    volume.leases().left(Holder(1), at(1));
+    assert!(take(2, 10).is_err());
+    volume.leases().returned(Holder(1), at(10));
+    assert!(take(2, 59).is_err(), "it came back in time");
+    volume.leases().left(Holder(1), at(40));
+    take(2, 50).expect("it has ended");
+    volume.leases().returned(Holder(1), at(51));
+    assert!(take(1, 51).is_err(), "another one has it now");
+    // One that ends anyway does not last longer.
+    volume.leases().left(Holder(2), at(109));
+    take(1, 110).unwrap();
 }
 
 #[test]

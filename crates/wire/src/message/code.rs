@@ -49,12 +49,14 @@ pub enum ErrorCode {
     Stale,
     /// A later transaction of the device was committed, and this one was not, or so long ago that nobody remembers.
     Outdated,
+    /// It takes a device number that the client has proven to be its own, and it has not.
+    Unproven,
     /// A code of a later version.
     Unknown(u16),
 }
 
 impl ErrorCode {
-    const CODES: [(u16, ErrorCode); 23] = [
+    const CODES: [(u16, ErrorCode); 24] = [
         (1, ErrorCode::NotFound),
         (2, ErrorCode::BadRequest),
         (3, ErrorCode::Busy),
@@ -78,6 +80,7 @@ impl ErrorCode {
         (21, ErrorCode::Denied),
         (22, ErrorCode::Stale),
         (23, ErrorCode::Outdated),
+        (24, ErrorCode::Unproven),
     ];
 
     /// The code with this number; every number has one.

@@ -37,6 +37,10 @@ impl Samples {
         u128::from(self.number()) << 64 | u128::from(self.number())
     }
 
+    fn secret(&mut self) -> [u8; 32] {
+        std::array::from_fn(|_| self.number() as u8)
+    }
+
     fn flag(&mut self) -> bool {
         self.below(2) == 1
     }

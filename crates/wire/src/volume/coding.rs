@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use units::InodeId;
 
-use super::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, Share, VolumeAsk, VolumeReply};
+use super::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, Share, VolumeAsk, VolumeReply};
 use crate::coding::{Frame, Reader, Writer};
 use crate::error::WireError;
 use crate::format::{
@@ -21,6 +21,8 @@ pub(crate) fn ask_kind(ask: &VolumeAsk) -> ClientKind {
         VolumeAsk::PullBlocks { .. } => ClientKind::PullBlocks,
         VolumeAsk::Commit { .. } => ClientKind::Commit,
         VolumeAsk::Lease { .. } => ClientKind::Lease,
+        VolumeAsk::Enrol => ClientKind::Enrol,
+        VolumeAsk::Prove { .. } => ClientKind::Prove,
     }
 }
 
@@ -34,6 +36,8 @@ pub(crate) fn reply_kind(reply: &VolumeReply) -> ServerKind {
         VolumeReply::Blocks { .. } => ServerKind::Blocks,
         VolumeReply::Committed { .. } => ServerKind::Committed,
         VolumeReply::Leased { .. } => ServerKind::Leased,
+        VolumeReply::Enrolled { .. } => ServerKind::Enrolled,
+        VolumeReply::Proven => ServerKind::Proven,
     }
 }
 
@@ -51,6 +55,8 @@ pub(crate) fn write_ask(writer: Writer, ask: &VolumeAsk) -> Frame {
         VolumeAsk::Lease { file, kind, duration_ms } => {
             writer.u64(*file).u8(kind.map_or(0, |kind| kind as u8)).u32(*duration_ms)
         }
+        VolumeAsk::Enrol => writer,
+        VolumeAsk::Prove { number, proof, previous } => writer.u128(*number).raw(proof).u128(*previous),
     }
     .finish()
 }
@@ -87,6 +93,11 @@ pub(crate) fn read_ask(kind: ClientKind, reader: &mut Reader) -> Result<VolumeAs
             reader.check(allowed, "changes", count as u64, "1 to 4096")?;
             let changes = (0..count).map(|_| read_change(reader)).collect::<Result<_, _>>()?;
             VolumeAsk::Commit { number, mtime_ns, changes }
+        }
+        ClientKind::Enrol => VolumeAsk::Enrol,
+        ClientKind::Prove => {
+            let number = device_number(reader)?;
+            VolumeAsk::Prove { number, proof: reader.id("proof")?, previous: reader.u128("previous")? }
         }
         // the caller hands in kinds of requests to volumes only
         _ => {
@@ -202,6 +213,8 @@ pub(crate) fn write_reply(writer: Writer, reply: &VolumeReply) -> Frame {
             versions.iter().fold(writer, |writer, seen| writer.u64(seen.file).u64(seen.version)).finish()
         }
         VolumeReply::Leased { duration_ms } => writer.u32(*duration_ms).finish(),
+        VolumeReply::Enrolled { number, secret } => writer.u128(*number).raw(&secret.0).finish(),
+        VolumeReply::Proven => writer.finish(),
     }
 }
 
@@ -242,9 +255,20 @@ pub(crate) fn read_reply(kind: ServerKind, reader: &mut Reader) -> Result<Volume
             let seen = |reader: &mut Reader| Ok(Seen { file: reader.u64("file")?, version: reader.u64("version")? });
             VolumeReply::Committed { versions: (0..count).map(|_| seen(reader)).collect::<Result<_, WireError>>()? }
         }
+        ServerKind::Enrolled => {
+            VolumeReply::Enrolled { number: device_number(reader)?, secret: Secret(reader.id("secret")?) }
+        }
+        ServerKind::Proven => VolumeReply::Proven,
         // the caller hands in kinds of replies of volumes only
         _ => VolumeReply::Leased { duration_ms: reader.u32("duration")? },
     })
+}
+
+/// Number of a device.
+fn device_number(reader: &mut Reader) -> Result<u128, WireError> {
+    let number = reader.u128("device")?;
+    reader.check(number > 0, "device", 0, "at least 1")?;
+    Ok(number)
 }
 
 /// Number of an open file.

@@ -26,6 +26,8 @@ pub(super) struct Peer {
     streams: BTreeMap<u32, u32>,
     places: HashMap<u64, usize>,
     put: Option<Put>,
+    /// The volume's id, and what proofs are made over.
+    proofs: (u128, u128),
 }
 
 impl Peer {
@@ -42,6 +44,7 @@ impl Peer {
             streams: BTreeMap::new(),
             places: HashMap::new(),
             put: None,
+            proofs: (0, 0),
         };
         peer.send(&ClientMessage::Hello(Hello {
             version: VERSION,
@@ -96,6 +99,10 @@ impl Peer {
                 Poll::Pending => break,
             }
         }
+        let u128_at = |payload: &[u8], at: usize| {
+            payload.get(at..at + 16).map_or(0, |bytes| u128::from_le_bytes(bytes.try_into().unwrap()))
+        };
+        let mut asks = Vec::new();
         let mut at = 0;
         while let Some(head) = self.input.get(at..at + 5) {
             let bytes = u32::from_le_bytes(head[..4].try_into().unwrap()) as usize;
@@ -105,6 +112,14 @@ impl Peer {
             let opened = kind == ServerKind::Opened as u8 || kind == ServerKind::VolumeOpened as u8;
             if let Some(place) = self.handles.get_mut(number.wrapping_sub(1) as usize).filter(|_| opened) {
                 *place = u32::from_le_bytes(payload[4..8].try_into().unwrap());
+                if kind == ServerKind::VolumeOpened as u8 {
+                    self.proofs = (u128_at(payload, 8), u128_at(payload, 29));
+                    asks.push(VolumeAsk::Enrol);
+                }
+            } else if kind == ServerKind::Enrolled as u8 {
+                let (number, (id, nonce)) = (u128_at(payload, 4), self.proofs);
+                let secret = Secret(payload[20..52].try_into().unwrap());
+                asks.push(VolumeAsk::Prove { number, proof: secret.proof(id, nonce, number), previous: 0 });
             } else if kind == ServerKind::PushStart as u8 {
                 self.streams.insert(number, 0);
             } else if kind == ServerKind::Push as u8 {
@@ -117,6 +132,9 @@ impl Peer {
             at += 5 + bytes;
         }
         self.input.drain(..at);
+        for ask in asks {
+            self.ask(Request::Volume { volume: ImageHandle(self.handles[2]), ask });
+        }
         true
     }
 
@@ -245,7 +263,11 @@ impl Peer {
             4..9 => VolumeAsk::PullBlocks { token, blocks: blocks(1 + rng.below(8) as u32), force: rng.below(8) == 0 },
             9 => VolumeAsk::FileStat { path },
             10 => VolumeAsk::FolderList { path: Vec::new(), after: Vec::new(), limit: 1 + rng.below(4000) as u16 },
-            11 => VolumeAsk::Lease { file: rng.below(20), kind: None, duration_ms: 1000 },
+            11 => VolumeAsk::Lease {
+                file: rng.below(20),
+                kind: [None, Some(LeaseKind::Shared), Some(LeaseKind::Exclusive)][rng.below(3) as usize],
+                duration_ms: 1000,
+            },
             12 | 13 => {
                 let bytes = Bytes::from(vec![7; rng.below(9000) as usize + 1]);
                 let change = match rng.below(6) {
@@ -267,6 +289,12 @@ impl Peer {
             16 if rng.below(20) == 0 => {
                 return self.send(&ClientMessage::RateLimit { bytes_per_second: rng.below(1 << 22) });
             }
+            16 if rng.below(4) == 0 => VolumeAsk::Enrol,
+            16 => VolumeAsk::Prove {
+                number: u128::from(1 + rng.below(4)),
+                proof: [rng.below(2) as u8; 32],
+                previous: rng.below(4).into(),
+            },
             17 => return self.send(&ClientMessage::Hint { image: volume, token, pages: blocks(20) }),
             _ => return self.send(&ClientMessage::Touch { image: volume, token, pages: blocks(4) }),
         };

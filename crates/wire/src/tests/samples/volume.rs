@@ -4,7 +4,7 @@ use units::{InodeId, PageId};
 
 use super::Samples;
 use crate::message::ClientMessage;
-use crate::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, Share, VolumeAsk, VolumeReply};
+use crate::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, Share, VolumeAsk, VolumeReply};
 use crate::{Reply, Request};
 
 impl Samples {
@@ -55,7 +55,7 @@ impl Samples {
     }
 
     fn volume_ask(&mut self) -> VolumeAsk {
-        match self.below(7) {
+        match self.below(9) {
             0 => VolumeAsk::FileOpen { token: self.token(), path: self.path() },
             1 => VolumeAsk::FileStat { path: self.path() },
             2 => VolumeAsk::FolderList {
@@ -73,6 +73,11 @@ impl Samples {
                 let changes = (0..1 + self.below(6)).map(|_| self.change()).collect();
                 VolumeAsk::Commit { number: self.number().max(1), mtime_ns: self.time(), changes }
             }
+            6 => VolumeAsk::Enrol,
+            7 => {
+                let (number, previous) = (self.u128().max(1), self.u128());
+                VolumeAsk::Prove { number, proof: self.secret(), previous }
+            }
             _ => {
                 let kind = [None, Some(LeaseKind::Shared), Some(LeaseKind::Exclusive)][self.below(3) as usize];
                 VolumeAsk::Lease { file: self.number(), kind, duration_ms: self.u32() }
@@ -88,7 +93,7 @@ impl Samples {
     }
 
     pub fn volume_reply(&mut self) -> Reply {
-        Reply::Volume(match self.below(8) {
+        Reply::Volume(match self.below(10) {
             0 => VolumeReply::FileOpened {
                 file: self.file(),
                 info: FileInfo { kind: FileKind::File, ..self.info() },
@@ -112,9 +117,11 @@ impl Samples {
             },
             5 => VolumeReply::Committed { versions: (0..self.below(6)).map(|_| self.seen()).collect() },
             6 => VolumeReply::Leased { duration_ms: self.u32() },
+            7 => VolumeReply::Enrolled { number: self.u128().max(1), secret: Secret(self.secret()) },
+            8 => VolumeReply::Proven,
             _ => {
-                let (volume, id, writable) = (self.image(), self.u128(), self.flag());
-                return Reply::VolumeOpened { volume, id, block_bytes: 512 << self.below(8), writable };
+                let (volume, id, writable, nonce) = (self.image(), self.u128(), self.flag(), self.u128());
+                return Reply::VolumeOpened { volume, id, block_bytes: 512 << self.below(8), writable, nonce };
             }
         })
     }

@@ -1,0 +1,54 @@
+//! Which devices have a connection: what a device holds of a volume ends soon after its last one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use volume::Holder;
+
+use super::Served;
+use crate::accept::Shared;
+use crate::blocks::locked;
+
+/// How many handles there are on which a device was proven; no entry is 0.
+pub(super) type Counts = HashMap<u128, usize>;
+
+/// A device that was proven on a handle. As long as there is one, the device keeps its leases.
+/// Requests that are being worked on hold it, so that none of them takes a lease after it has gone.
+pub(crate) struct Present {
+    shared: Arc<Shared>,
+    served: Arc<Served>,
+    number: u128,
+}
+
+impl Present {
+    pub fn new(shared: Arc<Shared>, served: Arc<Served>, number: u128) -> Present {
+        // Leases are told under the lock, so that coming and leaving stay in order. A volume that
+        // is being opened again has no leases.
+        let mut counts = locked(&served.present);
+        *counts.entry(number).or_default() += 1;
+        if let Ok(volume) = served.volume() {
+            volume.leases().returned(Holder(number), shared.now());
+        }
+        drop(counts);
+        Present { shared, served, number }
+    }
+
+    /// The number of the device.
+    pub fn number(&self) -> u128 {
+        self.number
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        let mut counts = locked(&self.served.present);
+        let Some(count) = counts.get_mut(&self.number) else { return };
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&self.number);
+            if let Ok(volume) = self.served.volume() {
+                volume.leases().left(Holder(self.number), self.shared.now());
+            }
+        }
+    }
+}
