@@ -311,9 +311,9 @@ impl Session {
                 received = reader.read(&mut input), if reads => match received {
                     // An error closes the connection and comes back as an event.
                     Ok(bytes) if bytes > 0 => {
-                        let now = self.shared.now();
-                        self.uploads.values().for_each(|upload| upload.note_bytes(now));
-                        drop(self.wire.receive(now, &input[..bytes]));
+                        drop(self.wire.receive(self.shared.now(), &input[..bytes]));
+                        let arrived = self.wire.upload_bytes();
+                        self.uploads.values().for_each(|upload| upload.note_bytes(arrived));
                         fit_reads(&mut input, bytes);
                     }
                     _ => self.wire.lost(),

@@ -25,7 +25,7 @@ use bytes::Bytes;
 use image::{Metadata, ReadAt, Superblock, format::SUPERBLOCK_BYTES};
 use store::Store;
 use tokio::sync::mpsc;
-use units::{BlockId, ImageId, Moment};
+use units::{BlockId, ImageId};
 use wire::format::FRAME_BYTES_MAX;
 use wire::{BlockRange, ErrorCode};
 
@@ -147,8 +147,8 @@ impl Announced {
 /// The connection's end of an upload. Dropping it interrupts the upload.
 pub(crate) struct Upload {
     pub commands: mpsc::Sender<Command>,
-    /// When the connection last brought bytes, in microseconds of the server's clock.
-    heard: Arc<AtomicU64>,
+    /// Bytes of uploads that its connection has brought.
+    arrived: Arc<AtomicU64>,
 }
 
 impl Upload {
@@ -163,10 +163,10 @@ impl Upload {
         report: impl Fn(Event) + Send + 'static,
     ) -> Result<Upload, Failure> {
         let (commands, receiver) = mpsc::channel(QUEUE_MAX);
-        let heard = Arc::new(AtomicU64::new(shared.now().0));
-        let upload = Upload { commands, heard: heard.clone() };
+        let arrived = Arc::new(AtomicU64::new(0));
+        let upload = Upload { commands, arrived: arrived.clone() };
         if let Some(place) = shared.uploads.try_take(owner, 1) {
-            tokio::task::spawn_blocking(move || work(&shared, &announced, receiver, heard, Ok(place), &report));
+            tokio::task::spawn_blocking(move || work(&shared, &announced, receiver, arrived, Ok(place), &report));
             return Ok(upload);
         }
         if shared.uploads.is_over_share(owner, 1) {
@@ -177,14 +177,14 @@ impl Upload {
             let place = tokio::time::timeout(PLACE_WAIT, shared.uploads.take(owner, 1)).await;
             let place = place.map_err(|_| no_place());
             drop(waiting);
-            tokio::task::spawn_blocking(move || work(&shared, &announced, receiver, heard, place, &report));
+            tokio::task::spawn_blocking(move || work(&shared, &announced, receiver, arrived, place, &report));
         });
         Ok(upload)
     }
 
-    /// Its connection has brought bytes.
-    pub fn note_bytes(&self, now: Moment) {
-        self.heard.store(now.0, Ordering::Relaxed);
+    /// Its connection has brought so many bytes of uploads.
+    pub fn note_bytes(&self, arrived: u64) {
+        self.arrived.store(arrived, Ordering::Relaxed);
     }
 }
 
@@ -197,11 +197,11 @@ fn work(
     shared: &Shared,
     announced: &Announced,
     commands: mpsc::Receiver<Command>,
-    heard: Arc<AtomicU64>,
+    arrived: Arc<AtomicU64>,
     place: Result<Room, Failure>,
     report: &dyn Fn(Event),
 ) {
-    let mut client = place.map(|place| Client { shared, commands, heard, place });
+    let mut client = place.map(|place| Client::new(shared, commands, arrived, place));
     let finished = match &mut client {
         Ok(client) => caught_blocking(|| run(announced, client, report)).unwrap_or_else(|reason| {
             Err(Failure::new(ErrorCode::Internal, format!("the server failed while it took the upload: {reason}")))

@@ -71,6 +71,11 @@ impl Inbox {
         self.deadline
     }
 
+    /// Kind of the frame that is arriving, and how many bytes of its payload are here.
+    pub fn arriving(&self) -> Option<(u8, usize)> {
+        (self.header_bytes == FRAME_HEADER_BYTES).then(|| (self.kind(), self.payload.len()))
+    }
+
     /// Memory held by the frame that is arriving.
     pub fn held_bytes(&self) -> usize {
         self.payload.capacity()

@@ -132,9 +132,19 @@ fn regress_idle_uploads_give_their_places_to_those_who_wait() {
             (client, request)
         })
         .collect();
+    // Whatever else they say is no progress.
+    let said = std::sync::atomic::AtomicBool::new(false);
     let mut next = Client::connect_from([127, 0, 2, 1], rig.address, 100);
-    let (reply, _) = next.upload("app", &image(100));
-    assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !said.load(std::sync::atomic::Ordering::Relaxed) {
+                idle.iter_mut().for_each(|(client, _)| drop(client.status()));
+            }
+        });
+        let (reply, _) = next.upload("app", &image(100));
+        said.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
+    });
     // One gave way, which one is not said. What it had sent is kept.
     next.status_until(|status| status["metrics"]["uploads_failed"] == 1 && status["uploads_interrupted"] == 1);
     let told = |(client, request): &mut (Client, RequestId)| {

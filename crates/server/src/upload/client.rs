@@ -13,8 +13,12 @@ use crate::accept::Shared;
 use crate::budget::Room;
 use crate::error::Failure;
 
-/// Time without a byte of its connection after which an upload gives its place to one that waits.
+/// An upload that waits for its client gives its place to one that waits for a place, after this
+/// time without [`STILL_BYTES`] of uploads on its connection. Other frames do not count.
 const STILL: Duration = Duration::from_secs(2);
+
+/// A slow link brings them: 2 KiB a second.
+const STILL_BYTES: u64 = 4 << 10;
 
 /// How often an upload that waits for its client looks whether that is so.
 const STILL_CHECK: Duration = Duration::from_millis(500);
@@ -32,13 +36,26 @@ pub(super) enum Next {
 pub(super) struct Client<'a> {
     pub shared: &'a Shared,
     pub commands: mpsc::Receiver<Command>,
-    /// When the connection last brought bytes, in microseconds of the server's clock.
-    pub heard: Arc<AtomicU64>,
+    /// Bytes of uploads that its connection has brought.
+    arrived: Arc<AtomicU64>,
+    /// How many they were when the waiting was counted from the start.
+    seen: u64,
+    /// Time that the upload has waited for its client since then.
+    waited: Duration,
     /// Its place among the uploads at once.
     pub place: Room,
 }
 
-impl Client<'_> {
+impl<'a> Client<'a> {
+    pub fn new(
+        shared: &'a Shared,
+        commands: mpsc::Receiver<Command>,
+        arrived: Arc<AtomicU64>,
+        place: Room,
+    ) -> Client<'a> {
+        Client { shared, commands, seen: arrived.load(Ordering::Relaxed), arrived, waited: Duration::ZERO, place }
+    }
+
     /// The next command.
     ///
     /// # Errors
@@ -47,10 +64,15 @@ impl Client<'_> {
         tokio::runtime::Handle::current().block_on(async {
             let deadline = tokio::time::Instant::now() + PUT_DEADLINE;
             while tokio::time::Instant::now() < deadline {
-                match tokio::time::timeout(STILL_CHECK, self.commands.recv()).await {
+                if self.is_still() && self.place.give_way() {
+                    return Ok(Next::Yield);
+                }
+                let begun = tokio::time::Instant::now();
+                let command = tokio::time::timeout(STILL_CHECK, self.commands.recv()).await;
+                self.waited += begun.elapsed();
+                match command {
                     Ok(Some(command)) => return Ok(Next::Command(command)),
                     Ok(None) => return Ok(Next::Gone),
-                    Err(_) if self.is_still() && self.place.give_way() => return Ok(Next::Yield),
                     Err(_) => {}
                 }
             }
@@ -58,9 +80,12 @@ impl Client<'_> {
         })
     }
 
-    fn is_still(&self) -> bool {
-        let heard = self.heard.load(Ordering::Relaxed);
-        u128::from(self.shared.now().0.saturating_sub(heard)) >= STILL.as_micros()
+    fn is_still(&mut self) -> bool {
+        let arrived = self.arrived.load(Ordering::Relaxed);
+        if arrived - self.seen >= STILL_BYTES {
+            (self.seen, self.waited) = (arrived, Duration::ZERO);
+        }
+        self.waited >= STILL
     }
 }
 

@@ -29,9 +29,19 @@ impl ServerConnection {
             let Some(Arrived { kind, payload }) = arrived else { return Ok(()) };
             self.traffic.frames_received += 1;
             let kind = ClientKind::from_u8(kind).ok_or(WireError::UnknownKind { kind })?;
+            if is_upload(kind) {
+                self.traffic.upload_bytes += payload.len() as u64;
+            }
             let message = decode::client(kind, payload)?;
             self.take_message(now, message)?;
         }
+    }
+
+    /// Payload bytes of uploads that arrived, those of a frame that is not whole yet among them.
+    pub fn upload_bytes(&self) -> u64 {
+        let arriving = self.inbox.arriving().and_then(|(kind, bytes)| Some((ClientKind::from_u8(kind)?, bytes)));
+        let partial = arriving.filter(|(kind, _)| is_upload(*kind)).map_or(0, |(_, bytes)| bytes);
+        self.traffic.upload_bytes + partial as u64
     }
 
     fn take_message(&mut self, now: Moment, message: ClientMessage) -> Result<(), WireError> {
@@ -198,4 +208,9 @@ impl ServerConnection {
             None => Err(WireError::UnknownRequest { kind, request }),
         }
     }
+}
+
+/// Whether a frame carries bytes of an upload.
+fn is_upload(kind: ClientKind) -> bool {
+    matches!(kind, ClientKind::PutMeta | ClientKind::PutBlock)
 }
