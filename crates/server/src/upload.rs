@@ -26,7 +26,6 @@ use image::{Metadata, ReadAt, Superblock, format::SUPERBLOCK_BYTES};
 use store::Store;
 use tokio::sync::mpsc;
 use units::{BlockId, ImageId};
-use wire::format::FRAME_BYTES_MAX;
 use wire::{BlockRange, ErrorCode};
 
 use crate::accept::Shared;
@@ -50,8 +49,8 @@ pub(crate) const UPLOADS_MAX: usize = 8;
 /// Time that an upload waits for a place, if all are taken by uploads that move.
 const PLACE_WAIT: Duration = Duration::from_secs(20);
 
-/// Commands of an upload that waits for a place: its queue, and the one that finds no room there.
-const WAITING_BYTES: usize = (QUEUE_MAX + 1) * FRAME_BYTES_MAX;
+/// Memory of an upload that waits for a place. It takes nothing from its connection meanwhile.
+const WAITING_BYTES: usize = 2 << 10;
 
 /// Interrupted uploads that are kept; each holds disk space and the metadata of one image.
 const PARKED_MAX: usize = 4;
@@ -173,10 +172,12 @@ impl Upload {
             return Err(no_place());
         }
         let waiting = shared.catalog.try_reserve(WAITING_BYTES).ok_or_else(no_place)?;
+        // All of the queue: the session reads on when there is a place.
+        let queue: Vec<_> = (0..QUEUE_MAX).filter_map(|_| upload.commands.clone().try_reserve_owned().ok()).collect();
         tokio::spawn(async move {
             let place = tokio::time::timeout(PLACE_WAIT, shared.uploads.take(owner, 1)).await;
             let place = place.map_err(|_| no_place());
-            drop(waiting);
+            drop((waiting, queue));
             tokio::task::spawn_blocking(move || work(&shared, &announced, receiver, arrived, place, &report));
         });
         Ok(upload)
@@ -188,7 +189,7 @@ impl Upload {
     }
 }
 
-fn no_place() -> Failure {
+pub(crate) fn no_place() -> Failure {
     Failure::new(ErrorCode::Busy, "the server has too many uploads in progress; try again later")
 }
 
