@@ -189,7 +189,7 @@ impl Upload {
     }
 }
 
-pub(crate) fn no_place() -> Failure {
+fn no_place() -> Failure {
     Failure::new(ErrorCode::Busy, "the server has too many uploads in progress; try again later")
 }
 

@@ -5,14 +5,10 @@ use wire::{ErrorCode, Reply};
 
 use super::{Session, Stalled};
 use crate::error::Failure;
-use crate::upload::{self, Announced, Command, UPLOADS_MAX, Upload};
+use crate::upload::{self, Announced, Command, Upload};
 
 impl Session {
     pub(super) fn start_upload(&mut self, request: RequestId, announced: Announced) -> Result<(), Failure> {
-        // More could never all have a place, and each that waits for one takes memory.
-        if self.uploads.len() >= UPLOADS_MAX {
-            return Err(upload::no_place());
-        }
         let reports = self.reports.clone();
         let report = move |event| {
             // The connection may be gone.

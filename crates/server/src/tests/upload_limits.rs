@@ -167,27 +167,6 @@ fn regress_idle_uploads_give_their_places_to_those_who_wait() {
 }
 
 #[test]
-fn regress_uploads_that_wait_leave_room_for_others_to_wait() {
-    let image = |number: u64| Fixture::default().pack(&[Node::file(b"f", &number.to_le_bytes())]).unwrap();
-    let mut config = config(StoreAt::Open(Arc::new(Memory::new())));
-    config.memory_bytes_max = 32 << 20;
-    let rig = Rig::start(config);
-    // As many as have a place, and three times as many that wait.
-    let idle: Vec<Client> = (0..4 * UPLOADS_MAX as u8)
-        .map(|number| {
-            let mut client = Client::connect_from([127, 0, 1, number + 1], rig.address, number.into());
-            client.put_open(&format!("idle{number}"), &image(number.into()));
-            client.status();
-            client
-        })
-        .collect();
-    let mut next = Client::connect_from([127, 0, 2, 1], rig.address, 100);
-    let (reply, _) = next.upload("app", &image(100));
-    assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
-    drop(idle);
-}
-
-#[test]
 fn regress_a_small_upload_looks_at_few_other_images() {
     let inner = Memory::new();
     let small = |number: u32| Fixture::default().pack(&[Node::file(b"f", &number.to_le_bytes())]).unwrap();
