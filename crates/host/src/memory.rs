@@ -2,8 +2,9 @@
 
 #![allow(unsafe_code)]
 
-/// Gives the pages back that the allocator keeps free. The C library of Debian gives back only what lies at the end of its
-/// heap by itself, so that one block there keeps all the free ones below it. That of musl gives back at once.
+/// Gives the pages back that the allocator keeps free. The C library of Debian gives back only what
+/// lies at the end of its heap by itself, so that one block there keeps all the free ones below it.
+/// That of musl gives back at once.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: no pointers; it takes the allocator's locks itself.

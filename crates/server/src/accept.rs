@@ -406,7 +406,8 @@ pub(crate) async fn upkeep(shared: Arc<Shared>, mut stopped: watch::Receiver<boo
         }
         let open = shared.metrics.connections.get();
         most = open.max(most);
-        // After each halving, so that a storm that ends takes few rounds, and the usual coming and going none.
+        // After each halving, so that a storm that ends takes few rounds, and the usual coming and
+        // going none.
         if open * 2 < most {
             most = open;
             let _ = tokio::task::spawn_blocking(host::memory::give_back).await;

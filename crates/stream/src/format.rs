@@ -4,12 +4,12 @@
 /// First bytes of the file `device` of an outbox.
 pub const DEVICE_MAGIC: [u8; 8] = *b"RNLDEV02";
 
-/// The same of a device that drew its number itself, which is read too: magic, device (16), numbers below may have been used (8),
-/// hash of all before (16).
+/// The same of a device that drew its number itself, which is read too: magic, device (16), numbers
+/// below may have been used (8), hash of all before (16).
 pub const DEVICE_MAGIC_1: [u8; 8] = *b"RNLDEV01";
 
-/// Bytes of the file `device`: magic, device (16), numbers below may have been used (8), secret (32), earlier number of the
-/// device (16), hash of all before (16).
+/// Bytes of the file `device`: magic, device (16), numbers below may have been used (8), secret
+/// (32), earlier number of the device (16), hash of all before (16).
 pub const DEVICE_BYTES: usize = 96;
 
 /// First bytes of a transaction in an outbox.

@@ -1,6 +1,7 @@
-//! What a fresh machine has: a folder of links to the programs of Debian's essential packages, of apt, of the packages that
-//! `./x` installs, and of what these depend on. `ci` runs with this folder as its PATH, so that a test that uses another program fails
-//! here and not on the first machine that lacks it.
+//! What a fresh machine has: a folder of links to the programs of Debian's essential packages, of
+//! apt, of the packages that `./x` installs, and of what these depend on. `ci` runs with this
+//! folder as its PATH, so that a test that uses another program fails here and not on the first
+//! machine that lacks it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,7 +35,8 @@ pub fn path(root: &Path) -> anyhow::Result<Option<PathBuf>> {
     };
     let (packages, provided) = parse(&String::from_utf8_lossy(&listed.stdout));
     let named = text(Command::new(root.join("x")).arg("packages"))?;
-    // Not essential by Debian's word, but no machine that installs anything is without it; the static build does.
+    // Not essential by Debian's word, but no machine that installs anything is without it; the
+    // static build does.
     let wanted = closure(&packages, &provided, named.lines().chain(["apt"]));
     let files = text(Command::new("dpkg-query").arg("-L").args(&wanted))?;
     let is_program =
