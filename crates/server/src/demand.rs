@@ -1,4 +1,5 @@
-//! Answers that need the disk: they are read on blocking threads, and the connection goes on meanwhile.
+//! Answers that need the disk: they are read on blocking threads, and the connection goes on meanwhile. What the page cache
+//! has needs none, and the connection reads it itself.
 //!
 //! A demand is the reason why a program stands still. It takes its room in memory and a place among the readers, at
 //! once if there is one, and its bytes are the block as it lies in the file: no decoding, no waiting for a prediction.
@@ -8,17 +9,23 @@ use std::sync::Arc;
 use bytes::Bytes;
 use codec::Codec;
 use tokio::sync::mpsc::UnboundedSender;
-use units::{BlockId, PAGE_BYTES, PageId, RequestId};
+use units::{PAGE_BYTES, PageId, RequestId};
 use wire::Reply;
 
 use crate::accept::Shared;
+use crate::budget::Room;
 use crate::error::Failure;
+use crate::panics::caught_blocking;
 use crate::peer::Owner;
 use crate::published::Published;
 use crate::session::Done;
 
 /// zstd level of single pages: they are compressed while a program waits.
 const PAGES_LEVEL: i32 = 3;
+
+/// Bytes that a connection's own task reads, if they are in memory. That takes 50 microseconds, in which the connection does
+/// nothing else; waking a thread to do it costs as much.
+const CACHED_BYTES_MAX: usize = 512 << 10;
 
 /// Runs `work` on a blocking thread when there is room for `bytes` of reply, and reports the reply to the connection.
 pub(crate) fn answer(
@@ -30,34 +37,40 @@ pub(crate) fn answer(
     work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
 ) {
     let (replies, reads, done) = (shared.replies.clone(), shared.reads.clone(), done.clone());
+    let rooms = replies.try_take(owner, bytes).zip(reads.try_take(owner, 1));
+    let run = move |done: UnboundedSender<Box<Done>>, (room, slot): (Room, Room)| {
+        tokio::task::spawn_blocking(move || {
+            let failed = "the server failed while it worked on the request";
+            let reply = caught_blocking(work).unwrap_or_else(|_| Err(Failure::new(wire::ErrorCode::Internal, failed)));
+            drop(slot);
+            // The connection may be gone.
+            let _ = done.send(Box::new(Done::Reply { request, reply, room, bytes }));
+        });
+    };
+    if let Some(rooms) = rooms {
+        return run(done, rooms);
+    }
     tokio::spawn(async move {
         let rooms = async { (replies.take(owner, bytes).await, reads.take(owner, 1).await) };
-        let (room, slot) = tokio::select! {
+        let rooms = tokio::select! {
             rooms = rooms => rooms,
             // The connection is gone: nobody waits for the answer.
             () = done.closed() => return,
         };
-        let work = tokio::task::spawn_blocking(move || {
-            let reply = work();
-            drop(slot);
-            reply
-        });
-        let reply = work.await.unwrap_or_else(|_| {
-            Err(Failure::new(wire::ErrorCode::Internal, "the server failed while it worked on the request"))
-        });
-        // The connection may be gone.
-        let _ = done.send(Box::new(Done::Reply { request, reply, room, bytes }));
+        run(done, rooms);
     });
 }
 
-/// A stored block.
-pub(crate) fn block(image: &Published, block: BlockId) -> Result<Reply, Failure> {
-    Ok(Reply::Block { block, bytes: image.stored_block(block)? })
-}
-
-/// A range of superblock or metadata.
-pub(crate) fn metadata(image: &Published, offset: u64, bytes: u32) -> Result<Reply, Failure> {
-    Ok(Reply::MetaData { offset, bytes: image.read(offset, bytes as usize)? })
+/// Bytes of the image file and their room, if both are there at once: then no thread need be woken to read them.
+pub(crate) fn cached(
+    shared: &Shared,
+    owner: Owner,
+    image: &Published,
+    offset: u64,
+    bytes: usize,
+) -> Option<(Room, Bytes)> {
+    let room = (bytes <= CACHED_BYTES_MAX).then(|| shared.replies.try_take(owner, bytes)).flatten()?;
+    Some((room, image.read_cached(offset, bytes)?))
 }
 
 /// A range of the chunk hashes of an image that does not store them; the first to ask waits until they are derived.

@@ -138,8 +138,15 @@ impl Published {
         Ok(Bytes::from(buf))
     }
 
-    /// A block as it is stored. Its hash is for the client to check.
-    pub fn stored_block(&self, block: BlockId) -> Result<Bytes, Failure> {
+    /// The same if it is in memory. Does not block.
+    pub fn read_cached(&self, offset: u64, bytes: usize) -> Option<Bytes> {
+        let mut buf = vec![0; bytes];
+        // Whatever is wrong is told by the read that may wait.
+        matches!(self.object().read_cached_at(offset, &mut buf), Ok(true)).then(|| Bytes::from(buf))
+    }
+
+    /// A block as it is stored.
+    fn stored_block(&self, block: BlockId) -> Result<Bytes, Failure> {
         let entry = self.metadata.block(block).ok_or_else(|| self.no_block(block))?;
         self.read(entry.file_offset, entry.stored_bytes as usize)
     }
@@ -181,15 +188,22 @@ impl Published {
         Ok(self.blocks.hold(key, self.decode(block)?))
     }
 
-    /// Reads the blocks of `pages` into memory, so that building the pages later does not wait for the disk.
-    pub fn read_ahead(&self, pages: &[PageId]) {
-        for block in self.blocks_of(pages) {
-            if self.blocks.contains((self.serial, block)) {
+    /// The blocks of `pages` that are not in memory.
+    pub fn absent_blocks(&self, pages: &[PageId]) -> Vec<BlockId> {
+        let mut blocks = self.blocks_of(pages);
+        blocks.retain(|block| !self.blocks.contains((self.serial, *block)));
+        blocks
+    }
+
+    /// Reads blocks into memory, so that building pages later does not wait for the disk.
+    pub fn read_ahead(&self, blocks: &[BlockId]) {
+        for block in blocks {
+            if self.blocks.contains((self.serial, *block)) {
                 continue;
             }
             self.metrics.blocks_read_ahead.one();
             // Whoever needs the block will meet the same error and report it.
-            if self.decoded_block(block).is_err() {
+            if self.decoded_block(*block).is_err() {
                 return;
             }
         }

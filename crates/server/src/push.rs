@@ -29,6 +29,7 @@ use crate::accept::Shared;
 use crate::budget::Room;
 use crate::device::Device;
 use crate::error::Failure;
+use crate::panics::caught_blocking;
 use crate::peer::Owner;
 use crate::provider::Provider;
 use crate::published::Published;
@@ -99,6 +100,9 @@ impl Ordered {
         self.from.checked_add(u32::try_from(self.pages.len()).ok()?)
     }
 }
+
+/// Pages, their bytes, and what goes on with the next piece.
+type Piece = (Vec<PageId>, Result<Bytes, Failure>, Option<Box<StreamEncoder>>);
 
 /// A piece that was built.
 pub(crate) struct Built {
@@ -251,34 +255,42 @@ impl Pusher {
             Source::Live { encoder, .. } => encoder.take(),
             _ => None,
         };
-        let (done, owner) = (self.done.clone(), self.owner);
-        let (budget, builds) = (self.shared.pushes.clone(), self.shared.builds.clone());
         let ahead = match self.shared.config.provider {
-            Provider::Nv => pushing.take_ahead(self.shared.config.pages_ahead()),
+            Provider::Nv => image.absent_blocks(&pushing.take_ahead(self.shared.config.pages_ahead())),
             _ => Vec::new(),
         };
-        tokio::spawn(async move {
-            let room = budget.take(owner, pages.len() * PAGE_BYTES).await;
-            let slot = builds.take(owner, 1).await;
-            let work = tokio::task::spawn_blocking(move || {
-                let _slot = slot;
-                let (bytes, encoder) = match from_bundle {
-                    Some((bundle, piece)) => (bundle.piece(piece), None),
-                    None => compress(&image, &pages, encoder),
-                };
-                image.read_ahead(&ahead);
-                Built { sequence: number, pages, bytes, encoder, room: Some(room) }
-            });
-            let built = work.await.unwrap_or_else(|_| Built {
-                sequence: number,
-                pages: Vec::new(),
-                bytes: Err(Failure::new(ErrorCode::Internal, "building a piece of a push failed")),
-                encoder: None,
-                room: None,
-            });
-            // The connection may be gone.
-            let _ = done.send(Box::new(Done::Built(built)));
+        let bytes_max = pages.len() * PAGE_BYTES;
+        self.build(number, bytes_max, move || {
+            let (bytes, encoder) = match from_bundle {
+                Some((bundle, piece)) => (bundle.piece(piece), None),
+                None => compress(&image, &pages, encoder),
+            };
+            image.read_ahead(&ahead);
+            (pages, bytes, encoder)
         });
+    }
+
+    /// Has a blocking thread build a piece of sequence `number`, when there is room for it.
+    fn build(&self, number: u64, bytes_max: usize, work: impl FnOnce() -> Piece + Send + 'static) {
+        let (done, owner) = (self.done.clone(), self.owner);
+        let (budget, builds) = (self.shared.pushes.clone(), self.shared.builds.clone());
+        let rooms = budget.try_take(owner, bytes_max).zip(builds.try_take(owner, 1));
+        let run = move |(room, slot): (Room, Room)| {
+            tokio::task::spawn_blocking(move || {
+                let (pages, bytes, encoder) = caught_blocking(work).unwrap_or_else(|_| {
+                    let failure = Failure::new(ErrorCode::Internal, "building a piece of a push failed");
+                    (Vec::new(), Err(failure), None)
+                });
+                drop(slot);
+                let built = Built { sequence: number, pages, bytes, encoder, room: Some(room) };
+                // The connection may be gone.
+                let _ = done.send(Box::new(Done::Built(built)));
+            });
+        };
+        if let Some(rooms) = rooms {
+            return run(rooms);
+        }
+        tokio::spawn(async move { run((budget.take(owner, bytes_max).await, builds.take(owner, 1).await)) });
     }
 
     /// Reads the blocks of the next segments while the piece before them is on its way (SYSFLOW's Provider).
@@ -291,11 +303,12 @@ impl Pusher {
         let Some(sequence) = self.sequences.get_mut(at) else { return };
         let (image, span) = (sequence.image.clone(), self.shared.config.pages_ahead());
         let pages = sequence.pushing_mut().map_or_else(Vec::new, |pushing| pushing.take_ahead(span));
-        if pages.is_empty() {
+        let blocks = image.absent_blocks(&pages);
+        if blocks.is_empty() {
             return;
         }
         tokio::task::spawn_blocking(move || {
-            image.read_ahead(&pages);
+            image.read_ahead(&blocks);
             drop(slot);
         });
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use store::Object;
 use units::{BlockId, ImageId, PageId, RequestId, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, Reply, Request};
@@ -59,6 +60,24 @@ impl Session {
     ) {
         self.reading_bytes += bytes;
         demand::answer(&self.shared, self.owner, &self.done, request, bytes, work);
+    }
+
+    /// Answers with bytes of the image file, at once if they are in memory.
+    fn answer_read(
+        &mut self,
+        request: RequestId,
+        image: Arc<Published>,
+        offset: u64,
+        bytes: u32,
+        reply: impl FnOnce(Bytes) -> Reply + Send + 'static,
+    ) {
+        let bytes = bytes as usize;
+        let Some((room, read)) = demand::cached(&self.shared, self.owner, &image, offset, bytes) else {
+            return self.answer(request, bytes, move || Ok(reply(image.read(offset, bytes)?)));
+        };
+        self.held.merge(room);
+        self.reply(request, reply(read));
+        self.release();
     }
 
     fn open(&mut self, request: RequestId, name: &str) -> Result<(), Failure> {
@@ -164,10 +183,11 @@ impl Session {
             )));
         }
         self.shared.metrics.metadata_bytes.add(bytes.into());
-        self.answer(request, bytes as usize, move || match derived {
-            true => demand::chunk_hashes(&image, offset, bytes),
-            false => demand::metadata(&image, offset, bytes),
-        });
+        if derived {
+            self.answer(request, bytes as usize, move || demand::chunk_hashes(&image, offset, bytes));
+        } else {
+            self.answer_read(request, image, offset, bytes, move |bytes| Reply::MetaData { offset, bytes });
+        }
         Ok(())
     }
 
@@ -193,8 +213,8 @@ impl Session {
             return Ok(());
         }
         // The read is on its way before anything is predicted.
-        let work = image.clone();
-        self.answer(request, entry.stored_bytes as usize, move || demand::block(&work, block));
+        let reply = move |bytes| Reply::Block { block, bytes };
+        self.answer_read(request, image.clone(), entry.file_offset, entry.stored_bytes, reply);
         self.shared.metrics.blocks_demanded.one();
         self.shared.metrics.block_bytes_demanded.add(entry.stored_bytes.into());
         if let Some(token) = touched {
