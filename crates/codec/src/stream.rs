@@ -110,7 +110,7 @@ pub struct StreamEncoder {
 
 #[cfg(feature = "encode")]
 impl StreamEncoder {
-    /// An encoder at `level` (zstd 1..=22) whose decoder needs a window of 2^`window_log` bytes (10..=27).
+    /// An encoder at `level` (zstd -7..=22; below 1 it hardly looks for matches, and 0 is 3) whose decoder needs a window of 2^`window_log` bytes (10..=27).
     ///
     /// # Errors
     /// The window is out of range, or there is no memory.
@@ -119,7 +119,7 @@ impl StreamEncoder {
         check_window(window_log)?;
         let failed = |code| CodecError::library(Codec::Zstd, reason(code));
         let mut context = CCtx::try_create().ok_or_else(|| CodecError::library(Codec::Zstd, "out of memory"))?;
-        context.set_parameter(CParameter::CompressionLevel(level.clamp(1, 22))).map_err(failed)?;
+        context.set_parameter(CParameter::CompressionLevel(level.clamp(-7, 22))).map_err(failed)?;
         context.set_parameter(CParameter::WindowLog(window_log)).map_err(failed)?;
         context.set_parameter(CParameter::ChecksumFlag(false)).map_err(failed)?;
         Ok(StreamEncoder { context })

@@ -35,6 +35,7 @@ use crate::provider::Provider;
 use crate::published::Published;
 use crate::session::{Done, Images};
 pub(crate) use blocks::{BlockPusher, BuiltBlocks};
+use choose::live_level;
 pub(crate) use sequence::PAGE_BYTES_EXPECTED;
 use sequence::{Pushing, Sequence, Source};
 
@@ -251,9 +252,12 @@ impl Pusher {
             let built = Built { sequence: number, pages, bytes, encoder: None, room: Some(room) };
             return self.built(wire, built);
         }
-        let encoder = match &mut pushing.source {
-            Source::Live { encoder, .. } => encoder.take(),
-            _ => None,
+        let coding = match &mut pushing.source {
+            Source::Live { encoder, window_log, .. } => encoder.take().map_or_else(
+                || Coding::First { level: live_level(wire.push_rate()), window_log: *window_log },
+                Coding::Next,
+            ),
+            _ => Coding::Stored,
         };
         let ahead = match self.shared.config.provider {
             Provider::Nv => image.absent_blocks(&pushing.take_ahead(self.shared.config.pages_ahead())),
@@ -263,7 +267,10 @@ impl Pusher {
         self.build(number, bytes_max, move || {
             let (bytes, encoder) = match from_bundle {
                 Some((bundle, piece)) => (bundle.piece(piece), None),
-                None => compress(&image, &pages, encoder),
+                None => match compress(&image, &pages, coding) {
+                    Ok((bytes, encoder)) => (Ok(bytes), encoder),
+                    Err(failure) => (Err(failure), None),
+                },
             };
             image.read_ahead(&ahead);
             (pages, bytes, encoder)
@@ -490,23 +497,35 @@ impl Drop for Pusher {
     }
 }
 
-/// The bytes of a piece: the pages' valid bytes in order, compressed if there is an encoder.
+/// How the bytes of a piece come about.
+enum Coding {
+    Stored,
+    /// They begin a compressed stream.
+    First {
+        level: i32,
+        window_log: u8,
+    },
+    Next(Box<StreamEncoder>),
+}
+
+/// The bytes of a piece: the pages' valid bytes in order, compressed if it is one of a compressed stream; with the encoder
+/// of the next one.
 fn compress(
     image: &Published,
     pages: &[PageId],
-    encoder: Option<Box<StreamEncoder>>,
-) -> (Result<Bytes, Failure>, Option<Box<StreamEncoder>>) {
+    coding: Coding,
+) -> Result<(Bytes, Option<Box<StreamEncoder>>), Failure> {
     let mut raw = Vec::with_capacity(pages.len() * PAGE_BYTES);
     for page in pages {
-        if let Err(failure) = image.page(*page, &mut raw) {
-            return (Err(failure), encoder);
-        }
+        image.page(*page, &mut raw)?;
     }
-    let Some(mut encoder) = encoder else { return (Ok(Bytes::from(raw)), None) };
-    let mut stored = Vec::new();
-    let bytes = match encoder.piece(&raw, &mut stored) {
-        Ok(()) => Ok(Bytes::from(stored)),
-        Err(error) => Err(Failure::new(ErrorCode::Internal, error.to_string())),
+    let failed = |error: codec::CodecError| Failure::new(ErrorCode::Internal, error.to_string());
+    let mut encoder = match coding {
+        Coding::Stored => return Ok((Bytes::from(raw), None)),
+        Coding::First { level, window_log } => Box::new(StreamEncoder::new(level, window_log.into()).map_err(failed)?),
+        Coding::Next(encoder) => encoder,
     };
-    (bytes, Some(encoder))
+    let mut stored = Vec::new();
+    encoder.piece(&raw, &mut stored).map_err(failed)?;
+    Ok((Bytes::from(stored), Some(encoder)))
 }

@@ -50,7 +50,7 @@ const WRITE_BYTES: usize = 16 << 10;
 const WRITE_BYTES_FAST: usize = 64 << 10;
 
 /// Bytes a second from which a link is fast: it takes [`WRITE_BYTES_FAST`] within a millisecond.
-const FAST_RATE: u64 = 64 << 20;
+pub(crate) const FAST_RATE: u64 = 64 << 20;
 
 /// Reports of uploads that wait for the connection; a worker with more to say waits.
 const REPORTS_MAX: usize = 64;

@@ -24,7 +24,7 @@ const QUEUED_MAX: usize = 128;
 /// Where the pieces of a sequence come from.
 pub(super) enum Source {
     Bundle(Arc<Bundle>),
-    /// The encoder is away while a piece is being built.
+    /// The encoder is made with the first piece, and away while one is being built.
     Live {
         encoder: Option<Box<StreamEncoder>>,
         window_log: u8,
