@@ -1,4 +1,4 @@
-//! Decoded blocks in memory, for building pages.
+//! Decoded blocks in memory, for building pages; and pieces of bundles, which many starts are sent.
 //!
 //! Two parts with a bound each: what was used lately, and what the Provider holds from the start of an image. A demand
 //! never comes here: its reply is the stored block as it lies in the file.
@@ -15,9 +15,18 @@ use crate::lru::Lru;
 /// A block of one of the open images: the image's serial number in this process, and the block.
 pub(crate) type BlockKey = (u64, BlockId);
 
-/// Decoded blocks of all images.
+/// A piece of a bundle: the bundle's serial number in this process, and the piece.
+pub(crate) type PieceKey = (u64, u32);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    Block(BlockKey),
+    Piece(PieceKey),
+}
+
+/// Decoded blocks of all images, and verified pieces of all bundles.
 pub(crate) struct BlockCache {
-    recent: Mutex<Lru<BlockKey>>,
+    recent: Mutex<Lru<Key>>,
     held: Mutex<Held>,
 }
 
@@ -39,15 +48,25 @@ impl BlockCache {
         if let Some(bytes) = locked(&self.held).blocks.get(&key) {
             return Some(bytes.clone());
         }
-        locked(&self.recent).get(key)
+        locked(&self.recent).get(Key::Block(key))
+    }
+
+    /// A verified piece of a bundle.
+    pub fn piece(&self, key: PieceKey) -> Option<Bytes> {
+        locked(&self.recent).get(Key::Piece(key))
+    }
+
+    /// Keeps a verified piece of a bundle.
+    pub fn put_piece(&self, key: PieceKey, bytes: Bytes) {
+        locked(&self.recent).put(Key::Piece(key), bytes);
     }
 
     pub fn contains(&self, key: BlockKey) -> bool {
-        locked(&self.held).blocks.contains_key(&key) || locked(&self.recent).contains(key)
+        locked(&self.held).blocks.contains_key(&key) || locked(&self.recent).contains(Key::Block(key))
     }
 
     pub fn put(&self, key: BlockKey, bytes: Bytes) {
-        locked(&self.recent).put(key, bytes);
+        locked(&self.recent).put(Key::Block(key), bytes);
     }
 
     /// Holds a block until [`BlockCache::forget`]; false if the Provider's share is used up.

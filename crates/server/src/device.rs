@@ -9,18 +9,18 @@
 //! A running program's touches may come over any connection of its device, but its push stream lives on one. The
 //! *owner* of a token is the connection that pushes to it; the others hand it what the Predictor says.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::mpsc;
-use units::{ImageId, PageId, Token};
+use units::{ImageId, InodeId, PageId, Token};
 
 use crate::blocks::locked;
 use crate::peer::Peer;
 use crate::push::Advice;
 
-/// Pages remembered for one image on one device: 512 MiB of pages, 3 MB of memory. Beyond it the record starts anew.
+/// Pages remembered for one image on one device: 512 MiB of pages, at most 4 MB of memory. Beyond it the record starts anew.
 const PAGES_MAX: usize = 128 << 10;
 
 /// Images remembered for one device.
@@ -45,8 +45,58 @@ pub(crate) struct Device {
 /// Pages of one image that a device was sent.
 #[derive(Default)]
 struct Sent {
-    pages: HashSet<PageId>,
+    pages: PageSet,
     losses: u32,
+}
+
+/// Pages, 64 neighbours in one entry: most are sent in a row, and then one look at the map is enough for them all.
+#[derive(Default)]
+struct PageSet {
+    runs: HashMap<(InodeId, u32), u64>,
+    count: usize,
+}
+
+impl PageSet {
+    /// The entry of a page, and its bit there.
+    fn place(page: PageId) -> ((InodeId, u32), u64) {
+        ((page.inode, page.index / 64), 1 << (page.index % 64))
+    }
+
+    fn extend(&mut self, pages: &[PageId]) {
+        for run in pages.chunk_by(|one, other| PageSet::place(*one).0 == PageSet::place(*other).0) {
+            let Some((key, _)) = run.first().map(|page| PageSet::place(*page)) else { continue };
+            let bits = run.iter().fold(0, |bits, page| bits | PageSet::place(*page).1);
+            let known = self.runs.entry(key).or_default();
+            self.count += (bits & !*known).count_ones() as usize;
+            *known |= bits;
+        }
+    }
+
+    /// Whether it was there.
+    fn remove(&mut self, page: PageId) -> bool {
+        let (key, bit) = PageSet::place(page);
+        let Some(known) = self.runs.get_mut(&key).filter(|known| **known & bit != 0) else { return false };
+        *known &= !bit;
+        self.count -= 1;
+        if *known == 0 {
+            self.runs.remove(&key);
+        }
+        true
+    }
+
+    fn contains(&self, pages: &[PageId]) -> Vec<bool> {
+        let mut last = None;
+        let mut contains = |page: &PageId| {
+            let (key, bit) = PageSet::place(*page);
+            let bits = match last {
+                Some((known, bits)) if known == key => bits,
+                _ => self.runs.get(&key).copied().unwrap_or(0),
+            };
+            last = Some((key, bits));
+            bits & bit != 0
+        };
+        pages.iter().map(&mut contains).collect()
+    }
 }
 
 struct Owner {
@@ -106,8 +156,8 @@ impl Device {
             images.clear();
         }
         let sent = images.entry(image).or_default();
-        if sent.pages.len() + pages.len() > PAGES_MAX {
-            sent.pages.clear();
+        if sent.pages.count + pages.len() > PAGES_MAX {
+            sent.pages = PageSet::default();
         }
         sent.pages.extend(pages);
     }
@@ -116,7 +166,7 @@ impl Device {
     pub fn not_sent(&self, image: ImageId, pages: &[PageId]) {
         if let Some(sent) = locked(&self.images).get_mut(&image) {
             for page in pages {
-                sent.pages.remove(page);
+                sent.pages.remove(*page);
             }
         }
     }
@@ -125,7 +175,7 @@ impl Device {
     pub fn demanded(&self, image: ImageId, page: PageId) -> bool {
         let mut images = locked(&self.images);
         let Some(sent) = images.get_mut(&image) else { return false };
-        if !sent.pages.remove(&page) {
+        if !sent.pages.remove(page) {
             return false;
         }
         sent.losses += 1;
@@ -143,7 +193,7 @@ impl Device {
     /// Whether the device has each of `pages`.
     pub fn has(&self, image: ImageId, pages: &[PageId]) -> Vec<bool> {
         match locked(&self.images).get(&image) {
-            Some(sent) => pages.iter().map(|page| sent.pages.contains(page)).collect(),
+            Some(sent) => sent.pages.contains(pages),
             None => vec![false; pages.len()],
         }
     }
@@ -194,8 +244,6 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
-    use units::InodeId;
-
     use super::*;
 
     const IMAGE: ImageId = ImageId([1; 32]);

@@ -43,13 +43,11 @@ const IMAGES_MAX: usize = 64;
 /// Bytes taken from the socket at a time: room for a few requests at first, more as long as a read fills it.
 const READ_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
 
-/// Bytes handed to the socket at a time: small, so that a demand reply waits behind little.
-const WRITE_BYTES: usize = 16 << 10;
+/// Bytes handed to the socket at a time: what the link takes in a millisecond, so that a demand reply waits behind little, and
+/// within these bounds.
+const WRITE_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=256 << 10;
 
-/// The same on a fast link: a quarter of the calls, and at most what such a link takes in a millisecond.
-const WRITE_BYTES_FAST: usize = 64 << 10;
-
-/// Bytes a second from which a link is fast: it takes [`WRITE_BYTES_FAST`] within a millisecond.
+/// Bytes a second from which a link is fast: to wait for it takes less than to compress well.
 pub(crate) const FAST_RATE: u64 = 64 << 20;
 
 /// Reports of uploads that wait for the connection; a worker with more to say waits.
@@ -254,6 +252,7 @@ impl Session {
         let mut written = 0;
         // What was written may lie in the stream's own buffer, if it encrypts.
         let mut unflushed = false;
+        let mut alarm = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         loop {
             if self.take_events() {
                 place.asked(self.shared.now());
@@ -272,9 +271,12 @@ impl Session {
                 out.clear();
                 written = 0;
                 let now = self.shared.now();
-                let fast = self.wire.push_rate().is_some_and(|rate| rate >= FAST_RATE);
-                let allowed = self.throttle.allowed(now, if fast { WRITE_BYTES_FAST } else { WRITE_BYTES });
+                let per_millisecond = self.wire.push_rate().map_or(0, |rate| rate as usize / 1000);
+                let wanted = per_millisecond.clamp(*WRITE_BYTES.start(), *WRITE_BYTES.end());
+                let allowed = self.throttle.allowed(now, wanted);
                 if allowed > 0 {
+                    // Grown step by step it would be copied as often.
+                    out.reserve(allowed.min(self.wire.queued_bytes()));
                     self.throttle.spend(self.wire.transmit(now, &mut out, allowed));
                     self.release();
                 } else {
@@ -291,6 +293,10 @@ impl Session {
             }
             let reads = self.wire.wants_bytes();
             let deadline = self.wire.deadline().map(|moment| self.shared.instant(moment));
+            // Every byte received puts it off: to be early once in a while costs less than to set the alarm each time.
+            if let Some(deadline) = deadline.filter(|deadline| alarm.is_elapsed() || *deadline < alarm.deadline()) {
+                alarm.as_mut().reset(deadline);
+            }
             let stalled = self.stalled.as_ref().and_then(|stalled| self.uploads.get(&stalled.request));
             let stalled = stalled.map(|upload| upload.commands.clone());
             tokio::select! {
@@ -328,7 +334,7 @@ impl Session {
                     self.wire.shut_down(ErrorCode::Busy, "the server needs the place of this connection; connect again");
                 }
                 () = until(opens), if opens.is_some() => {}
-                () = until(deadline), if deadline.is_some() => drop(self.wire.tick(self.shared.now())),
+                () = alarm.as_mut(), if deadline.is_some() => drop(self.wire.tick(self.shared.now())),
             }
         }
     }

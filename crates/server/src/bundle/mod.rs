@@ -9,7 +9,7 @@
 //! when that pays ([`policy`]).
 //!
 //! A bundle is made in the background ([`workshop`]) and found again after a restart. Header, table and list are verified
-//! when it is opened, each piece when it is read. Key: `bundles/<image>/<action>.bundle`.
+//! when it is opened, each piece when it is read; pieces that were pushed lately stay in memory. Key: `bundles/<image>/<action>.bundle`.
 
 mod format;
 pub(crate) mod kept;
@@ -17,6 +17,7 @@ pub(crate) mod policy;
 pub(crate) mod workshop;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use codec::StreamEncoder;
@@ -24,6 +25,7 @@ use store::{Object, Store, Upload};
 use units::{ActionId, ImageId, PageId};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::blocks::BlockCache;
 use crate::error::Failure;
 use crate::published::Published;
 use format::{Header, PAGES_MAX, PIECE_HASH_BYTES, PIECE_PAGES_MAX, PIECES_MAX, Piece};
@@ -32,10 +34,14 @@ use policy::Grade;
 /// Bytes of a page in the list.
 const PAGE_NUMBER_BYTES: usize = 8;
 
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
 /// A bundle that is ready to be pushed.
 pub(crate) struct Bundle {
     /// Where it lies in the store.
     pub key: String,
+    /// Tells bundles apart in memory; the same bundle opened anew gets another number.
+    serial: u64,
     pub window_log: u8,
     pub grade: Grade,
     /// Pages of a full piece.
@@ -142,6 +148,7 @@ impl Bundle {
         sorted.sort_unstable();
         Ok(Some(Bundle {
             key,
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             window_log: header.window_log,
             grade: Grade::of(header.level),
             piece_pages,
@@ -152,9 +159,15 @@ impl Bundle {
         }))
     }
 
-    /// Whether the bundle has `page`.
-    pub fn holds(&self, page: PageId) -> bool {
-        self.sorted.binary_search(&page).is_ok()
+    /// Those of `pages` that the bundle does not have.
+    pub fn lacking<'a>(&'a self, pages: &'a [PageId]) -> impl Iterator<Item = PageId> + 'a {
+        // Pages mostly follow each other in a file: the next one is then behind the last one.
+        let mut next = 0;
+        pages.iter().copied().filter(move |page| {
+            let found = if self.sorted.get(next) == Some(page) { Ok(next) } else { self.sorted.binary_search(page) };
+            next = found.map_or(next, |at| at + 1);
+            found.is_err()
+        })
     }
 
     /// Compares the bundle with the pages of its action, which are free of duplicates.
@@ -162,7 +175,7 @@ impl Bundle {
         if *self.pages == *pages {
             return Fit { lacking: 0, surplus: 0 };
         }
-        let both = pages.iter().filter(|page| self.holds(**page)).count();
+        let both = pages.len() - self.lacking(pages).count();
         Fit { lacking: pages.len() - both, surplus: self.pages.len().saturating_sub(both) }
     }
 
@@ -174,12 +187,26 @@ impl Bundle {
         self.verified(index, buf)
     }
 
-    /// The same if the piece is in memory, else `None`. Takes about 20 microseconds and does not block.
-    pub fn cached_piece(&self, index: u32) -> Option<Result<Bytes, Failure>> {
+    /// The same, and `cache` keeps the piece for the next start.
+    pub fn load_piece(&self, index: u32, cache: &BlockCache) -> Result<Bytes, Failure> {
+        let piece = self.piece(index)?;
+        cache.put_piece((self.serial, index), piece.clone());
+        Ok(piece)
+    }
+
+    /// A piece that is in memory, else `None`. Takes 20 microseconds if it is not in `cache` yet, and does not block.
+    pub fn cached_piece(&self, index: u32, cache: &BlockCache) -> Option<Result<Bytes, Failure>> {
+        let key = (self.serial, index);
+        if let Some(piece) = cache.piece(key) {
+            return Some(Ok(piece));
+        }
         let (offset, bytes, _) = self.entry(index).ok()?;
         let mut buf = vec![0; bytes as usize];
         // Whatever is wrong is told by the read that may wait.
-        matches!(self.object.read_cached_at(offset, &mut buf), Ok(true)).then(|| self.verified(index, buf))
+        let read = matches!(self.object.read_cached_at(offset, &mut buf), Ok(true));
+        let piece = read.then(|| self.verified(index, buf))?;
+        piece.iter().for_each(|piece| cache.put_piece(key, piece.clone()));
+        Some(piece)
     }
 
     fn entry(&self, index: u32) -> Result<(u64, u32, [u8; PIECE_HASH_BYTES]), Failure> {

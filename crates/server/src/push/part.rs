@@ -63,9 +63,8 @@ impl Part {
     /// The pages of an action from the order on that its bundle does not have; `None` if there are none.
     pub fn lacking(bundle: &Arc<Bundle>, order: &Ordered, action: &[PageId]) -> Option<(Part, Progress)> {
         let orders = Orders { through: order.through()?, total: order.total };
-        let lacking = |pages: &[PageId]| pages.iter().copied().filter(|page| !bundle.holds(*page)).collect::<Vec<_>>();
-        let total = lacking(action.get(order.from as usize..)?).len() as u32;
-        let progress = Progress::new(0, lacking(&order.pages), Vec::new(), total);
+        let total = bundle.lacking(action.get(order.from as usize..)?).count() as u32;
+        let progress = Progress::new(0, bundle.lacking(&order.pages).collect(), Vec::new(), total);
         (total > 0).then(|| (Part::Lacking(bundle.clone(), orders), progress))
     }
 
@@ -87,7 +86,7 @@ impl Part {
             }
             Part::Lacking(bundle, orders) => {
                 let Some(pages) = orders.extend(order) else { return false };
-                let pages: Vec<PageId> = pages.into_iter().filter(|page| !bundle.holds(*page)).collect();
+                let pages: Vec<PageId> = bundle.lacking(&pages).collect();
                 progress.extend(progress.through(), &pages, &[], None)
             }
         }
