@@ -19,6 +19,15 @@ use crate::index::Index;
 use crate::plan::Plan;
 use crate::{Config, Ended, Mode, Phase, Predictor, PushOrder, Verdict};
 
+/// Memory of a page of an action: its number in the set, in the plan and in the index, and marks.
+const ACTION_PAGE_BYTES: usize = 56;
+
+/// Memory of a recorded page: its number in order, and in the set of those that were seen.
+const RECORDED_PAGE_BYTES: usize = 32;
+
+/// Memory of a token that is tracked.
+const RUN_BYTES: usize = 400;
+
 /// What the predictor did since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -50,8 +59,8 @@ pub struct Counters {
 
 /// Learns actions from touches and predicts by them. See the crate's introduction.
 ///
-/// Memory: the set and its index (about 40 MB at the bound of a million pages in all actions), at most
-/// `tokens_max` tokens of about 300 bytes, and at most `recorded_pages_max` recorded pages of about 32 bytes.
+/// Memory ([`ActionPredictor::memory_bytes`]): the set and its index (about 50 MB at the bound of a million pages in all
+/// actions), at most `tokens_max` tokens, and at most `recorded_pages_max` recorded pages.
 #[derive(Debug)]
 pub struct ActionPredictor {
     config: Config,
@@ -63,6 +72,8 @@ pub struct ActionPredictor {
     touches_seen: u64,
     /// Sum of the recorded pages of all runs.
     recorded_pages: usize,
+    /// Sum of the pages of all actions.
+    action_pages: usize,
     changed: BTreeSet<ActionId>,
     counters: Counters,
 }
@@ -78,6 +89,7 @@ impl ActionPredictor {
         let config = Config { segment_pages: config.segment_pages.max(2), ..config };
         ActionPredictor {
             index: Index::new(&set),
+            action_pages: set.pages_total(),
             config,
             set,
             runs: HashMap::new(),
@@ -124,6 +136,22 @@ impl ActionPredictor {
         self.counters
     }
 
+    /// Memory that it takes, in bytes, roughly.
+    pub fn memory_bytes(&self) -> usize {
+        self.action_pages * ACTION_PAGE_BYTES + self.recorded_pages * RECORDED_PAGE_BYTES + self.runs.len() * RUN_BYTES
+    }
+
+    /// Comes down to `bytes` of memory: closes the tokens idle longest, then drops the actions used longest ago. The token
+    /// touched last stays.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        while self.memory_bytes() > bytes && self.runs.len() > 1 && self.close_idlest() {}
+        while self.memory_bytes() > bytes
+            && let Some(id) = self.set.remove_oldest()
+        {
+            self.forget(id);
+        }
+    }
+
     /// Actions changed or removed since the last call: their bundles are out of date. Runs can end within a touch (a token moves
     /// on to another action, or makes room), so this tells more than [`Ended::changed`].
     pub fn take_changed(&mut self) -> Vec<ActionId> {
@@ -156,10 +184,8 @@ impl ActionPredictor {
 
     /// Puts what a run taught into the index and the counters. Returns whether actions changed.
     fn apply(&mut self, change: &Change) -> bool {
-        for id in &change.removed {
-            self.index.remove(*id);
-            self.changed.insert(*id);
-        }
+        change.removed.iter().for_each(|id| self.forget(*id));
+        self.action_pages = self.set.pages_total();
         match change.outcome {
             Outcome::Created => self.counters.created += 1,
             Outcome::Refined(_) => self.counters.refined += 1,
@@ -171,6 +197,13 @@ impl ActionPredictor {
             self.changed.insert(action.id);
         }
         true
+    }
+
+    /// An action is not in the set any more.
+    fn forget(&mut self, id: ActionId) {
+        self.index.remove(id);
+        self.changed.insert(id);
+        self.action_pages = self.set.pages_total();
     }
 
     /// Learns what a followed run taught beyond its action. `recorded` is the whole order if it was an audit.

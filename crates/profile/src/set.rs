@@ -117,6 +117,13 @@ impl ActionSet {
         })
     }
 
+    /// Removes the action used longest ago, and says which it was.
+    pub fn remove_oldest(&mut self) -> Option<ActionId> {
+        let id = self.iter().min_by_key(|action| (action.last_used, action.id))?.id;
+        self.actions.remove(&id);
+        Some(id)
+    }
+
     /// Learns an exact run: refines the action that starts with the same page and overlaps it enough (the one that
     /// overlaps most), or adds a variant. A refined action is not credited: see [`ActionSet::credit`].
     pub fn learn(&mut self, run: &[PageId], config: &MergeConfig) -> Change {

@@ -32,7 +32,7 @@ use crate::published::Published;
 #[cfg(feature = "tls")]
 use crate::tls::Unwelcome;
 use crate::tls::{Acceptor, Channel, Greeting};
-use crate::upload::{Parked, UPLOADS_MAX};
+use crate::upload::{Parked, UPLOADS_AT_WORK, UPLOADS_MAX};
 use crate::volumes::Volumes;
 use crate::{Provider, ServerError, descriptors, provider, session};
 
@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     pub log: Logger,
     pub devices: Devices,
     pub parked: Parked,
+    /// Memory of what arrives, until it is taken up or answered.
+    pub received: Budget,
     /// Memory of replies.
     pub replies: Budget,
     /// Memory of pieces of pushes.
@@ -70,7 +72,9 @@ pub(crate) struct Shared {
     pub reads: Budget,
     pub builds: Budget,
     pub opens: Budget,
+    /// Uploads of which something came.
     pub uploads: Budget,
+    pub uploads_at_work: Budget,
     /// Held while an upload is published.
     pub publishing: Mutex<()>,
     /// `None` if no bundles are made.
@@ -105,6 +109,8 @@ impl Shared {
             ));
         }
         let metrics = Arc::new(Metrics::default());
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(|error| ServerError::Runtime(error.into()))?;
         let blocks = Arc::new(BlockCache::new(&shares));
         let workshop = (config.provider == Provider::Bundle && config.learning)
             .then(|| Workshop::start(store.clone(), metrics.clone(), config.log.clone()))
@@ -115,8 +121,9 @@ impl Shared {
             volumes,
             blocks,
             log: config.log.clone(),
-            devices: Devices::default(),
+            devices: Devices::new(Budget::memory(shares.devices), secret),
             parked: Parked::default(),
+            received: Budget::memory(shares.received),
             replies: Budget::memory(shares.replies),
             pushes: Budget::memory(shares.pushes),
             live_streams: Budget::slots(config.live_streams_max),
@@ -124,6 +131,7 @@ impl Shared {
             builds: Budget::turns(config.builds_max),
             opens: Budget::slots(OPENS_MAX),
             uploads: Budget::slots(UPLOADS_MAX),
+            uploads_at_work: Budget::slots(UPLOADS_AT_WORK),
             publishing: Mutex::new(()),
             workshop,
             started: Instant::now(),
@@ -198,7 +206,7 @@ impl Shared {
     fn keep_up(&self, image: &Arc<Published>) {
         let changed = {
             let mut predictor = locked(&image.predictor);
-            predictor.expire(self.now());
+            predictor.keep_up(self.now());
             predictor.take_changed()
         };
         if !changed.is_empty() {

@@ -31,11 +31,14 @@ struct Status {
 #[derive(Debug, Serialize)]
 struct Memory {
     limit_bytes: usize,
+    received_bytes: usize,
     replies_bytes: usize,
     pushes_bytes: usize,
     decoded_blocks_bytes: usize,
     held_blocks_bytes: usize,
     metadata_bytes: usize,
+    learned_bytes: usize,
+    devices_bytes: usize,
 }
 
 /// One open image.
@@ -95,11 +98,14 @@ pub(crate) fn status(shared: &Shared) -> Result<Bytes, Failure> {
         bundles_waiting: shared.workshop.as_ref().map_or(0, |workshop| workshop.waiting()),
         memory: Memory {
             limit_bytes: shared.config.memory_bytes_max,
+            received_bytes: shared.received.taken(),
             replies_bytes: shared.replies.taken(),
             pushes_bytes: shared.pushes.taken(),
             decoded_blocks_bytes: decoded,
             held_blocks_bytes: held,
             metadata_bytes: shared.catalog.memory.taken_bytes(),
+            learned_bytes: shared.catalog.learned.taken_bytes(),
+            devices_bytes: shared.devices.memory().taken(),
         },
         metrics: shared.metrics.values(),
         images: opened.iter().map(|image| image_status(image)).collect(),

@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_is_held_stays_within_its_share_and_goes_with_its_image() {
-        let cache = BlockCache::new(&Shares { replies: 0, pushes: 0, decoded: 8, provider: 10, metadata: 0 });
+        let cache = BlockCache::new(&Shares { decoded: 8, provider: 10, ..Shares::default() });
         assert!(cache.hold((1, BlockId(0)), Bytes::from_static(b"123456")));
         assert!(cache.hold((1, BlockId(0)), Bytes::from_static(b"123456")), "held already");
         assert!(!cache.hold((1, BlockId(1)), Bytes::from_static(b"123456")));

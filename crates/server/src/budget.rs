@@ -147,6 +147,11 @@ impl Budget {
         locked(&self.inner.state).may(self.inner.rule, owner, self.units(amount)) == Verdict::OverShare
     }
 
+    /// All that there is, in bytes or slots.
+    pub fn most(&self) -> usize {
+        self.inner.units_max * self.inner.unit
+    }
+
     /// What is taken now, in bytes or slots.
     pub fn taken(&self) -> usize {
         (self.inner.units_max - locked(&self.inner.state).free) * self.inner.unit
@@ -186,20 +191,6 @@ impl Budget {
 }
 
 impl State {
-    /// Whether somebody waits for what others hold: neither one who holds its share, nor one who
-    /// waits no longer.
-    fn is_contended(&self, rule: Rule) -> bool {
-        self.turns.iter().filter_map(|peer| Some((*peer, self.peers.get(peer)?))).any(|(peer, share)| {
-            share.connections.iter().any(|(connection, share)| {
-                let owner = Owner { peer, connection: *connection };
-                let waits = |(units, sender): &(usize, oneshot::Sender<Room>)| {
-                    !sender.is_closed() && self.may(rule, owner, *units) == Verdict::TooLittle
-                };
-                share.waiting.iter().any(waits)
-            })
-        })
-    }
-
     fn may(&self, rule: Rule, owner: Owner, units: usize) -> Verdict {
         let peer = self.peers.get(&owner.peer);
         let peer_held = peer.map_or(0, |peer| peer.held);
@@ -295,19 +286,21 @@ impl Room {
         self.units += std::mem::take(&mut other.units);
     }
 
-    /// Gives all of it to those who wait for what others hold, if there are any. Of several that
-    /// ask, no more give than is needed.
-    pub fn give_way(&mut self) -> bool {
-        let inner = self.budget.inner.clone();
-        let mut state = locked(&inner.state);
-        if !state.is_contended(inner.rule) {
-            return false;
-        }
-        state.release(self.owner, std::mem::take(&mut self.units));
-        let unclaimed = self.budget.grant(&mut state);
-        drop(state);
-        drop(unclaimed);
-        true
+    /// `amount` more for the same owner, at once or not at all.
+    pub fn try_more(&self, amount: usize) -> Option<Room> {
+        self.budget.try_take(self.owner, amount)
+    }
+
+    /// Cuts off what `amount` needs, or all that there is.
+    pub fn split(&mut self, amount: usize) -> Room {
+        let units = self.budget.units(amount).min(self.units);
+        self.units -= units;
+        Room { budget: self.budget.clone(), owner: self.owner, units }
+    }
+
+    /// Whose it is.
+    pub fn owner(&self) -> Owner {
+        self.owner
     }
 
     /// Gives back all but what `amount` needs.

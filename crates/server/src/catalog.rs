@@ -15,13 +15,16 @@ use store::{Listed, Object, Store, StoreError};
 use units::ImageId;
 use wire::ErrorCode;
 
+use crate::account::{Account, Reserved};
 use crate::blocks::{BlockCache, locked};
+use crate::budget::{Budget, Room};
 use crate::error::Failure;
 use crate::learned;
+use crate::learning::Learning;
 use crate::log::Logger;
-use crate::metadata_memory::{MetadataMemory, Reserved};
 use crate::metrics::Metrics;
 use crate::name::{LATEST, Name};
+use crate::peer::{Owner, Peer};
 use crate::published::{ImageObject, Published};
 use crate::upload::Parked;
 
@@ -45,12 +48,40 @@ pub(crate) struct Catalog {
     blocks: Arc<BlockCache>,
     metrics: Arc<Metrics>,
     log: Logger,
-    /// Memory of open images and of uploads.
-    pub memory: MetadataMemory,
+    /// Memory of metadata: of open images, and of uploads.
+    pub memory: Account,
+    /// What uploads may take of it.
+    upload_memory: Budget,
+    /// Memory of what is learned of open images.
+    pub learned: Account,
     open: Mutex<HashMap<ImageId, Arc<Published>>>,
     /// Held while an image is opened, so that clients that come together open it once.
     opening: Mutex<()>,
     images_open_max: usize,
+}
+
+/// Uploads have this part of the memory of metadata. An upload keeps what it has for as long as its client likes,
+/// so images can be opened whatever uploads do.
+const UPLOADS_PART: usize = 2;
+
+/// Memory of an upload's metadata; it goes back on drop.
+pub(crate) struct UploadMemory {
+    /// Of what uploads may take.
+    share: Room,
+    reserved: Reserved,
+}
+
+impl UploadMemory {
+    /// Gives back all but `bytes`.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        self.share.shrink_to(bytes);
+        self.reserved.shrink_to(bytes);
+    }
+
+    /// Whose it is.
+    pub fn peer(&self) -> Peer {
+        self.share.owner().peer
+    }
 }
 
 /// One line of a listing.
@@ -94,6 +125,7 @@ impl Catalog {
         blocks: Arc<BlockCache>,
         metrics: Arc<Metrics>,
     ) -> Catalog {
+        let shares = config.shares();
         Catalog {
             store,
             limits: config.image_limits,
@@ -101,7 +133,9 @@ impl Catalog {
             blocks,
             metrics,
             log: config.log.clone(),
-            memory: MetadataMemory::new(config.shares().metadata),
+            memory: Account::new(shares.metadata),
+            upload_memory: Budget::memory(shares.metadata / UPLOADS_PART),
+            learned: Account::new(shares.learned),
             open: Mutex::default(),
             opening: Mutex::new(()),
             images_open_max: config.images_open_max,
@@ -160,6 +194,7 @@ impl Catalog {
             None => (ActionPredictor::new(id, self.predict.clone()), None),
         };
         let (blocks, metrics) = (self.blocks.clone(), self.metrics.clone());
+        let predictor = Learning::new(predictor, |bytes| self.reserve_learned(bytes));
         let image = Published::new(metadata, object, predictor, blocks, metrics, reserved);
         *locked(&image.saved) = saved;
         let image = Arc::new(image);
@@ -179,7 +214,7 @@ impl Catalog {
             if let Some(reserved) = self.memory.take(bytes) {
                 return Ok(reserved);
             }
-            if !parked.drop_oldest() && !self.close_oldest() {
+            if !parked.drop_oldest(None) && !self.close_oldest() {
                 let all = self.memory.bytes_max() >> 20;
                 return Err(Failure::new(
                     ErrorCode::Busy,
@@ -189,9 +224,43 @@ impl Catalog {
         }
     }
 
-    /// Takes memory for what an upload sends, if it is free.
-    pub fn try_reserve(&self, bytes: usize) -> Option<Reserved> {
-        self.memory.take(bytes)
+    /// Takes memory for what was learned of an image. If there is too little, images are closed, and if that is not enough
+    /// it is less.
+    fn reserve_learned(&self, bytes: usize) -> Reserved {
+        loop {
+            if let Some(reserved) = self.learned.take(bytes) {
+                return reserved;
+            }
+            if !self.close_oldest() {
+                return self.learned.take_up_to(bytes);
+            }
+        }
+    }
+
+    /// Takes memory for an upload. If its peer has its share, interrupted uploads of this peer are dropped, else others too.
+    pub fn reserve_upload(&self, owner: Owner, bytes: usize, parked: &Parked) -> Result<UploadMemory, Failure> {
+        let most = self.upload_memory.most();
+        if bytes > most {
+            let (needed, most) = (bytes.div_ceil(1 << 20), most >> 20);
+            return Err(Failure::new(
+                ErrorCode::TooLarge,
+                format!(
+                    "the image's metadata takes {needed} MiB of memory, this server has {most} MiB for uploads; \
+                     it takes more with a larger --memory"
+                ),
+            ));
+        }
+        let share = loop {
+            if let Some(share) = self.upload_memory.try_take(owner, bytes) {
+                break share;
+            }
+            let of = self.upload_memory.is_over_share(owner, bytes).then_some(owner.peer);
+            if !parked.drop_oldest(of) {
+                let text = "the memory for uploads is in use; try again later";
+                return Err(Failure::new(ErrorCode::Busy, text));
+            }
+        };
+        Ok(UploadMemory { share, reserved: self.reserve(bytes, parked)? })
     }
 
     fn lookup(&self, id: ImageId) -> Option<Arc<Published>> {

@@ -83,7 +83,7 @@ pub struct Config {
     pub connections_per_address_max: Option<usize>,
     /// Bytes queued or being read for one connection before it is asked to wait.
     pub connection_bytes_max: usize,
-    /// Bytes for all replies, pushes, decoded blocks and metadata together; see [`Shares`].
+    /// Bytes for all that arrives, replies, pushes, decoded blocks, metadata and what is learned together; see [`Shares`].
     pub memory_bytes_max: usize,
     /// Images whose metadata is kept in memory; those used longest ago make room, and are opened again when they are used.
     pub images_open_max: usize,
@@ -110,22 +110,32 @@ pub struct Config {
 }
 
 /// How the memory of a server is divided. Prediction must not starve demand, so each has its own share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
+    /// What arrives, until it is taken up or answered: a sixteenth. Of each connection the first [`RECEIVED_FREE_BYTES`] do not count, as its buffers do not: requests are
+    /// small and must not wait.
+    pub received: usize,
     /// Replies to demands, queued or being read: a quarter.
     pub replies: usize,
     /// Pieces of push streams, queued or being built: an eighth.
     pub pushes: usize,
-    /// Decoded blocks from which pages are built: an eighth.
+    /// Decoded blocks from which pages are built: three thirty-second parts.
     pub decoded: usize,
-    /// Decoded blocks that the Provider holds from the start: an eighth.
+    /// Decoded blocks that the Provider holds from the start: a sixteenth.
     pub provider: usize,
-    /// Metadata of open images and of uploads: three eighths, which is the largest image of all by default.
+    /// What devices were sent, so that it is not pushed again: a thirty-second part.
+    pub devices: usize,
+    /// What is learned of open images: a sixteenth.
+    pub learned: usize,
+    /// Metadata of open images and of uploads: five sixteenths.
     pub metadata: usize,
 }
 
 /// The largest block, its decoded form and a few pieces must fit each share.
 const MEMORY_BYTES_LEAST: usize = 32 << 20;
+
+/// What a connection may hold of what arrived without asking for memory.
+pub(crate) const RECEIVED_FREE_BYTES: usize = 16 << 10;
 
 /// Two of the largest replies.
 const CONNECTION_BYTES_LEAST: usize = 2 << 20;
@@ -165,7 +175,16 @@ impl Config {
     /// How [`Config::memory_bytes_max`] is divided.
     pub fn shares(&self) -> Shares {
         let all = self.memory_bytes_max;
-        Shares { replies: all / 4, pushes: all / 8, decoded: all / 8, provider: all / 8, metadata: all / 8 * 3 }
+        Shares {
+            received: all / 16,
+            replies: all / 4,
+            pushes: all / 8,
+            decoded: all / 32 * 3,
+            provider: all / 16,
+            devices: all / 32,
+            learned: all / 16,
+            metadata: all / 16 * 5,
+        }
     }
 
     /// Servers that neither take uploads nor learn may serve one folder together.

@@ -27,17 +27,46 @@ const PAGES_LEVEL: i32 = 3;
 /// nothing else; waking a thread to do it costs as much.
 const CACHED_BYTES_MAX: usize = 512 << 10;
 
-/// Runs `work` on a blocking thread when there is room for `bytes` of reply, and reports the reply to the connection.
+/// A reply that is to be read.
+pub(crate) struct Reading {
+    pub owner: Owner,
+    /// Memory that it takes.
+    pub bytes: usize,
+    /// That memory, if it was free at once.
+    pub room: Option<Room>,
+}
+
+impl Reading {
+    /// Memory and a place among the readers, if both are there at once.
+    pub fn try_begin(&mut self, shared: &Shared) -> Option<(Room, Room)> {
+        let slot = self.room.is_some().then(|| shared.reads.try_take(self.owner, 1)).flatten()?;
+        self.room.take().map(|room| (room, slot))
+    }
+
+    /// Waits for them.
+    pub async fn begin(self, shared: &Shared, done: &UnboundedSender<Box<Done>>) -> (Room, Room) {
+        let room = match self.room {
+            Some(room) => room,
+            None => {
+                let room = shared.replies.take(self.owner, self.bytes).await;
+                // The connection may be gone.
+                let _ = done.send(Box::new(Done::Granted));
+                room
+            }
+        };
+        (room, shared.reads.take(self.owner, 1).await)
+    }
+}
+
+/// Runs `work` on a blocking thread when there is room for its reply, and reports the reply to the connection.
 pub(crate) fn answer(
     shared: &Arc<Shared>,
-    owner: Owner,
     done: &UnboundedSender<Box<Done>>,
     request: RequestId,
-    bytes: usize,
+    mut reading: Reading,
     work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
 ) {
-    let (replies, reads, done) = (shared.replies.clone(), shared.reads.clone(), done.clone());
-    let rooms = replies.try_take(owner, bytes).zip(reads.try_take(owner, 1));
+    let (shared, done, bytes) = (shared.clone(), done.clone(), reading.bytes);
     let run = move |done: UnboundedSender<Box<Done>>, (room, slot): (Room, Room)| {
         tokio::task::spawn_blocking(move || {
             let failed = "the server failed while it worked on the request";
@@ -47,13 +76,12 @@ pub(crate) fn answer(
             let _ = done.send(Box::new(Done::Reply { request, reply, room, bytes }));
         });
     };
-    if let Some(rooms) = rooms {
+    if let Some(rooms) = reading.try_begin(&shared) {
         return run(done, rooms);
     }
     tokio::spawn(async move {
-        let rooms = async { (replies.take(owner, bytes).await, reads.take(owner, 1).await) };
         let rooms = tokio::select! {
-            rooms = rooms => rooms,
+            rooms = reading.begin(&shared, &done) => rooms,
             // The connection is gone: nobody waits for the answer.
             () = done.closed() => return,
         };

@@ -21,7 +21,8 @@ pub(crate) fn raise_limit() {
 /// Connections for which there are descriptors, besides the files that they need.
 pub(crate) fn connections_max(config: &Config) -> usize {
     let limit = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize);
-    let files = config.images_open_max + config.reads_max + 4 * crate::upload::UPLOADS_MAX;
+    let files =
+        config.images_open_max + config.reads_max + crate::upload::UPLOADS_MAX + 4 * crate::upload::UPLOADS_AT_WORK;
     let volumes = config.volumes.len() * VOLUME_DESCRIPTORS;
     // Those that are told that the server is busy, and those that were told to leave.
     let going = crate::accept::FAREWELLS_MAX + LEAVING_MAX;

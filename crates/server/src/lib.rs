@@ -8,13 +8,15 @@
 //! - `push`: the streams of one connection, fed from bundles (`bundle`) or compressed live;
 //! - `provider` and `blocks`: what is decoded in memory; `learned`: actions in the store; `device`: what each device has;
 //! - `volumes`: folders of mutable files beside the images, and the order in which their files are used;
-//! - `peer`: whom memory, reads and places are shared by (`budget`, `admission`); `panics`: what ends with one connection;
+//! - `peer`: whom memory, reads and places are shared by (`budget`, `admission`); `account`: memory of metadata and of what is
+//!   learned (`learning`); `panics`: what ends with one connection;
 //! - `metrics`, `admin`, `log`.
 //!
 //! Everything is bounded: see [`Config`]. A client can harm nothing but its own connection, and neither can a panic (`panics`).
 
 mod accept;
 mod access;
+mod account;
 mod admin;
 mod admission;
 mod blocks;
@@ -27,9 +29,9 @@ mod descriptors;
 mod device;
 mod error;
 mod learned;
+mod learning;
 mod log;
 mod lru;
-mod metadata_memory;
 mod metrics;
 mod name;
 mod panics;

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use image::{Metadata, ReadAt};
-use predict::ActionPredictor;
 use store::{Object, StoreError};
 use units::{BlockId, ImageId, PageId};
 use wire::ErrorCode;
 
+use crate::account::Reserved;
 use crate::blocks::{BlockCache, locked};
 use crate::bundle::kept::Bundles;
 use crate::error::Failure;
-use crate::metadata_memory::Reserved;
+use crate::learning::Learning;
 use crate::metrics::Metrics;
 
 /// Smallest window for which bundles are made; a device that affords less gets live streams.
@@ -35,7 +35,7 @@ pub(crate) struct Published {
     blocks: Arc<BlockCache>,
     metrics: Arc<Metrics>,
     /// Held for microseconds at a time: no reading, no encoding under it.
-    pub predictor: Mutex<ActionPredictor>,
+    pub predictor: Mutex<Learning>,
     /// Bundles that can be pushed.
     pub bundles: Bundles,
     /// Window of the bundles: the smallest of any client's so far, so that every client can take them.
@@ -59,7 +59,7 @@ impl Published {
     pub fn new(
         metadata: Metadata,
         object: Arc<dyn Object>,
-        predictor: ActionPredictor,
+        predictor: Learning,
         blocks: Arc<BlockCache>,
         metrics: Arc<Metrics>,
         reserved: Reserved,

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use store::Object;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::watch;
 use units::{ImageId, RequestId};
 use wire::{ErrorCode, Hello, ImageHandle, Refused, Reply, Request, ServerConnection, ServerEvent, WireError};
@@ -26,12 +26,14 @@ use crate::accept::{Shared, farewell};
 use crate::access::Pushing;
 use crate::admission::Place;
 use crate::budget::Room;
+use crate::config::RECEIVED_FREE_BYTES;
+use crate::demand::Reading;
 use crate::device::Device;
 use crate::error::Failure;
 use crate::peer::Owner;
 use crate::published::Published;
 use crate::push::{Advice, BlockPusher, Built, BuiltBlocks, Pusher};
-use crate::upload::{self, Command, Upload};
+use crate::upload::{self, Command};
 use crate::volumes::Served;
 use throttle::Throttle;
 pub(crate) use volumes::OpenVolume;
@@ -50,11 +52,21 @@ const WRITE_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=256 << 10;
 /// Bytes a second from which a link is fast: to wait for it takes less than to compress well.
 pub(crate) const FAST_RATE: u64 = 64 << 20;
 
+/// Images that are being opened for a connection before it takes up further requests.
+const OPENING_MAX: usize = 4;
+
+/// Memory of a request while it is answered, however small its reply is.
+const REQUEST_BYTES: usize = 4 << 10;
+
 /// Reports of uploads that wait for the connection; a worker with more to say waits.
 const REPORTS_MAX: usize = 64;
 
 /// What comes back to the connection's task.
 pub(crate) enum Done {
+    /// Memory for what arrives.
+    Received(Room),
+    /// The request that waited for memory for its reply has it.
+    Granted,
     /// A reply is ready; `bytes` of its making had been accounted for.
     Reply { request: RequestId, reply: Result<Reply, Failure>, room: Room, bytes: usize },
     /// An image was opened.
@@ -156,6 +168,15 @@ struct Stalled {
     command: Command,
 }
 
+/// Memory of what arrived on the connection and was not taken up or committed yet.
+struct Received {
+    room: Room,
+    /// More of it was asked for.
+    is_waiting: bool,
+    /// Bytes of transactions that wait without memory of their own: small ones, part of [`RECEIVED_FREE_BYTES`].
+    uncovered: usize,
+}
+
 struct Session {
     shared: Arc<Shared>,
     wire: ServerConnection,
@@ -170,11 +191,17 @@ struct Session {
     throttle: Throttle,
     done: UnboundedSender<Box<Done>>,
     advice: UnboundedSender<Box<Advice>>,
-    reports: tokio::sync::mpsc::Sender<(RequestId, upload::Event)>,
-    uploads: HashMap<RequestId, Upload>,
+    reports: Sender<(RequestId, upload::Event)>,
+    uploads: HashMap<RequestId, Sender<Command>>,
     stalled: Option<Stalled>,
+    /// Memory of what arrived.
+    received: Received,
+    /// Images that are being opened for it.
+    opening: usize,
     /// Bytes of replies that are being read.
     reading_bytes: usize,
+    /// Requests that wait for memory for their replies.
+    ungranted: usize,
     /// Room of replies that are queued.
     held: Room,
     closed: Option<WireError>,
@@ -212,7 +239,10 @@ pub(crate) async fn run<S>(
         reports,
         uploads: HashMap::new(),
         stalled: None,
+        received: Received { room: shared.received.nothing(owner), is_waiting: false, uncovered: 0 },
+        opening: 0,
         reading_bytes: 0,
+        ungranted: 0,
         held: shared.replies.nothing(owner),
         closed: None,
         shared: shared.clone(),
@@ -291,14 +321,14 @@ impl Session {
                 self.wire.transmit(self.shared.now(), &mut out, usize::MAX);
                 return out.split_off(written);
             }
-            let reads = self.wire.wants_bytes();
+            let reads = if self.wire.wants_bytes() { self.may_receive().min(input.len()) } else { 0 };
             let deadline = self.wire.deadline().map(|moment| self.shared.instant(moment));
             // Every byte received puts it off: to be early once in a while costs less than to set the alarm each time.
             if let Some(deadline) = deadline.filter(|deadline| alarm.is_elapsed() || *deadline < alarm.deadline()) {
                 alarm.as_mut().reset(deadline);
             }
             let stalled = self.stalled.as_ref().and_then(|stalled| self.uploads.get(&stalled.request));
-            let stalled = stalled.map(|upload| upload.commands.clone());
+            let stalled = stalled.cloned();
             tokio::select! {
                 biased;
                 Some(done) = results.recv() => {
@@ -314,12 +344,10 @@ impl Session {
                     }
                     Err(_) => self.wire.lost(),
                 },
-                received = reader.read(&mut input), if reads => match received {
+                received = reader.read(&mut input[..reads]), if reads > 0 => match received {
                     // An error closes the connection and comes back as an event.
                     Ok(bytes) if bytes > 0 => {
                         drop(self.wire.receive(self.shared.now(), &input[..bytes]));
-                        let arrived = self.wire.upload_bytes();
-                        self.uploads.values().for_each(|upload| upload.note_bytes(arrived));
                         fit_reads(&mut input, bytes);
                     }
                     _ => self.wire.lost(),
@@ -339,6 +367,42 @@ impl Session {
         }
     }
 
+    /// Bytes that may be read from the socket now. A frame that has begun is read on when there is memory for all of it.
+    fn may_receive(&mut self) -> usize {
+        let held = self.wire.received_bytes() + self.received.uncovered;
+        let whole = self.wire.arriving_bytes() + self.received.uncovered;
+        let wanted = held.max(whole).saturating_sub(RECEIVED_FREE_BYTES);
+        let lacking = wanted.saturating_sub(self.received.room.amount());
+        if lacking == 0 {
+            self.received.room.shrink_to(wanted);
+        } else if !self.received.is_waiting {
+            match self.shared.received.try_take(self.owner, lacking) {
+                Some(room) => self.received.room.merge(room),
+                None => {
+                    self.received.is_waiting = true;
+                    let (received, owner, done) = (self.shared.received.clone(), self.owner, self.done.clone());
+                    tokio::spawn(async move {
+                        tokio::select! {
+                            room = received.take(owner, lacking) => drop(done.send(Box::new(Done::Received(room)))),
+                            () = done.closed() => {}
+                        }
+                    });
+                }
+            }
+        }
+        (self.received.room.amount() + RECEIVED_FREE_BYTES).saturating_sub(held)
+    }
+
+    /// Memory for a reply, which is given at once or later. No further request is taken up before that: what
+    /// waits takes memory too.
+    fn read_reply(&mut self, bytes: usize) -> Reading {
+        let bytes = bytes.max(REQUEST_BYTES);
+        self.reading_bytes += bytes;
+        let room = self.shared.replies.try_take(self.owner, bytes);
+        self.ungranted += usize::from(room.is_none());
+        Reading { owner: self.owner, bytes, room }
+    }
+
     /// Gives back the memory of replies that have left.
     fn release(&mut self) {
         self.held.shrink_to(self.wire.queued_bytes().saturating_sub(self.wire.queued_push_bytes()));
@@ -348,6 +412,8 @@ impl Session {
     fn has_room(&self) -> bool {
         !self.wire.is_congested()
             && self.stalled.is_none()
+            && self.ungranted == 0
+            && self.opening < OPENING_MAX
             && self.reading_bytes + self.held.amount() < self.shared.config.connection_bytes_max
     }
 
@@ -393,9 +459,13 @@ impl Session {
                 }
             }
             ServerEvent::PutMeta { request, offset, bytes } => {
-                self.command(request, Command::Meta { offset, bytes });
+                let room = self.received.room.split(bytes.len());
+                self.command(request, Command::Meta { offset, bytes, room });
             }
-            ServerEvent::PutBlock { request, block, bytes } => self.command(request, Command::Block { block, bytes }),
+            ServerEvent::PutBlock { request, block, bytes } => {
+                let room = self.received.room.split(bytes.len());
+                self.command(request, Command::Block { block, bytes, room });
+            }
             ServerEvent::PutCommit { request } => self.command(request, Command::Commit),
             ServerEvent::FileClose { volume, file } => self.close_file(volume, file),
             ServerEvent::FileShare { volume, file, share } => self.share_file(volume, file, share),
@@ -414,6 +484,11 @@ impl Session {
 
     fn take_done(&mut self, done: Done) {
         match done {
+            Done::Received(room) => {
+                self.received.room.merge(room);
+                self.received.is_waiting = false;
+            }
+            Done::Granted => self.ungranted -= 1,
             Done::Reply { request, reply, room, bytes } => {
                 self.reading_bytes = self.reading_bytes.saturating_sub(bytes);
                 self.held.merge(room);
@@ -432,12 +507,14 @@ impl Session {
                 self.release();
             }
             Done::Opened { request, opened } => {
+                self.opening -= 1;
                 let answered = opened.and_then(|image| self.opened(request, &image));
                 if let Err(failure) = answered {
                     self.fail(request, &failure);
                 }
             }
             Done::OpenedAgain { request, ask, opened } => {
+                self.opening -= 1;
                 if let Err(failure) = opened.and_then(|image| self.opened_again(request, ask, &image)) {
                     self.fail(request, &failure);
                 }
@@ -488,7 +565,7 @@ fn fit_reads(input: &mut Vec<u8>, read: usize) {
 }
 
 /// Waits until a worker can take a command, or is gone.
-async fn room_for_command(commands: Option<&tokio::sync::mpsc::Sender<Command>>) {
+async fn room_for_command(commands: Option<&Sender<Command>>) {
     if let Some(commands) = commands {
         let _ = commands.reserve().await;
     }

@@ -1,91 +1,59 @@
 //! Uploads: an image arrives block by block, is checked as it comes, and is published in one step.
 //!
-//! Each upload has a worker on a blocking thread with a short queue in front of it; a full queue makes the connection
-//! stop reading, so that a fast client is slowed down to the speed of the disk. The order of things:
+//! A task takes what the connection hands to it through a short queue, and does each part of the work on a blocking thread, when it
+//! is its turn ([`UPLOADS_AT_WORK`]); a full queue makes the connection stop reading, so that a fast client is slowed
+//! down to the speed of the disk. An upload whose client says nothing keeps nobody from working. The order of things:
 //!
-//! 1. superblock and metadata come in and are validated as any reader would;
-//! 2. blocks that other images of the store hold (by the hash of their stored bytes) are copied, the others asked for;
+//! 1. superblock and metadata come in (`arriving`) and are validated as any reader would;
+//! 2. blocks that other images of the store hold (by the hash of their stored bytes) are copied, the others asked for
+//!    (`staged`);
 //! 3. each block that comes in is checked against its hash, decoded, held to the hashes of its chunks (an image that says
 //!    one thing in its blocks and another in its chunk hashes is refused), and written to its place;
 //! 4. on commit the file is made durable under `images/<id>.rnl`, and only then the tag is switched to it.
 //!
-//! Until the last step the tag resolves to what it did before, whatever happens. An upload that
-//! loses its connection is kept for a while ([`Parked`]): the client's next try then sends only
-//! what is still missing. So is one that stands still while another client waits for its place.
+//! Until the last step the tag resolves to what it did before, whatever happens. An upload that loses its connection, or
+//! stands still, is kept for a while (`parked`): the client's next try then sends only what is still missing.
 
-mod client;
+mod arriving;
+mod parked;
+mod staged;
 
-use std::collections::HashMap;
-use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use image::{Metadata, ReadAt, Superblock, format::SUPERBLOCK_BYTES};
-use store::Store;
+use image::format::SUPERBLOCK_BYTES;
 use tokio::sync::mpsc;
-use units::{BlockId, ImageId};
+use units::{BlockId, ImageId, RequestId};
+use wire::format::PUT_DEADLINE;
 use wire::{BlockRange, ErrorCode};
 
 use crate::accept::Shared;
-use crate::blocks::locked;
 use crate::budget::Room;
-use crate::catalog::image_key;
 use crate::error::Failure;
-use crate::metadata_memory::Reserved;
 use crate::name::Name;
 use crate::panics::caught_blocking;
 use crate::peer::Owner;
-use crate::published::{ImageObject, io_error};
-use client::{Client, Next, yielded};
+use arriving::Arriving;
+pub(crate) use parked::Parked;
+use staged::Staged;
 
-/// Parts of an upload queued before its worker: enough to keep it busy while the connection reads on.
+/// Parts of an upload queued before its task: enough to keep it busy while the connection reads on.
 const QUEUE_MAX: usize = 4;
 
-/// Uploads at once. Each holds a thread, a file and the metadata of one image.
-pub(crate) const UPLOADS_MAX: usize = 8;
+/// Uploads that work at once. Each takes a blocking thread for the time of a few parts.
+pub(crate) const UPLOADS_AT_WORK: usize = 8;
 
-/// Time that an upload waits for a place, if all are taken by uploads that move.
-const PLACE_WAIT: Duration = Duration::from_secs(20);
+/// Uploads of which something came and that are not over. Each has a file.
+pub(crate) const UPLOADS_MAX: usize = 64;
 
-/// Memory of an upload that waits for a place. It takes nothing from its connection meanwhile.
-const WAITING_BYTES: usize = 2 << 10;
-
-/// Interrupted uploads that are kept; each holds disk space and the metadata of one image.
-const PARKED_MAX: usize = 4;
-
-/// Bytes of other images' block tables that an upload may look at for blocks that it need not send, for each byte of its
-/// own metadata. The tables of images of its kind are about as large as its own, so this is some dozens of them.
-const SCAN_BYTES_PER_BYTE: u64 = 32;
-
-/// The same for the smallest upload, and what a table costs beside its bytes: a file is opened, a superblock hashed.
-const SCAN_BYTES_MIN: u64 = 1 << 20;
-const SCAN_BYTES_OF_FILE: u64 = 32 << 10;
-
-/// Processor time that an upload may take for decoding its blocks, and what each MiB of them adds: the slowest codec makes
-/// a MiB in a tenth of a second. Blocks can be made to cost seconds each.
-const DECODING_TIME: Duration = Duration::from_secs(30);
-const DECODING_TIME_PER_MIB: Duration = Duration::from_secs(1);
-
-/// Bytes of the disk that uploads leave: what is learned, bundles and journals of volumes need some to go on.
-const DISK_BYTES_LEFT: u64 = 256 << 20;
-
-/// How often that is looked at, in bytes of an upload.
-const DISK_CHECK_BYTES: u64 = 16 << 20;
-
-/// Parts the metadata may arrive in that do not touch each other.
-const GAPS_MAX: usize = 1024;
-
-/// What the connection hands to the worker.
-#[derive(Debug)]
+/// What the connection hands to the upload, with the memory that the bytes take.
 pub(crate) enum Command {
-    Meta { offset: u64, bytes: Bytes },
-    Block { block: BlockId, bytes: Bytes },
+    Meta { offset: u64, bytes: Bytes, room: Room },
+    Block { block: BlockId, bytes: Bytes, room: Room },
     Commit,
 }
 
-/// What the worker reports.
+/// What the upload reports.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// These blocks must be sent.
@@ -94,6 +62,21 @@ pub(crate) enum Event {
     Progress(u64),
     /// It is over.
     Finished(Result<ImageId, Failure>),
+}
+
+/// Where events of an upload go.
+#[derive(Clone)]
+pub(crate) struct Reports {
+    pub request: RequestId,
+    pub events: mpsc::Sender<(RequestId, Event)>,
+}
+
+impl Reports {
+    /// From a blocking thread.
+    fn send(&self, event: Event) {
+        // The connection may be gone.
+        let _ = self.events.blocking_send((self.request, event));
+    }
 }
 
 /// What a `PutOpen` announces.
@@ -143,434 +126,151 @@ impl Announced {
     }
 }
 
-/// The connection's end of an upload. Dropping it interrupts the upload.
-pub(crate) struct Upload {
-    pub commands: mpsc::Sender<Command>,
-    /// Bytes of uploads that its connection has brought.
-    arrived: Arc<AtomicU64>,
+/// Begins an upload. Dropping the channel interrupts it.
+pub(crate) fn begin(
+    shared: Arc<Shared>,
+    announced: Announced,
+    owner: Owner,
+    reports: Reports,
+) -> mpsc::Sender<Command> {
+    let (commands, receiver) = mpsc::channel(QUEUE_MAX);
+    tokio::spawn(async move {
+        let upload = Upload { shared, announced: Arc::new(announced), owner, reports };
+        upload.run(receiver).await;
+    });
+    commands
+}
+
+/// An upload from its announcement to its last report.
+#[derive(Clone)]
+struct Upload {
+    shared: Arc<Shared>,
+    announced: Arc<Announced>,
+    owner: Owner,
+    reports: Reports,
+}
+
+/// How far an upload is.
+enum Stage {
+    /// Superblock and metadata come in.
+    Metadata(Arriving),
+    /// Blocks come in.
+    Blocks(Box<Staged>),
+    /// It is published.
+    Done(ImageId),
 }
 
 impl Upload {
-    /// Starts the worker, as soon as it has a place among [`UPLOADS_MAX`].
-    ///
-    /// # Errors
-    /// The peer has its share of them, or there is no memory for what its client sends meanwhile.
-    pub fn start(
-        shared: Arc<Shared>,
-        announced: Announced,
-        owner: Owner,
-        report: impl Fn(Event) + Send + 'static,
-    ) -> Result<Upload, Failure> {
-        let (commands, receiver) = mpsc::channel(QUEUE_MAX);
-        let arrived = Arc::new(AtomicU64::new(0));
-        let upload = Upload { commands, arrived: arrived.clone() };
-        if let Some(place) = shared.uploads.try_take(owner, 1) {
-            tokio::task::spawn_blocking(move || work(&shared, &announced, receiver, arrived, Ok(place), &report));
-            return Ok(upload);
+    async fn run(self, commands: mpsc::Receiver<Command>) {
+        let finished = self.take_all(commands).await;
+        let (metrics, log) = (&self.shared.metrics, &self.shared.log);
+        let Announced { name, tag, .. } = &*self.announced;
+        match &finished {
+            Ok(Some(id)) => {
+                metrics.uploads.one();
+                log.info(format_args!("published {name}:{tag} as image {id}"));
+            }
+            Ok(None) => metrics.uploads_failed.one(),
+            Err(failure) => {
+                metrics.uploads_failed.one();
+                log.warning(format_args!("the upload of {name}:{tag} failed: {failure}"));
+            }
         }
-        if shared.uploads.is_over_share(owner, 1) {
-            return Err(no_place());
+        if let Some(result) = finished.transpose() {
+            // The connection may be gone.
+            let _ = self.reports.events.send((self.reports.request, Event::Finished(result))).await;
         }
-        let waiting = shared.catalog.try_reserve(WAITING_BYTES).ok_or_else(no_place)?;
-        // All of the queue: the session reads on when there is a place.
-        let queue: Vec<_> = (0..QUEUE_MAX).filter_map(|_| upload.commands.clone().try_reserve_owned().ok()).collect();
-        tokio::spawn(async move {
-            let place = tokio::time::timeout(PLACE_WAIT, shared.uploads.take(owner, 1)).await;
-            let place = place.map_err(|_| no_place());
-            drop((waiting, queue));
-            tokio::task::spawn_blocking(move || work(&shared, &announced, receiver, arrived, place, &report));
-        });
-        Ok(upload)
     }
 
-    /// Its connection has brought so many bytes of uploads.
-    pub fn note_bytes(&self, arrived: u64) {
-        self.arrived.store(arrived, Ordering::Relaxed);
+    /// `None` if the connection went.
+    async fn take_all(&self, mut commands: mpsc::Receiver<Command>) -> Result<Option<ImageId>, Failure> {
+        let mut stage = None;
+        // Counts from the first part that comes: what was only announced has no file.
+        let mut place = None;
+        loop {
+            let first = match tokio::time::timeout(PUT_DEADLINE, commands.recv()).await {
+                Ok(Some(command)) => command,
+                Ok(None) => {
+                    self.park(stage);
+                    return Ok(None);
+                }
+                Err(_) => {
+                    self.park(stage);
+                    let text = format!("the upload stood still for {PUT_DEADLINE:?}; try again to go on with it");
+                    return Err(Failure::new(ErrorCode::Busy, text));
+                }
+            };
+            if place.is_none() {
+                place = Some(self.shared.uploads.try_take(self.owner, 1).ok_or_else(no_place)?);
+            }
+            let turn = self.shared.uploads_at_work.take(self.owner, 1).await;
+            let mut batch = vec![first];
+            batch.extend(std::iter::from_fn(|| commands.try_recv().ok()).take(QUEUE_MAX - 1));
+            let upload = self.clone();
+            let work = tokio::task::spawn_blocking(move || {
+                let stage = caught_blocking(|| upload.work(stage, batch));
+                drop(turn);
+                stage
+            });
+            let failed = |reason| {
+                Failure::new(ErrorCode::Internal, format!("the server failed while it took the upload: {reason}"))
+            };
+            let worked = work.await.map_err(|error| failed(error.to_string()))?;
+            match worked.map_err(failed)?? {
+                Stage::Done(id) => return Ok(Some(id)),
+                next => stage = Some(next),
+            }
+        }
+    }
+
+    /// Keeps what came, for the client's next try.
+    fn park(&self, stage: Option<Stage>) {
+        if let Some(Stage::Blocks(staged)) = stage {
+            self.shared.parked.put(*staged);
+        }
+    }
+
+    /// Does what the commands say. Blocks.
+    fn work(&self, stage: Option<Stage>, batch: Vec<Command>) -> Result<Stage, Failure> {
+        let mut stage = match stage {
+            Some(stage) => stage,
+            None => Stage::Metadata(Arriving::new(&*self.shared.store, &self.announced)?),
+        };
+        for command in batch {
+            stage = self.step(stage, command)?;
+        }
+        Ok(stage)
+    }
+
+    fn step(&self, stage: Stage, command: Command) -> Result<Stage, Failure> {
+        let shared = &*self.shared;
+        match (stage, command) {
+            (Stage::Metadata(mut arriving), Command::Meta { offset, bytes, room }) => {
+                arriving.take(offset, &bytes)?;
+                shared.metrics.upload_bytes_received.add(bytes.len() as u64);
+                drop((bytes, room));
+                if !arriving.is_complete() {
+                    return Ok(Stage::Metadata(arriving));
+                }
+                let mut staged = arriving.stage(shared, &self.announced, self.owner)?;
+                staged.copy_known_blocks(shared, &self.announced, &self.reports)?;
+                self.reports.send(Event::Need(staged.lacking()));
+                Ok(Stage::Blocks(Box::new(staged)))
+            }
+            (Stage::Metadata(_), _) => Err(Failure::bad_request("blocks of an upload before its metadata")),
+            (Stage::Blocks(mut staged), Command::Block { block, bytes, room: _room }) => {
+                shared.metrics.upload_bytes_received.add(bytes.len() as u64);
+                staged.take_block(&*shared.store, block, &bytes)?;
+                self.reports.send(Event::Progress(staged.stored_bytes));
+                Ok(Stage::Blocks(staged))
+            }
+            (Stage::Blocks(staged), Command::Commit) => staged.publish(shared, &self.announced).map(Stage::Done),
+            (_, Command::Meta { .. }) => Err(Failure::bad_request("metadata after it was complete")),
+            (Stage::Done(_), _) => Err(Failure::bad_request("parts of an upload after its commit")),
+        }
     }
 }
 
 fn no_place() -> Failure {
     Failure::new(ErrorCode::Busy, "the server has too many uploads in progress; try again later")
-}
-
-/// The worker, from its place to its last report.
-fn work(
-    shared: &Shared,
-    announced: &Announced,
-    commands: mpsc::Receiver<Command>,
-    arrived: Arc<AtomicU64>,
-    place: Result<Room, Failure>,
-    report: &dyn Fn(Event),
-) {
-    let mut client = place.map(|place| Client::new(shared, commands, arrived, place));
-    let finished = match &mut client {
-        Ok(client) => caught_blocking(|| run(announced, client, report)).unwrap_or_else(|reason| {
-            Err(Failure::new(ErrorCode::Internal, format!("the server failed while it took the upload: {reason}")))
-        }),
-        Err(failure) => Err(failure.clone()),
-    };
-    match &finished {
-        Ok(Some(id)) => {
-            shared.metrics.uploads.one();
-            shared.log.info(format_args!("published {}:{} as image {id}", announced.name, announced.tag));
-        }
-        Ok(None) => shared.metrics.uploads_failed.one(),
-        Err(failure) => {
-            shared.metrics.uploads_failed.one();
-            let Announced { name, tag, .. } = announced;
-            shared.log.warning(format_args!("the upload of {name}:{tag} failed: {failure}"));
-        }
-    }
-    drop(client);
-    if let Some(result) = finished.transpose() {
-        report(Event::Finished(result));
-    }
-}
-
-/// An upload whose metadata is complete.
-struct Staged {
-    upload: Box<dyn store::Upload>,
-    metadata: Metadata,
-    /// Blocks that are not written yet.
-    lacking: Vec<bool>,
-    lacking_count: u32,
-    stored_bytes: u64,
-    /// The block at hand, decoded.
-    raw: Vec<u8>,
-    /// Time spent on decoding.
-    decoding: Duration,
-    /// Of `stored_bytes` when the disk is looked at again.
-    disk_checked_at: u64,
-    /// Memory of the metadata and of blocks on their way.
-    _reserved: Reserved,
-}
-
-/// Uploads that lost their connection, by image.
-#[derive(Default)]
-pub(crate) struct Parked {
-    uploads: Mutex<HashMap<ImageId, (Instant, Staged)>>,
-}
-
-impl Parked {
-    fn take(&self, id: ImageId) -> Option<Staged> {
-        locked(&self.uploads).remove(&id).map(|(_, staged)| staged)
-    }
-
-    fn put(&self, mut staged: Staged) {
-        staged.raw = Vec::new();
-        let mut uploads = locked(&self.uploads);
-        if uploads.len() >= PARKED_MAX
-            && let Some(oldest) = uploads.iter().min_by_key(|(_, (since, _))| *since).map(|(id, _)| *id)
-        {
-            uploads.remove(&oldest);
-        }
-        uploads.insert(staged.metadata.id(), (Instant::now(), staged));
-    }
-
-    /// Drops the one that has been kept for longest; false if there is none.
-    pub fn drop_oldest(&self) -> bool {
-        let mut uploads = locked(&self.uploads);
-        let oldest = uploads.iter().min_by_key(|(_, (since, _))| *since).map(|(id, _)| *id);
-        let gone = oldest.and_then(|id| uploads.remove(&id));
-        drop(uploads);
-        gone.is_some()
-    }
-
-    /// Drops what has been kept for longer than `kept`.
-    pub fn expire(&self, kept: Duration) {
-        locked(&self.uploads).retain(|_, (since, _)| since.elapsed() < kept);
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        locked(&self.uploads).len()
-    }
-}
-
-/// Runs an upload to its end; `None` if it was interrupted.
-fn run(announced: &Announced, client: &mut Client<'_>, report: &dyn Fn(Event)) -> Result<Option<ImageId>, Failure> {
-    let shared = client.shared;
-    let Some(mut staged) = take_metadata(announced, client)? else { return Ok(None) };
-    copy_known_blocks(shared, announced, &mut staged, report)?;
-    report(Event::Need(ranges(&staged.lacking)));
-    loop {
-        match client.next()? {
-            Next::Gone => {
-                shared.parked.put(staged);
-                return Ok(None);
-            }
-            Next::Yield => {
-                shared.parked.put(staged);
-                return Err(yielded());
-            }
-            Next::Command(Command::Meta { .. }) => return Err(Failure::bad_request("metadata after it was complete")),
-            Next::Command(Command::Block { block, bytes }) => {
-                shared.metrics.upload_bytes_received.add(bytes.len() as u64);
-                staged.take_block(&*shared.store, block, &bytes)?;
-                report(Event::Progress(staged.stored_bytes));
-            }
-            Next::Command(Command::Commit) => return publish(shared, announced, staged).map(Some),
-        }
-    }
-}
-
-/// Takes superblock and metadata and validates them. `None` if the connection was lost on the way.
-fn take_metadata(announced: &Announced, client: &mut Client<'_>) -> Result<Option<Staged>, Failure> {
-    let shared = client.shared;
-    check_disk(&*shared.store, announced.metadata_bytes)?;
-    let mut upload = shared.store.create()?;
-    let wanted = [(0, SUPERBLOCK_BYTES as u64), (announced.metadata_offset, announced.file_bytes)];
-    let mut arrived = Arrived::default();
-    while !wanted.iter().all(|(start, end)| arrived.covers(*start, *end)) {
-        let (offset, bytes) = match client.next()? {
-            Next::Gone => return Ok(None),
-            Next::Yield => return Err(yielded()),
-            Next::Command(Command::Meta { offset, bytes }) => (offset, bytes),
-            Next::Command(_) => return Err(Failure::bad_request("blocks of an upload before its metadata")),
-        };
-        let end = offset.saturating_add(bytes.len() as u64);
-        if !wanted.iter().any(|(from, to)| *from <= offset && end <= *to) {
-            return Err(Failure::bad_request(format!("bytes {offset} to {end} are neither superblock nor metadata")));
-        }
-        upload.write_at(offset, &bytes)?;
-        arrived.add(offset, end)?;
-        shared.metrics.upload_bytes_received.add(bytes.len() as u64);
-    }
-    let source = Source { upload: &*upload, bytes: announced.file_bytes };
-    let limits = &shared.config.image_limits;
-    let superblock = Superblock::read(&source, limits).map_err(invalid)?;
-    if let Some(staged) = shared.parked.take(superblock.id) {
-        return Ok(Some(staged));
-    }
-    // What a superblock announces is taken only if there is room for it: its metadata, a block, blocks that are queued.
-    let queued = (QUEUE_MAX as u64 + 2) * u64::from(superblock.block_bytes);
-    let blocks = (superblock.block_memory_bytes() + queued) as usize;
-    let held = superblock.metadata_memory_bytes() + blocks as u64;
-    let mut reserved = shared.catalog.reserve((held + superblock.opening_memory_bytes()) as usize, &shared.parked)?;
-    let metadata = Metadata::open(&source, limits).map_err(invalid)?;
-    reserved.shrink_to((held as usize).max(metadata.memory_bytes() + blocks));
-    let count = metadata.block_count();
-    let stored_bytes = SUPERBLOCK_BYTES as u64 + announced.metadata_bytes;
-    let lacking = vec![true; count as usize];
-    Ok(Some(Staged {
-        upload,
-        metadata,
-        lacking,
-        lacking_count: count,
-        stored_bytes,
-        raw: Vec::new(),
-        decoding: Duration::ZERO,
-        disk_checked_at: stored_bytes,
-        _reserved: reserved,
-    }))
-}
-
-impl Staged {
-    /// Checks and writes one block.
-    fn take_block(&mut self, store: &dyn Store, block: BlockId, bytes: &[u8]) -> Result<(), Failure> {
-        if !self.lacking.get(block.0 as usize).copied().unwrap_or(false) {
-            return Err(Failure::bad_request(format!("block {block} was not asked for")));
-        }
-        let wrong = |error| Failure::corrupt(format!("the upload sent a wrong block: {error}"));
-        let entry = self.metadata.verify_block(block, bytes).map_err(wrong)?;
-        let begun = Instant::now();
-        self.metadata.decode_verified(block, bytes, &mut self.raw).map_err(wrong)?;
-        self.decoding += begun.elapsed();
-        let mib = (self.stored_bytes >> 20) as u32;
-        if self.decoding > DECODING_TIME + DECODING_TIME_PER_MIB * mib {
-            return Err(Failure::new(ErrorCode::TooLarge, "the blocks of the upload take too long to decode"));
-        }
-        if self.stored_bytes >= self.disk_checked_at {
-            check_disk(store, DISK_CHECK_BYTES)?;
-            self.disk_checked_at = self.stored_bytes + DISK_CHECK_BYTES;
-        }
-        self.upload.write_at(entry.file_offset, bytes)?;
-        self.lacking[block.0 as usize] = false;
-        self.lacking_count -= 1;
-        self.stored_bytes += bytes.len() as u64;
-        Ok(())
-    }
-}
-
-fn invalid(error: image::ImageError) -> Failure {
-    Failure::corrupt(format!("the uploaded image is not valid: {error}"))
-}
-
-/// Refuses to write `bytes` more if that leaves the disk too little.
-fn check_disk(store: &dyn Store, bytes: u64) -> Result<(), Failure> {
-    match store.free_bytes() {
-        Some(free) if free < DISK_BYTES_LEFT.saturating_add(bytes) => Err(Failure::new(
-            ErrorCode::NoSpace,
-            format!("the store has {} MiB left, too little to take uploads; free some space there", free >> 20),
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Copies blocks that other images hold. Looks at so many of them that the work is in proportion to what was uploaded.
-fn copy_known_blocks(
-    shared: &Shared,
-    announced: &Announced,
-    staged: &mut Staged,
-    report: &dyn Fn(Event),
-) -> Result<(), Failure> {
-    let mut wanted: HashMap<[u8; 32], Vec<BlockId>> = HashMap::new();
-    for block in (0..staged.metadata.block_count()).map(BlockId) {
-        if staged.lacking[block.0 as usize]
-            && let Some(entry) = staged.metadata.block(block)
-        {
-            wanted.entry(entry.hash).or_default().push(block);
-        }
-    }
-    let mut scan_left = SCAN_BYTES_MIN + SCAN_BYTES_PER_BYTE * announced.metadata_bytes;
-    for key in shared.catalog.keys_for(&announced.name)? {
-        if wanted.is_empty() || scan_left < SCAN_BYTES_OF_FILE {
-            break;
-        }
-        scan_left -= SCAN_BYTES_OF_FILE;
-        // A broken image in the store is no reason to refuse a good one: its blocks are simply asked for.
-        let Ok(object) = shared.store.open(&key) else { continue };
-        let source = ImageObject(object.clone());
-        let Ok(superblock) = Superblock::read(&source, &shared.config.image_limits) else { continue };
-        let Some(left) = scan_left.checked_sub(superblock.block_table_bytes()) else { continue };
-        scan_left = left;
-        let Ok(places) = superblock.block_places(&source) else { continue };
-        for entry in places {
-            let Some(blocks) = wanted.get(&entry.hash) else { continue };
-            let as_long = |block: &BlockId| {
-                staged.metadata.block(*block).is_some_and(|block| block.stored_bytes == entry.stored_bytes)
-            };
-            if !blocks.iter().all(as_long) {
-                continue;
-            }
-            let mut bytes = vec![0; entry.stored_bytes as usize];
-            if object.read_at(entry.file_offset, &mut bytes).is_err() || *blake3::hash(&bytes).as_bytes() != entry.hash
-            {
-                continue;
-            }
-            for block in blocks.clone() {
-                staged.take_block(&*shared.store, block, &bytes)?;
-                shared.metrics.upload_bytes_copied.add(bytes.len() as u64);
-            }
-            wanted.remove(&entry.hash);
-            report(Event::Progress(staged.stored_bytes));
-        }
-    }
-    Ok(())
-}
-
-/// Makes the image durable, then switches the tag.
-fn publish(shared: &Shared, announced: &Announced, staged: Staged) -> Result<ImageId, Failure> {
-    if staged.lacking_count > 0 {
-        return Err(Failure::bad_request(format!("{} blocks of the upload are missing", staged.lacking_count)));
-    }
-    let source = Source { upload: &*staged.upload, bytes: staged.metadata.file_bytes() };
-    // Every block was decoded, so this only says whether hashes that are not in the file are those it was made with.
-    staged.metadata.derive_chunk_hashes(&source).map_err(invalid)?;
-    let id = staged.metadata.id();
-    let key = image_key(id);
-    // One at a time, so that taking back an image nobody has a tag for cannot hit another upload of the same image.
-    let _publishing = locked(&shared.publishing);
-    let was_there = shared.store.open(&key).is_ok();
-    staged.upload.commit(&key)?;
-    if let Err(error) = shared.catalog.set_tag(&announced.name, &announced.tag, id) {
-        if !was_there && let Err(error) = shared.store.delete(&key) {
-            shared.log.warning(format_args!("image {id} has no tag and stays in the store: {error}"));
-        }
-        return Err(error.into());
-    }
-    Ok(id)
-}
-
-/// Lacking blocks as runs.
-fn ranges(lacking: &[bool]) -> Vec<BlockRange> {
-    let mut ranges: Vec<BlockRange> = Vec::new();
-    for (block, _) in lacking.iter().enumerate().filter(|(_, lacking)| **lacking) {
-        match ranges.last_mut() {
-            Some(last) if last.first.0 + last.count == block as u32 => last.count += 1,
-            _ => ranges.push(BlockRange { first: BlockId(block as u32), count: 1 }),
-        }
-    }
-    ranges
-}
-
-/// Which bytes have arrived, as runs that do not touch.
-#[derive(Default)]
-struct Arrived {
-    runs: std::collections::BTreeMap<u64, u64>,
-}
-
-impl Arrived {
-    fn add(&mut self, mut start: u64, mut end: u64) -> Result<(), Failure> {
-        // Runs that begin at or before `end` and reach `start` melt into the new one.
-        while let Some((from, to)) = self.runs.range(..=end).next_back().map(|(from, to)| (*from, *to)) {
-            if to < start {
-                break;
-            }
-            self.runs.remove(&from);
-            (start, end) = (start.min(from), end.max(to));
-        }
-        self.runs.insert(start, end);
-        if self.runs.len() > GAPS_MAX {
-            return Err(Failure::bad_request("the metadata of the upload comes in too many separate parts"));
-        }
-        Ok(())
-    }
-
-    fn covers(&self, start: u64, end: u64) -> bool {
-        start >= end || self.runs.range(..=start).next_back().is_some_and(|(_, to)| *to >= end)
-    }
-}
-
-/// An unfinished upload as the source of an image: its length is what was announced.
-struct Source<'a> {
-    upload: &'a dyn store::Upload,
-    bytes: u64,
-}
-
-impl ReadAt for Source<'_> {
-    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.upload.read_at(offset, buf).map_err(io_error)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.bytes)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// Runs agree with a set of bytes.
-        #[test]
-        fn ref_arrived_agrees_with_a_set_of_bytes(parts in prop::collection::vec((0u64..60, 1u64..12), 0..30)) {
-            let mut arrived = Arrived::default();
-            let mut bytes = std::collections::BTreeSet::new();
-            for (start, count) in parts {
-                arrived.add(start, start + count).unwrap();
-                bytes.extend(start..start + count);
-                for (from, to) in [(0, 5), (10, 30), (start, start + count), (0, 72)] {
-                    prop_assert_eq!(arrived.covers(from, to), (from..to).all(|byte| bytes.contains(&byte)));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn lacking_blocks_become_ascending_runs() {
-        let range = |first, count| BlockRange { first: BlockId(first), count };
-        assert_eq!(ranges(&[]), []);
-        assert_eq!(ranges(&[false, true, true, false, true]), [range(1, 2), range(4, 1)]);
-    }
-
-    #[test]
-    fn metadata_in_too_many_parts_is_refused() {
-        let mut arrived = Arrived::default();
-        let refused = (0..10_000u64).position(|part| arrived.add(part * 2, part * 2 + 1).is_err());
-        assert_eq!(refused, Some(GAPS_MAX));
-    }
 }

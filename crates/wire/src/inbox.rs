@@ -8,9 +8,6 @@ use units::Moment;
 use crate::error::WireError;
 use crate::format::{FRAME_BYTES_PER_SECOND_MIN, FRAME_DEADLINE, FRAME_HEADER_BYTES};
 
-/// First allocation for a payload; longer ones grow as they arrive.
-const PAYLOAD_BYTES_FIRST: usize = 64 << 10;
-
 /// The frame that is arriving.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
@@ -53,10 +50,16 @@ impl Inbox {
             }
             let transfer = Duration::from_secs(found as u64 / FRAME_BYTES_PER_SECOND_MIN);
             self.deadline = self.deadline.map(|deadline| deadline.after(transfer));
-            self.payload = Vec::with_capacity(found.min(PAYLOAD_BYTES_FIRST));
+            self.payload = Vec::new();
         }
         let wanted = self.payload_bytes() - self.payload.len();
-        self.payload.extend_from_slice(take(input, wanted));
+        let taken = take(input, wanted);
+        if self.payload.len() + taken.len() > self.payload.capacity() {
+            // Twice as much as before, but never more than the frame.
+            let grown = self.payload.capacity().max(taken.len()).min(wanted);
+            self.payload.reserve_exact(grown);
+        }
+        self.payload.extend_from_slice(taken);
         if self.payload.len() < self.payload_bytes() {
             return Ok(None);
         }
@@ -71,9 +74,9 @@ impl Inbox {
         self.deadline
     }
 
-    /// Kind of the frame that is arriving, and how many bytes of its payload are here.
-    pub fn arriving(&self) -> Option<(u8, usize)> {
-        (self.header_bytes == FRAME_HEADER_BYTES).then(|| (self.kind(), self.payload.len()))
+    /// Memory that the frame that is arriving takes once it is whole, as far as its header is here.
+    pub fn whole_bytes(&self) -> usize {
+        if self.header_bytes == FRAME_HEADER_BYTES { self.payload_bytes() } else { 0 }
     }
 
     /// Memory held by the frame that is arriving.

@@ -176,6 +176,36 @@ impl Request {
         }
     }
 
+    /// The same without names, lists and data: what a server remembers of it until it is answered.
+    #[must_use]
+    pub(crate) fn without_data(&self) -> Request {
+        match self {
+            Request::Open { .. } => Request::Open { name: String::new() },
+            Request::VolumeOpen { .. } => Request::VolumeOpen { name: String::new() },
+            Request::PutOpen { file_bytes, metadata_offset, metadata_bytes, .. } => Request::PutOpen {
+                name: String::new(),
+                file_bytes: *file_bytes,
+                metadata_offset: *metadata_offset,
+                metadata_bytes: *metadata_bytes,
+            },
+            Request::PullPages { image, token, force, .. } => {
+                Request::PullPages { image: *image, token: *token, pages: Vec::new(), force: *force }
+            }
+            Request::Volume { volume, ask } => Request::Volume { volume: *volume, ask: ask.without_data() },
+            Request::MetaRead { .. } | Request::PullBlock { .. } | Request::List | Request::Status => self.clone(),
+        }
+    }
+
+    /// Memory that the request takes beside itself.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        match self {
+            Request::Open { name } | Request::VolumeOpen { name } | Request::PutOpen { name, .. } => name.len(),
+            Request::PullPages { pages, .. } => size_of_val(pages.as_slice()),
+            Request::Volume { ask, .. } => ask.memory_bytes(),
+            Request::MetaRead { .. } | Request::PullBlock { .. } | Request::List | Request::Status => 0,
+        }
+    }
+
     /// The name of the frame that carries the request.
     pub fn name(&self) -> &'static str {
         crate::encode::request_kind(self).name()

@@ -106,7 +106,7 @@ pub struct ServerConnection {
     hello: Option<Hello>,
     inbox: Inbox,
     events: VecDeque<ServerEvent>,
-    /// Data of uploads in `events`.
+    /// Memory of `events`.
     event_bytes: usize,
     asked: BTreeMap<RequestId, Asked>,
     /// Puts answered lately; what was on its way for them is dropped.
@@ -163,7 +163,7 @@ impl ServerConnection {
     /// The next event. Call it while the connection [is not congested](Self::is_congested).
     pub fn poll_event(&mut self) -> Option<ServerEvent> {
         let event = self.events.pop_front();
-        self.event_bytes -= event.as_ref().map_or(0, ServerEvent::data_bytes);
+        self.event_bytes -= event.as_ref().map_or(0, ServerEvent::memory_bytes);
         event
     }
 
@@ -232,7 +232,7 @@ impl ServerConnection {
     pub fn shut_down(&mut self, code: ErrorCode, text: &str) {
         if self.check_open().is_ok() {
             self.finish(Some(code), text);
-            self.events.push_back(ServerEvent::Closed(WireError::ShutDown));
+            self.add_event(ServerEvent::Closed(WireError::ShutDown));
             self.state = State::Closed(WireError::ShutDown);
         }
     }
@@ -257,9 +257,19 @@ impl ServerConnection {
         self.replies.bytes() + self.speculative.bytes() >= REPLY_QUEUE_BYTES_MAX
     }
 
-    /// Bytes the connection holds: for the client, of the frame that is arriving, and of uploads in events.
+    /// Bytes queued for the client.
     pub fn queued_bytes(&self) -> usize {
-        self.sendable_bytes() + self.push.queued_bytes() + self.inbox.held_bytes() + self.event_bytes
+        self.sendable_bytes() + self.push.queued_bytes()
+    }
+
+    /// Bytes from the client that are held: of the frame that is arriving, and of events.
+    pub fn received_bytes(&self) -> usize {
+        self.inbox.held_bytes() + self.event_bytes
+    }
+
+    /// What [`ServerConnection::received_bytes`] comes to when the frame that is arriving is whole.
+    pub fn arriving_bytes(&self) -> usize {
+        self.inbox.whole_bytes() + self.event_bytes
     }
 
     /// Requests that have no reply yet.
@@ -500,7 +510,7 @@ impl ServerConnection {
 
     fn close(&mut self, error: WireError) -> WireError {
         self.finish(error.code(), &error.to_string());
-        self.events.push_back(ServerEvent::Closed(error.clone()));
+        self.add_event(ServerEvent::Closed(error.clone()));
         self.state = State::Closed(error.clone());
         error
     }

@@ -9,8 +9,6 @@ pub struct Traffic {
     pub bytes_received: u64,
     /// Complete frames taken from the transport.
     pub frames_received: u64,
-    /// Payload bytes of PutMeta and PutBlock frames, taken by a server.
-    pub upload_bytes: u64,
     /// Bytes of replies: handed out by a server, received by a client.
     pub reply_bytes: u64,
     /// Bytes of Push frames: handed out by a server, received by a client.

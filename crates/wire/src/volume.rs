@@ -400,14 +400,35 @@ impl VolumeAsk {
         }
     }
 
-    /// The same without the data that it carries: what a server remembers of it until it is answered.
+    /// The same without paths, lists and data: what a server remembers of it until it is answered.
     #[must_use]
     pub(crate) fn without_data(&self) -> VolumeAsk {
+        let path = Vec::new();
         match self {
             VolumeAsk::Commit { number, mtime_ns, .. } => {
                 VolumeAsk::Commit { number: *number, mtime_ns: *mtime_ns, changes: Vec::new() }
             }
-            other => other.clone(),
+            VolumeAsk::PullBlocks { token, force, .. } => {
+                VolumeAsk::PullBlocks { token: *token, blocks: Vec::new(), force: *force }
+            }
+            VolumeAsk::FileOpen { token, .. } => VolumeAsk::FileOpen { token: *token, path },
+            VolumeAsk::FileStat { .. } => VolumeAsk::FileStat { path },
+            VolumeAsk::LinkRead { .. } => VolumeAsk::LinkRead { path },
+            VolumeAsk::FolderList { limit, .. } => VolumeAsk::FolderList { path, after: Vec::new(), limit: *limit },
+            VolumeAsk::Lease { .. } | VolumeAsk::Enrol | VolumeAsk::Prove { .. } => self.clone(),
+        }
+    }
+
+    /// Memory that the request takes beside itself, roughly.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        match self {
+            VolumeAsk::FileOpen { path, .. } | VolumeAsk::FileStat { path } | VolumeAsk::LinkRead { path } => {
+                path.len()
+            }
+            VolumeAsk::FolderList { path, after, .. } => path.len() + after.len(),
+            VolumeAsk::PullBlocks { blocks, .. } => size_of_val(blocks.as_slice()),
+            VolumeAsk::Commit { .. } => self.data_bytes(),
+            VolumeAsk::Lease { .. } | VolumeAsk::Enrol | VolumeAsk::Prove { .. } => 0,
         }
     }
 

@@ -8,9 +8,10 @@ use store::{Fault, FaultKind, FaultPlan, Memory};
 use units::PAGE_BYTES;
 
 use super::*;
+use crate::account::Account;
 use crate::blocks::BlockCache;
 use crate::config::Shares;
-use crate::metadata_memory::MetadataMemory;
+use crate::learning::Learning;
 use crate::metrics::Metrics;
 
 /// An open image with one file of `pages` pages, the last one short.
@@ -20,11 +21,13 @@ fn published(pages: usize) -> (Published, Vec<u8>) {
     let metadata = Metadata::open(&bytes, &Limits::default()).unwrap();
     let store = Memory::new();
     store.put_atomic("image", &bytes).unwrap();
-    let shares = Shares { replies: 0, pushes: 0, decoded: 1 << 20, provider: 0, metadata: 1 << 20 };
+    let shares = Shares { decoded: 1 << 20, ..Shares::default() };
     let predictor = ActionPredictor::new(metadata.id(), predict::Config::default());
     let (blocks, metrics) = (Arc::new(BlockCache::new(&shares)), Arc::new(Metrics::default()));
     let object = store.open("image").unwrap();
-    let reserved = MetadataMemory::new(shares.metadata).take(0).unwrap();
+    let account = Account::new(1 << 20);
+    let predictor = Learning::new(predictor, |bytes| account.take(bytes).unwrap());
+    let reserved = account.take(0).unwrap();
     (Published::new(metadata, object, predictor, blocks, metrics, reserved), content)
 }
 

@@ -47,7 +47,8 @@ impl Session {
                 self.pushing.check()?;
                 let config = &self.shared.config;
                 let announced = Announced::check(config, &name, file_bytes, metadata_offset, metadata_bytes)?;
-                self.start_upload(request, announced)
+                self.start_upload(request, announced);
+                Ok(())
             }
         }
     }
@@ -58,8 +59,8 @@ impl Session {
         bytes: usize,
         work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
     ) {
-        self.reading_bytes += bytes;
-        demand::answer(&self.shared, self.owner, &self.done, request, bytes, work);
+        let reading = self.read_reply(bytes);
+        demand::answer(&self.shared, &self.done, request, reading, work);
     }
 
     /// Answers with bytes of the image file, at once if they are in memory.
@@ -108,10 +109,11 @@ impl Session {
 
     /// Opens an image on a blocking thread, and gets ready to push from it.
     fn open_by(
-        &self,
+        &mut self,
         open: impl FnOnce() -> Result<(Arc<Published>, bool), Failure> + Send + 'static,
         say: impl FnOnce(Result<Arc<Published>, Failure>) -> Done + Send + 'static,
     ) {
+        self.opening += 1;
         let (shared, owner, done) = (self.shared.clone(), self.owner, self.done.clone());
         let window_log_max = self.wire.hello().map_or(0, |hello| hello.window_log_max);
         tokio::spawn(async move {

@@ -55,8 +55,9 @@ impl Session {
         let now = self.shared.now();
         let advice = {
             let mut predictor = locked(&image.predictor);
-            let verdict = predictor.touch(token, page, now);
-            advice_of(&predictor, image.id, token, verdict, cold, self.shared.config.pages_ahead())
+            let run = self.run_of(token);
+            let verdict = predictor.touch(run, page, now);
+            advice_of(&predictor, image.id, (token, run), verdict, cold, self.shared.config.pages_ahead())
         };
         self.route(advice);
     }
@@ -76,14 +77,14 @@ impl Session {
         if !self.shared.config.learning || token == ANONYMOUS {
             return;
         }
-        let now = self.shared.now();
+        let (now, run) = (self.shared.now(), self.run_of(token));
         for some in pages.chunks(TOUCHES_AT_ONCE) {
             let advice: Vec<Advice> = {
                 let mut predictor = locked(&image.predictor);
                 some.iter()
                     .filter_map(|page| {
-                        let verdict = predictor.touch(token, *page, now);
-                        advice_of(&predictor, image.id, token, verdict, false, self.shared.config.pages_ahead())
+                        let verdict = predictor.touch(run, *page, now);
+                        advice_of(&predictor, image.id, (token, run), verdict, false, self.shared.config.pages_ahead())
                     })
                     .collect()
             };
@@ -101,9 +102,14 @@ impl Session {
         let Some(image) = self.images.get(handle) else { return };
         if self.shared.config.learning {
             let now = self.shared.now();
-            locked(&image.predictor).end(token, now);
+            locked(&image.predictor).end(self.run_of(token), now);
         }
         self.route(Some(Advice::ended(image.id, token)));
+    }
+
+    /// What predictors, which all devices tell their touches, call a token of this device.
+    pub(super) fn run_of(&self, token: Token) -> Token {
+        self.device.as_ref().map_or(token, |device| device.scoped(token))
     }
 
     /// Gives advice to the connection that pushes to the token: usually this one.
@@ -121,11 +127,11 @@ impl Session {
     }
 }
 
-/// What the verdict on a touch asks this side to do, if anything.
+/// What the verdict on a touch asks this side to do, if anything. A token goes by another name in the predictor.
 fn advice_of(
     predictor: &predict::ActionPredictor,
     image: ImageId,
-    token: Token,
+    (token, run): (Token, Token),
     verdict: Verdict,
     cold: bool,
     pages_ahead: u32,
@@ -140,11 +146,9 @@ fn advice_of(
             revision: order.revision,
             begins: order.begins,
             from: order.from,
-            pages: predictor.pages(token, &order).to_vec(),
-            coming: predictor
-                .pages(token, &PushOrder { from: order.through, through: coming_through, ..order })
-                .to_vec(),
-            before: page_before(predictor, token, &order),
+            pages: predictor.pages(run, &order).to_vec(),
+            coming: predictor.pages(run, &PushOrder { from: order.through, through: coming_through, ..order }).to_vec(),
+            before: page_before(predictor, run, &order),
             total,
             segment_pages: predictor.config().segment_pages,
             audit: order.audit,
@@ -161,7 +165,7 @@ fn advice_of(
 }
 
 /// The page before an order that extends a sequence. In paper mode it was demanded just now and ordered by nobody.
-fn page_before(predictor: &predict::ActionPredictor, token: Token, order: &PushOrder) -> Option<PageId> {
+fn page_before(predictor: &predict::ActionPredictor, run: Token, order: &PushOrder) -> Option<PageId> {
     let from = order.from.checked_sub(1).filter(|_| !order.begins)?;
-    predictor.pages(token, &PushOrder { from, through: order.from, ..*order }).first().copied()
+    predictor.pages(run, &PushOrder { from, through: order.from, ..*order }).first().copied()
 }

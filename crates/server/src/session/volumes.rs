@@ -13,7 +13,7 @@ use wire::format::FRAME_BYTES_MAX_WRITTEN;
 use wire::volume::{VolumeAsk, VolumeReply};
 use wire::{ErrorCode, ImageHandle, Reply};
 
-use super::{Done, IMAGES_MAX, Session};
+use super::{Done, IMAGES_MAX, REQUEST_BYTES, Session};
 use crate::accept::Shared;
 use crate::blocks::locked;
 use crate::budget::Room;
@@ -23,6 +23,9 @@ use crate::volumes::{Caller, Foreseen, OpenFiles, Present, Served, answer};
 
 /// Transactions committed as one batch.
 const BATCH_MAX: usize = 64;
+
+/// Demands of a connection that wait for a piece; further ones are answered by themselves.
+const POSTPONED_MAX: usize = 64;
 
 /// Touches given to the predictors under one lock.
 const TOUCHES_AT_ONCE: usize = 32;
@@ -41,11 +44,29 @@ pub(crate) struct OpenVolume {
     commits: Mutex<Commits>,
 }
 
-/// Transactions that wait, with the bytes that they take.
+/// Transactions that wait, with their memory.
 #[derive(Default)]
 struct Commits {
-    waiting: VecDeque<(RequestId, VolumeAsk, usize)>,
+    waiting: VecDeque<Waiting>,
     working: bool,
+}
+
+/// A transaction that waits.
+struct Waiting {
+    request: RequestId,
+    ask: VolumeAsk,
+    /// Memory of its changes.
+    room: Room,
+    cost: Cost,
+}
+
+/// What the connection counts for a request until it is answered.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    /// Of its `reading_bytes`.
+    bytes: usize,
+    /// Of what it received without memory of its own.
+    uncovered: usize,
 }
 
 /// What an answer brings with it for the connection.
@@ -54,7 +75,7 @@ pub(crate) struct VolumeDone {
     volume: ImageHandle,
     reply: Result<VolumeReply, Failure>,
     room: Room,
-    bytes: usize,
+    cost: Cost,
     after: After,
 }
 
@@ -150,13 +171,12 @@ impl Session {
             _ => (8 << 10, After::Nothing),
         };
         let caller = self.caller(&open);
-        self.reading_bytes += bytes;
+        let reading = self.read_reply(bytes);
         let (shared, done) = (self.shared.clone(), self.done.clone());
-        let (owner, replies, reads) = (self.owner, shared.replies.clone(), shared.reads.clone());
         tokio::spawn(async move {
-            let rooms = async { (replies.take(owner, bytes).await, reads.take(owner, 1).await) };
+            let cost = Cost { bytes: reading.bytes, uncovered: 0 };
             let (room, slot) = tokio::select! {
-                rooms = rooms => rooms,
+                rooms = reading.begin(&shared, &done) => rooms,
                 // The connection is gone: nobody waits for the answer. A lease that is given back counts all the same.
                 () = done.closed(), if !matches!(ask, VolumeAsk::Lease { .. }) => return,
             };
@@ -167,8 +187,7 @@ impl Session {
             });
             let (reply, after) = work.await.unwrap_or_else(|_| (Err(failed()), After::Nothing));
             // The connection may be gone.
-            let _ =
-                done.send(Box::new(Done::Volume(VolumeDone { request, volume: handle, reply, room, bytes, after })));
+            let _ = done.send(Box::new(Done::Volume(VolumeDone { request, volume: handle, reply, room, cost, after })));
         });
         Ok(())
     }
@@ -193,7 +212,7 @@ impl Session {
                 self.touch_blocks(handle, open, token, &[touched]);
                 return Ok(None);
             }
-            if pusher.is_building(handle, touched) {
+            if self.postponed.len() < POSTPONED_MAX && pusher.is_building(handle, touched) {
                 let blocks = blocks.to_vec();
                 self.postponed.push(Postponed { request, volume: handle, token, blocks });
                 return Ok(None);
@@ -219,9 +238,12 @@ impl Session {
 
     fn commit(&mut self, request: RequestId, handle: ImageHandle, open: &Arc<OpenVolume>, ask: VolumeAsk) {
         let bytes = ask.data_bytes();
-        self.reading_bytes += bytes;
+        let room = self.received.room.split(bytes);
+        let cost = Cost { bytes: bytes.max(REQUEST_BYTES), uncovered: bytes.saturating_sub(room.amount()) };
+        self.reading_bytes += cost.bytes;
+        self.received.uncovered += cost.uncovered;
         let mut commits = locked(&open.commits);
-        commits.waiting.push_back((request, ask, bytes));
+        commits.waiting.push_back(Waiting { request, ask, room, cost });
         if !std::mem::replace(&mut commits.working, true) {
             let (shared, done, caller) = (self.shared.clone(), self.done.clone(), self.caller(open));
             tokio::spawn(commit_waiting(shared, self.owner, done, handle, open.clone(), caller));
@@ -229,8 +251,9 @@ impl Session {
     }
 
     pub(super) fn take_volume_done(&mut self, done: VolumeDone) {
-        let VolumeDone { request, volume, reply, room, bytes, after } = done;
-        self.reading_bytes -= bytes;
+        let VolumeDone { request, volume, reply, room, cost, after } = done;
+        self.reading_bytes -= cost.bytes;
+        self.received.uncovered -= cost.uncovered;
         self.held.merge(room);
         let reply = match reply {
             Ok(reply) => reply,
@@ -281,7 +304,7 @@ impl Session {
         if !self.shared.config.learning || token == ANONYMOUS {
             return;
         }
-        let now = self.shared.now();
+        let (now, run) = (self.shared.now(), self.run_of(token));
         for some in blocks.chunks(TOUCHES_AT_ONCE) {
             let ids: Vec<_> = {
                 let files = locked(&open.files);
@@ -290,7 +313,7 @@ impl Session {
             let foreseen: Vec<Foreseen> = {
                 let mut profiles = locked(&open.served.profiles);
                 let known = some.iter().zip(ids).filter_map(|(block, id)| Some((block, id?)));
-                known.map(|(block, id)| profiles.touch(token, id, block.index, now)).collect()
+                known.map(|(block, id)| profiles.touch(run, id, block.index, now)).collect()
             };
             if let Some(pusher) = &mut self.blocks {
                 pusher.touched();
@@ -309,7 +332,7 @@ impl Session {
     }
 
     pub(super) fn end_blocks(&mut self, handle: ImageHandle, open: &Arc<OpenVolume>, token: Token) {
-        locked(&open.served.profiles).end(token, self.shared.now());
+        locked(&open.served.profiles).end(self.run_of(token), self.shared.now());
         if let Some(pusher) = &mut self.blocks {
             pusher.ended(&mut self.wire, handle, token);
         }
@@ -397,23 +420,24 @@ async fn commit_waiting(
         };
         let caller = Caller { device: open.device(), now: shared.now(), ..caller };
         let changes = |ask: &VolumeAsk| if let VolumeAsk::Commit { changes, .. } = ask { changes.len() } else { 0 };
-        let bytes = batch.iter().map(|(_, ask, _)| 64 + 16 * changes(ask)).sum();
+        let bytes = batch.iter().map(|waiting| 64 + 16 * changes(&waiting.ask)).sum();
         // At once: who waits for more while he holds some could wait for another who does the same.
         let mut room = Some(shared.replies.take(owner, bytes).await);
-        let requests: Vec<_> = batch.iter().map(|(request, _, bytes)| (*request, *bytes)).collect();
+        let requests: Vec<_> = batch.iter().map(|waiting| (waiting.request, waiting.cost)).collect();
         let (worker, moment) = (open.clone(), caller.now);
         let work = tokio::task::spawn_blocking(move || {
-            let asks: Vec<_> = batch.into_iter().map(|(_, ask, _)| ask).collect();
+            let asks = batch.into_iter().map(|waiting| (waiting.ask, waiting.room));
+            let (asks, _rooms): (Vec<_>, Vec<_>) = asks.unzip();
             worker.served.committed(moment);
             commit_batch(&worker, &caller, &asks)
         });
         let results = work.await.unwrap_or_else(|_| requests.iter().map(|_| Err(failed())).collect());
-        for ((request, bytes), reply) in requests.into_iter().zip(results) {
+        for ((request, cost), reply) in requests.into_iter().zip(results) {
             shared.metrics.transactions.add(u64::from(reply.is_ok()));
             let after = After::Nothing;
             let room = room.take().unwrap_or_else(|| shared.replies.nothing(owner));
             // The connection may be gone; what it asked for is done all the same.
-            let _ = done.send(Box::new(Done::Volume(VolumeDone { request, volume, reply, room, bytes, after })));
+            let _ = done.send(Box::new(Done::Volume(VolumeDone { request, volume, reply, room, cost, after })));
         }
     }
 }

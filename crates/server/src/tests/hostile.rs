@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use units::{PageId, Rng, SplitMix64, Token};
+use wire::fixture::ClientMessage;
 use wire::{ClientConfig, ClientConnection, ImageHandle, Reply, Request};
 
-use super::client::Client;
-use super::rig::{Rig, config, image, noise};
+use super::client::{Client, stream_from};
+use super::rig::{Rig, config, image, noise, program};
+use crate::upload::UPLOADS_MAX;
 use crate::{Config, Level, Logger};
 
 /// The bytes of a client's first words: hello and some requests.
@@ -138,35 +140,53 @@ fn fuzz_mutated_conversations_never_harm_the_server() {
 #[test]
 fn uploads_without_end_are_bounded() {
     let rig = Rig::start(config(crate::StoreAt::Open(Arc::new(store::Memory::new()))));
-    // Each connection may begin a few uploads, each machine some more, and all together eight.
-    let mut clients = Vec::new();
-    let mut busy = 0;
-    for number in 0..5u8 {
-        // Two machines: one gets half of the places, the other a part of the rest.
-        let mut client = Client::connect_from([127, 0, 0, 1 + number / 3], rig.address, number.into());
-        for put in 0..3 {
-            let request = client.request(Request::PutOpen {
-                name: format!("app{put}"),
-                file_bytes: 10_000,
-                metadata_offset: 4096,
-                metadata_bytes: 5904,
-            });
-            // The answer to a later request shows whether the put was refused: refusals come at once.
-            client.status();
-            if client.has_reply(request) {
-                let reply = client.reply(request);
+    let image = image(1);
+    let begin = |source, number: u128, parts: bool| {
+        let mut client = Client::connect_from(source, rig.address, number);
+        client.until(|client| client.wire.hello().is_some());
+        let puts: Vec<_> = (0..wire::format::PUTS_MAX)
+            .map(|put| {
+                let request = client.request(Request::PutOpen {
+                    name: format!("app{put}"),
+                    file_bytes: 10_000,
+                    metadata_offset: 4096,
+                    metadata_bytes: 5904,
+                });
+                if parts {
+                    client.put_meta(request, &image, 0..100);
+                }
+                request
+            })
+            .collect();
+        (client, puts)
+    };
+    // What is only announced takes nothing.
+    let _announced: Vec<_> = (0..40).map(|number| begin([127, 0, 0, 1], number, false)).collect();
+    // One machine gets half of the places.
+    let mut clients: Vec<_> = (40..52).map(|number| begin([127, 0, 0, 1], number, true)).collect();
+    let refused = |(client, puts): &mut (Client, Vec<_>)| {
+        client.status();
+        puts.iter().filter(|put| client.has_reply(**put)).count()
+    };
+    let begun = std::time::Instant::now();
+    while clients.iter_mut().map(refused).sum::<usize>() < clients.len() * wire::format::PUTS_MAX - UPLOADS_MAX / 2 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "too many are taken");
+    }
+    let told = |(mut client, puts): (Client, Vec<_>)| {
+        for put in puts {
+            if client.has_reply(put) {
+                let reply = client.reply(put);
                 assert!(matches!(reply, Reply::Error { code: wire::ErrorCode::Busy, .. }), "{reply:?}");
-                busy += 1;
             }
         }
-        clients.push(client);
-    }
-    assert_eq!(busy, 15 - (4 + 2));
-    drop(clients);
-    let mut client = Client::connect(rig.address, 9);
-    client.status_until(|status| status["metrics"]["uploads_failed"] == 6);
+    };
+    // Others push meanwhile.
+    let mut other = Client::connect_from([127, 0, 0, 2], rig.address, 9);
+    assert!(matches!(other.upload("app", &image).0, Reply::PutDone { .. }));
+    clients.into_iter().for_each(told);
+    other.status_until(|status| status["metrics"]["uploads_failed"] == 12 * wire::format::PUTS_MAX);
     // Their places are free again.
-    assert!(matches!(client.upload("app", &image(1)).0, Reply::PutDone { .. }));
+    assert!(matches!(Client::connect(rig.address, 100).upload("app", &image).0, Reply::PutDone { .. }));
 }
 
 #[test]
@@ -203,6 +223,120 @@ fn clients_that_never_read_make_nobody_else_wait() {
     assert!(matches!(same_address.pull(handle, Token(1), pages[0]), Reply::Block { .. }));
     drop(bad);
     good.status_until(|status| status["connections"] == 2u64);
+}
+
+#[test]
+fn regress_frames_that_never_end_take_their_share_and_no_more() {
+    let image = noise(40);
+    let mut share = 0;
+    let (rig, _) = Rig::with_image(&image, |config| {
+        config.memory_bytes_max = 32 << 20;
+        share = config.shares().received as u64;
+    });
+    let mut good = Client::connect_from([127, 0, 0, 2], rig.address, 1);
+    let handle = good.open("app");
+    let hello = first_words();
+    // Each begins a frame of a MiB and leaves out its last byte.
+    let put = wire::fixture::encode(&ClientMessage::PutMeta {
+        request: units::RequestId(1),
+        offset: 0,
+        bytes: vec![7; 1 << 20].into(),
+    });
+    let mut bad: Vec<TcpStream> = (0..40)
+        .map(|_| {
+            let mut stream = stream_from([127, 0, 0, 1], rig.address);
+            stream.set_nonblocking(true).unwrap();
+            stream.write_all(&hello[..hello_bytes()]).unwrap();
+            stream
+        })
+        .collect();
+    let mut written = vec![0; bad.len()];
+    let mut most = 0;
+    let page = |number: u32| PageId::new(good.metadata(handle).resolve(b"/noise").unwrap(), number * 16);
+    let pages: Vec<PageId> = (0..40).map(page).collect();
+    for page in &pages {
+        for (stream, written) in bad.iter_mut().zip(&mut written) {
+            // What the server does not read stays in the socket.
+            *written += stream.write(&put[*written..put.len() - 1]).unwrap_or(0);
+        }
+        // Small requests go on.
+        assert!(matches!(good.pull(handle, Token(1), *page), Reply::Block { .. }));
+        most = most.max(good.status()["memory"]["received_bytes"].as_u64().unwrap());
+    }
+    assert!((share / 3..=share).contains(&most), "{most} of {share}");
+    // Another peer's large frame finds room.
+    let mut other = Client::connect_from([127, 0, 0, 3], rig.address, 3);
+    assert!(matches!(other.upload("other", &image).0, Reply::PutDone { .. }));
+    drop(bad);
+    good.status_until(|status| status["memory"]["received_bytes"] == 0);
+}
+
+/// Bytes of the hello among the first words.
+fn hello_bytes() -> usize {
+    let words = first_words();
+    5 + u32::from_le_bytes([words[0], words[1], words[2], words[3]]) as usize
+}
+
+#[test]
+fn regress_who_knows_the_token_of_another_peer_cannot_speak_for_it() {
+    let bytes = image(4);
+    let (rig, _) = Rig::with_image(&bytes, |_| {});
+    let program = program(&bytes, 5, 100);
+    let token = Token(77);
+    let mut victim = Client::connect_from([127, 0, 0, 1], rig.address, 1);
+    let theirs = victim.open("app");
+    victim.run(theirs, token, &program[..50]);
+    // The same token, and the same device number.
+    let mut stranger = Client::connect_from([127, 0, 0, 2], rig.address, 1);
+    let ours = stranger.open("app");
+    stranger.touch(ours, token, &program[97..99]);
+    stranger.end(ours, token);
+    stranger.status();
+    victim.run(theirs, token, &program[50..]);
+    victim.end(theirs, token);
+    let status = victim.status();
+    assert_eq!((&status["images"][0]["actions"], &status["images"][0]["action_pages"]), (&1.into(), &100.into()));
+}
+
+#[test]
+fn regress_what_touches_teach_stays_within_its_memory() {
+    let bytes = noise(400);
+    let mut shares = crate::Shares::default();
+    let (rig, _) = Rig::with_image(&bytes, |config| {
+        config.memory_bytes_max = 32 << 20;
+        config.upkeep_every = Duration::from_millis(50);
+        shares = config.shares();
+    });
+    let mut bad = Client::connect_from([127, 0, 0, 1], rig.address, 1);
+    let handle = bad.open("app");
+    let file = bad.metadata(handle).resolve(b"/noise").unwrap();
+    let mut pages: Vec<PageId> = (0..6000).map(|index| PageId::new(file, index)).collect();
+    let mut rng = SplitMix64(3);
+    let mut most = 0;
+    // Uncounted, their runs would take some 19 MB.
+    for token in 1..=100u128 {
+        (1..pages.len()).rev().for_each(|at| pages.swap(at, rng.below(at as u64 + 1) as usize));
+        for part in pages.chunks(1000) {
+            bad.touch(handle, Token(token), part);
+        }
+        let memory = &bad.status()["memory"];
+        most = most.max(memory["learned_bytes"].as_u64().unwrap());
+        assert!(memory["learned_bytes"].as_u64().unwrap() <= shares.learned as u64, "{memory}");
+        assert!(memory["devices_bytes"].as_u64().unwrap() <= shares.devices as u64, "{memory}");
+    }
+    assert!(most > shares.learned as u64 / 2, "{most}");
+    // What others run is learned all the same.
+    let program: Vec<PageId> = (6000..6100).map(|index| PageId::new(file, index)).collect();
+    let run = |device: u128| {
+        let mut good = Client::connect_from([127, 0, 0, 2], rig.address, device);
+        let handle = good.open("app");
+        let demanded = good.run(handle, Token(device), &program);
+        good.end(handle, Token(device));
+        good.status();
+        demanded
+    };
+    run(2);
+    assert!(run(3) < 10, "the second start is pushed to");
 }
 
 #[test]

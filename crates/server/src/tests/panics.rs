@@ -124,10 +124,8 @@ fn a_panic_of_an_upload_is_its_error_and_leaves_its_place() {
     let rig = rig(&image(1), panics, |config| config.learning = false);
     let mut client = Client::connect(rig.address, 1);
     for _ in 0..2 * crate::upload::UPLOADS_MAX {
-        client.until(|client| client.wire.hello().is_some());
-        let ask =
-            Request::PutOpen { name: "new".into(), file_bytes: 9000, metadata_offset: 4096, metadata_bytes: 4904 };
-        client.refused(ask, ErrorCode::Internal);
+        let (reply, _) = client.upload("new", &image(2));
+        assert!(matches!(reply, Reply::Error { code: ErrorCode::Internal, .. }), "{reply:?}");
     }
     failing.store(false, Ordering::SeqCst);
     let (reply, _) = client.upload("new", &image(2));

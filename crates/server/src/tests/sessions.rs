@@ -198,6 +198,8 @@ impl Simulation {
             ("reads", shared.reads.taken()),
             ("builds", shared.builds.taken()),
             ("uploads", shared.uploads.taken()),
+            ("uploads at work", shared.uploads_at_work.taken()),
+            ("bytes received", shared.received.taken()),
         ];
         all.into_iter().filter(|(_, held)| *held > 0).collect()
     }
@@ -205,7 +207,10 @@ impl Simulation {
     fn check_memory(&self) -> Result<(), String> {
         let (recent, kept) = self.shared.blocks.bytes();
         let shares = self.shared.config.shares();
-        let used = self.shared.replies.taken() + self.shared.pushes.taken() + recent + kept;
+        let shared = &self.shared;
+        let learned = shared.catalog.learned.taken_bytes() + shared.devices.memory().taken();
+        let arrived = shared.received.taken() + shared.catalog.memory.taken_bytes() + learned;
+        let used = arrived + shared.replies.taken() + shared.pushes.taken() + recent + kept;
         if recent > shares.decoded || kept > shares.provider || used > self.shared.config.memory_bytes_max {
             return Err(format!("{used} bytes are held, {recent} of them in recent blocks and {kept} in held ones"));
         }

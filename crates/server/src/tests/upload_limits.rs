@@ -5,13 +5,13 @@ use std::sync::Arc;
 use image::fixture::{Fixture, Node};
 use image::{Limits, Metadata};
 use store::{Fault, FaultPlan, Memory, Store};
-use units::{PageId, RequestId, Token};
+use units::{PageId, Token};
 use wire::{ErrorCode, Reply, Request};
 
 use super::client::Client;
 use super::rig::{Rig, config};
 use crate::catalog::image_key;
-use crate::upload::UPLOADS_MAX;
+use crate::upload::UPLOADS_AT_WORK;
 use crate::{Server, StoreAt};
 
 /// An image whose file `two` has one content in its block and another in its chunk hashes.
@@ -121,49 +121,50 @@ fn regress_uploads_that_lost_their_connection_make_room() {
 }
 
 #[test]
-fn regress_idle_uploads_give_their_places_to_those_who_wait() {
+fn regress_idle_uploads_keep_nobody_from_pushing() {
     let image = |number: u64| Fixture::default().pack(&[Node::file(b"f", &number.to_le_bytes())]).unwrap();
     let rig = Rig::start(config(StoreAt::Open(Arc::new(Memory::new()))));
-    let mut idle: Vec<(Client, RequestId)> = (0..UPLOADS_MAX as u8)
+    // More than work at once, from addresses of their own, all with their metadata: each waits for its client.
+    let mut idle: Vec<Client> = (0..2 * UPLOADS_AT_WORK as u8)
         .map(|number| {
             let mut client = Client::connect_from([127, 0, 1, number + 1], rig.address, number.into());
-            let request = client.put_open(&format!("idle{number}"), &image(number.into()));
+            client.put_open(&format!("idle{number}"), &image(number.into()));
             assert!(!client.needed().is_empty());
-            (client, request)
+            client
         })
         .collect();
-    // Whatever else they say is no progress.
-    let said = std::sync::atomic::AtomicBool::new(false);
     let mut next = Client::connect_from([127, 0, 2, 1], rig.address, 100);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !said.load(std::sync::atomic::Ordering::Relaxed) {
-                idle.iter_mut().for_each(|(client, _)| drop(client.status()));
-            }
-        });
-        let (reply, _) = next.upload("app", &image(100));
-        said.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
-    });
-    // One gave way, which one is not said. What it had sent is kept.
-    next.status_until(|status| status["metrics"]["uploads_failed"] == 1 && status["uploads_interrupted"] == 1);
-    let told = |(client, request): &mut (Client, RequestId)| {
-        client.status();
-        client.has_reply(*request)
-    };
-    let begun = std::time::Instant::now();
-    let number = loop {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "nobody is told");
-        if let Some(number) = idle.iter_mut().position(told) {
-            break number;
-        }
-    };
-    let (mut client, request) = idle.remove(number);
-    let Reply::Error { code: ErrorCode::Busy, text } = client.reply(request) else { panic!("not busy") };
-    assert!(text.contains("stood still"), "{text}");
-    let (reply, _) = client.upload(&format!("idle{number}"), &image(number as u64));
+    let (reply, _) = next.upload("app", &image(100));
     assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
-    assert!(!idle.iter_mut().any(told), "no more than one gave way");
+    // Nobody had to give way for it.
+    assert_eq!(next.status()["metrics"]["uploads_failed"], 0);
+    assert_eq!(next.status()["uploads_interrupted"], 0);
+    for (number, client) in idle.iter_mut().enumerate() {
+        let (reply, _) = client.upload(&format!("again{number}"), &image(number as u64));
+        assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
+    }
+}
+
+#[test]
+fn regress_metadata_of_idle_uploads_leaves_memory_for_images() {
+    let mut config = config(StoreAt::Open(Arc::new(Memory::new())));
+    config.memory_bytes_max = 64 << 20;
+    let rig = Rig::start(config);
+    let app = heavy(1000);
+    assert!(matches!(Client::connect(rig.address, 1).upload("app", &app).0, Reply::PutDone { .. }));
+    let mut refused = 0;
+    let _idle: Vec<Client> = (0..20)
+        .map(|number| {
+            let mut client = Client::connect_from([127, 0, 1, 1], rig.address, number);
+            let request = client.put_open("idle", &heavy(number as u64));
+            refused += u32::from(client.has_reply(request));
+            client
+        })
+        .collect();
+    assert!((10..20).contains(&refused), "{refused} of 20 were refused");
+    Client::connect_from([127, 0, 2, 1], rig.address, 100).open("app");
+    let (reply, _) = Client::connect_from([127, 0, 2, 1], rig.address, 101).upload("new", &heavy(1001));
+    assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
 }
 
 #[test]

@@ -103,12 +103,14 @@ pub enum ServerEvent {
 }
 
 impl ServerEvent {
-    /// Data that a client wants stored and that lies in the event, bytes.
-    pub(crate) fn data_bytes(&self) -> usize {
-        match self {
+    /// Memory that the event takes, roughly.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let heap = match self {
             ServerEvent::PutMeta { bytes, .. } | ServerEvent::PutBlock { bytes, .. } => bytes.len(),
-            ServerEvent::Request { ask: Request::Volume { ask, .. }, .. } => ask.data_bytes(),
+            ServerEvent::Touch { pages, .. } | ServerEvent::Hint { pages, .. } => size_of_val(pages.as_slice()),
+            ServerEvent::Request { ask, .. } => ask.memory_bytes(),
             _ => 0,
-        }
+        };
+        size_of::<ServerEvent>() + heap
     }
 }

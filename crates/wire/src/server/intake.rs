@@ -29,19 +29,9 @@ impl ServerConnection {
             let Some(Arrived { kind, payload }) = arrived else { return Ok(()) };
             self.traffic.frames_received += 1;
             let kind = ClientKind::from_u8(kind).ok_or(WireError::UnknownKind { kind })?;
-            if is_upload(kind) {
-                self.traffic.upload_bytes += payload.len() as u64;
-            }
             let message = decode::client(kind, payload)?;
             self.take_message(now, message)?;
         }
-    }
-
-    /// Payload bytes of uploads that arrived, those of a frame that is not whole yet among them.
-    pub fn upload_bytes(&self) -> u64 {
-        let arriving = self.inbox.arriving().and_then(|(kind, bytes)| Some((ClientKind::from_u8(kind)?, bytes)));
-        let partial = arriving.filter(|(kind, _)| is_upload(*kind)).map_or(0, |(_, bytes)| bytes);
-        self.traffic.upload_bytes + partial as u64
     }
 
     fn take_message(&mut self, now: Moment, message: ClientMessage) -> Result<(), WireError> {
@@ -53,12 +43,12 @@ impl ServerConnection {
             ClientMessage::Hurry { request } => self.take_hurry(request),
             ClientMessage::Ping { nonce } => self.answer(ServerMessage::Pong { nonce })?,
             ClientMessage::Touch { image, token, pages } => {
-                self.events.push_back(ServerEvent::Touch { image, token, pages });
+                self.add_event(ServerEvent::Touch { image, token, pages });
             }
             ClientMessage::Hint { image, token, pages } => {
-                self.events.push_back(ServerEvent::Hint { image, token, pages });
+                self.add_event(ServerEvent::Hint { image, token, pages });
             }
-            ClientMessage::TokenEnd { image, token } => self.events.push_back(ServerEvent::TokenEnd { image, token }),
+            ClientMessage::TokenEnd { image, token } => self.add_event(ServerEvent::TokenEnd { image, token }),
             ClientMessage::Credit { stream, bytes } => {
                 self.push.credit(now, stream, bytes)?;
                 self.traffic.push_bytes_credited += u64::from(bytes);
@@ -79,7 +69,7 @@ impl ServerConnection {
             ClientMessage::PutCommit { request } => {
                 if let Some(put) = self.put_in_flight(request, "PutCommit")? {
                     put.commit()?;
-                    self.events.push_back(ServerEvent::PutCommit { request });
+                    self.add_event(ServerEvent::PutCommit { request });
                 }
             }
             ClientMessage::FileClose { volume, file } => self.add_event(ServerEvent::FileClose { volume, file }),
@@ -110,8 +100,8 @@ impl ServerConnection {
         if stated { Ok(()) } else { Err(WireError::WrongOrder { kind, when: "without the feature" }) }
     }
 
-    fn add_event(&mut self, event: ServerEvent) {
-        self.event_bytes += event.data_bytes();
+    pub(super) fn add_event(&mut self, event: ServerEvent) {
+        self.event_bytes += event.memory_bytes();
         self.events.push_back(event);
     }
 
@@ -130,7 +120,7 @@ impl ServerConnection {
         self.push = PushQueue::new(self.config.window_bytes_max.min(u64::from(hello.push_bytes_max)));
         self.hello = Some(hello);
         self.state = State::Ready;
-        self.events.push_back(ServerEvent::Ready(hello));
+        self.add_event(ServerEvent::Ready(hello));
         Ok(())
     }
 
@@ -150,13 +140,8 @@ impl ServerConnection {
             return Err(WireError::TooMany { what: "puts in flight", max: PUTS_MAX as u64 });
         }
         self.puts_ended.retain(|ended| *ended != request);
-        let (remembered, changes) = match &ask {
-            Request::Volume { volume, ask } => {
-                (Request::Volume { volume: *volume, ask: ask.without_data() }, ask.changes())
-            }
-            other => (other.clone(), 0),
-        };
-        self.asked.insert(request, Asked { ask: remembered, changes, put, progress: None });
+        let changes = if let Request::Volume { ask, .. } = &ask { ask.changes() } else { 0 };
+        self.asked.insert(request, Asked { ask: ask.without_data(), changes, put, progress: None });
         self.add_event(ServerEvent::Request { request, ask });
         Ok(())
     }
@@ -171,7 +156,7 @@ impl ServerConnection {
         }
         if in_work {
             self.retire(request);
-            self.events.push_back(ServerEvent::Cancelled { request });
+            self.add_event(ServerEvent::Cancelled { request });
         }
         Ok(())
     }
@@ -195,7 +180,7 @@ impl ServerConnection {
         if let Some((end, dropped)) = self.push.cancel(stream, PushEndReason::Stopped) {
             self.traffic.push_bytes_dropped += dropped as u64;
             self.answer(end)?;
-            self.events.push_back(ServerEvent::PushStopped { stream });
+            self.add_event(ServerEvent::PushStopped { stream });
         }
         Ok(())
     }
@@ -208,9 +193,4 @@ impl ServerConnection {
             None => Err(WireError::UnknownRequest { kind, request }),
         }
     }
-}
-
-/// Whether a frame carries bytes of an upload.
-fn is_upload(kind: ClientKind) -> bool {
-    matches!(kind, ClientKind::PutMeta | ClientKind::PutBlock)
 }

@@ -1,0 +1,122 @@
+//! The first step of an upload: superblock and metadata arrive, in whatever parts.
+
+use image::format::SUPERBLOCK_BYTES;
+use image::{Metadata, Superblock};
+use store::Store;
+
+use super::Announced;
+use super::staged::{Source, Staged, check_disk, invalid};
+use crate::accept::Shared;
+use crate::error::Failure;
+use crate::peer::Owner;
+
+/// Parts the metadata may arrive in that do not touch each other.
+const GAPS_MAX: usize = 1024;
+
+/// An upload whose metadata is not complete.
+pub(super) struct Arriving {
+    upload: Box<dyn store::Upload>,
+    /// What must arrive: the superblock, and the metadata to the end of the file.
+    wanted: [(u64, u64); 2],
+    arrived: Arrived,
+}
+
+impl Arriving {
+    /// Makes the file.
+    pub fn new(store: &dyn Store, announced: &Announced) -> Result<Arriving, Failure> {
+        check_disk(store, announced.metadata_bytes)?;
+        let wanted = [(0, SUPERBLOCK_BYTES as u64), (announced.metadata_offset, announced.file_bytes)];
+        Ok(Arriving { upload: store.create()?, wanted, arrived: Arrived::default() })
+    }
+
+    /// Takes a part.
+    pub fn take(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let end = offset.saturating_add(bytes.len() as u64);
+        if !self.wanted.iter().any(|(from, to)| *from <= offset && end <= *to) {
+            return Err(Failure::bad_request(format!("bytes {offset} to {end} are neither superblock nor metadata")));
+        }
+        self.upload.write_at(offset, bytes)?;
+        self.arrived.add(offset, end)
+    }
+
+    /// Whether all of it is here.
+    pub fn is_complete(&self) -> bool {
+        self.wanted.iter().all(|(start, end)| self.arrived.covers(*start, *end))
+    }
+
+    /// Validates the metadata, or goes on with an upload of the same image that was interrupted.
+    pub fn stage(self, shared: &Shared, announced: &Announced, owner: Owner) -> Result<Staged, Failure> {
+        let source = Source { upload: &*self.upload, bytes: announced.file_bytes };
+        let limits = &shared.config.image_limits;
+        let superblock = Superblock::read(&source, limits).map_err(invalid)?;
+        if let Some(staged) = shared.parked.take(superblock.id) {
+            return Ok(staged);
+        }
+        // What a superblock announces is taken only if there is room for it: its metadata, a block, and the same as it is stored.
+        let blocks = (superblock.block_memory_bytes() + u64::from(superblock.block_bytes)) as usize;
+        let held = superblock.metadata_memory_bytes() as usize + blocks;
+        let bytes = held + superblock.opening_memory_bytes() as usize;
+        let mut reserved = shared.catalog.reserve_upload(owner, bytes, &shared.parked)?;
+        let metadata = Metadata::open(&source, limits).map_err(invalid)?;
+        reserved.shrink_to(held.max(metadata.memory_bytes() + blocks));
+        Ok(Staged::new(self.upload, metadata, announced, reserved))
+    }
+}
+
+/// Which bytes have arrived, as runs that do not touch.
+#[derive(Default)]
+struct Arrived {
+    runs: std::collections::BTreeMap<u64, u64>,
+}
+
+impl Arrived {
+    fn add(&mut self, mut start: u64, mut end: u64) -> Result<(), Failure> {
+        // Runs that begin at or before `end` and reach `start` melt into the new one.
+        while let Some((from, to)) = self.runs.range(..=end).next_back().map(|(from, to)| (*from, *to)) {
+            if to < start {
+                break;
+            }
+            self.runs.remove(&from);
+            (start, end) = (start.min(from), end.max(to));
+        }
+        self.runs.insert(start, end);
+        if self.runs.len() > GAPS_MAX {
+            return Err(Failure::bad_request("the metadata of the upload comes in too many separate parts"));
+        }
+        Ok(())
+    }
+
+    fn covers(&self, start: u64, end: u64) -> bool {
+        start >= end || self.runs.range(..=start).next_back().is_some_and(|(_, to)| *to >= end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Runs agree with a set of bytes.
+        #[test]
+        fn ref_arrived_agrees_with_a_set_of_bytes(parts in prop::collection::vec((0u64..60, 1u64..12), 0..30)) {
+            let mut arrived = Arrived::default();
+            let mut bytes = std::collections::BTreeSet::new();
+            for (start, count) in parts {
+                arrived.add(start, start + count).unwrap();
+                bytes.extend(start..start + count);
+                for (from, to) in [(0, 5), (10, 30), (start, start + count), (0, 72)] {
+                    prop_assert_eq!(arrived.covers(from, to), (from..to).all(|byte| bytes.contains(&byte)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn metadata_in_too_many_parts_is_refused() {
+        let mut arrived = Arrived::default();
+        let refused = (0..10_000u64).position(|part| arrived.add(part * 2, part * 2 + 1).is_err());
+        assert_eq!(refused, Some(GAPS_MAX));
+    }
+}
