@@ -1,13 +1,16 @@
 //! The one error type of this crate. Each value names the thing it is about; the command line adds hints.
 
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::list::printable;
 
 /// Why packing, extracting or reading an image's files failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     /// A file or directory of the source could not be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}", shown(path))]
     Read {
         /// What was being read.
         path: PathBuf,
@@ -15,13 +18,16 @@ pub enum PackError {
         source: io::Error,
     },
     /// Something of the source is no longer what it was when the tree was listed.
-    #[error("{} changed while it was being packed; pack a tree that nobody writes to, a snapshot for example", path.display())]
+    #[error(
+        "{} changed while it was being packed; pack a tree that nobody writes to, a snapshot for example",
+        shown(path)
+    )]
     Changed {
         /// The file, or the directory whose entries or attributes changed.
         path: PathBuf,
     },
     /// The source is of no kind we can pack.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {problem}", shown(path))]
     Source {
         /// The source as it was named.
         path: PathBuf,
@@ -56,7 +62,7 @@ pub enum PackError {
         list: Vec<String>,
     },
     /// An entry of the source has a name, size or number that no image can hold.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}", shown(path))]
     Entry {
         /// Its path in the source.
         path: PathBuf,
@@ -85,13 +91,13 @@ pub enum PackError {
         expected: String,
     },
     /// The file system of the output is full; the temporary file is removed and an old output untouched.
-    #[error("no space left for {}; the unfinished file was removed", path.display())]
+    #[error("no space left for {}; the unfinished file was removed", shown(path))]
     DiskFull {
         /// The output.
         path: PathBuf,
     },
     /// The output could not be written.
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write {}: {source}", shown(path))]
     Write {
         /// The output.
         path: PathBuf,
@@ -99,7 +105,7 @@ pub enum PackError {
         source: io::Error,
     },
     /// The temporary file that holds the contents of a compressed or piped archive could not be written.
-    #[error("cannot write temporary data to {}: {source}", directory.display())]
+    #[error("cannot write temporary data to {}: {source}", shown(directory))]
     Spool {
         /// The directory of the temporary file.
         directory: PathBuf,
@@ -107,7 +113,7 @@ pub enum PackError {
         source: io::Error,
     },
     /// The directory to extract into holds something already.
-    #[error("{} is not empty", path.display())]
+    #[error("{} is not empty", shown(path))]
     TargetNotEmpty {
         /// The directory.
         path: PathBuf,
@@ -116,7 +122,7 @@ pub enum PackError {
     #[error(
         "{source}\nnote: {} holds the {entries} entries ({bytes} bytes of files) that came before, complete but for the \
          attributes of directories; the file that failed was removed",
-        target.display()
+        shown(target)
     )]
     Incomplete {
         /// The directory extracted into.
@@ -176,4 +182,9 @@ impl PackError {
     pub(crate) fn read(path: impl Into<PathBuf>, source: impl Into<io::Error>) -> PackError {
         PackError::Read { path: path.into(), source: source.into() }
     }
+}
+
+/// A path as one line: names in it may come from an archive or an image.
+fn shown(path: &Path) -> String {
+    printable(path.as_os_str().as_bytes())
 }

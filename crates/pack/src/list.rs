@@ -123,21 +123,9 @@ fn missing(path: &[u8]) -> PackError {
     PackError::ImagePath { path: printable(path), problem: "no such file or directory" }
 }
 
-/// Text as it is, everything else as `\xNN`.
+/// Text of others as one line.
 pub(crate) fn printable(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            if character.is_control() {
-                let mut buffer = [0; 4];
-                character.encode_utf8(&mut buffer).bytes().for_each(|byte| text += &format!("\\x{byte:02x}"));
-            } else {
-                text.push(character);
-            }
-        }
-        chunk.invalid().iter().for_each(|byte| text += &format!("\\x{byte:02x}"));
-    }
-    text
+    units::printable_line(bytes).into_owned()
 }
 
 /// The nine letters of `ls -l`.
@@ -163,8 +151,10 @@ mod tests {
 
     #[test]
     fn names_are_shown_so_that_a_terminal_survives_them() {
-        assert_eq!(printable("gr\u{fc}n\u{1b}[1m".as_bytes()), "gr\u{fc}n\\x1b[1m");
-        assert_eq!(printable(b"a\xff\nb"), "a\\xff\\x0ab");
+        assert_eq!(printable("gr\u{fc}n\u{1b}[1m".as_bytes()), "gr\u{fc}n\\u001b[1m");
+        assert_eq!(printable(b"a\xff\nb"), "a\\xff\\nb");
+        let error = crate::PackError::write("to/a\nhint: b", std::io::Error::other("odd"));
+        assert_eq!(error.to_string(), r"cannot write to/a\nhint: b: odd");
         assert_eq!(permissions(0o4755), "rwsr-xr-x");
         assert_eq!(permissions(0o1666), "rw-rw-rwT");
     }

