@@ -11,6 +11,7 @@
 //! `RUNNEL_FUZZ_SEED=n` replays one seed, `RUNNEL_FUZZ_STEPS=n` says how many frames in all; an hour by hand is about 10^8.
 
 mod peer;
+mod sockets;
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
@@ -273,7 +274,7 @@ async fn simulate(seed: u64, steps: u64) -> Result<Reached, String> {
     let pulled = Arc::new(AtomicU64::new(0));
     let theirs = simulation.connect();
     let good = tokio::spawn(good(theirs, shared.clone(), app, world.programs[0].clone(), pulled.clone()));
-    let mut peers: Vec<Peer> = (0..PEERS).map(|_| Peer::new(simulation.connect(), &mut rng)).collect();
+    let mut peers: Vec<Peer<_>> = (0..PEERS).map(|_| Peer::new(simulation.connect(), &mut rng)).collect();
     let mut done = 0;
     while done < steps {
         for peer in &mut peers {

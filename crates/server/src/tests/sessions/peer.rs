@@ -11,8 +11,8 @@ struct Put {
 }
 
 /// A hostile client.
-pub(super) struct Peer {
-    stream: DuplexStream,
+pub(super) struct Peer<S> {
+    stream: S,
     /// Bytes for the server that found no room.
     out: Vec<u8>,
     input: Vec<u8>,
@@ -30,8 +30,8 @@ pub(super) struct Peer {
     proofs: (u128, u128),
 }
 
-impl Peer {
-    pub fn new(stream: DuplexStream, rng: &mut SplitMix64) -> Peer {
+impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
+    pub fn new(stream: S, rng: &mut SplitMix64) -> Peer<S> {
         let mut peer = Peer {
             stream,
             out: Vec::new(),
