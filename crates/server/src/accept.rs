@@ -39,6 +39,9 @@ use crate::{Provider, ServerError, descriptors, provider, session};
 /// Images opened at once. Opening reads and validates all metadata of an image.
 const OPENS_MAX: usize = 4;
 
+/// Memory of the encoder of a push that is compressed live: 2.5 MiB with a window of 1 MiB.
+const ENCODER_BYTES: usize = 5 << 19;
+
 /// Clients at once that are being told that the server is busy; further ones are just dropped.
 pub(crate) const FAREWELLS_MAX: usize = 64;
 
@@ -110,7 +113,7 @@ impl Shared {
         }
         let metrics = Arc::new(Metrics::default());
         let mut secret = [0; 32];
-        getrandom::fill(&mut secret).map_err(|error| ServerError::Runtime(error.into()))?;
+        getrandom::fill(&mut secret).map_err(|error| ServerError::Runtime(std::io::Error::other(error.to_string())))?;
         let blocks = Arc::new(BlockCache::new(&shares));
         let workshop = (config.provider == Provider::Bundle && config.learning)
             .then(|| Workshop::start(store.clone(), metrics.clone(), config.log.clone()))
@@ -126,7 +129,7 @@ impl Shared {
             received: Budget::memory(shares.received),
             replies: Budget::memory(shares.replies),
             pushes: Budget::memory(shares.pushes),
-            live_streams: Budget::slots(config.live_streams_max),
+            live_streams: Budget::slots(config.live_streams_max.min(shares.encoders / ENCODER_BYTES)),
             reads: Budget::slots(config.reads_max),
             builds: Budget::turns(config.builds_max),
             opens: Budget::slots(OPENS_MAX),

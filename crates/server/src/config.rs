@@ -87,7 +87,7 @@ pub struct Config {
     pub memory_bytes_max: usize,
     /// Images whose metadata is kept in memory; those used longest ago make room, and are opened again when they are used.
     pub images_open_max: usize,
-    /// Push streams compressed live at once. Each holds an encoder of about 5 MiB.
+    /// Push streams compressed live at once, if there is memory for their encoders.
     pub live_streams_max: usize,
     /// Blocks read from the store at once.
     pub reads_max: usize,
@@ -115,10 +115,12 @@ pub struct Shares {
     /// What arrives, until it is taken up or answered: a sixteenth. Of each connection the first [`RECEIVED_FREE_BYTES`] do not count, as its buffers do not: requests are
     /// small and must not wait.
     pub received: usize,
-    /// Replies to demands, queued or being read: a quarter.
+    /// Replies to demands, queued or being read: three sixteenths.
     pub replies: usize,
     /// Pieces of push streams, queued or being built: an eighth.
     pub pushes: usize,
+    /// Encoders of pushes that are compressed live: three thirty-second parts.
+    pub encoders: usize,
     /// Decoded blocks from which pages are built: three thirty-second parts.
     pub decoded: usize,
     /// Decoded blocks that the Provider holds from the start: a sixteenth.
@@ -127,7 +129,7 @@ pub struct Shares {
     pub devices: usize,
     /// What is learned of open images: a sixteenth.
     pub learned: usize,
-    /// Metadata of open images and of uploads: five sixteenths.
+    /// Metadata of open images and of uploads: nine thirty-second parts.
     pub metadata: usize,
 }
 
@@ -177,13 +179,14 @@ impl Config {
         let all = self.memory_bytes_max;
         Shares {
             received: all / 16,
-            replies: all / 4,
+            replies: all / 16 * 3,
             pushes: all / 8,
+            encoders: all / 32 * 3,
             decoded: all / 32 * 3,
             provider: all / 16,
             devices: all / 32,
             learned: all / 16,
-            metadata: all / 16 * 5,
+            metadata: all / 32 * 9,
         }
     }
 
