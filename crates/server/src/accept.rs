@@ -111,6 +111,8 @@ impl Shared {
                 "only {places} connections are taken, not {wanted}: the limit of open files is too low (ulimit -n, LimitNOFILE=)"
             ));
         }
+        // With one alone a peer that does not end its stream would keep it from all others.
+        let live_streams = config.live_streams_max.min((shares.encoders / ENCODER_BYTES).max(2));
         let metrics = Arc::new(Metrics::default());
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(|error| ServerError::Runtime(std::io::Error::other(error.to_string())))?;
@@ -129,7 +131,7 @@ impl Shared {
             received: Budget::memory(shares.received),
             replies: Budget::memory(shares.replies),
             pushes: Budget::memory(shares.pushes),
-            live_streams: Budget::slots(config.live_streams_max.min(shares.encoders / ENCODER_BYTES)),
+            live_streams: Budget::slots(live_streams),
             reads: Budget::slots(config.reads_max),
             builds: Budget::turns(config.builds_max),
             opens: Budget::slots(OPENS_MAX),
