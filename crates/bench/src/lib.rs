@@ -8,6 +8,7 @@
 //! calls `run`.
 
 pub mod demo;
+pub mod hostile;
 pub mod html;
 pub mod interrupt;
 pub mod lab;

@@ -105,6 +105,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "stream",
             "syscalls",
             "trace",
+            "wire",
         ],
     ),
     ("record", &["host", "tracee", "trace"]),

@@ -1,5 +1,7 @@
 //! `runnel bench`.
 
+mod hostile;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,7 +29,12 @@ enum Bench {
     Sio(Sio),
     Specialise(Specialise),
     Processor(Processor),
+    Hostile(hostile::Hostile),
     Compare(Compare),
+    #[command(hide = true)]
+    HostileGood(hostile::Good),
+    #[command(hide = true)]
+    HostileBad(hostile::Bad),
     #[command(hide = true)]
     LabGuest(LabGuest),
     #[command(hide = true)]
@@ -397,6 +404,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Bench::Sio(sio) => ::bench::sio::run::run(&sio.options(), out)?,
         Bench::Specialise(specialise) => ::bench::specialise::run(&specialise.options(), out)?,
         Bench::Processor(processor) => ::bench::processor::run(&processor.options(), out)?,
+        Bench::Hostile(hostile) => ::bench::hostile::run(&hostile.options(), out)?,
+        Bench::HostileGood(good) => ::bench::hostile::work(&good.work())?,
+        Bench::HostileBad(bad) => ::bench::hostile::attack(&bad.orders())?,
         Bench::Compare(Compare { a, b, json }) => ::bench::lab::compare::run(&a, &b, json, out).map(drop)?,
         Bench::LabGuest(guest) => ::bench::lab::guest::run(&guest.plan)?,
         Bench::LabData(LabData { case, folder, run, learning, compute }) => {
