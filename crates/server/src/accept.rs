@@ -132,7 +132,7 @@ impl Shared {
             replies: Budget::memory(shares.replies),
             pushes: Budget::memory(shares.pushes),
             live_streams: Budget::slots(live_streams),
-            reads: Budget::slots(config.reads_max),
+            reads: Budget::reads(config.reads_max),
             builds: Budget::turns(config.builds_max),
             opens: Budget::slots(OPENS_MAX),
             uploads: Budget::slots(UPLOADS_MAX),

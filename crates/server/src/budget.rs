@@ -25,6 +25,11 @@ use crate::peer::{Owner, Peer};
 /// hundredths for the next, where halves would leave nothing. With the default memory it is more than the connection's own limit.
 const CONNECTION_PARTS: usize = 8;
 
+/// A peer holds no more reads than this part of those that are free: seven of 64. Reads may turn
+/// out to be work for the processor, of which a machine does few at once: more would only make
+/// those of others slow.
+const READ_PARTS: usize = 8;
+
 /// Grain of memory: rounding costs little, and the sums stay small.
 const UNIT_BYTES: usize = 1024;
 
@@ -35,6 +40,8 @@ enum Rule {
     Memory,
     /// Peers have shares: what is held as long as a peer or the disk likes.
     Slots,
+    /// The same in smaller shares.
+    Reads,
     /// Everything may be held: what the server's own work gives back soon.
     Turns,
 }
@@ -99,6 +106,11 @@ impl Budget {
     /// Slots that are held as long as a peer or the disk likes.
     pub fn slots(count: usize) -> Budget {
         Budget::new(Rule::Slots, 1, count)
+    }
+
+    /// Slots of reads from the disk.
+    pub fn reads(count: usize) -> Budget {
+        Budget::new(Rule::Reads, 1, count)
     }
 
     /// Slots of work that ends by itself soon: one peer may use all of them while nobody else wants one.
@@ -200,6 +212,7 @@ impl State {
             Rule::Turns => true,
             _ if peer_held > 0 && units > room_of_peer => false,
             Rule::Memory => held == 0 || 2 * CONNECTION_PARTS * (held + units) <= room_of_peer,
+            Rule::Reads => peer_held == 0 || READ_PARTS * (peer_held + units) <= self.free,
             Rule::Slots => true,
         };
         match (within_share, units <= self.free) {

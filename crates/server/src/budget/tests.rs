@@ -54,6 +54,17 @@ fn a_peer_that_gives_nothing_back_leaves_room_for_the_others() {
     assert!(good.iter().all(Option::is_some), "twenty peers with a block each");
 }
 
+#[test]
+fn a_peer_has_few_reads_at_once() {
+    let budget = Budget::reads(64);
+    let bad: Vec<_> = (0..40).flat_map(|connection| take_all(&budget, owner(1, connection), 1)).collect();
+    assert_eq!(bad.len(), 7);
+    let good: Vec<_> = (2..22).map(|peer| budget.try_take(owner(peer, u64::from(peer)), 1)).collect();
+    assert!(good.iter().all(Option::is_some), "twenty peers with a read each");
+    let least = Budget::reads(1);
+    assert!(least.try_take(owner(1, 1), 1).is_some());
+}
+
 #[tokio::test]
 async fn those_who_wait_are_served_by_peer_in_turn() {
     let budget = Budget::turns(1);
