@@ -28,6 +28,7 @@ use crate::log::Logger;
 use crate::metrics::Metrics;
 use crate::panics::{caught, caught_blocking};
 use crate::peer::{Owner, Peer};
+use crate::processor::{Processor, Sharing, Slices, TASKS_BETWEEN_EVENTS, Turns};
 use crate::published::Published;
 #[cfg(feature = "tls")]
 use crate::tls::Unwelcome;
@@ -78,6 +79,8 @@ pub(crate) struct Shared {
     /// Uploads of which something came.
     pub uploads: Budget,
     pub uploads_at_work: Budget,
+    /// Turns of the tasks that serve connections.
+    processor: Processor,
     /// Held while an upload is published.
     pub publishing: Mutex<()>,
     /// `None` if no bundles are made.
@@ -137,6 +140,7 @@ impl Shared {
             opens: Budget::slots(OPENS_MAX),
             uploads: Budget::slots(UPLOADS_MAX),
             uploads_at_work: Budget::slots(UPLOADS_AT_WORK),
+            processor: Processor::default(),
             publishing: Mutex::new(()),
             workshop,
             started: Instant::now(),
@@ -381,6 +385,7 @@ pub fn serve_blocking(
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("server")
+        .event_interval(TASKS_BETWEEN_EVENTS)
         .build()
         .map_err(ServerError::Runtime)?;
     runtime.block_on(async {
@@ -441,14 +446,23 @@ async fn connection(
 ) {
     shared.metrics.connections.one();
     shared.metrics.connections_accepted.one();
-    if let Err(reason) = caught(serve(shared.clone(), stream, peer, place, stopped)).await {
+    let turns = shared.processor.turns(Peer::at(peer));
+    let serving = caught(serve(shared.clone(), stream, peer, place, turns.clone(), stopped));
+    if let Err(reason) = Sharing::new(turns, serving).await {
         shared.metrics.connections_failed.one();
         shared.log.warning(format_args!("{peer}: connection closed: the server failed: {reason}"));
     }
     shared.metrics.connections.less_one();
 }
 
-async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, place: Place, stopped: watch::Receiver<bool>) {
+async fn serve(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    place: Place,
+    turns: Arc<Turns>,
+    stopped: watch::Receiver<bool>,
+) {
     let number = shared.connections.fetch_add(1, Ordering::Relaxed);
     // Small replies must not wait for more data (Nagle).
     let _ = stream.set_nodelay(true);
@@ -464,6 +478,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, place: 
         None => {}
         Some(Greeting::Welcome(Channel::Plain(stream), pushing)) => {
             let owner = Owner { peer: Peer::at(peer), connection: number };
+            let stream = Slices::new(turns, stream);
             Box::pin(session::run(shared.clone(), stream, &peer.to_string(), pushing, owner, place, stopped)).await;
         }
         #[cfg(feature = "tls")]
@@ -471,7 +486,8 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, place: 
             let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let known = certificate.map_or(Peer::at(peer), |certificate| Peer::with_certificate(certificate));
             let owner = Owner { peer: known, connection: number };
-            Box::pin(session::run(shared.clone(), *stream, &peer.to_string(), pushing, owner, place, stopped)).await;
+            let stream = Slices::new(turns, *stream);
+            Box::pin(session::run(shared.clone(), stream, &peer.to_string(), pushing, owner, place, stopped)).await;
         }
         #[cfg(feature = "tls")]
         Some(Greeting::Refused { stream, reason }) => {
