@@ -381,6 +381,7 @@ pub fn serve_blocking(
 ) -> Result<(), ServerError> {
     use tokio::signal::unix::{SignalKind, signal};
     descriptors::raise_limit();
+    host::memory::limit_heaps();
     let server = Server::bind_confined(config, confine)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
