@@ -75,6 +75,8 @@ pub(crate) struct Shared {
     pub live_streams: Budget,
     pub reads: Budget,
     pub builds: Budget,
+    /// Single pages that are decoded and compressed for demands.
+    pub pages: Budget,
     pub opens: Budget,
     /// Uploads of which something came.
     pub uploads: Budget,
@@ -137,6 +139,8 @@ impl Shared {
             live_streams: Budget::slots(live_streams),
             reads: Budget::reads(config.reads_max),
             builds: Budget::turns(config.builds_max),
+            // Whoever reads blocks finds a processor, however many ask for pages.
+            pages: Budget::turns((config.builds_max / 2).max(1)),
             opens: Budget::slots(OPENS_MAX),
             uploads: Budget::slots(UPLOADS_MAX),
             uploads_at_work: Budget::slots(UPLOADS_AT_WORK),

@@ -13,7 +13,7 @@ use units::{PAGE_BYTES, PageId, RequestId};
 use wire::Reply;
 
 use crate::accept::Shared;
-use crate::budget::Room;
+use crate::budget::{Budget, Room};
 use crate::error::Failure;
 use crate::panics::caught_blocking;
 use crate::peer::Owner;
@@ -34,12 +34,14 @@ pub(crate) struct Reading {
     pub bytes: usize,
     /// That memory, if it was free at once.
     pub room: Option<Room>,
+    /// What it takes a place of: readers, or those who make pages.
+    pub places: Budget,
 }
 
 impl Reading {
-    /// Memory and a place among the readers, if both are there at once.
-    pub fn try_begin(&mut self, shared: &Shared) -> Option<(Room, Room)> {
-        let slot = self.room.is_some().then(|| shared.reads.try_take(self.owner, 1)).flatten()?;
+    /// Memory and a place, if both are there at once.
+    pub fn try_begin(&mut self) -> Option<(Room, Room)> {
+        let slot = self.room.is_some().then(|| self.places.try_take(self.owner, 1)).flatten()?;
         self.room.take().map(|room| (room, slot))
     }
 
@@ -54,7 +56,7 @@ impl Reading {
                 room
             }
         };
-        (room, shared.reads.take(self.owner, 1).await)
+        (room, self.places.take(self.owner, 1).await)
     }
 }
 
@@ -76,7 +78,7 @@ pub(crate) fn answer(
             let _ = done.send(Box::new(Done::Reply { request, reply, room, bytes }));
         });
     };
-    if let Some(rooms) = reading.try_begin(&shared) {
+    if let Some(rooms) = reading.try_begin() {
         return run(done, rooms);
     }
     tokio::spawn(async move {

@@ -25,7 +25,7 @@ use wire::{ErrorCode, Hello, ImageHandle, Refused, Reply, Request, ServerConnect
 use crate::accept::{Shared, farewell};
 use crate::access::Pushing;
 use crate::admission::Place;
-use crate::budget::Room;
+use crate::budget::{Budget, Room};
 use crate::config::RECEIVED_FREE_BYTES;
 use crate::demand::Reading;
 use crate::device::Device;
@@ -395,12 +395,12 @@ impl Session {
 
     /// Memory for a reply, which is given at once or later. No further request is taken up before that: what
     /// waits takes memory too.
-    fn read_reply(&mut self, bytes: usize) -> Reading {
+    fn read_reply(&mut self, bytes: usize, places: Budget) -> Reading {
         let bytes = bytes.max(REQUEST_BYTES);
         self.reading_bytes += bytes;
         let room = self.shared.replies.try_take(self.owner, bytes);
         self.ungranted += usize::from(room.is_none());
-        Reading { owner: self.owner, bytes, room }
+        Reading { owner: self.owner, bytes, room, places }
     }
 
     /// Gives back the memory of replies that have left.

@@ -33,7 +33,8 @@ use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
     CONTROL_FRAMES_MAX, EVENT_BYTES_MAX, EVENTS_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN,
-    HELLO_DEADLINE, IDLE_MAX, PUTS_ENDED_MAX, REPLY_QUEUE_BYTES_MAX, STALL_BYTES_MIN, STALL_MAX, WINDOW_BYTES_MAX,
+    HELLO_DEADLINE, IDLE_MAX, PINGS_MAX, PUTS_ENDED_MAX, REPLY_QUEUE_BYTES_MAX, STALL_BYTES_MIN, STALL_MAX,
+    WINDOW_BYTES_MAX,
 };
 use crate::inbox::Inbox;
 use crate::message::{
@@ -98,6 +99,25 @@ struct Stall {
     taken_bytes: usize,
 }
 
+/// How many pings the client may send now: to answer one costs more than to send it.
+#[derive(Debug)]
+struct Pings {
+    left: u32,
+    /// Until when those that time grants were added.
+    since: Moment,
+}
+
+impl Pings {
+    fn take(&mut self, now: Moment) -> Result<(), WireError> {
+        let seconds = now.since(self.since).as_secs();
+        self.since = self.since.after(Duration::from_secs(seconds));
+        self.left = self.left.saturating_add(u32::try_from(seconds).unwrap_or(u32::MAX)).min(PINGS_MAX);
+        let too_many = WireError::TooMany { what: "pings within a short time", max: u64::from(PINGS_MAX) };
+        self.left = self.left.checked_sub(1).ok_or(too_many)?;
+        Ok(())
+    }
+}
+
 /// The server's half of one connection.
 #[derive(Debug)]
 pub struct ServerConnection {
@@ -121,6 +141,7 @@ pub struct ServerConnection {
     received: Moment,
     /// While something is queued: what the client took of it.
     stall: Option<Stall>,
+    pings: Pings,
     /// What the client wants to get a second at most; 0 for no limit.
     rate_limit: u64,
     traffic: Traffic,
@@ -147,6 +168,7 @@ impl ServerConnection {
             opened: now,
             received: now,
             stall: None,
+            pings: Pings { left: PINGS_MAX, since: now },
             rate_limit: 0,
             traffic: Traffic::default(),
         }

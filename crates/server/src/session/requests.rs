@@ -8,6 +8,7 @@ use units::{BlockId, ImageId, PageId, RequestId, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, Reply, Request};
 
 use super::{Done, IMAGES_MAX, Session};
+use crate::budget::Budget;
 use crate::error::Failure;
 use crate::name::Name;
 use crate::published::Published;
@@ -59,7 +60,17 @@ impl Session {
         bytes: usize,
         work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
     ) {
-        let reading = self.read_reply(bytes);
+        self.answer_at(self.shared.reads.clone(), request, bytes, work);
+    }
+
+    fn answer_at(
+        &mut self,
+        places: Budget,
+        request: RequestId,
+        bytes: usize,
+        work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
+    ) {
+        let reading = self.read_reply(bytes, places);
         demand::answer(&self.shared, &self.done, request, reading, work);
     }
 
@@ -249,7 +260,8 @@ impl Session {
         }
         let (work, wanted) = (image.clone(), pages.clone());
         // Raw and compressed are in memory together for a moment.
-        self.answer(request, 2 * pages.len() * units::PAGE_BYTES, move || demand::pages(&work, &wanted));
+        let bytes = 2 * pages.len() * units::PAGE_BYTES;
+        self.answer_at(self.shared.pages.clone(), request, bytes, move || demand::pages(&work, &wanted));
         self.shared.metrics.pages_demanded.add(pages.len() as u64);
         self.demanded(&image, token, &pages, force);
         Ok(())

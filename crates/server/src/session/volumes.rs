@@ -171,7 +171,7 @@ impl Session {
             _ => (8 << 10, After::Nothing),
         };
         let caller = self.caller(&open);
-        let reading = self.read_reply(bytes);
+        let reading = self.read_reply(bytes, self.shared.reads.clone());
         let (shared, done) = (self.shared.clone(), self.done.clone());
         tokio::spawn(async move {
             let cost = Cost { bytes: reading.bytes, uncovered: 0 };

@@ -41,7 +41,10 @@ impl ServerConnection {
             ClientMessage::Request { request, ask } => return self.take_request(request, ask),
             ClientMessage::Cancel { request } => self.take_cancel(request)?,
             ClientMessage::Hurry { request } => self.take_hurry(request),
-            ClientMessage::Ping { nonce } => self.answer(ServerMessage::Pong { nonce })?,
+            ClientMessage::Ping { nonce } => {
+                self.pings.take(now)?;
+                self.answer(ServerMessage::Pong { nonce })?;
+            }
             ClientMessage::Touch { image, token, pages } => {
                 self.add_event(ServerEvent::Touch { image, token, pages });
             }

@@ -5,7 +5,7 @@ use units::{BlockId, InodeId, Moment, PageId, RequestId, SegmentIndex, StreamId,
 
 use super::samples::{Samples, flat, header};
 use crate::format::{
-    ClientKind, EVENTS_MAX, FRAME_BYTES_MAX, REQUESTS_MAX, SMALL_FRAME_BYTES_MAX, STREAMS_MAX, ServerKind,
+    ClientKind, EVENTS_MAX, FRAME_BYTES_MAX, PINGS_MAX, REQUESTS_MAX, SMALL_FRAME_BYTES_MAX, STREAMS_MAX, ServerKind,
 };
 use crate::message::{ClientMessage, ServerMessage};
 use crate::{
@@ -184,8 +184,13 @@ fn too_many_requests_close_the_connection() {
 fn a_client_that_never_reads_its_pongs_is_cut_off() {
     let mut server = server_gets(&[hello()]).unwrap();
     let ping = flat(&encode::client(&ClientMessage::Ping { nonce: 1 }));
-    let error = (0..100_000).find_map(|_| server.receive(Moment(1), &ping).err()).expect("an end");
+    let at = |second| Moment(0).after(std::time::Duration::from_secs(second));
+    let error = (0..100_000).find_map(|second| server.receive(at(second), &ping).err()).expect("an end");
     assert!(matches!(error, WireError::TooMany { what: "answers the client did not read", .. }));
+    // Faster than any client of ours.
+    let mut server = server_gets(&[hello()]).unwrap();
+    let pings = (0..100_000).position(|_| server.receive(at(1), &ping).is_err());
+    assert_eq!(pings, Some(PINGS_MAX as usize));
     // the same by cancels
     let mut server = server_gets(&[hello()]).unwrap();
     let error = (1..100_000).find_map(|request| {
