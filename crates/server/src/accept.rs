@@ -19,6 +19,7 @@ use wire::{ErrorCode, ServerConnection};
 use crate::admission::{Admission, Full, Place};
 use crate::blocks::{BlockCache, locked};
 use crate::budget::Budget;
+use crate::builders::Builders;
 use crate::bundle::workshop::Workshop;
 use crate::catalog::Catalog;
 use crate::config::{Config, StoreAt};
@@ -75,6 +76,7 @@ pub(crate) struct Shared {
     pub live_streams: Budget,
     pub reads: Budget,
     pub builds: Budget,
+    pub builders: Arc<Builders>,
     /// Single pages that are decoded and compressed for demands.
     pub pages: Budget,
     pub opens: Budget,
@@ -139,6 +141,7 @@ impl Shared {
             live_streams: Budget::slots(live_streams),
             reads: Budget::reads(config.reads_max),
             builds: Budget::turns(config.builds_max),
+            builders: Arc::new(Builders::start(config.builds_max).map_err(ServerError::Runtime)?),
             // Whoever reads blocks finds a processor, however many ask for pages.
             pages: Budget::turns((config.builds_max / 2).max(1)),
             opens: Budget::slots(OPENS_MAX),

@@ -21,6 +21,7 @@ mod admin;
 mod admission;
 mod blocks;
 mod budget;
+mod builders;
 mod bundle;
 mod catalog;
 mod config;

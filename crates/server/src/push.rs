@@ -277,13 +277,14 @@ impl Pusher {
         });
     }
 
-    /// Has a blocking thread build a piece of sequence `number`, when there is room for it.
+    /// Has a thread build a piece of sequence `number`, when there is room for it.
     fn build(&self, number: u64, bytes_max: usize, work: impl FnOnce() -> Piece + Send + 'static) {
         let (done, owner) = (self.done.clone(), self.owner);
         let (budget, builds) = (self.shared.pushes.clone(), self.shared.builds.clone());
         let rooms = budget.try_take(owner, bytes_max).zip(builds.try_take(owner, 1));
+        let builders = self.shared.builders.clone();
         let run = move |(room, slot): (Room, Room)| {
-            tokio::task::spawn_blocking(move || {
+            builders.run(move || {
                 let (pages, bytes, encoder) = caught_blocking(work).unwrap_or_else(|_| {
                     let failure = Failure::new(ErrorCode::Internal, "building a piece of a push failed");
                     (Vec::new(), Err(failure), None)

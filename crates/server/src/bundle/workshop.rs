@@ -17,6 +17,7 @@ use super::format::PIECE_PAGES_MAX;
 use super::policy::{Grade, Start};
 use super::{Bundle, Recipe, build, folder, key};
 use crate::blocks::locked;
+use crate::builders::step_back;
 use crate::error::Failure;
 use crate::log::Logger;
 use crate::metrics::Metrics;
@@ -80,7 +81,10 @@ impl Workshop {
         let (sender, receiver) = channel();
         let thread = std::thread::Builder::new().name("bundles".to_owned()).spawn({
             let shared = shared.clone();
-            move || shared.run(receiver)
+            move || {
+                step_back();
+                shared.run(receiver)
+            }
         })?;
         Ok(Workshop { orders: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), shared })
     }

@@ -27,6 +27,7 @@ use crate::accept::Shared;
 use crate::blocks::locked;
 use crate::budget::Room;
 use crate::error::Failure;
+use crate::panics::caught_blocking;
 use crate::peer::Owner;
 use crate::session::{Done, OpenVolume};
 use crate::volumes::{Foreseen, answer};
@@ -418,20 +419,19 @@ impl BlockPusher {
         self.building = Some(Building { volume, token, file, id, pages: pages.clone() });
         let (done, owner) = (self.done.clone(), self.owner);
         let (budget, builds) = (self.shared.pushes.clone(), self.shared.builds.clone());
+        let builders = self.shared.builders.clone();
         tokio::spawn(async move {
             let room = budget.take(owner, pages.len() * block_bytes).await;
             let slot = builds.take(owner, 1).await;
-            let work = tokio::task::spawn_blocking(move || {
-                let _slot = slot;
-                let piece = open.served.volume().and_then(|volume| answer::read(&volume, &open.files, &pages));
-                BuiltBlocks { pages, piece, room: Some(room) }
+            builders.run(move || {
+                let read = || open.served.volume().and_then(|volume| answer::read(&volume, &open.files, &pages));
+                let piece = caught_blocking(read).unwrap_or_else(|_| {
+                    Err(Failure::new(wire::ErrorCode::Internal, "building a piece of a push failed"))
+                });
+                drop(slot);
+                // The connection may be gone.
+                let _ = done.send(Box::new(Done::BuiltBlocks(BuiltBlocks { pages, piece, room: Some(room) })));
             });
-            let built = work.await.unwrap_or_else(|_| {
-                let failure = Failure::new(wire::ErrorCode::Internal, "building a piece of a push failed");
-                BuiltBlocks { pages: Vec::new(), piece: Err(failure), room: None }
-            });
-            // The connection may be gone.
-            let _ = done.send(Box::new(Done::BuiltBlocks(built)));
         });
     }
 

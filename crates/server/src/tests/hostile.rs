@@ -329,16 +329,18 @@ fn regress_what_touches_teach_stays_within_its_memory() {
     assert!(most > shares.learned as u64 / 2, "{most}");
     // What others run is learned all the same.
     let program: Vec<PageId> = (6000..6100).map(|index| PageId::new(file, index)).collect();
-    let run = |device: u128| {
+    let connect = |device: u128| {
         let mut good = Client::connect_from([127, 0, 0, 2], rig.address, device);
         let handle = good.open("app");
-        let demanded = good.run(handle, Token(device), &program);
-        good.end(handle, Token(device));
-        good.status();
-        demanded
+        (good, handle)
     };
-    run(2);
-    assert!(run(3) < 10, "the second start is pushed to");
+    let (mut first, handle) = connect(2);
+    first.run(handle, Token(2), &program);
+    first.end(handle, Token(2));
+    first.status();
+    let (mut second, handle) = connect(3);
+    second.pull(handle, Token(3), program[0]);
+    second.until(|client| program.iter().all(|page| client.have.contains(page)));
 }
 
 #[test]
