@@ -3,8 +3,9 @@
 //! One server and a program that varies: python imports another nine tenths of forty-odd modules at each start. Each of the
 //! starts is cold, from a fresh mount over loopback. The server's processor time comes from the scheduler, in nanoseconds and
 //! for each thread, so that the making of bundles shows by itself. Then nginx, on the same machine and in the same
-//! run, sends as many bytes to a client that throws them away: as one file, which is the least that any server can do, and in as many
-//! answers as our server gave, which is what a client that asks over HTTP would make it do.
+//! run, sends as many bytes to a client that throws them away: as one file, which is the least that any server can do; in as many
+//! answers as our server gave, which is what a client that asks over HTTP would make it do; and in these answers spread over
+//! the time that the start took, as a program asks: a server that is woken for each answer works with cold caches.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -44,6 +45,9 @@ const RATIO_MAX: f64 = 2.0;
 
 /// Times that nginx sends the bytes of one start: its time for one is too short to measure.
 const REPEATS: u32 = 30;
+
+/// The same for answers that are spread over the time of a start.
+const SPREAD_REPEATS: u32 = 5;
 
 /// Pages of a push frame.
 const PIECE_PAGES: f64 = 32.0;
@@ -98,9 +102,11 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
         say(&format!("run {number}"));
         let place = Place { runnel: &runnel, image: &image, folder: fresh_folder(&work.join("run"))? };
         let last = place.starts(&modules, number as u64, &mut results)?;
-        let [file, answers] = nginx_seconds(&nginx, &fresh_folder(&work.join("nginx"))?, last.bytes, last.answers)?;
+        let [file, answers, spread] = nginx_seconds(&nginx, &fresh_folder(&work.join("nginx"))?, &last)?;
         results.add("nginx", "one-file", PROCESSOR, file);
         results.add("nginx", "same-answers", PROCESSOR, answers);
+        results.add("nginx", "same-answers-spread", PROCESSOR, spread);
+        results.add("runnel", "last-start-to-nginx-same-answers-spread", RATIO, last.seconds / spread);
         results.add("runnel", "last-start-to-nginx-same-answers", RATIO, last.seconds / answers);
         results.add("runnel", "last-start-to-nginx-one-file", RATIO, last.seconds / file);
     }
@@ -141,6 +147,8 @@ struct Cost {
     bytes: u64,
     /// Pieces of pushes and answers to requests.
     answers: u64,
+    /// How long the program took to start.
+    lasted: Duration,
 }
 
 impl Place<'_> {
@@ -159,8 +167,9 @@ impl Place<'_> {
         let mut last = Cost::default();
         for number in 1..=STARTS {
             let some: Vec<String> = modules.iter().filter(|_| rng.below(LEFT_OUT) > 0).cloned().collect();
-            let (serving, bundles, metrics) = self.start(&mut server, &address, &python::program(&some))?;
+            let (serving, bundles, lasted, metrics) = self.start(&mut server, &address, &python::program(&some))?;
             last.seconds = serving + bundles;
+            last.lasted = lasted;
             last.bytes =
                 sum(&metrics, &["push_bytes", "block_bytes_demanded", "page_bytes_demanded", "metadata_bytes"]) as u64;
             last.answers =
@@ -182,13 +191,14 @@ impl Place<'_> {
         Ok(last)
     }
 
-    /// One cold start: seconds of serving it, seconds of bundles, and by how much the server's metrics grew.
+    /// One cold start: seconds of serving it, seconds of bundles, how long it took, and by how much the server's metrics
+    /// grew.
     fn start(
         &self,
         server: &mut Service,
         address: &str,
         program: &str,
-    ) -> anyhow::Result<(f64, f64, BTreeMap<String, f64>)> {
+    ) -> anyhow::Result<(f64, f64, Duration, BTreeMap<String, f64>)> {
         let metrics = self.status(address)?.0;
         drop_caches(&[self.runnel.to_path_buf(), self.image.to_path_buf()]);
         let before = threads(server.pid())?;
@@ -237,7 +247,7 @@ impl Place<'_> {
         }
         let serving = grown_nanos(&before, &after, |name| name != BUNDLE_THREAD);
         let bundles = grown_nanos(&before, &end, |name| name == BUNDLE_THREAD);
-        Ok((serving as f64 / 1e9, bundles as f64 / 1e9, grown))
+        Ok((serving as f64 / 1e9, bundles as f64 / 1e9, done.wall, grown))
     }
 
     /// The server's metrics, and the bundles that wait to be made.
@@ -284,9 +294,10 @@ fn sum(metrics: &BTreeMap<String, f64>, names: &[&str]) -> f64 {
     names.iter().filter_map(|name| metrics.get(*name)).sum()
 }
 
-/// Seconds of processor time that nginx takes to send `bytes`: as one file on a new connection, and in `answers` ranges on one
-/// connection.
-fn nginx_seconds(nginx: &Path, folder: &Path, bytes: u64, answers: u64) -> anyhow::Result<[f64; 2]> {
+/// Seconds of processor time that nginx takes to send the bytes of `start`: as one file on a new connection, in as many ranges on
+/// one connection, and in these spread over as long a time.
+fn nginx_seconds(nginx: &Path, folder: &Path, start: &Cost) -> anyhow::Result<[f64; 3]> {
+    let Cost { bytes, answers, lasted, .. } = *start;
     // The kernel gives a port that is free; nginx takes it a moment later.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut rng = SplitMix64(1);
@@ -315,19 +326,25 @@ fn nginx_seconds(nginx: &Path, folder: &Path, bytes: u64, answers: u64) -> anyho
     }
     let file = spent(&service)?;
     let answer_bytes = bytes.div_ceil(answers.max(1)).max(1);
-    for _ in 0..REPEATS {
+    let in_ranges = |pause: Duration| {
         let mut connection = TcpStream::connect(address)?;
         connection.set_nodelay(true)?;
         for from in (0..bytes).step_by(answer_bytes as usize) {
             let through = (from + answer_bytes).min(bytes) - 1;
             let got = get(&mut connection, address, Some((from, through)))?;
             ensure!(got == through - from + 1, "nginx sent something else");
+            std::thread::sleep(pause);
         }
-    }
+        Ok(())
+    };
+    (0..REPEATS).try_for_each(|_| in_ranges(Duration::ZERO))?;
     let ranges = spent(&service)?;
+    let pause = lasted / answers.clamp(1, u64::from(u32::MAX)) as u32;
+    (0..SPREAD_REPEATS).try_for_each(|_| in_ranges(pause))?;
+    let spread = spent(&service)?;
     service.stop()?;
-    let seconds = |nanos: u64| nanos as f64 / f64::from(REPEATS) / 1e9;
-    Ok([seconds(file - begun), seconds(ranges - file)])
+    let seconds = |nanos: u64, repeats: u32| nanos as f64 / f64::from(repeats) / 1e9;
+    Ok([seconds(file - begun, REPEATS), seconds(ranges - file, REPEATS), seconds(spread - ranges, SPREAD_REPEATS)])
 }
 
 /// Gets the file or a range of it; the bytes of the answer's body.

@@ -12,12 +12,15 @@
 //! Compared is the time that 99 of 100 operations keep to. One that fails counts as having taken
 //! its deadline. Every process has a deadline: one that hangs is killed, and its run is reported as
 //! failed with what it said.
+//!
+//! Beside that, the memory of five thousand idle connections is measured, and what is left of it when they have gone.
 
 mod bad;
 mod connection;
 mod content;
 mod device;
 mod good;
+mod idle;
 mod report;
 mod scene;
 mod timings;
@@ -95,6 +98,11 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let scene =
         Scene { runnel: &runnel, own: &own, image: &image, pushes: &pushes, folder: folder.join("run"), seconds };
     let mut report = Report::default();
+    if options.kinds.is_empty() {
+        say("idle: 5,000 connections say hello and nothing else");
+        let results = report.idle();
+        (0..runs).try_for_each(|_| idle::measure(&runnel, &folder.join("idle"), results))?;
+    }
     for kind in kinds {
         say(&format!("{}: {}", kind.name, kind.does));
         for run in 0..runs {

@@ -40,11 +40,18 @@ const HEADINGS: [&str; 11] = [
 #[derive(Default)]
 pub(super) struct Report {
     kinds: Vec<(&'static str, Results)>,
+    /// Memory of idle connections.
+    idle: Option<Results>,
     /// Parts of runs that did not come to an end.
     failed: Vec<String>,
 }
 
 impl Report {
+    /// Where memory of idle connections goes.
+    pub fn idle(&mut self) -> &mut Results {
+        self.idle.get_or_insert_with(|| Results::new(BENCH, "idle-connections", "loopback"))
+    }
+
     /// A part of a run failed.
     pub fn failed(&mut self, text: String) {
         self.failed.push(text);
@@ -107,7 +114,8 @@ impl Report {
 
     /// A JSON line for each series.
     pub fn rows(&self, commit: &str) -> anyhow::Result<Vec<String>> {
-        let rows: anyhow::Result<Vec<_>> = self.kinds.iter().map(|(_, results)| results.rows(commit)).collect();
+        let all = self.idle.iter().chain(self.kinds.iter().map(|(_, results)| results));
+        let rows: anyhow::Result<Vec<_>> = all.map(|results| results.rows(commit)).collect();
         Ok(rows?.into_iter().flatten().collect())
     }
 
