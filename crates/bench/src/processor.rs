@@ -1,11 +1,13 @@
 //! `runnel bench processor`: what a start costs the server's processor, beside nginx.
 //!
-//! One server and a program that varies: python imports another nine tenths of forty-odd modules at each start. Each of the
-//! starts is cold, from a fresh mount over loopback. The server's processor time comes from the scheduler, in nanoseconds and
-//! for each thread, so that the making of bundles shows by itself. Then nginx, on the same machine and in the same
-//! run, sends as many bytes to a client that throws them away: as one file, which is the least that any server can do; in as many
-//! answers as our server gave, which is what a client that asks over HTTP would make it do; and in these answers spread over
-//! the time that the start took, as a program asks: a server that is woken for each answer works with cold caches.
+//! One server and a program that varies: python imports another nine tenths of forty-odd modules at
+//! each start. Each of the starts is cold, from a fresh mount over loopback. The server's processor
+//! time comes from the scheduler, in nanoseconds and for each thread, so that the making of bundles
+//! shows by itself. Then nginx, on the same machine and in the same run, sends as many bytes to a
+//! client that throws them away: as one file, which is the least that any server can do; in as many
+//! answers as our server gave, which is what a client that asks over HTTP would make it do; and in
+//! these answers spread over the time that the start took, as a program asks: a server that is
+//! woken for each answer works with cold caches.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -191,8 +193,8 @@ impl Place<'_> {
         Ok(last)
     }
 
-    /// One cold start: seconds of serving it, seconds of bundles, how long it took, and by how much the server's metrics
-    /// grew.
+    /// One cold start: seconds of serving it, seconds of bundles, how long it took, and by how much
+    /// the server's metrics grew.
     fn start(
         &self,
         server: &mut Service,
@@ -294,8 +296,8 @@ fn sum(metrics: &BTreeMap<String, f64>, names: &[&str]) -> f64 {
     names.iter().filter_map(|name| metrics.get(*name)).sum()
 }
 
-/// Seconds of processor time that nginx takes to send the bytes of `start`: as one file on a new connection, in as many ranges on
-/// one connection, and in these spread over as long a time.
+/// Seconds of processor time that nginx takes to send the bytes of `start`: as one file on a new
+/// connection, in as many ranges on one connection, and in these spread over as long a time.
 fn nginx_seconds(nginx: &Path, folder: &Path, start: &Cost) -> anyhow::Result<[f64; 3]> {
     let Cost { bytes, answers, lasted, .. } = *start;
     // The kernel gives a port that is free; nginx takes it a moment later.

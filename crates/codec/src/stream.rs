@@ -110,7 +110,8 @@ pub struct StreamEncoder {
 
 #[cfg(feature = "encode")]
 impl StreamEncoder {
-    /// An encoder at `level` (zstd -7..=22; below 1 it hardly looks for matches, and 0 is 3) whose decoder needs a window of 2^`window_log` bytes (10..=27).
+    /// An encoder at `level` (zstd -7..=22; below 1 it hardly looks for matches, and 0 is 3) whose
+    /// decoder needs a window of 2^`window_log` bytes (10..=27).
     ///
     /// # Errors
     /// The window is out of range, or there is no memory.

@@ -59,8 +59,9 @@ pub struct Counters {
 
 /// Learns actions from touches and predicts by them. See the crate's introduction.
 ///
-/// Memory ([`ActionPredictor::memory_bytes`]): the set and its index (about 50 MB at the bound of a million pages in all
-/// actions), at most `tokens_max` tokens, and at most `recorded_pages_max` recorded pages.
+/// Memory ([`ActionPredictor::memory_bytes`]): the set and its index (about 50 MB at the bound of a
+/// million pages in all actions), at most `tokens_max` tokens, and at most `recorded_pages_max`
+/// recorded pages.
 #[derive(Debug)]
 pub struct ActionPredictor {
     config: Config,
@@ -141,8 +142,8 @@ impl ActionPredictor {
         self.action_pages * ACTION_PAGE_BYTES + self.recorded_pages * RECORDED_PAGE_BYTES + self.runs.len() * RUN_BYTES
     }
 
-    /// Comes down to `bytes` of memory: closes the tokens idle longest, then drops the actions used longest ago. The token
-    /// touched last stays.
+    /// Comes down to `bytes` of memory: closes the tokens idle longest, then drops the actions used
+    /// longest ago. The token touched last stays.
     pub fn shrink_to(&mut self, bytes: usize) {
         while self.memory_bytes() > bytes && self.runs.len() > 1 && self.close_idlest() {}
         while self.memory_bytes() > bytes

@@ -1,8 +1,10 @@
-//! Memory whose amount is counted, and taken before it is needed: metadata of open images and of uploads, and what is learned.
+//! Memory whose amount is counted, and taken before it is needed: metadata of open images and of
+//! uploads, and what is learned.
 //!
-//! A few kilobytes can announce 64 MiB of metadata, so room is taken before anything is decoded, by what the superblock
-//! announces. Who finds none makes room: uploads that lost their connection are dropped, then images are closed, those
-//! used longest ago first ([`Catalog::reserve`](crate::catalog::Catalog::reserve)).
+//! A few kilobytes can announce 64 MiB of metadata, so room is taken before anything is decoded, by
+//! what the superblock announces. Who finds none makes room: uploads that lost their connection are
+//! dropped, then images are closed, those used longest ago first
+//! ([`Catalog::reserve`](crate::catalog::Catalog::reserve)).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,8 +28,8 @@ impl Account {
         Account { bytes_max, taken: Arc::default() }
     }
 
-    /// Takes `bytes` if they are free. More than the whole account is cut to it: an image that is larger can be opened when
-    /// no other is.
+    /// Takes `bytes` if they are free. More than the whole account is cut to it: an image that is
+    /// larger can be opened when no other is.
     pub fn take(&self, bytes: usize) -> Option<Reserved> {
         let bytes = bytes.min(self.bytes_max);
         self.add(bytes).then(|| Reserved { account: self.clone(), bytes })

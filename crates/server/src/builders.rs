@@ -1,5 +1,6 @@
-//! Threads that build pieces of pushes. A prediction must not starve a demand, so they, like the one that makes bundles, have a
-//! low priority: while the processors are busy, whoever reads a block or commits goes first.
+//! Threads that build pieces of pushes. A prediction must not starve a demand, so they, like the
+//! one that makes bundles, have a low priority: while the processors are busy, whoever reads a
+//! block or commits goes first.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use crate::blocks::locked;
 use crate::panics::caught_blocking;
 
-/// Niceness of threads whose work was foreseen: a third of the processor time of others where there is too little.
+/// Niceness of threads whose work was foreseen: a third of the processor time of others where there
+/// is too little.
 const NICENESS: i32 = 5;
 
 type Job = Box<dyn FnOnce() + Send>;

@@ -60,8 +60,8 @@ pub(crate) struct Catalog {
     images_open_max: usize,
 }
 
-/// Uploads have this part of the memory of metadata. An upload keeps what it has for as long as its client likes,
-/// so images can be opened whatever uploads do.
+/// Uploads have this part of the memory of metadata. An upload keeps what it has for as long as its
+/// client likes, so images can be opened whatever uploads do.
 const UPLOADS_PART: usize = 2;
 
 /// Memory of an upload's metadata; it goes back on drop.
@@ -224,8 +224,8 @@ impl Catalog {
         }
     }
 
-    /// Takes memory for what was learned of an image. If there is too little, images are closed, and if that is not enough
-    /// it is less.
+    /// Takes memory for what was learned of an image. If there is too little, images are closed,
+    /// and if that is not enough it is less.
     fn reserve_learned(&self, bytes: usize) -> Reserved {
         loop {
             if let Some(reserved) = self.learned.take(bytes) {
@@ -237,7 +237,8 @@ impl Catalog {
         }
     }
 
-    /// Takes memory for an upload. If its peer has its share, interrupted uploads of this peer are dropped, else others too.
+    /// Takes memory for an upload. If its peer has its share, interrupted uploads of this peer are
+    /// dropped, else others too.
     pub fn reserve_upload(&self, owner: Owner, bytes: usize, parked: &Parked) -> Result<UploadMemory, Failure> {
         let most = self.upload_memory.most();
         if bytes > most {

@@ -83,7 +83,8 @@ pub struct Config {
     pub connections_per_address_max: Option<usize>,
     /// Bytes queued or being read for one connection before it is asked to wait.
     pub connection_bytes_max: usize,
-    /// Bytes for all that arrives, replies, pushes, decoded blocks, metadata and what is learned together; see [`Shares`].
+    /// Bytes for all that arrives, replies, pushes, decoded blocks, metadata and what is learned
+    /// together; see [`Shares`].
     pub memory_bytes_max: usize,
     /// Images whose metadata is kept in memory; those used longest ago make room, and are opened again when they are used.
     pub images_open_max: usize,
@@ -112,8 +113,9 @@ pub struct Config {
 /// How the memory of a server is divided. Prediction must not starve demand, so each has its own share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
-    /// What arrives, until it is taken up or answered: a sixteenth. Of each connection the first [`RECEIVED_FREE_BYTES`] do not count, as its buffers do not: requests are
-    /// small and must not wait.
+    /// What arrives, until it is taken up or answered: a sixteenth. Of each connection the first
+    /// [`RECEIVED_FREE_BYTES`] do not count, as its buffers do not: requests are small and must not
+    /// wait.
     pub received: usize,
     /// Replies to demands, queued or being read: three sixteenths.
     pub replies: usize,

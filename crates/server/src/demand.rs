@@ -1,5 +1,5 @@
-//! Answers that need the disk: they are read on blocking threads, and the connection goes on meanwhile. What the page cache
-//! has needs none, and the connection reads it itself.
+//! Answers that need the disk: they are read on blocking threads, and the connection goes on
+//! meanwhile. What the page cache has needs none, and the connection reads it itself.
 //!
 //! A demand is the reason why a program stands still. It takes its room in memory and a place among the readers, at
 //! once if there is one, and its bytes are the block as it lies in the file: no decoding, no waiting for a prediction.
@@ -23,8 +23,8 @@ use crate::session::Done;
 /// zstd level of single pages: they are compressed while a program waits.
 const PAGES_LEVEL: i32 = 3;
 
-/// Bytes that a connection's own task reads, if they are in memory. That takes 50 microseconds, in which the connection does
-/// nothing else; waking a thread to do it costs as much.
+/// Bytes that a connection's own task reads, if they are in memory. That takes 50 microseconds, in
+/// which the connection does nothing else; waking a thread to do it costs as much.
 const CACHED_BYTES_MAX: usize = 512 << 10;
 
 /// A reply that is to be read.
@@ -60,7 +60,8 @@ impl Reading {
     }
 }
 
-/// Runs `work` on a blocking thread when there is room for its reply, and reports the reply to the connection.
+/// Runs `work` on a blocking thread when there is room for its reply, and reports the reply to the
+/// connection.
 pub(crate) fn answer(
     shared: &Arc<Shared>,
     done: &UnboundedSender<Box<Done>>,
@@ -91,7 +92,8 @@ pub(crate) fn answer(
     });
 }
 
-/// Bytes of the image file and their room, if both are there at once: then no thread need be woken to read them.
+/// Bytes of the image file and their room, if both are there at once: then no thread need be woken
+/// to read them.
 pub(crate) fn cached(
     shared: &Shared,
     owner: Owner,

@@ -2,10 +2,11 @@
 //! in its Hello, which names it, is no secret: it counts among the connections of one peer, so that
 //! a stranger who says the same number is another device.
 //!
-//! A page that was sent need not be pushed again. The record is a guess, since the device may drop pages at any time: a
-//! demand for a page that was sent shows that it did. It costs bytes when it forgets too much and misses when it
-//! forgets too little, never correctness. How much there is to remember is up to the device, so memory is taken as the
-//! record grows; when there is none, it starts anew.
+//! A page that was sent need not be pushed again. The record is a guess, since the device may drop
+//! pages at any time: a demand for a page that was sent shows that it did. It costs bytes when it
+//! forgets too much and misses when it forgets too little, never correctness. How much there is to
+//! remember is up to the device, so memory is taken as the record grows; when there is none, it
+//! starts anew.
 //!
 //! A running program's touches may come over any connection of its device, but its push stream lives on one. The
 //! *owner* of a token is the connection that pushes to it; the others hand it what the Predictor says.
@@ -56,8 +57,8 @@ struct Record {
     memory: Room,
 }
 
-/// Pages of one image that a device was sent, 64 neighbours in an entry: most are sent in a row, and then one look at the
-/// map is enough for them all.
+/// Pages of one image that a device was sent, 64 neighbours in an entry: most are sent in a row,
+/// and then one look at the map is enough for them all.
 #[derive(Default)]
 struct Sent {
     groups: HashMap<Group, u64>,
@@ -187,8 +188,8 @@ fn place(page: PageId) -> (Group, u64) {
 }
 
 impl Record {
-    /// Sees to it that there is memory for `more` entries of `image`. If there is none, what is known of the image is
-    /// forgotten; false if even then there is none.
+    /// Sees to it that there is memory for `more` entries of `image`. If there is none, what is
+    /// known of the image is forgotten; false if even then there is none.
     fn make_room(&mut self, image: ImageId, more: usize) -> bool {
         for _ in 0..2 {
             let groups: usize = self.images.values().map(|sent| sent.groups.len()).sum();
@@ -210,8 +211,8 @@ impl Record {
 }
 
 impl Device {
-    /// A token of the device, as predictors know it, whom the devices of all peers tell theirs: who learned of another's
-    /// token cannot speak for it. The same way back.
+    /// A token of the device, as predictors know it, whom the devices of all peers tell theirs: who
+    /// learned of another's token cannot speak for it. The same way back.
     pub fn scoped(&self, token: Token) -> Token {
         Token(token.0 ^ self.scope)
     }

@@ -1,8 +1,8 @@
 //! What is learned of one open image, and the memory that it takes.
 //!
-//! Whatever devices touch is recorded, so they decide how much there is to keep. Memory is taken as it grows; when there is
-//! none, the runs that have been idle for longest end, and the actions used longest ago are forgotten. Predictions are
-//! lost by that, never bytes.
+//! Whatever devices touch is recorded, so they decide how much there is to keep. Memory is taken as
+//! it grows; when there is none, the runs that have been idle for longest end, and the actions used
+//! longest ago are forgotten. Predictions are lost by that, never bytes.
 
 use std::ops::{Deref, DerefMut};
 
@@ -21,7 +21,8 @@ pub(crate) struct Learning {
 }
 
 impl Learning {
-    /// A predictor that goes on from what it knows. `reserve` gives as much memory of what it is asked for as there is.
+    /// A predictor that goes on from what it knows. `reserve` gives as much memory of what it is
+    /// asked for as there is.
     pub fn new(mut predictor: ActionPredictor, reserve: impl FnOnce(usize) -> Reserved) -> Learning {
         let memory = reserve(predictor.memory_bytes() + STEP_BYTES);
         predictor.shrink_to(memory.bytes());

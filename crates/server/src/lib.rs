@@ -8,8 +8,9 @@
 //! - `push`: the streams of one connection, fed from bundles (`bundle`) or compressed live;
 //! - `provider` and `blocks`: what is decoded in memory; `learned`: actions in the store; `device`: what each device has;
 //! - `volumes`: folders of mutable files beside the images, and the order in which their files are used;
-//! - `peer`: whom memory, reads, places and processor time are shared by (`budget`, `admission`, `processor`); `account`:
-//!   memory of metadata and of what is learned (`learning`); `panics`: what ends with one connection;
+//! - `peer`: whom memory, reads, places and processor time are shared by (`budget`, `admission`,
+//!   `processor`); `account`: memory of metadata and of what is learned (`learning`); `panics`:
+//!   what ends with one connection;
 //! - `metrics`, `admin`, `log`.
 //!
 //! Everything is bounded: see [`Config`]. A client can harm nothing but its own connection, and neither can a panic (`panics`).

@@ -45,8 +45,8 @@ const ENDED_MAX: usize = 32;
 /// What a piece under construction is expected to add to the queue.
 const PIECE_BYTES_EXPECTED: usize = PAGE_BYTES_EXPECTED * SEGMENT_PAGES_MAX;
 
-/// Pieces begun before bytes go to the socket again. One out of the page cache takes 20 microseconds, in which a connection does
-/// nothing else.
+/// Pieces begun before bytes go to the socket again. One out of the page cache takes 20
+/// microseconds, in which a connection does nothing else.
 const PIECES_AT_ONCE: usize = 8;
 
 /// A demanded page that is so many times the bytes of its answer away in a push comes with the push. Answering would delay all
@@ -509,8 +509,8 @@ enum Coding {
     Next(Box<StreamEncoder>),
 }
 
-/// The bytes of a piece: the pages' valid bytes in order, compressed if it is one of a compressed stream; with the encoder
-/// of the next one.
+/// The bytes of a piece: the pages' valid bytes in order, compressed if it is one of a compressed
+/// stream; with the encoder of the next one.
 fn compress(
     image: &Published,
     pages: &[PageId],

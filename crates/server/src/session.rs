@@ -45,8 +45,8 @@ const IMAGES_MAX: usize = 64;
 /// Bytes taken from the socket at a time: room for a few requests at first, more as long as a read fills it.
 const READ_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
 
-/// Bytes handed to the socket at a time: what the link takes in a millisecond, so that a demand reply waits behind little, and
-/// within these bounds.
+/// Bytes handed to the socket at a time: what the link takes in a millisecond, so that a demand
+/// reply waits behind little, and within these bounds.
 const WRITE_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=256 << 10;
 
 /// Bytes a second from which a link is fast: to wait for it takes less than to compress well.
@@ -173,7 +173,8 @@ struct Received {
     room: Room,
     /// More of it was asked for.
     is_waiting: bool,
-    /// Bytes of transactions that wait without memory of their own: small ones, part of [`RECEIVED_FREE_BYTES`].
+    /// Bytes of transactions that wait without memory of their own: small ones, part of
+    /// [`RECEIVED_FREE_BYTES`].
     uncovered: usize,
 }
 
@@ -323,7 +324,8 @@ impl Session {
             }
             let reads = if self.wire.wants_bytes() { self.may_receive().min(input.len()) } else { 0 };
             let deadline = self.wire.deadline().map(|moment| self.shared.instant(moment));
-            // Every byte received puts it off: to be early once in a while costs less than to set the alarm each time.
+            // Every byte received puts it off: to be early once in a while costs less than to set
+            // the alarm each time.
             if let Some(deadline) = deadline.filter(|deadline| alarm.is_elapsed() || *deadline < alarm.deadline()) {
                 alarm.as_mut().reset(deadline);
             }
@@ -367,7 +369,8 @@ impl Session {
         }
     }
 
-    /// Bytes that may be read from the socket now. A frame that has begun is read on when there is memory for all of it.
+    /// Bytes that may be read from the socket now. A frame that has begun is read on when there is
+    /// memory for all of it.
     fn may_receive(&mut self) -> usize {
         let held = self.wire.received_bytes() + self.received.uncovered;
         let whole = self.wire.arriving_bytes() + self.received.uncovered;
@@ -393,8 +396,8 @@ impl Session {
         (self.received.room.amount() + RECEIVED_FREE_BYTES).saturating_sub(held)
     }
 
-    /// Memory for a reply, which is given at once or later. No further request is taken up before that: what
-    /// waits takes memory too.
+    /// Memory for a reply, which is given at once or later. No further request is taken up before
+    /// that: what waits takes memory too.
     fn read_reply(&mut self, bytes: usize, places: Budget) -> Reading {
         let bytes = bytes.max(REQUEST_BYTES);
         self.reading_bytes += bytes;

@@ -1,18 +1,20 @@
 //! Uploads: an image arrives block by block, is checked as it comes, and is published in one step.
 //!
-//! A task takes what the connection hands to it through a short queue, and does each part of the work on a blocking thread, when it
-//! is its turn ([`UPLOADS_AT_WORK`]); a full queue makes the connection stop reading, so that a fast client is slowed
-//! down to the speed of the disk. An upload whose client says nothing keeps nobody from working. The order of things:
+//! A task takes what the connection hands to it through a short queue, and does each part of the
+//! work on a blocking thread, when it is its turn ([`UPLOADS_AT_WORK`]); a full queue makes the
+//! connection stop reading, so that a fast client is slowed down to the speed of the disk. An
+//! upload whose client says nothing keeps nobody from working. The order of things:
 //!
 //! 1. superblock and metadata come in (`arriving`) and are validated as any reader would;
-//! 2. blocks that other images of the store hold (by the hash of their stored bytes) are copied, the others asked for
-//!    (`staged`);
+//! 2. blocks that other images of the store hold (by the hash of their stored bytes) are copied,
+//!    the others asked for (`staged`);
 //! 3. each block that comes in is checked against its hash, decoded, held to the hashes of its chunks (an image that says
 //!    one thing in its blocks and another in its chunk hashes is refused), and written to its place;
 //! 4. on commit the file is made durable under `images/<id>.rnl`, and only then the tag is switched to it.
 //!
-//! Until the last step the tag resolves to what it did before, whatever happens. An upload that loses its connection, or
-//! stands still, is kept for a while (`parked`): the client's next try then sends only what is still missing.
+//! Until the last step the tag resolves to what it did before, whatever happens. An upload that
+//! loses its connection, or stands still, is kept for a while (`parked`): the client's next try
+//! then sends only what is still missing.
 
 mod arriving;
 mod parked;

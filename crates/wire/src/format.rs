@@ -135,7 +135,8 @@ pub const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 pub const PUT_DEADLINE: Duration = Duration::from_secs(60);
 /// Idle time after which a client sends a Ping.
 pub const KEEPALIVE: Duration = Duration::from_secs(15);
-/// Pings that a client may send at once; one more is granted a second. A client of ours sends one in five seconds at most.
+/// Pings that a client may send at once; one more is granted a second. A client of ours sends one
+/// in five seconds at most.
 pub const PINGS_MAX: u32 = 32;
 /// Time without a byte received, while an answer is outstanding, after which a client takes the connection for dead.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);

@@ -1,4 +1,5 @@
-//! Memory of connections that say hello and nothing else, and what is left of it when they have gone.
+//! Memory of connections that say hello and nothing else, and what is left of it when they have
+//! gone.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -19,7 +20,8 @@ use crate::stream::{fresh_folder, say};
 const CONNECTIONS: usize = 5000;
 const ADDRESSES: usize = 100;
 
-/// Storms of connections, one after the other: the first one also shows what a server takes once and keeps.
+/// Storms of connections, one after the other: the first one also shows what a server takes once
+/// and keeps.
 const STORMS: usize = 3;
 
 /// Bars: bytes of a connection, and how much larger the server may be afterwards.

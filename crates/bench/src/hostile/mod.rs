@@ -13,7 +13,8 @@
 //! its deadline. Every process has a deadline: one that hangs is killed, and its run is reported as
 //! failed with what it said.
 //!
-//! Beside that, the memory of five thousand idle connections is measured, and what is left of it when they have gone.
+//! Beside that, the memory of five thousand idle connections is measured, and what is left of it
+//! when they have gone.
 
 mod bad;
 mod connection;

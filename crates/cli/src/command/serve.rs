@@ -78,7 +78,8 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = Mode::Bundle)]
     provider: Mode,
 
-    /// Memory for all that devices make the server hold, in MiB; each connection takes some 15 KiB beside it
+    /// Memory for all that devices make the server hold, in MiB; each connection takes some 15 KiB
+    /// beside it
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     memory: usize,
 

@@ -8,8 +8,9 @@
 //! its action goes on: what the action has beyond it is compressed live beside it ([`Bundle::fit`]), and a new one is made
 //! when that pays ([`policy`]).
 //!
-//! A bundle is made in the background ([`workshop`]) and found again after a restart. Header, table and list are verified
-//! when it is opened, each piece when it is read; pieces that were pushed lately stay in memory. Key: `bundles/<image>/<action>.bundle`.
+//! A bundle is made in the background ([`workshop`]) and found again after a restart. Header, table
+//! and list are verified when it is opened, each piece when it is read; pieces that were pushed
+//! lately stay in memory. Key: `bundles/<image>/<action>.bundle`.
 
 mod format;
 pub(crate) mod kept;
@@ -194,7 +195,8 @@ impl Bundle {
         Ok(piece)
     }
 
-    /// A piece that is in memory, else `None`. Takes 20 microseconds if it is not in `cache` yet, and does not block.
+    /// A piece that is in memory, else `None`. Takes 20 microseconds if it is not in `cache` yet,
+    /// and does not block.
     pub fn cached_piece(&self, index: u32, cache: &BlockCache) -> Option<Result<Bytes, Failure>> {
         let key = (self.serial, index);
         if let Some(piece) = cache.piece(key) {

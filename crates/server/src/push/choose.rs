@@ -18,9 +18,10 @@ const SEQUENCES_MAX: usize = 16;
 /// share pages and so are pushed live, started in 1.41 s with level 6 and in 1.09 s with level 3 (the lab, WiFi).
 const LIVE_LEVEL: i32 = 3;
 
-/// The same over a fast link, where the compressor is what a program waits for. A page of python's code and sources comes to 2.6 KB
-/// instead of 1.8, which are 11 microseconds more at the least rate that is fast, takes 11 fewer to compress, and half of 3.6 to
-/// decode: even there it is no slower.
+/// The same over a fast link, where the compressor is what a program waits for. A page of python's
+/// code and sources comes to 2.6 KB instead of 1.8, which are 11 microseconds more at the least
+/// rate that is fast, takes 11 fewer to compress, and half of 3.6 to decode: even there it is no
+/// slower.
 const LIVE_LEVEL_FAST: i32 = -3;
 
 /// Largest window of live streams: 1 MiB, so that an encoder takes about 5 MiB.
@@ -121,7 +122,8 @@ impl Pusher {
     }
 }
 
-/// The level of a live stream that begins now. `rate`: that of the link, in bytes a second, if it is known.
+/// The level of a live stream that begins now. `rate`: that of the link, in bytes a second, if it
+/// is known.
 pub(super) fn live_level(rate: Option<u64>) -> i32 {
     if rate.is_some_and(|rate| rate >= FAST_RATE) { LIVE_LEVEL_FAST } else { LIVE_LEVEL }
 }

@@ -127,7 +127,8 @@ impl Session {
     }
 }
 
-/// What the verdict on a touch asks this side to do, if anything. A token goes by another name in the predictor.
+/// What the verdict on a touch asks this side to do, if anything. A token goes by another name in
+/// the predictor.
 fn advice_of(
     predictor: &predict::ActionPredictor,
     image: ImageId,

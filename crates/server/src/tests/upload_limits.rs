@@ -124,7 +124,8 @@ fn regress_uploads_that_lost_their_connection_make_room() {
 fn regress_idle_uploads_keep_nobody_from_pushing() {
     let image = |number: u64| Fixture::default().pack(&[Node::file(b"f", &number.to_le_bytes())]).unwrap();
     let rig = Rig::start(config(StoreAt::Open(Arc::new(Memory::new()))));
-    // More than work at once, from addresses of their own, all with their metadata: each waits for its client.
+    // More than work at once, from addresses of their own, all with their metadata: each waits for
+    // its client.
     let mut idle: Vec<Client> = (0..2 * UPLOADS_AT_WORK as u8)
         .map(|number| {
             let mut client = Client::connect_from([127, 0, 1, number + 1], rig.address, number.into());

@@ -52,7 +52,8 @@ impl Arriving {
         if let Some(staged) = shared.parked.take(superblock.id) {
             return Ok(staged);
         }
-        // What a superblock announces is taken only if there is room for it: its metadata, a block, and the same as it is stored.
+        // What a superblock announces is taken only if there is room for it: its metadata, a block,
+        // and the same as it is stored.
         let blocks = (superblock.block_memory_bytes() + u64::from(superblock.block_bytes)) as usize;
         let held = superblock.metadata_memory_bytes() as usize + blocks;
         let bytes = held + superblock.opening_memory_bytes() as usize;

@@ -30,7 +30,8 @@ impl Parked {
         locked(&self.uploads).insert(staged.id(), (Instant::now(), staged));
     }
 
-    /// Drops the one, of this peer if one is given, that has been kept for longest; false if there is none.
+    /// Drops the one, of this peer if one is given, that has been kept for longest; false if there
+    /// is none.
     pub fn drop_oldest(&self, of: Option<Peer>) -> bool {
         let mut uploads = locked(&self.uploads);
         let theirs = uploads.iter().filter(|(_, (_, staged))| of.is_none_or(|peer| staged.peer() == peer));

@@ -1,4 +1,5 @@
-//! An upload whose metadata is complete: its blocks come in, or are copied from other images, and it is published.
+//! An upload whose metadata is complete: its blocks come in, or are copied from other images, and
+//! it is published.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,20 +19,23 @@ use crate::error::Failure;
 use crate::peer::Peer;
 use crate::published::{ImageObject, io_error};
 
-/// Bytes of other images' block tables that an upload may look at for blocks that it need not send, for each byte of its
-/// own metadata. The tables of images of its kind are about as large as its own, so this is some dozens of them.
+/// Bytes of other images' block tables that an upload may look at for blocks that it need not send,
+/// for each byte of its own metadata. The tables of images of its kind are about as large as its
+/// own, so this is some dozens of them.
 const SCAN_BYTES_PER_BYTE: u64 = 32;
 
-/// The same for the smallest upload, and what a table costs beside its bytes: a file is opened, a superblock hashed.
+/// The same for the smallest upload, and what a table costs beside its bytes: a file is opened, a
+/// superblock hashed.
 const SCAN_BYTES_MIN: u64 = 1 << 20;
 const SCAN_BYTES_OF_FILE: u64 = 32 << 10;
 
-/// Processor time that an upload may take for decoding its blocks, and what each MiB of them adds: the slowest codec makes
-/// a MiB in a tenth of a second. Blocks can be made to cost seconds each.
+/// Processor time that an upload may take for decoding its blocks, and what each MiB of them adds:
+/// the slowest codec makes a MiB in a tenth of a second. Blocks can be made to cost seconds each.
 const DECODING_TIME: Duration = Duration::from_secs(30);
 const DECODING_TIME_PER_MIB: Duration = Duration::from_secs(1);
 
-/// Bytes of the disk that uploads leave: what is learned, bundles and journals of volumes need some to go on.
+/// Bytes of the disk that uploads leave: what is learned, bundles and journals of volumes need some
+/// to go on.
 const DISK_BYTES_LEFT: u64 = 256 << 20;
 
 /// How often that is looked at, in bytes of an upload.
@@ -123,7 +127,8 @@ impl Staged {
         Ok(())
     }
 
-    /// Copies blocks that other images hold. Looks at so many of them that the work is in proportion to what was uploaded.
+    /// Copies blocks that other images hold. Looks at so many of them that the work is in
+    /// proportion to what was uploaded.
     pub fn copy_known_blocks(
         &mut self,
         shared: &Shared,
@@ -144,7 +149,8 @@ impl Staged {
                 break;
             }
             scan_left -= SCAN_BYTES_OF_FILE;
-            // A broken image in the store is no reason to refuse a good one: its blocks are simply asked for.
+            // A broken image in the store is no reason to refuse a good one: its blocks are simply
+            // asked for.
             let Ok(object) = shared.store.open(&key) else { continue };
             let source = ImageObject(object.clone());
             let Ok(superblock) = Superblock::read(&source, &shared.config.image_limits) else { continue };
@@ -182,11 +188,13 @@ impl Staged {
             return Err(Failure::bad_request(format!("{} blocks of the upload are missing", self.lacking_count)));
         }
         let source = Source { upload: &*self.upload, bytes: self.metadata.file_bytes() };
-        // Every block was decoded, so this only says whether hashes that are not in the file are those it was made with.
+        // Every block was decoded, so this only says whether hashes that are not in the file are
+        // those it was made with.
         self.metadata.derive_chunk_hashes(&source).map_err(invalid)?;
         let id = self.metadata.id();
         let key = image_key(id);
-        // One at a time, so that taking back an image nobody has a tag for cannot hit another upload of the same image.
+        // One at a time, so that taking back an image nobody has a tag for cannot hit another
+        // upload of the same image.
         let _publishing = locked(&shared.publishing);
         let was_there = shared.store.open(&key).is_ok();
         self.upload.commit(&key)?;

@@ -5,16 +5,17 @@ use std::path::PathBuf;
 
 /// How far one bad peer hurts twenty good devices of the same server
 ///
-/// Twenty devices read, commit and push at a modest pace: alone, beside a peer that never reads, floods, or announces what
-/// it does not send, and while the same peer attacks another server on this machine. Needs the Debian package python3. About
-/// twenty minutes. Ends with an error that names the runs that failed, after the report.
+/// Twenty devices read, commit and push at a modest pace: alone, beside a peer that never reads,
+/// floods, or announces what it does not send, and while the same peer attacks another server on
+/// this machine. Needs the Debian package python3. About twenty minutes. Ends with an error that
+/// names the runs that failed, after the report.
 #[derive(clap::Args)]
 pub struct Hostile {
     /// Short runs: about four minutes for one of each kind
     #[arg(long)]
     quick: bool,
-    /// Only these kinds: never-reads, slow-readers, pings, connects, half-hellos, idle-uploads, slow-uploads, leases,
-    /// stops-and-touches, garbage; may be given several times
+    /// Only these kinds: never-reads, slow-readers, pings, connects, half-hellos, idle-uploads,
+    /// slow-uploads, leases, stops-and-touches, garbage; may be given several times
     #[arg(long = "kind", value_name = "NAME", value_delimiter = ',')]
     kinds: Vec<String>,
     /// Runs of each kind (default: 3, with --quick 1)

@@ -1,7 +1,9 @@
-//! The same hostile clients against a server that listens, by sockets and in real time, beside a good client.
+//! The same hostile clients against a server that listens, by sockets and in real time, beside a
+//! good client.
 //!
-//! `RUNNEL_FUZZ_SERVER=ADDRESS` attacks a server that runs already, the program itself for example. It needs the images and the
-//! volume that [`contents`] writes into the folder given by `RUNNEL_FUZZ_FOLDER`.
+//! `RUNNEL_FUZZ_SERVER=ADDRESS` attacks a server that runs already, the program itself for example.
+//! It needs the images and the volume that [`contents`] writes into the folder given by
+//! `RUNNEL_FUZZ_FOLDER`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -59,7 +61,8 @@ async fn attack(address: SocketAddr, seed: u64, steps: u64, world: &World) {
                 *place = None;
             }
         }
-        // No faster than the server answers, or most frames would go to connections that it has closed.
+        // No faster than the server answers, or most frames would go to connections that it has
+        // closed.
         tokio::time::sleep(ROUND).await;
     }
 }
