@@ -150,8 +150,8 @@ fn run_as_an_ordinary_user(world: &World) {
     let place = workplace(world, "place-f", true);
     let changes = workplace(world, "changes-f", true);
     let run = |overlay: &str, script: &str| {
-        let mut command =
-            world.command_with_device(["run", world.image.to_str().unwrap(), overlay, "sh", "-c", script]);
+        let mut command = world
+            .command_with_device(&world.program, ["run", world.image.to_str().unwrap(), overlay, "sh", "-c", script]);
         command.current_dir(&place);
         command
     };
@@ -200,12 +200,7 @@ fn mount_with_the_helper(world: &World) {
     let root = root.to_str().unwrap();
     let script = "\"$0\" mount \"$1\" \"$2\" | { read line; echo $line; cat \"$2/usr/share/marker\"; \
         \"$0\" umount \"$2\" && ls \"$2\"; }";
-    let mut command = world.command_with_device([]);
-    // The program's place is taken by a shell that starts it twice.
-    let arguments: Vec<_> = command.get_args().map(|argument| argument.to_os_string()).collect();
-    let mut shell = Command::new(command.get_program());
-    shell.args(&arguments[..arguments.len() - 1]).args(["sh", "-c", script, program, image, root]);
-    command = shell;
+    let mut command = world.command_with_device("sh", ["-c", script, program, image, root]);
     if Path::new("/etc/mtab").exists() {
         assert_eq!(text(&mut command), format!("ready\n{MARKER}note\n"));
     } else {

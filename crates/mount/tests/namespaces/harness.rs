@@ -1,6 +1,7 @@
 //! Runs the cases one after the other in this one thread, and what they share: an image with a shell in it.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -93,9 +94,13 @@ impl World {
         command
     }
 
-    /// The same as an ordinary user, with a FUSE device as distributions have it, which this machine may not. In a mount
-    /// table of its own.
-    pub fn command_with_device<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+    /// `program` as an ordinary user, with a FUSE device as distributions have it, which this machine
+    /// may not. In a mount table of its own.
+    pub fn command_with_device<'a>(
+        &self,
+        program: impl AsRef<OsStr>,
+        arguments: impl IntoIterator<Item = &'a str>,
+    ) -> Command {
         let device = self.folder.path().join("device");
         let prepare = format!(
             "set -e; mkdir -p {0}; mount -t tmpfs none {0}; mknod {0}/fuse c 10 229; chmod 666 {0}/fuse; \
@@ -104,7 +109,7 @@ impl World {
             device.display()
         );
         let mut command = Command::new(&self.program);
-        command.args(["own-mounts", "sh", "-c", &prepare, "sh"]).arg(&self.program).args(arguments);
+        command.args(["own-mounts", "sh", "-c", &prepare, "sh"]).arg(program).args(arguments);
         command.current_dir(self.folder.path()).env("PATH", PATH_OF_ALL);
         command
     }
