@@ -169,6 +169,22 @@ pub fn tool(command: &mut Command) -> anyhow::Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
+/// Does `work` in a thread with mounts of its own: what is mounted by it, or by the processes that it
+/// starts, is gone with the last of them, however they end. Works in a chroot whose root is no mount
+/// point, where unshare(1) does not.
+///
+/// # Errors
+/// Mounts of one's own need root; and what `work` returns.
+pub fn with_own_mounts<T: Send>(work: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            host::mounts::own().context("cannot have mounts of its own")?;
+            work()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// Runs a tool that may fail, as the last resort of a clean-up. Says nothing.
 pub fn try_tool(command: &mut Command) {
     let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();

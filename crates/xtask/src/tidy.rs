@@ -96,6 +96,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "client",
             "coverage",
             "disk",
+            "host",
             "image",
             "kernel",
             "pack",

@@ -13,7 +13,7 @@ use rustix::fs::statvfs;
 use super::program::Profile;
 use crate::lab::world::debian::{self, RELEASE};
 use crate::lab::world::disk::{disk_bytes, image_bytes};
-use crate::process::tool;
+use crate::process::{tool, with_own_mounts};
 use crate::stage::{Fingerprint, Stages, finish, remove, unfinished};
 
 /// Changes when images are made in another way.
@@ -66,10 +66,9 @@ pub fn prepare(profile: Profile, cache: &Path, stages: &Stages) -> anyhow::Resul
         for (name, text) in FILES {
             fs::write(folder.join(name), text).with_context(|| format!("cannot write {name}"))?;
         }
-        // In mounts of its own, which are gone with the command.
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "chroot"]).arg(&tree);
-        tool(command.args(["/bin/sh", "-c", PREPARE]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"))?;
+        let mut command = Command::new("chroot");
+        command.arg(&tree).args(["/bin/sh", "-c", PREPARE]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        with_own_mounts(|| tool(&mut command))?;
         let new = unfinished(&path)?;
         disk::format(&tree, &new, image_bytes(disk_bytes(&tree)?, SPARE_BYTES))?;
         finish(&path)?;

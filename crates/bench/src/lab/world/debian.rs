@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use super::stage::{Stages, finish, unfinished};
-use crate::process::{find_program, tool};
+use crate::process::{find_program, tool, with_own_mounts};
 use crate::stream::say;
 
 /// The release whose packages the lab uses: results are compared across machines, so it does not follow the host's.
@@ -81,11 +81,9 @@ pub fn root(
         let new = unfinished(folder)?;
         tool(Command::new("cp").args(["-a", "--reflink=auto"]).arg(minimal).arg(&new))?;
         fs::write(new.join("etc/apt/apt.conf.d/90lab"), apt_settings()?).context("cannot write apt's settings")?;
-        // In a mount name space of its own: what is mounted is gone when the command ends, however it ends.
-        let script = "chroot \"$0\" /bin/sh -c \"$@\"";
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(&new).args([INSTALL, "install"]);
-        let output = tool(command.args(&all))?;
+        let mut command = Command::new("chroot");
+        command.arg(&new).args(["/bin/sh", "-c", INSTALL, "install"]).args(&all);
+        let output = with_own_mounts(|| tool(&mut command))?;
         for missing in String::from_utf8_lossy(&output).lines().filter_map(|line| line.strip_prefix("missing ")) {
             say(&format!("lab: {RELEASE} has no package {missing}; rows that need it will fail"));
         }

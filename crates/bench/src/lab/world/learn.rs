@@ -21,7 +21,7 @@ use units::InodeId;
 use super::super::program::Program;
 use super::image::fresh_store;
 use super::stage::{finish, remove, unfinished};
-use crate::process::{Service, find_program, ready_text, timed, tool, try_tool};
+use crate::process::{Service, find_program, ready_text, timed, tool, try_tool, with_own_mounts};
 use crate::site::MountPoint;
 
 /// Starts from which the server learns: it takes the second as an exact one, and makes bundles of what did not change.
@@ -125,11 +125,10 @@ impl Server<'_> {
             let chroot = find_program("chroot").context("chroot is missing; apt-get install coreutils")?;
             // On one core, which is what the guest has: a Java machine chooses its garbage collector by their number.
             let mut command = Command::new("taskset");
-            command.args(["--cpu-list", &first_core()?.to_string(), "unshare"]);
-            command.args(["--mount", "--propagation", "private", "sh", "-c", ENTER]).arg(root).arg(chroot);
+            command.args(["--cpu-list", &first_core()?.to_string(), "sh", "-c", ENTER]).arg(root).arg(chroot);
             command.args(program.command);
             command.env_clear().envs(super::super::program::ENVIRONMENT).current_dir("/");
-            let done = timed(program.name, &mut command, DEADLINE)?;
+            let done = with_own_mounts(|| timed(program.name, &mut command, DEADLINE))?;
             let output = String::from_utf8_lossy(&done.output);
             let expected = program.expected;
             ensure!(output.contains(expected), "{} printed {output:?} without {expected:?}", program.name);
