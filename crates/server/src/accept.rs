@@ -423,8 +423,8 @@ pub fn serve_blocking(
 
 /// Looks after images, volumes and uploads until the server ends.
 pub(crate) async fn upkeep(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
-    // The most connections since memory was given back last.
-    let mut most = 0;
+    // The most connections since memory was given back last, and whether that was a round ago.
+    let (mut most, mut again) = (0, false);
     loop {
         tokio::select! {
             _ = stopped.changed() => return,
@@ -433,11 +433,13 @@ pub(crate) async fn upkeep(shared: Arc<Shared>, mut stopped: watch::Receiver<boo
         let open = shared.metrics.connections.get();
         most = open.max(most);
         // After each halving, so that a storm that ends takes few rounds, and the usual coming and
-        // going none.
-        if open * 2 < most {
+        // going none. And once more: the tasks of the last connections may not have been freed yet.
+        let fell = open * 2 < most;
+        if fell || again {
             most = open;
             let _ = tokio::task::spawn_blocking(host::memory::give_back).await;
         }
+        again = fell;
         let worker = shared.clone();
         // A panic there is a bug that the hook reported; the next round tries again.
         let _ = tokio::task::spawn_blocking(move || worker.upkeep()).await;
