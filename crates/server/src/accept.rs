@@ -421,22 +421,29 @@ pub fn serve_blocking(
     })
 }
 
+/// Connections that come and go, fewer of which leave no memory worth giving back.
+const STORM: u64 = 64;
+
 /// Looks after images, volumes and uploads until the server ends.
 pub(crate) async fn upkeep(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
     // The most connections since memory was given back last, and whether that was a round ago.
     let (mut most, mut again) = (0, false);
+    // Those accepted until then: many may come and go between two rounds.
+    let mut accepted = 0;
     loop {
         tokio::select! {
             _ = stopped.changed() => return,
             () = tokio::time::sleep(shared.config.upkeep_every) => {}
         }
         let open = shared.metrics.connections.get();
-        most = open.max(most);
+        let came = shared.metrics.connections_accepted.get() - accepted;
+        most = open.max(most).max(if came >= STORM { came } else { 0 });
         // After each halving, so that a storm that ends takes few rounds, and the usual coming and
         // going none. And once more: the tasks of the last connections may not have been freed yet.
         let fell = open * 2 < most;
         if fell || again {
             most = open;
+            accepted = shared.metrics.connections_accepted.get();
             let _ = tokio::task::spawn_blocking(host::memory::give_back).await;
         }
         again = fell;

@@ -86,7 +86,10 @@ impl Admission {
             let most =
                 state.addresses.iter().max_by_key(|(_, seats)| seats.len()).map(|(peer, seats)| (*peer, seats.len()));
             let (from, _) = most.filter(|(_, count)| *count >= own + 2).ok_or(Full::Server(state.taken))?;
-            state.displace(from, u64::MAX).ok_or(Full::Server(state.taken))?;
+            // Half of those that may be leaving are kept for addresses that have nothing yet.
+            let full = own > 0 && state.leaving >= LEAVING_MAX / 2;
+            let left = if full { None } else { state.displace(from, u64::MAX) };
+            left.ok_or(Full::Server(state.taken))?;
         }
         let seat = Arc::new(Seat { asked: AtomicU64::new(now.0), leave: Notify::new() });
         state.addresses.entry(address).or_default().push(seat.clone());
@@ -184,5 +187,17 @@ mod tests {
         let _other = admission.admit(at(2), Moment(11)).unwrap();
         assert!(!is_displaced(&good).await);
         assert!(admission.admit(at(1), Moment(12)).is_err(), "nobody else has more");
+    }
+
+    #[tokio::test]
+    async fn regress_addresses_that_reconnect_without_end_leave_room_for_one_that_has_none() {
+        let admission = Arc::new(Admission::new(1000, 1000));
+        let mut all: Vec<_> = (0..1000).map(|number| admission.admit(at((number % 4) as u8), Moment(number))).collect();
+        // A fifth address fills up. Those who are told to leave do not.
+        for round in 0..1000 {
+            all.push(admission.admit(at(5), Moment(1000 + round)));
+        }
+        assert!(locked(&admission.state).leaving < LEAVING_MAX);
+        assert!(admission.admit(at(9), Moment(3000)).is_ok());
     }
 }

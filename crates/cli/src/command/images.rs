@@ -31,9 +31,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     for image in images["images"].as_array().into_iter().flatten() {
         let name = image["name"].as_str().unwrap_or_default();
         let tag = image["tag"].as_str().unwrap_or_default();
-        let id = image["id"].as_str().unwrap_or_default();
+        let id = units::printable_line(image["id"].as_str().unwrap_or_default().as_bytes());
         let bytes = image["file_bytes"].as_u64().unwrap_or_default();
-        outln!("{:<32} {id:.12} {:>12}", format!("{name}:{tag}"), crate::progress::human(bytes));
+        outln!(
+            "{:<32} {id:.12} {:>12}",
+            units::printable_line(format!("{name}:{tag}").as_bytes()),
+            crate::progress::human(bytes)
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
