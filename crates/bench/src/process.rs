@@ -169,9 +169,9 @@ pub fn tool(command: &mut Command) -> anyhow::Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Does `work` in a thread with mounts of its own: what is mounted by it, or by the processes that it
-/// starts, is gone with the last of them, however they end. Works in a chroot whose root is no mount
-/// point, where unshare(1) does not.
+/// Does `work` in a thread with mounts of its own: what is mounted by it, or by the processes that
+/// it starts, is gone with the last of them, however they end. Works in a chroot whose root is no
+/// mount point, where unshare(1) does not.
 ///
 /// # Errors
 /// Mounts of one's own need root; and what `work` returns.

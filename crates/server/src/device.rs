@@ -211,8 +211,8 @@ impl Record {
 }
 
 impl Device {
-    /// A token of the device, as predictors know it, whom the devices of all peers tell theirs: who
-    /// learned of another's token cannot speak for it. The same way back.
+    /// What predictors call a token of this device: they hear of the tokens of all devices, and who
+    /// learned of another's must not be able to speak for it. The same call leads back.
     pub fn scoped(&self, token: Token) -> Token {
         Token(token.0 ^ self.scope)
     }

@@ -94,8 +94,8 @@ impl World {
         command
     }
 
-    /// `program` as an ordinary user, with a FUSE device as distributions have it, which this machine
-    /// may not. In a mount table of its own.
+    /// `program` as an ordinary user, with a FUSE device as distributions have it, which this
+    /// machine may not. In a mount table of its own.
     pub fn command_with_device<'a>(
         &self,
         program: impl AsRef<OsStr>,
