@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, ensure};
 use rustix::fs::statvfs;
@@ -13,7 +12,6 @@ use rustix::fs::statvfs;
 use super::program::Profile;
 use crate::lab::world::debian::{self, RELEASE};
 use crate::lab::world::disk::{disk_bytes, image_bytes};
-use crate::process::{tool, with_own_mounts};
 use crate::stage::{Fingerprint, Stages, finish, remove, unfinished};
 
 /// Changes when images are made in another way.
@@ -36,7 +34,7 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// What is done in the tree once all is there.
-const PREPARE: &str = "mount -t proc proc /proc && mkdir -p /var/lib/runnel && cd /opt/launch && javac Http.java";
+const PREPARE: &str = "mkdir -p /var/lib/runnel && cd /opt/launch && javac Http.java";
 
 /// An image that is there.
 #[derive(Clone, Debug)]
@@ -66,9 +64,7 @@ pub fn prepare(profile: Profile, cache: &Path, stages: &Stages) -> anyhow::Resul
         for (name, text) in FILES {
             fs::write(folder.join(name), text).with_context(|| format!("cannot write {name}"))?;
         }
-        let mut command = Command::new("chroot");
-        command.arg(&tree).args(["/bin/sh", "-c", PREPARE]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        with_own_mounts(|| tool(&mut command))?;
+        debian::run_inside(&tree, PREPARE, [])?;
         let new = unfinished(&path)?;
         disk::format(&tree, &new, image_bytes(disk_bytes(&tree)?, SPARE_BYTES))?;
         finish(&path)?;

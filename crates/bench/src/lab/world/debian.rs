@@ -22,9 +22,7 @@ const MIRROR: &str = "http://deb.debian.org/debian/";
 
 /// What runs inside a root to install the packages given as arguments: quietly, without recommended packages, and
 /// without starting what they contain. It reports the packages that the release does not have on lines with `missing`.
-const INSTALL: &str = r#"set -e
-mount -t proc proc /proc
-export DEBIAN_FRONTEND=noninteractive LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
+const INSTALL: &str = r#"export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d
 mkdir -p /usr/share/man/man1
 apt-get -qq update >&2
@@ -81,15 +79,26 @@ pub fn root(
         let new = unfinished(folder)?;
         tool(Command::new("cp").args(["-a", "--reflink=auto"]).arg(minimal).arg(&new))?;
         fs::write(new.join("etc/apt/apt.conf.d/90lab"), apt_settings()?).context("cannot write apt's settings")?;
-        let mut command = Command::new("chroot");
-        command.arg(&new).args(["/bin/sh", "-c", INSTALL, "install"]).args(&all);
-        let output = with_own_mounts(|| tool(&mut command))?;
+        let output = run_inside(&new, INSTALL, &all)?;
         for missing in String::from_utf8_lossy(&output).lines().filter_map(|line| line.strip_prefix("missing ")) {
             say(&format!("lab: {RELEASE} has no package {missing}; rows that need it will fail"));
         }
         finish(folder)
     })?;
     Ok(Root { folder: folder.to_path_buf(), packages: all })
+}
+
+/// Runs a shell script in `root`, with /proc, and returns what it prints. Its PATH is Debian's own: that of the caller
+/// may name folders which the root does not have.
+pub fn run_inside<'a>(
+    root: &Path,
+    script: &str,
+    arguments: impl IntoIterator<Item = &'a String>,
+) -> anyhow::Result<Vec<u8>> {
+    let mut command = Command::new(find_program("chroot").context("chroot is missing; apt-get install coreutils")?);
+    command.arg(root).args(["/bin/sh", "-c", &format!("set -e\nmount -t proc proc /proc\n{script}"), "sh"]).args(arguments);
+    command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    with_own_mounts(|| tool(&mut command))
 }
 
 /// Settings of this machine's apt for fetching: proxies and certificates.
