@@ -1,5 +1,6 @@
 //! Clients that mean harm: each loses its own connection and nothing else.
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -11,6 +12,7 @@ use wire::{ClientConfig, ClientConnection, ImageHandle, Reply, Request};
 
 use super::client::{Client, stream_from};
 use super::rig::{Rig, config, image, noise, program};
+use crate::config::RECEIVED_FREE_BYTES;
 use crate::upload::UPLOADS_MAX;
 use crate::{Config, Level, Logger};
 
@@ -266,11 +268,35 @@ fn regress_frames_that_never_end_take_their_share_and_no_more() {
         most = most.max(good.status()["memory"]["received_bytes"].as_u64().unwrap());
     }
     assert!((share / 3..=share).contains(&most), "{most} of {share}");
+    let written: usize = written.iter().sum();
+    let read = (written as u64).saturating_sub(unread_bytes(rig.address, &bad));
+    let free = (bad.len() * RECEIVED_FREE_BYTES) as u64;
+    assert!(read <= share + free, "{read} bytes were read, with memory for {share} + {free}");
     // Another peer's large frame finds room.
     let mut other = Client::connect_from([127, 0, 0, 3], rig.address, 3);
     assert!(matches!(other.upload("other", &image).0, Reply::PutDone { .. }));
     drop(bad);
     good.status_until(|status| status["memory"]["received_bytes"] == 0);
+}
+
+/// Bytes that the clients wrote and `server` did not read, by the kernel's word. What is on its way
+/// may count twice, so it is at least the truth.
+fn unread_bytes(server: SocketAddr, clients: &[TcpStream]) -> u64 {
+    let ports: HashSet<u16> = clients.iter().map(|stream| stream.local_addr().unwrap().port()).collect();
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    let port = |address: &str| number(address.split_once(':').unwrap().1) as u16;
+    let unread = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (from, to) = (port(words[1]), port(words[2]));
+        let (unsent, received) = words[4].split_once(':').unwrap();
+        match () {
+            () if ports.contains(&from) && to == server.port() => number(unsent),
+            () if from == server.port() && ports.contains(&to) => number(received),
+            () => 0,
+        }
+    };
+    table.lines().skip(1).map(unread).sum()
 }
 
 /// Bytes of the hello among the first words.
