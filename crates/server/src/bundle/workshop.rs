@@ -28,8 +28,19 @@ use crate::published::Published;
 /// every push a fifth more bytes.
 const NICENESS: i32 = 10;
 
-/// Bundles of one image. The actions used last get one.
+/// Bundles of one image. The actions used last have one.
 const BUNDLES_MAX: usize = 256;
+
+/// All bundles of an image take at most this many times the room of its file. Programs share pages, so
+/// more than once is of use; but whoever may touch pages decides what is bundled.
+const IMAGE_SHARE: u64 = 2;
+
+/// Pages of all actions of an image that nobody followed yet, up to which the run that taught one counts as a start: 128 MiB, which
+/// are bundled in less than two seconds.
+const UNTRIED_PAGES_MAX: usize = 32 << 10;
+
+/// Bundles of a small image may take so much all the same.
+const BUNDLE_BYTES_MIN: u64 = 16 << 20;
 
 /// Orders waiting; more are dropped, and the next upkeep orders again what is still missing.
 const QUEUE_MAX: usize = 4096;
@@ -158,8 +169,11 @@ impl Shared {
             if let (false, Some(image)) = (self.stopped(), order.image.upgrade()) {
                 let made = caught_blocking(|| {
                     self.work(&image, &order);
-                    // Old bundles go when the work is done: looking for them lists the folder.
-                    if self.waiting.load(Ordering::SeqCst) == 1 {
+                    // Looking for bundles that have to go lists the folder: when the work is done, or
+                    // there are too many.
+                    let (count, bytes) = image.bundles.count_and_bytes();
+                    let is_full = count > BUNDLES_MAX || bytes > bundle_bytes_max(&image);
+                    if is_full || self.waiting.load(Ordering::SeqCst) == 1 {
                         self.tidy(&image);
                     }
                 });
@@ -236,33 +250,52 @@ impl Shared {
         Ok(())
     }
 
-    /// Deletes bundles of the image whose action is no more. One that is being pushed stays readable.
+    /// Deletes bundles of the image whose action is no more, and those of the actions used longest
+    /// ago if there are too many or they take too much room. One that is being pushed stays readable.
     fn tidy(&self, image: &Published) {
         let Ok(listed) = self.store.list(&folder(image.id)) else { return };
-        let wanted: HashSet<String> = {
-            let predictor = locked(&image.predictor);
-            predictor.actions().iter().map(|action| action.id).collect::<Vec<_>>()
+        let mut stored: HashSet<String> = HashSet::new();
+        stored.extend(listed.into_iter().filter_map(|entry| match entry {
+            Listed::Object(key) => Some(key),
+            Listed::Folder(_) => None,
+        }));
+        let ranked: Vec<ActionId> =
+            locked(&image.predictor).actions().ranked().iter().map(|action| action.id).collect();
+        let (mut count, mut bytes) = (0, 0);
+        for action in ranked {
+            let key = key(image.id, action);
+            let Some(found) = stored.get(&key).and_then(|key| self.store.len(key).ok()) else { continue };
+            count += 1;
+            bytes += found;
+            if count > BUNDLES_MAX || bytes > bundle_bytes_max(image) {
+                image.bundles.discard(action);
+            } else {
+                stored.remove(&key);
+            }
         }
-        .into_iter()
-        .map(|action| key(image.id, action))
-        .collect();
-        for entry in listed {
-            if let Listed::Object(key) = entry
-                && !wanted.contains(&key)
-                && let Err(error) = self.store.delete(&key)
-            {
+        for key in stored {
+            if let Err(error) = self.store.delete(&key) {
                 self.log.warning(format_args!("an old bundle stays: {error}"));
             }
         }
     }
 }
 
+/// Room for all bundles of an image, in bytes.
+fn bundle_bytes_max(image: &Published) -> u64 {
+    (image.object().len() * IMAGE_SHARE).max(BUNDLE_BYTES_MIN)
+}
+
 /// Starts of an action that were counted before anything was known of its bundle, and its pages. `None` if there is no such
-/// action. The run that taught it counts, since the program will start again; but the first run of a variant counts
-/// for nothing: a program whose runs have little in common makes a variant with each, and may follow none of them again.
+/// action. The run that taught it counts, since the program will start again. It counts for nothing if it is
+/// - the first run of a variant: a program whose runs have little in common makes a variant with each, and may follow none
+///   of them again;
+/// - one of many that taught an action which nobody followed since: a stranger can teach any number.
 pub(super) fn unseen_starts(predictor: &ActionPredictor, action: ActionId) -> Option<(u64, u32)> {
     let found = predictor.action(action)?;
-    let variants = predictor.actions().variants(found.first_page()).len();
-    let starts = if variants > 1 { found.uses.saturating_sub(1) } else { found.uses };
+    let actions = predictor.actions();
+    let is_variant = actions.variants(found.first_page()).len() > 1;
+    let untried: usize = actions.iter().filter(|action| action.uses <= 1).map(|action| action.pages.len()).sum();
+    let starts = if is_variant || untried > UNTRIED_PAGES_MAX { found.uses.saturating_sub(1) } else { found.uses };
     Some((starts, found.pages.len() as u32))
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use store::{Listed, Store};
 use units::{PageId, Rng, SplitMix64, Token};
 use wire::ImageHandle;
 
 use super::client::Client;
 use super::learning::{bundles, set, teach};
-use super::rig::{Rig, image, program};
+use super::rig::{Rig, image, noise, program};
 
 /// Starts `program` on a new device: a demand for each page that does not come by itself. Returns the client after the end.
 fn start(rig: &Rig, device: u128, program: &[PageId]) -> (Client, ImageHandle) {
@@ -44,6 +45,39 @@ fn regress_starts_that_vary_are_pushed_from_the_bundle_that_was_made_first() {
     }
     let (held, pushed) = (rig.metrics.pages_from_bundle.get(), rig.metrics.pages_pushed.get());
     assert!(held * 5 > pushed * 4, "{held} of {pushed} pushed pages were out of bundles");
+}
+
+#[test]
+fn regress_what_strangers_touch_does_not_fill_the_store_with_bundles() {
+    let bytes = noise(64);
+    let (rig, store) = Rig::with_image(&bytes, |_| {});
+    let all = program(&bytes, 5, 600);
+    let mut stranger = Client::connect(rig.address, 1);
+    let image = stranger.open("app");
+    // A hundred programs that nobody starts again, of 501 pages each: first a few, whose bundles are worth their room.
+    let touch = |stranger: &mut Client, programs: std::ops::Range<usize>| {
+        for number in programs {
+            let token = Token(number as u128 + 1);
+            let pages = [&all[number..=number], &all[100..]].concat();
+            pages.chunks(100).for_each(|pages| stranger.touch(image, token, pages));
+            stranger.end(image, token);
+        }
+    };
+    touch(&mut stranger, 0..20);
+    stranger.status_until(|status| status["bundles_waiting"] == 0 && rig.metrics.bundle_pages_built.get() == 20 * 501);
+    let listed = store.list(&format!("bundles/{}", stranger.metadata(image).id())).unwrap();
+    let stored = |entry: &Listed| match entry {
+        Listed::Object(key) => store.len(key).unwrap(),
+        Listed::Folder(_) => 0,
+    };
+    let stored: u64 = listed.iter().map(stored).sum();
+    assert!((12 << 20..=16 << 20).contains(&stored), "{stored} bytes are bundles of an image of {}", bytes.len());
+
+    touch(&mut stranger, 20..100);
+    let status =
+        stranger.status_until(|status| status["images"][0]["actions"] == 100 && status["bundles_waiting"] == 0);
+    let built = rig.metrics.bundle_pages_built.get();
+    assert!(built <= (32 << 10) + 501, "{built} of {} pages were bundled: {status}", 100 * 501);
 }
 
 #[test]

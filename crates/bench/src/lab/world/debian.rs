@@ -96,7 +96,10 @@ pub fn run_inside<'a>(
     arguments: impl IntoIterator<Item = &'a String>,
 ) -> anyhow::Result<Vec<u8>> {
     let mut command = Command::new(find_program("chroot").context("chroot is missing; apt-get install coreutils")?);
-    command.arg(root).args(["/bin/sh", "-c", &format!("set -e\nmount -t proc proc /proc\n{script}"), "sh"]).args(arguments);
+    command
+        .arg(root)
+        .args(["/bin/sh", "-c", &format!("set -e\nmount -t proc proc /proc\n{script}"), "sh"])
+        .args(arguments);
     command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     with_own_mounts(|| tool(&mut command))
 }
