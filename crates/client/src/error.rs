@@ -60,7 +60,7 @@ pub enum ClientError {
         source: wire::WireError,
     },
     /// The server refused a request.
-    #[error("{server}: {text} ({code:?})")]
+    #[error("{server}: {text} ({code})")]
     Refused {
         /// The server.
         server: Server,
@@ -70,7 +70,7 @@ pub enum ClientError {
         text: String,
     },
     /// The name stands for another image than the one that is mounted.
-    #[error("{server}: image {expected} is no longer served (found {found:?}); mount again to get the new one")]
+    #[error("{server}: image {expected} is no longer served{}", now(found))]
     StaleImage {
         /// The server.
         server: Server,
@@ -198,4 +198,9 @@ pub enum ReadError {
     /// The server, or the local file, cannot deliver the bytes; or the range is none of this image's.
     #[error("the bytes cannot be read")]
     Io,
+}
+
+/// What became of the name of a [`ClientError::StaleImage`].
+fn now(found: &Option<ImageId>) -> String {
+    found.map_or_else(String::new, |id| format!("; its name stands for {id} now, which a new mount gets"))
 }

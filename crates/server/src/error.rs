@@ -13,7 +13,7 @@ pub enum ServerError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}{}", hint(source))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -138,6 +138,16 @@ impl From<StoreError> for Failure {
             _ => ErrorCode::Storage,
         };
         Failure::new(code, error.to_string())
+    }
+}
+
+/// What to do about an address that cannot be listened on.
+fn hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => "; another program listens there, perhaps another server: choose another port",
+        std::io::ErrorKind::AddrNotAvailable => "; no interface of this machine has this address",
+        std::io::ErrorKind::PermissionDenied => "; ports below 1024 are for root",
+        _ => "",
     }
 }
 

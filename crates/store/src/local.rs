@@ -86,6 +86,8 @@ impl Local {
         let failed = |what: &'static str, source| StoreError::Io { what, key: root.display().to_string(), source };
         fs::create_dir_all(root).map_err(|error| failed("make the folder of the store", error))?;
         let root = root.canonicalize().map_err(|error| failed("find the folder of the store", error))?;
+        // One that cannot be read would look empty.
+        fs::read_dir(&root).map_err(|error| failed("read the folder of the store", error))?;
         let staging = match Staging::open(&root.join(STAGING)) {
             Ok(staging) => Some(Arc::new(staging)),
             Err(error)

@@ -151,7 +151,7 @@ pub enum WireError {
         limit: Duration,
     },
     /// The peer closed the connection with an error.
-    #[error("the peer reports {code:?}: {text}")]
+    #[error("the peer reports: {text} ({code})")]
     Peer {
         /// Its code.
         code: ErrorCode,

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use client::{Config, Server};
 
 use crate::command::trust::TrustArgs;
@@ -27,8 +28,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         outln!("{listing}");
         return Ok(ExitCode::SUCCESS);
     }
-    let images: serde_json::Value = serde_json::from_str(&listing)?;
-    for image in images["images"].as_array().into_iter().flatten() {
+    let listing = parsed(&server, &listing)?;
+    let images = listing["images"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if images.is_empty() {
+        tell!("{server} publishes no images yet; `runnel push FILE {server}/NAME` publishes one");
+    }
+    for image in images {
         let name = image["name"].as_str().unwrap_or_default();
         let tag = image["tag"].as_str().unwrap_or_default();
         let id = units::printable_line(image["id"].as_str().unwrap_or_default().as_bytes());
@@ -40,4 +45,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a server answered, which has to be JSON.
+pub fn parsed(server: &Server, answer: &str) -> anyhow::Result<serde_json::Value> {
+    serde_json::from_str(answer)
+        .with_context(|| format!("{server}: the answer is not the JSON that a server of Runnel gives"))
 }

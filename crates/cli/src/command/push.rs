@@ -25,11 +25,11 @@ pub struct Args {
 
 /// Uploads and reports what travelled.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Target::Remote(remote) = Target::parse(&args.target)? else {
-        return Err(failure::usage(format!(
-            "{}: push goes to runnel://host/name[:tag], where `runnel serve` runs",
-            args.target
-        )));
+    let wrong = |why: &str| failure::usage(format!("{}: {why}", args.target));
+    let remote = match Target::parse(&args.target)? {
+        Target::Remote(remote) => remote,
+        Target::Volume(_) => return Err(wrong("names below volume/ are volumes; an image needs another name")),
+        _ => return Err(wrong("push goes to runnel://host/name[:tag], where `runnel serve` runs")),
     };
     let bar = progress::bytes(1, "uploading");
     let mut last = client::upload::Progress::default();

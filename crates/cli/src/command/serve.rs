@@ -3,7 +3,7 @@
 mod confine;
 mod volume;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -24,7 +24,7 @@ pub struct Args {
     /// By default only this machine can connect, and whoever does may push images. Any other address, such as 0.0.0.0:7327,
     /// needs --client-ca or --push-ca, --read-only, or --allow-anonymous-push; and to serve volumes as rw, --tls-cert or
     /// --insecure.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7327")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7327", value_parser = listen_address)]
     listen: SocketAddr,
 
     /// Serve a folder of data files as a volume, read only unless it says rw; can be given several times
@@ -80,8 +80,8 @@ pub struct Args {
 
     /// Memory for all that devices make the server hold, in MiB; each connection takes some 15 KiB
     /// beside it
-    #[arg(long, value_name = "MIB", default_value_t = 256)]
-    memory: usize,
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(32..))]
+    memory: u32,
 
     /// Connections at most
     #[arg(long, value_name = "N", default_value_t = 1024)]
@@ -121,6 +121,15 @@ pub struct Args {
 
     #[command(flatten)]
     sandbox: SandboxArgs,
+}
+
+/// The address that a host and a port stand for.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    if text.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        return Err("there is no port; write HOST:PORT, such as localhost:7327".to_owned());
+    }
+    let mut found = text.to_socket_addrs().map_err(|error| format!("the host is not known: {error}"))?;
+    found.next().ok_or_else(|| "the host has no address".to_owned())
 }
 
 /// See [`Provider`].
@@ -185,7 +194,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     config.provider_threshold = args.provider_threshold;
     config.provider_ahead = args.provider_ahead;
-    config.memory_bytes_max = args.memory << 20;
+    config.memory_bytes_max = (args.memory as usize) << 20;
     config.connections_max = args.connections;
     config.connections_per_address_max = args.connections_per_address;
     config.learning = !args.no_learn;

@@ -26,13 +26,12 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.target.as_deref() {
         Some(url) if url.contains("://") => {
-            let status =
-                client::admin::status(&Server::parse(url)?, &args.trust.trust(), Config::default().open_deadline)?;
+            let server = Server::parse(url)?;
+            let status = client::admin::status(&server, &args.trust.trust(), Config::default().open_deadline)?;
             if args.json {
                 outln!("{status}");
             } else {
-                let value: serde_json::Value = serde_json::from_str(&status)?;
-                outln!("{value:#}");
+                outln!("{:#}", super::images::parsed(&server, &status)?);
             }
         }
         Some(path) => {

@@ -148,3 +148,41 @@ fn names_cannot_steer_a_terminal() {
     let text = fails(&["cat".as_ref(), image.as_os_str(), absent.as_ref()], 4, &format!(r"/absent\u009b31m\r{shown}"));
     assert!(!text.chars().any(|c| c != '\n' && c.is_control()), "{text:?}");
 }
+
+#[test]
+fn a_server_that_cannot_start_says_what_to_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let serve = |option: &str, value: &str, code| {
+        fails(&["serve".as_ref(), store.as_os_str(), option.as_ref(), value.as_ref()], code, value)
+    };
+    assert!(serve("--listen", "localhost", 2).contains("HOST:PORT"));
+    assert!(serve("--listen", "no such host:1", 2).contains("host is not known"));
+    assert!(serve("--memory", "1", 2).contains("32"));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let said = serve("--listen", &taken.local_addr().unwrap().to_string(), 1);
+    assert!(said.contains("choose another port"), "{said}");
+    let server = Server::start_at(&folder.path().join("other"), "localhost:0", &[]);
+    let output = run(&["images", &format!("runnel://{}", server.address)]);
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("publishes no images"));
+    let push = ["push", "nothing.rnl", &server.url("volume/x")];
+    assert!(fails(&push, 2, "volume/x").contains("another name"));
+}
+
+#[test]
+fn a_file_that_is_no_program_is_called_so_where_there_is_no_shell() {
+    if !can_mount("a_file_that_is_no_program_is_called_so_where_there_is_no_shell") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    std::fs::create_dir_all(tree.join("opt")).unwrap();
+    std::fs::write(tree.join("opt/plain"), "echo hello\n").unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(tree.join("opt/plain"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let image = folder.path().join("plain.rnl");
+    ok(&["pack".as_ref(), tree.as_os_str(), "-o".as_ref(), image.as_os_str()]);
+    let said = fails(&["run".as_ref(), image.as_os_str(), "--".as_ref(), "/opt/plain".as_ref()], 126, "no program");
+    assert!(said.contains("begins neither as an ELF file nor with #!"), "{said}");
+}

@@ -13,6 +13,9 @@ use elf::{Bytes, Machine, Program, Shebang};
 /// Longest first line of a script that Linux reads.
 const SHEBANG_BYTES_MAX: usize = 256;
 
+/// What the C library starts files with that the kernel does not know.
+const SHELL: &str = "/bin/sh";
+
 /// A program that is read as far as needed.
 struct Local(File);
 
@@ -43,6 +46,9 @@ pub(super) fn obstacle(program: &OsStr, search_path: &OsStr) -> Option<String> {
         let interpreter = Path::new(OsStr::from_bytes(&script.interpreter));
         return (!interpreter.exists())
             .then(|| format!("{name} is a script for {}, which is not in the image", interpreter.display()));
+    }
+    if !start.starts_with(b"\x7fELF") && !Path::new(SHELL).exists() && !runs_foreign() {
+        return Some(format!("{name} is no program: it begins neither as an ELF file nor with #!"));
     }
     let wanted = Program::parse(&file).ok()?;
     let ours = Program::parse(&Local(File::open("/proc/self/exe").ok()?)).ok()?.machine;

@@ -161,3 +161,23 @@ fn a_root_that_is_a_file_is_an_error_naming_it() {
     let Err(error) = Local::open(&file) else { panic!("a file was opened as a store") };
     assert!(error.to_string().contains("file"), "{error}");
 }
+
+#[test]
+fn regress_a_root_that_cannot_be_read_is_an_error_and_no_empty_store() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    use std::os::unix::fs::PermissionsExt;
+    let root = tempfile::tempdir().unwrap();
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o000)).unwrap();
+    let opened = std::thread::scope(|scope| {
+        let open = || {
+            // Root reads all the same; only this thread gives that up.
+            let none = CapabilitySet::empty();
+            set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).unwrap();
+            Local::open(root.path()).map(drop)
+        };
+        scope.spawn(open).join().unwrap()
+    });
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let error = opened.unwrap_err().to_string();
+    assert!(error.contains("cannot read the folder of the store"), "{error}");
+}

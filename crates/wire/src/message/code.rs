@@ -1,5 +1,7 @@
 //! Why something failed, as both sides number it.
 
+use std::fmt;
+
 /// Why a request or a connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
@@ -95,5 +97,19 @@ impl ErrorCode {
             ErrorCode::Unknown(number) => number,
             known => ErrorCode::CODES.iter().find(|(_, code)| *code == known).map_or(0, |(number, _)| *number),
         }
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    /// The name in words, such as `not found`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let ErrorCode::Unknown(number) = self {
+            return write!(f, "code {number}");
+        }
+        for (at, letter) in format!("{self:?}").char_indices() {
+            let space = if at > 0 && letter.is_uppercase() { " " } else { "" };
+            write!(f, "{space}{}", letter.to_ascii_lowercase())?;
+        }
+        Ok(())
     }
 }
