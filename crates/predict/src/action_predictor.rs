@@ -28,6 +28,13 @@ const RECORDED_PAGE_BYTES: usize = 32;
 /// Memory of a token that is tracked.
 const RUN_BYTES: usize = 400;
 
+/// Turns from one action to another after which the next run with the same first page is an audit.
+/// A run of a few actions in a row makes one or two.
+const TURNS_MAX: u32 = 3;
+
+/// Pages of an action that an audit did not touch, in percent, from which on another audit follows.
+const UNTOUCHED_PERCENT: usize = 10;
+
 /// What the predictor did since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -175,7 +182,7 @@ impl ActionPredictor {
         let (from, through) = span?;
         let State::Follow(follow) = &mut run.state else { return None };
         assert!(from < through && through <= follow.plan.len(), "an order lies within its action");
-        let (action, revision, audit) = (follow.plan.action, follow.plan.revision, follow.audit);
+        let (action, revision, audit) = (follow.plan.action, follow.plan.revision, run.audited);
         let begins = !std::mem::replace(&mut follow.begun, true);
         let order = PushOrder { action, revision, from, through, begins, audit };
         self.counters.generated_pages += u64::from(through - from);
@@ -207,25 +214,46 @@ impl ActionPredictor {
         self.action_pages = self.set.pages_total();
     }
 
-    /// Learns what a followed run taught beyond its action. `recorded` is the whole order if it was an audit.
-    fn close_follow(&mut self, follow: Follow, recorded: &[PageId]) -> (Option<ActionId>, bool) {
+    /// Learns what a run that was not exact taught of an action that it followed.
+    fn close_follow(&mut self, follow: Follow) -> (Option<ActionId>, bool) {
         let action = follow.plan.action;
-        if self.config.frozen {
-            return (Some(follow.plan.action), false);
-        }
-        if follow.audit && recorded.len() >= self.config.construct_pages_min as usize {
-            let change = self.set.learn(recorded, &self.config.merge);
-            if let (Outcome::Refined(_), Some(id)) = (change.outcome, change.action) {
-                self.set.credit(id);
-            }
-            return (change.action, self.apply(&change));
-        }
-        if !follow.confirmed {
+        if self.config.frozen || !follow.confirmed || follow.found && follow.hits == 0 {
             return (Some(action), false);
         }
-        self.set.credit(action);
+        if !follow.uncredited {
+            self.set.credit(action);
+        }
         let change = self.set.extend(action, &follow.extras, &self.config.merge);
         (Some(action), self.apply(&change))
+    }
+
+    /// Learns the whole order of an audit. It says more than any number of runs that were not
+    /// exact, so the variant that it went to becomes the best guess of its first page. If the audit
+    /// was because of a doubt, a new variant is audited soon again, as after any first run.
+    fn close_audit(&mut self, recorded: &[PageId], doubted: bool) -> (Option<ActionId>, bool) {
+        let change = self.set.learn(recorded, &self.config.merge);
+        if let Some(id) = change.action {
+            match change.outcome {
+                Outcome::Refined(_) => self.set.credit(id),
+                _ if !doubted => self.set.inherit_pushes(id),
+                _ => {}
+            }
+            self.set.prefer(id);
+        }
+        let marks = change.action.and_then(|id| self.set.get(id)).map_or(&[][..], |action| &action.marks);
+        let untouched = marks.iter().filter(|mark| mark.misses > 0).count();
+        if untouched * 100 > marks.len() * UNTOUCHED_PERCENT {
+            // A second audit in a row drops them.
+            self.doubt(recorded[0]);
+        }
+        (change.action, self.apply(&change))
+    }
+
+    /// Has the next run that begins with `first` audited: what is known of it did not fit.
+    fn doubt(&mut self, first: PageId) {
+        if self.config.audit_first != 0 && !self.config.frozen {
+            self.set.doubt(first);
+        }
     }
 
     /// Makes an action of pages recorded while constructing, if they are enough.
@@ -244,20 +272,24 @@ impl ActionPredictor {
         (change.action, self.apply(&change))
     }
 
-    fn close(&mut self, token: Token, run: Run) -> Ended {
+    fn close(&mut self, token: Token, mut run: Run) -> Ended {
         self.idle.remove(&run.last_touch);
         self.recorded_pages -= run.counted_pages;
-        let (action, changed) = match run.state {
+        if let Some(first) = run.first.filter(|_| run.turns >= TURNS_MAX && !run.audited) {
+            self.doubt(first);
+        }
+        let learns = !self.config.frozen && run.recorded.len() >= self.config.construct_pages_min as usize;
+        if run.audited && learns {
+            let (action, changed) = self.close_audit(&run.recorded, run.doubted);
+            return Ended { token, action, changed };
+        }
+        let left = run.left.take().map_or((None, false), |left| self.close_follow(*left));
+        let last = match run.state {
             State::New => (None, false),
-            State::Follow(follow) => self.close_follow(follow, &run.recorded),
-            State::Construct { left: Some(left), .. } if left.audit => self.close_follow(*left, &run.recorded),
-            State::Construct { left, .. } => {
-                let left = left.map_or((None, false), |left| self.close_follow(*left, &[]));
-                let made = self.close_construct(&run.recorded, !run.pushed);
-                (made.0.or(left.0), made.1 | left.1)
-            }
+            State::Follow(follow) => self.close_follow(follow),
+            State::Construct { .. } => self.close_construct(&run.recorded, !run.pushed),
         };
-        Ended { token, action, changed }
+        Ended { token, action: last.0.or(left.0), changed: last.1 | left.1 }
     }
 
     /// Ends a token's run if it is tracked.

@@ -11,6 +11,14 @@ use crate::plan::Plan;
 /// Positions to push: from, through.
 pub(crate) type Span = (u32, u32);
 
+/// Touches of an action that was left which bring the run back to it. One can be a page that both
+/// share.
+pub(crate) const RETURN_HITS: u32 = 2;
+
+/// So many extras are kept of any action; of longer ones, as many as they have pages. A set takes
+/// far fewer, and this is what bounds a run that leaves an action and comes back for ever.
+const EXTRAS_MIN: usize = 64;
+
 #[derive(Debug)]
 pub(crate) struct Follow {
     pub plan: Arc<Plan>,
@@ -20,16 +28,21 @@ pub(crate) struct Follow {
     pub through: u32,
     /// Segments to stay ahead by (streaming).
     pub lookahead: u32,
-    pub audit: bool,
     /// The run was found in the middle of the action by a single miss: what lies between two misses is there already.
     pub found: bool,
+    /// It is no better guess for this run than before: it was left before its half, or it took over
+    /// in the middle of another variant of the same first page, which is the one to begin with.
+    pub uncredited: bool,
     /// The current sequence has begun: pages were ordered.
     pub begun: bool,
     /// A touch after the one that matched lay in the action.
     pub confirmed: bool,
+    /// Touches that moved it forward (streaming).
+    pub hits: u32,
     /// Pages outside the action since the last hit, the newest last.
     pub misses: Vec<PageId>,
-    /// All pages outside the action, each with the page reached before it; ends with `misses`.
+    /// Pages outside the action, each with the page reached before it; ends with `misses`, unless
+    /// it is full.
     pub extras: Vec<Extra>,
 }
 
@@ -41,10 +54,11 @@ impl Follow {
             progress,
             through: progress + 1,
             lookahead,
-            audit: false,
             found: false,
+            uncredited: false,
             begun: false,
             confirmed: false,
+            hits: 0,
             misses: Vec::new(),
             extras: Vec::new(),
         }
@@ -62,15 +76,18 @@ impl Follow {
         Some((from, target))
     }
 
-    /// A touch at `position` in streaming mode. Touches behind the progress say nothing new.
+    /// A touch at `position` in streaming mode. One behind the progress says only that the run is
+    /// still here.
     pub fn stream(&mut self, position: u32, config: &Config) -> Option<Span> {
         if position <= self.progress {
+            self.misses.clear();
             return None;
         }
         let segments_before = self.progress / config.segment_pages;
         let jumped = position > self.through;
         self.progress = position;
         self.confirmed = true;
+        self.hits += 1;
         self.misses.clear();
         if self.found && jumped {
             // The device needed nothing of what was skipped, and will hardly need much of what follows.
@@ -104,20 +121,28 @@ impl Follow {
     /// Records a page outside the action.
     pub fn miss(&mut self, page: PageId) {
         self.misses.push(page);
-        if let Some(after) = self.plan.pages.get(self.progress as usize) {
+        let after = self.plan.pages.get(self.progress as usize);
+        if let Some(after) = after.filter(|_| self.extras.len() < self.plan.pages.len().max(EXTRAS_MIN)) {
             self.extras.push(Extra { after: *after, page });
         }
     }
 
     /// Takes the misses since the last hit out of the extras: they belong to something else.
     pub fn take_misses(&mut self) -> Vec<PageId> {
-        self.extras.truncate(self.extras.len().saturating_sub(self.misses.len()));
+        while self.extras.last().is_some_and(|extra| self.misses.contains(&extra.page)) {
+            self.extras.pop();
+        }
         std::mem::take(&mut self.misses)
     }
 
     /// Everything was ordered.
     pub fn all_ordered(&self) -> bool {
         self.through == self.plan.len()
+    }
+
+    /// The run was in it for more than a moment, so it is worth coming back to.
+    pub fn proven(&self) -> bool {
+        self.hits >= RETURN_HITS
     }
 
     /// The program has come to the last segment, and everything was ordered.

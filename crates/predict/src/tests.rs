@@ -2,6 +2,7 @@
 
 mod baselines;
 mod flow;
+mod hostile;
 mod index;
 mod learning;
 mod paper;

@@ -85,7 +85,12 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<ActionSet, ProfileError> 
         let found = (payload.len() - cursor.at) as u64;
         return Err(ProfileError::Value { offset: cursor.offset(), field: "trailing bytes", found, rule });
     }
-    Ok(ActionSet { image: ImageId(header.image), next_id: header.next_id.get(), clock: header.clock.get(), actions })
+    Ok(ActionSet {
+        next_id: header.next_id.get(),
+        clock: header.clock.get(),
+        actions,
+        ..ActionSet::new(ImageId(header.image))
+    })
 }
 
 fn read_header(bytes: &[u8]) -> Result<(FileHeader, &[u8]), ProfileError> {

@@ -103,7 +103,7 @@ pub(crate) fn refine(action: &mut Action, run: &[PageId], config: &MergeConfig) 
     // Two runs of one program never have quite the same order. Once an exact run has confirmed the action, another order of the
     // same pages is no reason for a new revision, which would cost its bundle.
     let same_pages = added == 0 && touched.len() == action.pages.len();
-    if same_pages && action.stable && action.runs > 1 {
+    if same_pages && action.stable && action.runs > 1 && !reordered(&action.pages, run) {
         for mark in &mut action.marks {
             *mark = PageMark { runs: mark.runs.saturating_add(1), misses: 0, extra: false };
         }
@@ -118,6 +118,16 @@ pub(crate) fn refine(action: &mut Action, run: &[PageId], config: &MergeConfig) 
     action.marks = marks;
     action.runs = action.runs.saturating_add(1);
     changed
+}
+
+/// Whether most pages lie more than a segment from where they lay: two runs of one program do not
+/// differ like that. Both orders have the same pages.
+fn reordered(old: &[PageId], new: &[PageId]) -> bool {
+    let before: HashMap<PageId, usize> = old.iter().enumerate().map(|(position, page)| (*page, position)).collect();
+    let moved = new.iter().enumerate().filter(|(position, page)| {
+        before.get(page).is_none_or(|before| before.abs_diff(*position) > units::SEGMENT_PAGES_MAX)
+    });
+    moved.count() * 2 > new.len()
 }
 
 /// Adds the pages that a run missed, each behind its anchor, in the order given. Returns how many were added.

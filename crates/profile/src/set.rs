@@ -1,6 +1,6 @@
 //! All actions of one image.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use units::{ActionId, ImageId, PageId};
 
@@ -15,7 +15,13 @@ pub struct ActionSet {
     /// Uses so far: the time by which recency is measured.
     pub(crate) clock: u64,
     pub(crate) actions: BTreeMap<ActionId, Action>,
+    /// First pages whose next run should be seen exactly, the one noted longest ago first. A queue,
+    /// so that whoever fills it keeps nobody out. Not saved.
+    pub(crate) doubted: VecDeque<PageId>,
 }
+
+/// Most first pages that are noted: more than programs fail at the same time.
+const DOUBTED_MAX: usize = 256;
 
 /// What a run did to a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +54,7 @@ impl Change {
 impl ActionSet {
     /// An empty set.
     pub fn new(image: ImageId) -> ActionSet {
-        ActionSet { image, next_id: 1, clock: 0, actions: BTreeMap::new() }
+        ActionSet { image, next_id: 1, clock: 0, actions: BTreeMap::new(), doubted: VecDeque::new() }
     }
 
     /// The image it belongs to.
@@ -107,6 +113,40 @@ impl ActionSet {
                 action.last_used = self.clock;
             }
         }
+    }
+
+    /// Makes `id` the best guess of its first page: the uses of its other variants count no more.
+    pub fn prefer(&mut self, id: ActionId) {
+        let Some(first) = self.actions.get(&id).map(Action::first_page) else { return };
+        for action in self.actions.values_mut().filter(|action| action.id != id && action.first_page() == first) {
+            action.score = 0;
+        }
+    }
+
+    /// Counts the pushes of the other variants of its first page as those of `id`, so that its
+    /// audits go on as theirs would.
+    pub fn inherit_pushes(&mut self, id: ActionId) {
+        let Some(first) = self.actions.get(&id).map(Action::first_page) else { return };
+        let variants = self.actions.values().filter(|action| action.first_page() == first);
+        let pushes = variants.map(|action| action.pushes).max().unwrap_or(0);
+        self.actions.entry(id).and_modify(|action| action.pushes = pushes);
+    }
+
+    /// Notes that what is known of runs that begin with `first` did not fit.
+    pub fn doubt(&mut self, first: PageId) {
+        if self.doubted.contains(&first) {
+            return;
+        }
+        if self.doubted.len() >= DOUBTED_MAX {
+            self.doubted.pop_front();
+        }
+        self.doubted.push_back(first);
+    }
+
+    /// Whether that was noted; it is not any more.
+    pub fn take_doubt(&mut self, first: PageId) -> bool {
+        let place = self.doubted.iter().position(|page| *page == first);
+        place.and_then(|place| self.doubted.remove(place)).is_some()
     }
 
     /// Counts a cold start for which `id` is pushed; returns its number, from 1, or 0 if there is no such action.

@@ -214,6 +214,39 @@ fn the_rank_follows_a_change_of_habit_within_three_uses() {
 }
 
 #[test]
+fn a_preferred_variant_outranks_the_others_and_goes_on_with_their_pushes() {
+    let (mut set, config) = new_set();
+    let old = set.learn(&pages(1, 0..10), &config).action.unwrap();
+    (0..40).for_each(|_| set.credit(old));
+    (0..5).for_each(|_| _ = set.count_push(old));
+    let new = set.learn(&pages(1, [0].into_iter().chain(50..70)), &config).action.unwrap();
+    assert_eq!(set.variants(pages(1, [0])[0])[0].id, old);
+    set.prefer(new);
+    set.inherit_pushes(new);
+    assert_eq!(set.variants(pages(1, [0])[0])[0].id, new);
+    assert_eq!(set.get(new).unwrap().pushes, 5);
+}
+
+#[test]
+fn doubts_are_bounded_and_the_latest_stay() {
+    let (mut set, _) = new_set();
+    let all = pages(1, 0..1000);
+    all.iter().for_each(|page| set.doubt(*page));
+    assert!(!set.take_doubt(all[0]));
+    assert!(set.take_doubt(all[999]) && !set.take_doubt(all[999]), "one run is an audit for one doubt");
+}
+
+#[test]
+fn an_order_turned_round_is_a_revision_however_stable_the_action_is() {
+    let (mut set, config) = new_set();
+    let order = pages(1, 0..200);
+    let turned: Vec<PageId> = [order[0]].into_iter().chain(order[1..].iter().rev().copied()).collect();
+    (0..3).for_each(|_| _ = set.learn(&turned, &config));
+    let id = set.learn(&order, &config).action.unwrap();
+    assert_eq!((&set.get(id).unwrap().pages, set.get(id).unwrap().revision), (&order, 1));
+}
+
+#[test]
 fn variants_and_actions_and_pages_are_bounded() {
     let config = MergeConfig {
         variants_max: 3,

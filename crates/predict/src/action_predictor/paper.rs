@@ -22,9 +22,9 @@ impl ActionPredictor {
     pub(super) fn step_paper(&mut self, run: &mut Run, page: PageId) -> (bool, Option<Span>) {
         match std::mem::take(&mut run.state) {
             State::New => (false, self.paper_first(run, page)),
-            State::Construct { left, left_hits, hint } => {
+            State::Construct { .. } => {
                 run.record(page, self.config.merge.action_pages_max);
-                run.state = State::Construct { left, left_hits, hint };
+                run.state = State::construct();
                 (false, None)
             }
             State::Follow(follow) => self.paper_follow(run, follow, page),
@@ -70,7 +70,7 @@ impl ActionPredictor {
             _ => {
                 self.counters.mismatches += 1;
                 let current = Arc::clone(&follow.plan);
-                self.close_follow(follow, &[]);
+                self.close_follow(follow);
                 (true, self.paper_search(run, Some(current), vec![page]))
             }
         }

@@ -18,8 +18,16 @@ pub(super) struct Run {
     pub seen: HashSet<PageId>,
     /// Pages were pushed to this run, so that its touches are not all visible any more.
     pub pushed: bool,
-    /// The run was begun as an audit.
+    /// The run is an audit: every touch is visible, and `recorded` has all since it began.
     pub audited: bool,
+    /// It is one because what was known of its first page had not fitted.
+    pub doubted: bool,
+    /// Its first touch.
+    pub first: Option<PageId>,
+    /// How often it turned from an action to something else; turning for good counts twice.
+    pub turns: u32,
+    /// The action that was left in the middle, in case the run comes back to it.
+    pub left: Option<Box<Follow>>,
     /// What the predictor counts for this run in its sum of recorded pages.
     pub counted_pages: usize,
 }
@@ -31,9 +39,7 @@ pub(super) enum State {
     New,
     Follow(Follow),
     Construct {
-        /// The action that was given up, in case the run comes back to it.
-        left: Option<Box<Follow>>,
-        /// Touches that lay ahead in that action since then.
+        /// Touches that lay ahead in the action that was left.
         left_hits: u32,
         /// The touch before this one was the first page of a known action.
         hint: Option<PageId>,
@@ -42,7 +48,7 @@ pub(super) enum State {
 
 impl State {
     pub fn construct() -> State {
-        State::Construct { left: None, left_hits: 0, hint: None }
+        State::Construct { left_hits: 0, hint: None }
     }
 }
 
@@ -79,6 +85,7 @@ impl Run {
 
     /// Pages held in memory for this run.
     pub fn pages_held(&self) -> usize {
-        self.seen.len()
+        let extras = |follow: &Follow| follow.extras.len();
+        self.seen.len() + self.follow().map_or(0, extras) + self.left.as_deref().map_or(0, extras)
     }
 }

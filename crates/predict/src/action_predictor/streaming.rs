@@ -9,7 +9,13 @@
 //!   else: another variant that has them, another action that explains most of them, or something new to construct.
 //! - A run that comes back to the action it left takes it up again.
 //!
-//! In an audit every touch is visible, so the whole order is recorded, whatever happens to the push.
+//! In an audit every touch is visible, so the whole order is recorded, whatever happens to the
+//! push, as one action.
+//!
+//! Anybody may have taught what is known. So a run that its actions do not fit (it left the first
+//! one at once, or turned from one to another several times) has the next run with the same first
+//! page audited, and what an audit learns is the best guess of its first page from then on. One
+//! start finds out that the known actions are wrong, one more learns the right one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,12 +23,9 @@ use std::sync::Arc;
 use units::{ActionId, PageId};
 
 use super::run::{Run, State};
-use super::{ActionPredictor, Follow};
-use crate::follow::Span;
+use super::{ActionPredictor, Follow, TURNS_MAX};
+use crate::follow::{RETURN_HITS, Span};
 use crate::plan::Plan;
-
-/// Touches of an action that was left which bring the run back to it. One can be a page that both share.
-const RETURN_HITS: u32 = 2;
 
 impl ActionPredictor {
     /// One touch in streaming mode. Returns whether to cancel, and what to push.
@@ -30,14 +33,19 @@ impl ActionPredictor {
         match std::mem::take(&mut run.state) {
             State::New => (false, self.stream_first(run, page)),
             State::Follow(follow) => self.stream_follow(run, follow, page),
-            State::Construct { left, left_hits, hint } => self.stream_construct(run, left, left_hits, hint, page),
+            State::Construct { left_hits, hint } => self.stream_construct(run, left_hits, hint, page),
         }
     }
 
     fn stream_first(&mut self, run: &mut Run, page: PageId) -> Option<Span> {
+        run.first = Some(page);
+        run.doubted = self.set.take_doubt(page);
+        run.audited = run.doubted;
+        self.counters.audits += u64::from(run.audited);
         if let Some(plan) = self.best_start(page) {
             return self.start(run, plan, vec![page]);
         }
+        run.record_anew(vec![page]);
         match self.best(self.index.holders(page).iter().copied()).cloned() {
             Some(plan) => {
                 self.counters.rescans += 1;
@@ -51,7 +59,6 @@ impl ActionPredictor {
             }
             None => {
                 self.counters.constructs += 1;
-                run.record_anew(vec![page]);
                 run.state = State::construct();
                 None
             }
@@ -67,17 +74,16 @@ impl ActionPredictor {
         // Between the first page and the last touch there may be pages that were not touched yet.
         follow.through = if position == 1 { 2 } else { 1 };
         // A run that had pages pushed cannot be exact any more, so it does not count towards the next audit. One that was
-        // audited so far stays so to its end.
+        // audited so far stays so to its end, and its record goes on.
+        let goes_on = run.audited && !run.recorded.is_empty();
         if !run.pushed {
             let push = self.set.count_push(follow.plan.action);
-            follow.audit = run.audited || self.config.audits(push);
+            let audited = run.audited || self.config.audits(push);
+            self.counters.audits += u64::from(audited && !run.audited);
+            run.audited = audited;
         }
-        run.audited |= follow.audit;
-        self.counters.audits += u64::from(follow.audit);
-        if follow.audit {
-            run.record_anew(touched);
-        } else {
-            run.record_anew(Vec::new());
+        if !goes_on {
+            run.record_anew(if run.audited { touched } else { Vec::new() });
         }
         let span = follow.order(follow.lookahead, &self.config);
         run.state = State::Follow(follow);
@@ -88,7 +94,9 @@ impl ActionPredictor {
     fn follow_from(&mut self, run: &mut Run, plan: Arc<Plan>, position: u32, lookahead: u32) -> Option<Span> {
         let mut follow = Follow::new(plan, position, lookahead);
         follow.confirmed = true;
-        run.record_anew(Vec::new());
+        if !run.audited {
+            run.record_anew(Vec::new());
+        }
         let span = follow.order(lookahead, &self.config);
         run.state = State::Follow(follow);
         span
@@ -96,7 +104,7 @@ impl ActionPredictor {
 
     fn stream_follow(&mut self, run: &mut Run, mut follow: Follow, page: PageId) -> (bool, Option<Span>) {
         let pages_max = self.config.merge.action_pages_max;
-        let new = if follow.audit { run.record(page, pages_max) } else { !run.seen.contains(&page) };
+        let new = if run.audited { run.record(page, pages_max) } else { !run.seen.contains(&page) };
         if let Some(position) = follow.plan.position(page) {
             self.counters.matches += u64::from(position > follow.progress);
             let span = follow.stream(position, &self.config);
@@ -115,17 +123,23 @@ impl ActionPredictor {
 
     /// Decides what a miss means.
     fn missed(&mut self, run: &mut Run, mut follow: Follow, page: PageId) -> (bool, Option<Span>) {
-        if let Some(next) = self.next_action(&follow, page) {
+        if let Some(position) = run.left.as_ref().and_then(|left| left.plan.position(page)) {
+            // A page that only the other one has says that the run is there, behind the last page
+            // of both.
+            let reached = follow.plan.pages.get(follow.progress as usize);
+            let both = run.left.as_ref().zip(reached).and_then(|(left, page)| left.plan.position(*page));
+            let position = both.unwrap_or(position).min(position);
             follow.take_misses();
-            if follow.audit {
-                run.recorded.pop();
-            }
-            let recorded = std::mem::take(&mut run.recorded);
-            self.close_follow(follow, &recorded);
-            return (true, self.start(run, next, vec![page]));
+            self.drop_follow(run, follow);
+            let left = *run.left.take().expect("the page lies in it");
+            return (true, self.come_back(run, left, position, page));
         }
         if let Some((plan, position)) = self.told_apart(&follow) {
             return (true, self.switch(run, follow, plan, position));
+        }
+        if let Some(next) = self.best_start(page).filter(|_| follow.at_end(&self.config)) {
+            self.leave(run, follow, false);
+            return (true, self.start(run, next, vec![page]));
         }
         let misses = follow.misses.len() as u32;
         if misses < self.config.miss_limit || !misses.is_multiple_of(self.config.miss_limit.max(1)) {
@@ -141,43 +155,41 @@ impl ActionPredictor {
             return (false, None);
         }
         self.counters.constructs += 1;
-        let cancel = true;
         follow.lookahead = (follow.lookahead / 2).max(1);
-        let misses = follow.take_misses();
-        if !follow.audit {
-            run.record_anew(misses);
+        if !run.audited {
+            run.record_anew(follow.misses.clone());
         }
-        run.state = State::Construct { left: Some(Box::new(follow)), left_hits: 0, hint: None };
-        (cancel, None)
+        self.leave(run, follow, true);
+        run.state = State::construct();
+        (true, None)
     }
 
-    /// The action that begins with a missed page, if it should take over at once: the current one is at its end, or more runs
-    /// followed the other. Otherwise a second touch has to confirm it, see `told_apart`.
-    fn next_action(&self, follow: &Follow, page: PageId) -> Option<Arc<Plan>> {
-        let next = self.best_start(page)?;
-        let uses = |id| self.set.get(id).map_or(0, |action| action.uses);
-        (uses(next.action) > uses(follow.plan.action) || follow.at_end(&self.config)).then_some(next)
-    }
-
-    /// The action that a few misses point to: a variant of the same first page that has them all, or an action that begins
-    /// with one of them and has those after it.
+    /// The action that a few misses point to: a variant of the same first page that has them all,
+    /// or an action that begins with one of them and has those after it. At its end an action gives
+    /// way to a variant at once.
     fn told_apart(&self, follow: &Follow) -> Option<(Arc<Plan>, u32)> {
         let misses = &follow.misses[..];
-        if misses.len() < self.config.narrow_misses.max(1) as usize {
-            return None;
-        }
-        let variants = self.having(follow.plan.pages[0], misses, follow.plan.action);
+        let few = self.config.narrow_misses.max(1) as usize;
+        let to_variant = if follow.at_end(&self.config) { 1 } else { few };
+        let variant = (misses.len() >= to_variant)
+            .then(|| self.having(follow.plan.pages[0], misses, follow.plan.action))
+            .flatten();
         let begun = |start: usize| self.having(misses[start], &misses[start..], follow.plan.action);
-        let plan = variants.or_else(|| (0..misses.len().saturating_sub(1)).find_map(begun))?;
+        let starts = if misses.len() >= few { misses.len() - 1 } else { 0 };
+        let plan = variant.or_else(|| (0..starts).find_map(begun))?;
         let last = misses.last().and_then(|page| plan.position(*page))?;
         Some((plan, last))
     }
 
-    /// The best action other than `not` that starts with `first` and has all of `pages`.
+    /// The best action other than `not` that starts with `first` and has all of `pages` close
+    /// together: an action with all kinds of pages has any few of them somewhere.
     fn having(&self, first: PageId, pages: &[PageId], not: ActionId) -> Option<Arc<Plan>> {
         let has_all = |id: &ActionId| {
-            let plan = self.index.plan(*id);
-            plan.is_some_and(|plan| pages.iter().all(|page| plan.position(*page).is_some()))
+            let positions =
+                |plan: &Arc<Plan>| pages.iter().map(|page| plan.position(*page)).collect::<Option<Vec<u32>>>();
+            let positions = self.index.plan(*id).and_then(positions).unwrap_or_default();
+            let (Some(first), Some(last)) = (positions.iter().min(), positions.iter().max()) else { return false };
+            ((last - first) as usize) < pages.len() * 2
         };
         self.best(self.index.starters(first).iter().copied().filter(|id| *id != not).filter(has_all)).cloned()
     }
@@ -200,50 +212,77 @@ impl ActionPredictor {
     }
 
     /// Leaves one action for another that explains the misses.
-    fn switch(&mut self, run: &mut Run, mut follow: Follow, plan: Arc<Plan>, position: u32) -> Option<Span> {
+    fn switch(&mut self, run: &mut Run, follow: Follow, plan: Arc<Plan>, position: u32) -> Option<Span> {
         self.counters.rescans += 1;
         let lookahead = (follow.lookahead / 2).max(1);
-        follow.take_misses();
-        if follow.audit {
-            // The audit goes on: the record is what counts, and it will find its action by overlap.
-            let mut next = Follow::new(plan, position, lookahead);
-            next.audit = true;
-            next.confirmed = true;
-            let span = next.order(lookahead, &self.config);
-            run.state = State::Follow(next);
-            return span;
+        let (sibling, proven) = (plan.pages[0] == follow.plan.pages[0], follow.proven());
+        if sibling && !proven {
+            // The run was of the other variant from its start.
+            run.turns += 1;
+        } else {
+            self.leave(run, follow, false);
         }
-        self.close_follow(follow, &[]);
-        self.follow_from(run, plan, position, lookahead)
+        let span = self.follow_from(run, plan, position, lookahead);
+        if let State::Follow(next) = &mut run.state {
+            next.uncredited = sibling && proven;
+        }
+        span
+    }
+
+    /// The run turns from an action to something that began with its last misses. What it was in
+    /// for more than a moment, or `in_any_case`, is kept for it to come back to, unless another is
+    /// kept already.
+    fn leave(&mut self, run: &mut Run, mut follow: Follow, in_any_case: bool) {
+        let misses = follow.take_misses().len() as u32;
+        run.turns += match misses < self.config.miss_limit {
+            _ if run.turns == 0 && !follow.proven() => TURNS_MAX,
+            true => 1,
+            false => 2,
+        };
+        follow.uncredited |= follow.progress < follow.plan.len() / 2;
+        if run.left.is_none() && (in_any_case || follow.proven()) {
+            run.left = Some(Box::new(follow));
+        } else {
+            self.drop_follow(run, follow);
+        }
+    }
+
+    /// The run is done with an action. An audit learns by its record instead.
+    fn drop_follow(&mut self, run: &Run, follow: Follow) {
+        if !run.audited {
+            self.close_follow(follow);
+        }
     }
 
     fn stream_construct(
         &mut self,
         run: &mut Run,
-        mut left: Option<Box<Follow>>,
         left_hits: u32,
         hint: Option<PageId>,
         page: PageId,
     ) -> (bool, Option<Span>) {
-        let ahead = left.as_ref().and_then(|left| left.plan.position(page).filter(|at| *at > left.progress));
+        let left = run.left.as_ref();
+        let ahead = left.and_then(|left| left.plan.position(page).filter(|at| *at > left.progress));
         let left_hits = left_hits + u32::from(ahead.is_some());
         if let (Some(position), true) = (ahead, left_hits >= RETURN_HITS) {
-            let follow = *left.take().expect("a touch ahead lies in the action left");
-            return (false, self.come_back(run, follow, position, page));
+            let left = *run.left.take().expect("a touch ahead lies in the action left");
+            return (false, self.come_back(run, left, position, page));
         }
         let new = run.record(page, self.config.merge.action_pages_max);
-        let auditing = left.as_ref().is_some_and(|left| left.audit);
-        if let Some(plan) = hint.filter(|_| new && !auditing).and_then(|first| self.second_page(first, page)) {
-            let recorded = std::mem::take(&mut run.recorded);
-            let (before, since) = recorded.split_at(recorded.len() - 2);
-            if let Some(left) = left {
-                self.close_follow(*left, &[]);
+        if let Some(plan) = hint.filter(|_| new).and_then(|first| self.second_page(first, page)) {
+            if let Some(left) = run.left.take_if(|left| !left.proven()) {
+                self.drop_follow(run, *left);
             }
-            self.close_construct(before, !run.pushed);
-            return (false, self.start(run, plan, since.to_vec()));
+            let since = run.recorded.split_off(run.recorded.len() - 2);
+            if run.audited {
+                run.recorded.extend(&since);
+            } else {
+                self.close_construct(&run.recorded, !run.pushed);
+            }
+            return (false, self.start(run, plan, since));
         }
         let hint = (new && !self.index.starters(page).is_empty()).then_some(page);
-        run.state = State::Construct { left, left_hits, hint };
+        run.state = State::Construct { left_hits, hint };
         (false, None)
     }
 
@@ -262,7 +301,7 @@ impl ActionPredictor {
 
     /// Takes up the action that the run had left.
     fn come_back(&mut self, run: &mut Run, mut follow: Follow, position: u32, page: PageId) -> Option<Span> {
-        if follow.audit {
+        if run.audited {
             run.record(page, self.config.merge.action_pages_max);
         } else {
             let recorded = std::mem::take(&mut run.recorded);
@@ -275,6 +314,8 @@ impl ActionPredictor {
         }
         // What was ordered was cancelled: the new sequence begins behind the touch.
         self.counters.rescans += 1;
+        run.turns = 0;
+        follow.uncredited = false;
         follow.progress = position;
         follow.through = position + 1;
         follow.begun = false;

@@ -125,6 +125,10 @@ proptest! {
         let mut predictor = ActionPredictor::new(IMAGE, config.clone());
         let log = play(&mut predictor, gap_max, &steps);
         prop_assert!(predictor.tokens() <= config.tokens_max);
+        // What a run keeps: pages seen, and the extras of two actions, none more than its bound.
+        let run_pages_max = config.merge.action_pages_max + 2 * config.merge.action_pages_max.max(64);
+        let held = predictor.memory_bytes() - predictor.actions().pages_total() * 56 - predictor.tokens() * 400;
+        prop_assert!(held <= predictor.tokens() * run_pages_max * 32, "{} bytes", held);
         prop_assert!(predictor.actions().len() <= config.merge.actions_max);
         prop_assert!(predictor.actions().pages_total() <= config.merge.pages_total_max);
         for action in predictor.actions().iter() {
