@@ -85,6 +85,7 @@ pub(crate) enum Call {
     Sync { handle: Handle, done: Done<()> },
     Close { handle: Handle, done: Done<()> },
     MakeFolder { path: Vec<u8>, mode: u16, done: Done<()> },
+    MakeLink { path: Vec<u8>, target: Bytes, done: Done<()> },
     Remove { path: Vec<u8>, done: Done<()> },
     RemoveFolder { path: Vec<u8>, done: Done<()> },
     Rename { from: Vec<u8>, to: Vec<u8>, replace: bool, done: Done<()> },

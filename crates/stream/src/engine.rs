@@ -256,6 +256,7 @@ impl Engine {
             Call::Sync { handle, done } => self.sync(handle, done),
             Call::Close { handle, done } => self.close(handle, done),
             Call::MakeFolder { path, mode, done } => self.make_folder(path, mode, done),
+            Call::MakeLink { path, target, done } => self.make_link(path, target, done),
             Call::Remove { path, done } => self.remove(path, done),
             Call::RemoveFolder { path, done } => self.remove_folder(path, done),
             Call::Rename { from, to, replace, done } => self.rename(from, to, replace, done),
@@ -504,6 +505,7 @@ impl Engine {
             | Call::Sync { done, .. }
             | Call::Close { done, .. }
             | Call::MakeFolder { done, .. }
+            | Call::MakeLink { done, .. }
             | Call::Remove { done, .. }
             | Call::RemoveFolder { done, .. }
             | Call::Rename { done, .. }

@@ -133,7 +133,11 @@ fn put_change(out: &mut Vec<u8>, change: &Change) {
             out.extend(mode.to_le_bytes());
         }
         // Changes of names are waited for and never stored.
-        Change::MakeFolder { .. } | Change::Rename { .. } | Change::Unlink { .. } | Change::RemoveFolder { .. } => {
+        Change::MakeFolder { .. }
+        | Change::MakeLink { .. }
+        | Change::Rename { .. }
+        | Change::Unlink { .. }
+        | Change::RemoveFolder { .. } => {
             debug_assert!(false, "a change of names in an outbox");
         }
     }

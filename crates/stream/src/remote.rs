@@ -172,9 +172,14 @@ impl RemoteVolume {
         self.call(Call::Close { handle, done });
     }
 
-    /// Makes a folder. Done when the server has it; so are the next three.
+    /// Makes a folder. Done when the server has it; so are the next four.
     pub fn make_folder(&self, path: &[u8], mode: u16, done: Done<()>) {
         self.call(Call::MakeFolder { path: path.to_vec(), mode, done });
+    }
+
+    /// Makes a symbolic link to `target`, 1 to 4095 bytes. Nothing follows it here.
+    pub fn make_link(&self, path: &[u8], target: Bytes, done: Done<()>) {
+        self.call(Call::MakeLink { path: path.to_vec(), target, done });
     }
 
     /// Removes a file or symbolic link. Unsent changes of it are dropped.

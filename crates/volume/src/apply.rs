@@ -57,6 +57,10 @@ impl<'a> Applier<'a> {
                 }
                 self.places.insert(*file, at.clone());
             }
+            Record::Link { file, at, target } => {
+                self.disk.make_link(&self.path_of(at)?, target)?;
+                self.places.insert(*file, at.clone());
+            }
             Record::Move { file, from, to, replaced } => {
                 self.disk.rename(&self.path_of(from)?, &self.path_of(to)?)?;
                 self.places.insert(*file, to.clone());

@@ -154,6 +154,12 @@ pub trait Disk: Send + Sync {
     /// Those of the system.
     fn make_folder(&self, path: &[u8], mode: u16) -> io::Result<()>;
 
+    /// Makes a symbolic link; fails if there is something of this name.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn make_link(&self, path: &[u8], target: &[u8]) -> io::Result<()>;
+
     /// Renames, replacing a file or an empty folder.
     ///
     /// # Errors

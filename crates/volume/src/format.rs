@@ -62,6 +62,8 @@ pub const TAG_ANSWER_1: u8 = 10;
 pub const TAG_ANSWER: u8 = 11;
 /// A device goes on with the transactions of another number.
 pub const TAG_INHERIT: u8 = 12;
+/// A symbolic link is made.
+pub const TAG_LINK: u8 = 13;
 
 /// Kind of a file.
 pub const KIND_FILE: u8 = 0;

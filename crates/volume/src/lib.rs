@@ -52,7 +52,7 @@ pub use plan::FILE_BYTES_MAX;
 pub use real::RealDisk;
 pub use recover::Recovered;
 pub use simulated::SimulatedDisk;
-pub use transaction::{Committed, Holder, OPERATIONS_MAX, Operation, Peer, Transaction, Writer};
+pub use transaction::{Committed, Holder, LINK_BYTES_MAX, OPERATIONS_MAX, Operation, Peer, Transaction, Writer};
 pub use volume::{
     BlockTable, Blocks, Entry, FOLDER_ENTRIES_MAX, Info, InfoListing, LIST_ENTRIES_MAX, Listing, READ_BYTES_MAX,
     TABLE_BLOCKS_MAX, Volume,

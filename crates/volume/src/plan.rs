@@ -11,7 +11,7 @@ use crate::lease::Leases;
 use crate::path::join;
 use crate::record::{Place, Record};
 use crate::table::Table;
-use crate::transaction::OPERATIONS_MAX;
+use crate::transaction::{OPERATIONS_MAX, is_link_target};
 use crate::{Committed, FileId, Operation, Seen, Transaction, VolumeError, VolumePath, Writer};
 
 /// Longest file that a transaction can make, bytes: what every file system of today can hold.
@@ -217,6 +217,21 @@ impl<'a> Plan<'a> {
                 (_, Some(_)) => Err(VolumeError::Exists { path: path.to_string() }),
                 (at, None) => self.make(path, at, Kind::Folder, *mode),
             },
+            Operation::MakeLink { path, target } => {
+                if !is_link_target(target) {
+                    let why = "a symbolic link points to 1 to 4095 bytes without zeros";
+                    return Err(VolumeError::Invalid { path: path.to_string(), why });
+                }
+                match self.resolve(path)? {
+                    (_, Some(_)) => Err(VolumeError::Exists { path: path.to_string() }),
+                    (at, None) => {
+                        let file = self.enter(path, at.clone(), Kind::Symlink)?;
+                        self.records.push(Record::Link { file, at, target: target.clone() });
+                        self.times.insert(file, from.mtime_ns);
+                        Ok(file)
+                    }
+                }
+            }
             Operation::Rename { from: source, base, to, replace } => self.rename(source, base, to, *replace, from),
             Operation::Unlink { path, base } => {
                 let (at, file) = self.target(path, base, from)?;
@@ -238,6 +253,9 @@ impl<'a> Plan<'a> {
             Operation::SetMode { path, base, mode } => {
                 check_mode(path, *mode)?;
                 let file = self.attributes(path, base, from)?;
+                if self.overlay.nodes[&file].kind == Kind::Symlink {
+                    return Err(VolumeError::NotFile { path: path.to_string() });
+                }
                 self.records.push(Record::Mode { file, mode: *mode });
                 Ok(file)
             }
@@ -289,9 +307,6 @@ impl<'a> Plan<'a> {
         from: &Transaction,
     ) -> Result<FileId, VolumeError> {
         let (_, file) = self.target(path, base, from)?;
-        if self.overlay.nodes[&file].kind == Kind::Symlink {
-            return Err(VolumeError::NotFile { path: path.to_string() });
-        }
         self.check_writable(path, file)?;
         self.overlay.needs.bytes += NAME_ROOM_BYTES;
         Ok(self.change(file))
@@ -322,6 +337,13 @@ impl<'a> Plan<'a> {
 
     fn make(&mut self, path: &VolumePath, at: Place, kind: Kind, mode: u16) -> Result<FileId, VolumeError> {
         check_mode(path, mode)?;
+        let file = self.enter(path, at.clone(), kind)?;
+        self.records.push(Record::New { file, at, kind, mode });
+        Ok(file)
+    }
+
+    /// Gives something new its id and its name.
+    fn enter(&mut self, path: &VolumePath, at: Place, kind: Kind) -> Result<FileId, VolumeError> {
         self.change_folder(path, at.folder)?;
         let file = FileId(self.table.next);
         self.table.next += 1;
@@ -330,9 +352,8 @@ impl<'a> Plan<'a> {
         let node =
             Node { kind, at: at.clone(), disk: None, alive: true, size: 0, links: 1, version: 1, writable: true };
         self.overlay.nodes.insert(file, node);
-        self.overlay.entries.insert(at.clone(), Some(file));
+        self.overlay.entries.insert(at, Some(file));
         self.changed.insert(file, 0);
-        self.records.push(Record::New { file, at, kind, mode });
         Ok(file)
     }
 

@@ -165,6 +165,11 @@ impl Disk for RealDisk {
         Ok(rustix::fs::fchmod(&made, Mode::from(u32::from(mode)))?)
     }
 
+    fn make_link(&self, path: &[u8], target: &[u8]) -> io::Result<()> {
+        let (folder, name) = self.parent(path)?;
+        Ok(rustix::fs::symlinkat(target, &folder, name)?)
+    }
+
     fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
         let (from_folder, from_name) = self.parent(from)?;
         let (to_folder, to_name) = self.parent(to)?;

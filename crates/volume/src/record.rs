@@ -4,7 +4,7 @@
 use crate::disk::{Identity, Kind};
 use crate::format::*;
 use crate::path::NAME_BYTES_MAX;
-use crate::transaction::OPERATIONS_MAX;
+use crate::transaction::{OPERATIONS_MAX, is_link_target};
 use crate::{FileId, Peer, Seen, Writer};
 
 /// A name in a folder.
@@ -29,6 +29,12 @@ pub(crate) enum Record {
         at: Place,
         kind: Kind,
         mode: u16,
+    },
+    /// A symbolic link is made.
+    Link {
+        file: FileId,
+        at: Place,
+        target: Vec<u8>,
     },
     Move {
         file: FileId,
@@ -80,6 +86,7 @@ impl Record {
     pub fn bytes_max(&self) -> u64 {
         let names = match self {
             Record::Known { at, .. } | Record::New { at, .. } | Record::Gone { at, .. } => at.name.len(),
+            Record::Link { at, target, .. } => at.name.len() + target.len(),
             Record::Move { from, to, .. } => from.name.len() + to.name.len(),
             Record::Write { bytes, .. } => bytes.len(),
             Record::Answer { versions, .. } => size_of_val(&versions[..]),
@@ -105,6 +112,12 @@ pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
                 put_place(out, at);
                 out.push(from_kind(*kind));
                 out.extend(mode.to_le_bytes());
+            }
+            Record::Link { file, at, target } => {
+                put(out, TAG_LINK, *file);
+                put_place(out, at);
+                out.extend((target.len() as u16).to_le_bytes());
+                out.extend_from_slice(target);
             }
             Record::Move { file, from, to, replaced } => {
                 put(out, TAG_MOVE, *file);
@@ -220,6 +233,15 @@ impl<'a> Source<'a> {
                     return Err("a symbolic link is made");
                 }
                 Record::New { file, at, kind, mode }
+            }
+            TAG_LINK => {
+                let at = self.place()?;
+                let count = u16::from_le_bytes(self.array()?) as usize;
+                let target = self.take(count)?;
+                if !is_link_target(target) {
+                    return Err("a symbolic link that cannot be");
+                }
+                Record::Link { file, at, target: target.to_vec() }
             }
             TAG_MOVE => Record::Move {
                 file,

@@ -31,6 +31,8 @@ struct Node {
     /// Of an old file; a young one has none that we know.
     identity: Option<Identity>,
     mode: u16,
+    /// Where a young symbolic link points.
+    target: Vec<u8>,
     /// Every place that it ever had.
     chain: Vec<Place>,
     /// The last one; `None` if it was removed.
@@ -82,7 +84,7 @@ pub(crate) fn recover(
     };
     for record in records {
         recovery.note(record);
-        if let Record::New { file, .. } = record {
+        if let Record::New { file, .. } | Record::Link { file, .. } = record {
             table.next = table.next.max(file.0 + 1);
         }
         table.note(record);
@@ -111,6 +113,7 @@ impl Recovery<'_> {
                     kind: *kind,
                     identity: Some(*identity),
                     mode: 0,
+                    target: Vec::new(),
                     chain: vec![at.clone()],
                     at: Some(at.clone()),
                     version: None,
@@ -118,19 +121,8 @@ impl Recovery<'_> {
                 };
                 self.nodes.entry(*file).or_insert_with(node);
             }
-            Record::New { file, at, kind, mode } => {
-                let node = Node {
-                    kind: *kind,
-                    identity: None,
-                    mode: *mode,
-                    chain: vec![at.clone()],
-                    at: Some(at.clone()),
-                    version: None,
-                    placed: false,
-                };
-                self.nodes.insert(*file, node);
-                self.entries.insert(at.clone(), Some(*file));
-            }
+            Record::New { file, at, kind, mode } => self.note_young(*file, at, *kind, *mode, &[]),
+            Record::Link { file, at, target } => self.note_young(*file, at, Kind::Symlink, 0, target),
             Record::Move { file, from, to, replaced } => {
                 self.entries.insert(from.clone(), None);
                 self.entries.insert(to.clone(), Some(*file));
@@ -157,6 +149,21 @@ impl Recovery<'_> {
             Record::Write { .. } | Record::Size { .. } | Record::Time { .. } | Record::Mode { .. } => {}
             Record::Answer { .. } | Record::Inherit { .. } => {}
         }
+    }
+
+    fn note_young(&mut self, file: FileId, at: &Place, kind: Kind, mode: u16, target: &[u8]) {
+        let node = Node {
+            kind,
+            identity: None,
+            mode,
+            target: target.to_vec(),
+            chain: vec![at.clone()],
+            at: Some(at.clone()),
+            version: None,
+            placed: false,
+        };
+        self.nodes.insert(file, node);
+        self.entries.insert(at.clone(), Some(file));
     }
 
     /// Finds where files are, from the top, until nothing new is found. Of a young folder every folder counts that lies
@@ -272,6 +279,7 @@ impl Recovery<'_> {
             return Ok(false);
         };
         let (identity, kind, mode) = (node.identity, node.kind, node.mode);
+        let target = std::mem::take(&mut node.target);
         let mut placed = self.place(at.folder)?;
         if let Some(node) = self.nodes.get_mut(&file) {
             node.at = Some(at.clone());
@@ -284,6 +292,7 @@ impl Recovery<'_> {
                 }
                 Some(_) => placed = there(self.disk.rename(&aside(file), &path))?.is_some(),
                 None if kind == Kind::Folder => self.disk.make_folder(&path, mode)?,
+                None if kind == Kind::Symlink => self.disk.make_link(&path, &target)?,
                 None => drop(self.disk.create(&path, mode)?),
             }
         }

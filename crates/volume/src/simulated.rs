@@ -70,19 +70,6 @@ impl SimulatedDisk {
         world.locks.clear();
     }
 
-    /// Makes a symbolic link, which volumes only show.
-    ///
-    /// # Errors
-    /// As [`Disk::create`].
-    pub fn symlink(&self, target: &[u8], path: &[u8]) -> io::Result<()> {
-        self.change(|world| {
-            let (folder, name) = world.vacant(&self.full(path))?;
-            let inode = world.inode(Kind::Symlink, 0o777, target.to_vec());
-            world.set_names(vec![(folder, name, Some(inode))], None, None);
-            Ok(())
-        })
-    }
-
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,6 +162,15 @@ impl Disk for SimulatedDisk {
             let (folder, name) = world.vacant(&self.full(path))?;
             let inode = world.inode(Kind::Folder, mode, Vec::new());
             world.set_names(vec![(folder, name, Some(inode))], Some(inode), None);
+            Ok(())
+        })
+    }
+
+    fn make_link(&self, path: &[u8], target: &[u8]) -> io::Result<()> {
+        self.change(|world| {
+            let (folder, name) = world.vacant(&self.full(path))?;
+            let inode = world.inode(Kind::Symlink, 0o777, target.to_vec());
+            world.set_names(vec![(folder, name, Some(inode))], None, None);
             Ok(())
         })
     }

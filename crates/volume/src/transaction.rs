@@ -7,6 +7,14 @@ use crate::{Seen, VolumePath};
 /// Operations of one transaction; a longer list is two transactions.
 pub const OPERATIONS_MAX: usize = 4096;
 
+/// Bytes of what a symbolic link points to: Linux takes no more.
+pub const LINK_BYTES_MAX: usize = 4095;
+
+/// Whether a symbolic link can point there.
+pub(crate) fn is_link_target(target: &[u8]) -> bool {
+    (1..=LINK_BYTES_MAX).contains(&target.len()) && !target.contains(&0)
+}
+
 /// Who writes or leases: the number of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u128);
@@ -69,6 +77,13 @@ pub enum Operation {
         /// Permission bits (07777).
         mode: u16,
     },
+    /// Makes a symbolic link.
+    MakeLink {
+        /// The link.
+        path: VolumePath,
+        /// Where it points: 1 to [`LINK_BYTES_MAX`] bytes, none of them zero. Nothing follows it here.
+        target: Vec<u8>,
+    },
     /// Renames a file, folder or symbolic link.
     Rename {
         /// From here.
@@ -92,7 +107,7 @@ pub enum Operation {
         /// The folder.
         path: VolumePath,
     },
-    /// Sets the time of the last change; not of symbolic links.
+    /// Sets the time of the last change.
     SetTime {
         /// The file or folder.
         path: VolumePath,

@@ -68,6 +68,9 @@ pub const HINT_ACTION: units::ActionId = units::ActionId(u64::MAX);
 pub const SECRET_BYTES: usize = 32;
 /// Longest path in a volume, bytes: PATH_MAX of Linux less room for what stands before it.
 pub const PATH_BYTES_MAX: usize = 4000;
+
+/// Bytes of what a symbolic link points to: Linux takes no more.
+pub const LINK_BYTES_MAX: usize = 4095;
 /// Longest name of a file in a volume: what Linux file systems accept. One byte holds the length.
 pub const FILE_NAME_BYTES_MAX: usize = 255;
 /// Smallest number of an open file: 0 is no inode and 1 is the top of an image.

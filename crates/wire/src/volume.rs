@@ -121,6 +121,13 @@ pub enum Change {
         /// Permission bits.
         mode: u16,
     },
+    /// Makes a symbolic link.
+    MakeLink {
+        /// The link.
+        path: Vec<u8>,
+        /// Where it points, at most [`LINK_BYTES_MAX`](crate::format::LINK_BYTES_MAX) bytes.
+        target: Bytes,
+    },
     /// Renames.
     Rename {
         /// From here.
@@ -450,6 +457,7 @@ impl Change {
     fn data_bytes(&self) -> usize {
         match self {
             Change::Write { path, bytes, .. } | Change::Append { path, bytes, .. } => path.len() + bytes.len(),
+            Change::MakeLink { path, target } => path.len() + target.len(),
             Change::Rename { from, to, .. } => from.len() + to.len(),
             Change::Truncate { path, .. }
             | Change::Create { path, .. }
@@ -469,7 +477,7 @@ impl Change {
             Change::Append { base: seen, .. } => base(seen) + 2 + 4,
             Change::Truncate { base: seen, .. } | Change::SetTime { base: seen, .. } => base(seen) + 2 + 8,
             Change::Create { .. } => 2 + 2 + 1,
-            Change::MakeFolder { .. } => 2 + 2,
+            Change::MakeFolder { .. } | Change::MakeLink { .. } => 2 + 2,
             Change::Rename { base: seen, .. } => base(seen) + 2 + 2 + 1,
             Change::Unlink { base: seen, .. } => base(seen) + 2,
             Change::RemoveFolder { .. } => 2,

@@ -3,6 +3,7 @@
 //! * `tidy`: the structural rules of ARCHITECTURE.md, checked;
 //! * `ci`: everything that checks the product, in the order in which a failure is cheapest, with the programs of a fresh machine
 //!   and a limit for each step. `./x test` calls exactly this;
+//! * `posix [--full]`: pjdfstest and fsx on a mounted volume, as root; `./x test --posix` calls this, and `ci` the short form;
 //! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x test --kernel` fetches one and calls
 //!   this. Takes most of an hour the first time, so `ci` does only the small part, and only where a kernel was built before. Builds are
 //!   kept in the user's caches.
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
+mod posix;
 mod surroundings;
 mod tidy;
 mod watch;
@@ -21,9 +23,10 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&root()),
         Some("ci") => ci_on_a_fresh_machine(),
         Some("ci-steps") => ci(),
+        Some("posix") => posix(std::env::args().nth(2).as_deref() == Some("--full")),
         Some("kernel") => kernel(std::env::args().skip(2).collect()),
         _ => {
-            eprintln!("usage: cargo xtask tidy|ci|kernel SOURCE [--full|--small]");
+            eprintln!("usage: cargo xtask tidy|ci|posix [--full]|kernel SOURCE [--full|--small]");
             return ExitCode::from(2);
         }
     };
@@ -60,6 +63,7 @@ fn ci() -> anyhow::Result<()> {
     step("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-audit", "--quiet"]))?;
     step("building tests", || cargo(&["test", "--workspace", "--no-run", "--quiet"]))?;
     step("tests", || watch::run_tests(cargo_command(&["test", "--workspace", "--no-fail-fast"]).stdin(Stdio::null())))?;
+    posix(false)?;
     match cached_kernel() {
         Some(source) => kernel(vec![source.display().to_string(), "--small".to_string()])?,
         None => eprintln!("== kernels: skipped: none was built in the cache folder; ./x test --kernel builds one"),
@@ -82,11 +86,24 @@ fn ci() -> anyhow::Result<()> {
     })
 }
 
-/// Where sources and builds of kernels are kept, for benches too.
-fn kernel_cache() -> Option<PathBuf> {
+/// Tests of a mounted volume by others; `full` takes fsx ten times as far.
+fn posix(full: bool) -> anyhow::Result<()> {
+    let cache = cache().ok_or_else(|| anyhow::anyhow!("set HOME: tools are kept in its .cache"))?.join("posix");
+    step("building the program", || cargo(&["build", "--package", "runnel", "--quiet"]))?;
+    let runnel = root().join("target/debug/runnel");
+    step("posix", || posix::run(&root(), &runnel, &cache, if full { 100_000 } else { 10_000 }))
+}
+
+/// The user's cache folder of this product.
+fn cache() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let caches = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
-    caches.map(|caches| caches.join("runnel/kernel"))
+    caches.map(|caches| caches.join("runnel"))
+}
+
+/// Where sources and builds of kernels are kept, for benches too.
+fn kernel_cache() -> Option<PathBuf> {
+    cache().map(|cache| cache.join("kernel"))
 }
 
 /// The source of a kernel that was built before.

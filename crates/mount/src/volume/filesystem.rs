@@ -141,9 +141,9 @@ impl Filesystem for VolumeFilesystem {
         names::rmdir(&self.state, parent, name, reply);
     }
 
-    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
-        count(&self.state.operations.other);
-        reply.error(errno::NOT_ALLOWED);
+    fn symlink(&self, _: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        count(&self.state.operations.create);
+        names::symlink(&self.state, parent, name, target, reply);
     }
 
     fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {

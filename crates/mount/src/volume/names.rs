@@ -5,8 +5,10 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use fuser::{
     FileHandle, FileType, INodeNo, RenameFlags, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
     Request,
@@ -66,12 +68,24 @@ pub(super) fn readlink(state: &Arc<State>, number: INodeNo, reply: ReplyData) {
 pub(super) fn mkdir(state: &Arc<State>, folder: INodeNo, name: &OsStr, mode: u32, reply: ReplyEntry) {
     let name = name.as_bytes().to_vec();
     let path = path_or_reply!(state.path_in(folder, &name), reply);
-    let (making, made) = (state.clone(), path.clone());
-    let done: Done<()> = Box::new(move |done| match done {
-        Ok(()) => making.look(folder, name, made, reply),
-        Err(error) => reply.error(errno::of_stream(&error)),
-    });
+    let done = made(state, folder, name, path.clone(), reply);
     state.volume.make_folder(&path, (mode & 0o7777) as u16, done);
+}
+
+pub(super) fn symlink(state: &Arc<State>, folder: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+    let name = name.as_bytes().to_vec();
+    let path = path_or_reply!(state.path_in(folder, &name), reply);
+    let done = made(state, folder, name, path.clone(), reply);
+    state.volume.make_link(&path, Bytes::copy_from_slice(target.as_os_str().as_bytes()), done);
+}
+
+/// Answers with what was made.
+fn made(state: &Arc<State>, folder: INodeNo, name: Vec<u8>, path: Vec<u8>, reply: ReplyEntry) -> Done<()> {
+    let making = state.clone();
+    Box::new(move |done| match done {
+        Ok(()) => making.look(folder, name, path, reply),
+        Err(error) => reply.error(errno::of_stream(&error)),
+    })
 }
 
 /// Only regular files; a volume has no devices, pipes and sockets.

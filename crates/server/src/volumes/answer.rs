@@ -248,6 +248,7 @@ fn operation(change: &Change) -> Result<Operation, VolumeError> {
             Operation::Create { path: at(path)?, mode: plain(*mode), exclusive: *exclusive }
         }
         Change::MakeFolder { path, mode } => Operation::MakeFolder { path: at(path)?, mode: plain(*mode) },
+        Change::MakeLink { path, target } => Operation::MakeLink { path: at(path)?, target: target.to_vec() },
         Change::Rename { from, base: seen, to, replace } => {
             Operation::Rename { from: at(from)?, base: base(seen), to: at(to)?, replace: *replace }
         }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use client::carry::Unanswered;
+use wire::format::LINK_BYTES_MAX;
 use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
@@ -98,6 +100,14 @@ impl Engine {
 
     pub(super) fn make_folder(&mut self, path: Vec<u8>, mode: u16, done: Done<()>) {
         self.change(&path.clone(), vec![Change::MakeFolder { path, mode: mode & 0o7777 }], done);
+    }
+
+    pub(super) fn make_link(&mut self, path: Vec<u8>, target: Bytes, done: Done<()>) {
+        if target.is_empty() || target.len() > LINK_BYTES_MAX {
+            let text = format!("a symbolic link points to 1 to {LINK_BYTES_MAX} bytes");
+            return self.effects.finish(done, Err(StreamError::new(ErrorKind::NameTooLong, &path, text)));
+        }
+        self.change(&path.clone(), vec![Change::MakeLink { path, target }], done);
     }
 
     pub(super) fn remove(&mut self, path: Vec<u8>, done: Done<()>) {

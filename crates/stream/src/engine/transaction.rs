@@ -119,6 +119,7 @@ pub(super) fn path_of(change: &Change) -> &[u8] {
         | Change::Truncate { path, .. }
         | Change::Create { path, .. }
         | Change::MakeFolder { path, .. }
+        | Change::MakeLink { path, .. }
         | Change::Unlink { path, .. }
         | Change::RemoveFolder { path }
         | Change::SetTime { path, .. }

@@ -39,6 +39,11 @@ fn record() -> impl Strategy<Value = Record> {
         (id(), place(), identity, kind())
             .prop_map(|(file, at, identity, kind)| { Record::Known { file, at, identity, kind } }),
         (id(), place(), kind(), 0..=0o7777u16).prop_map(|(file, at, kind, mode)| Record::New { file, at, kind, mode }),
+        (id(), place(), proptest::collection::vec(1..=255u8, 1..60)).prop_map(|(file, at, target)| Record::Link {
+            file,
+            at,
+            target
+        }),
         (id(), place(), place(), proptest::option::of(id())).prop_map(|(file, from, to, replaced)| Record::Move {
             file,
             from,

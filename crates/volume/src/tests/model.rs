@@ -12,6 +12,7 @@ use crate::*;
 pub(crate) enum Node {
     Folder { mode: u16 },
     File { bytes: Vec<u8>, mode: u16, mtime_ns: i64 },
+    Link { target: Vec<u8>, mtime_ns: i64 },
 }
 
 /// The tree, by path.
@@ -68,9 +69,18 @@ impl Model {
                 }
                 self.0.insert(path.as_bytes().to_vec(), Node::Folder { mode: *mode });
             }
+            Operation::MakeLink { path, target } => {
+                self.parent(path.as_bytes())?;
+                if self.0.contains_key(path.as_bytes()) || path.is_top() {
+                    return Err(Refused);
+                }
+                self.0.insert(path.as_bytes().to_vec(), Node::Link { target: target.clone(), mtime_ns: now });
+            }
             Operation::Rename { from, to, replace, .. } => self.rename(from.as_bytes(), to.as_bytes(), *replace)?,
             Operation::Unlink { path, .. } => {
-                self.file(path)?;
+                let Some(Node::File { .. } | Node::Link { .. }) = self.0.get(path.as_bytes()) else {
+                    return Err(Refused);
+                };
                 self.0.remove(path.as_bytes());
             }
             Operation::RemoveFolder { path } => {
@@ -81,12 +91,13 @@ impl Model {
                 self.0.remove(path.as_bytes());
             }
             Operation::SetTime { path, mtime_ns: new, .. } => match self.0.get_mut(path.as_bytes()) {
-                Some(Node::File { mtime_ns, .. }) => *mtime_ns = *new,
+                Some(Node::File { mtime_ns, .. } | Node::Link { mtime_ns, .. }) => *mtime_ns = *new,
                 Some(Node::Folder { .. }) => {}
                 None => return Err(Refused),
             },
             Operation::SetMode { path, mode: new, .. } => match self.0.get_mut(path.as_bytes()).ok_or(Refused)? {
                 Node::File { mode, .. } | Node::Folder { mode } => *mode = *new,
+                Node::Link { .. } => return Err(Refused),
             },
         }
         Ok(())
@@ -107,8 +118,8 @@ impl Model {
             match (&moved, there) {
                 _ if !replace => return Err(Refused),
                 (Node::Folder { .. }, Node::Folder { .. }) => self.empty(to)?,
-                (Node::File { .. }, Node::File { .. }) => {}
-                _ => return Err(Refused),
+                (Node::Folder { .. }, _) | (_, Node::Folder { .. }) => return Err(Refused),
+                _ => {}
             }
         }
         let below: Vec<Vec<u8>> = self.0.keys().filter(|path| path.starts_with(&inside)).cloned().collect();
@@ -168,6 +179,8 @@ pub(crate) fn walk(volume: &Volume) -> (Model, BTreeMap<Vec<u8>, Seen>) {
                 let node = if info.kind == Kind::Folder {
                     open.push(path.clone());
                     Node::Folder { mode: info.mode }
+                } else if info.kind == Kind::Symlink {
+                    Node::Link { target: volume.read_link(&path).unwrap(), mtime_ns: info.mtime_ns }
                 } else {
                     let (seen, bytes) = content(volume, &path).unwrap();
                     assert_eq!(seen, info.seen);
@@ -208,7 +221,8 @@ fn operation(rng: &mut SplitMix64) -> Operation {
     let path = some_path(rng);
     let base = None;
     let mode = [0o600, 0o644, 0o755, 0o444][rng.below(4) as usize];
-    match rng.below(20) {
+    match rng.below(22) {
+        20 | 21 => Operation::MakeLink { path, target: some_path(rng).as_bytes().to_vec() },
         0..4 => Operation::Create { path, mode, exclusive: rng.below(2) == 0 },
         4..7 => Operation::MakeFolder { path, mode: mode | 0o700 },
         7..10 => Operation::Write { path, base, offset: rng.below(3000), bytes: some_bytes(rng) },

@@ -25,6 +25,9 @@ fn plain(folder: &Path) -> Model {
             } else if meta.is_dir() {
                 open.push(at);
                 found.insert(name, Node::Folder { mode });
+            } else if meta.is_symlink() {
+                let target = fs::read_link(&at).unwrap().into_os_string().into_encoded_bytes();
+                found.insert(name, Node::Link { target, mtime_ns: meta.mtime() * 1_000_000_000 + meta.mtime_nsec() });
             } else {
                 let mtime_ns = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
                 found.insert(name, Node::File { bytes: fs::read(&at).unwrap(), mode, mtime_ns });

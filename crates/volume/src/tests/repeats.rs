@@ -272,7 +272,7 @@ fn a_listing_tells_what_stat_tells() {
     let volume = open(&disk, SMALL).unwrap();
     let folder = Operation::MakeFolder { path: path("d"), mode: 0o750 };
     volume.commit(transaction(vec![folder, create("a"), write("a", None, 0, b"abc"), create("d/x")])).unwrap();
-    disk.symlink(b"a", b"link").unwrap();
+    disk.make_link(b"link", b"a").unwrap();
     let whole = volume.list_infos(&VolumePath::top(), b"", 9).unwrap();
     assert_eq!(whole.seen, volume.stat(&VolumePath::top()).unwrap().seen);
     assert_eq!(whole.entries.len(), 3);

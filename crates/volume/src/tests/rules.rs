@@ -109,7 +109,7 @@ fn a_change_behind_the_back_is_a_new_version() {
 fn symbolic_links_are_shown_and_never_followed() {
     let disk = SimulatedDisk::new(4);
     let volume = volume(&disk);
-    disk.symlink(b"/etc", b"link").unwrap();
+    disk.make_link(b"link", b"/etc").unwrap();
     assert_eq!(volume.stat(&path("link")).unwrap().kind, Kind::Symlink);
     assert_eq!(volume.read_link(&path("link")).unwrap(), b"/etc");
     assert!(matches!(volume.read(&path("link"), None, 0, 1), Err(VolumeError::NotFile { .. })));

@@ -7,8 +7,8 @@ use super::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, Sh
 use crate::coding::{Frame, Reader, Writer};
 use crate::error::WireError;
 use crate::format::{
-    ClientKind, FILE_NAME_BYTES_MAX, FILE_NUMBER_MIN, FOLDER_ENTRIES_MAX, FRAME_BYTES_MAX, NEED_RANGES_MAX,
-    PATH_BYTES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TRANSACTION_CHANGES_MAX,
+    ClientKind, FILE_NAME_BYTES_MAX, FILE_NUMBER_MIN, FOLDER_ENTRIES_MAX, FRAME_BYTES_MAX, LINK_BYTES_MAX,
+    NEED_RANGES_MAX, PATH_BYTES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TRANSACTION_CHANGES_MAX,
 };
 
 /// The kind of frame that carries a request.
@@ -126,6 +126,7 @@ mod change {
     pub const REMOVE_FOLDER: u8 = 8;
     pub const SET_TIME: u8 = 9;
     pub const SET_MODE: u8 = 10;
+    pub const MAKE_LINK: u8 = 11;
 }
 
 fn write_change(writer: Writer, change: &Change) -> Writer {
@@ -142,6 +143,9 @@ fn write_change(writer: Writer, change: &Change) -> Writer {
             writer.u8(change::CREATE).path(path).u16(*mode).u8(u8::from(*exclusive))
         }
         Change::MakeFolder { path, mode } => writer.u8(change::MAKE_FOLDER).path(path).u16(*mode),
+        Change::MakeLink { path, target } => {
+            writer.u8(change::MAKE_LINK).path(path).u16(target.len() as u16).raw(target)
+        }
         Change::Rename { from, base, to, replace } => {
             writer.u8(change::RENAME).path(from).base(base).path(to).u8(u8::from(*replace))
         }
@@ -174,7 +178,13 @@ fn read_change(reader: &mut Reader) -> Result<Change, WireError> {
         change::REMOVE_FOLDER => Change::RemoveFolder { path },
         change::SET_TIME => Change::SetTime { path, base: reader.base()?, mtime_ns: reader.u64("time")?.cast_signed() },
         change::SET_MODE => Change::SetMode { path, base: reader.base()?, mode: mode(reader)? },
-        _ => return Err(reader.bad("kind of change", kind.into(), "1 to 10")),
+        change::MAKE_LINK => {
+            let bytes = reader.u16("length of a target")?;
+            let fits = (1..=LINK_BYTES_MAX as u16).contains(&bytes);
+            reader.check(fits, "length of a target", bytes.into(), "1 to 4095")?;
+            Change::MakeLink { path, target: reader.raw("target", bytes.into())? }
+        }
+        _ => return Err(reader.bad("kind of change", kind.into(), "1 to 11")),
     })
 }
 
@@ -242,7 +252,7 @@ pub(crate) fn read_reply(kind: ServerKind, reader: &mut Reader) -> Result<Volume
             let entries = (0..count).map(|_| entry(reader)).collect::<Result<_, WireError>>()?;
             VolumeReply::Entries { folder, more, entries }
         }
-        ServerKind::LinkTarget => VolumeReply::LinkTarget(reader.bulk("target", 0, PATH_BYTES_MAX + 96)?),
+        ServerKind::LinkTarget => VolumeReply::LinkTarget(reader.bulk("target", 0, LINK_BYTES_MAX)?),
         ServerKind::Blocks => VolumeReply::Blocks {
             version: reader.u64("version")?,
             size: reader.u64("size")?,

@@ -3,7 +3,7 @@
 use super::{Change, VolumeAsk};
 use crate::error::Refused;
 use crate::format::{
-    COMMIT_BYTES_MAX_WRITTEN, FILE_NAME_BYTES_MAX, FOLDER_ENTRIES_MAX, PATH_BYTES_MAX, PUSH_PAGES_MAX,
+    COMMIT_BYTES_MAX_WRITTEN, FILE_NAME_BYTES_MAX, FOLDER_ENTRIES_MAX, LINK_BYTES_MAX, PATH_BYTES_MAX, PUSH_PAGES_MAX,
     TRANSACTION_CHANGES_MAX,
 };
 
@@ -42,6 +42,10 @@ fn check_change(change: &Change) -> Result<(), Refused> {
         Change::Create { path, mode, .. } | Change::MakeFolder { path, mode } | Change::SetMode { path, mode, .. } => {
             check_path(path)?;
             within("permission bits", usize::from(*mode), 0, 0o7777)
+        }
+        Change::MakeLink { path, target } => {
+            check_path(path)?;
+            within("bytes of a link's target", target.len(), 1, LINK_BYTES_MAX)
         }
         Change::Write { path, .. }
         | Change::Append { path, .. }

@@ -38,7 +38,8 @@ impl Samples {
     }
 
     fn change(&mut self) -> Change {
-        match self.below(10) {
+        match self.below(11) {
+            10 => Change::MakeLink { path: self.path(), target: self.bytes(1, 300) },
             0 => {
                 Change::Write { path: self.path(), base: self.base(), offset: self.number(), bytes: self.bytes(0, 300) }
             }
