@@ -33,6 +33,12 @@ pub struct OpenHow {
 }
 
 impl OpenHow {
+    /// Whether opening it so, or what is done with the handle, can change something: a close brings it to
+    /// the server.
+    pub const fn changes(&self) -> bool {
+        self.write || self.append || self.truncate || self.create.is_some()
+    }
+
     /// For reading only.
     pub const READ: OpenHow =
         OpenHow { read: true, write: false, append: false, create: None, exclusive: false, truncate: false };

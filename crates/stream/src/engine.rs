@@ -32,7 +32,7 @@ use crate::call::{Call, Done, Handle, OpenHow};
 use crate::estimate::Estimate;
 use crate::job::{Job, JobDone};
 use crate::memory::Memory;
-use crate::names::Names;
+use crate::names::{FolderTimes, Names};
 use crate::outbox::Held;
 use crate::shelf::Shelf;
 use crate::{ErrorKind, Lost, Options, Status, StreamError, VolumeInfo, Waiting as Patience};
@@ -183,6 +183,7 @@ pub(crate) struct Engine {
     memory: Memory,
     shelf: Shelf,
     names: Names,
+    folder_times: FolderTimes,
     /// Transactions that are not answered, by id.
     transactions: BTreeMap<u64, Transaction>,
     next_number: u64,
@@ -223,6 +224,7 @@ impl Engine {
             memory: Memory::new(options.memory_bytes),
             shelf: Shelf::default(),
             names: Names::new(options.names_ttl),
+            folder_times: FolderTimes::default(),
             transactions: BTreeMap::new(),
             next_number,
             reserved: if options.outbox.is_some() { next_number } else { u64::MAX },

@@ -16,8 +16,8 @@ pub(crate) struct BlockKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
     /// Brings a transaction to stable storage; told by [`JobDone::Stored`].
-    Store { number: u64, bytes: Vec<u8> },
-    /// A stored transaction gets another number.
+    Store { number: u64, known_as: u64, bytes: Vec<u8> },
+    /// A stored transaction gets another number. Those that follow it know it as before.
     Renumber { from: u64, to: u64 },
     /// A stored transaction is done.
     Remove { number: u64 },

@@ -60,19 +60,19 @@ impl Keeper {
     /// server as before, and a block that is not in the cache is asked for.
     fn run(&mut self, job: Job) -> Option<JobDone> {
         let text = |outcome: std::io::Result<()>| outcome.map_err(|error| error.to_string());
-        let outbox = self.outbox.as_ref();
+        let outbox = self.outbox.as_mut();
         let missing = || Err(std::io::ErrorKind::NotFound.into());
         match job {
-            Job::Store { number, bytes } => {
-                let outcome = outbox.map_or_else(missing, |outbox| outbox.store(number, &bytes));
+            Job::Store { number, known_as, bytes } => {
+                let outcome = outbox.map_or_else(missing, |outbox| outbox.store(number, known_as, &bytes));
                 return Some(JobDone::Stored { number, outcome: text(outcome) });
             }
             Job::Reserve { next } => {
-                let outcome = self.outbox.as_mut().map_or_else(missing, |outbox| outbox.reserve(next));
+                let outcome = outbox.map_or_else(missing, |outbox| outbox.reserve(next));
                 return Some(JobDone::Reserved { next, outcome: text(outcome) });
             }
             Job::Identify { who } => {
-                let outcome = self.outbox.as_mut().map_or_else(missing, |outbox| outbox.identify(who));
+                let outcome = outbox.map_or_else(missing, |outbox| outbox.identify(who));
                 return Some(JobDone::Identified { outcome: text(outcome) });
             }
             Job::Renumber { from, to } => drop(outbox.map(|outbox| outbox.renumber(from, to))),

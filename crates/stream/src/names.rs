@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use units::Moment;
-use wire::volume::{FileInfo, FolderEntry};
+use wire::volume::{FileInfo, FileKind, FolderEntry};
 
 /// Names that are remembered at most; all are forgotten when there are more.
 const NAMES_MAX: usize = 16 << 10;
@@ -81,6 +81,55 @@ impl Names {
         self.known.clear();
         self.listed.clear();
         self.listed_entries = 0;
+    }
+}
+
+/// Folders whose times are remembered at most; all are forgotten when there are more.
+const FOLDER_TIMES_MAX: usize = 4096;
+
+/// When names were last made or removed in folders of which the server was not told, since the files
+/// were only here. Nanoseconds since 1970.
+#[derive(Debug, Default)]
+pub(crate) struct FolderTimes {
+    times: HashMap<Vec<u8>, i64>,
+}
+
+impl FolderTimes {
+    pub fn is_empty(&self) -> bool {
+        self.times.is_empty()
+    }
+
+    pub fn note(&mut self, folder: &[u8], wall_ns: i64) {
+        if self.times.len() >= FOLDER_TIMES_MAX {
+            self.times.clear();
+        }
+        self.times.insert(folder.to_vec(), wall_ns);
+    }
+
+    /// What the server says of a path, with the time that programs here expect.
+    pub fn shown(&self, path: &[u8], info: FileInfo) -> FileInfo {
+        let changed = self.times.get(path).filter(|_| info.kind == FileKind::Folder);
+        FileInfo { mtime_ns: changed.map_or(info.mtime_ns, |changed| info.mtime_ns.max(*changed)), ..info }
+    }
+
+    /// The server's time holds.
+    pub fn forget(&mut self, folder: &[u8]) {
+        self.times.remove(folder);
+    }
+
+    /// A folder has another path.
+    pub fn rename(&mut self, from: &[u8], to: &[u8]) {
+        if self.times.is_empty() {
+            return;
+        }
+        let there = |path: &[u8], folder: &[u8]| path == folder || is_below(path, folder);
+        self.times.retain(|path, _| !there(path, to));
+        let moved: Vec<Vec<u8>> = self.times.keys().filter(|path| there(path, from)).cloned().collect();
+        for path in moved {
+            if let Some(time) = self.times.remove(&path) {
+                self.times.insert([to, &path[from.len()..]].concat(), time);
+            }
+        }
     }
 }
 

@@ -27,6 +27,9 @@ pub struct Options {
     /// Bytes of changes that are not on the server yet: beyond half of it they are sent without a sync, beyond all of it
     /// writes wait for the server, or fail if it is away. With an outbox, its bytes count while the server is away.
     pub dirty_bytes: usize,
+    /// Bytes that may be written to files that were removed, or replaced, while they are open. They lie in
+    /// memory until the files are closed, and are never sent.
+    pub nameless_bytes: usize,
     /// How long attributes and listings are believed without asking again. Opening a file asks always.
     pub names_ttl: Duration,
     /// Whether calls wait for a server that is away, or fail after a time.
@@ -49,6 +52,7 @@ impl Default for Options {
             cache: None,
             outbox: None,
             dirty_bytes: 8 << 20,
+            nameless_bytes: 64 << 20,
             names_ttl: Duration::from_secs(1),
             waiting: Waiting::Hard,
             open_deadline: Duration::from_secs(10),

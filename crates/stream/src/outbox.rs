@@ -3,6 +3,7 @@
 //! A folder with the number of the device and its secret, and a file for each transaction, named by
 //! its number. What counts is synced before it is told.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub(crate) enum StoredBase {
     Free,
     /// This version of the file.
     Known(Seen),
-    /// What the transaction of this number leaves.
+    /// What the transaction leaves that is known by this number.
     After(u64),
 }
 
@@ -34,6 +35,8 @@ pub(crate) enum StoredBase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub number: u64,
+    /// The number by which those that follow it know it: an earlier one of its own, or the same.
+    pub known_as: u64,
     /// Identity of the volume.
     pub volume: u128,
     pub mtime_ns: i64,
@@ -42,7 +45,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// As the bytes of its file. The number is its name, so that it can be renamed.
+    /// As the bytes of its file. The numbers are its name, so that it can be renamed.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = TRANSACTION_MAGIC.to_vec();
         out.extend(self.volume.to_le_bytes());
@@ -66,7 +69,7 @@ impl Stored {
     }
 
     /// Reads what [`Stored::to_bytes`] writes; the error says what is wrong.
-    pub fn parse(number: u64, bytes: &[u8]) -> Result<Stored, &'static str> {
+    pub fn parse(number: u64, known_as: u64, bytes: &[u8]) -> Result<Stored, &'static str> {
         let (content, stored) = bytes.split_last_chunk::<HASH_BYTES>().ok_or("it is too short")?;
         if hash(content) != *stored {
             return Err("its hash is wrong");
@@ -82,7 +85,7 @@ impl Stored {
         let base = match kind {
             BASE_FREE => StoredBase::Free,
             BASE_KNOWN => StoredBase::Known(Seen { file: first, version: second }),
-            BASE_AFTER if first < number => StoredBase::After(first),
+            BASE_AFTER if first < known_as => StoredBase::After(first),
             _ => return Err("its base makes no sense"),
         };
         let count = u32::from_le_bytes(reader.array()?) as usize;
@@ -93,7 +96,7 @@ impl Stored {
         if !reader.0.is_empty() {
             return Err("something follows its changes");
         }
-        Ok(Stored { number, volume, mtime_ns, base, changes })
+        Ok(Stored { number, known_as, volume, mtime_ns, base, changes })
     }
 }
 
@@ -194,9 +197,17 @@ pub(crate) fn hash(bytes: &[u8]) -> [u8; HASH_BYTES] {
     out
 }
 
-/// Name of the file of a transaction; in the order of numbers.
-pub(crate) fn file_name(number: u64) -> String {
-    format!("{number:020}.txn")
+/// Name of the file of a transaction; in the order of numbers. One that got another number says in its
+/// name how those that follow it know it, so that one rename changes both.
+pub(crate) fn file_name(number: u64, known_as: u64) -> String {
+    if number == known_as { format!("{number:020}.txn") } else { format!("{number:020}-{known_as:020}.txn") }
+}
+
+/// The numbers that the name of a file holds.
+fn numbers_of(name: &str) -> Option<(u64, u64)> {
+    let numbers = name.strip_suffix(".txn")?;
+    let (number, known_as) = numbers.split_once('-').unwrap_or((numbers, numbers));
+    Some((number.parse().ok()?, known_as.parse().ok()?))
 }
 
 /// A number that a server gave to a device, and what shows that it is its own.
@@ -222,6 +233,8 @@ pub(crate) struct Outbox {
     folder: PathBuf,
     who: Who,
     next_number: u64,
+    /// Numbers of transactions that are known by another one, and that one.
+    known: BTreeMap<u64, u64>,
     /// Keeps other processes out.
     _lock: File,
 }
@@ -249,29 +262,29 @@ impl Outbox {
             about(folder, text)
         })?;
         let (who, next_number) = read_device(folder)?.unwrap_or((Who::default(), 1));
-        let outbox = Outbox { folder: folder.to_owned(), who, next_number, _lock: lock };
+        let mut outbox = Outbox { folder: folder.to_owned(), who, next_number, known: BTreeMap::new(), _lock: lock };
         outbox.write_device().map_err(failed(folder))?;
         let held = outbox.read_all(next_number).map_err(failed(folder))?;
         Ok((outbox, held))
     }
 
-    fn read_all(&self, next_number: u64) -> io::Result<Held> {
+    fn read_all(&mut self, next_number: u64) -> io::Result<Held> {
         let mut held = Held { who: self.who, next_number, ..Held::default() };
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let name = entry?.file_name();
-            let number = name.to_str().and_then(|name| name.strip_suffix(".txn")).map(str::parse::<u64>);
-            if let Some(Ok(number)) = number {
-                numbers.push(number);
-            }
+            numbers.extend(name.to_str().and_then(numbers_of));
         }
         numbers.sort_unstable();
-        for number in numbers {
+        for (number, known_as) in numbers {
+            if number != known_as {
+                self.known.insert(number, known_as);
+            }
             let mut bytes = Vec::new();
             let read = File::open(self.path(number))
                 .and_then(|file| file.take(TRANSACTION_BYTES_MAX + 1).read_to_end(&mut bytes));
             let parsed = match read {
-                Ok(_) => Stored::parse(number, &bytes).map_err(str::to_owned),
+                Ok(_) => Stored::parse(number, known_as, &bytes).map_err(str::to_owned),
                 Err(error) => Err(error.to_string()),
             };
             match parsed {
@@ -279,19 +292,23 @@ impl Outbox {
                 Err(why) => {
                     let reason = format!("the stored transaction cannot be read: {why}");
                     self.lose(number, &reason)?;
-                    let kept_as = Some(format!("lost/{}", file_name(number)));
+                    let kept_as = Some(format!("lost/{}", file_name(number, number)));
                     let (path, bytes) = ("a file that is not known any more".to_owned(), bytes.len() as u64);
                     held.lost.push(Lost { path, bytes, reason, kept_as });
                 }
             }
             // Whatever `device` says, a number that is seen was used.
-            held.next_number = held.next_number.max(number.saturating_add(1));
+            held.next_number = held.next_number.max(number.max(known_as).saturating_add(1));
         }
         Ok(held)
     }
 
     fn path(&self, number: u64) -> PathBuf {
-        self.folder.join(file_name(number))
+        self.folder.join(file_name(number, self.known_as(number)))
+    }
+
+    fn known_as(&self, number: u64) -> u64 {
+        self.known.get(&number).copied().unwrap_or(number)
     }
 
     /// Numbers below this one may have been used.
@@ -320,31 +337,42 @@ impl Outbox {
         self.replace("device", &out)
     }
 
-    pub(crate) fn store(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
-        self.replace(&file_name(number), bytes)
+    pub(crate) fn store(&mut self, number: u64, known_as: u64, bytes: &[u8]) -> io::Result<()> {
+        self.replace(&file_name(number, known_as), bytes)?;
+        if number != known_as {
+            self.known.insert(number, known_as);
+        }
+        Ok(())
     }
 
-    pub(crate) fn renumber(&self, from: u64, to: u64) -> io::Result<()> {
-        fs::rename(self.path(from), self.path(to))?;
+    pub(crate) fn renumber(&mut self, from: u64, to: u64) -> io::Result<()> {
+        let known_as = self.known_as(from);
+        fs::rename(self.path(from), self.folder.join(file_name(to, known_as)))?;
+        self.known.remove(&from);
+        self.known.insert(to, known_as);
         self.sync()
     }
 
-    pub(crate) fn remove(&self, number: u64) -> io::Result<()> {
+    pub(crate) fn remove(&mut self, number: u64) -> io::Result<()> {
         fs::remove_file(self.path(number))?;
+        self.known.remove(&number);
         self.sync()
     }
 
     /// Moves a transaction aside, with a text that says why.
-    pub(crate) fn lose(&self, number: u64, reason: &str) -> io::Result<()> {
+    pub(crate) fn lose(&mut self, number: u64, reason: &str) -> io::Result<()> {
         let lost = self.folder.join("lost");
-        let about = fs::read(self.path(number)).ok().and_then(|bytes| Stored::parse(number, &bytes).ok());
+        let about = fs::read(self.path(number))
+            .ok()
+            .and_then(|bytes| Stored::parse(number, self.known_as(number), &bytes).ok());
         let mut text = format!("{reason}\n");
         for change in about.iter().flat_map(|stored| &stored.changes).take(16) {
             text.push_str(&describe(change));
         }
         let told = lost.join(format!("{number:020}.txt"));
         private::file().create(true).truncate(true).write(true).open(told)?.write_all(text.as_bytes())?;
-        fs::rename(self.path(number), lost.join(file_name(number)))?;
+        fs::rename(self.path(number), lost.join(file_name(number, number)))?;
+        self.known.remove(&number);
         File::open(&lost)?.sync_all()?;
         self.sync()
     }

@@ -31,6 +31,8 @@ struct Extent {
 pub(crate) struct Overlay {
     extents: BTreeMap<u64, Extent>,
     open_bytes: u64,
+    /// Bytes of all extents, open or not.
+    bytes: u64,
 }
 
 impl Piece {
@@ -62,6 +64,11 @@ impl Overlay {
         self.open_bytes
     }
 
+    /// Bytes of all extents.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Writes over what is there. `offset + bytes` does not overflow.
     pub fn write(&mut self, offset: u64, bytes: Bytes) {
         if bytes.is_empty() {
@@ -70,6 +77,7 @@ impl Overlay {
         let end = offset + bytes.len() as u64;
         self.clear(offset, end);
         self.open_bytes += bytes.len() as u64;
+        self.bytes += bytes.len() as u64;
         if let Some((start, extent)) = self.extents.range_mut(..offset).next_back()
             && extent.mark == OPEN
             && start + extent.piece.len() as u64 == offset
@@ -158,7 +166,12 @@ impl Overlay {
 
     /// A transaction is committed: the blocks hold what it wrote.
     pub fn settle(&mut self, mark: u64) {
-        self.extents.retain(|_, extent| extent.mark != mark);
+        let bytes = &mut self.bytes;
+        self.extents.retain(|_, extent| {
+            let stays = extent.mark != mark;
+            *bytes -= if stays { 0 } else { extent.piece.len() as u64 };
+            stays
+        });
     }
 
     /// Whether anything is left.
@@ -173,10 +186,10 @@ impl Overlay {
         }
         let gone: Vec<u64> = self.extents.range(start..end).map(|(from, _)| *from).collect();
         for from in gone {
-            if let Some(extent) = self.extents.remove(&from)
-                && extent.mark == OPEN
-            {
-                self.open_bytes -= extent.piece.len() as u64;
+            if let Some(extent) = self.extents.remove(&from) {
+                let bytes = extent.piece.len() as u64;
+                self.bytes -= bytes;
+                self.open_bytes -= if extent.mark == OPEN { bytes } else { 0 };
             }
         }
     }
@@ -240,6 +253,7 @@ mod tests {
                 assert_eq!(overlay.covers(at as u64, (at + len) as u64), covered);
                 let open = model.iter().flatten().filter(|(_, mark)| *mark == OPEN).count();
                 assert_eq!(overlay.open_bytes(), open as u64);
+                assert_eq!(overlay.bytes(), model.iter().flatten().count() as u64);
             }
         }
     }

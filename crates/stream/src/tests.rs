@@ -6,6 +6,7 @@ mod fuzz;
 mod hostile;
 mod model;
 mod pushes;
+mod removed;
 mod sim;
 mod storage;
 mod writers;

@@ -3,7 +3,7 @@
 //! A transaction that follows another one of the same file waits for its answer, which says what version it is based on. Others do
 //! not wait. A number that was refused is not used again for something else: the server would not know which was meant.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use client::carry::Unanswered;
@@ -32,6 +32,11 @@ const COMMIT_TIME: Duration = Duration::from_secs(60);
 /// How long to wait before a transaction is sent again that the server had no time for, or failed with.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// How long before a parked transaction is sent again by itself: at first, and twice as long each time,
+/// up to the second. So changes go on soon after a lease ended or there is room, and a large
+/// transaction that is refused again and again takes little of the link.
+const PARKED: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(16);
+
 /// How often a transaction is sent to a server that fails with it.
 const TRIES_MAX: u32 = 20;
 
@@ -43,6 +48,14 @@ impl Engine {
     pub(super) fn pump_commits(&mut self) {
         if self.link.volume.is_none() || !self.is_proven() {
             return;
+        }
+        let now = self.time.now;
+        for txn in self.transactions.values_mut() {
+            if let State::Parked(until) = txn.state
+                && until <= now
+            {
+                txn.state = State::Queued(Moment(0));
+            }
         }
         let sent = self.transactions.values().filter(|txn| txn.state == State::Sent);
         let (mut count, mut bytes) = sent.fold((0, 0), |(count, bytes), txn| (count + 1, bytes + txn.bytes));
@@ -87,7 +100,8 @@ impl Engine {
     /// When a transaction is to be sent again.
     pub(super) fn commits_due(&self) -> Option<Moment> {
         let waiting = self.transactions.values().filter(|_| self.link.volume.is_some()).filter_map(|txn| {
-            if let State::Queued(from) = txn.state { Some(from).filter(|from| *from > self.time.now) } else { None }
+            let (State::Queued(from) | State::Parked(from)) = txn.state else { return None };
+            Some(from).filter(|from| *from > self.time.now)
         });
         waiting.min()
     }
@@ -138,7 +152,7 @@ impl Engine {
         let (Some(number), mtime_ns) = (txn.number, txn.mtime_ns) else { return };
         let changes = self.dressed_changes(txn);
         if let Some(txn) = self.transactions.get_mut(&id) {
-            txn.state = State::Sent;
+            (txn.state, txn.sent) = (State::Sent, true);
         }
         self.ask(AskFor::Commit(id), VolumeAsk::Commit { number, mtime_ns, changes }, COMMIT_TIME);
     }
@@ -146,6 +160,7 @@ impl Engine {
     /// What the server says of a transaction.
     pub(super) fn commit_answered(&mut self, id: u64, sent: Moment, answer: Result<Reply, Unanswered>) {
         let now = self.time.now;
+        let removes_only_here = self.removes_only_here(id);
         let Some(txn) = self.transactions.get_mut(&id) else { return };
         let again = now.after(AGAIN);
         match answer {
@@ -172,7 +187,14 @@ impl Engine {
                 txn.tries += 1;
                 txn.state = State::Queued(again);
             }
+            // It was to remove what is only here.
+            Ok(Reply::Error { code: ErrorCode::NotFound, .. }) if removes_only_here => {
+                self.committed(id, &[]);
+            }
             Ok(Reply::Error { code, text }) => {
+                let file = txn.file.and_then(|key| self.files.get(&key));
+                let was_there = file.is_some_and(|file| file.seen.is_some());
+                let code = if code == ErrorCode::NotFound && was_there { ErrorCode::Stale } else { code };
                 let error = StreamError::refused(code, &txn.path, &text);
                 let parks = matches!(code, ErrorCode::NoSpace | ErrorCode::Leased);
                 let held = txn.file.and_then(|key| self.files.get(&key)).is_some_and(|file| file.handles > 0);
@@ -206,13 +228,13 @@ impl Engine {
         }
         match txn.file {
             Some(key) => self.file_committed(key, id, &txn, seen),
-            None => self.names_changed(&txn.changes, versions),
+            None => self.names_changed(&txn, versions),
         }
         self.tell_wants(id, None, versions);
     }
 
     /// What a stored transaction leaves in the outbox: nothing, or the reason why it was refused.
-    fn unstore(&mut self, id: u64, txn: &mut Transaction, lost: Option<&str>) -> Option<String> {
+    pub(super) fn unstore(&mut self, id: u64, txn: &mut Transaction, lost: Option<&str>) -> Option<String> {
         let mut removes = std::mem::take(&mut txn.removes);
         let number = txn.stored_as.filter(|_| txn.keep != Keep::No);
         if let Some(number) = number {
@@ -229,7 +251,7 @@ impl Engine {
             Some(other) if lost.is_none() => other.removes.append(&mut removes),
             _ => self.effects.jobs.extend(removes.into_iter().map(|number| Job::Remove { number })),
         }
-        number.filter(|_| lost.is_some()).map(|number| format!("lost/{}", crate::outbox::file_name(number)))
+        number.filter(|_| lost.is_some()).map(|number| format!("lost/{}", crate::outbox::file_name(number, number)))
     }
 
     /// The server has what a transaction wrote: so has the table.
@@ -341,14 +363,56 @@ impl Engine {
 
     /// It can be sent again later; those who wait are told.
     fn park(&mut self, id: u64, error: &StreamError) {
-        if let Some(txn) = self.transactions.get_mut(&id) {
-            txn.state = State::Parked;
-            txn.number = None;
-            txn.why = Some(error.clone());
+        let now = self.time.now;
+        let Some(txn) = self.transactions.get_mut(&id) else { return };
+        let wait = PARKED.start().saturating_mul(1 << txn.parked.min(8)).min(*PARKED.end());
+        txn.state = State::Parked(now.after(wait));
+        txn.parked += 1;
+        (txn.number, txn.sent) = (None, false);
+        txn.why = Some(error.clone());
+        let key = txn.file;
+        let mut stuck = self.followers(id);
+        stuck.insert(0, id);
+        self.free_names(key, &stuck, error);
+        stuck.into_iter().for_each(|id| self.tell_wants(id, Some(error), &[]));
+    }
+
+    /// Changes of names that wait for transactions that are parked, or follow such a one, wait no more:
+    /// they go before, or fail.
+    fn free_names(&mut self, key: Option<u64>, stuck: &[u64], error: &StreamError) {
+        let waits = |txn: &Transaction| !txn.is_data() && stuck.iter().any(|id| txn.after.contains(id));
+        let waiting = self.transactions.iter().filter(|(_, txn)| waits(txn));
+        let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
+        let path = key.and_then(|key| self.files.get(&key)).map(|file| file.path.clone()).unwrap_or_default();
+        for id in waiting {
+            let Some(txn) = self.transactions.get_mut(&id) else { continue };
+            let unnames = key.is_some() && txn.unnames == key;
+            if txn.names(&path) && !unnames {
+                // The name would get to the server, and what is in the file would not.
+                self.refuse(id, error);
+                continue;
+            }
+            // With the name, all that was to be sent of the file goes; or its folder gets another one.
+            txn.after.retain(|after| !stuck.contains(after));
+            for stuck in stuck {
+                if let Some(stuck) = self.transactions.get_mut(stuck) {
+                    stuck.after.insert(id);
+                }
+            }
         }
-        let followers: Vec<u64> = self.followers(id);
-        self.tell_wants(id, Some(error), &[]);
-        followers.into_iter().for_each(|id| self.tell_wants(id, Some(error), &[]));
+    }
+
+    /// Whether it removes a file that the server does not know.
+    fn removes_only_here(&self, id: u64) -> bool {
+        let Some(txn) = self.transactions.get(&id) else { return false };
+        let file = txn.unnames.and_then(|key| self.files.get(&key));
+        matches!(txn.changes.as_slice(), [Change::Unlink { .. }]) && file.is_some_and(|file| file.seen.is_none())
+    }
+
+    /// All transactions that are parked, or follow such a one.
+    pub(super) fn stuck(&self) -> BTreeSet<u64> {
+        let parked = self.transactions.iter().filter(|(_, txn)| txn.is_parked()).map(|(id, _)| *id);
+        parked.flat_map(|id| self.followers(id).into_iter().chain([id])).collect()
     }
 
     /// Transactions that cannot be sent before this one.
@@ -364,7 +428,9 @@ impl Engine {
 
     /// Parked transactions of a file that nobody has open any more.
     pub(super) fn refuse_parked(&mut self, key: u64) {
-        let parked = self.transactions.iter().filter(|(_, txn)| txn.file == Some(key) && txn.state == State::Parked);
+        // What waits for the name to be removed is dropped with the name.
+        let told = |txn: &Transaction| txn.file == Some(key) && txn.is_parked() && txn.after.is_empty();
+        let parked = self.transactions.iter().filter(|(_, txn)| told(txn));
         let parked: Vec<u64> = parked.map(|(id, _)| *id).collect();
         for id in parked {
             if let Some(why) = self.transactions.get(&id).and_then(|txn| txn.why.clone()) {
@@ -423,7 +489,7 @@ impl Engine {
     }
 
     /// Tells those who wait for a transaction.
-    fn tell_wants(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
+    pub(super) fn tell_wants(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
         let mut ended = Vec::new();
         for (want, waiting) in &mut self.wants {
             match &mut waiting.want {

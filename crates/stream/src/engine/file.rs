@@ -42,8 +42,10 @@ pub(super) struct Dirty {
     pub base: Base,
     /// The file is to be made, with these permission bits.
     pub create: Option<u16>,
-    /// If there is one when it is made, that one is emptied: nobody asked.
+    /// If there is one when it is made, that one is emptied.
     pub replaces: bool,
+    /// Nobody asked the server whether there is one.
+    pub unasked: bool,
     /// All open extents are appends.
     pub appends: bool,
     /// The least size the file was cut to.
@@ -61,7 +63,8 @@ pub(super) struct Dirty {
 #[derive(Debug)]
 pub(super) struct File {
     pub path: Vec<u8>,
-    /// Removed, replaced or overtaken: it is not at its path any more, and nothing of it is sent.
+    /// Removed, replaced or overtaken: it is not at its path any more, and nothing that is written to it
+    /// from now on is sent.
     pub gone: bool,
     /// What of the server the blocks belong to; `None`: it is not on the server yet.
     pub seen: Option<Seen>,
@@ -139,6 +142,12 @@ impl File {
     /// Bytes of the server's blocks from here on are not to be seen: the file was cut here.
     pub fn zero_from(&self) -> u64 {
         self.cuts.iter().map(|(_, cut)| *cut).fold(self.size, u64::min)
+    }
+
+    /// Whether this device took its name while somebody has it open here. Until the last handle is
+    /// closed it is a file of this device alone: what is written lies in the overlay and is never sent.
+    pub fn is_nameless(&self) -> bool {
+        self.gone && self.stale.is_none()
     }
 
     /// Whether something of it is not on the server.

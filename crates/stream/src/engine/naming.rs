@@ -11,11 +11,11 @@ use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, Vol
 use wire::{ErrorCode, Reply};
 
 use super::file::{Base, Block, File};
-use super::transaction::{Transaction, path_of};
+use super::transaction::{Transaction, path_of, paths_of};
 use super::wants::{Waiting, Want};
 use super::{ANSWER_TIME, AskFor, Engine, check_path};
 use crate::call::Done;
-use crate::names::{is_below, last, parent};
+use crate::names::{is_below, join, last, parent};
 use crate::{ErrorKind, FileRef, StreamError};
 
 /// Entries of one page of a listing: such an answer is below 350 KiB even with the longest names.
@@ -49,7 +49,10 @@ impl Engine {
                     return self.effects.finish(done, Ok(info));
                 }
                 match self.names.get(&path, self.time.now) {
-                    Some(Some(info)) => self.effects.finish(done, Ok(info)),
+                    Some(Some(info)) => {
+                        let info = self.folder_times.shown(&path, info);
+                        self.effects.finish(done, Ok(info));
+                    }
                     // That there was nothing is not believed again: somebody may wait for another device to make the file.
                     Some(None) | None => {
                         self.wait_for(Want::Stat { path, done });
@@ -99,6 +102,9 @@ impl Engine {
     }
 
     pub(super) fn make_folder(&mut self, path: Vec<u8>, mode: u16, done: Done<()>) {
+        if self.is_only_here_at(&path) {
+            return self.effects.finish(done, Err(StreamError::refused(ErrorCode::Exists, &path, "")));
+        }
         self.change(&path.clone(), vec![Change::MakeFolder { path, mode: mode & 0o7777 }], done);
     }
 
@@ -112,29 +118,50 @@ impl Engine {
 
     pub(super) fn remove(&mut self, path: Vec<u8>, done: Done<()>) {
         if let Some(key) = self.by_path.get(&path).copied()
-            && let Some(file) = self.files.get_mut(&key)
+            && let Some(file) = self.files.get(&key)
             && file.is_only_here()
+            // What it was to replace, if anything, goes with it.
+            && !file.dirty.as_ref().is_some_and(|dirty| dirty.unasked)
         {
-            // What it was to replace goes with it.
-            if file.dirty.as_ref().is_some_and(|dirty| dirty.replaces) {
-                self.seal(key);
-            } else {
-                file.dirty = None;
-                self.detach(key);
-                self.names.forget(&path);
-                return self.effects.finish(done, Ok(()));
-            }
+            self.unname(key);
+            self.names.forget(&path);
+            self.folder_times.note(parent(&path), self.time.wall_ns);
+            return self.effects.finish(done, Ok(()));
         }
         self.change(&path.clone(), vec![Change::Unlink { path, base: None }], done);
     }
 
     pub(super) fn remove_folder(&mut self, path: Vec<u8>, done: Done<()>) {
+        if self.has_only_here_below(&path) {
+            return self.effects.finish(done, Err(StreamError::refused(ErrorCode::NotEmpty, &path, "")));
+        }
         self.change(&path.clone(), vec![Change::RemoveFolder { path }], done);
+    }
+
+    /// Whether a path stands for a file that the server does not know.
+    fn is_only_here_at(&self, path: &[u8]) -> bool {
+        self.by_path.get(path).and_then(|key| self.files.get(key)).is_some_and(|file| file.seen.is_none())
+    }
+
+    /// Whether there are files in a folder, or below, that the server does not know: for it, the folder
+    /// may be empty.
+    fn has_only_here_below(&self, folder: &[u8]) -> bool {
+        self.files.values().any(|file| !file.gone && file.seen.is_none() && is_below(&file.path, folder))
     }
 
     pub(super) fn rename(&mut self, from: Vec<u8>, to: Vec<u8>, replace: bool, done: Done<()>) {
         if let Err(error) = check_path(&to) {
             return self.effects.finish(done, Err(error));
+        }
+        let in_the_way = match from != to {
+            true if !replace && self.is_only_here_at(&to) => Some(ErrorCode::Exists),
+            true if replace && self.has_only_here_below(&to) => {
+                Some(if self.by_path.contains_key(&from) { ErrorCode::NotFile } else { ErrorCode::NotEmpty })
+            }
+            _ => None,
+        };
+        if let Some(code) = in_the_way {
+            return self.effects.finish(done, Err(StreamError::refused(code, &to, "")));
         }
         let moved = self.files.iter().filter(|(_, file)| {
             file.dirty.is_some() && !file.gone && (file.path == from || is_below(&file.path, &from))
@@ -145,6 +172,10 @@ impl Engine {
     }
 
     /// Makes a transaction of changes of names, behind all that is on its way for the same paths.
+    ///
+    /// Two kinds wait behind it instead. What was not sent yet of a file that loses its name is dropped
+    /// when the name is gone: so a file can be removed whose changes the server refuses. And what is
+    /// parked holds up only changes of the name of its own file, not of the folders above.
     pub(super) fn change(&mut self, path: &[u8], changes: Vec<Change>, done: Done<()>) {
         let checked = check_path(path).and_then(|()| match (path.is_empty(), self.info) {
             (true, _) => Err(StreamError::new(ErrorKind::Invalid, path, "the top folder stays as it is")),
@@ -164,16 +195,48 @@ impl Engine {
                     paths.iter().any(|path| *path == theirs || is_below(theirs, path) || is_below(path, theirs))
                 })
         };
-        let after = self.transactions.iter().filter(|(_, other)| related(other)).map(|(id, _)| *id).collect();
-        txn.after = after;
+        let unnamed = txn.unnamed_path();
+        let unnames = unnamed.and_then(|path| self.by_path.get(path)).copied();
+        let stuck = self.stuck();
+        let (mut after, mut behind, mut again) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
+        for (id, other) in self.transactions.iter().filter(|(_, other)| related(other)) {
+            let own = other.file.is_some() && other.file == unnames;
+            let file = other.file.and_then(|key| self.files.get(&key));
+            if own && !other.sent && !self.has_names_after(*id) {
+                behind.push(*id);
+            } else if !stuck.contains(id) {
+                after.insert(*id);
+            } else if file.is_none_or(|file| paths.contains(file.path.as_slice())) {
+                after.insert(*id);
+                again.insert(*id);
+            } else {
+                behind.push(*id);
+            }
+        }
+        (txn.after, txn.unnames) = (after, unnames);
         let id = self.next_id();
         self.transactions.insert(id, txn);
+        for other in behind {
+            if let Some(other) = self.transactions.get_mut(&other) {
+                other.after.insert(id);
+            }
+        }
+        // It fails with them if they are refused again.
+        self.unpark(&again);
         self.wait_for(Want::Change { path: path.to_vec(), txn: id, done });
     }
 
+    /// Whether a change of names waits for this transaction.
+    fn has_names_after(&self, id: u64) -> bool {
+        self.transactions.values().any(|other| !other.is_data() && other.after.contains(&id))
+    }
+
     /// The server has changes of names: what is known here follows.
-    pub(super) fn names_changed(&mut self, changes: &[Change], versions: &[Seen]) {
-        for (index, change) in changes.iter().enumerate() {
+    pub(super) fn names_changed(&mut self, txn: &Transaction, versions: &[Seen]) {
+        for (index, change) in txn.changes.iter().enumerate() {
+            if let Change::SetTime { path, .. } | Change::RemoveFolder { path } = change {
+                self.folder_times.forget(path);
+            }
             match change {
                 Change::SetMode { path, .. } | Change::SetTime { path, .. }
                     if versions.get(index).is_some_and(|to| self.attributes_changed(path, change, *to)) =>
@@ -182,11 +245,15 @@ impl Engine {
                 }
                 Change::Rename { from, to, .. } => self.renamed(from, to),
                 Change::Unlink { path, .. } => {
-                    if let Some(key) = self.by_path.get(path).copied() {
-                        if let Some(file) = self.files.get_mut(&key) {
-                            file.dirty = None;
-                        }
-                        self.detach(key);
+                    let removed = versions.get(index).map(|seen| seen.file);
+                    let key = self.by_path.get(path).copied();
+                    // Another one may have been made here meanwhile.
+                    let is_it = |key: &u64| {
+                        let seen = self.files.get(key).and_then(|file| file.seen);
+                        txn.unnames == Some(*key) || seen.is_some_and(|seen| Some(seen.file) == removed)
+                    };
+                    if let Some(key) = key.filter(is_it) {
+                        self.unname(key);
                     }
                     self.names.forget(path);
                 }
@@ -200,7 +267,7 @@ impl Engine {
                 Change::RemoveFolder { path } => {
                     self.names.forget_all();
                     let below: Vec<u64> = self.below(path);
-                    below.into_iter().for_each(|key| self.detach(key));
+                    below.into_iter().for_each(|key| self.taken_away(key));
                 }
                 other => self.names.forget(path_of(other)),
             }
@@ -228,6 +295,68 @@ impl Engine {
         true
     }
 
+    /// This device took the name of a file, which nobody asks for any more: what was not sent of it is
+    /// not sent. Whoever has it open reads and writes it on here, as long as what is read is here.
+    pub(super) fn unname(&mut self, key: u64) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        file.dirty = None;
+        file.gone = true;
+        let unsent = std::mem::take(&mut file.sealed);
+        // Its cuts hold for ever, as does what lies over its blocks.
+        let cut = file.cuts.drain(..).map(|(_, cut)| cut).min();
+        file.cuts.extend(cut.map(|cut| (0, cut)));
+        for id in &unsent {
+            if let Some(mut txn) = self.transactions.remove(id) {
+                self.unstore(*id, &mut txn, None);
+            }
+        }
+        for id in unsent {
+            for other in self.transactions.values_mut() {
+                other.after.remove(&id);
+            }
+            self.tell_wants(id, None, &[]);
+        }
+        self.keep_blocks(key);
+        self.detach(key);
+    }
+
+    /// The blocks of a file that has no name can be asked of nobody: they stay, as if they were written
+    /// here, as far as there is room.
+    fn keep_blocks(&mut self, key: u64) {
+        let block = u64::from(self.block_bytes());
+        let mut room = (self.options.nameless_bytes as u64).saturating_sub(self.nameless_bytes());
+        let Some(file) = self.files.get(&key).filter(|file| file.handles > 0) else { return };
+        let mut kept = Vec::new();
+        for (index, entry) in &file.blocks {
+            let start = u64::from(*index) * block;
+            let Block::Memory { bytes, .. } = entry else { continue };
+            let length = file.zero_from().saturating_sub(start).min(bytes.len() as u64);
+            if length > 0 && length <= room && !file.overlay.covers(start, start + length) {
+                room -= length;
+                let mut bytes = bytes[..length as usize].to_vec();
+                file.overlay.copy_into(start, &mut bytes);
+                kept.push((*index, start, bytes));
+            }
+        }
+        let indexes: BTreeSet<u32> = kept.iter().map(|(index, ..)| *index).collect();
+        self.drop_blocks(key, |index| indexes.contains(&index));
+        let Some(file) = self.files.get_mut(&key) else { return };
+        for (_, start, bytes) in kept {
+            file.overlay.write(start, bytes.into());
+        }
+    }
+
+    /// Somebody else removed or replaced a file, or a folder above it. What was not sent of it is sent,
+    /// and refused: whoever syncs it hears of that.
+    pub(super) fn taken_away(&mut self, key: u64) {
+        self.seal(key);
+        if let Some(file) = self.files.get_mut(&key) {
+            let stale = StreamError::refused(ErrorCode::Stale, &file.path, "");
+            file.stale.get_or_insert(stale);
+        }
+        self.detach(key);
+    }
+
     fn below(&self, folder: &[u8]) -> Vec<u64> {
         let below = self.by_path.iter().filter(|(path, _)| is_below(path, folder));
         below.map(|(_, key)| *key).collect()
@@ -238,14 +367,11 @@ impl Engine {
         if from == to {
             return;
         }
-        let mut replaced = self.below(to);
-        replaced.extend(self.by_path.get(to));
-        for key in replaced {
-            if let Some(file) = self.files.get_mut(&key) {
-                file.dirty = None;
-            }
-            self.detach(key);
+        self.folder_times.rename(from, to);
+        if let Some(key) = self.by_path.get(to).copied() {
+            self.unname(key);
         }
+        self.below(to).into_iter().for_each(|key| self.taken_away(key));
         let mut moved = self.below(from);
         moved.extend(self.by_path.get(from));
         for key in moved {
@@ -258,6 +384,11 @@ impl Engine {
 
     /// A listing of the server with what was changed here and it does not know.
     fn with_changes(&self, folder: &[u8], mut entries: Vec<FolderEntry>) -> Vec<FolderEntry> {
+        if !self.folder_times.is_empty() {
+            for entry in entries.iter_mut().filter(|entry| entry.info.kind == FileKind::Folder) {
+                entry.info = self.folder_times.shown(&join(folder, &entry.name), entry.info);
+            }
+        }
         let changed = self.by_path.iter().filter(|(path, _)| parent(path) == folder && !path.is_empty());
         let changed = changed.filter_map(|(path, key)| Some((path, self.files.get(key)?)));
         for (path, file) in changed.filter(|(_, file)| file.is_changed() && !file.gone) {
@@ -364,6 +495,7 @@ impl Engine {
                 self.names.put(&path, Some(info), now);
                 let here = self.by_path.get(&path).and_then(|key| self.files.get(key));
                 let info = here.filter(|file| file.is_changed()).map_or(info, File::info);
+                let info = self.folder_times.shown(&path, info);
                 self.effects.finish(done, Ok(info));
             }
             (Want::ReadLink { done, .. }, VolumeReply::LinkTarget(target)) => self.effects.finish(done, Ok(target)),
@@ -415,13 +547,5 @@ impl Engine {
                 want.fail(error, &mut self.effects);
             }
         }
-    }
-}
-
-/// The paths that a change is about.
-fn paths_of(change: &Change) -> Vec<&[u8]> {
-    match change {
-        Change::Rename { from, to, .. } => vec![from, to],
-        other => vec![path_of(other)],
     }
 }

@@ -60,18 +60,16 @@ impl Engine {
         if path.is_empty() {
             return Err(StreamError::refused(ErrorCode::NotFile, path, ""));
         }
-        let changes = how.write || how.append || how.truncate;
-        if changes && !self.info.is_some_and(|info| info.writable) {
+        if (how.write || how.append || how.truncate) && !self.info.is_some_and(|info| info.writable) {
             return Err(StreamError::refused(ErrorCode::ReadOnly, path, ""));
-        }
-        if how.truncate && !how.write && !how.append {
-            return Err(StreamError::new(ErrorKind::Invalid, path, "a file is cut only if it is opened for writing"));
         }
         Ok(())
     }
 
-    /// A file that the server has not got, or that `replaces` what it has: made here, sent with the first transaction.
-    fn make_here(&mut self, path: &[u8], how: OpenHow, token: Token, replaces: bool) -> Opened {
+    /// A file that the server has not got, or that replaces what it has: made here, sent with the first
+    /// transaction. `unasked`: it was not asked whether it is there. Who wants it empty replaces also
+    /// what another device makes meanwhile.
+    fn make_here(&mut self, path: &[u8], how: OpenHow, token: Token, unasked: bool) -> Opened {
         let mut file = File::new(path, token);
         file.mode = how.create.unwrap_or(0o644) & 0o7777;
         file.mtime_ns = self.time.wall_ns;
@@ -80,16 +78,18 @@ impl Engine {
         self.by_path.insert(path.to_vec(), key);
         self.begin(key, how.append);
         if let Some(dirty) = self.files.get_mut(&key).and_then(|file| file.dirty.as_mut()) {
-            (dirty.create, dirty.replaces) = (Some(mode), replaces);
+            dirty.create = Some(mode);
+            (dirty.replaces, dirty.unasked) = (how.truncate && !how.append, unasked);
         }
         self.names.forget(path);
+        self.folder_times.note(parent(path), self.time.wall_ns);
         self.add_handle(key, OpenHow { truncate: false, ..how }, token, true)
     }
 
     /// A file that was made exclusively: nothing but our own writes can be in it.
     pub(super) fn created(&mut self, path: &[u8], how: OpenHow, token: Token, seen: Seen) -> Opened {
         if let Some(old) = self.by_path.get(path).copied() {
-            self.detach(old);
+            self.taken_away(old);
         }
         let mut file = File::new(path, token);
         file.mode = how.create.unwrap_or(0o644) & 0o7777;
@@ -143,7 +143,7 @@ impl Engine {
             (Some(key), _) => key,
             (None, replaced) => {
                 if let Some(replaced) = replaced {
-                    self.detach(replaced);
+                    self.taken_away(replaced);
                 }
                 let mut file = File::new(path, token);
                 (file.seen, file.size, file.unsure) = (Some(info.seen), info.size, true);
@@ -288,7 +288,7 @@ impl Engine {
         let Some(open) = self.handles.remove(&handle) else {
             return self.effects.finish(done, Err(StreamError::bad_handle()));
         };
-        if open.how.write || open.how.append {
+        if open.how.changes() {
             return self.sync_file(open.file, Some(open.file), done);
         }
         self.release(open.file);
@@ -366,7 +366,7 @@ impl Engine {
                     self.add_handle(key, how, token, true)
                 }
                 Some(key) => {
-                    self.detach(key);
+                    self.taken_away(key);
                     self.make_here(path, how, token, false)
                 }
                 None => self.make_here(path, how, token, false),

@@ -178,16 +178,22 @@ impl Engine {
             let base = match txn.base {
                 Base::Free => StoredBase::Free,
                 Base::Known(seen) => StoredBase::Known(seen),
-                Base::Chain(other) => match self.transactions.get(&other).and_then(|other| other.number) {
-                    Some(number) => StoredBase::After(number),
-                    None => continue,
+                Base::Chain(other) => match self.transactions.get_mut(&other) {
+                    Some(Transaction { known_as: Some(known), .. }) => StoredBase::After(*known),
+                    // It may be stored later, by another number.
+                    Some(Transaction { known_as, number: Some(number), .. }) => {
+                        StoredBase::After(*known_as.insert(*number))
+                    }
+                    _ => continue,
                 },
             };
+            let Some(txn) = self.transactions.get(&id) else { continue };
+            let known_as = txn.known_as.unwrap_or(number);
             let changes = self.dressed_changes(txn);
-            let stored = Stored { number, volume: info.id, mtime_ns: txn.mtime_ns, base, changes };
-            self.effects.jobs.push(Job::Store { number, bytes: stored.to_bytes() });
+            let stored = Stored { number, known_as, volume: info.id, mtime_ns: txn.mtime_ns, base, changes };
+            self.effects.jobs.push(Job::Store { number, known_as, bytes: stored.to_bytes() });
             if let Some(txn) = self.transactions.get_mut(&id) {
-                (txn.keep, txn.stored_as) = (Keep::Storing, Some(number));
+                (txn.keep, txn.stored_as, txn.known_as) = (Keep::Storing, Some(number), Some(known_as));
             }
         }
     }
@@ -205,31 +211,38 @@ impl Engine {
 
     /// Takes what an outbox held, in the order of its numbers.
     pub(super) fn load(&mut self, stored: Vec<Stored>) {
-        let mut ids = BTreeMap::new();
-        for Stored { number, volume, mtime_ns, base, changes } in stored {
-            let id = self.next_id();
+        // One that got another number comes behind those that follow it.
+        let stored: Vec<(u64, Stored)> = stored.into_iter().map(|stored| (self.next_id(), stored)).collect();
+        let known: BTreeMap<u64, (u64, u64)> =
+            stored.iter().map(|(id, stored)| (stored.known_as, (*id, stored.number))).collect();
+        for (id, Stored { number, known_as, volume, mtime_ns, base, changes }) in stored {
             let path = changes.first().map(|change| path_of(change).to_vec()).unwrap_or_default();
             let mut txn = Transaction::new(&path, changes, mtime_ns);
             txn.number = Some(number);
             (txn.keep, txn.stored_as, txn.replayed) = (Keep::Stored, Some(number), Some(volume));
-            let mut orphan = false;
+            (txn.known_as, txn.sent) = (Some(known_as), true);
+            let mut without = false;
             txn.base = match base {
                 StoredBase::Free => Base::Free,
                 StoredBase::Known(seen) => Base::Known(seen),
-                StoredBase::After(number) => match ids.get(&number) {
-                    Some(before) => {
+                StoredBase::After(before) => match known.get(&before) {
+                    Some((before, before_number)) => {
                         txn.after.insert(*before);
+                        if *before_number > number {
+                            // It was not sent by its number: the other one had no answer. Its next one
+                            // is higher.
+                            (txn.number, txn.sent) = (None, false);
+                        }
                         Base::Chain(*before)
                     }
                     None => {
-                        orphan = true;
+                        without = true;
                         Base::Free
                     }
                 },
             };
-            ids.insert(number, id);
             self.transactions.insert(id, txn);
-            if orphan {
+            if without {
                 let text = "the transaction that it follows is not in the outbox any more";
                 self.refuse(id, &StreamError::new(ErrorKind::Stale, &path, text));
             }

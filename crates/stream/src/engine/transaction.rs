@@ -16,8 +16,9 @@ pub(super) enum State {
     Queued(Moment),
     /// Sent on the present connection.
     Sent,
-    /// Refused for want of room or because of a lease; a sync sends it again, with another number.
-    Parked,
+    /// Refused for want of room or because of a lease; sent again, with another number, by a sync or
+    /// at this moment.
+    Parked(Moment),
 }
 
 /// Whether it is in the outbox.
@@ -53,15 +54,23 @@ pub(super) struct Transaction {
     /// Transactions that must be answered before it is sent.
     pub after: BTreeSet<u64>,
     pub state: State,
+    /// The server may have it: it was sent under its present number.
+    pub sent: bool,
     pub keep: Keep,
     /// Its number in the outbox.
     pub stored_as: Option<u64>,
+    /// The number by which those that follow it know it in the outbox: that of its first storing.
+    pub known_as: Option<u64>,
     /// Volume that it was made for, if it comes from an outbox.
     pub replayed: Option<u128>,
     /// Why it is parked.
     pub why: Option<StreamError>,
     /// How often the server failed with it.
     pub tries: u32,
+    /// How often it was parked.
+    pub parked: u32,
+    /// The file known here whose name it takes away.
+    pub unnames: Option<u64>,
     pub effect: Effect,
     /// Bytes of its data.
     pub bytes: u64,
@@ -81,11 +90,15 @@ impl Transaction {
             base: Base::Free,
             after: BTreeSet::new(),
             state: State::Queued(Moment(0)),
+            sent: false,
             keep: Keep::No,
             stored_as: None,
+            known_as: None,
             replayed: None,
             why: None,
             tries: 0,
+            parked: 0,
+            unnames: None,
             effect: Effect::default(),
             bytes,
             removes: Vec::new(),
@@ -96,9 +109,27 @@ impl Transaction {
         self.keep == Keep::Stored
     }
 
+    pub fn is_parked(&self) -> bool {
+        matches!(self.state, State::Parked(_))
+    }
+
     /// Whether it has what was written to a file, rather than a change of names that somebody waits for.
     pub fn is_data(&self) -> bool {
         self.file.is_some() || self.replayed.is_some()
+    }
+
+    /// Whether it is about exactly this path.
+    pub fn names(&self, path: &[u8]) -> bool {
+        self.changes.iter().flat_map(paths_of).any(|named| named == path)
+    }
+
+    /// The path whose file has no name any more when this is done.
+    pub fn unnamed_path(&self) -> Option<&[u8]> {
+        match self.changes.as_slice() {
+            [Change::Unlink { path, .. }] => Some(path),
+            [Change::Rename { from, to, replace: true, .. }] if from != to => Some(to),
+            _ => None,
+        }
     }
 
     /// Whether it is about this path or one above it.
@@ -125,6 +156,14 @@ pub(super) fn path_of(change: &Change) -> &[u8] {
         | Change::SetTime { path, .. }
         | Change::SetMode { path, .. } => path,
         Change::Rename { from, .. } => from,
+    }
+}
+
+/// The paths that a change is about.
+pub(super) fn paths_of(change: &Change) -> Vec<&[u8]> {
+    match change {
+        Change::Rename { from, to, .. } => vec![from, to],
+        other => vec![path_of(other)],
     }
 }
 

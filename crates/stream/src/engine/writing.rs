@@ -8,7 +8,7 @@ use units::Moment;
 use wire::ErrorCode;
 use wire::volume::Change;
 
-use super::file::{Base, Dirty};
+use super::file::{Base, Dirty, File};
 use super::transaction::{Effect, State, Transaction};
 use super::wants::Want;
 use super::{Engine, Open};
@@ -42,6 +42,10 @@ impl Engine {
         if checked.is_err() || bytes.is_empty() {
             return self.effects.finish(done, checked);
         }
+        if self.is_nameless(handle) {
+            let outcome = self.write_nameless(handle, offset, bytes);
+            return self.effects.finish(done, outcome);
+        }
         if !self.crowded.is_empty() || !self.has_room(bytes.len() as u64) {
             let id = self.wait_for(Want::Write { handle, offset, bytes, done });
             self.crowded.push_back(id);
@@ -49,6 +53,35 @@ impl Engine {
         }
         self.apply_write(handle, offset, bytes);
         self.effects.finish(done, Ok(()));
+    }
+
+    /// Bytes of all files without a name.
+    pub(super) fn nameless_bytes(&self) -> u64 {
+        self.files.values().filter(|file| file.is_nameless()).map(|file| file.overlay.bytes()).sum()
+    }
+
+    fn is_nameless(&self, handle: Handle) -> bool {
+        let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
+        file.is_some_and(File::is_nameless)
+    }
+
+    /// Writes to a file that has no name any more: the bytes lie in memory until it is closed, and have
+    /// a limit of their own.
+    fn write_nameless(&mut self, handle: Handle, offset: u64, bytes: Bytes) -> Result<(), StreamError> {
+        let limit = self.options.nameless_bytes as u64;
+        let taken = self.nameless_bytes();
+        let length = bytes.len() as u64;
+        let Some(Open { file: key, how }) = self.handles.get(&handle) else { return Err(StreamError::bad_handle()) };
+        let Some(file) = self.files.get(key) else { return Err(StreamError::bad_handle()) };
+        let over = !how.append && file.overlay.covers(offset, offset + length);
+        if !over && taken + length > limit {
+            let text = format!(
+                "it was removed while it is open, and such files have {limit} bytes on this device at most; close some"
+            );
+            return Err(StreamError::new(ErrorKind::OutboxFull, &file.path, text));
+        }
+        self.apply_write(handle, offset, bytes);
+        Ok(())
     }
 
     fn check_write(&self, handle: Handle, offset: u64, bytes: usize) -> Result<(), StreamError> {
@@ -114,6 +147,7 @@ impl Engine {
             base,
             create: None,
             replaces: false,
+            unasked: false,
             appends: append,
             cut: None,
             extended: false,
@@ -144,7 +178,11 @@ impl Engine {
             dirty.extended |= size > old;
         }
         if size < old {
-            file.cuts.push((0, size));
+            // One for all cuts that no transaction carries.
+            match file.cuts.iter_mut().find(|(mark, _)| *mark == 0) {
+                Some((_, cut)) => *cut = size.min(*cut),
+                None => file.cuts.push((0, size)),
+            }
         }
     }
 
@@ -176,6 +214,14 @@ impl Engine {
             Ok(found) => found,
             Err(error) => return self.effects.finish(done, Err(error)),
         };
+        let file = key.and_then(|key| self.files.get_mut(&key));
+        if let Some(file) = file
+            && file.gone
+        {
+            file.mode = mode;
+            let outcome = file.stale.clone().map_or(Ok(()), Err);
+            return self.effects.finish(done, outcome);
+        }
         if let Some(file) = key.and_then(|key| self.files.get_mut(&key))
             && let Some(dirty) = &mut file.dirty
         {
@@ -194,6 +240,14 @@ impl Engine {
             Ok(found) => found,
             Err(error) => return self.effects.finish(done, Err(error)),
         };
+        let file = key.and_then(|key| self.files.get_mut(&key));
+        if let Some(file) = file
+            && file.gone
+        {
+            file.mtime_ns = mtime_ns;
+            let outcome = file.stale.clone().map_or(Ok(()), Err);
+            return self.effects.finish(done, outcome);
+        }
         if let Some(file) = key.and_then(|key| self.files.get_mut(&key))
             && let Some(dirty) = &mut file.dirty
         {
@@ -223,8 +277,22 @@ impl Engine {
 
     /// Bytes that are not on the server.
     pub(super) fn unsent_bytes(&self) -> u64 {
-        let open: u64 = self.files.values().map(|file| file.overlay.open_bytes()).sum();
-        open + self.transactions.values().map(|txn| txn.bytes).sum::<u64>()
+        self.unsealed_bytes() + self.transactions.values().map(|txn| txn.bytes).sum::<u64>()
+    }
+
+    /// Those of them that no transaction carries. What files that are gone have over their blocks is
+    /// never sent.
+    fn unsealed_bytes(&self) -> u64 {
+        let changed = self.files.values().filter(|file| file.dirty.is_some());
+        changed.map(|file| file.overlay.open_bytes()).sum()
+    }
+
+    /// Bytes of files that the server refuses for now: waiting makes no room of them.
+    fn stuck_bytes(&self) -> u64 {
+        let stuck: Vec<&Transaction> = self.stuck().iter().filter_map(|id| self.transactions.get(id)).collect();
+        let keys: BTreeSet<u64> = stuck.iter().filter_map(|txn| txn.file).collect();
+        let files = keys.iter().filter_map(|key| self.files.get(key)).filter(|file| file.dirty.is_some());
+        files.map(|file| file.overlay.open_bytes()).sum::<u64>() + stuck.iter().map(|txn| txn.bytes).sum::<u64>()
     }
 
     pub(super) fn unsent_bytes_max(&self) -> u64 {
@@ -246,6 +314,7 @@ impl Engine {
 
     /// Lets writes go on for which there is room now; while the server is away, they fail after a time.
     pub(super) fn admit_writes(&mut self) {
+        self.admit_nameless();
         while let Some(id) = self.crowded.front().copied() {
             let (bytes, since) = match self.wants.get(&id) {
                 Some(waiting) => match &waiting.want {
@@ -260,7 +329,8 @@ impl Engine {
             let room = self.has_room(bytes);
             let since = since.max(self.link.away);
             let away = self.link.volume.is_none() && self.time.now >= since.after(CUT_OFF_TIME);
-            let refused = self.transactions.values().any(|txn| txn.state == State::Parked);
+            let stuck = self.stuck_bytes();
+            let refused = stuck > 0 && stuck + bytes > self.unsent_bytes_max();
             if !room && !away && !refused {
                 return;
             }
@@ -277,6 +347,23 @@ impl Engine {
                 (false, Ok(())) if !away => Err(self.no_room_there(handle)),
                 (false, Ok(())) => Err(self.no_room(handle)),
             };
+            self.effects.finish(done, outcome);
+        }
+    }
+
+    /// Writes to files that have lost their names meanwhile need no room among what is to be sent.
+    fn admit_nameless(&mut self) {
+        let nameless = |id: &u64| match self.wants.get(id).map(|waiting| &waiting.want) {
+            Some(Want::Write { handle, .. }) => self.is_nameless(*handle),
+            _ => false,
+        };
+        let admitted: Vec<u64> = self.crowded.iter().copied().filter(nameless).collect();
+        for id in admitted {
+            self.crowded.retain(|other| *other != id);
+            let Some(waiting) = self.wants.remove(&id) else { continue };
+            let Want::Write { handle, offset, bytes, done } = waiting.want else { continue };
+            let checked = self.check_write(handle, offset, bytes.len());
+            let outcome = checked.and_then(|()| self.write_nameless(handle, offset, bytes));
             self.effects.finish(done, outcome);
         }
     }
@@ -300,8 +387,7 @@ impl Engine {
 
     /// If much is unsent, sends the changes of the file that has most.
     fn send_some(&mut self) {
-        let open: u64 = self.files.values().map(|file| file.overlay.open_bytes()).sum();
-        if open <= self.options.dirty_bytes as u64 / 2 {
+        if self.unsealed_bytes() <= self.options.dirty_bytes as u64 / 2 {
             return;
         }
         let most = self.files.iter().filter(|(_, file)| file.dirty.is_some());
@@ -363,9 +449,9 @@ impl Engine {
         self.wait_for(Want::Sync { path: Vec::new(), txns, error: None, closing: None, done });
     }
 
-    fn unpark(&mut self, txns: &BTreeSet<u64>) {
+    pub(super) fn unpark(&mut self, txns: &BTreeSet<u64>) {
         for id in txns {
-            if let Some(txn) = self.transactions.get_mut(id).filter(|txn| txn.state == State::Parked) {
+            if let Some(txn) = self.transactions.get_mut(id).filter(|txn| txn.is_parked()) {
                 txn.state = State::Queued(Moment(0));
             }
         }

@@ -93,7 +93,8 @@ fn a_volume_for_writing_needs_a_connection_that_others_cannot_change() {
 fn unsent_changes_wait_for_such_a_connection() {
     let bytes = Bytes::from_static(b"new");
     let change = wire::volume::Change::Write { path: "f".into(), base: None, offset: 0, bytes };
-    let stored = Stored { number: 3, volume: 1, mtime_ns: 0, base: StoredBase::Free, changes: vec![change] };
+    let stored =
+        Stored { number: 3, known_as: 3, volume: 1, mtime_ns: 0, base: StoredBase::Free, changes: vec![change] };
     let mut device = Device::new(false, vec![stored]);
     // The name leads to another address today.
     assert!(device.connect(elsewhere(), true).is_empty());

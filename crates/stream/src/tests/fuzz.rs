@@ -30,7 +30,14 @@ fn stored(rng: &mut SplitMix64, number: u64) -> Stored {
         }
     });
     let changes = changes.collect();
-    Stored { number, volume: u128::from(rng.next_u64()), mtime_ns: rng.next_u64() as i64, base, changes }
+    Stored {
+        number,
+        known_as: number,
+        volume: u128::from(rng.next_u64()),
+        mtime_ns: rng.next_u64() as i64,
+        base,
+        changes,
+    }
 }
 
 /// Changes bytes, cuts, or adds.
@@ -54,17 +61,17 @@ fn fuzz_transactions_are_read_as_they_were_written_or_not_at_all() {
         let number = 1 + rng.below(1 << 40);
         let stored = stored(&mut rng, number);
         let whole = stored.to_bytes();
-        assert_eq!(Stored::parse(number, &whole), Ok(stored), "{round}");
+        assert_eq!(Stored::parse(number, number, &whole), Ok(stored), "{round}");
         let mut damaged = whole.clone();
         damage(&mut rng, &mut damaged);
-        assert!(damaged == whole || Stored::parse(number, &damaged).is_err());
+        assert!(damaged == whole || Stored::parse(number, number, &damaged).is_err());
         // With a right hash the rest of the checks are reached.
         let content = damaged.len().saturating_sub(16);
         damaged.truncate(content);
         let right = hash(&damaged);
         damaged.extend(right);
-        if let Ok(read) = Stored::parse(number, &damaged) {
-            assert_eq!(Stored::parse(number, &read.to_bytes()), Ok(read));
+        if let Ok(read) = Stored::parse(number, number, &damaged) {
+            assert_eq!(Stored::parse(number, number, &read.to_bytes()), Ok(read));
         }
     }
 }
@@ -79,21 +86,25 @@ fn an_outbox_survives_what_does_not_belong_there() {
         assert_eq!((held.next_number, held.stored.len()), (1, 0));
         assert!(Outbox::open(folder.path()).is_err(), "one process at a time");
         for number in 1..6 {
-            outbox.store(number, &stored(&mut rng, number).to_bytes()).unwrap();
+            outbox.store(number, number, &stored(&mut rng, number).to_bytes()).unwrap();
         }
         outbox.renumber(1, 9).unwrap();
         outbox.remove(2).unwrap();
         outbox.identify(who).unwrap();
         outbox.reserve(500).unwrap();
     }
-    std::fs::write(folder.path().join(file_name(3)), b"nonsense").unwrap();
+    std::fs::write(folder.path().join(file_name(3, 3)), b"nonsense").unwrap();
     std::fs::write(folder.path().join("x.txn"), b"").unwrap();
     std::fs::write(folder.path().join("7.txn.new"), b"").unwrap();
-    let (outbox, held) = Outbox::open(folder.path()).unwrap();
+    let (mut outbox, held) = Outbox::open(folder.path()).unwrap();
     assert_eq!(held.who, who);
-    assert_eq!(held.stored.iter().map(|stored| stored.number).collect::<Vec<_>>(), [4, 5, 9]);
+    let numbers: Vec<_> = held.stored.iter().map(|stored| (stored.number, stored.known_as)).collect();
+    assert_eq!(numbers, [(4, 4), (5, 5), (9, 1)]);
+    outbox.renumber(9, 11).unwrap();
+    assert!(folder.path().join(file_name(11, 1)).exists());
+    outbox.remove(11).unwrap();
     assert!(held.next_number == 500 && held.lost.len() == 1, "{held:?}");
-    assert!(folder.path().join("lost").join(file_name(3)).exists());
+    assert!(folder.path().join("lost").join(file_name(3, 3)).exists());
     outbox.lose(4, "because").unwrap();
     let text = std::fs::read_to_string(folder.path().join("lost/00000000000000000004.txt")).unwrap();
     assert!(text.starts_with("because\n"), "{text}");

@@ -82,6 +82,13 @@ impl Device {
         self.connects = until;
     }
 
+    /// Its connection is cut.
+    pub fn cut(&mut self) {
+        if let Some(pipe) = &mut self.pipe {
+            pipe.passes = 0;
+        }
+    }
+
     /// No job waits.
     pub fn idle(&self) -> bool {
         self.jobs.is_empty()
@@ -414,7 +421,7 @@ impl Sim {
 
 fn engine(options: &Options, storage: &Storage) -> Engine {
     let stored: Vec<Stored> =
-        storage.stored.iter().map(|(number, bytes)| Stored::parse(*number, bytes).unwrap()).collect();
+        storage.stored.iter().map(|(number, (known, bytes))| Stored::parse(*number, *known, bytes).unwrap()).collect();
     let who = if options.outbox.is_some() { storage.who } else { Who::default() };
     let held = Held { who, next_number: storage.next, stored, lost: Vec::new() };
     Engine::new("data", options.clone(), held, Box::new(|_| ()))

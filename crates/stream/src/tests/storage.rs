@@ -10,7 +10,8 @@ use crate::outbox::Who;
 pub struct Storage {
     pub who: Who,
     pub next: u64,
-    pub stored: BTreeMap<u64, Vec<u8>>,
+    /// By number: by what number others know it, and its bytes.
+    pub stored: BTreeMap<u64, (u64, Vec<u8>)>,
     pub lost: Vec<String>,
     pub cache: BTreeMap<u32, (BlockKey, bytes::Bytes)>,
 }
@@ -19,8 +20,8 @@ impl Storage {
     /// Does a job as the keeper does.
     pub fn run(&mut self, job: Job) -> Option<JobDone> {
         match job {
-            Job::Store { number, bytes } => {
-                self.stored.insert(number, bytes);
+            Job::Store { number, known_as, bytes } => {
+                self.stored.insert(number, (known_as, bytes));
                 return Some(JobDone::Stored { number, outcome: Ok(()) });
             }
             Job::Reserve { next } => {

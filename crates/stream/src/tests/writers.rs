@@ -8,47 +8,47 @@ use super::sim::{Faults, Sim, options, taken, with_outbox};
 use crate::call::Call;
 use crate::{ErrorKind, Handle, OpenHow, StreamError};
 
-const TOKEN: Token = Token(5);
+pub const TOKEN: Token = Token(5);
 
-const WRITE: OpenHow =
+pub const WRITE: OpenHow =
     OpenHow { read: true, write: true, append: false, create: Some(0o644), exclusive: false, truncate: false };
 
 const FAULTY: Faults = Faults { cuts: 2, crashes: 1, flips: 0, pushes: true };
 
 /// A device that has the volume open.
-fn device(sim: &mut Sim, options: crate::Options) -> usize {
+pub fn device(sim: &mut Sim, options: crate::Options) -> usize {
     let at = sim.add_device(options);
     sim.until(|sim| sim.devices[at].engine.status().connected);
     at
 }
 
-fn open(sim: &mut Sim, at: usize, path: &str, how: OpenHow) -> Result<Handle, StreamError> {
+pub fn open(sim: &mut Sim, at: usize, path: &str, how: OpenHow) -> Result<Handle, StreamError> {
     let path = path.as_bytes().to_vec();
     sim.wait(at, |done| Call::Open { path, how, token: TOKEN, done }).map(|opened| opened.handle)
 }
 
-fn write(sim: &mut Sim, at: usize, handle: Handle, offset: u64, bytes: Vec<u8>) -> Result<(), StreamError> {
+pub fn write(sim: &mut Sim, at: usize, handle: Handle, offset: u64, bytes: Vec<u8>) -> Result<(), StreamError> {
     let bytes = Bytes::from(bytes);
     sim.wait(at, |done| Call::Write { handle, offset, bytes, done })
 }
 
 /// The server's disk has hardly any room left.
-fn fill(sim: &Sim) {
+pub fn fill(sim: &Sim) {
     const CAPACITY: u64 = 1 << 40;
     sim.disk.set_capacity(Some(CAPACITY));
     let used = CAPACITY - sim.disk.space().unwrap().bytes;
     sim.disk.set_capacity(Some(used + 4096));
 }
 
-fn read(sim: &mut Sim, at: usize, handle: Handle, offset: u64, bytes: u32) -> Result<Bytes, StreamError> {
+pub fn read(sim: &mut Sim, at: usize, handle: Handle, offset: u64, bytes: u32) -> Result<Bytes, StreamError> {
     sim.wait(at, |done| Call::Read { handle, token: TOKEN, offset, bytes, done })
 }
 
-fn close(sim: &mut Sim, at: usize, handle: Handle) -> Result<(), StreamError> {
+pub fn close(sim: &mut Sim, at: usize, handle: Handle) -> Result<(), StreamError> {
     sim.wait(at, |done| Call::Close { handle, done })
 }
 
-fn sync(sim: &mut Sim, at: usize, handle: Handle) -> Result<(), StreamError> {
+pub fn sync(sim: &mut Sim, at: usize, handle: Handle) -> Result<(), StreamError> {
     sim.wait(at, |done| Call::Sync { handle, done })
 }
 
