@@ -13,6 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::IFlags;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
@@ -135,6 +136,29 @@ fn resolve(path: &Path) -> Result<PathBuf, MountError> {
         }
         Err(error) => Err(MountError::step("examine", path, error)),
     }
+}
+
+/// Sets the immutable attribute of an empty directory on which something is going to be mounted. A mount
+/// covers it; while there is none, whoever writes there gets an error instead of files that the next mount
+/// hides. It stays when the mount ends.
+///
+/// # Errors
+/// The directory holds something; no right to it, or a file system without such an attribute.
+pub fn make_immutable(path: &Path) -> Result<(), MountError> {
+    let step = |source: io::Error| MountError::Step {
+        step: "make the mount point immutable:",
+        path: path.to_path_buf(),
+        source,
+        hint: "it takes root, an empty directory, and a file system such as ext4, XFS or Btrfs; else leave out \
+               --immutable",
+    };
+    let absolute = resolve(path)?;
+    if fs::read_dir(&absolute).map_err(step)?.next().is_some() {
+        return Err(step(Errno::NOTEMPTY.into()));
+    }
+    let folder = fs::File::open(&absolute).map_err(step)?;
+    let flags = rustix::fs::ioctl_getflags(&folder).map_err(|error| step(error.into()))?;
+    rustix::fs::ioctl_setflags(&folder, flags | IFlags::IMMUTABLE).map_err(|error| step(error.into()))
 }
 
 /// Whether the daemon behind the mount at `path` is gone.

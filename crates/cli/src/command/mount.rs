@@ -57,6 +57,11 @@ pub struct Args {
     #[arg(long)]
     read_only: bool,
 
+    /// Make the empty directory immutable first, so that nobody writes into it while nothing is mounted (root;
+    /// `chattr -i` undoes it)
+    #[arg(long)]
+    immutable: bool,
+
     /// Write to this file once the mount is ready
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
@@ -82,6 +87,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         return serve_daemon(&args, &target);
     }
     mountpoint::validate(&args.directory)?;
+    if args.immutable && std::env::var_os(DETACHED).is_none() {
+        mountpoint::make_immutable(&args.directory)?;
+    }
     if !args.foreground {
         return detach();
     }

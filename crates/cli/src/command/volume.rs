@@ -132,22 +132,25 @@ pub fn open(
     }
 }
 
-/// Says on standard error what is unsent or lost. True if something is lost.
+/// Says on standard error what is unsent or lost. True if something is lost, or is neither on the server nor
+/// kept: then the command fails.
 pub fn tell_unsent(place: &Path, farewell: &Farewell) -> bool {
     let place = place.display();
+    let pending = farewell.in_use && (farewell.unsent_transactions > 0 || farewell.unsent_bytes > 0);
     if farewell.in_use {
         tell!("note: programs still use {place}; what they write until they end is sent");
     }
-    if farewell.unsent_transactions > 0 {
-        let (count, bytes) = (farewell.unsent_transactions, progress::human(farewell.unsent_bytes));
-        if farewell.in_use {
-            tell!("note: {count} changes ({bytes}) are not on the server yet");
-        } else {
-            tell!("note: {count} changes ({bytes}) stay in the folder of --unsent; mount with it again to send them");
-        }
+    let (count, bytes) = (farewell.unsent_transactions, progress::human(farewell.unsent_bytes));
+    if pending {
+        tell!("error: {place}: {bytes} of changes are not on the server yet");
+        tell!(
+            "hint: end the programs that use {place}; what the server has not taken by then is lost without --unsent"
+        );
+    } else if farewell.unsent_transactions > 0 {
+        tell!("note: {count} changes ({bytes}) stay in the folder of --unsent; mount with it again to send them");
     }
     if farewell.lost.is_empty() {
-        return false;
+        return pending;
     }
     tell!("error: {place}: {} changes did not get to the server", farewell.lost.len());
     let files = by_file(&farewell.lost);

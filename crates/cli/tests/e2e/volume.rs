@@ -255,3 +255,213 @@ fn fuse_volume_a_program_from_an_image_works_on_data_from_a_volume() {
         assert!(!refused.status.success() && !data.at("db").exists(), "{how}");
     }
 }
+
+/// What a file system that programs trust does, by Python, since the shell has no handles.
+fn python(folder: &Path, script: &str) {
+    sh(folder, &format!("timeout 120 python3 - <<'END'\nimport errno, os, tempfile\n{script}\nEND"));
+}
+
+#[test]
+fn fuse_volume_folders_with_unsent_files_are_not_empty() {
+    if !can_mount("fuse_volume_folders_with_unsent_files_are_not_empty") || !has("python3") {
+        return;
+    }
+    let data = Data::new();
+    let server = data.serve("127.0.0.1:0");
+    let mut mount = Mount::start(server.url("volume/data"), &[]);
+    let script = "
+os.mkdir('d'); os.mkdir('e')
+file = os.open('d/x', os.O_CREAT | os.O_WRONLY)
+os.write(file, b'acknowledged')
+for call in (lambda: os.rmdir('d'), lambda: os.rename('e', 'd')):
+    try:
+        call()
+    except OSError as error:
+        assert error.errno == errno.ENOTEMPTY, error
+    else:
+        raise SystemExit('a folder with a file was removed')
+os.fsync(file)
+os.close(file)
+other = os.open('d/y', os.O_CREAT | os.O_WRONLY)
+os.unlink('d/y'); os.rename('d/x', 'x')
+os.rmdir('d')
+os.close(other)";
+    python(&mount.path, script);
+    assert_eq!(fs::read(data.at("x")).unwrap(), b"acknowledged");
+    mount.terminate();
+}
+
+#[test]
+fn fuse_volume_files_removed_while_open_go_on_and_hold_nobody_up() {
+    if !can_mount("fuse_volume_files_removed_while_open_go_on_and_hold_nobody_up") || !has("python3") {
+        return;
+    }
+    let data = Data::new();
+    let server = data.serve("127.0.0.1:0");
+    let mut mount = Mount::start(server.url("volume/data"), &[]);
+    let script = "
+part = bytes(range(256)) * 4096
+def fill(file, count):
+    for number in range(count):
+        file.write(part)
+    file.flush()
+    os.fsync(file.fileno())
+    assert os.fstat(file.fileno()).st_size == count << 20 and os.fstat(file.fileno()).st_nlink == 0
+    file.seek(0)
+    for number in range(count):
+        assert file.read(1 << 20) == part, number
+with tempfile.TemporaryFile(dir='.') as file:
+    fill(file, 12)
+    with open('beside', 'wb') as beside:
+        beside.write(part)
+        os.fsync(beside.fileno())
+    file.truncate(5)
+    file.seek(0)
+    assert file.read() == part[:5]
+    # A limit of its own, for its writer alone.
+    try:
+        fill(file, 80)
+    except OSError as error:
+        assert error.errno == errno.ENOSPC, error
+    else:
+        raise SystemExit('80 MiB were taken')
+    with open('after', 'wb') as after:
+        after.write(part)
+with open('replaced', 'w+b') as file:
+    file.write(part)
+    os.fsync(file.fileno())
+    with open('new', 'wb') as new:
+        new.write(b'new')
+    os.rename('new', 'replaced')
+    file.seek(0)
+    fill(file, 10)
+    os.fchmod(file.fileno(), 0o600)
+assert open('replaced', 'rb').read() == b'new' and os.stat('replaced').st_mode & 0o777 == 0o644";
+    python(&mount.path, script);
+    let names = sh(&data.at(""), "ls");
+    assert_eq!(names, "after\nbeside\nreplaced\n");
+    let status = mount.status();
+    assert_eq!(status["volume"]["unsent_bytes"].as_u64(), Some(0), "{status:#}");
+    assert_eq!(status["volume"]["lost"].as_array().map(Vec::len), Some(0), "{status:#}");
+    mount.terminate();
+}
+
+#[test]
+fn fuse_volume_files_of_a_full_server_can_be_removed() {
+    if !can_mount("fuse_volume_files_of_a_full_server_can_be_removed") || !has("python3") {
+        return;
+    }
+    let data = Data::new();
+    let volume = format!("data={}:rw,quota=1M", data.at("").display());
+    let store = data.folder.path().join("store");
+    let server = Server::start_at(&store, "127.0.0.1:0", &["--volume", &volume]);
+    let mut mount = Mount::start(server.url("volume/data"), &[]);
+    let script = "
+part = bytes(1 << 20)
+with open('there', 'wb') as there:
+    there.write(part[:600000])
+def refused(call):
+    try:
+        call()
+    except OSError as error:
+        assert error.errno == errno.ENOSPC, error
+    else:
+        raise SystemExit('it was not refused')
+files = [os.open(name, os.O_CREAT | os.O_RDWR) for name in ('new', 'there')]
+for file in files:
+    os.pwrite(file, part, 1 << 20)
+    refused(lambda: os.fsync(file))
+refused(lambda: os.rename('new', 'newer'))
+os.unlink('new')
+os.listdir('.')
+os.unlink('there')
+assert os.listdir('.') == []
+assert os.pread(files[0], 10, 0) == bytes(10)
+for file in files:
+    os.close(file)
+with open('fits', 'wb') as fits:
+    fits.write(part[:900000])";
+    python(&mount.path, script);
+    assert_eq!(fs::metadata(data.at("fits")).unwrap().len(), 900_000);
+    mount.terminate();
+}
+
+#[test]
+fn fuse_volume_what_is_unsent_when_a_used_mount_is_taken_away_is_an_error() {
+    if !can_mount("fuse_volume_what_is_unsent_when_a_used_mount_is_taken_away_is_an_error") {
+        return;
+    }
+    let data = Data::new();
+    let volume = format!("data={}:rw,quota=1M", data.at("").display());
+    let server = Server::start_at(&data.folder.path().join("store"), "127.0.0.1:0", &["--volume", &volume]);
+    let place = data.folder.path().join("mnt");
+    fs::create_dir(&place).unwrap();
+    let place_text = place.to_str().unwrap();
+    ok(&["mount", &server.url("volume/data"), place_text]);
+    let file = fs::OpenOptions::new().create(true).truncate(true).write(true).open(place.join("f")).unwrap();
+    file.write_all_at(&vec![1; 2 << 20], 0).unwrap();
+    assert!(file.sync_all().is_err());
+    fails(&["umount", place_text], 1, "not on the server yet");
+    drop(file);
+}
+
+#[test]
+fn fuse_volume_of_two_devices_that_empty_a_new_file_the_last_one_wins() {
+    if !can_mount("fuse_volume_of_two_devices_that_empty_a_new_file_the_last_one_wins") || !has("python3") {
+        return;
+    }
+    let data = Data::new();
+    let server = data.serve("127.0.0.1:0");
+    let mut mounts = [Mount::start(server.url("volume/data"), &[]), Mount::start(server.url("volume/data"), &[])];
+    let (one, two) = (mounts[0].path.display(), mounts[1].path.display());
+    let script = format!(
+        "
+for number in range(20):
+    files = [open(f'{{place}}/{{number}}', 'wb') for place in ('{one}', '{two}')]
+    for index, file in enumerate(files):
+        file.write(b'x' * (index + 1))
+    for file in files:
+        file.close()
+os.close(os.open('{one}/0', os.O_RDONLY | os.O_TRUNC))
+before = os.stat('{two}').st_mtime_ns
+file = os.open('{two}/gone', os.O_CREAT | os.O_WRONLY)
+made = os.stat('{two}').st_mtime_ns
+os.unlink('{two}/gone')
+assert before < made < os.stat('{two}').st_mtime_ns"
+    );
+    python(&data.at(""), &script);
+    let sizes: Vec<u64> = (0..20).map(|number| fs::metadata(data.at(&number.to_string())).unwrap().len()).collect();
+    assert!(sizes[0] == 0 && sizes[1..].iter().all(|size| *size == 2), "{sizes:?}");
+    for mount in &mut mounts {
+        let status = mount.status();
+        assert_eq!(status["volume"]["lost"].as_array().map(Vec::len), Some(0), "{status:#}");
+        mount.terminate();
+    }
+}
+
+#[test]
+fn fuse_volume_nobody_writes_below_a_mount_that_is_not_there() {
+    if !can_mount("fuse_volume_nobody_writes_below_a_mount_that_is_not_there") || !has("chattr") {
+        return;
+    }
+    let data = Data::new();
+    let server = data.serve("127.0.0.1:0");
+    let place = data.folder.path().join("mnt");
+    fs::create_dir(&place).unwrap();
+    let (place_text, undo) = (place.to_str().unwrap(), format!("chattr -i {}", place.display()));
+    if !shell(&place, "chattr +i .").status.success() {
+        eprintln!("skipped: this file system has no immutable attribute, or this user may not set it");
+        fails(&["mount", &server.url("volume/data"), place_text, "--immutable"], 1, "leave out --immutable");
+        return;
+    }
+    sh(Path::new("/"), &undo);
+    fs::write(place.join("hidden"), "").unwrap();
+    fails(&["mount", &server.url("volume/data"), place_text, "--immutable"], 1, "empty");
+    fs::remove_file(place.join("hidden")).unwrap();
+    ok(&["mount", &server.url("volume/data"), place_text, "--immutable"]);
+    fs::write(place.join("f"), "to the server").unwrap();
+    ok(&["umount", place_text]);
+    assert!(fs::write(place.join("g"), "to nowhere").is_err());
+    sh(Path::new("/"), &undo);
+    assert_eq!(fs::read(data.at("f")).unwrap(), b"to the server");
+}

@@ -47,7 +47,7 @@ fn open_flags(state: &State, how: OpenHow, unchanged: bool) -> FopenFlags {
     if unchanged {
         flags |= FopenFlags::FOPEN_KEEP_CACHE;
     }
-    if !how.write {
+    if !how.changes() {
         // Closing it has nothing to wait for.
         flags |= FopenFlags::FOPEN_NOFLUSH;
     }
@@ -74,7 +74,7 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
             // Without this the kernel would read up to the size that it was told before.
             opening.forget_attributes(number);
         }
-        opening.opened(number, opened.handle, how.write);
+        opening.opened(number, opened.handle, how.changes());
         reply.opened(FileHandle(opened.handle.0), open_flags(&opening, how, opened.unchanged));
     });
     state.volume.open_file(&path, how, state.token(request), done);
@@ -98,7 +98,7 @@ pub(super) fn create(
     let done: Done<Opened> = Box::new(move |opened| match opened {
         Ok(opened) => {
             let number = making.inodes().found(folder.0, &name, &opened.info);
-            making.opened(number, opened.handle, how.write);
+            making.opened(number, opened.handle, how.changes());
             let flags = open_flags(&making, how, opened.unchanged);
             let attributes = making.attributes(number, &opened.info);
             reply.created(&making.settings.ttl, &attributes, GENERATION, FileHandle(opened.handle.0), flags);

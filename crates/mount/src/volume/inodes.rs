@@ -235,6 +235,11 @@ impl Inodes {
         Ok(names.join(&b'/'))
     }
 
+    /// Whether a file has a name: not if it was removed or replaced while it is open.
+    pub fn has_name(&self, number: INodeNo) -> bool {
+        number.0 == TOP || self.nodes.get(&number.0).is_some_and(|node| node.name.is_some())
+    }
+
     /// The path of a name in a folder.
     ///
     /// # Errors

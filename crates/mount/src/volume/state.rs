@@ -42,7 +42,7 @@ pub(super) struct State {
     pub settings: Settings,
     pub operations: Arc<Operations>,
     inodes: Mutex<Inodes>,
-    /// Open handles that may write.
+    /// Open handles that may change something, by writing or by being opened.
     writers: Mutex<HashSet<Handle>>,
     folders: Mutex<HashMap<u64, Listing>>,
     next_folder: AtomicU64,
@@ -151,8 +151,11 @@ impl State {
                     return reply.error(errno::STALE);
                 }
                 inodes.tell(number, &info);
+                let named = inodes.has_name(number);
                 drop(inodes);
-                reply.attr(&state.settings.ttl, &state.attributes(number, &info));
+                let mut attributes = state.attributes(number, &info);
+                attributes.nlink = if named { attributes.nlink } else { 0 };
+                reply.attr(&state.settings.ttl, &attributes);
             }
             Err(error) => reply.error(errno::of_stream(&error)),
         });
@@ -160,9 +163,9 @@ impl State {
     }
 
     /// A file was opened or made: remembers the handle.
-    pub fn opened(&self, number: INodeNo, handle: Handle, writes: bool) {
+    pub fn opened(&self, number: INodeNo, handle: Handle, changes: bool) {
         self.inodes().opened(number, handle);
-        if writes {
+        if changes {
             self.writers().insert(handle);
         }
     }
