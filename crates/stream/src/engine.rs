@@ -422,6 +422,27 @@ impl Engine {
         self.files.values().filter(|file| file.dirty.is_some()).map(|file| 1 + file.overlay.open_bytes()).sum()
     }
 
+    /// Transactions without an answer, for tests that hang.
+    #[cfg(test)]
+    pub fn waiting(&self) -> Vec<String> {
+        let told = |(id, txn): (&u64, &Transaction)| {
+            let (file, kind) = (txn.file, txn.changes.first().map(|change| format!("{change:?}")));
+            let kind: String = kind.unwrap_or_default().chars().take(60).collect();
+            format!(
+                "{id}: number {:?} file {file:?} {kind} after {:?} base {:?} {:?} {:?} stored {:?}",
+                txn.number, txn.after, txn.base, txn.state, txn.keep, txn.stored_as
+            )
+        };
+        self.transactions.iter().map(told).collect()
+    }
+
+    /// Where an open file is now, unless it has no name any more.
+    #[cfg(test)]
+    pub fn path_of_handle(&self, handle: Handle) -> Option<Vec<u8>> {
+        let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
+        file.filter(|file| !file.gone).map(|file| file.path.clone())
+    }
+
     fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id

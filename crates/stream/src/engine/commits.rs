@@ -67,9 +67,8 @@ impl Engine {
             let Some(txn) = self.transactions.get(&id) else { continue };
             let State::Queued(from) = txn.state else { continue };
             match (txn.number.is_some(), txn.after.is_empty()) {
-                (true, false) if self.follows_one_without_number(txn) => {
-                    // It was never sent, so nobody knows its number; that of the other will be
-                    // higher.
+                (true, false) if self.follows_later_number(txn) => {
+                    // It was never sent by its number, so nobody knows it; its next one will be higher.
                     if let Some(txn) = self.transactions.get_mut(&id) {
                         txn.number = None;
                     }
@@ -93,8 +92,10 @@ impl Engine {
         }
     }
 
-    fn follows_one_without_number(&self, txn: &Transaction) -> bool {
-        txn.after.iter().filter_map(|id| self.transactions.get(id)).any(|other| other.number.is_none())
+    /// Whether it follows one that has no number, or a higher one: that was refused meanwhile.
+    fn follows_later_number(&self, txn: &Transaction) -> bool {
+        let before = txn.after.iter().filter_map(|id| self.transactions.get(id));
+        before.into_iter().any(|before| before.number.is_none_or(|number| Some(number) > txn.number))
     }
 
     /// When a transaction is to be sent again.

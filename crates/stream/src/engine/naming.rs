@@ -153,15 +153,13 @@ impl Engine {
         if let Err(error) = check_path(&to) {
             return self.effects.finish(done, Err(error));
         }
-        let in_the_way = match from != to {
-            true if !replace && self.is_only_here_at(&to) => Some(ErrorCode::Exists),
-            true if replace && self.has_only_here_below(&to) => {
-                Some(if self.by_path.contains_key(&from) { ErrorCode::NotFile } else { ErrorCode::NotEmpty })
-            }
-            _ => None,
-        };
-        if let Some(code) = in_the_way {
+        if replace && from != to && self.has_only_here_below(&to) {
+            let code = if self.by_path.contains_key(&from) { ErrorCode::NotFile } else { ErrorCode::NotEmpty };
             return self.effects.finish(done, Err(StreamError::refused(code, &to, "")));
+        }
+        if let Some(key) = self.by_path.get(&to).copied().filter(|_| !replace) {
+            // The server sees what is in the way.
+            self.seal(key);
         }
         let moved = self.files.iter().filter(|(_, file)| {
             file.dirty.is_some() && !file.gone && (file.path == from || is_below(&file.path, &from))

@@ -105,7 +105,8 @@ impl Engine {
             Some((token, PageId::new(number, index)))
         });
         let numbered: Vec<(Token, PageId)> = numbered.collect();
-        for run in numbered.chunk_by(|a, b| a.0 == b.0) {
+        let runs = numbered.chunk_by(|a, b| a.0 == b.0);
+        for run in runs.flat_map(|run| run.chunks(wire::format::TOUCH_PAGES_MAX)) {
             let blocks = run.iter().map(|(_, block)| *block).collect();
             self.send(Errand::Touch { volume, token: run[0].0, blocks });
         }

@@ -18,7 +18,7 @@ const NAMES: [&str; 4] = ["a", "b", "d/c", "d/e"];
 type State = Option<Vec<u8>>;
 
 /// Runs one seed; a failure names it. `RUNNEL_STREAM_SEED=N` runs only that one, `RUNNEL_STREAM_SEEDS=N` so many.
-fn seeds(usual: u64, run: impl Fn(u64)) {
+pub fn seeds(usual: u64, run: impl Fn(u64)) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let seeds = match number("RUNNEL_STREAM_SEED") {
         Some(seed) => seed..seed + 1,
@@ -39,7 +39,14 @@ struct Model {
     /// What the server may have, the acknowledged state first.
     may: BTreeMap<&'static str, Vec<State>>,
     open: Vec<(Handle, &'static str, bool)>,
+    nameless: Vec<Nameless>,
     outbox: bool,
+}
+
+/// A file that was removed or replaced while it was open: what its handles see.
+struct Nameless {
+    handles: Vec<(Handle, bool)>,
+    state: Vec<u8>,
 }
 
 impl Model {
@@ -67,7 +74,7 @@ impl Model {
         let at = sim.add_device(options);
         sim.until(|sim| sim.devices[0].engine.status().connected);
         let (now, may) = NAMES.iter().map(|name| ((*name, None), (*name, vec![None]))).unzip();
-        let mut model = Model { sim, at, rng, now, may, open: Vec::new(), outbox };
+        let mut model = Model { sim, at, rng, now, may, open: Vec::new(), nameless: Vec::new(), outbox };
         model.sim.wait(at, |done| Call::MakeFolder { path: b"d".to_vec(), mode: 0o755, done }).unwrap();
         model
     }
@@ -92,7 +99,8 @@ impl Model {
 
     fn step(&mut self) {
         let at = self.at;
-        match self.rng.below(24) {
+        match self.rng.below(28) {
+            24..=27 => self.step_nameless(),
             0..=3 => self.open(),
             4..=9 => {
                 let Some(index) = self.pick() else { return };
@@ -168,7 +176,7 @@ impl Model {
     }
 
     fn open(&mut self) {
-        if self.open.len() >= 6 {
+        if self.open.len() + self.nameless.len() >= 9 {
             return;
         }
         let name = NAMES[self.rng.below(4) as usize];
@@ -202,8 +210,7 @@ impl Model {
     fn rename(&mut self) {
         let from = NAMES[self.rng.below(4) as usize];
         let to = NAMES[self.rng.below(4) as usize];
-        // Handles of a file that is replaced see what was, which the model does not follow.
-        if from == to || self.open.iter().any(|(_, name, _)| *name == to) {
+        if from == to {
             return;
         }
         let replace = self.rng.below(3) > 0;
@@ -218,6 +225,7 @@ impl Model {
             (Some(state), _) => {
                 moved.unwrap();
                 let state = Some(state.clone());
+                self.lose_name(to);
                 self.now.insert(to, state);
                 self.now.insert(from, None);
                 self.acknowledged(from);
@@ -229,16 +237,73 @@ impl Model {
 
     fn remove(&mut self) {
         let name = NAMES[self.rng.below(4) as usize];
-        if self.open.iter().any(|(_, open, _)| *open == name) {
-            return;
-        }
         let removed = self.sim.wait(self.at, |done| Call::Remove { path: name.into(), done });
         match self.now[name] {
             None => assert_eq!(removed.unwrap_err().errno(), 2),
             Some(_) => {
                 removed.unwrap();
+                self.lose_name(name);
                 self.now.insert(name, None);
                 self.acknowledged(name);
+            }
+        }
+    }
+
+    /// Whoever has the file open goes on with it.
+    fn lose_name(&mut self, name: &'static str) {
+        let (gone, open) = self.open.drain(..).partition(|(_, open, _)| *open == name);
+        self.open = open;
+        let gone: Vec<(Handle, &str, bool)> = gone;
+        if let (Some(state), false) = (self.now[name].clone(), gone.is_empty()) {
+            let handles = gone.into_iter().map(|(handle, _, append)| (handle, append)).collect();
+            self.nameless.push(Nameless { handles, state });
+        }
+    }
+
+    fn step_nameless(&mut self) {
+        if self.nameless.is_empty() {
+            return;
+        }
+        let (at, index) = (self.at, self.rng.below(self.nameless.len() as u64) as usize);
+        let file = &mut self.nameless[index];
+        let which = self.rng.below(file.handles.len() as u64) as usize;
+        let (handle, append) = file.handles[which];
+        match self.rng.below(10) {
+            0..=3 => {
+                let bytes: Vec<u8> = (0..1 + self.rng.below(3000)).map(|_| self.rng.next_u64() as u8 | 1).collect();
+                let offset = if append { file.state.len() as u64 } else { self.rng.below(5000) };
+                let end = offset as usize + bytes.len();
+                file.state.resize(file.state.len().max(end), 0);
+                file.state[offset as usize..end].copy_from_slice(&bytes);
+                let bytes = Bytes::from(bytes);
+                self.sim.wait(at, |done| Call::Write { handle, offset, bytes, done }).unwrap();
+            }
+            4 => {
+                let size = self.rng.below(7000);
+                file.state.resize(size as usize, 0);
+                self.sim.wait(at, |done| Call::SetSize { of: handle.into(), size, done }).unwrap();
+            }
+            5..=7 => {
+                let (offset, bytes) = (self.rng.below(7000), self.rng.below(4000) as u32);
+                let from = (offset as usize).min(file.state.len());
+                let to = (offset as usize + bytes as usize).min(file.state.len());
+                match self.sim.wait(at, |done| Call::Read { handle, token: Token(9), offset, bytes, done }) {
+                    Ok(found) => assert!(found == file.state[from..to], "{offset} {bytes} of {}", file.state.len()),
+                    // Not all of it was here when it was removed.
+                    Err(error) => assert_eq!(error.errno(), 116, "{error}"),
+                }
+            }
+            8 => {
+                self.sim.wait(at, |done| Call::Sync { handle, done }).unwrap();
+                let info = self.sim.wait(at, |done| Call::Stat { of: handle.into(), done }).unwrap();
+                assert_eq!(info.size, file.state.len() as u64);
+            }
+            _ => {
+                file.handles.swap_remove(which);
+                if file.handles.is_empty() {
+                    self.nameless.swap_remove(index);
+                }
+                self.sim.wait(at, |done| Call::Close { handle, done }).unwrap();
             }
         }
     }
@@ -268,6 +333,7 @@ impl Model {
         self.sim.restart_device(at);
         self.sim.away = false;
         self.open.clear();
+        self.nameless.clear();
         self.sim.until(|sim| sim.devices[at].engine.status().connected);
         self.sim.wait(at, |done| Call::SyncAll { done }).unwrap();
         let _ = done;
@@ -291,6 +357,9 @@ impl Model {
         self.sim.wait(at, |done| Call::SyncAll { done }).unwrap();
         for name in NAMES {
             self.acknowledged(name);
+        }
+        for (handle, _) in std::mem::take(&mut self.nameless).into_iter().flat_map(|file| file.handles) {
+            self.sim.wait(at, |done| Call::Close { handle, done }).unwrap();
         }
         let status = self.sim.devices[at].engine.status();
         assert!(status.lost.is_empty() && status.unsent_bytes == 0, "{status:?}");

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use units::Rng;
 use wire::volume::LeaseKind;
 
 use super::sim::{Faults, Sim, options, with_outbox};
@@ -363,4 +364,109 @@ fn regress_what_follows_a_renumbered_transaction_is_sent_after_a_restart() {
     assert_eq!(sim.on_server(b"f"), Some(vec![4; 5000]));
     sim.until(|sim| sim.devices[one].idle());
     assert!(sim.devices[one].storage.stored.is_empty());
+}
+
+/// Whatever the server refuses meanwhile, no call waits for ever, what a sync acknowledged is there, and what
+/// is lost was told by a close.
+#[test]
+fn sim_refusals_hang_nobody_and_lose_nothing_in_silence() {
+    const NAMES: [&str; 4] = ["a", "b", "d/c", "d/e"];
+    super::model::seeds(20, |seed| {
+        let cuts = if seed % 2 == 0 { 0 } else { 3 };
+        let mut sim = Sim::new(seed, Faults { cuts, ..Faults::default() });
+        let own = Options { dirty_bytes: 2 << 20, ..options() };
+        let one = device(&mut sim, if seed % 3 == 0 { with_outbox(own) } else { own });
+        let two = device(&mut sim, options());
+        make_folder(&mut sim, one, "d");
+        let mut handles: Vec<Handle> = Vec::new();
+        let mut failed_closes = 0;
+        let refused = |error: &StreamError| matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Leased);
+        for _ in 0..150 {
+            let name = NAMES[sim.rng.below(4) as usize];
+            let some = sim.rng.below(handles.len().max(1) as u64) as usize;
+            let handle = handles.get(some).copied();
+            match (sim.rng.below(16), handle) {
+                (0 | 1, _) if handles.len() < 8 => {
+                    let how = OpenHow { truncate: sim.rng.below(4) == 0, ..WRITE };
+                    match open(&mut sim, one, name, how) {
+                        Ok(handle) => handles.push(handle),
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),
+                    }
+                }
+                (2..=6, Some(handle)) => {
+                    let most = if sim.rng.below(3) == 0 { 3 << 20 } else { 20_000 };
+                    let (offset, length) = (sim.rng.below(9000), 1 + sim.rng.below(most) as usize);
+                    let value = sim.rng.next_u64() as u8;
+                    if let Err(error) = write(&mut sim, one, handle, offset, vec![value; length]) {
+                        assert!(refused(&error) || error.kind() == ErrorKind::OutboxFull, "{error}");
+                    }
+                }
+                (7 | 8, Some(handle)) => match sync(&mut sim, one, handle) {
+                    Ok(()) => sees_what_the_server_has(&mut sim, one, handle),
+                    Err(error) => assert!(refused(&error), "{error}"),
+                },
+                (9, Some(handle)) => {
+                    handles.swap_remove(some);
+                    if let Err(error) = close(&mut sim, one, handle) {
+                        assert!(refused(&error), "{error}");
+                        failed_closes += 1;
+                    }
+                }
+                (10, _) => {
+                    let to = NAMES[sim.rng.below(4) as usize];
+                    let replace = sim.rng.below(2) == 0;
+                    drop(rename(&mut sim, one, name, to, replace));
+                }
+                (11, _) => drop(remove(&mut sim, one, name)),
+                (12, _) => {
+                    if remove_folder(&mut sim, one, "d").is_ok() {
+                        sim.disk.set_capacity(None);
+                        make_folder(&mut sim, one, "d");
+                    }
+                }
+                (13, _) if sim.rng.below(2) == 0 => fill(&sim),
+                (13, _) => sim.disk.set_capacity(None),
+                (14, _) => {
+                    let seconds = 1 + sim.rng.below(20);
+                    let (of, kind) = (FileRef::Path(name.into()), Some(LeaseKind::Exclusive));
+                    let duration = Duration::from_secs(seconds);
+                    drop(sim.wait(two, |done| Call::Lease { of, kind, duration, done }));
+                }
+                _ => {
+                    let micros = sim.rng.below(5_000_000);
+                    pass(&mut sim, micros);
+                }
+            }
+            let lost = sim.devices[one].engine.status().lost;
+            assert!(failed_closes > 0 || lost.is_empty(), "{lost:?}");
+        }
+        sim.disk.set_capacity(None);
+        // All leases have ended.
+        pass(&mut sim, 25_000_000);
+        sim.until(|sim| sim.devices[one].engine.status().unsent_transactions == 0);
+        for handle in handles {
+            sync(&mut sim, one, handle).unwrap();
+            sees_what_the_server_has(&mut sim, one, handle);
+            close(&mut sim, one, handle).unwrap();
+        }
+        let status = sim.devices[one].engine.status();
+        assert!(status.unsent_bytes == 0 && status.unsent_transactions == 0, "{status:?}");
+        sim.until(|sim| sim.devices[one].idle());
+        assert!(sim.devices[one].storage.stored.is_empty());
+    });
+}
+
+/// A file that has a name holds on the server what this device reads of it.
+fn sees_what_the_server_has(sim: &mut Sim, at: usize, handle: Handle) {
+    let Some(path) = sim.devices[at].engine.path_of_handle(handle) else { return };
+    let mut found = Vec::new();
+    loop {
+        let part = read(sim, at, handle, found.len() as u64, crate::READ_BYTES_MAX).unwrap();
+        if part.is_empty() {
+            break;
+        }
+        found.extend(part);
+    }
+    let there = sim.on_server(&path);
+    assert!(there.as_deref() == Some(&found[..]), "{} of {:?}", found.len(), there.map(|there| there.len()));
 }

@@ -231,8 +231,9 @@ impl Sim {
             }
             self.step();
         }
+        let waiting: Vec<_> = self.devices.iter().map(|device| device.engine.waiting()).collect();
         let status: Vec<_> = self.devices.iter().map(|device| device.engine.status()).collect();
-        panic!("the world hangs: {status:?}");
+        panic!("the world hangs: {waiting:#?} {status:?}");
     }
 
     /// Carries out what an engine wants.
