@@ -272,7 +272,12 @@ impl Outbox {
         let mut held = Held { who: self.who, next_number, ..Held::default() };
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
-            let name = entry?.file_name();
+            let entry = entry?;
+            let name = entry.file_name();
+            if name.to_str().is_some_and(|name| name.ends_with(".new")) {
+                // Of a process that died while it wrote. What cannot be removed does no harm.
+                let _ = fs::remove_file(entry.path());
+            }
             numbers.extend(name.to_str().and_then(numbers_of));
         }
         numbers.sort_unstable();
@@ -379,10 +384,17 @@ impl Outbox {
 
     fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let new = self.folder.join(format!("{name}.new"));
-        let mut file = private::file().create(true).truncate(true).write(true).open(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, self.folder.join(name))?;
+        let write = || {
+            let mut file = private::file().create(true).truncate(true).write(true).open(&new)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&new, self.folder.join(name))
+        };
+        if let Err(error) = write() {
+            // On a full disk an empty file would stay for each try.
+            let _ = fs::remove_file(&new);
+            return Err(error);
+        }
         self.sync()
     }
 

@@ -103,6 +103,13 @@ fn an_outbox_survives_what_does_not_belong_there() {
     outbox.renumber(9, 11).unwrap();
     assert!(folder.path().join(file_name(11, 1)).exists());
     outbox.remove(11).unwrap();
+    // What could not be written leaves nothing behind, nor does a process that died.
+    std::fs::create_dir(folder.path().join(file_name(12, 12))).unwrap();
+    outbox.store(12, 12, b"bytes").unwrap_err();
+    let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = names.filter(|name| name.to_str().unwrap().ends_with(".new")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    std::fs::remove_dir(folder.path().join(file_name(12, 12))).unwrap();
     assert!(held.next_number == 500 && held.lost.len() == 1, "{held:?}");
     assert!(folder.path().join("lost").join(file_name(3, 3)).exists());
     outbox.lose(4, "because").unwrap();
