@@ -31,7 +31,8 @@ fn how(flags: i32, create: Option<u16>) -> OpenHow {
     OpenHow {
         read: mode != OpenAccMode::O_WRONLY,
         write: mode != OpenAccMode::O_RDONLY,
-        append: flags & O_APPEND != 0,
+        // Who does not write appends nothing, also of a volume for reading.
+        append: flags & O_APPEND != 0 && mode != OpenAccMode::O_RDONLY,
         create,
         exclusive: create.is_some() && flags & O_EXCL != 0,
         truncate: flags & O_TRUNC != 0,
@@ -256,6 +257,9 @@ mod tests {
     #[test]
     fn flags_of_open_are_understood() {
         assert_eq!(how(0, None), OpenHow::READ);
+        assert_eq!(how(O_APPEND, None), OpenHow::READ);
+        let emptied = how(O_TRUNC, None);
+        assert!(emptied.truncate && emptied.changes() && !emptied.write);
         let write = how(0o1 | O_TRUNC, None);
         assert!(write.write && !write.read && write.truncate && !write.append && write.create.is_none());
         let both = how(0o2 | O_APPEND | O_EXCL, Some(0o600));
