@@ -393,7 +393,8 @@ impl Session {
                 }
             }
         }
-        (self.received.room.amount() + RECEIVED_FREE_BYTES).saturating_sub(held)
+        let filled = held - self.wire.spare_bytes();
+        (self.received.room.amount() + RECEIVED_FREE_BYTES).saturating_sub(filled)
     }
 
     /// Memory for a reply, which is given at once or later. No further request is taken up before

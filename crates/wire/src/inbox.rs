@@ -84,6 +84,11 @@ impl Inbox {
         self.payload.capacity()
     }
 
+    /// Bytes that fit into the memory held already.
+    pub fn spare_bytes(&self) -> usize {
+        self.payload.capacity() - self.payload.len()
+    }
+
     /// An error if the frame that is arriving is overdue.
     pub fn check(&self, now: Moment) -> Result<(), WireError> {
         match self.deadline {

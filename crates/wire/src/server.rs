@@ -289,6 +289,12 @@ impl ServerConnection {
         self.inbox.held_bytes() + self.event_bytes
     }
 
+    /// Of [`ServerConnection::received_bytes`], what is free for further bytes of the frame that is
+    /// arriving.
+    pub fn spare_bytes(&self) -> usize {
+        self.inbox.spare_bytes()
+    }
+
     /// What [`ServerConnection::received_bytes`] comes to when the frame that is arriving is whole.
     pub fn arriving_bytes(&self) -> usize {
         self.inbox.whole_bytes() + self.event_bytes

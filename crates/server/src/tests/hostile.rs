@@ -279,6 +279,29 @@ fn regress_frames_that_never_end_take_their_share_and_no_more() {
     good.status_until(|status| status["memory"]["received_bytes"] == 0);
 }
 
+/// Memory is taken in pages. A frame that needs whole pages of it left none over, and was never read to
+/// its end.
+#[test]
+fn regress_a_frame_of_whole_pages_is_read_to_its_end() {
+    let (rig, _) = Rig::with_image(&image(1), |_| {});
+    let mut stream = stream_from([127, 0, 0, 1], rig.address);
+    let hello = first_words();
+    stream.write_all(&hello[..hello_bytes()]).unwrap();
+    let header = 4 + 8;
+    let bytes = vec![7; RECEIVED_FREE_BYTES + 40 * 4096 - header];
+    let put =
+        wire::fixture::encode(&ClientMessage::PutMeta { request: units::RequestId(1), offset: 0, bytes: bytes.into() });
+    assert_eq!(put.len(), 5 + RECEIVED_FREE_BYTES + 40 * 4096, "the payload needs whole pages");
+    let until = Instant::now() + Duration::from_secs(20);
+    for piece in put.chunks(24 << 10) {
+        stream.write_all(piece).unwrap();
+        while unread_bytes(rig.address, std::slice::from_ref(&stream)) > 0 {
+            assert!(Instant::now() < until, "the server does not read on");
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// Bytes that the clients wrote and `server` did not read, by the kernel's word. What is on its way
 /// may count twice, so it is at least the truth.
 fn unread_bytes(server: SocketAddr, clients: &[TcpStream]) -> u64 {
