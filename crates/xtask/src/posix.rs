@@ -103,7 +103,14 @@ fn install(tool: &str, version: &str, cache: &Path) -> anyhow::Result<()> {
 /// Runs all tests below `folder`; prints those that fail, and the sums.
 fn pjdfstest(program: &Path, config: &Path, folder: &Path) -> anyhow::Result<()> {
     let mut command = Command::new(program);
-    command.env("RUST_BACKTRACE", "0").arg("-c").arg(config).arg("-p").arg(folder).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .env("RUST_BACKTRACE", "0")
+        .arg("-c")
+        .arg(config)
+        .arg("-p")
+        .arg(folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let output = command.output().context("cannot start pjdfstest")?;
     let said = String::from_utf8_lossy(&output.stdout);
     let matters =
