@@ -248,11 +248,11 @@ fn without_ptrace_a_library_has_the_later_burst_fetched() {
     assert!(told["traced"].is_null() && (!is_cold || told["fetched"]["groups"].as_u64() >= Some(2)), "{told}");
 }
 
-/// Whether this process, and so every program that it starts, ignores SIGINT.
-fn ignores_interrupts() -> bool {
+/// Whether this process, and so every program that it starts, ignores a signal.
+fn ignores(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
-    u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (2 - 1)) != 0
+    u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (signal - 1)) != 0
 }
 
 #[test]
@@ -263,8 +263,9 @@ fn without_a_plan_and_with_a_bad_one_the_program_starts_plainly() {
     let output = shell("echo out; exit 7");
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"out\n"[..]));
     assert!(json(&output)["mode"].is_null());
-    // Started in the background by a shell, the tests and all their programs ignore SIGINT, and no shell may undo that.
-    for signal in [9, 15, 1].into_iter().chain((!ignores_interrupts()).then_some(2)) {
+    // Started in the background by a shell, or by nohup, the tests and all their programs ignore SIGINT or SIGHUP, and no shell may
+    // undo that.
+    for signal in [9, 15, 1, 2].into_iter().filter(|signal| !ignores(*signal)) {
         let output = shell(&format!("kill -{signal} $$"));
         assert_eq!(output.status.signal(), Some(signal), "the launcher ends as the program did");
         assert_eq!(json(&output)["code"], 128 + signal);
