@@ -33,8 +33,8 @@ pub struct OpenHow {
 }
 
 impl OpenHow {
-    /// Whether opening it so, or what is done with the handle, can change something: a close brings it to
-    /// the server.
+    /// Whether opening it so, or what is done with the handle, can change something: a close brings
+    /// it to the server.
     pub const fn changes(&self) -> bool {
         self.write || self.append || self.truncate || self.create.is_some()
     }

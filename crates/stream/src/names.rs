@@ -87,8 +87,8 @@ impl Names {
 /// Folders whose times are remembered at most; all are forgotten when there are more.
 const FOLDER_TIMES_MAX: usize = 4096;
 
-/// When names were last made or removed in folders of which the server was not told, since the files
-/// were only here. Nanoseconds since 1970.
+/// When names were last made or removed in folders of which the server was not told, since the
+/// files were only here. Nanoseconds since 1970.
 #[derive(Debug, Default)]
 pub(crate) struct FolderTimes {
     times: HashMap<Vec<u8>, i64>,

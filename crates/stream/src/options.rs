@@ -27,8 +27,8 @@ pub struct Options {
     /// Bytes of changes that are not on the server yet: beyond half of it they are sent without a sync, beyond all of it
     /// writes wait for the server, or fail if it is away. With an outbox, its bytes count while the server is away.
     pub dirty_bytes: usize,
-    /// Bytes that may be written to files that were removed, or replaced, while they are open. They lie in
-    /// memory until the files are closed, and are never sent.
+    /// Bytes that may be written to files that were removed, or replaced, while they are open. They
+    /// lie in memory until the files are closed, and are never sent.
     pub nameless_bytes: usize,
     /// How long attributes and listings are believed without asking again. Opening a file asks always.
     pub names_ttl: Duration,

@@ -197,8 +197,8 @@ pub(crate) fn hash(bytes: &[u8]) -> [u8; HASH_BYTES] {
     out
 }
 
-/// Name of the file of a transaction; in the order of numbers. One that got another number says in its
-/// name how those that follow it know it, so that one rename changes both.
+/// Name of the file of a transaction; in the order of numbers. One that got another number says in
+/// its name how those that follow it know it, so that one rename changes both.
 pub(crate) fn file_name(number: u64, known_as: u64) -> String {
     if number == known_as { format!("{number:020}.txn") } else { format!("{number:020}-{known_as:020}.txn") }
 }
@@ -274,7 +274,7 @@ impl Outbox {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             let name = entry.file_name();
-            if name.to_str().is_some_and(|name| name.ends_with(".new")) {
+            if name.to_str().is_some_and(|name| name.ends_with(".new")) && private::is_ours(&name) {
                 // Of a process that died while it wrote. What cannot be removed does no harm.
                 let _ = fs::remove_file(entry.path());
             }

@@ -57,11 +57,12 @@ pub(crate) fn file() -> OpenOptions {
 }
 
 /// Whether an outbox or a disk cache has a file of this name.
-fn is_ours(name: &OsStr) -> bool {
+pub(crate) fn is_ours(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
     let name = name.strip_suffix(".new").unwrap_or(name);
     let number = name.strip_suffix(".txn").or_else(|| name.strip_suffix(".txt"));
-    number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    let mut numbers = number.into_iter().flat_map(|numbers| numbers.splitn(2, '-')).peekable();
+    numbers.peek().is_some() && numbers.all(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
         || ["device", "lock", "lost", "blocks.cache"].contains(&name)
 }
 
@@ -90,14 +91,14 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let old = top.path().join("old");
         fs::create_dir_all(old.join("lost")).unwrap();
-        for name in ["device", "lock", "00000000000000000007.txn", "blocks.cache"] {
+        for name in ["device", "lock", "00000000000000000007.txn", "09-07.txn", "blocks.cache"] {
             fs::write(old.join(name), b"x").unwrap();
             fs::set_permissions(old.join(name), Permissions::from_mode(0o644)).unwrap();
         }
         fs::set_permissions(&old, Permissions::from_mode(0o755)).unwrap();
         folder(&old).unwrap();
         assert_eq!((mode(&old), mode(&old.join("lost"))), (0o700, 0o700));
-        for name in ["device", "lock", "00000000000000000007.txn", "blocks.cache"] {
+        for name in ["device", "lock", "00000000000000000007.txn", "09-07.txn", "blocks.cache"] {
             assert_eq!(mode(&old.join(name)), 0o600, "{name}");
         }
 

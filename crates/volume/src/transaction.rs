@@ -81,7 +81,8 @@ pub enum Operation {
     MakeLink {
         /// The link.
         path: VolumePath,
-        /// Where it points: 1 to [`LINK_BYTES_MAX`] bytes, none of them zero. Nothing follows it here.
+        /// Where it points: 1 to [`LINK_BYTES_MAX`] bytes, none of them zero. Nothing follows it
+        /// here.
         target: Vec<u8>,
     },
     /// Renames a file, folder or symbolic link.

@@ -32,8 +32,8 @@ const COMMIT_TIME: Duration = Duration::from_secs(60);
 /// How long to wait before a transaction is sent again that the server had no time for, or failed with.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// How long before a parked transaction is sent again by itself: at first, and twice as long each time,
-/// up to the second. So changes go on soon after a lease ended or there is room, and a large
+/// How long before a parked transaction is sent again by itself: at first, and twice as long each
+/// time, up to the second. So changes go on soon after a lease ended or there is room, and a large
 /// transaction that is refused again and again takes little of the link.
 const PARKED: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(16);
 
@@ -68,7 +68,8 @@ impl Engine {
             let State::Queued(from) = txn.state else { continue };
             match (txn.number.is_some(), txn.after.is_empty()) {
                 (true, false) if self.follows_later_number(txn) => {
-                    // It was never sent by its number, so nobody knows it; its next one will be higher.
+                    // It was never sent by its number, so nobody knows it; its next one will be
+                    // higher.
                     if let Some(txn) = self.transactions.get_mut(&id) {
                         txn.number = None;
                     }
@@ -94,8 +95,8 @@ impl Engine {
 
     /// Whether it follows one that has no number, or a higher one: that was refused meanwhile.
     fn follows_later_number(&self, txn: &Transaction) -> bool {
-        let before = txn.after.iter().filter_map(|id| self.transactions.get(id));
-        before.into_iter().any(|before| before.number.is_none_or(|number| Some(number) > txn.number))
+        let mut before = txn.after.iter().filter_map(|id| self.transactions.get(id));
+        before.any(|before| before.number.is_none_or(|number| Some(number) > txn.number))
     }
 
     /// When a transaction is to be sent again.
@@ -378,8 +379,8 @@ impl Engine {
         stuck.into_iter().for_each(|id| self.tell_wants(id, Some(error), &[]));
     }
 
-    /// Changes of names that wait for transactions that are parked, or follow such a one, wait no more:
-    /// they go before, or fail.
+    /// Changes of names that wait for transactions that are parked, or follow such a one, wait no
+    /// more: they go before, or fail.
     fn free_names(&mut self, key: Option<u64>, stuck: &[u64], error: &StreamError) {
         let waits = |txn: &Transaction| !txn.is_data() && stuck.iter().any(|id| txn.after.contains(id));
         let waiting = self.transactions.iter().filter(|(_, txn)| waits(txn));
@@ -393,7 +394,8 @@ impl Engine {
                 self.refuse(id, error);
                 continue;
             }
-            // With the name, all that was to be sent of the file goes; or its folder gets another one.
+            // With the name, all that was to be sent of the file goes; or its folder gets another
+            // one.
             txn.after.retain(|after| !stuck.contains(after));
             for stuck in stuck {
                 if let Some(stuck) = self.transactions.get_mut(stuck) {

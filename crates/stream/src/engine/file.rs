@@ -63,8 +63,8 @@ pub(super) struct Dirty {
 #[derive(Debug)]
 pub(super) struct File {
     pub path: Vec<u8>,
-    /// Removed, replaced or overtaken: it is not at its path any more, and nothing that is written to it
-    /// from now on is sent.
+    /// Removed, replaced or overtaken: it is not at its path any more, and nothing that is written
+    /// to it from now on is sent.
     pub gone: bool,
     /// What of the server the blocks belong to; `None`: it is not on the server yet.
     pub seen: Option<Seen>,
@@ -145,7 +145,8 @@ impl File {
     }
 
     /// Whether this device took its name while somebody has it open here. Until the last handle is
-    /// closed it is a file of this device alone: what is written lies in the overlay and is never sent.
+    /// closed it is a file of this device alone: what is written lies in the overlay and is never
+    /// sent.
     pub fn is_nameless(&self) -> bool {
         self.gone && self.stale.is_none()
     }

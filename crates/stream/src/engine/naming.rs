@@ -102,10 +102,7 @@ impl Engine {
     }
 
     pub(super) fn make_folder(&mut self, path: Vec<u8>, mode: u16, done: Done<()>) {
-        if self.is_only_here_at(&path) {
-            return self.effects.finish(done, Err(StreamError::refused(ErrorCode::Exists, &path, "")));
-        }
-        self.change(&path.clone(), vec![Change::MakeFolder { path, mode: mode & 0o7777 }], done);
+        self.make(&path.clone(), Change::MakeFolder { path, mode: mode & 0o7777 }, done);
     }
 
     pub(super) fn make_link(&mut self, path: Vec<u8>, target: Bytes, done: Done<()>) {
@@ -113,7 +110,15 @@ impl Engine {
             let text = format!("a symbolic link points to 1 to {LINK_BYTES_MAX} bytes");
             return self.effects.finish(done, Err(StreamError::new(ErrorKind::NameTooLong, &path, text)));
         }
-        self.change(&path.clone(), vec![Change::MakeLink { path, target }], done);
+        self.make(&path.clone(), Change::MakeLink { path, target }, done);
+    }
+
+    /// Makes something whose name must be free, also of files that the server does not know.
+    fn make(&mut self, path: &[u8], change: Change, done: Done<()>) {
+        if self.is_only_here_at(path) {
+            return self.effects.finish(done, Err(StreamError::refused(ErrorCode::Exists, path, "")));
+        }
+        self.change(path, vec![change], done);
     }
 
     pub(super) fn remove(&mut self, path: Vec<u8>, done: Done<()>) {
@@ -143,8 +148,8 @@ impl Engine {
         self.by_path.get(path).and_then(|key| self.files.get(key)).is_some_and(|file| file.seen.is_none())
     }
 
-    /// Whether there are files in a folder, or below, that the server does not know: for it, the folder
-    /// may be empty.
+    /// Whether there are files in a folder, or below, that the server does not know: for it, the
+    /// folder may be empty.
     fn has_only_here_below(&self, folder: &[u8]) -> bool {
         self.files.values().any(|file| !file.gone && file.seen.is_none() && is_below(&file.path, folder))
     }
@@ -171,9 +176,10 @@ impl Engine {
 
     /// Makes a transaction of changes of names, behind all that is on its way for the same paths.
     ///
-    /// Two kinds wait behind it instead. What was not sent yet of a file that loses its name is dropped
-    /// when the name is gone: so a file can be removed whose changes the server refuses. And what is
-    /// parked holds up only changes of the name of its own file, not of the folders above.
+    /// Two kinds wait behind it instead. What was not sent yet of a file that loses its name is
+    /// dropped when the name is gone: so a file can be removed whose changes the server refuses.
+    /// And what is parked holds up only changes of the name of its own file, not of the folders
+    /// above.
     pub(super) fn change(&mut self, path: &[u8], changes: Vec<Change>, done: Done<()>) {
         let checked = check_path(path).and_then(|()| match (path.is_empty(), self.info) {
             (true, _) => Err(StreamError::new(ErrorKind::Invalid, path, "the top folder stays as it is")),
@@ -293,8 +299,9 @@ impl Engine {
         true
     }
 
-    /// This device took the name of a file, which nobody asks for any more: what was not sent of it is
-    /// not sent. Whoever has it open reads and writes it on here, as long as what is read is here.
+    /// This device took the name of a file, which nobody asks for any more: what was not sent of it
+    /// is not sent. Whoever has it open reads and writes it on here, as long as what is read is
+    /// here.
     pub(super) fn unname(&mut self, key: u64) {
         let Some(file) = self.files.get_mut(&key) else { return };
         file.dirty = None;
@@ -318,8 +325,8 @@ impl Engine {
         self.detach(key);
     }
 
-    /// The blocks of a file that has no name can be asked of nobody: they stay, as if they were written
-    /// here, as far as there is room.
+    /// The blocks of a file that has no name can be asked of nobody: they stay, as if they were
+    /// written here, as far as there is room.
     fn keep_blocks(&mut self, key: u64) {
         let block = u64::from(self.block_bytes());
         let mut room = (self.options.nameless_bytes as u64).saturating_sub(self.nameless_bytes());
@@ -344,8 +351,8 @@ impl Engine {
         }
     }
 
-    /// Somebody else removed or replaced a file, or a folder above it. What was not sent of it is sent,
-    /// and refused: whoever syncs it hears of that.
+    /// Somebody else removed or replaced a file, or a folder above it. What was not sent of it is
+    /// sent, and refused: whoever syncs it hears of that.
     pub(super) fn taken_away(&mut self, key: u64) {
         self.seal(key);
         if let Some(file) = self.files.get_mut(&key) {

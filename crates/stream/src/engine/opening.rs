@@ -66,9 +66,9 @@ impl Engine {
         Ok(())
     }
 
-    /// A file that the server has not got, or that replaces what it has: made here, sent with the first
-    /// transaction. `unasked`: it was not asked whether it is there. Who wants it empty replaces also
-    /// what another device makes meanwhile.
+    /// A file that the server has not got, or that replaces what it has: made here, sent with the
+    /// first transaction. `unasked`: it was not asked whether it is there. Who wants it empty
+    /// replaces also what another device makes meanwhile.
     fn make_here(&mut self, path: &[u8], how: OpenHow, token: Token, unasked: bool) -> Opened {
         let mut file = File::new(path, token);
         file.mode = how.create.unwrap_or(0o644) & 0o7777;

@@ -229,8 +229,8 @@ impl Engine {
                     Some((before, before_number)) => {
                         txn.after.insert(*before);
                         if *before_number > number {
-                            // It was not sent by its number: the other one had no answer. Its next one
-                            // is higher.
+                            // It was not sent by its number: the other one had no answer. Its next
+                            // one is higher.
                             (txn.number, txn.sent) = (None, false);
                         }
                         Base::Chain(*before)

@@ -16,8 +16,8 @@ pub(super) enum State {
     Queued(Moment),
     /// Sent on the present connection.
     Sent,
-    /// Refused for want of room or because of a lease; sent again, with another number, by a sync or
-    /// at this moment.
+    /// Refused for want of room or because of a lease; sent again, with another number, by a sync
+    /// or at this moment.
     Parked(Moment),
 }
 

@@ -65,8 +65,8 @@ impl Engine {
         file.is_some_and(File::is_nameless)
     }
 
-    /// Writes to a file that has no name any more: the bytes lie in memory until it is closed, and have
-    /// a limit of their own.
+    /// Writes to a file that has no name any more: the bytes lie in memory until it is closed, and
+    /// have a limit of their own.
     fn write_nameless(&mut self, handle: Handle, offset: u64, bytes: Bytes) -> Result<(), StreamError> {
         let limit = self.options.nameless_bytes as u64;
         let taken = self.nameless_bytes();
@@ -214,10 +214,7 @@ impl Engine {
             Ok(found) => found,
             Err(error) => return self.effects.finish(done, Err(error)),
         };
-        let file = key.and_then(|key| self.files.get_mut(&key));
-        if let Some(file) = file
-            && file.gone
-        {
+        if let Some(file) = self.gone_file(key) {
             file.mode = mode;
             let outcome = file.stale.clone().map_or(Ok(()), Err);
             return self.effects.finish(done, outcome);
@@ -240,10 +237,7 @@ impl Engine {
             Ok(found) => found,
             Err(error) => return self.effects.finish(done, Err(error)),
         };
-        let file = key.and_then(|key| self.files.get_mut(&key));
-        if let Some(file) = file
-            && file.gone
-        {
+        if let Some(file) = self.gone_file(key) {
             file.mtime_ns = mtime_ns;
             let outcome = file.stale.clone().map_or(Ok(()), Err);
             return self.effects.finish(done, outcome);
@@ -256,6 +250,11 @@ impl Engine {
             return self.effects.finish(done, Ok(()));
         }
         self.change(&path.clone(), vec![Change::SetTime { path, base: None, mtime_ns }], done);
+    }
+
+    /// A file that is not at its path any more: the server is not asked to change it.
+    fn gone_file(&mut self, key: Option<u64>) -> Option<&mut File> {
+        self.files.get_mut(&key?).filter(|file| file.gone)
     }
 
     /// The file that is meant, if it is known here, and its path. By path only a file with changes is meant here, others are the server's.
@@ -280,8 +279,8 @@ impl Engine {
         self.unsealed_bytes() + self.transactions.values().map(|txn| txn.bytes).sum::<u64>()
     }
 
-    /// Those of them that no transaction carries. What files that are gone have over their blocks is
-    /// never sent.
+    /// Those of them that no transaction carries. What files that are gone have over their blocks
+    /// is never sent.
     fn unsealed_bytes(&self) -> u64 {
         let changed = self.files.values().filter(|file| file.dirty.is_some());
         changed.map(|file| file.overlay.open_bytes()).sum()

@@ -1,5 +1,5 @@
-//! Files that are removed or replaced while they are open, folders with files that are only here, and
-//! changes that the server refuses for a while.
+//! Files that are removed or replaced while they are open, folders with files that are only here,
+//! and changes that the server refuses for a while.
 
 use std::time::Duration;
 
@@ -86,6 +86,8 @@ fn regress_unsent_files_are_in_the_way_of_what_may_not_replace_them() {
     write(&mut sim, one, file, 0, vec![7; 900]).unwrap();
     assert_eq!(rename(&mut sim, one, "other", "x", false).unwrap_err().kind(), ErrorKind::Exists);
     let made = sim.wait(one, |done| Call::MakeFolder { path: b"x".to_vec(), mode: 0o755, done });
+    assert_eq!(made.unwrap_err().kind(), ErrorKind::Exists);
+    let made = sim.wait(one, |done| Call::MakeLink { path: b"x".to_vec(), target: b"y"[..].into(), done });
     assert_eq!(made.unwrap_err().kind(), ErrorKind::Exists);
     close(&mut sim, one, file).unwrap();
     assert_eq!(sim.on_server(b"x"), Some(vec![7; 900]));
@@ -366,8 +368,8 @@ fn regress_what_follows_a_renumbered_transaction_is_sent_after_a_restart() {
     assert!(sim.devices[one].storage.stored.is_empty());
 }
 
-/// Whatever the server refuses meanwhile, no call waits for ever, what a sync acknowledged is there, and what
-/// is lost was told by a close.
+/// Whatever the server refuses meanwhile, no call waits for ever, what a sync acknowledged is
+/// there, and what is lost was told by a close.
 #[test]
 fn sim_refusals_hang_nobody_and_lose_nothing_in_silence() {
     const NAMES: [&str; 4] = ["a", "b", "d/c", "d/e"];

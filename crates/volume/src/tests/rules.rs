@@ -116,6 +116,12 @@ fn symbolic_links_are_shown_and_never_followed() {
     assert!(volume.stat(&path("link/passwd")).is_err());
     assert!(matches!(refused(&volume, vec![create("link/f")]), VolumeError::NotFolder { .. }));
     assert!(matches!(refused(&volume, vec![write("link", None, 0, b"x")]), VolumeError::NotFile { .. }));
+    let link = |at: &str, target: &[u8]| Operation::MakeLink { path: path(at), target: target.to_vec() };
+    for target in [&b""[..], b"a\0b", &[b'a'; LINK_BYTES_MAX + 1]] {
+        assert!(matches!(refused(&volume, vec![link("other", target)]), VolumeError::Invalid { .. }));
+    }
+    assert!(matches!(refused(&volume, vec![link("link", b"x")]), VolumeError::Exists { .. }));
+    done(&volume, vec![link("other", &[b'a'; LINK_BYTES_MAX])]);
     done(&volume, vec![rename("link", "moved")]);
     assert_eq!(volume.read_link(&path("moved")).unwrap(), b"/etc");
     done(&volume, vec![unlink("moved")]);
