@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::counters::FuseCounters;
 use crate::hint::{self, Answer, Connections, HintedFile};
 use crate::hinter::Link;
-use crate::volume::Farewell;
+use crate::volume::UnmountReport;
 use crate::{MountError, runtime};
 
 /// How long either side waits for the other's next bytes.
@@ -73,7 +73,7 @@ pub(crate) trait Controlled: Send + Sync {
     /// The state of the mount now.
     fn status(&self) -> MountStatus;
     /// Detaches the mount; its daemon ends when the last user is gone. Tells what became of changes.
-    fn detach(&self) -> Result<Farewell, MountError>;
+    fn detach(&self) -> Result<UnmountReport, MountError>;
     /// Pages that will be needed. Returns how many were asked for, or why the hint is not taken.
     fn hint(&self, files: &[HintedFile]) -> Result<usize, String>;
 }
@@ -176,7 +176,7 @@ fn answer(stream: UnixStream, mount: &Arc<dyn Controlled>, hints: &Connections) 
     let text = match String::from_utf8_lossy(&line).trim_end() {
         "status" => serde_json::to_string(&mount.status())?,
         "unmount" => match mount.detach() {
-            Ok(farewell) => serde_json::to_string(&farewell)?,
+            Ok(report) => serde_json::to_string(&report)?,
             Err(error) => serde_json::json!({ "error": error.to_string() }).to_string(),
         },
         _ => r#"{"error":"unknown request"}"#.to_string(),
@@ -276,7 +276,7 @@ struct Unmounted {
     #[serde(default)]
     error: Option<String>,
     #[serde(flatten)]
-    farewell: Farewell,
+    report: UnmountReport,
 }
 
 /// Ends the daemon of the mount at `mountpoint`, which then serves no other mount either; waits for its end. False if there
@@ -297,13 +297,13 @@ pub(crate) fn end_daemon(mountpoint: &Path) -> bool {
 }
 
 /// Asks the daemon of the mount at `mountpoint` to detach it; `None` if there is none or it could not.
-pub(crate) fn ask_to_unmount(mountpoint: &Path) -> Option<Farewell> {
+pub(crate) fn ask_to_unmount(mountpoint: &Path) -> Option<UnmountReport> {
     let mut mounted = sockets()
         .ok()?
         .into_iter()
         .filter(|path| ask::<MountStatus>(path, "status", WAIT).is_some_and(|mount| mount.mountpoint == mountpoint));
     let answer: Unmounted = ask(&mounted.next()?, "unmount", UNMOUNT_WAIT)?;
-    answer.error.is_none().then_some(answer.farewell)
+    answer.error.is_none().then_some(answer.report)
 }
 
 #[cfg(test)]
@@ -340,11 +340,11 @@ mod tests {
             }
         }
 
-        fn detach(&self) -> Result<Farewell, MountError> {
+        fn detach(&self) -> Result<UnmountReport, MountError> {
             if self.detached.swap(true, Ordering::SeqCst) {
                 return Err(MountError::NotMounted { path: self.mountpoint.clone() });
             }
-            Ok(Farewell { unsent_transactions: 3, ..Farewell::default() })
+            Ok(UnmountReport { unsent_transactions: 3, ..UnmountReport::default() })
         }
     }
 
@@ -355,7 +355,7 @@ mod tests {
         let server = Server::start(fake.clone()).expect("starts");
         let ours = |mounts: Vec<MountStatus>| mounts.into_iter().find(|mount| mount.mountpoint == fake.mountpoint);
         assert_eq!(ours(mounts().expect("listed")), Some(fake.status()));
-        assert_eq!(ask_to_unmount(&fake.mountpoint).map(|farewell| farewell.unsent_transactions), Some(3));
+        assert_eq!(ask_to_unmount(&fake.mountpoint).map(|report| report.unsent_transactions), Some(3));
         assert_eq!(ask_to_unmount(&fake.mountpoint), None, "the second time it fails and says so");
         assert_eq!(ask_to_unmount(&folder.path().join("other")), None);
         let socket = server.name.as_ref().expect("its own").0.clone();

@@ -24,7 +24,7 @@ use crate::record::Recorder;
 use crate::served::{Made, Served, Stop, wait_any};
 use crate::sink::Sink;
 use crate::source::Source;
-use crate::volume::Farewell;
+use crate::volume::UnmountReport;
 
 /// How often a mount with an overlay looks whether the overlay is still there, beside being told of changes.
 const OVERLAY_LOOK: Duration = Duration::from_secs(1);
@@ -266,9 +266,9 @@ impl Controlled for Shared {
         Ok(self.source.hint(&hint::pages(self.source.metadata(), self.options.overlay.as_deref(), files)?))
     }
 
-    fn detach(&self) -> Result<Farewell, MountError> {
+    fn detach(&self) -> Result<UnmountReport, MountError> {
         self.served.place.act(Action::Detach)?;
-        Ok(Farewell::default())
+        Ok(UnmountReport::default())
     }
 }
 

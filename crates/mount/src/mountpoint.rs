@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::MountError;
-use crate::volume::Farewell;
+use crate::volume::UnmountReport;
 use crate::{control, kernel};
 
 /// File-system type of our mounts in the mount table.
@@ -138,9 +138,9 @@ fn resolve(path: &Path) -> Result<PathBuf, MountError> {
     }
 }
 
-/// Sets the immutable attribute of an empty directory on which something is going to be mounted. A mount
-/// covers it; while there is none, whoever writes there gets an error instead of files that the next mount
-/// hides. It stays when the mount ends.
+/// Sets the immutable attribute of an empty directory on which something is going to be mounted. A
+/// mount covers it; while there is none, whoever writes there gets an error instead of files that
+/// the next mount hides. It stays when the mount ends.
 ///
 /// # Errors
 /// The directory holds something; no right to it, or a file system without such an attribute.
@@ -181,7 +181,7 @@ pub fn is_stale(path: &Path) -> bool {
 /// whose daemon is dead or deaf is detached here. Programs that still use the mount keep it until they end.
 /// Where nobody but root can unmount (`fusermount3` wants an /etc/mtab), the daemon is ended at least.
 /// Of a volume it is told what became of changes; without a daemon nobody knows.
-pub fn umount(path: &Path) -> Result<Farewell, MountError> {
+pub fn umount(path: &Path) -> Result<UnmountReport, MountError> {
     // No canonicalize here: it would fail on a stale mount. The parent is resolved, the last component kept.
     let absolute = match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => {
@@ -201,17 +201,17 @@ pub fn umount(path: &Path) -> Result<Farewell, MountError> {
     if entry.and_then(|entry| entry.image().map(str::to_string)).is_none() {
         return Err(MountError::NotMounted { path: path.to_path_buf() });
     }
-    if let Some(farewell) = control::ask_to_unmount(&target)
+    if let Some(report) = control::ask_to_unmount(&target)
         && mounted_at(&target).is_ok_and(|entry| entry.is_none())
     {
-        return Ok(farewell);
+        return Ok(report);
     }
     match detach(&target) {
         Err(error) if control::end_daemon(&target) => match mounted_at(&target) {
-            Ok(None) => Ok(Farewell::default()),
+            Ok(None) => Ok(UnmountReport::default()),
             _ => Err(MountError::DeadEntry { path: target, reason: error.to_string() }),
         },
-        done => done.map(|()| Farewell::default()),
+        done => done.map(|()| UnmountReport::default()),
     }
 }
 

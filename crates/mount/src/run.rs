@@ -17,7 +17,7 @@ use stream::RemoteVolume;
 use crate::enter::Plan;
 use crate::mounted::{Mounted, Options};
 use crate::runtime::{PrivateDirectory, Purpose};
-use crate::volume::{Data, Farewell, VolumeMount, VolumeOptions};
+use crate::volume::{Data, UnmountReport, VolumeMount, VolumeOptions};
 use crate::{MountError, namespace};
 
 /// What is served to a program: an image, and volumes in the order of [`Request::data`].
@@ -34,7 +34,7 @@ pub struct Ran {
     /// How it ended.
     pub exit: Exit,
     /// For each volume, where it was and what became of the changes.
-    pub farewells: Vec<(PathBuf, Farewell)>,
+    pub reports: Vec<(PathBuf, UnmountReport)>,
 }
 
 /// What `runnel run` is asked to do.
@@ -110,12 +110,12 @@ pub fn run_with_data(request: Request, open: impl FnOnce() -> Result<Sources, Mo
     let _ = passing.to().send(child.id());
     let status = child.wait();
     // Volumes first: they may go over the session of the image.
-    let mut farewells = Vec::new();
+    let mut reports = Vec::new();
     for (mounted, inside, _place) in data {
-        farewells.push((inside, mounted.unmount()?));
+        reports.push((inside, mounted.unmount()?));
     }
     mounted.unmount()?;
     // Signals stay held back: this process ends as the program did.
     let status = passing.stop().and(status).map_err(|error| MountError::step("wait for", &request.program, error))?;
-    Ok(Ran { exit: status.into(), farewells })
+    Ok(Ran { exit: status.into(), reports })
 }

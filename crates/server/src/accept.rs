@@ -342,7 +342,7 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let mut connections = JoinSet::new();
         let mut upkeep = tokio::spawn(upkeep(self.shared.clone(), stopped.clone()));
-        let farewells = Arc::new(Semaphore::new(FAREWELLS_MAX));
+        let reports = Arc::new(Semaphore::new(FAREWELLS_MAX));
         tokio::pin!(shutdown);
         loop {
             tokio::select! {
@@ -352,7 +352,7 @@ impl Server {
                         Ok(place) => {
                             connections.spawn(connection(self.shared.clone(), stream, peer, place, stopped.clone()));
                         }
-                        Err(full) => refuse(&self.shared, stream, peer, full, &farewells),
+                        Err(full) => refuse(&self.shared, stream, peer, full, &reports),
                     },
                     Err(error) => {
                         self.shared.log.warning(format_args!("a connection cannot be accepted: {error}"));
@@ -513,7 +513,7 @@ async fn serve(
             if let Some(Unwelcome { socket, is_stranger }) = stream {
                 // A handshake that failed has said why; a client that speaks our protocol in the clear is told here.
                 let words = if is_stranger { last_words(&shared, ErrorCode::Protocol, USE_TLS) } else { Vec::new() };
-                let _ = tokio::time::timeout(FAREWELL_DEADLINE, farewell(socket, &words)).await;
+                let _ = tokio::time::timeout(FAREWELL_DEADLINE, report(socket, &words)).await;
             }
         }
     }
@@ -533,20 +533,20 @@ fn last_words(shared: &Shared, code: ErrorCode, text: &str) -> Vec<u8> {
 }
 
 /// Tells a client that there are too many.
-fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, full: Full, farewells: &Arc<Semaphore>) {
+fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, full: Full, reports: &Arc<Semaphore>) {
     shared.metrics.connections_refused.one();
-    let Ok(slot) = farewells.clone().try_acquire_owned() else { return };
+    let Ok(slot) = reports.clone().try_acquire_owned() else { return };
     shared.log.warning(format_args!("{peer}: refused, {full}"));
     let words = last_words(shared, ErrorCode::Busy, &format!("{full}; try again later"));
     let shared = shared.clone();
     tokio::spawn(async move {
         let goodbye = async {
             match shared.acceptor.greet(stream, FAREWELL_DEADLINE).await {
-                Greeting::Welcome(Channel::Plain(stream), _) => farewell(stream, &words).await,
+                Greeting::Welcome(Channel::Plain(stream), _) => report(stream, &words).await,
                 #[cfg(feature = "tls")]
-                Greeting::Welcome(Channel::Tls(stream), _) => farewell(*stream, &words).await,
+                Greeting::Welcome(Channel::Tls(stream), _) => report(*stream, &words).await,
                 #[cfg(feature = "tls")]
-                Greeting::Refused { stream: Some(stream), .. } => farewell(stream.socket, &[]).await,
+                Greeting::Refused { stream: Some(stream), .. } => report(stream.socket, &[]).await,
                 #[cfg(feature = "tls")]
                 Greeting::Refused { stream: None, .. } => {}
             }
@@ -557,7 +557,7 @@ fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, full: Full,
 }
 
 /// Sends the last bytes and waits for the peer to close: closing first, with unread bytes, would discard them.
-pub(crate) async fn farewell<S>(mut stream: S, bytes: &[u8])
+pub(crate) async fn report<S>(mut stream: S, bytes: &[u8])
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {

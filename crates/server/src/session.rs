@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use units::{ImageId, RequestId};
 use wire::{ErrorCode, Hello, ImageHandle, Refused, Reply, Request, ServerConnection, ServerEvent, WireError};
 
-use crate::accept::{Shared, farewell};
+use crate::accept::{Shared, report};
 use crate::access::Pushing;
 use crate::admission::Place;
 use crate::budget::{Budget, Room};
@@ -259,7 +259,7 @@ pub(crate) async fn run<S>(
     }
     drop(session);
     if !peer_left {
-        let _ = tokio::time::timeout(Duration::from_secs(2), farewell(stream, &rest)).await;
+        let _ = tokio::time::timeout(Duration::from_secs(2), report(stream, &rest)).await;
     }
 }
 

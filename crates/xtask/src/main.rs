@@ -3,7 +3,8 @@
 //! * `tidy`: the structural rules of ARCHITECTURE.md, checked;
 //! * `ci`: everything that checks the product, in the order in which a failure is cheapest, with the programs of a fresh machine
 //!   and a limit for each step. `./x test` calls exactly this;
-//! * `posix [--full]`: pjdfstest and fsx on a mounted volume, as root; `./x test --posix` calls this, and `ci` the short form;
+//! * `posix [--full]`: pjdfstest and fsx on a mounted volume, as root; `./x test --posix` calls
+//!   this, and `ci` the short form;
 //! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x test --kernel` fetches one and calls
 //!   this. Takes most of an hour the first time, so `ci` does only the small part, and only where a kernel was built before. Builds are
 //!   kept in the user's caches.

@@ -1,7 +1,8 @@
-//! What POSIX says of files, tried on a mounted volume: pjdfstest and fsx, from the registry, on a real server and mount.
+//! What POSIX says of files, tried on a mounted volume: pjdfstest and fsx, from the registry, on a
+//! real server and mount.
 //!
-//! `crates/xtask/posix/pjdfstest.toml` names the tests that a volume fails, with the reasons. One that
-//! fails and is not named there is an error, and so is one that is named and passes.
+//! `crates/xtask/posix/pjdfstest.toml` names the tests that a volume fails, with the reasons. One
+//! that fails and is not named there is an error, and so is one that is named and passes.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

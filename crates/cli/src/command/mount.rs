@@ -57,8 +57,8 @@ pub struct Args {
     #[arg(long)]
     read_only: bool,
 
-    /// Make the empty directory immutable first, so that nobody writes into it while nothing is mounted (root;
-    /// `chattr -i` undoes it)
+    /// Make the empty directory immutable first, so that nobody writes into it while nothing is
+    /// mounted (root; `chattr -i` undoes it)
     #[arg(long)]
     immutable: bool,
 

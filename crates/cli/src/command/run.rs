@@ -83,7 +83,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Ok::<_, MountError>(Sources { session: session.clone(), volumes: opened })
     })?;
-    let lost = ran.farewells.iter().filter(|(inside, farewell)| volume::tell_unsent(inside, farewell)).count() > 0;
+    let lost = ran.reports.iter().filter(|(inside, report)| volume::tell_unsent(inside, report)).count() > 0;
     // The last thing: a program that died of a signal is followed.
     let code = ran.exit.follow();
     Ok(if code == 0 && lost { ExitCode::FAILURE } else { ExitCode::from(code) })

@@ -15,7 +15,7 @@ pub struct Args {
 /// Detaches the mount; programs that still use it keep what they have open until they end. Of a volume it tells what is unsent or
 /// lost.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let farewell = ::mount::umount(&args.directory)?;
-    let lost = volume::tell_unsent(&args.directory, &farewell);
+    let report = ::mount::umount(&args.directory)?;
+    let lost = volume::tell_unsent(&args.directory, &report);
     Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::mount::{Farewell, MountError, VolumeOptions};
+use ::mount::{MountError, UnmountReport, VolumeOptions};
 use client::{Config, Session, Target, VolumeAt};
 use stream::{Lost, Options, RemoteVolume, Room, Status};
 
@@ -132,28 +132,28 @@ pub fn open(
     }
 }
 
-/// Says on standard error what is unsent or lost. True if something is lost, or is neither on the server nor
-/// kept: then the command fails.
-pub fn tell_unsent(place: &Path, farewell: &Farewell) -> bool {
+/// Says on standard error what is unsent or lost. True if something is lost, or is neither on the
+/// server nor kept: then the command fails.
+pub fn tell_unsent(place: &Path, report: &UnmountReport) -> bool {
     let place = place.display();
-    let pending = farewell.in_use && (farewell.unsent_transactions > 0 || farewell.unsent_bytes > 0);
-    if farewell.in_use {
+    let pending = report.in_use && (report.unsent_transactions > 0 || report.unsent_bytes > 0);
+    if report.in_use {
         tell!("note: programs still use {place}; what they write until they end is sent");
     }
-    let (count, bytes) = (farewell.unsent_transactions, progress::human(farewell.unsent_bytes));
+    let (count, bytes) = (report.unsent_transactions, progress::human(report.unsent_bytes));
     if pending {
         tell!("error: {place}: {bytes} of changes are not on the server yet");
         tell!(
             "hint: end the programs that use {place}; what the server has not taken by then is lost without --unsent"
         );
-    } else if farewell.unsent_transactions > 0 {
+    } else if report.unsent_transactions > 0 {
         tell!("note: {count} changes ({bytes}) stay in the folder of --unsent; mount with it again to send them");
     }
-    if farewell.lost.is_empty() {
+    if report.lost.is_empty() {
         return pending;
     }
-    tell!("error: {place}: {} changes did not get to the server", farewell.lost.len());
-    let files = by_file(&farewell.lost);
+    tell!("error: {place}: {} changes did not get to the server", report.lost.len());
+    let files = by_file(&report.lost);
     for lost in files.iter().take(NAMED_MAX) {
         let kept = lost.kept_as.as_ref().map_or(String::new(), |file| format!(" (kept as {file})"));
         tell!("  {}: {} bytes lost: {}{kept}", lost.path, lost.bytes, lost.reason);

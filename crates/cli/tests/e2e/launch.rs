@@ -263,8 +263,8 @@ fn without_a_plan_and_with_a_bad_one_the_program_starts_plainly() {
     let output = shell("echo out; exit 7");
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"out\n"[..]));
     assert!(json(&output)["mode"].is_null());
-    // Started in the background by a shell, or by nohup, the tests and all their programs ignore SIGINT or SIGHUP, and no shell may
-    // undo that.
+    // Started in the background by a shell, or by nohup, the tests and all their programs ignore
+    // SIGINT or SIGHUP, and no shell may undo that.
     for signal in [9, 15, 1, 2].into_iter().filter(|signal| !ignores(*signal)) {
         let output = shell(&format!("kill -{signal} $$"));
         assert_eq!(output.status.signal(), Some(signal), "the launcher ends as the program did");

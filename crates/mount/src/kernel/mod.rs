@@ -40,7 +40,7 @@ use crate::mounted::Options;
 use crate::mountpoint::SOURCE_PREFIX;
 use crate::runtime::{PrivateDirectory, Purpose};
 use crate::served::Stop;
-use crate::volume::Farewell;
+use crate::volume::UnmountReport;
 use crate::{FuseCounters, MountError, device, mountpoint};
 
 /// File-system type in the mount table.
@@ -385,11 +385,11 @@ impl Controlled for Shared {
         Err("the kernel serves this mount and takes no hints: read ahead".into())
     }
 
-    fn detach(&self) -> Result<Farewell, MountError> {
+    fn detach(&self) -> Result<UnmountReport, MountError> {
         if self.is_there() {
             mountpoint::detach(&self.mountpoint)?;
         }
-        Ok(Farewell::default())
+        Ok(UnmountReport::default())
     }
 }
 

@@ -5,7 +5,7 @@
 //! calls), and in this file one live mount and its end. docs/volumes.md says what holds for programs.
 //!
 //! Ending: what is unsent gets some seconds to reach the server. What does not stays in the outbox or, without one, is lost, and the
-//! [`Farewell`] says so.
+//! [`UnmountReport`] says so.
 
 mod attributes;
 mod files;
@@ -91,7 +91,7 @@ impl Default for VolumeOptions {
 /// What became of the changes that were made through a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Farewell {
+pub struct UnmountReport {
     /// Programs still use the mount: it ends with the last of them, and what they write until then still counts.
     pub in_use: bool,
     /// Transactions that are not on the server yet; they lie in the outbox, and are sent when the volume is mounted with it again.
@@ -114,7 +114,7 @@ struct Shared {
     options: VolumeOptions,
     served: Arc<Served>,
     operations: Arc<Operations>,
-    farewell: Mutex<Option<Farewell>>,
+    report: Mutex<Option<UnmountReport>>,
 }
 
 impl VolumeMount {
@@ -151,7 +151,7 @@ impl VolumeMount {
                 drop(closed.shutdown());
             }
         }))?;
-        let shared = Arc::new(Shared { volume, options, served, operations, farewell: Mutex::new(None) });
+        let shared = Arc::new(Shared { volume, options, served, operations, report: Mutex::new(None) });
         let mut mounted = VolumeMount { shared, _control: None };
         if mounted.shared.options.control {
             mounted._control = Some(match listener {
@@ -181,17 +181,17 @@ impl VolumeMount {
     ///
     /// # Errors
     /// The serving loops failed; the mount has been aborted then.
-    pub fn wait(&self) -> Result<Farewell, MountError> {
+    pub fn wait(&self) -> Result<UnmountReport, MountError> {
         let served = self.shared.served.wait();
-        let farewell = self.shared.finish();
-        served.map(|()| farewell)
+        let report = self.shared.finish();
+        served.map(|()| report)
     }
 
     /// Waits like [`VolumeMount::wait`], and unmounts when one of the signals comes.
     ///
     /// # Errors
     /// Those of [`VolumeMount::wait`] and [`VolumeMount::unmount`].
-    pub fn wait_or_stop(&self, stop: &Stop) -> Result<Farewell, MountError> {
+    pub fn wait_or_stop(&self, stop: &Stop) -> Result<UnmountReport, MountError> {
         if wait_any(&[&self.shared.served], stop) { self.wait() } else { self.unmount() }
     }
 
@@ -200,12 +200,12 @@ impl VolumeMount {
     ///
     /// # Errors
     /// Even aborting the connection did not end the serving loops; they end with the process.
-    pub fn unmount(&self) -> Result<Farewell, MountError> {
+    pub fn unmount(&self) -> Result<UnmountReport, MountError> {
         // If the mount is in use, this is the last chance of what was written so far.
         self.shared.sync();
         let ended = self.shared.served.unmount();
-        let farewell = self.shared.finish();
-        ended.map(|()| farewell)
+        let report = self.shared.finish();
+        ended.map(|()| report)
     }
 }
 
@@ -226,7 +226,7 @@ impl VolumeOptions {
 
 impl Drop for VolumeMount {
     fn drop(&mut self) {
-        // Whoever wants the error or the farewell calls `unmount`.
+        // Whoever wants the error or the report calls `unmount`.
         let _ = self.unmount();
     }
 }
@@ -241,10 +241,10 @@ impl Shared {
     }
 
     /// Ends the volume, once nobody uses the mount any more; later calls tell the same.
-    fn finish(&self) -> Farewell {
-        let mut farewell = self.farewell.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(farewell) = farewell.as_ref() {
-            return farewell.clone();
+    fn finish(&self) -> UnmountReport {
+        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(report) = report.as_ref() {
+            return report.clone();
         }
         self.sync();
         let not_kept = self.volume.shutdown();
@@ -254,12 +254,12 @@ impl Shared {
                 said.lost.push(lost);
             }
         }
-        farewell.insert(said).clone()
+        report.insert(said).clone()
     }
 
-    fn so_far(&self, in_use: bool) -> Farewell {
+    fn so_far(&self, in_use: bool) -> UnmountReport {
         let status = self.volume.status();
-        Farewell {
+        UnmountReport {
             in_use,
             unsent_transactions: if in_use { status.unsent_transactions } else { status.stored_transactions },
             unsent_bytes: status.unsent_bytes,
@@ -288,7 +288,7 @@ impl Controlled for Shared {
         Err("this is a mount of a volume, which takes no hints".into())
     }
 
-    fn detach(&self) -> Result<Farewell, MountError> {
+    fn detach(&self) -> Result<UnmountReport, MountError> {
         self.sync();
         self.served.place.act(Action::Detach)?;
         if self.served.wait_ended(LEAVE_WAIT) { Ok(self.finish()) } else { Ok(self.so_far(true)) }

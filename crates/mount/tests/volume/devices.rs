@@ -79,9 +79,9 @@ fn fuse_a_stale_writer_is_told() {
     // Opened again, it writes.
     fs::write(two.at("f"), "again").expect("written");
     assert_eq!(fs::read(one.at("f")).expect("read"), b"again");
-    let farewell = two.mounted.unmount().expect("unmounts");
-    assert_eq!(farewell.lost.len(), 1, "{farewell:?}");
-    assert!(farewell.lost[0].path.contains('f') && farewell.unsent_transactions == 0, "{farewell:?}");
+    let report = two.mounted.unmount().expect("unmounts");
+    assert_eq!(report.lost.len(), 1, "{report:?}");
+    assert!(report.lost[0].path.contains('f') && report.unsent_transactions == 0, "{report:?}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn fuse_a_hard_mount_waits_for_its_server() {
     hears.recv().expect("it ends").expect("closed");
     waiting.join().expect("no panic");
     assert_eq!(fs::read(world.at("during")).expect("there"), b"2");
-    assert_eq!(mount.mounted.unmount().expect("unmounts"), mount::Farewell::default());
+    assert_eq!(mount.mounted.unmount().expect("unmounts"), mount::UnmountReport::default());
 }
 
 #[test]
@@ -80,14 +80,14 @@ fn fuse_unsent_changes_stay_in_their_folder_and_are_sent_by_the_next_mount() {
     file.write_all_at(b"unsent", 0).expect("taken");
     assert_eq!(errno(file.sync_all()), 110, "ETIMEDOUT");
     drop(file);
-    let farewell = mount.mounted.unmount().expect("unmounts");
-    assert!(farewell.unsent_transactions > 0 && farewell.lost.is_empty(), "{farewell:?}");
+    let report = mount.mounted.unmount().expect("unmounts");
+    assert!(report.unsent_transactions > 0 && report.lost.is_empty(), "{report:?}");
     drop(mount);
     world.start();
     assert_eq!(fs::read(world.at("f")).expect("there"), b"before");
     let mount = world.mount_with(Options { outbox: room(), ..soft() }, |_| {});
     assert_eq!(fs::read(mount.at("f")).expect("read"), b"unsent");
-    assert_eq!(mount.mounted.unmount().expect("unmounts"), mount::Farewell::default());
+    assert_eq!(mount.mounted.unmount().expect("unmounts"), mount::UnmountReport::default());
     assert_eq!(fs::read(world.at("f")).expect("there"), b"unsent");
 }
 
@@ -101,9 +101,9 @@ fn fuse_without_a_folder_unsent_changes_are_lost_and_it_says_so() {
     world.stop();
     file.write_all_at(b"unsent", 0).expect("taken");
     // The mount is in use, and its server away: it ends all the same.
-    let farewell = mount.mounted.unmount().expect("unmounts");
-    assert_eq!((farewell.unsent_transactions, farewell.lost.len()), (0, 1), "{farewell:?}");
-    assert!(farewell.lost[0].path.contains('f'), "{farewell:?}");
+    let report = mount.mounted.unmount().expect("unmounts");
+    assert_eq!((report.unsent_transactions, report.lost.len()), (0, 1), "{report:?}");
+    assert!(report.lost[0].path.contains('f'), "{report:?}");
     drop(file);
 }
 

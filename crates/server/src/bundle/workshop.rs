@@ -31,12 +31,12 @@ const NICENESS: i32 = 10;
 /// Bundles of one image. The actions used last have one.
 const BUNDLES_MAX: usize = 256;
 
-/// All bundles of an image take at most this many times the room of its file. Programs share pages, so
-/// more than once is of use; but whoever may touch pages decides what is bundled.
+/// All bundles of an image take at most this many times the room of its file. Programs share pages,
+/// so more than once is of use; but whoever may touch pages decides what is bundled.
 const IMAGE_SHARE: u64 = 2;
 
-/// Pages of all actions of an image that nobody followed yet, up to which the run that taught one counts as a start: 128 MiB, which
-/// are bundled in less than two seconds.
+/// Pages of all actions of an image that nobody followed yet, up to which the run that taught one
+/// counts as a start: 128 MiB, which are bundled in less than two seconds.
 const UNTRIED_PAGES_MAX: usize = 32 << 10;
 
 /// Bundles of a small image may take so much all the same.
@@ -169,8 +169,8 @@ impl Shared {
             if let (false, Some(image)) = (self.stopped(), order.image.upgrade()) {
                 let made = caught_blocking(|| {
                     self.work(&image, &order);
-                    // Looking for bundles that have to go lists the folder: when the work is done, or
-                    // there are too many.
+                    // Looking for bundles that have to go lists the folder: when the work is done,
+                    // or there are too many.
                     let (count, bytes) = image.bundles.count_and_bytes();
                     let is_full = count > BUNDLES_MAX || bytes > bundle_bytes_max(&image);
                     if is_full || self.waiting.load(Ordering::SeqCst) == 1 {
@@ -251,7 +251,8 @@ impl Shared {
     }
 
     /// Deletes bundles of the image whose action is no more, and those of the actions used longest
-    /// ago if there are too many or they take too much room. One that is being pushed stays readable.
+    /// ago if there are too many or they take too much room. One that is being pushed stays
+    /// readable.
     fn tidy(&self, image: &Published) {
         let Ok(listed) = self.store.list(&folder(image.id)) else { return };
         let mut stored: HashSet<String> = HashSet::new();
@@ -286,11 +287,13 @@ fn bundle_bytes_max(image: &Published) -> u64 {
     (image.object().len() * IMAGE_SHARE).max(BUNDLE_BYTES_MIN)
 }
 
-/// Starts of an action that were counted before anything was known of its bundle, and its pages. `None` if there is no such
-/// action. The run that taught it counts, since the program will start again. It counts for nothing if it is
-/// - the first run of a variant: a program whose runs have little in common makes a variant with each, and may follow none
-///   of them again;
-/// - one of many that taught an action which nobody followed since: a stranger can teach any number.
+/// Starts of an action that were counted before anything was known of its bundle, and its pages.
+/// `None` if there is no such action. The run that taught it counts, since the program will start
+/// again. It counts for nothing if it is
+/// - the first run of a variant: a program whose runs have little in common makes a variant with
+///   each, and may follow none of them again;
+/// - one of many that taught an action which nobody followed since: a stranger can teach any
+///   number.
 pub(super) fn unseen_starts(predictor: &ActionPredictor, action: ActionId) -> Option<(u64, u32)> {
     let found = predictor.action(action)?;
     let actions = predictor.actions();

@@ -54,7 +54,8 @@ fn regress_what_strangers_touch_does_not_fill_the_store_with_bundles() {
     let all = program(&bytes, 5, 600);
     let mut stranger = Client::connect(rig.address, 1);
     let image = stranger.open("app");
-    // A hundred programs that nobody starts again, of 501 pages each: first a few, whose bundles are worth their room.
+    // A hundred programs that nobody starts again, of 501 pages each: first a few, whose bundles
+    // are worth their room.
     let touch = |stranger: &mut Client, programs: std::ops::Range<usize>| {
         for number in programs {
             let token = Token(number as u128 + 1);

@@ -279,8 +279,8 @@ fn regress_frames_that_never_end_take_their_share_and_no_more() {
     good.status_until(|status| status["memory"]["received_bytes"] == 0);
 }
 
-/// Memory is taken in pages. A frame that needs whole pages of it left none over, and was never read to
-/// its end.
+/// Memory is taken in pages. A frame that needs whole pages of it left none over, and was never
+/// read to its end.
 #[test]
 fn regress_a_frame_of_whole_pages_is_read_to_its_end() {
     let (rig, _) = Rig::with_image(&image(1), |_| {});

@@ -88,8 +88,8 @@ pub fn root(
     Ok(Root { folder: folder.to_path_buf(), packages: all })
 }
 
-/// Runs a shell script in `root`, with /proc, and returns what it prints. Its PATH is Debian's own: that of the caller
-/// may name folders which the root does not have.
+/// Runs a shell script in `root`, with /proc, and returns what it prints. Its PATH is Debian's own:
+/// that of the caller may name folders which the root does not have.
 pub fn run_inside<'a>(
     root: &Path,
     script: &str,
