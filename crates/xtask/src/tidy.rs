@@ -83,7 +83,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("store", &[]),
     ("volume", &[]),
-    ("disk", &["host"]),
+    ("disk", &["fuse", "host"]),
     ("profile", &["trace"]),
     ("predict", &["profile"]),
     ("image", &["codec"]),
@@ -92,7 +92,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("server", &["store", "volume", "image", "wire", "predict", "profile", "codec", "host"]),
     ("client", &["wire", "image", "codec", "host"]),
     ("stream", &["wire", "client", "codec"]),
-    ("mount", &["client", "elf", "erofs", "host", "image", "stream"]),
+    ("mount", &["client", "elf", "erofs", "fuse", "host", "image", "stream"]),
     (
         "bench",
         &[
