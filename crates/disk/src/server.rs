@@ -17,10 +17,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, UNIX_EPOCH};
 
-use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request as FuseRequest,
-    SessionACL,
+use fuse::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, INodeNo, KernelConfig, ReplyAttr, ReplyData, ReplyEntry,
+    ReplyOpen, Request as FuseRequest, capability, open_flag,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -113,9 +112,7 @@ impl Server {
         let shared = Arc::new(Shared { image: file, bytes, state, changed, start: clock() });
         let device = mount(folder)?;
         let mut server = Server { shared: shared.clone(), folder: folder.to_path_buf(), threads: Vec::new() };
-        let mut config = Config::default();
-        config.n_threads = Some(1);
-        let session = fuser::Session::from_fd(Files(shared.clone()), device, SessionACL::All, config);
+        let session = fuse::Session::new(Files(shared.clone()), device, 1);
         let session = session.map_err(|error| DiskError::step("serve", folder, error))?;
         let named = |name: &str| thread::Builder::new().name(name.into());
         let failed = |error| DiskError::step("start a thread for", folder, error);
@@ -199,7 +196,7 @@ impl Shared {
             let late = clock().saturating_sub(self.start + done);
             match read {
                 Ok(()) => reply.data(out),
-                Err(_) => reply.error(Errno::EIO),
+                Err(_) => reply.error(Errno::IO),
             }
             self.lock().lateness.add(late);
         }
@@ -259,7 +256,6 @@ impl Files {
             atime: UNIX_EPOCH,
             mtime: UNIX_EPOCH,
             ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
             kind,
             perm,
             nlink: 1,
@@ -267,60 +263,50 @@ impl Files {
             gid: 0,
             rdev: 0,
             blksize: 4096,
-            flags: 0,
         })
     }
 }
 
 impl Filesystem for Files {
-    fn init(&mut self, _request: &FuseRequest, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = InitFlags::FUSE_ASYNC_READ | InitFlags::FUSE_ASYNC_DIO;
-        let offered = config.capabilities();
+    fn init(&mut self, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = capability::ASYNC_READ | capability::ASYNC_DIO;
         // Without them requests come one by one, which `Disk` would show as a queue that is never used.
-        let _ = config.add_capabilities(wanted & offered);
-        let _ = config.set_max_write(READ_BYTES_MAX);
-        let _ = config.set_max_background(IN_FLIGHT_MAX);
-        let _ = config.set_congestion_threshold(IN_FLIGHT_MAX);
+        config.add_capabilities(wanted);
+        config.set_max_write(READ_BYTES_MAX);
+        config.set_max_background(IN_FLIGHT_MAX);
+        config.set_congestion_threshold(IN_FLIGHT_MAX);
         Ok(())
     }
 
     fn lookup(&self, _request: &FuseRequest, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.attributes(DISK).filter(|_| parent.0 == ROOT && name == NAME) {
-            Some(attributes) => reply.entry(&FOR_EVER, &attributes, Generation(0)),
-            None => reply.error(Errno::ENOENT),
+            // Look-ups are not counted, so one that did not arrive changes nothing.
+            Some(attributes) => drop(reply.entry(&FOR_EVER, &attributes, 0)),
+            None => reply.error(Errno::NOENT),
         }
     }
 
     fn getattr(&self, _request: &FuseRequest, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         match self.attributes(number.0) {
             Some(attributes) => reply.attr(&FOR_EVER, &attributes),
-            None => reply.error(Errno::ENOENT),
+            None => reply.error(Errno::NOENT),
         }
     }
 
-    fn open(&self, _request: &FuseRequest, _number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    fn open(&self, _request: &FuseRequest, _number: INodeNo, _flags: i32, reply: ReplyOpen) {
+        let _ = reply.opened(FileHandle(0), open_flag::KEEP_CACHE);
     }
 
-    fn read(
-        &self,
-        _request: &FuseRequest,
-        _number: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, _request: &FuseRequest, _number: INodeNo, read: fuse::Read, reply: ReplyData) {
         let now = self.0.now();
+        let fuse::Read { offset, size, .. } = read;
         let bytes = u64::from(size.min(READ_BYTES_MAX)).min(self.0.bytes.saturating_sub(offset));
         if bytes == 0 {
             return reply.data(&[]);
         }
         let mut state = self.0.lock();
         if state.over {
-            return reply.error(Errno::EIO);
+            return reply.error(Errno::IO);
         }
         let request = Request { id: state.next, offset, bytes };
         state.next += 1;

@@ -1,8 +1,7 @@
 //! A FUSE connection seen from beside the serving loops: storing pages into the page cache, and aborting.
 //!
-//! fuser's own `Notifier::store` reports success when the kernel does not know the inode, so one cannot tell whether
-//! the pages are there. The notification is two small structs; this module writes it to a duplicate of the device and
-//! gets the true answer. The duplicate keeps the connection alive, so it is closed as soon as the serving loops end.
+//! A notification is two small structs; this module writes it to a duplicate of the device, and the answer tells whether the
+//! kernel knows the inode. The duplicate keeps the connection alive, so it is closed as soon as the serving loops end.
 
 use std::fs;
 use std::io::{self, IoSlice};

@@ -1,7 +1,4 @@
-//! Making a FUSE mount: /dev/fuse and mount(2), or `fusermount3` where that is not allowed.
-//!
-//! fuser could do this itself, but not tell apart why it failed, and it unmounts by path when it ends, which may hit
-//! what somebody else has mounted there since.
+//! Making a FUSE mount: /dev/fuse and mount(2), or `fusermount3` where that is not allowed. Why it failed is told apart.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};

@@ -6,7 +6,7 @@
 //! once the kernel has been told (ENOSYS); symbolic links, directory listings and pages stay in its caches. Inode
 //! numbers are those of the image, so hard links share one.
 //!
-//! Called by fuser's serving threads. No function here waits: READs return at once and are answered by a closure.
+//! Called by the serving threads of `fuse`. No function here waits: READs return at once and are answered by a closure.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,10 +14,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fuser::{
-    AccessFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyXattr, Request,
+use fuse::{
+    FileAttr, FileHandle, FileType, Filesystem, INodeNo, KernelConfig, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request, Statfs, capability, open_flag,
 };
 use image::{Inode, Kind, Metadata};
 use units::{InodeId, PAGE_BYTES};
@@ -139,24 +138,21 @@ impl ImageFilesystem {
 }
 
 impl Filesystem for ImageFilesystem {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+    fn init(&mut self, config: &mut KernelConfig) -> io::Result<()> {
         let offered = config.capabilities();
-        self.skips_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
-        self.skips_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        let wanted = InitFlags::FUSE_ASYNC_READ
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_NO_OPEN_SUPPORT
-            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
-            | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
+        self.skips_open = offered & capability::NO_OPEN_SUPPORT != 0;
+        self.skips_opendir = offered & capability::NO_OPENDIR_SUPPORT != 0;
+        let wanted = capability::ASYNC_READ
+            | capability::PARALLEL_DIROPS
+            | capability::CACHE_SYMLINKS
+            | capability::NO_OPEN_SUPPORT
+            | capability::NO_OPENDIR_SUPPORT
+            | capability::EXPLICIT_INVAL_DATA;
         // Each is an improvement only; a kernel that lacks one works without.
-        let _ = config.add_capabilities(wanted & offered);
-        // The refused value comes back as the nearest one that is accepted.
-        if let Err(nearest) = config.set_max_readahead(self.settings.readahead_bytes) {
-            let _ = config.set_max_readahead(nearest);
-        }
-        let _ = config.set_max_write(REQUEST_BYTES_MAX);
-        let _ = config.set_max_background(BACKGROUND_MAX);
+        config.add_capabilities(wanted);
+        config.set_max_readahead(self.settings.readahead_bytes);
+        config.set_max_write(REQUEST_BYTES_MAX);
+        config.set_max_background(BACKGROUND_MAX);
         Ok(())
     }
 
@@ -170,10 +166,10 @@ impl Filesystem for ImageFilesystem {
             return reply.error(errno::NOT_A_DIRECTORY);
         }
         let found = self.metadata.lookup(folder, name.as_bytes());
-        match found.and_then(|id| Some((id, self.metadata.inode(id)?))) {
-            Some((id, inode)) => reply.entry(&FOR_EVER, &self.attributes(id, &inode), Generation(0)),
-            None => reply.entry(&FOR_EVER, &nothing(), Generation(0)),
-        }
+        let found = found.and_then(|id| Some((id, self.metadata.inode(id)?)));
+        let attributes = found.map_or_else(nothing, |(id, inode)| self.attributes(id, &inode));
+        // Look-ups are not counted, so one that did not arrive changes nothing.
+        let _ = reply.entry(&FOR_EVER, &attributes, 0);
     }
 
     fn forget(&self, _request: &Request, _number: INodeNo, _lookups: u64) {
@@ -197,30 +193,21 @@ impl Filesystem for ImageFilesystem {
         }
     }
 
-    fn open(&self, _request: &Request, _number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _request: &Request, _number: INodeNo, _flags: i32, reply: ReplyOpen) {
         count(&self.operations.open);
         if self.skips_open {
             return reply.error(errno::KERNEL_DOES_IT);
         }
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
+        let _ = reply.opened(FileHandle(0), open_flag::KEEP_CACHE | open_flag::NOFLUSH);
     }
 
-    fn read(
-        &self,
-        request: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, request: &Request, number: INodeNo, read: fuse::Read, reply: ReplyData) {
         count(&self.operations.read);
         let Some((id, inode)) = self.inode(number) else { return reply.error(errno::NOT_FOUND) };
         if inode.kind() != Kind::File {
             return reply.error(errno::WRONG_KIND);
         }
+        let fuse::Read { offset, size, .. } = read;
         let bytes = u64::from(size).min(inode.size().saturating_sub(offset)) as u32;
         if bytes == 0 {
             return reply.data(&[]);
@@ -250,21 +237,12 @@ impl Filesystem for ImageFilesystem {
         }
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, reply: ReplyEmpty) {
         count(&self.operations.other);
         reply.error(errno::KERNEL_DOES_IT);
     }
 
-    fn release(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        _handle: FileHandle,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn release(&self, _request: &Request, _number: INodeNo, _handle: FileHandle, reply: ReplyEmpty) {
         count(&self.operations.release);
         reply.ok();
     }
@@ -274,12 +252,12 @@ impl Filesystem for ImageFilesystem {
         reply.error(errno::KERNEL_DOES_IT);
     }
 
-    fn opendir(&self, _request: &Request, _number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _request: &Request, _number: INodeNo, _flags: i32, reply: ReplyOpen) {
         count(&self.operations.opendir);
         if self.skips_opendir {
             return reply.error(errno::KERNEL_DOES_IT);
         }
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
+        let _ = reply.opened(FileHandle(0), open_flag::KEEP_CACHE | open_flag::CACHE_DIR);
     }
 
     fn readdir(
@@ -301,7 +279,7 @@ impl Filesystem for ImageFilesystem {
         reply.ok();
     }
 
-    fn releasedir(&self, _: &Request, _: INodeNo, _: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, _: &Request, _: INodeNo, _: FileHandle, reply: ReplyEmpty) {
         count(&self.operations.release);
         reply.ok();
     }
@@ -316,7 +294,8 @@ impl Filesystem for ImageFilesystem {
         let page = PAGE_BYTES as u32;
         let blocks = self.metadata.file_bytes().div_ceil(PAGE_BYTES as u64);
         let files = u64::from(self.metadata.inode_count());
-        reply.statfs(blocks, 0, 0, files, 0, page, NAME_BYTES_MAX as u32, page);
+        let namelen = NAME_BYTES_MAX as u32;
+        reply.statfs(&Statfs { blocks, files, bsize: page, namelen, frsize: page, ..Statfs::default() });
     }
 
     fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -343,7 +322,7 @@ impl Filesystem for ImageFilesystem {
         reply_sized(reply, &names, size);
     }
 
-    fn access(&self, _request: &Request, _number: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+    fn access(&self, _request: &Request, _number: INodeNo, _mask: u32, reply: ReplyEmpty) {
         // Asked only of mounts without default_permissions, which ours never are.
         count(&self.operations.other);
         reply.error(errno::KERNEL_DOES_IT);
@@ -367,7 +346,7 @@ impl Filesystem for ImageFilesystem {
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(errno::NOTHING_BEHIND) };
         match sparse::seek(&self.metadata, &inode, offset, wanted) {
-            Some(found) => reply.offset(found as i64),
+            Some(found) => reply.offset(found),
             None => reply.error(errno::NOTHING_BEHIND),
         }
     }
@@ -387,7 +366,6 @@ fn attributes(id: InodeId, inode: &Inode) -> FileAttr {
         atime: mtime,
         mtime,
         ctime: mtime,
-        crtime: mtime,
         kind: file_type(inode.kind()),
         perm: inode.permissions(),
         nlink: inode.nlink(),
@@ -395,7 +373,6 @@ fn attributes(id: InodeId, inode: &Inode) -> FileAttr {
         gid: inode.gid(),
         rdev: inode.rdev(),
         blksize: PAGE_BYTES as u32,
-        flags: 0,
     }
 }
 
@@ -408,7 +385,6 @@ fn nothing() -> FileAttr {
         atime: UNIX_EPOCH,
         mtime: UNIX_EPOCH,
         ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
         kind: FileType::RegularFile,
         perm: 0,
         nlink: 0,
@@ -416,7 +392,6 @@ fn nothing() -> FileAttr {
         gid: 0,
         rdev: 0,
         blksize: 0,
-        flags: 0,
     }
 }
 

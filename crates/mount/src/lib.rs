@@ -11,7 +11,7 @@
 //! (the socket `runnel status` asks), `hint` and `hinter` (what will be needed soon, and who says
 //! so), `enter` (a program inside an image without root), `run` (mount and enter), `redirect`
 //! (image files over local paths). Beside them, `kernel` mounts an image file by the kernel's
-//! EROFS. Called by `cli` and `bench`. This is the only crate that names fuser.
+//! EROFS. Called by `cli` and `bench`. The protocol is spoken by the crate `fuse`.
 #![cfg(target_os = "linux")]
 
 mod connection;

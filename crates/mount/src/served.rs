@@ -1,6 +1,6 @@
-//! A FUSE mount that is served: fuser's loops, who watches them, and their end, with a bound on every wait.
+//! A FUSE mount that is served: its loops, who watches them, and their end, with a bound on every wait.
 //!
-//! `place` makes the FUSE mount, fuser's loops serve it. A supervisor thread waits for the serving loops; when they end, for
+//! `place` makes the FUSE mount, the loops of a `fuse::Session` serve it. A supervisor thread waits for the serving loops; when they end, for
 //! whatever reason, whoever answers requests is told to let go of what waits, and the device is closed, so that no program waits for
 //! a daemon that no longer serves.
 //!
@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fuser::{Config, Filesystem, SessionACL};
+use fuse::Filesystem;
 use host::signals::Signals;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 
@@ -43,7 +43,7 @@ pub(crate) type LetGo = Box<dyn Fn(Ending) + Send + Sync>;
 
 /// A mounted file system whose loops do not run yet. Unmounts if it is dropped.
 pub(crate) struct Made<F: Filesystem> {
-    session: Option<fuser::Session<F>>,
+    session: Option<fuse::Session<F>>,
     place: Option<Place>,
     pub(crate) live: Live,
     pub(crate) connection: Arc<Connection>,
@@ -121,13 +121,10 @@ impl<F: Filesystem> Made<F> {
     /// # Errors
     /// Those of [`Place::mount`].
     pub(crate) fn new(filesystem: F, place: Place, read_only: bool, threads: usize) -> Result<Made<F>, MountError> {
-        let mut config = Config::default();
-        config.n_threads = Some(threads.clamp(1, THREADS_MAX));
         let Fresh { device: handed, live, control } = place.mount(read_only)?;
         let start = || -> Result<_, io::Error> {
             let device = handed.try_clone()?;
-            // The kernel itself keeps other users out; fuser's check beside it would only compare the same ids again.
-            let session = fuser::Session::from_fd(filesystem, handed, SessionACL::All, config)?;
+            let session = fuse::Session::new(filesystem, handed, threads.clamp(1, THREADS_MAX))?;
             Ok((session, Arc::new(Connection::new(device, live.device.1))))
         };
         match start() {

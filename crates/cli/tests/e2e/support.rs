@@ -168,6 +168,11 @@ impl Server {
         self.child.id()
     }
 
+    /// Sends it a signal, such as the two that stop it and let it go on.
+    pub fn send(&self, signal: Signal) {
+        send(&self.child, signal);
+    }
+
     /// The URL of an image on this server.
     pub fn url(&self, name: &str) -> String {
         format!("runnel://{}/{name}", self.address)

@@ -1,10 +1,12 @@
-//! Volumes mounted by the command line: real programs at work on them, a server that is killed, and what is said at the end.
+//! Volumes mounted by the command line: real programs at work on them, a server that is killed, and
+//! what is said at the end.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::support::*;
 
@@ -98,7 +100,8 @@ fn fuse_volume_programs_do_their_work_on_a_mount() {
         assert_eq!(sh(&mount.path, script).trim(), "4");
     }
     if has("python3") {
-        // A mapping that is shared and written reaches the server when it is flushed; one for reading sees the file.
+        // A mapping that is shared and written reaches the server when it is flushed; one for
+        // reading sees the file.
         let script = "python3 - <<'END'
 import mmap
 with open('mapped', 'wb') as file:
@@ -155,6 +158,84 @@ fn fuse_volume_writes_go_on_when_a_killed_server_is_back() {
     let expected: String = (0..60).map(|number| format!("record {number:05}\n")).collect();
     assert_eq!(fs::read_to_string(data.at("log")).unwrap(), expected, "each record once, in order");
     mount.terminate();
+}
+
+/// Starts a script whose first argument is a folder, and waits until it says that it has opened its
+/// files.
+fn start(script: &str, folder: &Path) -> Child {
+    let mut command = Command::new("sh");
+    // Not in the folder: whoever starts it would wait with it.
+    command.args(["-euc", script, "sh"]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("sh starts");
+    let mut said = [0; 5];
+    child.stdout.as_mut().unwrap().read_exact(&mut said).expect("it says that it has opened its files");
+    child
+}
+
+/// Kills a program that has to be gone soon, whatever it waits for.
+fn kill(mut child: Child, what: &str) {
+    assert!(child.try_wait().unwrap().is_none(), "{what} waits for the server");
+    let start = Instant::now();
+    send(&child, Signal::KILL);
+    wait(&mut child);
+    let took = start.elapsed();
+    eprintln!("{what}: gone after {took:?}");
+    assert!(took < Duration::from_secs(2), "{what} was killed and gone only after {took:?}");
+}
+
+/// With `--hard` a program waits for the server as long as it takes, except that it can be killed.
+#[test]
+fn fuse_volume_waiting_programs_can_be_killed() {
+    if !can_mount("fuse_volume_waiting_programs_can_be_killed") {
+        return;
+    }
+    for is_killed in [false, true] {
+        let data = Data::new();
+        let bytes: Vec<u8> = (0..1u32 << 20).map(|at| (at >> 8) as u8).collect();
+        fs::write(data.at("large"), &bytes).unwrap();
+        let server = data.serve("127.0.0.1:0");
+        let mut mount = Mount::start(server.url("volume/data"), &["--hard"]);
+        let scripts = [
+            "echo open; read go; exec cat $1/large",
+            "exec 4<$1/large; echo open; read go; exec cat <&4",
+            "exec 4<$1/large; echo open; read go; exec dd of=/dev/null bs=64k iflag=direct <&4",
+            "exec 4>$1/new; echo open; read go; exec dd if=/dev/zero bs=64k count=1 conv=fsync >&4",
+            "echo open; read go; exec ls -l $1",
+            "echo open; read go; exec mkdir $1/folder",
+            "exec 4<$1/large; echo open; read go; exec cp /dev/fd/4 $1/copy",
+            // It writes without closing anything, so it does not wait until it is killed.
+            "exec 4>$1/kept; echo open; exec >&4; read go; echo unsent; read go",
+        ];
+        // All have opened what they need before the server is gone.
+        let mut programs = scripts.map(|script| start(script, &mount.path));
+        let mut server = Some(server);
+        let address = if is_killed {
+            server.take().unwrap().kill()
+        } else {
+            server.as_ref().unwrap().send(Signal::STOP);
+            String::new()
+        };
+        for program in &mut programs {
+            program.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        }
+        std::thread::park_timeout(Duration::from_millis(700));
+        for (program, script) in programs.into_iter().zip(scripts) {
+            kill(program, script);
+        }
+        match &server {
+            Some(server) => server.send(Signal::CONT),
+            None => server = Some(data.serve(&address)),
+        }
+        // What was written before the kill gets there, and the mount does what it did.
+        assert_eq!(fs::read(mount.path.join("large")).unwrap(), bytes);
+        fs::write(mount.path.join("after"), "after").unwrap();
+        assert_eq!(fs::read_to_string(mount.path.join("kept")).unwrap(), "unsent\n");
+        mount.terminate();
+        for (name, text) in [("after", "after"), ("kept", "unsent\n")] {
+            assert_eq!(fs::read_to_string(data.at(name)).unwrap(), text, "{name}");
+        }
+        drop(server);
+    }
 }
 
 #[test]

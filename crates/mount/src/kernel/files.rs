@@ -5,7 +5,7 @@
 //! read of EROFS one request, which succeeds or fails as a whole. Through the page cache a read could end early at a
 //! damaged page, and EROFS completes short reads with zeros (`erofs_fileio_ki_complete` in fs/erofs/fileio.c).
 //!
-//! Called by fuser's serving threads; a READ decodes blocks on the thread that got it.
+//! Called by the serving threads of `fuse`; a READ decodes blocks on the thread that got it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use erofs::Volume;
-use fuser::{
-    FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, Request,
+use fuse::{
+    FileAttr, FileHandle, FileType, Filesystem, INodeNo, KernelConfig, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
+    ReplyOpen, Request, capability, open_flag,
 };
 use units::PAGE_BYTES;
 
@@ -64,7 +64,6 @@ impl Files {
             atime: UNIX_EPOCH,
             mtime: UNIX_EPOCH,
             ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
             kind,
             perm,
             nlink: 1,
@@ -72,7 +71,6 @@ impl Files {
             gid: 0,
             rdev: 0,
             blksize: PAGE_BYTES as u32,
-            flags: 0,
         })
     }
 
@@ -113,13 +111,12 @@ impl Files {
 }
 
 impl Filesystem for Files {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let offered = config.capabilities();
-        let wanted = InitFlags::FUSE_ASYNC_READ | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
+    fn init(&mut self, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = capability::ASYNC_READ | capability::EXPLICIT_INVAL_DATA;
         // Each is an improvement only; a kernel that lacks one works without.
-        let _ = config.add_capabilities(wanted & offered);
+        config.add_capabilities(wanted);
         // Also the largest READ.
-        let _ = config.set_max_write(REQUEST_BYTES_MAX);
+        config.set_max_write(REQUEST_BYTES_MAX);
         Ok(())
     }
 
@@ -131,7 +128,8 @@ impl Filesystem for Files {
             _ => return reply.error(errno::NOT_FOUND),
         };
         match self.attributes(number).filter(|_| parent.0 == ROOT) {
-            Some(attributes) => reply.entry(&FOR_EVER, &attributes, Generation(0)),
+            // Look-ups are not counted, so one that did not arrive changes nothing.
+            Some(attributes) => drop(reply.entry(&FOR_EVER, &attributes, 0)),
             None => reply.error(errno::NOT_FOUND),
         }
     }
@@ -148,29 +146,20 @@ impl Filesystem for Files {
         }
     }
 
-    fn open(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _request: &Request, number: INodeNo, _flags: i32, reply: ReplyOpen) {
         count(&self.operations.open);
-        let flags = if number.0 == BLOB { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_KEEP_CACHE };
-        reply.opened(FileHandle(0), flags | FopenFlags::FOPEN_NOFLUSH);
+        let flags = if number.0 == BLOB { open_flag::DIRECT_IO } else { open_flag::KEEP_CACHE };
+        let _ = reply.opened(FileHandle(0), flags | open_flag::NOFLUSH);
     }
 
-    fn read(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, _request: &Request, number: INodeNo, read: fuse::Read, reply: ReplyData) {
         count(&self.operations.read);
         let end = match number.0 {
             METADATA => self.volume.metadata_bytes(),
             BLOB => self.volume.blob_bytes(),
             _ => return reply.error(errno::NOT_FOUND),
         };
+        let fuse::Read { offset, size, .. } = read;
         let bytes = u64::from(size.min(REQUEST_BYTES_MAX)).min(end.saturating_sub(offset)) as usize;
         let mut out = vec![0; bytes];
         if number.0 == METADATA {
@@ -186,16 +175,7 @@ impl Filesystem for Files {
         }
     }
 
-    fn release(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        _handle: FileHandle,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn release(&self, _request: &Request, _number: INodeNo, _handle: FileHandle, reply: ReplyEmpty) {
         count(&self.operations.release);
         reply.ok();
     }

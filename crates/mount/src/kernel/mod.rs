@@ -22,7 +22,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use erofs::Volume;
-use fuser::{Config, SessionACL};
 use image::Limits;
 use nix::sched::CloneFlags;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
@@ -247,9 +246,8 @@ impl Served {
         let start = || -> Result<Served, io::Error> {
             let device = handed.try_clone()?;
             let entry = mountpoint::mounted_at(path)?.ok_or(io::ErrorKind::NotFound)?;
-            let mut config = Config::default();
-            config.n_threads = Some(thread::available_parallelism().map_or(1, usize::from).clamp(1, THREADS_MAX));
-            let session = fuser::Session::from_fd(files, handed, SessionACL::All, config)?;
+            let threads = thread::available_parallelism().map_or(1, usize::from).clamp(1, THREADS_MAX);
+            let session = fuse::Session::new(files, handed, threads)?;
             let ended = thread::Builder::new()
                 .name("runnel-serve".into())
                 .spawn(move || session.run().map_err(|error| error.to_string()))?;

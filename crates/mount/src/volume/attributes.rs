@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileType, INodeNo};
+use fuse::{FileAttr, FileType, INodeNo};
 use stream::{FileInfo, FileKind};
 use units::PAGE_BYTES;
 
@@ -20,7 +20,6 @@ pub(super) fn attributes(number: INodeNo, info: &FileInfo, owner: (u32, u32), bl
         atime: mtime,
         mtime,
         ctime: mtime,
-        crtime: mtime,
         kind: file_type(info.kind),
         perm: if info.kind == FileKind::Symlink { 0o777 } else { info.mode & 0o7777 },
         // Of folders it says by convention that the number of folders inside is not known.
@@ -29,7 +28,6 @@ pub(super) fn attributes(number: INodeNo, info: &FileInfo, owner: (u32, u32), bl
         gid: owner.1,
         rdev: 0,
         blksize: block_bytes.clamp(PAGE_BYTES as u32, TRANSFER_BYTES_MAX),
-        flags: 0,
     }
 }
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use fuser::{
-    FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyOpen,
-    ReplyWrite, Request, TimeOrNow,
+use fuse::{
+    Create, Fallocate, FileHandle, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyOpen, ReplyWrite,
+    Request, SetAttr, TimeOrNow, Write, open_flag,
 };
 use stream::{Done, FileInfo, FileRef, Handle, OpenHow, Opened, RemoteVolume};
 
@@ -21,18 +21,21 @@ use super::state::{GENERATION, State, reply_empty};
 use crate::errno;
 
 /// Flags of open(2) that matter here, the same on all architectures we build for.
+const O_ACCMODE: i32 = 0o3;
+const O_RDONLY: i32 = 0o0;
+const O_WRONLY: i32 = 0o1;
 const O_EXCL: i32 = 0o200;
 const O_TRUNC: i32 = 0o1000;
 const O_APPEND: i32 = 0o2000;
 
 /// What the flags of open(2) ask for.
 fn how(flags: i32, create: Option<u16>) -> OpenHow {
-    let mode = OpenFlags(flags).acc_mode();
+    let mode = flags & O_ACCMODE;
     OpenHow {
-        read: mode != OpenAccMode::O_WRONLY,
-        write: mode != OpenAccMode::O_RDONLY,
+        read: mode != O_WRONLY,
+        write: mode != O_RDONLY,
         // Who does not write appends nothing, also of a volume for reading.
-        append: flags & O_APPEND != 0 && mode != OpenAccMode::O_RDONLY,
+        append: flags & O_APPEND != 0 && mode != O_RDONLY,
         create,
         exclusive: create.is_some() && flags & O_EXCL != 0,
         truncate: flags & O_TRUNC != 0,
@@ -40,24 +43,24 @@ fn how(flags: i32, create: Option<u16>) -> OpenHow {
 }
 
 /// What the kernel is told of an open file.
-fn open_flags(state: &State, how: OpenHow, unchanged: bool) -> FopenFlags {
-    let mut flags = FopenFlags::empty();
+fn open_flags(state: &State, how: OpenHow, unchanged: bool) -> u32 {
+    let mut flags = 0;
     if state.settings.direct {
-        flags |= FopenFlags::FOPEN_DIRECT_IO;
+        flags |= open_flag::DIRECT_IO;
     }
     if unchanged {
-        flags |= FopenFlags::FOPEN_KEEP_CACHE;
+        flags |= open_flag::KEEP_CACHE;
     }
     if !how.changes() {
         // Closing it has nothing to wait for.
-        flags |= FopenFlags::FOPEN_NOFLUSH;
+        flags |= open_flag::NOFLUSH;
     }
     flags
 }
 
-pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags: i32, reply: ReplyOpen) {
     let path = path_or_reply!(state.path(number), reply);
-    let (how, opening) = (how(flags.0, None), state.clone());
+    let (how, opening) = (how(flags, None), state.clone());
     let done: Done<Opened> = Box::new(move |opened| {
         let opened = match opened {
             Ok(opened) => opened,
@@ -76,7 +79,10 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
             opening.forget_attributes(number);
         }
         opening.opened(number, opened.handle, how.changes());
-        reply.opened(FileHandle(opened.handle.0), open_flags(&opening, how, opened.unchanged));
+        if !reply.opened(FileHandle(opened.handle.0), open_flags(&opening, how, opened.unchanged)) {
+            // The program was killed while it waited: nobody will release this handle.
+            opening.closed(number, opened.handle, Box::new(drop));
+        }
     });
     state.volume.open_file(&path, how, state.token(request), done);
 }
@@ -86,8 +92,7 @@ pub(super) fn create(
     request: &Request,
     folder: INodeNo,
     name: &OsStr,
-    mode: u32,
-    flags: i32,
+    create: Create,
     reply: ReplyCreate,
 ) {
     let name = name.as_bytes().to_vec();
@@ -95,43 +100,41 @@ pub(super) fn create(
         return reply.error(errno::NAME_TOO_LONG);
     }
     let path = path_or_reply!(state.path_in(folder, &name), reply);
-    let (how, making) = (how(flags, Some((mode & 0o7777) as u16)), state.clone());
+    let (how, making) = (how(create.flags, Some((create.mode & 0o7777) as u16)), state.clone());
     let done: Done<Opened> = Box::new(move |opened| match opened {
         Ok(opened) => {
             let number = making.inodes().found(folder.0, &name, &opened.info);
             making.opened(number, opened.handle, how.changes());
             let flags = open_flags(&making, how, opened.unchanged);
             let attributes = making.attributes(number, &opened.info);
-            reply.created(&making.settings.ttl, &attributes, GENERATION, FileHandle(opened.handle.0), flags);
+            let handle = FileHandle(opened.handle.0);
+            if !reply.created(&making.settings.ttl, &attributes, GENERATION, handle, flags) {
+                // The program was killed while it waited. The file stays; the kernel has neither its inode nor its handle.
+                making.inodes().forget(number, 1);
+                making.closed(number, opened.handle, Box::new(drop));
+            }
         }
         Err(error) => reply.error(errno::of_stream(&error)),
     });
     state.volume.open_file(&path, how, state.token(request), done);
 }
 
-pub(super) fn read(
-    state: &Arc<State>,
-    request: &Request,
-    handle: FileHandle,
-    offset: u64,
-    size: u32,
-    reply: ReplyData,
-) {
+pub(super) fn read(state: &Arc<State>, request: &Request, read: fuse::Read, reply: ReplyData) {
     // Should the volume drop this closure unused, dropping the reply sends EIO.
     let done: Done<Bytes> = Box::new(move |read| match read {
         Ok(bytes) => reply.data(&bytes),
         Err(error) => reply.error(errno::of_stream(&error)),
     });
-    state.volume.read(Handle(handle.0), state.token(request), offset, size, done);
+    state.volume.read(Handle(read.handle.0), state.token(request), read.offset, read.size, done);
 }
 
-pub(super) fn write(state: &Arc<State>, handle: FileHandle, offset: u64, data: &[u8], reply: ReplyWrite) {
-    let count = data.len() as u32;
+pub(super) fn write(state: &Arc<State>, write: &Write<'_>, reply: ReplyWrite) {
+    let count = write.data.len() as u32;
     let done: Done<()> = Box::new(move |written| match written {
         Ok(()) => reply.written(count),
         Err(error) => reply.error(errno::of_stream(&error)),
     });
-    state.volume.write(Handle(handle.0), offset, Bytes::copy_from_slice(data), done);
+    state.volume.write(Handle(write.handle.0), write.offset, Bytes::copy_from_slice(write.data), done);
 }
 
 /// A descriptor is being closed: its writes get to the server now, and the close tells whether they did.
@@ -149,54 +152,35 @@ pub(super) fn fsync(state: &Arc<State>, handle: FileHandle, reply: ReplyEmpty) {
 
 /// The last descriptor and the last mapping are gone. Nobody hears what comes of it; what is lost is in the status.
 pub(super) fn release(state: &Arc<State>, number: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
-    let handle = Handle(handle.0);
-    state.writers().remove(&handle);
-    state.inodes().closed(number, handle);
-    state.volume.close(handle, reply_empty(reply));
+    state.closed(number, Handle(handle.0), reply_empty(reply));
 }
 
 /// One change of attributes that a call of the kernel asks for.
 type Step = Box<dyn FnOnce(&RemoteVolume, FileRef, Done<()>) + Send>;
 
-/// What of chmod, truncate and utimes a call asks for. Owners cannot be changed, and times of last access are not kept.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wanted {
-    pub mode: Option<u32>,
-    pub size: Option<u64>,
-    pub mtime: Option<TimeOrNow>,
-}
-
-impl Wanted {
-    fn steps(self) -> Vec<Step> {
-        // In reverse: the last one is taken first. The time comes after the size, whose change would set it.
-        let mut steps: Vec<Step> = Vec::new();
-        if let Some(mtime) = self.mtime {
-            let mtime = match mtime {
-                TimeOrNow::SpecificTime(time) => time,
-                TimeOrNow::Now => SystemTime::now(),
-            };
-            steps.push(Box::new(move |volume, of, done| volume.set_time(of, nanoseconds(mtime), done)));
-        }
-        if let Some(size) = self.size {
-            steps.push(Box::new(move |volume, of, done| volume.set_size(of, size, done)));
-        }
-        if let Some(mode) = self.mode {
-            steps.push(Box::new(move |volume, of, done| volume.set_mode(of, (mode & 0o7777) as u16, done)));
-        }
-        steps
+/// The steps of a change, in reverse: the last one is taken first. Owners cannot be changed, and times of last access are not kept.
+fn steps(wanted: &SetAttr) -> Vec<Step> {
+    // The time comes after the size, whose change would set it.
+    let mut steps: Vec<Step> = Vec::new();
+    if let Some(mtime) = wanted.mtime {
+        let mtime = match mtime {
+            TimeOrNow::SpecificTime(time) => time,
+            TimeOrNow::Now => SystemTime::now(),
+        };
+        steps.push(Box::new(move |volume, of, done| volume.set_time(of, nanoseconds(mtime), done)));
     }
+    if let Some(size) = wanted.size {
+        steps.push(Box::new(move |volume, of, done| volume.set_size(of, size, done)));
+    }
+    if let Some(mode) = wanted.mode {
+        steps.push(Box::new(move |volume, of, done| volume.set_mode(of, (mode & 0o7777) as u16, done)));
+    }
+    steps
 }
 
-pub(super) fn setattr(
-    state: &Arc<State>,
-    number: INodeNo,
-    owner: (Option<u32>, Option<u32>),
-    wanted: Wanted,
-    handle: Option<FileHandle>,
-    reply: ReplyAttr,
-) {
-    let (uid, gid) = state.settings.owner;
-    if owner.0.is_some_and(|wanted| wanted != uid) || owner.1.is_some_and(|wanted| wanted != gid) {
+pub(super) fn setattr(state: &Arc<State>, number: INodeNo, wanted: SetAttr, reply: ReplyAttr) {
+    let ((uid, gid), handle) = (state.settings.owner, wanted.handle);
+    if wanted.uid.is_some_and(|wanted| wanted != uid) || wanted.gid.is_some_and(|wanted| wanted != gid) {
         return reply.error(errno::NOT_ALLOWED);
     }
     if number == INodeNo::ROOT {
@@ -215,7 +199,7 @@ pub(super) fn setattr(
         Ok(()) => finishing.reply_attributes(number, handle, reply),
         Err(error) => reply.error(errno::of_stream(&error)),
     });
-    run(volume, of, wanted.steps(), then);
+    run(volume, of, steps(&wanted), then);
 }
 
 /// Takes one step after the other, until one fails.
@@ -230,18 +214,11 @@ fn run(volume: Arc<RemoteVolume>, of: FileRef, mut steps: Vec<Step>, then: Done<
 }
 
 /// Room cannot be reserved on the server, but a file can be made longer.
-pub(super) fn fallocate(
-    state: &Arc<State>,
-    handle: FileHandle,
-    offset: u64,
-    length: u64,
-    mode: i32,
-    reply: ReplyEmpty,
-) {
-    let Some(end) = offset.checked_add(length).filter(|_| mode == 0) else {
+pub(super) fn fallocate(state: &Arc<State>, wanted: Fallocate, reply: ReplyEmpty) {
+    let Some(end) = wanted.offset.checked_add(wanted.length).filter(|_| wanted.mode == 0) else {
         return reply.error(errno::NOT_SUPPORTED);
     };
-    let (handle, volume) = (Handle(handle.0), state.volume.clone());
+    let (handle, volume) = (Handle(wanted.handle.0), state.volume.clone());
     let done: Done<FileInfo> = Box::new(move |found| match found {
         Ok(info) if info.size >= end => reply.ok(),
         Ok(_) => volume.set_size(handle, end, reply_empty(reply)),

@@ -6,14 +6,13 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
-use fuser::{
-    AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+use fuse::{
+    Create, Fallocate, FileHandle, Filesystem, INodeNo, KernelConfig, Make, Rename, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, SetAttr, Statfs, Write, capability,
 };
 use units::PAGE_BYTES;
 
@@ -45,27 +44,23 @@ impl VolumeFilesystem {
 }
 
 impl Filesystem for VolumeFilesystem {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let offered = config.capabilities();
+    fn init(&mut self, config: &mut KernelConfig) -> io::Result<()> {
         // Not among them: the writeback cache (a write would be answered before this process has it), and EXPLICIT_INVAL_DATA
         // (without it the kernel drops pages when it hears of another size, whose last page would end in zeros).
-        let mut wanted = InitFlags::FUSE_ASYNC_READ
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO;
+        let mut wanted = capability::ASYNC_READ
+            | capability::PARALLEL_DIROPS
+            | capability::CACHE_SYMLINKS
+            | capability::ATOMIC_O_TRUNC
+            | capability::DO_READDIRPLUS
+            | capability::READDIRPLUS_AUTO;
         if self.state.settings.direct {
-            wanted |= InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+            wanted |= capability::DIRECT_IO_ALLOW_MMAP;
         }
         // Each is an improvement only; a kernel that lacks one works without.
-        let _ = config.add_capabilities(wanted & offered);
-        // The refused value comes back as the nearest one that is accepted.
-        if let Err(nearest) = config.set_max_readahead(self.state.settings.readahead_bytes) {
-            let _ = config.set_max_readahead(nearest);
-        }
-        let _ = config.set_max_write(REQUEST_BYTES_MAX);
-        let _ = config.set_max_background(BACKGROUND_MAX);
+        config.add_capabilities(wanted);
+        config.set_max_readahead(self.state.settings.readahead_bytes);
+        config.set_max_write(REQUEST_BYTES_MAX);
+        config.set_max_background(BACKGROUND_MAX);
         Ok(())
     }
 
@@ -84,27 +79,9 @@ impl Filesystem for VolumeFilesystem {
         self.state.reply_attributes(number, handle, reply);
     }
 
-    fn setattr(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        handle: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
+    fn setattr(&self, _request: &Request, number: INodeNo, wanted: SetAttr, reply: ReplyAttr) {
         count(&self.state.operations.setattr);
-        let wanted = files::Wanted { mode, size, mtime };
-        files::setattr(&self.state, number, (uid, gid), wanted, handle, reply);
+        files::setattr(&self.state, number, wanted, reply);
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
@@ -112,23 +89,14 @@ impl Filesystem for VolumeFilesystem {
         names::readlink(&self.state, number, reply);
     }
 
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        _rdev: u32,
-        reply: ReplyEntry,
-    ) {
+    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, make: Make, reply: ReplyEntry) {
         count(&self.state.operations.create);
-        names::mknod(&self.state, request, parent, name, mode, reply);
+        names::mknod(&self.state, request, parent, name, make.mode, reply);
     }
 
-    fn mkdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+    fn mkdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, make: Make, reply: ReplyEntry) {
         count(&self.state.operations.rename);
-        names::mkdir(&self.state, parent, name, mode, reply);
+        names::mkdir(&self.state, parent, name, make.mode, reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -141,7 +109,7 @@ impl Filesystem for VolumeFilesystem {
         names::rmdir(&self.state, parent, name, reply);
     }
 
-    fn symlink(&self, _: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+    fn symlink(&self, _: &Request, parent: INodeNo, name: &OsStr, target: &OsStr, reply: ReplyEntry) {
         count(&self.state.operations.create);
         names::symlink(&self.state, parent, name, target, reply);
     }
@@ -151,71 +119,32 @@ impl Filesystem for VolumeFilesystem {
         reply.error(errno::NOT_ALLOWED);
     }
 
-    fn rename(
-        &self,
-        _request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn rename(&self, _request: &Request, rename: Rename<'_>, reply: ReplyEmpty) {
         count(&self.state.operations.rename);
-        names::rename(&self.state, (parent, name), (new_parent, new_name), flags, reply);
+        names::rename(&self.state, &rename, reply);
     }
 
-    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, number: INodeNo, flags: i32, reply: ReplyOpen) {
         count(&self.state.operations.open);
         files::open(&self.state, request, number, flags, reply);
     }
 
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
+    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, create: Create, reply: ReplyCreate) {
         count(&self.state.operations.create);
-        files::create(&self.state, request, parent, name, mode, flags, reply);
+        files::create(&self.state, request, parent, name, create, reply);
     }
 
-    fn read(
-        &self,
-        request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, request: &Request, _number: INodeNo, read: fuse::Read, reply: ReplyData) {
         count(&self.state.operations.read);
-        files::read(&self.state, request, handle, offset, size, reply);
+        files::read(&self.state, request, read, reply);
     }
 
-    fn write(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
+    fn write(&self, _request: &Request, _number: INodeNo, write: Write<'_>, reply: ReplyWrite) {
         count(&self.state.operations.write);
-        files::write(&self.state, handle, offset, data, reply);
+        files::write(&self.state, &write, reply);
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         count(&self.state.operations.sync);
         files::flush(&self.state, handle, reply);
     }
@@ -225,23 +154,17 @@ impl Filesystem for VolumeFilesystem {
         files::fsync(&self.state, handle, reply);
     }
 
-    fn release(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn release(&self, _request: &Request, number: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         count(&self.state.operations.release);
         files::release(&self.state, number, handle, reply);
     }
 
-    fn opendir(&self, _request: &Request, _number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _request: &Request, _number: INodeNo, _flags: i32, reply: ReplyOpen) {
         count(&self.state.operations.opendir);
-        reply.opened(self.state.open_folder(), FopenFlags::empty());
+        let handle = self.state.open_folder();
+        if !reply.opened(handle, 0) {
+            self.state.close_folder(handle);
+        }
     }
 
     fn readdir(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
@@ -254,7 +177,7 @@ impl Filesystem for VolumeFilesystem {
         names::readdirplus(&self.state, number, handle, offset, reply);
     }
 
-    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         count(&self.state.operations.release);
         self.state.close_folder(handle);
         reply.ok();
@@ -271,7 +194,16 @@ impl Filesystem for VolumeFilesystem {
         let page = PAGE_BYTES as u32;
         let blocks = ROOM_BYTES / PAGE_BYTES as u64;
         let free = if self.state.volume.info().writable { blocks } else { 0 };
-        reply.statfs(blocks, free, free, blocks, free, page, NAME_BYTES_MAX as u32, page);
+        reply.statfs(&Statfs {
+            blocks,
+            bfree: free,
+            bavail: free,
+            files: blocks,
+            ffree: free,
+            bsize: page,
+            namelen: NAME_BYTES_MAX as u32,
+            frsize: page,
+        });
     }
 
     fn setxattr(
@@ -281,7 +213,6 @@ impl Filesystem for VolumeFilesystem {
         name: &OsStr,
         value: &[u8],
         _flags: i32,
-        _position: u32,
         reply: ReplyEmpty,
     ) {
         count(&self.state.operations.xattr);
@@ -319,23 +250,14 @@ impl Filesystem for VolumeFilesystem {
         lease::set(&self.state, number, b"none", reply);
     }
 
-    fn access(&self, _request: &Request, _number: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+    fn access(&self, _request: &Request, _number: INodeNo, _mask: u32, reply: ReplyEmpty) {
         // Asked only of mounts without default_permissions, which ours never are.
         count(&self.state.operations.other);
         reply.error(errno::KERNEL_DOES_IT);
     }
 
-    fn fallocate(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
+    fn fallocate(&self, _request: &Request, _number: INodeNo, wanted: Fallocate, reply: ReplyEmpty) {
         count(&self.state.operations.setattr);
-        files::fallocate(&self.state, handle, offset, length, mode, reply);
+        files::fallocate(&self.state, wanted, reply);
     }
 }

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use fuser::INodeNo;
+use fuse::INodeNo;
 use stream::{FileInfo, FileKind, Handle, Seen};
 
 /// Number and id of the top folder.

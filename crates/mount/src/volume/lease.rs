@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fuser::{INodeNo, ReplyEmpty};
+use fuse::{INodeNo, ReplyEmpty};
 use stream::{Done, LeaseKind};
 
 use super::state::State;

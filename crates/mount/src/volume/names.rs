@@ -5,13 +5,12 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fuser::{
-    FileHandle, FileType, INodeNo, RenameFlags, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    Request,
+use fuse::{
+    FileHandle, FileType, INodeNo, Rename, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    Request, rename_flag,
 };
 use stream::{Done, ErrorKind, FileInfo, OpenHow, Opened};
 
@@ -72,11 +71,11 @@ pub(super) fn mkdir(state: &Arc<State>, folder: INodeNo, name: &OsStr, mode: u32
     state.volume.make_folder(&path, (mode & 0o7777) as u16, done);
 }
 
-pub(super) fn symlink(state: &Arc<State>, folder: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+pub(super) fn symlink(state: &Arc<State>, folder: INodeNo, name: &OsStr, target: &OsStr, reply: ReplyEntry) {
     let name = name.as_bytes().to_vec();
     let path = path_or_reply!(state.path_in(folder, &name), reply);
     let done = made(state, folder, name, path.clone(), reply);
-    state.volume.make_link(&path, Bytes::copy_from_slice(target.as_os_str().as_bytes()), done);
+    state.volume.make_link(&path, Bytes::copy_from_slice(target.as_bytes()), done);
 }
 
 /// Answers with what was made.
@@ -140,31 +139,26 @@ fn removed(state: &Arc<State>, folder: INodeNo, name: Vec<u8>, reply: ReplyEmpty
     })
 }
 
-pub(super) fn rename(
-    state: &Arc<State>,
-    from: (INodeNo, &OsStr),
-    to: (INodeNo, &OsStr),
-    flags: RenameFlags,
-    reply: ReplyEmpty,
-) {
-    if !(flags & !RenameFlags::RENAME_NOREPLACE).is_empty() {
+pub(super) fn rename(state: &Arc<State>, rename: &Rename<'_>, reply: ReplyEmpty) {
+    if rename.flags & !rename_flag::NOREPLACE != 0 {
         return reply.error(errno::INVALID);
     }
-    let (old_name, new_name) = (from.1.as_bytes().to_vec(), to.1.as_bytes().to_vec());
+    let replaces = rename.flags & rename_flag::NOREPLACE == 0;
+    let (old_name, new_name) = (rename.name.as_bytes().to_vec(), rename.new_name.as_bytes().to_vec());
     if new_name.len() > NAME_BYTES_MAX {
         return reply.error(errno::NAME_TOO_LONG);
     }
-    let old = path_or_reply!(state.path_in(from.0, &old_name), reply);
-    let new = path_or_reply!(state.path_in(to.0, &new_name), reply);
+    let old = path_or_reply!(state.path_in(rename.parent, &old_name), reply);
+    let new = path_or_reply!(state.path_in(rename.new_parent, &new_name), reply);
     let (renaming, answer) = (state.clone(), reply_empty(reply));
-    let (from, to) = (from.0.0, to.0.0);
+    let (from, to) = (rename.parent.0, rename.new_parent.0);
     let done: Done<()> = Box::new(move |done| {
         if done.is_ok() {
             renaming.inodes().renamed((from, &old_name), (to, &new_name));
         }
         answer(done);
     });
-    state.volume.rename(&old, &new, !flags.contains(RenameFlags::RENAME_NOREPLACE), done);
+    state.volume.rename(&old, &new, replaces, done);
 }
 
 pub(super) fn readdir(state: &Arc<State>, folder: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -213,22 +207,30 @@ pub(super) fn readdirplus(
         for (position, (number, name)) in (0u64..).zip(dots).skip_while(|(position, _)| *position < offset) {
             // The kernel takes the name and the kind of these two, and nothing else.
             let info = FileInfo { kind: stream::FileKind::Folder, mode: 0o755, ..FileInfo::default() };
-            if reply.add(number, position + 1, name, &ttl, &listing.attributes(number, &info), GENERATION) {
-                return reply.ok();
+            if reply.add(position + 1, name, &ttl, &listing.attributes(number, &info), GENERATION) {
+                // Nothing that would have to be undone: these two are not counted.
+                let _ = reply.ok();
+                return;
             }
         }
+        let mut told = Vec::new();
         let skipped = usize::try_from(offset.saturating_sub(2)).unwrap_or(usize::MAX);
         for (index, entry) in entries.iter().enumerate().skip(skipped) {
             let number = inodes.found(folder.0, &entry.name, &entry.info);
             let attributes = listing.attributes(number, &entry.info);
             let name = OsStr::from_bytes(&entry.name);
-            if reply.add(number, index as u64 + 3, name, &ttl, &attributes, GENERATION) {
+            if reply.add(index as u64 + 3, name, &ttl, &attributes, GENERATION) {
                 // There was no room for it.
                 inodes.forget(number, 1);
                 break;
             }
+            told.push(number);
         }
         drop(inodes);
-        reply.ok();
+        if !reply.ok() {
+            // The kernel never heard of them.
+            let mut inodes = listing.inodes();
+            told.into_iter().for_each(|number| inodes.forget(number, 1));
+        }
     });
 }

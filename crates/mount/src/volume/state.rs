@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use fuser::{Errno, FileAttr, FileHandle, Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, Request};
+use fuse::{Errno, FileAttr, FileHandle, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, Request};
 use stream::{Done, FileInfo, FileRef, FolderEntry, Handle, RemoteVolume, StreamError};
 use units::Token;
 
@@ -18,7 +18,7 @@ use crate::errno;
 use crate::process::Processes;
 
 /// Generation of all inodes: a number is never used for another file while the mount lives.
-pub(super) const GENERATION: Generation = Generation(0);
+pub(super) const GENERATION: u64 = 0;
 
 /// What the mount decides about the file system.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +123,10 @@ impl State {
     /// Answers with a name that was found; the kernel counts it.
     pub fn reply_entry(&self, folder: INodeNo, name: &[u8], info: &FileInfo, reply: ReplyEntry) {
         let number = self.inodes().found(folder.0, name, info);
-        reply.entry(&self.settings.ttl, &self.attributes(number, info), GENERATION);
+        if !reply.entry(&self.settings.ttl, &self.attributes(number, info), GENERATION) {
+            // It was interrupted meanwhile, and knows no such inode.
+            self.inodes().forget(number, 1);
+        }
     }
 
     /// Looks at a path and answers with what is there.
@@ -168,6 +171,13 @@ impl State {
         if changes {
             self.writers().insert(handle);
         }
+    }
+
+    /// A handle is not open any more for the kernel, or never was: its answer came too late.
+    pub fn closed(&self, number: INodeNo, handle: Handle, done: Done<()>) {
+        self.writers().remove(&handle);
+        self.inodes().closed(number, handle);
+        self.volume.close(handle, done);
     }
 
     /// The kernel's size and times of a file may be old: it asks when it needs them next.

@@ -1,0 +1,127 @@
+//! Requests in flight, by number.
+//!
+//! Whoever takes an entry out may answer, so each request is answered once. The kernel bounds how
+//! many there are: one for each thread that waits, and the background requests that were agreed on.
+//! The table is cut into shards with a lock each, held for one look-up only, so that serving
+//! threads do not wait for each other.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Shards; some times the number of serving threads.
+const SHARDS: usize = 32;
+
+/// What a signal means for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// FLUSH: a descriptor is being closed.
+    Close,
+    /// The call may end early because of a signal that its program catches.
+    EndsBySignal,
+    /// Only a fatal signal ends it.
+    Other,
+}
+
+/// A request that was not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub kind: Kind,
+    /// The thread that waits; 0 if it cannot be seen.
+    pub thread: u32,
+    /// Index of the descriptor that it was read from.
+    pub device: usize,
+    pub arrived: Instant,
+    /// A signal came while it waits. The kernel says so once.
+    pub interrupted: bool,
+}
+
+/// Numbers of requests come one after the other from the kernel, so they need no protection against
+/// chosen keys.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // An odd constant spreads counted numbers over the upper bits, which the map uses too (2^64
+        // over the golden ratio).
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+}
+
+type Shard = HashMap<u64, Entry, BuildHasherDefault<NumberHasher>>;
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Table {
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+impl Table {
+    fn shard(&self, unique: u64) -> MutexGuard<'_, Shard> {
+        // The lowest bit tells interrupts apart, so numbers are even.
+        let index = (unique >> 1) as usize % SHARDS;
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn insert(&self, unique: u64, entry: Entry) {
+        self.shard(unique).insert(unique, entry);
+    }
+
+    /// Takes a request out: whoever gets it answers it.
+    pub fn remove(&self, unique: u64) -> Option<Entry> {
+        self.shard(unique).remove(&unique)
+    }
+
+    /// A signal came for the thread that waits. `None` if the request is not there.
+    pub fn interrupt(&self, unique: u64) -> Option<Entry> {
+        let mut shard = self.shard(unique);
+        let entry = shard.get_mut(&unique)?;
+        entry.interrupted = true;
+        Some(*entry)
+    }
+
+    /// Those whose threads have to be looked at: interrupted ones, and all that close.
+    pub fn watched(&self) -> Vec<(u64, Entry)> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let watched = shard.iter().filter(|(_, entry)| entry.interrupted || entry.kind == Kind::Close);
+            found.extend(watched.map(|(unique, entry)| (*unique, *entry)));
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_taken_out_once() {
+        let table = Table::default();
+        let entry = Entry { kind: Kind::Other, thread: 1, device: 0, arrived: Instant::now(), interrupted: false };
+        for unique in (2..2000).step_by(2) {
+            table.insert(unique, entry);
+        }
+        table.insert(2000, Entry { kind: Kind::Close, ..entry });
+        assert_eq!(table.watched().len(), 1);
+        assert!(table.interrupt(4).is_some_and(|entry| entry.interrupted));
+        assert!(table.interrupt(3000).is_none());
+        assert_eq!(table.watched().len(), 2);
+        assert!(table.remove(4).is_some());
+        assert!(table.remove(4).is_none() && table.interrupt(4).is_none());
+        assert_eq!(table.watched().len(), 1);
+    }
+}
