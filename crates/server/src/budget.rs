@@ -159,6 +159,12 @@ impl Budget {
         locked(&self.inner.state).may(self.inner.rule, owner, self.units(amount)) == Verdict::OverShare
     }
 
+    /// Whether somebody waits who holds nothing: others hold too much, not he.
+    pub fn is_lacking(&self) -> bool {
+        let state = locked(&self.inner.state);
+        state.turns.iter().any(|peer| state.peers.get(peer).is_some_and(|share| share.held == 0))
+    }
+
     /// All that there is, in bytes or slots.
     pub fn most(&self) -> usize {
         self.inner.units_max * self.inner.unit

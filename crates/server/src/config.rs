@@ -117,9 +117,9 @@ pub struct Shares {
     /// [`RECEIVED_FREE_BYTES`] do not count, as its buffers do not: requests are small and must not
     /// wait.
     pub received: usize,
-    /// Replies to demands, queued or being read: three sixteenths.
+    /// Replies to demands, queued or being read: five thirty-second parts.
     pub replies: usize,
-    /// Pieces of push streams, queued or being built: an eighth.
+    /// Pieces of push streams, queued or being built: three thirty-second parts.
     pub pushes: usize,
     /// Encoders of pushes that are compressed live: three thirty-second parts.
     pub encoders: usize,
@@ -131,6 +131,8 @@ pub struct Shares {
     pub devices: usize,
     /// What is learned of open images: a sixteenth.
     pub learned: usize,
+    /// What is learned of volumes: a sixteenth, the same part of it for each.
+    pub profiles: usize,
     /// Metadata of open images and of uploads: nine thirty-second parts.
     pub metadata: usize,
 }
@@ -181,13 +183,14 @@ impl Config {
         let all = self.memory_bytes_max;
         Shares {
             received: all / 16,
-            replies: all / 16 * 3,
-            pushes: all / 8,
+            replies: all / 32 * 5,
+            pushes: all / 32 * 3,
             encoders: all / 32 * 3,
             decoded: all / 32 * 3,
             provider: all / 16,
             devices: all / 32,
             learned: all / 16,
+            profiles: all / 16,
             metadata: all / 32 * 9,
         }
     }

@@ -5,7 +5,9 @@
 //! event queue is full, no further byte read: a client that asks faster than it reads is slowed down by TCP.
 
 mod hints;
+mod pace;
 mod requests;
+mod socket;
 mod throttle;
 mod touches;
 mod uploads;
@@ -16,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use store::Object;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::watch;
 use units::{ImageId, RequestId};
@@ -35,15 +37,14 @@ use crate::published::Published;
 use crate::push::{Advice, BlockPusher, Built, BuiltBlocks, Pusher};
 use crate::upload::{self, Command};
 use crate::volumes::Served;
+use pace::Pace;
+use socket::{READ_BYTES, fit_reads, write_on};
 use throttle::Throttle;
 pub(crate) use volumes::OpenVolume;
-use volumes::{Postponed, VolumeDone};
+use volumes::{BlockTouches, Postponed, VolumeDone};
 
 /// Images and volumes one connection may have open.
 const IMAGES_MAX: usize = 64;
-
-/// Bytes taken from the socket at a time: room for a few requests at first, more as long as a read fills it.
-const READ_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
 
 /// Bytes handed to the socket at a time: what the link takes in a millisecond, so that a demand
 /// reply waits behind little, and within these bounds.
@@ -190,6 +191,8 @@ struct Session {
     /// Demands that wait for a piece that is being built.
     postponed: Vec<Postponed>,
     throttle: Throttle,
+    /// Touches of blocks that were not taken up yet.
+    touches: BlockTouches,
     done: UnboundedSender<Box<Done>>,
     advice: UnboundedSender<Box<Advice>>,
     reports: Sender<(RequestId, upload::Event)>,
@@ -235,6 +238,7 @@ pub(crate) async fn run<S>(
         blocks: None,
         postponed: Vec::new(),
         throttle: Throttle::default(),
+        touches: BlockTouches::default(),
         done,
         advice,
         reports,
@@ -283,8 +287,13 @@ impl Session {
         let mut written = 0;
         // What was written may lie in the stream's own buffer, if it encrypts.
         let mut unflushed = false;
+        let mut pace = Pace::default();
         let mut alarm = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         loop {
+            if pace.is_slow(self.shared.now(), self.held.amount() > 0) && self.shared.replies.is_lacking() {
+                self.wire.shut_down(ErrorCode::Busy, "answers were read too slowly while others waited; connect again");
+            }
+            self.touch_some_blocks();
             if self.take_events() {
                 place.asked(self.shared.now());
             }
@@ -323,7 +332,8 @@ impl Session {
                 return out.split_off(written);
             }
             let reads = if self.wire.wants_bytes() { self.may_receive().min(input.len()) } else { 0 };
-            let deadline = self.wire.deadline().map(|moment| self.shared.instant(moment));
+            let deadline = [self.wire.deadline(), pace.deadline(self.shared.now())].into_iter().flatten().min();
+            let deadline = deadline.map(|moment| self.shared.instant(moment));
             // Every byte received puts it off: to be early once in a while costs less than to set
             // the alarm each time.
             if let Some(deadline) = deadline.filter(|deadline| alarm.is_elapsed() || *deadline < alarm.deadline()) {
@@ -342,6 +352,7 @@ impl Session {
                 sent = write_on(&mut writer, &out[written..]), if written < out.len() || unflushed => match sent {
                     Ok(bytes) => {
                         written += bytes;
+                        pace.took(bytes);
                         unflushed = bytes > 0;
                     }
                     Err(_) => self.wire.lost(),
@@ -365,6 +376,7 @@ impl Session {
                 }
                 () = until(opens), if opens.is_some() => {}
                 () = alarm.as_mut(), if deadline.is_some() => drop(self.wire.tick(self.shared.now())),
+                () = tokio::task::yield_now(), if !self.touches.is_empty() => {}
             }
         }
     }
@@ -416,6 +428,7 @@ impl Session {
     fn has_room(&self) -> bool {
         !self.wire.is_congested()
             && self.stalled.is_none()
+            && self.touches.is_empty()
             && self.ungranted == 0
             && self.opening < OPENING_MAX
             && self.reading_bytes + self.held.amount() < self.shared.config.connection_bytes_max
@@ -556,33 +569,10 @@ impl Session {
     }
 }
 
-/// Makes the room for the next read follow what the last one brought.
-fn fit_reads(input: &mut Vec<u8>, read: usize) {
-    let bytes = match input.len() {
-        room if read == room => (4 * room).min(*READ_BYTES.end()),
-        room if read < room / 8 => (room / 4).max(*READ_BYTES.start()),
-        room => room,
-    };
-    if bytes != input.len() {
-        *input = vec![0; bytes];
-    }
-}
-
 /// Waits until a worker can take a command, or is gone.
 async fn room_for_command(commands: Option<&Sender<Command>>) {
     if let Some(commands) = commands {
         let _ = commands.reserve().await;
-    }
-}
-
-/// Writes some of the bytes; without any, sees to it that the earlier ones leave.
-async fn write_on<S: AsyncWrite + Unpin>(writer: &mut S, bytes: &[u8]) -> std::io::Result<usize> {
-    if bytes.is_empty() {
-        return writer.flush().await.map(|()| 0);
-    }
-    match writer.write(bytes).await? {
-        0 => Err(std::io::ErrorKind::WriteZero.into()),
-        count => Ok(count),
     }
 }
 

@@ -33,6 +33,9 @@ const VISITS_MAX: usize = 8192;
 /// Blocks that are less likely are left to demand: sending 4096 such blocks for one use is never worth it.
 const PROBABILITY_MIN: f64 = 1.0 / 4096.0;
 
+/// About what a block takes that live use added to a graph, with its edges, bytes.
+pub const BLOCK_MEMORY_BYTES: usize = 90;
+
 /// Constants of the flow predictor, with their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowConfig {
@@ -48,8 +51,10 @@ pub struct FlowConfig {
     pub lookahead_max: u32,
     /// A step is sure if this part of the weights is on its edge, percent.
     pub sure_percent: u32,
-    /// Tokens tracked, about 400 KB each at most; the one touched longest ago makes room.
+    /// Tokens tracked; the one touched longest ago makes room.
     pub tokens_max: usize,
+    /// Memory of all tokens, bytes, about 400 KB each at most; those touched longest ago make room.
+    pub token_bytes_max: usize,
     /// A token is over after this long without a touch.
     pub linger: Duration,
     /// Graphs that are made of files of which nothing is known; 0 to learn of no others.
@@ -69,6 +74,7 @@ impl Default for FlowConfig {
             lookahead_max: actions.lookahead_max,
             sure_percent: 90,
             tokens_max: 1024,
+            token_bytes_max: 64 << 20,
             linger: actions.linger,
             learned_max: 0,
             new_blocks_max: 1 << 20,
@@ -82,6 +88,8 @@ pub struct FlowPredictor {
     config: FlowConfig,
     graphs: BTreeMap<InodeId, FlowGraph>,
     runs: HashMap<Token, Run>,
+    /// Memory of `runs`.
+    run_bytes: usize,
     /// Tokens by their last touch.
     oldest: BTreeMap<u64, Token>,
     touches: u64,
@@ -149,6 +157,32 @@ impl FlowPredictor {
     /// Tokens that are tracked.
     pub fn tokens(&self) -> usize {
         self.runs.len()
+    }
+
+    /// About what tokens and the blocks that live use added take, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.run_bytes + self.new_blocks * BLOCK_MEMORY_BYTES
+    }
+
+    fn take_run(&mut self, token: Token) -> Option<Run> {
+        let run = self.runs.remove(&token)?;
+        self.oldest.remove(&run.touch_number);
+        self.run_bytes -= run.memory_bytes;
+        Some(run)
+    }
+
+    /// Tracks a token, in place of those touched longest ago.
+    fn put_run(&mut self, token: Token, mut run: Run) {
+        run.weigh();
+        let (tokens_max, bytes_max) = (self.config.tokens_max, self.config.token_bytes_max);
+        while (self.runs.len() >= tokens_max.max(1) || self.run_bytes + run.memory_bytes > bytes_max)
+            && let Some((_, oldest)) = self.oldest.pop_first()
+        {
+            self.take_run(oldest);
+        }
+        self.oldest.insert(run.touch_number, token);
+        self.run_bytes += run.memory_bytes;
+        self.runs.insert(token, run);
     }
 
     /// Makes a graph for an unknown file, or lengthens that of a file that grew, as far as that is allowed.
@@ -366,20 +400,8 @@ impl Predictor for FlowPredictor {
     fn touch(&mut self, token: Token, page: PageId, now: Moment) -> Verdict {
         self.admit(page);
         self.touches += 1;
-        let mut run = match self.runs.remove(&token) {
-            Some(run) => run,
-            None => {
-                while self.runs.len() >= self.config.tokens_max.max(1)
-                    && let Some((_, oldest)) = self.oldest.pop_first()
-                {
-                    self.runs.remove(&oldest);
-                }
-                Run::default()
-            }
-        };
-        self.oldest.remove(&run.touch_number);
+        let mut run = self.take_run(token).unwrap_or_default();
         (run.touch_number, run.at) = (self.touches, now);
-        self.oldest.insert(self.touches, token);
         let confirmed = run.is_following();
         let (cancel, push) = self.step(&mut run, page);
         let phase = match (run.is_following(), confirmed) {
@@ -387,14 +409,12 @@ impl Predictor for FlowPredictor {
             (true, false) => Phase::Match,
             (true, true) => Phase::Generate,
         };
-        self.runs.insert(token, run);
+        self.put_run(token, run);
         Verdict { phase, push, cancel }
     }
 
     fn end(&mut self, token: Token, _now: Moment) -> Ended {
-        if let Some(run) = self.runs.remove(&token) {
-            self.oldest.remove(&run.touch_number);
-        }
+        self.take_run(token);
         Ended { token, action: None, changed: false }
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Run {
     pub touch_number: u64,
     /// Moment of the last touch.
     pub at: Moment,
+    /// Memory that it took when it was weighed last, bytes.
+    pub memory_bytes: usize,
     /// Places in files, that of the last touch first.
     pub places: VecDeque<Place>,
     /// Number of the sequence: the revision of its orders.
@@ -133,6 +135,18 @@ impl Run {
         self.positions.extend(pages.iter().zip(from..).map(|((page, _), position)| (*page, position)));
         self.chances.extend(pages.iter().filter(|(_, chance)| *chance < SURE).copied());
         self.order.extend(pages.into_iter().map(|(page, _)| page));
+    }
+
+    /// Notes what memory it takes.
+    pub fn weigh(&mut self) {
+        // Seven of eight places of a table are used at most, each with a byte beside it.
+        let table = |entries: usize, entry_bytes: usize| entries * 8 / 7 * (entry_bytes + 1);
+        self.memory_bytes = 2 * size_of::<Run>()
+            + self.places.capacity() * size_of::<Place>()
+            + self.order.capacity() * size_of::<PageId>()
+            + table(self.positions.capacity(), size_of::<(PageId, u32)>())
+            + table(self.chances.capacity(), size_of::<(PageId, f64)>())
+            + table(self.had.capacity(), size_of::<PageId>());
     }
 
     fn go_to(&mut self, page: PageId) {

@@ -293,3 +293,29 @@ fn what_is_ordered_says_how_likely_it_is() {
     touch(&mut predictor, 4);
     assert_eq!(predictor.chance(TOKEN, page(7)), 0.5);
 }
+
+#[test]
+fn memory_of_tokens_stays_within_its_bound() {
+    const BYTES_MAX: usize = 1 << 20;
+    let config = FlowConfig { token_bytes_max: BYTES_MAX, new_blocks_max: 100, ..FlowConfig::default() };
+    let mut predictor = FlowPredictor::new(config);
+    predictor.insert(InodeId(1), search_graph());
+    let mut rng = SplitMix64(7);
+    let (mut most, mut tokens) = (0, 0);
+    for number in 0..2000u128 {
+        for _ in 0..rng.below(200) {
+            predictor.touch(Token(number), page(rng.below(256) as u32), Moment(5));
+            most = most.max(predictor.memory_bytes());
+            tokens = tokens.max(predictor.tokens());
+        }
+    }
+    assert!(most <= BYTES_MAX + 100 * crate::BLOCK_MEMORY_BYTES, "{most} bytes");
+    assert!(most > BYTES_MAX / 2 && tokens > 20, "{most} bytes of {tokens} tokens");
+    // One alone may be larger than all: it is followed all the same.
+    let mut predictor = FlowPredictor::new(FlowConfig { token_bytes_max: 1, ..FlowConfig::default() });
+    predictor.insert(InodeId(1), search_graph());
+    assert!(!touch(&mut predictor, 128).1.is_empty());
+    assert_eq!(predictor.tokens(), 1);
+    predictor.end(TOKEN, Moment(6));
+    assert_eq!(predictor.memory_bytes(), 0);
+}

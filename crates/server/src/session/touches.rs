@@ -65,7 +65,7 @@ impl Session {
     pub(super) fn take_touches(&mut self, handle: ImageHandle, token: Token, pages: &[PageId]) {
         if let Some(open) = self.images.volume(handle).cloned() {
             self.shared.metrics.pages_touched.add(pages.len() as u64);
-            return self.touch_blocks(handle, &open, token, pages);
+            return self.touches.add(handle, open, token, pages, self.shared.now());
         }
         // A touch of an image that was never opened is of no use to anybody.
         let Some(image) = self.images.get(handle) else { return };

@@ -230,6 +230,42 @@ fn clients_that_never_read_make_nobody_else_wait() {
 }
 
 #[test]
+fn regress_clients_of_many_addresses_that_never_read_give_way() {
+    let image = noise(400);
+    let (rig, _) = Rig::with_image(&image, |config| {
+        config.memory_bytes_max = 32 << 20;
+        // The wire ends nobody.
+        (config.wire.stall_max, config.wire.idle_max) = (Duration::from_secs(3600), Duration::from_secs(3600));
+    });
+    let mut good = Client::connect_from([127, 0, 0, 2], rig.address, 1);
+    let handle = good.open("app");
+    let file = good.metadata(handle).resolve(b"/noise").unwrap();
+    let pages: Vec<PageId> = (0..400).map(|number| PageId::new(file, number * 16)).collect();
+    let bad: Vec<Client> = (0..60)
+        .map(|number| {
+            let mut bad = Client::connect_from([127, 0, 3, number + 1], rig.address, 100 + u128::from(number));
+            let handle = bad.open("app");
+            for page in &pages[..100] {
+                let ask = bad.pull_request(handle, Token(1), *page, true);
+                bad.request(ask);
+            }
+            for _ in 0..8 {
+                bad.request(Request::Status);
+            }
+            bad.send();
+            bad
+        })
+        .collect();
+    for page in &pages[..40] {
+        assert!(matches!(good.pull(handle, Token(1), *page), Reply::Block { .. }));
+        good.status();
+    }
+    // Without need nobody has to go.
+    drop(bad);
+    good.status_until(|status| status["connections"] == 1u64);
+}
+
+#[test]
 fn regress_frames_that_never_end_take_their_share_and_no_more() {
     let image = noise(40);
     let mut share = 0;

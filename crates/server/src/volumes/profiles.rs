@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use predict::{FlowConfig, FlowPredictor, LinuxReadahead, Predictor, chance};
+use predict::{BLOCK_MEMORY_BYTES, FlowConfig, FlowPredictor, LinuxReadahead, Predictor, chance};
 use profile::flow::{self, Expansion, FlowGraph, Updates};
 use store::Store;
 use units::{InodeId, Moment, PageId, Token};
@@ -61,12 +61,15 @@ pub(crate) struct Profiles {
     /// Nothing is predicted at all.
     off: bool,
     frozen: bool,
+    /// Memory of what is learned, bytes.
+    memory_bytes_max: usize,
 }
 
 impl Profiles {
     pub fn new(block_bytes: u32, config: &Config) -> Profiles {
         let frozen = config.predict.frozen;
-        let (flow, readahead, blocks) = predictors(block_bytes, frozen);
+        let memory_bytes_max = config.shares().profiles / config.volumes.len().max(1);
+        let (flow, readahead, blocks) = predictors(block_bytes, frozen, memory_bytes_max);
         Profiles {
             flow,
             readahead,
@@ -77,6 +80,7 @@ impl Profiles {
             block_bytes: block_bytes.into(),
             off: !config.learning,
             frozen,
+            memory_bytes_max,
         }
     }
 
@@ -88,7 +92,8 @@ impl Profiles {
         let known = self.numbers.get(&id).copied();
         let number = known.unwrap_or_else(|| {
             if self.numbers.len() >= FILES_MAX || self.last == u32::MAX {
-                (self.flow, self.readahead, self.blocks) = predictors(self.block_bytes as u32, self.frozen);
+                (self.flow, self.readahead, self.blocks) =
+                    predictors(self.block_bytes as u32, self.frozen, self.memory_bytes_max);
                 (self.numbers, self.files) = Default::default();
             }
             self.last = self.last.wrapping_add(1).max(2);
@@ -226,12 +231,20 @@ impl Profiles {
 
 type Predictors = (FlowPredictor, LinuxReadahead, Arc<Mutex<HashMap<InodeId, u32>>>);
 
-fn predictors(block_bytes: u32, frozen: bool) -> Predictors {
+fn predictors(block_bytes: u32, frozen: bool, memory_bytes_max: usize) -> Predictors {
     let learned_max = if frozen { 0 } else { LEARNED_MAX };
     let blocks: Arc<Mutex<HashMap<InodeId, u32>>> = Arc::default();
     let sizes = blocks.clone();
     let readahead = LinuxReadahead::new(move |inode| locked(&sizes).get(&inode).copied().unwrap_or(0));
-    let config = FlowConfig { page_bytes: block_bytes, learned_max, ..FlowConfig::default() };
+    let defaults = FlowConfig::default();
+    let config = FlowConfig {
+        page_bytes: block_bytes,
+        learned_max,
+        // Programs come and go; what graphs learned stays.
+        token_bytes_max: memory_bytes_max / 4,
+        new_blocks_max: defaults.new_blocks_max.min(memory_bytes_max / 4 * 3 / BLOCK_MEMORY_BYTES),
+        ..defaults
+    };
     (FlowPredictor::new(config), readahead, blocks)
 }
 

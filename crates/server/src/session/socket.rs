@@ -1,0 +1,29 @@
+//! Reads and writes of the socket, and how many bytes they take.
+
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+/// Bytes taken from the socket at a time: room for a few requests at first, more as long as a read fills it.
+pub(super) const READ_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
+
+/// Makes the room for the next read follow what the last one brought.
+pub(super) fn fit_reads(input: &mut Vec<u8>, read: usize) {
+    let bytes = match input.len() {
+        room if read == room => (4 * room).min(*READ_BYTES.end()),
+        room if read < room / 8 => (room / 4).max(*READ_BYTES.start()),
+        room => room,
+    };
+    if bytes != input.len() {
+        *input = vec![0; bytes];
+    }
+}
+
+/// Writes some of the bytes; without any, sees to it that the earlier ones leave.
+pub(super) async fn write_on<S: AsyncWrite + Unpin>(writer: &mut S, bytes: &[u8]) -> std::io::Result<usize> {
+    if bytes.is_empty() {
+        return writer.flush().await.map(|()| 0);
+    }
+    match writer.write(bytes).await? {
+        0 => Err(std::io::ErrorKind::WriteZero.into()),
+        count => Ok(count),
+    }
+}
