@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use crate::blocks::locked;
 use crate::panics::caught_blocking;
 
-/// Niceness of threads whose work was foreseen: a third of the processor time of others where there
+/// Niceness that threads whose work was foreseen have beyond that of the server: a third of the processor time of others where there
 /// is too little.
 const NICENESS: i32 = 5;
 
@@ -50,7 +50,9 @@ impl Builders {
 /// Gives the calling thread, and no other, the priority of work that was foreseen.
 pub(crate) fn step_back() {
     // Linux means the thread by it. A refusal costs nothing but the order.
-    let _ = rustix::process::setpriority_process(None, NICENESS);
+    if let Ok(present) = rustix::process::getpriority_process(None) {
+        let _ = rustix::process::setpriority_process(None, present + NICENESS);
+    }
 }
 
 #[cfg(test)]
@@ -64,7 +66,7 @@ mod tests {
         let (sender, results) = channel();
         builders.run(|| panic!("injected"));
         builders.run(move || sender.send(rustix::process::getpriority_process(None).unwrap()).unwrap());
-        assert_eq!(results.recv(), Ok(before.max(NICENESS)));
+        assert_eq!(results.recv(), Ok((before + NICENESS).min(19)));
         assert_eq!(rustix::process::getpriority_process(None).unwrap(), before);
     }
 }
