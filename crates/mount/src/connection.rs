@@ -1,7 +1,8 @@
 //! A FUSE connection seen from beside the serving loops: storing pages into the page cache, and aborting.
 //!
-//! A notification is two small structs; this module writes it to a duplicate of the device, and the answer tells whether the
-//! kernel knows the inode. The duplicate keeps the connection alive, so it is closed as soon as the serving loops end.
+//! A notification is two small structs; this module writes it to a duplicate of the device, and the
+//! answer tells whether the kernel knows the inode. The duplicate keeps the connection alive, so it
+//! is closed as soon as the serving loops end.
 
 use std::fs;
 use std::io::{self, IoSlice};

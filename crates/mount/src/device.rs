@@ -1,4 +1,5 @@
-//! Making a FUSE mount: /dev/fuse and mount(2), or `fusermount3` where that is not allowed. Why it failed is told apart.
+//! Making a FUSE mount: /dev/fuse and mount(2), or `fusermount3` where that is not allowed. Why it
+//! failed is told apart.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};

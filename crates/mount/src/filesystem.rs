@@ -6,7 +6,8 @@
 //! once the kernel has been told (ENOSYS); symbolic links, directory listings and pages stay in its caches. Inode
 //! numbers are those of the image, so hard links share one.
 //!
-//! Called by the serving threads of `fuse`. No function here waits: READs return at once and are answered by a closure.
+//! Called by the serving threads of `fuse`. No function here waits: READs return at once and are
+//! answered by a closure.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,8 +1,10 @@
-//! A FUSE mount that is served: its loops, who watches them, and their end, with a bound on every wait.
+//! A FUSE mount that is served: its loops, who watches them, and their end, with a bound on every
+//! wait.
 //!
-//! `place` makes the FUSE mount, the loops of a `fuse::Session` serve it. A supervisor thread waits for the serving loops; when they end, for
-//! whatever reason, whoever answers requests is told to let go of what waits, and the device is closed, so that no program waits for
-//! a daemon that no longer serves.
+//! `place` makes the FUSE mount, the loops of a `fuse::Session` serve it. A supervisor thread waits
+//! for the serving loops; when they end, for whatever reason, whoever answers requests is told to
+//! let go of what waits, and the device is closed, so that no program waits for a daemon that no
+//! longer serves.
 //!
 //! Ending: whoever unmounts from outside (`runnel umount`, `umount -l`) leaves running programs their files; the
 //! daemon serves on until the last of them ends. [`Served::unmount`] is for a daemon that must go now: it asks the

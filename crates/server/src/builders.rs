@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use crate::blocks::locked;
 use crate::panics::caught_blocking;
 
-/// Niceness that threads whose work was foreseen have beyond that of the server: a third of the processor time of others where there
-/// is too little.
+/// Niceness that threads whose work was foreseen have beyond that of the server: a third of the
+/// processor time of others where there is too little.
 const NICENESS: i32 = 5;
 
 type Job = Box<dyn FnOnce() + Send>;

@@ -109,7 +109,8 @@ pub(super) fn create(
             let attributes = making.attributes(number, &opened.info);
             let handle = FileHandle(opened.handle.0);
             if !reply.created(&making.settings.ttl, &attributes, GENERATION, handle, flags) {
-                // The program was killed while it waited. The file stays; the kernel has neither its inode nor its handle.
+                // The program was killed while it waited. The file stays; the kernel has neither
+                // its inode nor its handle.
                 making.inodes().forget(number, 1);
                 making.closed(number, opened.handle, Box::new(drop));
             }
@@ -158,7 +159,8 @@ pub(super) fn release(state: &Arc<State>, number: INodeNo, handle: FileHandle, r
 /// One change of attributes that a call of the kernel asks for.
 type Step = Box<dyn FnOnce(&RemoteVolume, FileRef, Done<()>) + Send>;
 
-/// The steps of a change, in reverse: the last one is taken first. Owners cannot be changed, and times of last access are not kept.
+/// The steps of a change, in reverse: the last one is taken first. Owners cannot be changed, and
+/// times of last access are not kept.
 fn steps(wanted: &SetAttr) -> Vec<Step> {
     // The time comes after the size, whose change would set it.
     let mut steps: Vec<Step> = Vec::new();

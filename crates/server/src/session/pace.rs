@@ -1,11 +1,12 @@
-//! How fast a client takes its answers. Whoever takes next to nothing keeps memory that others wait for: it must give way long
-//! before the wire would end it.
+//! How fast a client takes its answers. Whoever takes next to nothing keeps memory that others wait
+//! for: it must give way long before the wire would end it.
 
 use std::time::Duration;
 
 use units::Moment;
 
-/// Time in which a client takes at least [`LEAST_BYTES`] of its answers, or is slow. Radio links that are up pause for less.
+/// Time in which a client takes at least [`LEAST_BYTES`] of its answers, or is slow. Radio links
+/// that are up pause for less.
 const WITHIN: Duration = Duration::from_secs(3);
 
 /// What a link of 22 kbit/s carries in that time.

@@ -2,7 +2,8 @@
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-/// Bytes taken from the socket at a time: room for a few requests at first, more as long as a read fills it.
+/// Bytes taken from the socket at a time: room for a few requests at first, more as long as a read
+/// fills it.
 pub(super) const READ_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
 
 /// Makes the room for the next read follow what the last one brought.

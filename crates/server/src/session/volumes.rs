@@ -28,12 +28,12 @@ const BATCH_MAX: usize = 64;
 /// Demands of a connection that wait for a piece; further ones are answered by themselves.
 const POSTPONED_MAX: usize = 64;
 
-/// Touches given to the predictors in one turn of the connection and under one lock: where graphs branch, one costs up to a
-/// tenth of a millisecond.
+/// Touches given to the predictors in one turn of the connection and under one lock: where graphs
+/// branch, one costs up to a tenth of a millisecond.
 const TOUCHES_AT_ONCE: usize = 4;
 
-/// Touches that a connection may make at once, and each second. Others are not told to the predictors: they cost the server more
-/// than their bytes cost the device.
+/// Touches that a connection may make at once, and each second. Others are not told to the
+/// predictors: they cost the server more than their bytes cost the device.
 const TOUCHES_MAX: u64 = 4096;
 
 /// The token of reads that belong to no program: nothing is predicted for them.
@@ -84,7 +84,8 @@ impl BlockTouches {
         self.waiting.is_none()
     }
 
-    /// Adds the touches of one message, as many as the connection may make: the last ones, which tell where the program is.
+    /// Adds the touches of one message, as many as the connection may make: the last ones, which
+    /// tell where the program is.
     pub fn add(&mut self, volume: ImageHandle, open: Arc<OpenVolume>, token: Token, blocks: &[PageId], now: Moment) {
         let count = self.spend(blocks.len(), now);
         let blocks: VecDeque<_> = blocks[blocks.len() - count..].iter().copied().collect();
