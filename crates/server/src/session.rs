@@ -386,25 +386,6 @@ impl Session {
         }
     }
 
-    /// Why the client has to give way to others, if it is slow and keeps what they wait for.
-    fn must_give_way(&self, paces: &mut Paces) -> Option<&'static str> {
-        let (shared, now) = (&*self.shared, self.shared.now());
-        if paces.reading.is_slow(now, self.held.amount() > 0) && shared.replies.is_lacking() {
-            return Some("answers were read too slowly while others waited; connect again");
-        }
-        let awaits_frame = self.received.room.amount() > 0
-            && self.wire.is_amid_frame()
-            && self.wire.wants_bytes()
-            && !self.received.is_waiting
-            && self.stalled.is_none();
-        let awaits_upload = self.uploads.values().any(Underway::awaits_client);
-        let is_needed = (awaits_frame && shared.received.is_lacking())
-            || (awaits_upload && (shared.uploads.is_lacking() || shared.catalog.is_upload_memory_lacking()));
-        let is_slow = paces.sending.is_slow(now, awaits_frame || awaits_upload);
-        (is_slow && is_needed)
-            .then_some("what was begun came too slowly while others waited; try again to go on with it")
-    }
-
     /// Bytes that may be read from the socket now. A frame that has begun is read on when there is
     /// memory for all of it.
     fn may_receive(&mut self) -> usize {

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use units::Moment;
 
+use super::Session;
+use crate::upload::Underway;
+
 /// Time in which a client moves at least [`LEAST_BYTES`], or is slow. Radio links that are up pause
 /// for less.
 const WITHIN: Duration = Duration::from_secs(3);
@@ -56,6 +59,27 @@ impl Pace {
     /// When to ask [`Pace::is_slow`] again.
     pub fn deadline(&self, now: Moment) -> Option<Moment> {
         self.waiting.map(|(since, _)| since.after(WITHIN).max(now.after(AGAIN)))
+    }
+}
+
+impl Session {
+    /// Why the client has to give way to others, if it is slow and keeps what they wait for.
+    pub(super) fn must_give_way(&self, paces: &mut Paces) -> Option<&'static str> {
+        let (shared, now) = (&*self.shared, self.shared.now());
+        if paces.reading.is_slow(now, self.held.amount() > 0) && shared.replies.is_lacking() {
+            return Some("answers were read too slowly while others waited; connect again");
+        }
+        let awaits_frame = self.received.room.amount() > 0
+            && self.wire.is_amid_frame()
+            && self.wire.wants_bytes()
+            && !self.received.is_waiting
+            && self.stalled.is_none();
+        let awaits_upload = self.uploads.values().any(Underway::awaits_client);
+        let is_needed = (awaits_frame && shared.received.is_lacking())
+            || (awaits_upload && (shared.uploads.is_lacking() || shared.catalog.is_upload_memory_lacking()));
+        let is_slow = paces.sending.is_slow(now, awaits_frame || awaits_upload);
+        (is_slow && is_needed)
+            .then_some("what was begun came too slowly while others waited; try again to go on with it")
     }
 }
 
