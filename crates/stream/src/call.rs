@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use units::Token;
-use wire::volume::{FileInfo, FolderEntry, LeaseKind, Share};
+use wire::volume::{FileInfo, FolderEntry, LeaseKind, Share, Space};
 
 use crate::StreamError;
 
@@ -82,6 +82,7 @@ pub(crate) enum Call {
     Stat { of: FileRef, done: Done<FileInfo> },
     List { path: Vec<u8>, done: Done<Vec<FolderEntry>> },
     ReadLink { path: Vec<u8>, done: Done<Bytes> },
+    Space { done: Done<Space> },
     Open { path: Vec<u8>, how: OpenHow, token: Token, done: Done<Opened> },
     Read { handle: Handle, token: Token, offset: u64, bytes: u32, done: Done<Bytes> },
     Write { handle: Handle, offset: u64, bytes: Bytes, done: Done<()> },

@@ -249,6 +249,7 @@ impl Engine {
             Call::Stat { of, done } => self.stat(of, done),
             Call::List { path, done } => self.list(path, done),
             Call::ReadLink { path, done } => self.read_link(path, done),
+            Call::Space { done } => drop(self.wait_for(Want::Space { done })),
             Call::Open { path, how, token, done } => self.open(path, how, token, done),
             Call::Read { handle, token, offset, bytes, done } => self.read(handle, token, offset, bytes, done),
             Call::Write { handle, offset, bytes, done } => self.write(handle, offset, bytes, done),
@@ -519,6 +520,7 @@ impl Engine {
             Call::Stat { done, .. } => effects.finish(done, Err(error)),
             Call::List { done, .. } => effects.finish(done, Err(error)),
             Call::ReadLink { done, .. } | Call::Read { done, .. } => effects.finish(done, Err(error)),
+            Call::Space { done } => effects.finish(done, Err(error)),
             Call::Open { done, .. } => effects.finish(done, Err(error)),
             Call::Lease { done, .. } => effects.finish(done, Err(error)),
             Call::Write { done, .. }

@@ -30,6 +30,8 @@ pub enum ErrorKind {
     Leased,
     /// No room on the server. ENOSPC.
     NoSpace,
+    /// The volume's quota is used up. EDQUOT.
+    OverQuota,
     /// No room for more unsent changes on this device. ENOSPC.
     OutboxFull,
     /// More than is possible. EFBIG.
@@ -75,6 +77,7 @@ impl ErrorKind {
             ErrorKind::Shutdown => 108,
             ErrorKind::Timeout => 110,
             ErrorKind::Stale => 116,
+            ErrorKind::OverQuota => 122,
         }
     }
 }
@@ -124,9 +127,11 @@ impl StreamError {
             }
             ErrorCode::Outdated => (ErrorKind::Stale, "the change was not made and comes too late now; repeat it"),
             ErrorCode::Leased => (ErrorKind::Leased, "somebody else holds a lease of it; try again later"),
-            ErrorCode::NoSpace => {
-                (ErrorKind::NoSpace, "no room on the server; free some there, or raise its quota, and sync again")
-            }
+            ErrorCode::NoSpace => (ErrorKind::NoSpace, "no room on the server; free some there, and sync again"),
+            ErrorCode::OverQuota => (
+                ErrorKind::OverQuota,
+                "the quota of the volume is used up; remove something, or raise it, and sync again",
+            ),
             ErrorCode::TooLarge => (ErrorKind::TooLarge, "this is over a limit of the server"),
             ErrorCode::BadRequest => (ErrorKind::Invalid, "the server takes this for nonsense"),
             _ => (ErrorKind::Failed, "the server failed; see its log, and try again"),

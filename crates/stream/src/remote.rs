@@ -9,7 +9,7 @@ use bytes::Bytes;
 use client::carry::{Carrier, Connected, Errand, Networker, Passenger, Tag, Unanswered};
 use client::{Config, Server, Session};
 use units::{Moment, StreamId, Token};
-use wire::volume::{FileInfo, FolderEntry, LeaseKind, Share};
+use wire::volume::{FileInfo, FolderEntry, LeaseKind, Share, Space};
 use wire::{PushEndReason, PushHeader, PushPiece, Reply};
 
 use crate::call::Call;
@@ -128,6 +128,12 @@ impl RemoteVolume {
     /// Where a symbolic link points.
     pub fn read_link(&self, path: &[u8], done: Done<Bytes>) {
         self.call(Call::ReadLink { path: path.to_vec(), done });
+    }
+
+    /// How much room the volume has on its server. Never waits for a connection: without one it is
+    /// [`ErrorKind::Timeout`].
+    pub fn space(&self, done: Done<Space>) {
+        self.call(Call::Space { done });
     }
 
     /// Opens a regular file. `token` is the running action: a random number for a process or a task, the same in its reads.

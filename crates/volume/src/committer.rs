@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::apply::Applier;
@@ -33,6 +34,25 @@ pub(crate) struct Shared {
     pub table: Mutex<Table>,
     /// Shared by readers, exclusive while records are applied. Holds why the volume stopped, if it did.
     pub gate: RwLock<Option<String>>,
+    /// Sum of all file sizes; counted only under a quota.
+    size_bytes: AtomicU64,
+}
+
+impl Shared {
+    pub fn new(tree: Arc<dyn Disk>, table: Table, size_bytes: u64) -> Shared {
+        Shared {
+            tree,
+            leases: Leases::default(),
+            table: Mutex::new(table),
+            gate: RwLock::new(None),
+            size_bytes: AtomicU64::new(size_bytes),
+        }
+    }
+
+    /// Sum of all file sizes, bytes; counted only under a quota.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes.load(Ordering::Relaxed)
+    }
 }
 
 /// What only the writer has.
@@ -42,8 +62,6 @@ pub(crate) struct Committer {
     journal: Journal,
     reserve: Reserve,
     options: Options,
-    /// Sum of all file sizes; counted only under a quota.
-    size_bytes: u64,
     /// Closed with the writer, which ends the lock.
     _lock: Box<dyn DiskFile>,
 }
@@ -92,9 +110,8 @@ impl Committer {
         // Not needed yet; a full disk shows when something is to be written.
         let _ = reserve.ensure(1);
         let size_bytes = if options.quota_bytes.is_some() { count_bytes(tree.as_ref())? } else { 0 };
-        let shared =
-            Arc::new(Shared { tree, leases: Leases::default(), table: Mutex::new(table), gate: RwLock::new(None) });
-        let committer = Committer { shared: shared.clone(), own, journal, reserve, options, size_bytes, _lock: lock };
+        let shared = Arc::new(Shared::new(tree, table, size_bytes));
+        let committer = Committer { shared: shared.clone(), own, journal, reserve, options, _lock: lock };
         Ok((committer, shared, recovered))
     }
 
@@ -162,9 +179,9 @@ impl Committer {
                 }
                 if needs.size_change > 0
                     && let Some(quota) = self.options.quota_bytes
-                    && self.size_bytes.saturating_add_signed(needs.size_change) > quota
+                    && self.shared.size_bytes().saturating_add_signed(needs.size_change) > quota
                 {
-                    return Err(VolumeError::NoSpace { what: "the quota is used up" });
+                    return Err(VolumeError::OverQuota { quota_bytes: quota });
                 }
                 if needs.files > 0 {
                     let space =
@@ -205,7 +222,8 @@ impl Committer {
         let sequence = self.journal.sequence;
         let mut applier = Applier::new(shared.tree.as_ref());
         let applied = applier.apply(records, sequence, &mut table, &mut || self.reserve.release());
-        self.size_bytes = self.size_bytes.saturating_add_signed(size_change);
+        let size_bytes = shared.size_bytes().saturating_add_signed(size_change);
+        shared.size_bytes.store(size_bytes, Ordering::Relaxed);
         drop(applier);
         // Somebody else may have moved or removed a file while this was on its way, or the disk failed for once. The
         // transactions are in the journal: recovery brings the files there from any state.

@@ -59,8 +59,12 @@ pub struct FileStat {
 /// What room a file system has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
+    /// Bytes in all.
+    pub all_bytes: u64,
     /// Bytes free for us.
     pub bytes: u64,
+    /// Files in all; `u64::MAX` where there is no such limit.
+    pub all_files: u64,
     /// Files that can be made; `u64::MAX` where there is no such limit.
     pub files: u64,
 }

@@ -96,11 +96,17 @@ pub enum VolumeError {
         /// The file.
         file: FileId,
     },
-    /// No room on the disk or over the quota. Nothing was applied.
+    /// No room on the disk. Nothing was applied.
     #[error("no room in the volume: {what}; free some space and try again")]
     NoSpace {
         /// What is full.
         what: &'static str,
+    },
+    /// The quota of the volume leaves no room. Nothing was applied.
+    #[error("the quota of the volume, {quota_bytes} bytes, is used up; remove something, or raise it")]
+    OverQuota {
+        /// What all files together may have.
+        quota_bytes: u64,
     },
     /// A limit of this implementation.
     #[error("{what}: {found} is over the limit of {limit}")]

@@ -108,6 +108,21 @@ pub struct Options {
     pub files_max: usize,
 }
 
+impl Options {
+    /// Refuses what cannot work.
+    pub(crate) fn check(&self) -> Result<(), VolumeError> {
+        let Options { block_bytes, journal_bytes, .. } = *self;
+        let why = match () {
+            () if !block_bytes.is_power_of_two() || !(512..=1 << 20).contains(&block_bytes) => {
+                "a block is a power of two from 512 bytes to 1 MiB"
+            }
+            () if !(64 << 10..=1 << 30).contains(&journal_bytes) => "a journal has from 64 KiB to 1 GiB",
+            () => return Ok(()),
+        };
+        Err(VolumeError::Invalid { path: "the options of a volume".to_owned(), why })
+    }
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {

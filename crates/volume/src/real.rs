@@ -239,8 +239,9 @@ impl Disk for RealDisk {
 
     fn space(&self) -> io::Result<Space> {
         let stat = rustix::fs::fstatvfs(&self.root)?;
-        let files = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
-        Ok(Space { bytes: stat.f_bavail.saturating_mul(stat.f_frsize), files })
+        let (all_files, files) = if stat.f_files == 0 { (u64::MAX, u64::MAX) } else { (stat.f_files, stat.f_favail) };
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(Space { all_bytes: bytes(stat.f_blocks), bytes: bytes(stat.f_bavail), all_files, files })
     }
 }
 

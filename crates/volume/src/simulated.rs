@@ -275,7 +275,8 @@ impl Disk for SimulatedDisk {
     fn space(&self) -> io::Result<Space> {
         self.look(|world| {
             let bytes = world.capacity_bytes.map_or(u64::MAX, |capacity| capacity.saturating_sub(world.used_bytes));
-            Ok(Space { bytes, files: u64::MAX })
+            let all_bytes = world.capacity_bytes.unwrap_or(u64::MAX);
+            Ok(Space { all_bytes, bytes, all_files: u64::MAX, files: u64::MAX })
         })
     }
 }

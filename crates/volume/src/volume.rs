@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLockReadGuard};
 
 use crate::committer::{Committer, Shared, random, scan};
-use crate::disk::{Disk, DiskFile, FileStat, Kind};
+use crate::disk::{Disk, DiskFile, FileStat, Kind, Space};
 use crate::format::SECRET_BYTES;
 use crate::lease::Leases;
 use crate::path::OWN_FOLDER;
@@ -159,7 +159,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`].
     pub fn on(tree: Arc<dyn Disk>, own: Option<Arc<dyn Disk>>, options: Options) -> Result<Volume, VolumeError> {
-        check_options(&options)?;
+        options.check()?;
         let (committer, shared, recovered) = match (options.mode, own) {
             (Mode::ReadWrite, Some(own)) => {
                 let (committer, shared, recovered) = Committer::open(tree, own, options)?;
@@ -178,7 +178,7 @@ impl Volume {
                     }
                     _ => Table::new(Default::default()),
                 };
-                (None, Arc::new(Shared::new(tree, table)), Recovered::default())
+                (None, Arc::new(Shared::new(tree, table, 0)), Recovered::default())
             }
         };
         let (queue, done) = Default::default();
@@ -207,6 +207,17 @@ impl Volume {
     /// What opening had to recover.
     pub fn recovered(&self) -> Recovered {
         self.recovered
+    }
+
+    /// How much room there is, on the disk and within the quota.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn space(&self) -> Result<Space, VolumeError> {
+        let space = self.shared.tree.space().map_err(|error| VolumeError::io("asking for room in", b"", error))?;
+        let Some(quota) = self.options.quota_bytes else { return Ok(space) };
+        let left = quota.saturating_sub(self.shared.size_bytes());
+        Ok(Space { all_bytes: space.all_bytes.min(quota), bytes: space.bytes.min(left), ..space })
     }
 
     /// What is at a path. To look a name up in a folder, [`VolumePath::join`] it.
@@ -571,24 +582,6 @@ impl Drop for Leading<'_> {
         queue.leading = false;
         self.volume.done.notify_all();
     }
-}
-
-impl Shared {
-    fn new(tree: Arc<dyn Disk>, table: Table) -> Shared {
-        Shared { tree, leases: Default::default(), table: Mutex::new(table), gate: Default::default() }
-    }
-}
-
-fn check_options(options: &Options) -> Result<(), VolumeError> {
-    let Options { block_bytes, journal_bytes, .. } = *options;
-    let why = match () {
-        () if !block_bytes.is_power_of_two() || !(512..=1 << 20).contains(&block_bytes) => {
-            "a block is a power of two from 512 bytes to 1 MiB"
-        }
-        () if !(64 << 10..=1 << 30).contains(&journal_bytes) => "a journal has from 64 KiB to 1 GiB",
-        () => return Ok(()),
-    };
-    Err(VolumeError::Invalid { path: "the options of a volume".to_owned(), why })
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -65,6 +65,7 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         | ClientKind::FileStat
         | ClientKind::FolderList
         | ClientKind::LinkRead
+        | ClientKind::SpaceStat
         | ClientKind::PullBlocks
         | ClientKind::Commit
         | ClientKind::Lease
@@ -196,6 +197,7 @@ pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, 
         | ServerKind::Attributes
         | ServerKind::Entries
         | ServerKind::LinkTarget
+        | ServerKind::Space
         | ServerKind::Blocks
         | ServerKind::Committed
         | ServerKind::Leased
@@ -243,6 +245,7 @@ fn server_reply(kind: ServerKind, reader: &mut Reader) -> Result<Reply, WireErro
         | ServerKind::Attributes
         | ServerKind::Entries
         | ServerKind::LinkTarget
+        | ServerKind::Space
         | ServerKind::Blocks
         | ServerKind::Committed
         | ServerKind::Leased

@@ -246,6 +246,8 @@ kinds! {
         Enrol = 0x4b,
         /// Shows that a device number is one's own.
         Prove = 0x4c,
+        /// Asks how much room a volume has.
+        SpaceStat = 0x4d,
     }
 }
 
@@ -306,6 +308,8 @@ kinds! {
         Enrolled = 0xc9,
         /// Answers Prove.
         Proven = 0xca,
+        /// Answers SpaceStat.
+        Space = 0xcb,
         /// Begins a push stream of a volume.
         VolumePushStart = 0xe0,
         /// Blocks of a push stream of a volume.

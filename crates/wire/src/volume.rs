@@ -63,6 +63,19 @@ pub struct FileInfo {
     pub mode: u16,
 }
 
+/// How much room a volume has: what its disk and its quota leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes in all.
+    pub bytes: u64,
+    /// Of them, bytes that can still be written.
+    pub free_bytes: u64,
+    /// Files in all; `u64::MAX` where there is no such limit.
+    pub files: u64,
+    /// Of them, files that can still be made.
+    pub free_files: u64,
+}
+
 /// One entry of a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FolderEntry {
@@ -280,6 +293,8 @@ pub enum VolumeAsk {
         /// How long, milliseconds.
         duration_ms: u32,
     },
+    /// Asks how much room there is.
+    SpaceStat,
     /// Asks for a device number, which nobody else has, and the secret that goes with it.
     Enrol,
     /// Shows that a device number is one's own: transactions and leases on this handle are that
@@ -322,6 +337,8 @@ pub enum VolumeReply {
         /// In order of their names.
         entries: Vec<FolderEntry>,
     },
+    /// Answers `SpaceStat`.
+    Space(Space),
     /// Answers `LinkRead`.
     LinkTarget(Bytes),
     /// Answers `PullBlocks`.
@@ -394,7 +411,8 @@ impl VolumeAsk {
             (VolumeAsk::FolderList { limit, .. }, VolumeReply::Entries { entries, .. }) => {
                 entries.len() <= usize::from(*limit)
             }
-            (VolumeAsk::LinkRead { .. }, VolumeReply::LinkTarget(_)) => true,
+            (VolumeAsk::LinkRead { .. }, VolumeReply::LinkTarget(_))
+            | (VolumeAsk::SpaceStat, VolumeReply::Space(_)) => true,
             (VolumeAsk::PullBlocks { .. }, VolumeReply::Blocks { .. }) => true,
             // A server keeps only the number of changes, elsewhere.
             (VolumeAsk::Commit { changes, .. }, VolumeReply::Committed { versions }) => {
@@ -422,7 +440,7 @@ impl VolumeAsk {
             VolumeAsk::FileStat { .. } => VolumeAsk::FileStat { path },
             VolumeAsk::LinkRead { .. } => VolumeAsk::LinkRead { path },
             VolumeAsk::FolderList { limit, .. } => VolumeAsk::FolderList { path, after: Vec::new(), limit: *limit },
-            VolumeAsk::Lease { .. } | VolumeAsk::Enrol | VolumeAsk::Prove { .. } => self.clone(),
+            VolumeAsk::SpaceStat | VolumeAsk::Lease { .. } | VolumeAsk::Enrol | VolumeAsk::Prove { .. } => self.clone(),
         }
     }
 
@@ -435,7 +453,7 @@ impl VolumeAsk {
             VolumeAsk::FolderList { path, after, .. } => path.len() + after.len(),
             VolumeAsk::PullBlocks { blocks, .. } => size_of_val(blocks.as_slice()),
             VolumeAsk::Commit { .. } => self.data_bytes(),
-            VolumeAsk::Lease { .. } | VolumeAsk::Enrol | VolumeAsk::Prove { .. } => 0,
+            VolumeAsk::SpaceStat | VolumeAsk::Lease { .. } | VolumeAsk::Enrol | VolumeAsk::Prove { .. } => 0,
         }
     }
 

@@ -441,11 +441,15 @@ fn fuse_volume_files_of_a_full_server_can_be_removed() {
 part = bytes(1 << 20)
 with open('there', 'wb') as there:
     there.write(part[:600000])
+room = os.statvfs('.')
+assert room.f_frsize * room.f_blocks == 1 << 20, room
+assert 0 <= (1 << 20) - 600000 - room.f_frsize * room.f_bavail < room.f_frsize, room
+assert 0 < room.f_ffree <= room.f_files, room
 def refused(call):
     try:
         call()
     except OSError as error:
-        assert error.errno == errno.ENOSPC, error
+        assert error.errno == errno.EDQUOT, error
     else:
         raise SystemExit('it was not refused')
 files = [os.open(name, os.O_CREAT | os.O_RDWR) for name in ('new', 'there')]

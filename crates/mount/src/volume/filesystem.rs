@@ -28,10 +28,6 @@ const REQUEST_BYTES_MAX: u32 = 128 << 10;
 /// Requests that the kernel may have in flight without somebody waiting (readahead, pages of mappings).
 const BACKGROUND_MAX: u16 = 64;
 
-/// What statfs says: the server does not tell how much room there is. Programs that look for room before they write find it; if there
-/// is none the write says so.
-const ROOM_BYTES: u64 = 1 << 40;
-
 /// The file system of one mounted volume.
 pub(super) struct VolumeFilesystem {
     state: Arc<State>,
@@ -191,19 +187,26 @@ impl Filesystem for VolumeFilesystem {
 
     fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
         count(&self.state.operations.statfs);
-        let page = PAGE_BYTES as u32;
-        let blocks = ROOM_BYTES / PAGE_BYTES as u64;
-        let free = if self.state.volume.info().writable { blocks } else { 0 };
-        reply.statfs(&Statfs {
-            blocks,
-            bfree: free,
-            bavail: free,
-            files: blocks,
-            ffree: free,
-            bsize: page,
-            namelen: NAME_BYTES_MAX as u32,
-            frsize: page,
-        });
+        let state = self.state.clone();
+        self.state.volume.space(Box::new(move |space| {
+            let space = space.map_or_else(|_| state.last_space(), |space| state.note_space(space));
+            let page = PAGE_BYTES as u32;
+            let writable = state.volume.info().writable;
+            let free = |count: u64| if writable { count } else { 0 };
+            let blocks = free(space.free_bytes / PAGE_BYTES as u64);
+            // Where files have no limit there is none to tell.
+            let files = |count: u64| if space.files == u64::MAX { 0 } else { count };
+            reply.statfs(&Statfs {
+                blocks: space.bytes / PAGE_BYTES as u64,
+                bfree: blocks,
+                bavail: blocks,
+                files: files(space.files),
+                ffree: files(free(space.free_files)),
+                bsize: page,
+                namelen: NAME_BYTES_MAX as u32,
+                frsize: page,
+            });
+        }));
     }
 
     fn setxattr(

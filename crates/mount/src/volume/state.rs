@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fuse::{Errno, FileAttr, FileHandle, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, Request};
-use stream::{Done, FileInfo, FileRef, FolderEntry, Handle, RemoteVolume, StreamError};
+use stream::{Done, FileInfo, FileRef, FolderEntry, Handle, RemoteVolume, Space, StreamError};
 use units::Token;
 
 use super::attributes::attributes;
@@ -16,6 +16,9 @@ use crate::connection::Connection;
 use crate::counters::Operations;
 use crate::errno;
 use crate::process::Processes;
+
+/// The room of a volume as long as its server has not told it, bytes.
+const ROOM_BYTES: u64 = 1 << 40;
 
 /// Generation of all inodes: a number is never used for another file while the mount lives.
 pub(super) const GENERATION: u64 = 0;
@@ -47,6 +50,8 @@ pub(super) struct State {
     folders: Mutex<HashMap<u64, Listing>>,
     next_folder: AtomicU64,
     leases: Mutex<Leases>,
+    /// The room that the server told last.
+    space: Mutex<Space>,
     processes: Processes,
     /// The way to the kernel's caches; set once the mount is made.
     connection: OnceLock<Arc<Connection>>,
@@ -64,6 +69,13 @@ impl State {
             folders: Mutex::default(),
             next_folder: AtomicU64::new(1),
             leases: Mutex::default(),
+            // Programs that look for room before they write find it; if there is none the write says so.
+            space: Mutex::new(Space {
+                bytes: ROOM_BYTES,
+                free_bytes: ROOM_BYTES,
+                files: u64::MAX,
+                free_files: u64::MAX,
+            }),
             processes,
             connection: OnceLock::new(),
         })
@@ -73,6 +85,17 @@ impl State {
     pub fn attach(&self, connection: Arc<Connection>) {
         // Called once, by the one who made the mount.
         let _ = self.connection.set(connection);
+    }
+
+    /// The room that the server told last.
+    pub fn last_space(&self) -> Space {
+        *self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server told this.
+    pub fn note_space(&self, space: Space) -> Space {
+        *self.space.lock().unwrap_or_else(PoisonError::into_inner) = space;
+        space
     }
 
     pub fn inodes(&self) -> MutexGuard<'_, Inodes> {

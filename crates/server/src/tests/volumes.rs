@@ -378,7 +378,10 @@ fn a_full_volume_says_so_and_goes_on() {
     let (rig, _) = serve(folder.path(), |volume| volume.quota_bytes = Some(10_000));
     let mut data = Data::open(&rig, 5);
     data.commit(1, vec![create("a"), write("a", None, 0, &[1; 8000])]);
-    data.refused(transaction(2, vec![create("b"), write("b", None, 0, &[2; 4000])]), ErrorCode::NoSpace);
+    data.refused(transaction(2, vec![create("b"), write("b", None, 0, &[2; 4000])]), ErrorCode::OverQuota);
+    let VolumeReply::Space(space) = data.ask(VolumeAsk::SpaceStat) else { panic!("no space") };
+    assert_eq!((space.bytes, space.free_bytes), (10_000, 2000));
+    assert!(space.files >= space.free_files && space.free_files > 0);
     data.refused(VolumeAsk::FileStat { path: b"b".into() }, ErrorCode::NotFound);
     data.commit(2, vec![Change::Truncate { path: b"a".into(), base: None, size: 10 }]);
     data.commit(3, vec![create("b"), write("b", None, 0, &[2; 4000])]);

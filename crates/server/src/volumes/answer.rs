@@ -12,7 +12,7 @@ use units::{BlockId, InodeId, Moment, PageId};
 use volume::{FileId, Holder, Mode, Operation, Peer, Transaction, Volume, VolumeError, VolumePath, Writer};
 use wire::format::{FRAME_BYTES_MAX_WRITTEN, NEED_RANGES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX};
 use wire::volume::{
-    Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, VolumeAsk, VolumePiece, VolumeReply,
+    Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, Space, VolumeAsk, VolumePiece, VolumeReply,
 };
 use wire::{BlockRange, ErrorCode};
 
@@ -69,6 +69,10 @@ pub fn answer(
         }
         VolumeAsk::LinkRead { path } => {
             Ok(VolumeReply::LinkTarget(Bytes::from(volume.read_link(&VolumePath::new(path)?)?)))
+        }
+        VolumeAsk::SpaceStat => {
+            let volume::Space { all_bytes, bytes, all_files, files } = volume.space()?;
+            Ok(VolumeReply::Space(Space { bytes: all_bytes, free_bytes: bytes, files: all_files, free_files: files }))
         }
         VolumeAsk::PullBlocks { blocks, .. } => {
             let VolumePiece { version, size, codec, bytes } = read(volume, files, blocks)?;
@@ -320,6 +324,7 @@ impl From<VolumeError> for Failure {
             VolumeError::Stale { .. } => ErrorCode::Stale,
             VolumeError::Leased { .. } => ErrorCode::Leased,
             VolumeError::NoSpace { .. } => ErrorCode::NoSpace,
+            VolumeError::OverQuota { .. } => ErrorCode::OverQuota,
             VolumeError::TooLarge { .. } => ErrorCode::TooLarge,
             VolumeError::ReadOnly => ErrorCode::ReadOnly,
             // The server opens a volume that stopped again; a transaction may be done by then, and is not done twice.

@@ -199,7 +199,7 @@ impl Engine {
                 let was_there = file.is_some_and(|file| file.seen.is_some());
                 let code = if code == ErrorCode::NotFound && was_there { ErrorCode::Stale } else { code };
                 let error = StreamError::refused(code, &txn.path, &text);
-                let parks = matches!(code, ErrorCode::NoSpace | ErrorCode::Leased);
+                let parks = matches!(code, ErrorCode::NoSpace | ErrorCode::OverQuota | ErrorCode::Leased);
                 let held = txn.file.and_then(|key| self.files.get(&key)).is_some_and(|file| file.handles > 0);
                 match parks && held {
                     true => self.park(id, &error),

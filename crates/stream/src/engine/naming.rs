@@ -409,6 +409,11 @@ impl Engine {
     /// Asks for what waits to be asked for.
     pub(super) fn pump_wants(&mut self) {
         if self.link.volume.is_none() {
+            // Programs ask for room before they do something else, and would rather not wait.
+            for (_, waiting) in self.wants.extract_if(.., |_, waiting| matches!(waiting.want, Want::Space { .. })) {
+                let error = StreamError::volume(ErrorKind::Timeout, &self.name, "no server to ask for its room");
+                waiting.want.fail(error, &mut self.effects);
+            }
             return;
         }
         let idle: Vec<u64> = self.wants.iter().filter(|(_, waiting)| !waiting.asked).map(|(id, _)| *id).collect();
@@ -427,6 +432,7 @@ impl Engine {
                     VolumeAsk::FolderList { path: path.clone(), after, limit: PAGE_ENTRIES }
                 }
                 Want::ReadLink { path, .. } => VolumeAsk::LinkRead { path: path.clone() },
+                Want::Space { .. } => VolumeAsk::SpaceStat,
                 Want::Open { path, token, .. } => VolumeAsk::FileOpen { token: *token, path: path.clone() },
                 Want::Lease { file: Some(file), kind, duration, .. } => VolumeAsk::Lease {
                     file: *file,
@@ -504,6 +510,7 @@ impl Engine {
                 self.effects.finish(done, Ok(info));
             }
             (Want::ReadLink { done, .. }, VolumeReply::LinkTarget(target)) => self.effects.finish(done, Ok(target)),
+            (Want::Space { done }, VolumeReply::Space(space)) => self.effects.finish(done, Ok(space)),
             (Want::Open { path, how, token, done }, reply @ VolumeReply::FileOpened { .. }) => {
                 let outcome = self.opened(&path, how, token, reply);
                 self.effects.finish(done, outcome);

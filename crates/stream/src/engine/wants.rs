@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use units::{Moment, Token};
-use wire::volume::{FileInfo, FolderEntry, LeaseKind, Seen};
+use wire::volume::{FileInfo, FolderEntry, LeaseKind, Seen, Space};
 
 use super::Effects;
 use crate::call::{Done, Handle, OpenHow, Opened};
@@ -35,6 +35,10 @@ pub(super) enum Want {
     ReadLink {
         path: Vec<u8>,
         done: Done<Bytes>,
+    },
+    /// Ends with the connection.
+    Space {
+        done: Done<Space>,
     },
     Open {
         path: Vec<u8>,
@@ -99,7 +103,7 @@ impl Want {
             | Want::Change { path, .. }
             | Want::Sync { path, .. } => path,
             Want::Fstat { of: FileRef::Path(path), .. } => path,
-            Want::Write { .. } | Want::Fstat { .. } => b"",
+            Want::Space { .. } | Want::Write { .. } | Want::Fstat { .. } => b"",
         }
     }
 
@@ -109,6 +113,7 @@ impl Want {
             Want::Stat { done, .. } | Want::Fstat { done, .. } => effects.finish(done, Err(error)),
             Want::List { done, .. } => effects.finish(done, Err(error)),
             Want::ReadLink { done, .. } => effects.finish(done, Err(error)),
+            Want::Space { done } => effects.finish(done, Err(error)),
             Want::Open { done, .. } | Want::Create { done, .. } => effects.finish(done, Err(error)),
             Want::Lease { done, .. } => effects.finish(done, Err(error)),
             Want::Write { done, .. } | Want::Change { done, .. } | Want::Sync { done, .. } => {

@@ -83,9 +83,12 @@ fn a_quota_counts_what_is_there_and_what_goes() {
     let volume = open(&disk, Options { quota_bytes: Some(1000), ..SMALL }).unwrap();
     let commit = |operations| volume.commit(transaction(operations));
     commit(vec![create("a"), write("a", None, 0, &[1; 400])]).unwrap();
-    assert!(matches!(commit(vec![write("a", None, 400, b"x")]), Err(VolumeError::NoSpace { .. })));
+    let free = || (volume.space().unwrap().all_bytes, volume.space().unwrap().bytes);
+    assert_eq!(free(), (1000, 0));
+    assert!(matches!(commit(vec![write("a", None, 400, b"x")]), Err(VolumeError::OverQuota { quota_bytes: 1000 })));
     commit(vec![write("a", None, 0, b"same size")]).unwrap();
     commit(vec![unlink("old")]).unwrap();
+    assert_eq!(free(), (1000, 600));
     commit(vec![write("a", None, 999, b"x")]).unwrap();
-    assert!(matches!(commit(vec![write("a", None, 1000, b"x")]), Err(VolumeError::NoSpace { .. })));
+    assert!(matches!(commit(vec![write("a", None, 1000, b"x")]), Err(VolumeError::OverQuota { .. })));
 }

@@ -53,12 +53,14 @@ pub enum ErrorCode {
     Outdated,
     /// It takes a device number that the client has proven to be its own, and it has not.
     Unproven,
+    /// The quota of the volume is used up.
+    OverQuota,
     /// A code of a later version.
     Unknown(u16),
 }
 
 impl ErrorCode {
-    const CODES: [(u16, ErrorCode); 24] = [
+    const CODES: [(u16, ErrorCode); 25] = [
         (1, ErrorCode::NotFound),
         (2, ErrorCode::BadRequest),
         (3, ErrorCode::Busy),
@@ -83,6 +85,7 @@ impl ErrorCode {
         (22, ErrorCode::Stale),
         (23, ErrorCode::Outdated),
         (24, ErrorCode::Unproven),
+        (25, ErrorCode::OverQuota),
     ];
 
     /// The code with this number; every number has one.

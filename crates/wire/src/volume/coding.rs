@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use units::InodeId;
 
-use super::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, Share, VolumeAsk, VolumeReply};
+use super::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, Share, Space, VolumeAsk, VolumeReply};
 use crate::coding::{Frame, Reader, Writer};
 use crate::error::WireError;
 use crate::format::{
@@ -18,6 +18,7 @@ pub(crate) fn ask_kind(ask: &VolumeAsk) -> ClientKind {
         VolumeAsk::FileStat { .. } => ClientKind::FileStat,
         VolumeAsk::FolderList { .. } => ClientKind::FolderList,
         VolumeAsk::LinkRead { .. } => ClientKind::LinkRead,
+        VolumeAsk::SpaceStat => ClientKind::SpaceStat,
         VolumeAsk::PullBlocks { .. } => ClientKind::PullBlocks,
         VolumeAsk::Commit { .. } => ClientKind::Commit,
         VolumeAsk::Lease { .. } => ClientKind::Lease,
@@ -33,6 +34,7 @@ pub(crate) fn reply_kind(reply: &VolumeReply) -> ServerKind {
         VolumeReply::Attributes(_) => ServerKind::Attributes,
         VolumeReply::Entries { .. } => ServerKind::Entries,
         VolumeReply::LinkTarget(_) => ServerKind::LinkTarget,
+        VolumeReply::Space(_) => ServerKind::Space,
         VolumeReply::Blocks { .. } => ServerKind::Blocks,
         VolumeReply::Committed { .. } => ServerKind::Committed,
         VolumeReply::Leased { .. } => ServerKind::Leased,
@@ -55,7 +57,7 @@ pub(crate) fn write_ask(writer: Writer, ask: &VolumeAsk) -> Frame {
         VolumeAsk::Lease { file, kind, duration_ms } => {
             writer.u64(*file).u8(kind.map_or(0, |kind| kind as u8)).u32(*duration_ms)
         }
-        VolumeAsk::Enrol => writer,
+        VolumeAsk::Enrol | VolumeAsk::SpaceStat => writer,
         VolumeAsk::Prove { number, proof, previous } => writer.u128(*number).raw(proof).u128(*previous),
     }
     .finish()
@@ -67,6 +69,7 @@ pub(crate) fn read_ask(kind: ClientKind, reader: &mut Reader) -> Result<VolumeAs
         ClientKind::FileOpen => VolumeAsk::FileOpen { token: crate::decode::token(reader)?, path: reader.path()? },
         ClientKind::FileStat => VolumeAsk::FileStat { path: reader.path()? },
         ClientKind::LinkRead => VolumeAsk::LinkRead { path: reader.path()? },
+        ClientKind::SpaceStat => VolumeAsk::SpaceStat,
         ClientKind::FolderList => {
             let limit = reader.u16("limit")?;
             let allowed = (1..=FOLDER_ENTRIES_MAX).contains(&usize::from(limit));
@@ -215,6 +218,9 @@ pub(crate) fn write_reply(writer: Writer, reply: &VolumeReply) -> Frame {
             entries.iter().fold(writer, entry).finish()
         }
         VolumeReply::LinkTarget(target) => writer.finish_with(target.clone()),
+        VolumeReply::Space(Space { bytes, free_bytes, files, free_files }) => {
+            writer.u64(*bytes).u64(*free_bytes).u64(*files).u64(*free_files).finish()
+        }
         VolumeReply::Blocks { version, size, codec, bytes } => {
             writer.u64(*version).u64(*size).u8(*codec).finish_with(bytes.clone())
         }
@@ -252,6 +258,12 @@ pub(crate) fn read_reply(kind: ServerKind, reader: &mut Reader) -> Result<Volume
             let entries = (0..count).map(|_| entry(reader)).collect::<Result<_, WireError>>()?;
             VolumeReply::Entries { folder, more, entries }
         }
+        ServerKind::Space => VolumeReply::Space(Space {
+            bytes: reader.u64("bytes")?,
+            free_bytes: reader.u64("free bytes")?,
+            files: reader.u64("files")?,
+            free_files: reader.u64("free files")?,
+        }),
         ServerKind::LinkTarget => VolumeReply::LinkTarget(reader.bulk("target", 0, LINK_BYTES_MAX)?),
         ServerKind::Blocks => VolumeReply::Blocks {
             version: reader.u64("version")?,

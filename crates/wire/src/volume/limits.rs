@@ -31,7 +31,7 @@ pub(crate) fn check(ask: &VolumeAsk) -> Result<(), Refused> {
             within("bytes of a transaction", bytes, 0, COMMIT_BYTES_MAX_WRITTEN)?;
             changes.iter().try_for_each(check_change)
         }
-        VolumeAsk::Lease { .. } | VolumeAsk::Enrol => Ok(()),
+        VolumeAsk::SpaceStat | VolumeAsk::Lease { .. } | VolumeAsk::Enrol => Ok(()),
         VolumeAsk::Prove { number, .. } => within("number of a device", usize::from(*number > 0), 1, 1),
     }
 }

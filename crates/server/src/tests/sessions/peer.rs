@@ -290,6 +290,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 return self.send(&ClientMessage::RateLimit { bytes_per_second: rng.below(1 << 22) });
             }
             16 if rng.below(4) == 0 => VolumeAsk::Enrol,
+            16 if rng.below(4) == 0 => VolumeAsk::SpaceStat,
             16 => VolumeAsk::Prove {
                 number: u128::from(1 + rng.below(4)),
                 proof: [rng.below(2) as u8; 32],

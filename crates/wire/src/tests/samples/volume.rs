@@ -4,7 +4,9 @@ use units::{InodeId, PageId};
 
 use super::Samples;
 use crate::message::ClientMessage;
-use crate::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, Share, VolumeAsk, VolumeReply};
+use crate::volume::{
+    Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, Share, Space, VolumeAsk, VolumeReply,
+};
 use crate::{Reply, Request};
 
 impl Samples {
@@ -56,7 +58,8 @@ impl Samples {
     }
 
     fn volume_ask(&mut self) -> VolumeAsk {
-        match self.below(9) {
+        match self.below(10) {
+            8 => VolumeAsk::SpaceStat,
             0 => VolumeAsk::FileOpen { token: self.token(), path: self.path() },
             1 => VolumeAsk::FileStat { path: self.path() },
             2 => VolumeAsk::FolderList {
@@ -94,7 +97,7 @@ impl Samples {
     }
 
     pub fn volume_reply(&mut self) -> Reply {
-        Reply::Volume(match self.below(10) {
+        Reply::Volume(match self.below(11) {
             0 => VolumeReply::FileOpened {
                 file: self.file(),
                 info: FileInfo { kind: FileKind::File, ..self.info() },
@@ -120,6 +123,12 @@ impl Samples {
             6 => VolumeReply::Leased { duration_ms: self.u32() },
             7 => VolumeReply::Enrolled { number: self.u128().max(1), secret: Secret(self.secret()) },
             8 => VolumeReply::Proven,
+            9 => VolumeReply::Space(Space {
+                bytes: self.number(),
+                free_bytes: self.number(),
+                files: self.number(),
+                free_files: self.number(),
+            }),
             _ => {
                 let (volume, id, writable, nonce) = (self.image(), self.u128(), self.flag(), self.u128());
                 return Reply::VolumeOpened { volume, id, block_bytes: 512 << self.below(8), writable, nonce };
