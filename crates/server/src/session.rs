@@ -291,7 +291,10 @@ impl Session {
         let mut alarm = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         loop {
             if pace.is_slow(self.shared.now(), self.held.amount() > 0) && self.shared.replies.is_lacking() {
-                self.wire.shut_down(ErrorCode::Busy, "answers were read too slowly while others waited; connect again");
+                self.wire.shut_down(
+                    ErrorCode::Busy,
+                    "answers were read too slowly while others waited for memory (--memory); connect again",
+                );
             }
             self.touch_some_blocks();
             if self.take_events() {
@@ -372,7 +375,7 @@ impl Session {
                     self.wire.shut_down(ErrorCode::Shutdown, "the server is going down");
                 }
                 () = place.displaced() => {
-                    self.wire.shut_down(ErrorCode::Busy, "the server needs the place of this connection; connect again");
+                    self.wire.shut_down(ErrorCode::Busy, "the server needs its place for another address (--connections); connect again");
                 }
                 () = until(opens), if opens.is_some() => {}
                 () = alarm.as_mut(), if deadline.is_some() => drop(self.wire.tick(self.shared.now())),
