@@ -128,8 +128,8 @@ fn directly(path: &Path, access: &Access) -> Result<OwnedFd, Refused> {
     Ok(device)
 }
 
-/// Lets the set-user-id helper mount; it sends the device back over a socket, which it is given as standard input. `refused` is why
-/// this process could not.
+/// Lets the set-user-id helper mount; it sends the device back over a socket, which it is given as
+/// standard input. `refused` is why this process could not.
 fn by_helper(path: &Path, access: &Access, refused: Refused) -> Result<OwnedFd, MountError> {
     let fail = |source: io::Error| MountError::Step {
         step: "mount FUSE on",

@@ -139,7 +139,8 @@ impl FileOutput {
     }
 }
 
-/// The error without the path of the temporary file, which says nothing to whoever named another one.
+/// The error without the path of the temporary file, which says nothing to whoever named another
+/// one.
 fn without_path(error: io::Error) -> io::Error {
     match error.to_string().split_once(" at path ") {
         Some((reason, _)) => io::Error::new(error.kind(), reason),

@@ -124,7 +124,8 @@ fn fuzz_a_lying_server_is_never_believed() {
     assert!(right > 50 && wrong > 0 && stored > 0, "{right} {wrong} {stored}");
 }
 
-/// What `runnel images` says of a service that sends this to whoever connects, and then closes or stays silent.
+/// What `runnel images` says of a service that sends this to whoever connects, and then closes or
+/// stays silent.
 fn said_of(greeting: &'static [u8], closes: bool) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -227,7 +227,8 @@ pub(crate) fn committed_reply(
             locked(files).renamed(from, to);
         }
     }
-    // A repeated transaction is known by its number; that it says something else now is the device's mistake.
+    // A repeated transaction is known by its number; that it says something else now is the
+    // device's mistake.
     if committed.versions.len() != changes.len() {
         let text = "another transaction of this number was committed before";
         return Err(Failure::new(ErrorCode::Outdated, text));
@@ -235,7 +236,8 @@ pub(crate) fn committed_reply(
     Ok(VolumeReply::Committed { versions: committed.versions.into_iter().map(seen).collect() })
 }
 
-/// The failure; where a file is leased, with its path in place of its number, as far as the caller can know it.
+/// The failure; where a file is leased, with its path in place of its number, as far as the caller
+/// can know it.
 fn named(files: &Mutex<OpenFiles>, changes: &[Change], error: VolumeError) -> Failure {
     let VolumeError::Leased { file } = error else { return error.into() };
     let target = |change: &Change| match change {
