@@ -52,7 +52,9 @@ fn die_of(signal: i32) {
     // Standard output is line-buffered, and what is in the buffer would be lost.
     let _ = std::io::stdout().flush();
     // The program has dumped its core, if any; ours tells nothing. A limit of zero would not keep it from a pipe.
-    if nix::sys::prctl::set_dumpable(false).is_err() {
+    // A sandbox may refuse it, which does no harm where the signal makes no core.
+    let no_core = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGKILL].contains(&signal);
+    if nix::sys::prctl::set_dumpable(false).is_err() && !no_core {
         return;
     }
     // SAFETY: the default action has no handler; the set is initialised by the C library, which refuses bad numbers.

@@ -17,8 +17,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
+
+use crate::exit::Exit;
 
 mod pass_on;
 mod witness;
@@ -124,6 +127,40 @@ impl Signals {
     /// The descriptor to poll.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// Runs `work`, which waits for others. What asks this process to end meanwhile (TERM, INT, HUP, QUIT) ends it, as if
+    /// it were not held back; other signals are dropped. So `work` leaves nothing behind that has to be undone.
+    pub fn ending_during<T>(&self, work: impl FnOnce() -> T) -> T {
+        // Without a pipe or a thread it cannot be ended so soon, and that is all.
+        let Ok((over, done)) = io::pipe() else { return work() };
+        std::thread::scope(|scope| {
+            let watch = move || self.end_by_signal(&over);
+            let _ = std::thread::Builder::new().name("signals".into()).spawn_scoped(scope, watch);
+            let result = work();
+            drop(done);
+            result
+        })
+    }
+
+    /// Until the other side of `over` is closed.
+    fn end_by_signal(&self, over: &io::PipeReader) {
+        loop {
+            let mut fds = [(self.fd(), PollFlags::POLLIN), (over.as_fd(), PollFlags::POLLIN)]
+                .map(|(fd, flags)| PollFd::new(fd, flags));
+            // Interruptions and shortness of memory pass.
+            let _ = poll(&mut fds, PollTimeout::NONE);
+            if fds[1].any() == Some(true) {
+                return;
+            }
+            match self.next() {
+                Ok(Some(signal)) if STOP.contains(&signal) || signal == libc::SIGQUIT => {
+                    std::process::exit(Exit::Signal(signal).follow().into());
+                }
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
     }
 
     /// The mask that this thread had, and a program is to have.

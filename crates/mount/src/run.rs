@@ -76,6 +76,7 @@ pub fn run_with_data(request: Request, open: impl FnOnce() -> Result<Sources, Mo
     let signals =
         Signals::of_wrapper().map_err(|error| MountError::step("receive signals for", &request.program, error))?;
     namespace::unshare(false)?;
+    let sources = signals.ending_during(open)?;
     let place = PrivateDirectory::new(Purpose::Run)?;
     let mut options = request.options;
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -85,7 +86,6 @@ pub fn run_with_data(request: Request, open: impl FnOnce() -> Result<Sources, Mo
     }
     // Nobody else can see this mount, and the program may change its user. The helper mounts outside, so it is no help.
     (options.allow_other, options.helper) = (true, false);
-    let sources = open()?;
     let mounted = Mounted::start(sources.session, place.path(), options)?;
     let mut plan = request.plan;
     let mut data = Vec::new();

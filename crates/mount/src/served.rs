@@ -11,7 +11,7 @@
 //! kernel nicely, then lets all waiting requests fail and aborts the connection. Called by `mounted` and `volume`.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use fuse::Filesystem;
 use host::signals::Signals;
-use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::MountError;
 use crate::connection::Connection;
@@ -81,6 +81,35 @@ impl Stop {
         let signals = Signals::block(host::signals::STOP)
             .map_err(|error| MountError::step("receive signals in", "/proc/self", error))?;
         Ok(Stop { signals })
+    }
+
+    /// Runs `work`, which waits for a server and leaves nothing behind: one of the signals ends this process meanwhile.
+    pub fn ending_during<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.signals.ending_during(work)
+    }
+
+    /// Waits for one of the signals, but no longer than until `other` can be read; then there is no number.
+    ///
+    /// # Errors
+    /// The kernel refuses to wait, or nothing came in time.
+    pub fn wait_beside(&self, other: BorrowedFd<'_>, patience: Duration) -> Result<Option<i32>, MountError> {
+        let until = Instant::now() + patience;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let mut fds = [self.signals.fd(), other].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            let failed = |error| MountError::step("receive signals in", "/proc/self", error);
+            match rustix::event::poll(&mut fds, Some(&timeout)) {
+                Ok(0) => return Err(failed(io::ErrorKind::TimedOut.into())),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(failed(error.into())),
+                Ok(_) => match self.signals.next().map_err(failed)? {
+                    Some(signal) => return Ok(Some(signal)),
+                    None if !fds[1].revents().is_empty() => return Ok(None),
+                    None => {}
+                },
+            }
+        }
     }
 
     /// Waits for one of the signals; returns its number.

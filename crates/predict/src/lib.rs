@@ -29,7 +29,7 @@ mod speculation;
 
 pub use action_predictor::{ActionPredictor, Counters};
 pub use config::{Config, Mode};
-pub use flow_predictor::{BLOCK_MEMORY_BYTES, FlowConfig, FlowPredictor, chance};
+pub use flow_predictor::{FlowConfig, FlowPredictor, chance};
 pub use majority_trend::MajorityTrend;
 pub use predictor::{Ended, Phase, Predictor, PushOrder, Verdict};
 pub use readahead::LinuxReadahead;

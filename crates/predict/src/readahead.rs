@@ -15,13 +15,17 @@ use crate::{Ended, Phase, Predictor, PushOrder, Verdict};
 const WINDOW_FIRST: u32 = 4;
 /// Largest window: 32 pages are the kernel's default 128 KiB.
 const WINDOW_MAX: u32 = 32;
-/// Files tracked over all tokens; the one touched longest ago makes room.
+/// Files tracked over all tokens if nothing else is said.
 const FILES_MAX: usize = 65536;
+
+/// About what a file takes that is tracked, bytes.
+const FILE_MEMORY_BYTES: usize = 128;
 
 /// The kernel's readahead as a [`Predictor`].
 pub struct LinuxReadahead {
     file_pages: Box<dyn Fn(InodeId) -> u32 + Send + Sync>,
     files: HashMap<(Token, InodeId), Window>,
+    files_max: usize,
     /// Files by their last touch.
     oldest: BTreeMap<u64, (Token, InodeId)>,
     touches: u64,
@@ -73,10 +77,16 @@ impl LinuxReadahead {
         LinuxReadahead {
             file_pages: Box::new(file_pages),
             files: HashMap::new(),
+            files_max: FILES_MAX,
             oldest: BTreeMap::new(),
             touches: 0,
             ordered: Ordered::default(),
         }
+    }
+
+    /// The same with `bytes` of memory: of files of all tokens the one touched longest ago makes room.
+    pub fn within(self, bytes: usize) -> LinuxReadahead {
+        LinuxReadahead { files_max: (bytes / FILE_MEMORY_BYTES).max(1), ..self }
     }
 
     /// Moves the window of a file for a touch of page `index`; the span to order.
@@ -112,7 +122,7 @@ impl Predictor for LinuxReadahead {
         let key = (token, page.inode);
         let new = !self.files.contains_key(&key);
         if new
-            && self.files.len() >= FILES_MAX
+            && self.files.len() >= self.files_max
             && let Some((_, oldest)) = self.oldest.pop_first()
         {
             self.files.remove(&oldest);

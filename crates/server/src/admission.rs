@@ -2,8 +2,9 @@
 //!
 //! Connections are counted by address (by certificate it would be known too late: after a handshake). One address has a
 //! part of the places at most. When all places are taken, the address with the most connections gives one to an address
-//! with fewer, so that few addresses cannot keep the others out. Of an address that gives one up, the connection goes whose
-//! last request is the oldest; a device that only pings notices nothing but that it has to connect again.
+//! with fewer, so that few addresses cannot keep the others out. Where all addresses have as few, a connection goes that has
+//! not asked for anything for long, or never. Of an address that gives one up, the connection goes that never asked, else the one
+//! whose last request is the oldest; a device that only pings notices nothing but that it has to connect again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +19,9 @@ use crate::peer::Peer;
 
 /// Time without a request after which a connection makes room for another one of the same address: a few pings.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// The same for a connection that has never asked for anything: devices ask at once.
+const SILENT: Duration = Duration::from_secs(5);
 
 /// Connections that have been told to leave and are still there. Each has a descriptor beyond the places for at most seconds.
 pub(crate) const LEAVING_MAX: usize = 64;
@@ -37,9 +41,26 @@ struct State {
 }
 
 struct Seat {
-    /// When its last request came, or it itself.
+    came: Moment,
+    /// When its last request came; 0 before the first.
     asked: AtomicU64,
     leave: Notify,
+}
+
+impl Seat {
+    /// Those with the least go first.
+    fn worth(&self) -> (bool, u64) {
+        match self.asked.load(Ordering::Relaxed) {
+            0 => (false, self.came.0),
+            asked => (true, asked),
+        }
+    }
+
+    /// Whether it has not asked for long enough to make room for one that has no more than it.
+    fn is_idle(&self, now: Moment) -> bool {
+        let (asks, since) = self.worth();
+        now.since(Moment(since)) >= if asks { IDLE } else { SILENT }
+    }
 }
 
 /// A place of one connection; free again on drop.
@@ -85,18 +106,15 @@ impl Admission {
         let mut state = locked(&self.state);
         let own = state.addresses.get(&address).map_or(0, Vec::len);
         if own >= self.per_address_max {
-            let idle_since = now.0.checked_sub(IDLE.as_micros() as u64).ok_or(Full::Address(own))?;
-            state.displace(address, idle_since).ok_or(Full::Address(own))?;
+            let idle = state.oldest(|peer| *peer == address).filter(|(_, seat)| seat.is_idle(now));
+            idle.and_then(|(from, seat)| state.displace(from, &seat)).ok_or(Full::Address(own))?;
         } else if state.taken >= self.places_max {
-            let most =
-                state.addresses.iter().max_by_key(|(_, seats)| seats.len()).map(|(peer, seats)| (*peer, seats.len()));
-            let (from, _) = most.filter(|(_, count)| *count >= own + 2).ok_or(Full::Server(state.taken))?;
             // Half of those that may be leaving are kept for addresses that have nothing yet.
             let full = own > 0 && state.leaving >= LEAVING_MAX / 2;
-            let left = if full { None } else { state.displace(from, u64::MAX) };
-            left.ok_or(Full::Server(state.taken))?;
+            let seat = if full { None } else { state.seat_for(own, now) };
+            seat.and_then(|(from, seat)| state.displace(from, &seat)).ok_or(Full::Server(state.taken))?;
         }
-        let seat = Arc::new(Seat { asked: AtomicU64::new(now.0), leave: Notify::new() });
+        let seat = Arc::new(Seat { came: now, asked: AtomicU64::new(0), leave: Notify::new() });
         state.addresses.entry(address).or_default().push(seat.clone());
         state.taken += 1;
         Ok(Place { admission: self.clone(), address, seat })
@@ -104,19 +122,31 @@ impl Admission {
 }
 
 impl State {
-    /// Tells the connection of `address` to leave that has not asked for the longest time, if that began at `asked_max` or before.
-    fn displace(&mut self, address: Peer, asked_max: u64) -> Option<()> {
+    /// The seat of another address that one with `own` connections may have.
+    fn seat_for(&self, own: usize, now: Moment) -> Option<(Peer, Arc<Seat>)> {
+        let most = self.addresses.iter().max_by_key(|(_, seats)| seats.len())?;
+        if most.1.len() >= own + 2 {
+            return self.oldest(|peer| peer == most.0);
+        }
+        let has_more = |peer: &Peer| self.addresses[peer].len() > own;
+        self.oldest(has_more).filter(|(_, seat)| seat.is_idle(now))
+    }
+
+    /// The seat worth least of these addresses.
+    fn oldest(&self, of: impl Fn(&Peer) -> bool) -> Option<(Peer, Arc<Seat>)> {
+        let addresses = self.addresses.iter().filter(|(peer, _)| of(peer));
+        let seats = addresses.flat_map(|(peer, seats)| seats.iter().map(|seat| (*peer, seat)));
+        seats.min_by_key(|(_, seat)| seat.worth()).map(|(peer, seat)| (peer, seat.clone()))
+    }
+
+    /// Tells the connection of a seat to leave it.
+    fn displace(&mut self, address: Peer, seat: &Arc<Seat>) -> Option<()> {
         if self.leaving >= LEAVING_MAX {
             return None;
         }
-        let seats = self.addresses.get(&address)?;
-        let oldest = seats.iter().min_by_key(|seat| seat.asked.load(Ordering::Relaxed))?.clone();
-        if oldest.asked.load(Ordering::Relaxed) > asked_max {
-            return None;
-        }
-        self.leave(address, &oldest);
+        self.leave(address, seat);
         self.leaving += 1;
-        oldest.leave.notify_one();
+        seat.leave.notify_one();
         Some(())
     }
 
@@ -136,7 +166,7 @@ impl State {
 impl Place {
     /// The connection asked for something.
     pub fn asked(&self, now: Moment) {
-        self.seat.asked.store(now.0, Ordering::Relaxed);
+        self.seat.asked.store(now.0.max(1), Ordering::Relaxed);
     }
 
     /// Ready when the place is needed for another.
@@ -192,6 +222,27 @@ mod tests {
         let _other = admission.admit(at(2), Moment(11)).unwrap();
         assert!(!is_displaced(&good).await);
         assert!(admission.admit(at(1), Moment(12)).is_err(), "nobody else has more");
+    }
+
+    #[tokio::test]
+    async fn regress_connections_that_ask_for_nothing_make_room_when_all_addresses_have_one() {
+        let admission = Arc::new(Admission::new(4, 4));
+        let all: Vec<_> = (1..=4).map(|host| admission.admit(at(host), Moment(host.into())).unwrap()).collect();
+        all[0].asked(Moment(5));
+        all[1].asked(Moment(6));
+        assert!(admission.admit(at(9), Moment(7)).is_err(), "devices have time to ask for something");
+        let silent = Moment(8).after(SILENT);
+        let first = admission.admit(at(9), silent).unwrap();
+        assert!(is_displaced(&all[2]).await, "it came first of those that never asked");
+        assert!(admission.admit(at(9), silent).is_err(), "an address with a connection needs no other as much");
+        let second = admission.admit(at(8), silent).unwrap();
+        assert!(is_displaced(&all[3]).await);
+        first.asked(silent);
+        second.asked(silent);
+        assert!(admission.admit(at(7), silent).is_err(), "the others ask");
+        let idle = Moment(5).after(IDLE);
+        let _third = admission.admit(at(7), idle).unwrap();
+        assert!(is_displaced(&all[0]).await && !is_displaced(&all[1]).await && !is_displaced(&first).await);
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -152,6 +153,14 @@ impl Budget {
         }
         state.hold(owner, units);
         Some(Room { budget: self.clone(), owner, units })
+    }
+
+    /// Waits for `amount` as long as `patience`, unless the owner's own share is what is lacking.
+    pub async fn take_soon(&self, owner: Owner, amount: usize, patience: Duration) -> Option<Room> {
+        if self.is_over_share(owner, amount) {
+            return None;
+        }
+        tokio::time::timeout(patience, self.take(owner, amount)).await.ok()
     }
 
     /// Whether `owner` would wait for its own share rather than for what others hold.

@@ -26,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::name::{LATEST, Name};
 use crate::peer::{Owner, Peer};
 use crate::published::{ImageObject, Published};
-use crate::upload::Parked;
+use crate::upload::{Parked, UPLOAD_PATIENCE};
 
 /// Longest tag file we read: 64 digits and a line end, and room for a later version to add a word.
 const TAG_BYTES_MAX: u64 = 256;
@@ -240,9 +240,10 @@ impl Catalog {
         }
     }
 
-    /// Takes memory for an upload. If its peer has its share, interrupted uploads of this peer are
-    /// dropped, else others too.
-    pub fn reserve_upload(&self, owner: Owner, bytes: usize, parked: &Parked) -> Result<UploadMemory, Failure> {
+    /// The part for an upload of the memory that uploads may take. If its peer has its share,
+    /// interrupted uploads of this peer are dropped, else others too; then it waits until clients
+    /// that send too little give way.
+    pub async fn upload_share(&self, owner: Owner, bytes: usize, parked: &Parked) -> Result<Room, Failure> {
         let most = self.upload_memory.most();
         if bytes > most {
             let (needed, most) = (bytes.div_ceil(1 << 20), most >> 20);
@@ -254,17 +255,29 @@ impl Catalog {
                 ),
             ));
         }
-        let share = loop {
+        loop {
             if let Some(share) = self.upload_memory.try_take(owner, bytes) {
-                break share;
+                return Ok(share);
             }
             let of = self.upload_memory.is_over_share(owner, bytes).then_some(owner.peer);
             if !parked.drop_oldest(of) {
+                let share = self.upload_memory.take_soon(owner, bytes, UPLOAD_PATIENCE).await;
                 let text = "the memory for uploads is in use; try again later, or give the server a larger --memory";
-                return Err(Failure::new(ErrorCode::Busy, text));
+                let busy = || Failure::new(ErrorCode::Busy, text);
+                return share.ok_or_else(busy);
             }
-        };
-        Ok(UploadMemory { share, reserved: self.reserve(bytes, parked)? })
+        }
+    }
+
+    /// Memory for an upload that has its share of it.
+    pub fn reserve_upload(&self, share: Room, parked: &Parked) -> Result<UploadMemory, Failure> {
+        let reserved = self.reserve(share.amount(), parked)?;
+        Ok(UploadMemory { share, reserved })
+    }
+
+    /// Whether an upload waits for memory whose peer has none of it.
+    pub fn is_upload_memory_lacking(&self) -> bool {
+        self.upload_memory.is_lacking()
     }
 
     fn lookup(&self, id: ImageId) -> Option<Arc<Published>> {

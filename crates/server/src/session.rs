@@ -35,9 +35,9 @@ use crate::error::Failure;
 use crate::peer::Owner;
 use crate::published::Published;
 use crate::push::{Advice, BlockPusher, Built, BuiltBlocks, Pusher};
-use crate::upload::{self, Command};
+use crate::upload::{self, Command, Underway};
 use crate::volumes::Served;
-use pace::Pace;
+use pace::{AGAIN, Paces};
 use socket::{READ_BYTES, fit_reads, write_on};
 use throttle::Throttle;
 pub(crate) use volumes::OpenVolume;
@@ -196,7 +196,7 @@ struct Session {
     done: UnboundedSender<Box<Done>>,
     advice: UnboundedSender<Box<Advice>>,
     reports: Sender<(RequestId, upload::Event)>,
-    uploads: HashMap<RequestId, Sender<Command>>,
+    uploads: HashMap<RequestId, Underway>,
     stalled: Option<Stalled>,
     /// Memory of what arrived.
     received: Received,
@@ -287,14 +287,11 @@ impl Session {
         let mut written = 0;
         // What was written may lie in the stream's own buffer, if it encrypts.
         let mut unflushed = false;
-        let mut pace = Pace::default();
+        let mut paces = Paces::default();
         let mut alarm = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         loop {
-            if pace.is_slow(self.shared.now(), self.held.amount() > 0) && self.shared.replies.is_lacking() {
-                self.wire.shut_down(
-                    ErrorCode::Busy,
-                    "answers were read too slowly while others waited for memory (--memory); connect again",
-                );
+            if let Some(reason) = self.must_give_way(&mut paces) {
+                self.wire.shut_down(ErrorCode::Busy, reason);
             }
             self.touch_some_blocks();
             if self.take_events() {
@@ -335,7 +332,11 @@ impl Session {
                 return out.split_off(written);
             }
             let reads = if self.wire.wants_bytes() { self.may_receive().min(input.len()) } else { 0 };
-            let deadline = [self.wire.deadline(), pace.deadline(self.shared.now())].into_iter().flatten().min();
+            let now = self.shared.now();
+            // Whether an upload waits for its client is not an event.
+            let uploading = (!self.uploads.is_empty()).then(|| now.after(AGAIN));
+            let slow = [paces.reading.deadline(now), paces.sending.deadline(now), uploading];
+            let deadline = slow.into_iter().chain([self.wire.deadline()]).flatten().min();
             let deadline = deadline.map(|moment| self.shared.instant(moment));
             // Every byte received puts it off: to be early once in a while costs less than to set
             // the alarm each time.
@@ -343,7 +344,7 @@ impl Session {
                 alarm.as_mut().reset(deadline);
             }
             let stalled = self.stalled.as_ref().and_then(|stalled| self.uploads.get(&stalled.request));
-            let stalled = stalled.cloned();
+            let stalled = stalled.map(|upload| upload.commands.clone());
             tokio::select! {
                 biased;
                 Some(done) = results.recv() => {
@@ -355,7 +356,7 @@ impl Session {
                 sent = write_on(&mut writer, &out[written..]), if written < out.len() || unflushed => match sent {
                     Ok(bytes) => {
                         written += bytes;
-                        pace.took(bytes);
+                        paces.reading.moved(bytes);
                         unflushed = bytes > 0;
                     }
                     Err(_) => self.wire.lost(),
@@ -363,6 +364,7 @@ impl Session {
                 received = reader.read(&mut input[..reads]), if reads > 0 => match received {
                     // An error closes the connection and comes back as an event.
                     Ok(bytes) if bytes > 0 => {
+                        paces.sending.moved(bytes);
                         drop(self.wire.receive(self.shared.now(), &input[..bytes]));
                         fit_reads(&mut input, bytes);
                     }

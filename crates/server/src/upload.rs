@@ -21,6 +21,8 @@ mod parked;
 mod staged;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use image::format::SUPERBLOCK_BYTES;
@@ -35,7 +37,7 @@ use crate::error::Failure;
 use crate::name::Name;
 use crate::panics::caught_blocking;
 use crate::peer::Owner;
-use arriving::Arriving;
+use arriving::{Arriving, Complete};
 pub(crate) use parked::Parked;
 use staged::Staged;
 
@@ -47,6 +49,10 @@ pub(crate) const UPLOADS_AT_WORK: usize = 8;
 
 /// Uploads of which something came and that are not over. Each has a file.
 pub(crate) const UPLOADS_MAX: usize = 64;
+
+/// Time that an upload waits for a place or for memory: longer than a client that sends too little
+/// keeps them once somebody waits.
+pub(crate) const UPLOAD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the connection hands to the upload, with the memory that the bytes take.
 pub(crate) enum Command {
@@ -128,19 +134,28 @@ impl Announced {
     }
 }
 
-/// Begins an upload. Dropping the channel interrupts it.
-pub(crate) fn begin(
-    shared: Arc<Shared>,
-    announced: Announced,
-    owner: Owner,
-    reports: Reports,
-) -> mpsc::Sender<Command> {
-    let (commands, receiver) = mpsc::channel(QUEUE_MAX);
-    tokio::spawn(async move {
-        let upload = Upload { shared, announced: Arc::new(announced), owner, reports };
-        upload.run(receiver).await;
-    });
-    commands
+/// An upload as its connection sees it. Dropping it interrupts the upload.
+pub(crate) struct Underway {
+    /// Where parts of it go.
+    pub commands: mpsc::Sender<Command>,
+    awaits_client: Arc<AtomicBool>,
+}
+
+impl Underway {
+    /// Begins an upload.
+    pub fn begin(shared: Arc<Shared>, announced: Announced, owner: Owner, reports: Reports) -> Underway {
+        let (commands, receiver) = mpsc::channel(QUEUE_MAX);
+        let awaits_client = Arc::new(AtomicBool::new(false));
+        let upload =
+            Upload { shared, announced: Arc::new(announced), owner, reports, awaits_client: awaits_client.clone() };
+        tokio::spawn(upload.run(receiver));
+        Underway { commands, awaits_client }
+    }
+
+    /// Whether it has a place and all that came is taken up: the client is to send more.
+    pub fn awaits_client(&self) -> bool {
+        self.awaits_client.load(Ordering::Relaxed)
+    }
 }
 
 /// An upload from its announcement to its last report.
@@ -150,12 +165,15 @@ struct Upload {
     announced: Arc<Announced>,
     owner: Owner,
     reports: Reports,
+    awaits_client: Arc<AtomicBool>,
 }
 
 /// How far an upload is.
 enum Stage {
     /// Superblock and metadata come in.
     Metadata(Arriving),
+    /// They are here.
+    Complete(Box<Complete>),
     /// Blocks come in.
     Blocks(Box<Staged>),
     /// It is published.
@@ -190,7 +208,10 @@ impl Upload {
         // Counts from the first part that comes: what was only announced has no file.
         let mut place = None;
         loop {
-            let first = match tokio::time::timeout(PUT_DEADLINE, commands.recv()).await {
+            self.awaits_client.store(place.is_some(), Ordering::Relaxed);
+            let received = tokio::time::timeout(PUT_DEADLINE, commands.recv()).await;
+            self.awaits_client.store(false, Ordering::Relaxed);
+            let first = match received {
                 Ok(Some(command)) => command,
                 Ok(None) => {
                     self.park(stage);
@@ -203,31 +224,45 @@ impl Upload {
                 }
             };
             if place.is_none() {
-                place = Some(self.shared.uploads.try_take(self.owner, 1).ok_or_else(no_place)?);
+                place = Some(self.shared.uploads.take_soon(self.owner, 1, UPLOAD_PATIENCE).await.ok_or_else(no_place)?);
             }
-            let turn = self.shared.uploads_at_work.take(self.owner, 1).await;
             let mut batch = vec![first];
             batch.extend(std::iter::from_fn(|| commands.try_recv().ok()).take(QUEUE_MAX - 1));
-            let upload = self.clone();
-            let work = tokio::task::spawn_blocking(move || {
-                let stage = caught_blocking(|| upload.work(stage, batch));
-                drop(turn);
-                stage
-            });
-            let failed = |reason| {
-                Failure::new(ErrorCode::Internal, format!("the server failed while it took the upload: {reason}"))
-            };
-            let worked = work.await.map_err(|error| failed(error.to_string()))?;
-            match worked.map_err(failed)?? {
+            let mut next = self.blocking(move |upload| upload.work(stage, batch)).await?;
+            if let Stage::Complete(complete) = next {
+                let share = self.shared.catalog.upload_share(self.owner, complete.memory_bytes(), &self.shared.parked);
+                let share = share.await?;
+                next = self.blocking(move |upload| upload.stage(*complete, share)).await?;
+            }
+            match next {
                 Stage::Done(id) => return Ok(Some(id)),
                 next => stage = Some(next),
             }
         }
     }
 
-    /// Keeps what came, for the client's next try.
+    /// Has `work` done on a blocking thread, when it is this upload's turn.
+    async fn blocking(
+        &self,
+        work: impl FnOnce(&Upload) -> Result<Stage, Failure> + Send + 'static,
+    ) -> Result<Stage, Failure> {
+        let turn = self.shared.uploads_at_work.take(self.owner, 1).await;
+        let upload = self.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            let stage = caught_blocking(|| work(&upload));
+            drop(turn);
+            stage
+        });
+        let failed =
+            |reason| Failure::new(ErrorCode::Internal, format!("the server failed while it took the upload: {reason}"));
+        work.await.map_err(|error| failed(error.to_string()))?.map_err(failed)?
+    }
+
+    /// Keeps what came, for the client's next try, unless others wait for the memory of it.
     fn park(&self, stage: Option<Stage>) {
-        if let Some(Stage::Blocks(staged)) = stage {
+        if let Some(Stage::Blocks(staged)) = stage
+            && !self.shared.catalog.is_upload_memory_lacking()
+        {
             self.shared.parked.put(*staged);
         }
     }
@@ -251,13 +286,10 @@ impl Upload {
                 arriving.take(offset, &bytes)?;
                 shared.metrics.upload_bytes_received.add(bytes.len() as u64);
                 drop((bytes, room));
-                if !arriving.is_complete() {
-                    return Ok(Stage::Metadata(arriving));
+                match arriving.is_complete() {
+                    true => Ok(Stage::Complete(Box::new(arriving.complete(shared, &self.announced)?))),
+                    false => Ok(Stage::Metadata(arriving)),
                 }
-                let mut staged = arriving.stage(shared, &self.announced, self.owner)?;
-                staged.copy_known_blocks(shared, &self.announced, &self.reports)?;
-                self.reports.send(Event::Need(staged.lacking()));
-                Ok(Stage::Blocks(Box::new(staged)))
             }
             (Stage::Metadata(_), _) => Err(Failure::bad_request("blocks of an upload before its metadata")),
             (Stage::Blocks(mut staged), Command::Block { block, bytes, room: _room }) => {
@@ -267,9 +299,19 @@ impl Upload {
                 Ok(Stage::Blocks(staged))
             }
             (Stage::Blocks(staged), Command::Commit) => staged.publish(shared, &self.announced).map(Stage::Done),
+            (Stage::Complete(_), _) => Err(Failure::bad_request("parts of an upload before they were asked for")),
             (_, Command::Meta { .. }) => Err(Failure::bad_request("metadata after it was complete")),
             (Stage::Done(_), _) => Err(Failure::bad_request("parts of an upload after its commit")),
         }
+    }
+
+    /// Asks for the blocks that no image of the store holds. Blocks.
+    fn stage(&self, complete: Complete, share: Room) -> Result<Stage, Failure> {
+        let shared = &*self.shared;
+        let mut staged = complete.stage(shared, &self.announced, share)?;
+        staged.copy_known_blocks(shared, &self.announced, &self.reports)?;
+        self.reports.send(Event::Need(staged.lacking()));
+        Ok(Stage::Blocks(Box::new(staged)))
     }
 }
 

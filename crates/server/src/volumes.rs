@@ -272,7 +272,9 @@ mod tests {
         served.volume().unwrap().commit(create("a")).unwrap();
         // The journal cannot be written.
         disk.fail_at(Some(disk.changes() + 1));
-        assert!(matches!(served.volume().unwrap().commit(create("b")), Err(VolumeError::Broken { .. })));
+        let stopped = served.volume().unwrap().commit(create("b")).unwrap_err();
+        assert!(matches!(stopped, VolumeError::Broken { .. }), "{stopped}");
+        assert_eq!(Failure::from(stopped).code, ErrorCode::Busy, "devices try again");
         let busy = served.volume().unwrap();
         assert!(matches!(busy.stat(&VolumePath::top()), Err(VolumeError::Broken { .. })));
         served.recover(&config.log);

@@ -20,6 +20,9 @@ use crate::{Committed, FileId, Options, Transaction, VolumeError};
 /// Longest journal that is read: what [`Options::journal_bytes`] may be.
 const JOURNAL_BYTES_MAX: u64 = 1 << 30;
 
+/// Times that a transaction which is in the journal is tried to be brought to the files before the volume stops.
+const HEALS_MAX: usize = 8;
+
 /// Inodes that stay free besides those that a group needs.
 const FILES_SPARE: u64 = 8;
 
@@ -206,7 +209,11 @@ impl Committer {
         drop(applier);
         // Somebody else may have moved or removed a file while this was on its way, or the disk failed for once. The
         // transactions are in the journal: recovery brings the files there from any state.
-        let healed = applied.or_else(|error| self.heal(&mut table).map_err(|second| (error, second)));
+        // Whoever works in the folder beside the server may be in its way once more.
+        let healed = applied.or_else(|error| {
+            let tries = (1..HEALS_MAX).map(|_| self.heal(&mut table)).find(Result::is_ok);
+            tries.unwrap_or_else(|| self.heal(&mut table)).map_err(|second| (error, second))
+        });
         healed.map_err(|(error, second)| {
             let why = format!("a transaction could not be applied: {error}; nor recovered: {second}");
             *gate = Some(why.clone());

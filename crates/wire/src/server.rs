@@ -301,6 +301,11 @@ impl ServerConnection {
         self.inbox.whole_bytes() + self.event_bytes
     }
 
+    /// Whether a frame has begun and its size is known.
+    pub fn is_amid_frame(&self) -> bool {
+        self.inbox.whole_bytes() > 0
+    }
+
     /// Requests that have no reply yet.
     pub fn requests_in_flight(&self) -> usize {
         self.asked.len()

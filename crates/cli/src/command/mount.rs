@@ -4,6 +4,7 @@ mod confine;
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use ::mount::{
 };
 use anyhow::Context;
 use client::{Config, Session, Target, VolumeAt};
+use host::Exit;
+use rustix::process::{Pid, Signal};
 
 use crate::command::ready::ReadyFile;
 use crate::command::sandboxed::SandboxArgs;
@@ -121,7 +124,7 @@ fn mount_image(
     ready: &ReadyFile,
     stop: &Stop,
 ) -> anyhow::Result<ExitCode> {
-    let session = Session::open(target, config)?;
+    let session = stop.ending_during(|| Session::open(target, config))?;
     let mounted = Mounted::start(session, &args.directory, Options { mounter, ..image_options(args) })?;
     announce(ready)?;
     mounted.wait_or_stop(stop)?;
@@ -137,7 +140,8 @@ fn mount_volume(
     stop: &Stop,
 ) -> anyhow::Result<ExitCode> {
     let options = VolumeOptions { mounter, ..volume_options(args, at)? };
-    let volume = volume::open(at, config.clone(), args.volume.options(&config, args.read_only)?, None)?;
+    let wanted = args.volume.options(&config, args.read_only)?;
+    let volume = stop.ending_during(|| volume::open(at, config.clone(), wanted, None))?;
     let mounted = VolumeMount::start(volume, &args.directory, options)?;
     announce(ready)?;
     let unsent = mounted.wait_or_stop(stop)?;
@@ -247,6 +251,8 @@ fn detach() -> anyhow::Result<ExitCode> {
     for (name, value) in FRUGAL {
         command.env(name, value);
     }
+    // The mask is inherited, and does no harm: the background process holds the same signals back.
+    let stop = Stop::listen()?;
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -254,24 +260,22 @@ fn detach() -> anyhow::Result<ExitCode> {
         .spawn()
         .context("cannot start setsid for the background process (package util-linux)")?;
     let mut out = child.stdout.take().context("the child has a pipe")?;
-    let (said, hears) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let mut text = [0u8; 8];
+    match stop.wait_beside(out.as_fd(), DETACH_PATIENCE) {
         // End of file without a word: the child failed and has told why on standard error.
-        let count = out.read(&mut text).unwrap_or(0);
-        // The receiver may have given up.
-        let _ = said.send(count > 0);
-    });
-    match hears.recv_timeout(DETACH_PATIENCE) {
-        Ok(true) => Ok(ExitCode::SUCCESS),
-        Ok(false) => {
-            let status = child.wait().context("cannot wait for the background process")?;
-            Ok(ExitCode::from(status.code().unwrap_or(1).clamp(1, 255) as u8))
+        Ok(None) if out.read(&mut [0u8; 8]).unwrap_or(0) > 0 => return Ok(ExitCode::SUCCESS),
+        Ok(None) => {}
+        Ok(Some(signal)) => {
+            // Nobody waits for the mount any more.
+            rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).context("the background process")?;
+            child.wait().context("cannot wait for the background process")?;
+            return Ok(ExitCode::from(Exit::Signal(signal).follow()));
         }
         Err(_) => {
             anyhow::bail!("the mount is not ready after {} s; it goes on in the background", DETACH_PATIENCE.as_secs())
         }
     }
+    let status = child.wait().context("cannot wait for the background process")?;
+    Ok(ExitCode::from(status.code().unwrap_or(1).clamp(1, 255) as u8))
 }
 
 /// What the mount table shows: the image's name without its server.

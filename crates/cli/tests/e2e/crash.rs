@@ -1,5 +1,6 @@
 //! kill -9, at the server and at the device.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use crate::support::*;
@@ -119,4 +120,28 @@ fn push_killed_at_any_moment_keeps_the_previous_tag() {
     // Nothing of the broken uploads is left behind.
     let left = Command::new("find").arg(&store).args(["-path", "*/.tmp/*/*"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&left.stdout), "");
+}
+
+/// Whoever waits for a server that says nothing can change his mind: nothing is there yet that would have to be undone.
+#[test]
+fn a_signal_ends_who_connects() {
+    let folder = tempfile::tempdir().unwrap();
+    let mountpoint = folder.path().to_str().unwrap();
+    let commands: [&[&str]; 4] = [
+        &["run", "SERVER/app", "--", "/bin/true"],
+        &["mount", "SERVER/app", mountpoint],
+        &["mount", "--foreground", "SERVER/app", mountpoint],
+        &["mount", "--foreground", "SERVER/volume/data", mountpoint],
+    ];
+    for arguments in commands {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("runnel://{}", silent.local_addr().unwrap());
+        let arguments: Vec<String> = arguments.iter().map(|argument| argument.replace("SERVER", &server)).collect();
+        let mut child = runnel().args(&arguments).spawn().unwrap();
+        let (mut connection, _) = silent.accept().unwrap();
+        send(&child, Signal::INT);
+        assert_eq!(wait(&mut child).signal(), Some(Signal::INT.as_raw()), "runnel {arguments:?}");
+        // The process in the background too. What it says before is its Hello.
+        std::io::copy(&mut connection, &mut std::io::sink()).unwrap();
+    }
 }

@@ -33,8 +33,11 @@ const VISITS_MAX: usize = 8192;
 /// Blocks that are less likely are left to demand: sending 4096 such blocks for one use is never worth it.
 const PROBABILITY_MIN: f64 = 1.0 / 4096.0;
 
-/// About what a block takes that live use added to a graph, with its edges, bytes.
-pub const BLOCK_MEMORY_BYTES: usize = 90;
+/// About what a block of a graph takes, with its edges, bytes.
+const BLOCK_MEMORY_BYTES: usize = 90;
+
+/// About what a graph takes beside its blocks, bytes.
+const GRAPH_MEMORY_BYTES: usize = 300;
 
 /// Constants of the flow predictor, with their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +60,11 @@ pub struct FlowConfig {
     pub token_bytes_max: usize,
     /// A token is over after this long without a touch.
     pub linger: Duration,
-    /// Graphs that are made of files of which nothing is known; 0 to learn of no others.
+    /// Graphs that are not static, if some are made of files of which nothing is known; 0 to learn of no others.
     pub learned_max: usize,
-    /// Blocks that live use adds to all graphs together: a million, about 90 MB. Beyond, only known blocks are counted.
-    pub new_blocks_max: usize,
+    /// Memory of all graphs, bytes; those touched longest ago are forgotten. A single graph that is
+    /// larger learns no further blocks.
+    pub graph_bytes_max: usize,
 }
 
 impl Default for FlowConfig {
@@ -77,7 +81,7 @@ impl Default for FlowConfig {
             token_bytes_max: 64 << 20,
             linger: actions.linger,
             learned_max: 0,
-            new_blocks_max: 1 << 20,
+            graph_bytes_max: 96 << 20,
         }
     }
 }
@@ -86,17 +90,27 @@ impl Default for FlowConfig {
 #[derive(Debug, Default)]
 pub struct FlowPredictor {
     config: FlowConfig,
-    graphs: BTreeMap<InodeId, FlowGraph>,
+    graphs: BTreeMap<InodeId, Known>,
+    /// Blocks of all graphs.
+    graph_blocks: usize,
+    /// Files whose graphs made room for others, until [`FlowPredictor::readmit`].
+    forgotten: HashSet<InodeId>,
     runs: HashMap<Token, Run>,
-    /// Memory of `runs`.
-    run_bytes: usize,
+    /// Memory of `runs`, by whose they are.
+    run_bytes: HashMap<u64, usize>,
     /// Tokens by their last touch.
     oldest: BTreeMap<u64, Token>,
     touches: u64,
     sequences: u32,
-    /// Blocks that live use added.
-    new_blocks: usize,
     changed: BTreeSet<InodeId>,
+}
+
+/// A graph of a file.
+#[derive(Debug)]
+struct Known {
+    graph: FlowGraph,
+    /// Number of the last touch of the file.
+    touched: u64,
 }
 
 /// What a touch is to the order that its token follows.
@@ -136,12 +150,62 @@ impl FlowPredictor {
 
     /// Gives a file its graph. What was ordered before by another one stays ordered.
     pub fn insert(&mut self, inode: InodeId, graph: FlowGraph) {
-        self.graphs.insert(inode, graph);
+        self.forget(inode);
+        self.forgotten.remove(&inode);
+        self.graph_blocks += graph.used().len();
+        self.graphs.insert(inode, Known { graph, touched: self.touches });
+        self.make_room_for(0, inode);
     }
 
     /// The graph of a file, as live use has made it by now.
     pub fn graph(&self, inode: InodeId) -> Option<&FlowGraph> {
-        self.graphs.get(&inode)
+        self.graphs.get(&inode).map(|known| &known.graph)
+    }
+
+    /// Forgets the graph of a file, which may be learned anew.
+    pub fn forget(&mut self, inode: InodeId) {
+        if let Some(known) = self.graphs.remove(&inode) {
+            self.graph_blocks -= known.graph.used().len();
+        }
+        self.changed.remove(&inode);
+        self.forgotten.remove(&inode);
+    }
+
+    /// Whether the file had a graph that made room for others. Until it is inserted again, or the
+    /// file [readmitted](Self::readmit), nothing is learned of it: that would replace what was saved.
+    pub fn is_forgotten(&self, inode: InodeId) -> bool {
+        self.forgotten.contains(&inode)
+    }
+
+    /// A file whose graph was forgotten may be learned anew.
+    pub fn readmit(&mut self, inode: InodeId) {
+        self.forgotten.remove(&inode);
+    }
+
+    /// Forgets graphs until there is memory for `blocks` more of that of `of`, or it is the last.
+    fn make_room_for(&mut self, blocks: usize, of: InodeId) {
+        while self.graph_bytes() + blocks * BLOCK_MEMORY_BYTES > self.config.graph_bytes_max && self.forget_one(of) {}
+    }
+
+    fn live_graphs(&self) -> usize {
+        self.graphs.values().filter(|known| known.graph.updates == Updates::Live).count()
+    }
+
+    fn graph_bytes(&self) -> usize {
+        self.graph_blocks * BLOCK_MEMORY_BYTES + self.graphs.len() * GRAPH_MEMORY_BYTES
+    }
+
+    /// Forgets the graph that was touched longest ago: one that live use did not change since it
+    /// was saved, and one that is static last. False if there is none but that of `except`.
+    fn forget_one(&mut self, except: InodeId) -> bool {
+        let others = self.graphs.iter().filter(|(inode, _)| **inode != except);
+        let order = |(inode, known): &(&InodeId, &Known)| {
+            (known.graph.updates == Updates::Static, self.changed.contains(inode), known.touched)
+        };
+        let Some(inode) = others.min_by_key(order).map(|(inode, _)| *inode) else { return false };
+        self.forget(inode);
+        self.forgotten.insert(inode);
+        true
     }
 
     /// Files whose graphs live use changed since the last call: save them.
@@ -159,49 +223,74 @@ impl FlowPredictor {
         self.runs.len()
     }
 
-    /// About what tokens and the blocks that live use added take, bytes.
+    /// About what tokens and graphs take, bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.run_bytes + self.new_blocks * BLOCK_MEMORY_BYTES
+        self.run_bytes.values().sum::<usize>() + self.graph_bytes()
     }
 
     fn take_run(&mut self, token: Token) -> Option<Run> {
         let run = self.runs.remove(&token)?;
         self.oldest.remove(&run.touch_number);
-        self.run_bytes -= run.memory_bytes;
+        if let Some(bytes) = self.run_bytes.get_mut(&run.owner) {
+            *bytes -= run.memory_bytes;
+            if *bytes == 0 {
+                self.run_bytes.remove(&run.owner);
+            }
+        }
         Some(run)
     }
 
-    /// Tracks a token, in place of those touched longest ago.
+    /// Tracks a token. Of who has most of the memory then, the one touched longest ago makes room.
     fn put_run(&mut self, token: Token, mut run: Run) {
         run.weigh();
-        let (tokens_max, bytes_max) = (self.config.tokens_max, self.config.token_bytes_max);
-        while (self.runs.len() >= tokens_max.max(1) || self.run_bytes + run.memory_bytes > bytes_max)
-            && let Some((_, oldest)) = self.oldest.pop_first()
+        let (owner, bytes) = (run.owner, run.memory_bytes);
+        self.oldest.insert(run.touch_number, token);
+        *self.run_bytes.entry(owner).or_default() += bytes;
+        self.runs.insert(token, run);
+        let (tokens_max, bytes_max) = (self.config.tokens_max.max(1), self.config.token_bytes_max);
+        while self.runs.len() > tokens_max
+            || (self.runs.len() > 1 && self.run_bytes.values().sum::<usize>() > bytes_max)
         {
+            let most = self.run_bytes.iter().max_by_key(|(_, bytes)| **bytes).map(|(owner, _)| *owner);
+            let theirs = |token: &&Token| self.runs.get(token).map(|run| run.owner) == most;
+            let Some(oldest) = self.oldest.values().find(theirs).copied() else { return };
             self.take_run(oldest);
         }
-        self.oldest.insert(run.touch_number, token);
-        self.run_bytes += run.memory_bytes;
-        self.runs.insert(token, run);
+    }
+
+    /// A touch by a token of `owner`, against whom its memory counts: who has much makes room first.
+    pub fn touch_of(&mut self, owner: u64, token: Token, page: PageId, now: Moment) -> Verdict {
+        self.touches += 1;
+        self.admit(page);
+        let mut run = self.take_run(token).unwrap_or_default();
+        (run.owner, run.touch_number, run.at) = (owner, self.touches, now);
+        let confirmed = run.is_following();
+        let (cancel, push) = self.step(&mut run, page);
+        let phase = match (run.is_following(), confirmed) {
+            (false, _) => Phase::Construct,
+            (true, false) => Phase::Match,
+            (true, true) => Phase::Generate,
+        };
+        self.put_run(token, run);
+        Verdict { phase, push, cancel }
     }
 
     /// Makes a graph for an unknown file, or lengthens that of a file that grew, as far as that is allowed.
     fn admit(&mut self, page: PageId) {
         let page_bytes = self.config.page_bytes;
         let file_bytes = (u64::from(page.index) + 1) * u64::from(page_bytes);
-        let room = self.graphs.len() < self.config.learned_max;
-        match self.graphs.get_mut(&page.inode) {
-            Some(graph) if graph.updates == Updates::Live && graph.layout().file_bytes() < file_bytes => {
+        if let Some(known) = self.graphs.get_mut(&page.inode) {
+            known.touched = self.touches;
+            if known.graph.updates == Updates::Live && known.graph.layout().file_bytes() < file_bytes {
                 // A file too large for its block size keeps the graph of its beginning.
-                let _ = graph.resize(file_bytes);
+                let _ = known.graph.resize(file_bytes);
             }
-            Some(_) => {}
-            None if room => {
-                if let Ok(layout) = Layout::new(page_bytes, file_bytes) {
-                    self.graphs.insert(page.inode, FlowGraph::new(layout));
-                }
-            }
-            None => {}
+        } else if self.config.learned_max > 0
+            && !self.forgotten.contains(&page.inode)
+            && let Ok(layout) = Layout::new(page_bytes, file_bytes)
+        {
+            while self.live_graphs() >= self.config.learned_max && self.forget_one(page.inode) {}
+            self.insert(page.inode, FlowGraph::new(layout));
         }
     }
 
@@ -252,7 +341,7 @@ impl FlowPredictor {
             }
             found.len() < count
         };
-        let known = |place: &Place| self.graphs.get(&place.inode).map(|graph| (place.inode, place.at, graph));
+        let known = |place: &Place| self.graph(place.inode).map(|graph| (place.inode, place.at, graph));
         let places: Vec<(InodeId, u32, &FlowGraph)> = run.places.iter().filter_map(known).collect();
         // First what is left of the block at hand.
         if let Some((inode, at, graph)) = places.first() {
@@ -302,7 +391,7 @@ impl FlowPredictor {
 
     /// One touch of a page of a file that has a graph. Returns whether to cancel, and what to push.
     fn step(&mut self, run: &mut Run, page: PageId) -> (bool, Option<PushOrder>) {
-        let Some(graph) = self.graphs.get(&page.inode) else { return (false, None) };
+        let Some(graph) = self.graph(page.inode) else { return (false, None) };
         let relation = self.relation(run, graph, page);
         let known = blocks_of(graph, self.config.page_bytes, page.index).iter().any(|block| graph.is_used(*block));
         let first =
@@ -340,35 +429,42 @@ impl FlowPredictor {
     }
 
     fn observe(&mut self, relation: &Relation, before: Option<u32>, page: PageId) {
-        let Some(graph) = self.graphs.get_mut(&page.inode) else { return };
+        let Some(graph) = self.graph(page.inode) else { return };
         // Of smaller blocks a page does not tell which of them was used.
         let page_bytes = self.config.page_bytes;
         if graph.layout().block_bytes() < page_bytes {
             return;
         }
         let block = |index: u32| graph.layout().block_at(u64::from(index) * u64::from(page_bytes));
-        let used = graph.used().len();
-        let mut counted = false;
-        match relation {
-            Relation::Passed => {}
-            Relation::Sure(_, walked) => {
-                for pair in walked.windows(2) {
-                    counted |= graph.observe(Some(pair[0]), pair[1]);
-                }
-            }
+        let steps: Vec<(Option<u32>, u32)> = match relation {
+            Relation::Passed => Vec::new(),
+            Relation::Sure(_, walked) => walked.windows(2).map(|pair| (Some(pair[0]), pair[1])).collect(),
             Relation::Decides | Relation::Elsewhere => {
                 let Some(next) = block(page.index) else { return };
-                let before = before.and_then(block);
-                let known = [Some(next), before].into_iter().flatten().all(|block| graph.is_used(block));
-                if known || self.new_blocks < self.config.new_blocks_max {
-                    counted = graph.observe(before, next);
-                }
+                vec![(before.and_then(block), next)]
+            }
+        };
+        for (before, next) in steps {
+            self.count(page.inode, before, next);
+        }
+    }
+
+    /// Counts one step in a graph, if there is memory for blocks that are new in it.
+    fn count(&mut self, inode: InodeId, before: Option<u32>, next: u32) {
+        let Some(graph) = self.graph(inode) else { return };
+        let new = [Some(next), before].into_iter().flatten().filter(|block| !graph.is_used(*block)).count();
+        if new > 0 && graph.updates == Updates::Live {
+            self.make_room_for(new, inode);
+            if self.graph_bytes() + new * BLOCK_MEMORY_BYTES > self.config.graph_bytes_max {
+                return;
             }
         }
-        self.new_blocks += graph.used().len() - used;
-        if counted {
-            self.changed.insert(page.inode);
+        let Some(Known { graph, .. }) = self.graphs.get_mut(&inode) else { return };
+        let used = graph.used().len();
+        if graph.observe(before, next) {
+            self.changed.insert(inode);
         }
+        self.graph_blocks += graph.used().len() - used;
     }
 }
 
@@ -398,19 +494,7 @@ fn pages_of(graph: &FlowGraph, page_bytes: u32, block: u32) -> std::ops::Range<u
 
 impl Predictor for FlowPredictor {
     fn touch(&mut self, token: Token, page: PageId, now: Moment) -> Verdict {
-        self.admit(page);
-        self.touches += 1;
-        let mut run = self.take_run(token).unwrap_or_default();
-        (run.touch_number, run.at) = (self.touches, now);
-        let confirmed = run.is_following();
-        let (cancel, push) = self.step(&mut run, page);
-        let phase = match (run.is_following(), confirmed) {
-            (false, _) => Phase::Construct,
-            (true, false) => Phase::Match,
-            (true, true) => Phase::Generate,
-        };
-        self.put_run(token, run);
-        Verdict { phase, push, cancel }
+        self.touch_of(0, token, page, now)
     }
 
     fn end(&mut self, token: Token, _now: Moment) -> Ended {

@@ -25,6 +25,8 @@ pub(super) struct Place {
 
 #[derive(Debug, Default)]
 pub(super) struct Run {
+    /// Whose it is.
+    pub owner: u64,
     /// Key in the table of tokens by their last touch.
     pub touch_number: u64,
     /// Moment of the last touch.

@@ -21,8 +21,8 @@ use volume::FileId;
 use wire::volume::{Share, VolumePiece};
 use wire::{ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, PushPosition, ServerConnection};
 
-use super::course::{Course, PIECE_BYTES_MANY};
-use super::shares::{Class, Clock, Part};
+use super::course::{Course, PIECE_BYTES_MANY, next_parts};
+use super::shares::{Class, Clock, FAR_BYTES, NEAR_BYTES, Part};
 use crate::accept::Shared;
 use crate::blocks::locked;
 use crate::budget::Room;
@@ -38,11 +38,17 @@ const COURSES_MAX: usize = 128;
 /// Streams of one connection for volumes, beside those of images.
 const STREAMS_MAX: usize = 24;
 
-/// Blocks that wait in all courses of a connection: of more, the background is left to demand.
-const WAITING_MAX: usize = 1 << 18;
+/// Memory of a block that is remembered as being with the device, bytes.
+const HAD_BYTES: usize = 12;
 
-/// Blocks remembered as being with the device, of all files of a connection; beyond, all are forgotten.
-const HAD_MAX: usize = 1 << 17;
+/// Memory of a file of which blocks are remembered, bytes.
+const FILE_BYTES: usize = 128;
+
+/// What waits and is remembered takes no memory of [`Devices`](crate::device::Devices) up to this.
+const FREE_BYTES: usize = 4 << 10;
+
+/// Steps in which memory is taken beyond that.
+const STEP_BYTES: usize = 16 << 10;
 
 /// Demands for blocks that were sent after which a file counts as dropped by the device.
 const LOSSES_MAX: u32 = 3;
@@ -110,12 +116,15 @@ pub(crate) struct BlockPusher {
     /// Blocks that may not be needed, sent since then.
     guesses: usize,
     uses: u64,
+    /// Memory of what waits, and of what is remembered as being with the device.
+    memory: Room,
     held: Room,
 }
 
 impl BlockPusher {
     pub fn new(shared: Arc<Shared>, owner: Owner, done: UnboundedSender<Box<Done>>) -> BlockPusher {
         let held = shared.pushes.nothing(owner);
+        let memory = shared.devices.memory().nothing(owner);
         BlockPusher {
             shared,
             owner,
@@ -129,6 +138,7 @@ impl BlockPusher {
             ahead_bytes: 0,
             guesses: 0,
             uses: 0,
+            memory,
             held,
         }
     }
@@ -142,13 +152,17 @@ impl BlockPusher {
         if first.blocks.is_empty() {
             return;
         }
-        let waiting: usize = self.courses.iter().flat_map(|course| &course.parts).map(Part::len).sum();
+        // Without memory for all of it the background is left to demand.
+        let has_memory = self.has_memory_for(first.blocks.len() * NEAR_BYTES + staged.len() * FAR_BYTES);
+        if !has_memory && !self.has_memory_for(first.blocks.len() * NEAR_BYTES) {
+            return;
+        }
         let course = self.course(volume, open, token, file, id);
         // Opened once more, and not through with what was foreseen before.
         if course.parts.iter().any(|part| !part.is_empty()) {
             return;
         }
-        if waiting + staged.len() <= WAITING_MAX {
+        if has_memory {
             staged.into_iter().for_each(|block| course.add_far(block, &open.served));
         }
         for (block, chance) in first.blocks {
@@ -191,6 +205,9 @@ impl BlockPusher {
             let keep = |page: &PageId| wanted.contains(page) || staged.contains(&page.inode);
             self.drop_unwanted(wire, volume, token, keep);
         }
+        if !self.has_memory_for(ordered.len() * NEAR_BYTES) {
+            return;
+        }
         for (file, id, block, chance) in ordered {
             self.course(volume, open, token, file, id).order(block, chance, &open.served);
         }
@@ -225,6 +242,9 @@ impl BlockPusher {
 
     /// Blocks that the device asks for in advance: background, unless it said what the file gets.
     pub fn hint(&mut self, volume: ImageHandle, open: &Arc<OpenVolume>, token: Token, pages: &[PageId]) -> usize {
+        if !self.has_memory_for(pages.len() * NEAR_BYTES) {
+            return 0;
+        }
         let mut taken = 0;
         for page in pages {
             let Some((_, id)) = locked(&open.files).get(page.inode) else { continue };
@@ -284,7 +304,7 @@ impl BlockPusher {
 
     /// The device asks for blocks, and is sent them now. One that insists does not say that it lost them: a push was late.
     pub fn demanded(&mut self, volume: ImageHandle, id: FileId, blocks: &[PageId], force: bool) {
-        self.make_room();
+        self.has_memory_for(FILE_BYTES + blocks.len() * HAD_BYTES);
         let had = self.had.entry((volume, id)).or_default();
         if !force && blocks.first().is_some_and(|touched| had.blocks.contains(&touched.index)) {
             had.losses += 1;
@@ -456,7 +476,7 @@ impl BlockPusher {
         }
         let Some(stream) = self.stream(wire, volume, token) else { return };
         self.version(volume, id, piece.version, false);
-        self.make_room();
+        self.has_memory_for(FILE_BYTES + pages.len() * HAD_BYTES);
         let had = self.had.entry((volume, id)).or_default();
         had.version = piece.version;
         had.blocks.extend(pages.iter().map(|page| page.index));
@@ -526,11 +546,26 @@ impl BlockPusher {
         &mut self.courses[at]
     }
 
-    /// Forgets what the device has if that is too much to remember.
-    fn make_room(&mut self) {
-        if self.had.values().map(|had| had.blocks.len()).sum::<usize>() > HAD_MAX || self.had.len() > HAD_MAX / 8 {
-            self.had.clear();
+    /// Whether there is memory for `bytes` more of what waits or is remembered. If need be the device
+    /// is taken to have nothing.
+    fn has_memory_for(&mut self, bytes: usize) -> bool {
+        if self.takes_memory(bytes) {
+            return true;
         }
+        self.had.clear();
+        self.takes_memory(bytes)
+    }
+
+    fn takes_memory(&mut self, bytes: usize) -> bool {
+        let waiting: usize = self.courses.iter().flat_map(|course| &course.parts).map(Part::memory_bytes).sum();
+        let had: usize = self.had.values().map(|had| FILE_BYTES + had.blocks.len() * HAD_BYTES).sum();
+        let needed = (waiting + had + bytes).saturating_sub(FREE_BYTES).next_multiple_of(STEP_BYTES);
+        self.memory.shrink_to(needed);
+        let lacking = needed - self.memory.amount();
+        let room = self.memory.try_more(lacking);
+        let found = room.is_some();
+        room.into_iter().for_each(|room| self.memory.merge(room));
+        found
     }
 }
 
@@ -547,20 +582,4 @@ fn piece_bytes(wire: &ServerConnection) -> usize {
     let Some((rate, round_trip)) = wire.push_rate().zip(wire.push_round_trip()) else { return 0 };
     let product = u128::from(rate) * round_trip.as_micros() / 1_000_000;
     u128::from(rate / PIECES_PER_SECOND).min(product / 2).min(PIECE_BYTES_MAX as u128) as usize
-}
-
-/// The parts that may send: all with a share, and of each course the first one of the rest, since stages are in the order of their
-/// priority.
-fn next_parts(courses: &mut [Course]) -> Vec<(usize, usize, &mut Part)> {
-    let mut found = Vec::new();
-    for (at, course) in courses.iter_mut().enumerate() {
-        let mut rest = false;
-        for (index, part) in course.parts.iter_mut().enumerate().filter(|(_, part)| !part.is_empty()) {
-            if part.class == Class::Rest && std::mem::replace(&mut rest, true) {
-                continue;
-            }
-            found.push((at, index, part));
-        }
-    }
-    found
 }

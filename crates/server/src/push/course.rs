@@ -91,3 +91,19 @@ impl Course {
         self.parts.push(all);
     }
 }
+
+/// The parts that may send: all with a share, and of each course the first one of the rest, since stages are in the order of their
+/// priority.
+pub(super) fn next_parts(courses: &mut [Course]) -> Vec<(usize, usize, &mut Part)> {
+    let mut found = Vec::new();
+    for (at, course) in courses.iter_mut().enumerate() {
+        let mut rest = false;
+        for (index, part) in course.parts.iter_mut().enumerate().filter(|(_, part)| !part.is_empty()) {
+            if part.class == Class::Rest && std::mem::replace(&mut rest, true) {
+                continue;
+            }
+            found.push((at, index, part));
+        }
+    }
+    found
+}

@@ -13,6 +13,10 @@ use units::Moment;
 /// Blocks that are needed soon and wait, of one part; what is behind comes when a touch shows that it is still needed.
 const NEAR_MAX: usize = 8192;
 
+/// Memory of a block that is needed soon, and of one that waits behind those, bytes.
+pub(super) const NEAR_BYTES: usize = size_of::<(u32, f64)>();
+pub(super) const FAR_BYTES: usize = size_of::<u32>();
+
 /// Virtual time of one byte at weight 1.
 const SCALE: u64 = 1000;
 
@@ -69,6 +73,11 @@ impl Part {
     /// Whether blocks wait that are needed soon.
     pub fn has_near(&self) -> bool {
         !self.near.is_empty()
+    }
+
+    /// Memory of what waits, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.near.len() * NEAR_BYTES + self.far.len() * FAR_BYTES
     }
 
     pub fn len(&self) -> usize {

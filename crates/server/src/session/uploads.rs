@@ -5,19 +5,20 @@ use wire::{ErrorCode, Reply};
 
 use super::{Session, Stalled};
 use crate::error::Failure;
-use crate::upload::{self, Announced, Command, Reports};
+use crate::upload::{self, Announced, Command, Reports, Underway};
 
 impl Session {
     pub(super) fn start_upload(&mut self, request: RequestId, announced: Announced) {
         let reports = Reports { request, events: self.reports.clone() };
-        self.uploads.insert(request, upload::begin(self.shared.clone(), announced, self.owner, reports));
+        let upload = Underway::begin(self.shared.clone(), announced, self.owner, reports);
+        self.uploads.insert(request, upload);
     }
 
     pub(super) fn command(&mut self, request: RequestId, command: Command) {
         use tokio::sync::mpsc::error::TrySendError;
         // Parts of an upload that has failed were on their way; its error says all there is to say.
         let Some(upload) = self.uploads.get(&request) else { return };
-        if let Err(TrySendError::Full(command)) = upload.try_send(command) {
+        if let Err(TrySendError::Full(command)) = upload.commands.try_send(command) {
             self.stalled = Some(Stalled { request, command });
         }
     }

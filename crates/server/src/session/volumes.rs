@@ -365,6 +365,7 @@ impl Session {
             return;
         }
         let (now, run) = (self.shared.now(), self.run_of(token));
+        let owner = self.owner.peer.number().0;
         let ids: Vec<_> = {
             let files = locked(&open.files);
             blocks.iter().map(|block| files.get(block.inode).map(|(_, id)| id)).collect()
@@ -372,7 +373,7 @@ impl Session {
         let foreseen: Vec<Foreseen> = {
             let mut profiles = locked(&open.served.profiles);
             let known = blocks.iter().zip(ids).filter_map(|(block, id)| Some((block, id?)));
-            known.map(|(block, id)| profiles.touch(run, id, block.index, now)).collect()
+            known.map(|(block, id)| profiles.touch(owner, run, id, block.index, now)).collect()
         };
         if let Some(pusher) = &mut self.blocks {
             pusher.touched();

@@ -315,6 +315,35 @@ fn regress_frames_that_never_end_take_their_share_and_no_more() {
     good.status_until(|status| status["memory"]["received_bytes"] == 0);
 }
 
+/// Frames of many addresses that never end take all memory for what arrives. They end when somebody
+/// waits, long before their own deadline.
+#[test]
+fn regress_frames_of_many_addresses_that_never_end_give_way() {
+    let (rig, _) = Rig::with_image(&image(1), |config| {
+        config.memory_bytes_max = 64 << 20;
+        config.wire.idle_max = Duration::from_secs(3600);
+    });
+    let hello = first_words();
+    let put = wire::fixture::encode(&ClientMessage::PutMeta {
+        request: units::RequestId(1),
+        offset: 0,
+        bytes: vec![7; 1 << 20].into(),
+    });
+    let bad: Vec<TcpStream> = (0..8)
+        .map(|number| {
+            let mut stream = stream_from([127, 0, 3, number + 1], rig.address);
+            stream.write_all(&hello[..hello_bytes()]).unwrap();
+            stream.write_all(&put[..RECEIVED_FREE_BYTES / 2]).unwrap();
+            stream
+        })
+        .collect();
+    let mut good = Client::connect_from([127, 0, 0, 2], rig.address, 1);
+    let share = 4 << 20;
+    good.status_until(|status| status["memory"]["received_bytes"].as_u64() >= Some(share - (64 << 10)));
+    assert!(matches!(good.upload("other", &noise(40)).0, Reply::PutDone { .. }));
+    drop(bad);
+}
+
 /// Memory is taken in pages. A frame that needs whole pages of it left none over, and was never
 /// read to its end.
 #[test]

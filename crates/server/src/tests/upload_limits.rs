@@ -11,7 +11,7 @@ use wire::{ErrorCode, Reply, Request};
 use super::client::Client;
 use super::rig::{Rig, config};
 use crate::catalog::image_key;
-use crate::upload::UPLOADS_AT_WORK;
+use crate::upload::{UPLOADS_AT_WORK, UPLOADS_MAX};
 use crate::{Server, StoreAt};
 
 /// An image whose file `two` has one content in its block and another in its chunk hashes.
@@ -143,6 +143,43 @@ fn regress_idle_uploads_keep_nobody_from_pushing() {
     for (number, client) in idle.iter_mut().enumerate() {
         let (reply, _) = client.upload(&format!("again{number}"), &image(number as u64));
         assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
+    }
+}
+
+/// Uploads whose clients send nothing more have all places. They end when somebody waits, long before
+/// their own deadline, and can be gone on with.
+#[test]
+fn regress_uploads_that_stand_still_give_their_places_to_others() {
+    let image = |number: u64| Fixture::default().pack(&[Node::file(b"f", &number.to_le_bytes())]).unwrap();
+    let rig = Rig::start(config(StoreAt::Open(Arc::new(Memory::new()))));
+    let idle: Vec<Client> = (0..UPLOADS_MAX as u8)
+        .map(|number| {
+            let mut client = Client::connect_from([127, 0, 1, number + 1], rig.address, number.into());
+            client.put_open(&format!("idle{number}"), &image(number.into()));
+            assert!(!client.needed().is_empty());
+            client
+        })
+        .collect();
+    let mut next = Client::connect_from([127, 0, 2, 1], rig.address, 100);
+    let (reply, _) = next.upload("app", &image(100));
+    assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
+    drop(idle);
+}
+
+/// The same with all memory for uploads, which few with much metadata take.
+#[test]
+fn regress_uploads_that_stand_still_give_their_memory_to_others() {
+    let mut config = config(StoreAt::Open(Arc::new(Memory::new())));
+    config.memory_bytes_max = 32 << 20;
+    let rig = Rig::start(config);
+    // Each takes most of it.
+    let mut idle = Vec::new();
+    for number in 0..4 {
+        let mut client = Client::connect_from([127, 0, 1, number + 1], rig.address, number.into());
+        let request = client.put_open("app", &heavy(number.into()));
+        assert!(!client.has_reply(request), "{:?}", client.reply(request));
+        assert!(!client.needed().is_empty());
+        idle.push(client);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Pushes of data blocks over a socket: they follow the profile, the stages' shares, and the ways that a program takes.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -13,10 +14,10 @@ use wire::{ClientConfig, PushEncoding, Reply};
 
 use super::client::{Client, Stream};
 use super::learning::{actions, teach};
-use super::rig::{Rig, image, program};
+use super::rig::{Rig, config, image, program};
 use super::volumes::{Data, create, decoded, noise, pull, serve, serve_with, valid_bytes, write};
 use crate::volumes::profile_key;
-use crate::{Provider, VolumeConfig};
+use crate::{Provider, StoreAt, VolumeConfig};
 
 const TOKEN: Token = Token(77);
 
@@ -110,6 +111,35 @@ fn a_profile_arrives_in_its_order_and_nothing_else() {
     data.client.until(|client| client.streams.values().all(|stream| stream.end.is_some()));
     rig.stop();
     assert_eq!(store.get(&profile_key("data", b"f"), 1 << 20).unwrap(), before, "a static graph is never changed");
+}
+
+/// Programs without number make blocks wait that nobody takes.
+#[test]
+fn regress_blocks_that_wait_take_their_share_of_memory_and_no_more() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("f"), noise(1, 8192 * 512)).unwrap();
+    let store = Memory::new();
+    let rig = serve_with(&store, folder.path(), |volume| volume.block_bytes = 512);
+    let share = config(StoreAt::Open(Arc::new(store))).shares().devices as u64;
+    let mut data = Data::open(&rig, 1);
+    data.client.credits = false;
+    let (file, _) = open(&mut data);
+    let blocks: Vec<PageId> = (0..8192).map(|index| PageId::new(file, index)).collect();
+    let (mut most, mut hinted) = (0, 0);
+    for program in 0..128 {
+        for some in blocks.chunks(1024) {
+            data.client.hint(data.volume, Token(100 + program), some);
+        }
+        let status = data.client.status();
+        most = most.max(status["memory"]["devices_bytes"].as_u64().unwrap());
+        hinted = status["metrics"]["pages_hinted"].as_u64().unwrap();
+    }
+    assert!(most <= share && most > share / 32, "{most} of {share}");
+    assert!(hinted > 1000 && hinted * 16 < share, "{hinted} blocks were taken");
+    let status = Client::connect(rig.address, 2).status();
+    assert!(status["memory"]["devices_bytes"].as_u64().unwrap() > 0);
+    drop(data);
+    Client::connect(rig.address, 2).status_until(|status| status["memory"]["devices_bytes"] == 0);
 }
 
 #[test]

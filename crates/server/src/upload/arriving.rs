@@ -7,8 +7,8 @@ use store::Store;
 use super::Announced;
 use super::staged::{Source, Staged, check_disk, invalid};
 use crate::accept::Shared;
+use crate::budget::Room;
 use crate::error::Failure;
-use crate::peer::Owner;
 
 /// Parts the metadata may arrive in that do not touch each other.
 const GAPS_MAX: usize = 1024;
@@ -46,22 +46,43 @@ impl Arriving {
         self.wanted.iter().all(|(start, end)| self.arrived.covers(*start, *end))
     }
 
-    /// Validates the metadata, or goes on with an upload of the same image that was interrupted.
-    pub fn stage(self, shared: &Shared, announced: &Announced, owner: Owner) -> Result<Staged, Failure> {
+    /// Reads what the superblock announces.
+    pub fn complete(self, shared: &Shared, announced: &Announced) -> Result<Complete, Failure> {
         let source = Source { upload: &*self.upload, bytes: announced.file_bytes };
-        let limits = &shared.config.image_limits;
-        let superblock = Superblock::read(&source, limits).map_err(invalid)?;
-        if let Some(staged) = shared.parked.take(superblock.id) {
+        let superblock = Superblock::read(&source, &shared.config.image_limits).map_err(invalid)?;
+        Ok(Complete { upload: self.upload, superblock })
+    }
+}
+
+/// An upload whose metadata is complete and was not looked at yet.
+pub(super) struct Complete {
+    upload: Box<dyn store::Upload>,
+    superblock: Superblock,
+}
+
+impl Complete {
+    /// Memory that it takes while its metadata is validated.
+    pub fn memory_bytes(&self) -> usize {
+        self.held_bytes() + self.superblock.opening_memory_bytes() as usize
+    }
+
+    /// Memory that it takes from then on: metadata, a block, and the same as it is stored.
+    fn held_bytes(&self) -> usize {
+        let blocks = self.superblock.block_memory_bytes() + u64::from(self.superblock.block_bytes);
+        (self.superblock.metadata_memory_bytes() + blocks) as usize
+    }
+
+    /// Validates the metadata, or goes on with an upload of the same image that was interrupted. `share` is the room
+    /// for [`Complete::memory_bytes`].
+    pub fn stage(self, shared: &Shared, announced: &Announced, share: Room) -> Result<Staged, Failure> {
+        if let Some(staged) = shared.parked.take(self.superblock.id) {
             return Ok(staged);
         }
-        // What a superblock announces is taken only if there is room for it: its metadata, a block,
-        // and the same as it is stored.
-        let blocks = (superblock.block_memory_bytes() + u64::from(superblock.block_bytes)) as usize;
-        let held = superblock.metadata_memory_bytes() as usize + blocks;
-        let bytes = held + superblock.opening_memory_bytes() as usize;
-        let mut reserved = shared.catalog.reserve_upload(owner, bytes, &shared.parked)?;
-        let metadata = Metadata::open(&source, limits).map_err(invalid)?;
-        reserved.shrink_to(held.max(metadata.memory_bytes() + blocks));
+        let source = Source { upload: &*self.upload, bytes: announced.file_bytes };
+        let mut reserved = shared.catalog.reserve_upload(share, &shared.parked)?;
+        let metadata = Metadata::open(&source, &shared.config.image_limits).map_err(invalid)?;
+        let blocks = self.superblock.block_memory_bytes() + u64::from(self.superblock.block_bytes);
+        reserved.shrink_to(self.held_bytes().max(metadata.memory_bytes() + blocks as usize));
         Ok(Staged::new(self.upload, metadata, announced, reserved))
     }
 }

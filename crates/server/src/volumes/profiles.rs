@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use predict::{BLOCK_MEMORY_BYTES, FlowConfig, FlowPredictor, LinuxReadahead, Predictor, chance};
+use predict::{FlowConfig, FlowPredictor, LinuxReadahead, Predictor, chance};
 use profile::flow::{self, Expansion, FlowGraph, Updates};
 use store::Store;
 use units::{InodeId, Moment, PageId, Token};
@@ -23,10 +23,10 @@ use crate::log::Logger;
 /// Longest profile we read: a million blocks with a few edges each.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Files that are numbered; beyond, all numbers are forgotten, and files get a new one when they are opened again.
-const FILES_MAX: usize = 64 << 10;
+/// About what a file takes that has a number, beside its path, bytes.
+const FILE_MEMORY_BYTES: usize = 300;
 
-/// Files of which live use makes a graph.
+/// Files of which live use makes a graph, at a time.
 const LEARNED_MAX: usize = 1024;
 
 /// Bytes that are sent when a file is opened, before its first touch.
@@ -46,6 +46,26 @@ struct File {
     path: VolumePath,
     /// The store was looked into.
     loaded: bool,
+    /// Number of its last use.
+    used: u64,
+}
+
+/// How the memory of a volume's profiles is divided, bytes.
+struct Memory {
+    /// What graphs hold, half of it.
+    graphs: usize,
+    /// Programs that are followed, a quarter: they come and go.
+    tokens: usize,
+    /// What is read ahead, an eighth.
+    readahead: usize,
+    /// Files that have a number, an eighth.
+    files: usize,
+}
+
+impl Memory {
+    fn of(bytes: usize) -> Memory {
+        Memory { graphs: bytes / 2, tokens: bytes / 4, readahead: bytes / 8, files: bytes / 8 }
+    }
 }
 
 /// The predictors of one volume.
@@ -56,31 +76,38 @@ pub(crate) struct Profiles {
     blocks: Arc<Mutex<HashMap<InodeId, u32>>>,
     numbers: HashMap<FileId, InodeId>,
     files: BTreeMap<InodeId, File>,
+    /// Files by their last use; that of longest ago makes room.
+    by_use: BTreeMap<u64, InodeId>,
+    uses: u64,
+    /// Bytes of all paths.
+    path_bytes: usize,
     last: u32,
     block_bytes: u64,
     /// Nothing is predicted at all.
     off: bool,
     frozen: bool,
-    /// Memory of what is learned, bytes.
-    memory_bytes_max: usize,
+    memory: Memory,
 }
 
 impl Profiles {
     pub fn new(block_bytes: u32, config: &Config) -> Profiles {
         let frozen = config.predict.frozen;
-        let memory_bytes_max = config.shares().profiles / config.volumes.len().max(1);
-        let (flow, readahead, blocks) = predictors(block_bytes, frozen, memory_bytes_max);
+        let memory = Memory::of(config.shares().profiles / config.volumes.len().max(1));
+        let (flow, readahead, blocks) = predictors(block_bytes, frozen, &memory);
         Profiles {
             flow,
             readahead,
             blocks,
             numbers: HashMap::new(),
             files: BTreeMap::new(),
+            by_use: BTreeMap::new(),
+            uses: 0,
+            path_bytes: 0,
             last: 1,
             block_bytes: block_bytes.into(),
             off: !config.learning,
             frozen,
-            memory_bytes_max,
+            memory,
         }
     }
 
@@ -89,28 +116,58 @@ impl Profiles {
         if self.off {
             return false;
         }
-        let known = self.numbers.get(&id).copied();
-        let number = known.unwrap_or_else(|| {
-            if self.numbers.len() >= FILES_MAX || self.last == u32::MAX {
-                (self.flow, self.readahead, self.blocks) =
-                    predictors(self.block_bytes as u32, self.frozen, self.memory_bytes_max);
-                (self.numbers, self.files) = Default::default();
-            }
-            self.last = self.last.wrapping_add(1).max(2);
-            let number = InodeId(self.last);
-            self.numbers.insert(id, number);
-            number
-        });
+        let number = self.numbers.get(&id).copied().unwrap_or_else(|| self.add(id, path));
         let blocks = size.div_ceil(self.block_bytes).min(u32::MAX.into()) as u32;
         locked(&self.blocks).insert(number, blocks);
-        let file = self.files.entry(number).or_insert_with(|| File { id, path: path.clone(), loaded: false });
-        file.path.clone_from(path);
-        !std::mem::replace(&mut file.loaded, true)
+        self.note_use(number);
+        let Some(file) = self.files.get_mut(&number) else { return false };
+        if file.path != *path {
+            self.path_bytes = self.path_bytes + path.as_bytes().len() - file.path.as_bytes().len();
+            file.path.clone_from(path);
+        }
+        !std::mem::replace(&mut file.loaded, true) || self.flow.is_forgotten(number)
+    }
+
+    /// Gives a file a number, in place of those that were used longest ago if there are too many.
+    fn add(&mut self, id: FileId, path: &VolumePath) -> InodeId {
+        self.path_bytes += path.as_bytes().len();
+        while !self.files.is_empty()
+            && (self.files.len() + 1) * FILE_MEMORY_BYTES + self.path_bytes > self.memory.files
+            && let Some((_, oldest)) = self.by_use.pop_first()
+        {
+            self.drop_file(oldest);
+        }
+        if self.last == u32::MAX {
+            (self.flow, self.readahead, self.blocks) = predictors(self.block_bytes as u32, self.frozen, &self.memory);
+            (self.numbers, self.files, self.by_use) = Default::default();
+            self.path_bytes = path.as_bytes().len();
+        }
+        self.last = self.last.wrapping_add(1).max(2);
+        let number = InodeId(self.last);
+        self.numbers.insert(id, number);
+        self.files.insert(number, File { id, path: path.clone(), loaded: false, used: 0 });
+        number
+    }
+
+    fn drop_file(&mut self, number: InodeId) {
+        let Some(file) = self.files.remove(&number) else { return };
+        self.path_bytes -= file.path.as_bytes().len();
+        self.numbers.remove(&file.id);
+        locked(&self.blocks).remove(&number);
+        self.flow.forget(number);
+    }
+
+    fn note_use(&mut self, number: InodeId) {
+        let Some(file) = self.files.get_mut(&number) else { return };
+        self.uses += 1;
+        self.by_use.remove(&std::mem::replace(&mut file.used, self.uses));
+        self.by_use.insert(self.uses, number);
     }
 
     /// Gives a file the profile that was found.
     pub fn insert(&mut self, id: FileId, graph: Option<FlowGraph>) {
-        let Some((number, mut graph)) = self.number(id).zip(graph) else { return };
+        let Some(number) = self.number(id) else { return };
+        let Some(mut graph) = graph else { return self.flow.readmit(number) };
         if self.frozen {
             graph.updates = Updates::Static;
         }
@@ -165,9 +222,10 @@ impl Profiles {
         Some((graph.layout().block_bytes().into(), graph.stages()))
     }
 
-    /// A program touched a block of a file.
-    pub fn touch(&mut self, token: Token, id: FileId, block: u32, now: Moment) -> Foreseen {
+    /// A program of `owner` touched a block of a file.
+    pub fn touch(&mut self, owner: u64, token: Token, id: FileId, block: u32, now: Moment) -> Foreseen {
         let Some(number) = self.number(id).filter(|_| !self.off) else { return Foreseen::default() };
+        self.note_use(number);
         let page = PageId::new(number, block);
         // What comes after this block, as far as it was known before.
         let unknown = self.flow.graph(number).is_none_or(|graph| {
@@ -176,7 +234,7 @@ impl Profiles {
                 && !graph.layout().block_at(u64::from(block) * self.block_bytes).is_some_and(known)
         });
         let ahead = self.readahead.touch(token, page, now);
-        let verdict = self.flow.touch(token, page, now);
+        let verdict = self.flow.touch_of(owner, token, page, now);
         let mut blocks: Vec<(PageId, f64)> = Vec::new();
         let begins = verdict.cancel || verdict.push.is_some_and(|order| order.begins);
         if let Some(order) = verdict.push {
@@ -231,21 +289,19 @@ impl Profiles {
 
 type Predictors = (FlowPredictor, LinuxReadahead, Arc<Mutex<HashMap<InodeId, u32>>>);
 
-fn predictors(block_bytes: u32, frozen: bool, memory_bytes_max: usize) -> Predictors {
+fn predictors(block_bytes: u32, frozen: bool, memory: &Memory) -> Predictors {
     let learned_max = if frozen { 0 } else { LEARNED_MAX };
     let blocks: Arc<Mutex<HashMap<InodeId, u32>>> = Arc::default();
     let sizes = blocks.clone();
     let readahead = LinuxReadahead::new(move |inode| locked(&sizes).get(&inode).copied().unwrap_or(0));
-    let defaults = FlowConfig::default();
     let config = FlowConfig {
         page_bytes: block_bytes,
         learned_max,
-        // Programs come and go; what graphs learned stays.
-        token_bytes_max: memory_bytes_max / 4,
-        new_blocks_max: defaults.new_blocks_max.min(memory_bytes_max / 4 * 3 / BLOCK_MEMORY_BYTES),
-        ..defaults
+        token_bytes_max: memory.tokens,
+        graph_bytes_max: memory.graphs,
+        ..FlowConfig::default()
     };
-    (FlowPredictor::new(config), readahead, blocks)
+    (FlowPredictor::new(config), readahead.within(memory.readahead), blocks)
 }
 
 /// The profile of a file, if the store has one that makes sense. Blocks.
