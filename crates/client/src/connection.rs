@@ -22,6 +22,9 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Reads of one turn, so that commands are looked at while a fast server sends without a break.
 const READS_PER_TURN: usize = 8;
 
+/// What is shown of another protocol.
+const SHOWN_BYTES_MAX: usize = 40;
+
 /// A connection. Once it is lost, the machine says so by its event `Closed`.
 pub(crate) struct Connection {
     pub machine: ClientConnection,
@@ -211,9 +214,38 @@ impl Connection {
     /// Why the connection is over.
     pub fn explain(&mut self, error: WireError) -> ClientError {
         let server = self.server.clone();
+        let greeted = self.machine.hello().is_some();
         match (error, self.failure.take()) {
-            (WireError::Lost, Some(source)) => self.dialer.explain(source),
+            (WireError::Lost, Some(source)) => match self.dialer.explain(source) {
+                ClientError::Lost { source, .. } if !greeted => ClientError::no_greeting(server, &source),
+                other => other,
+            },
+            (source @ (WireError::Peer { .. } | WireError::Version { .. } | WireError::Lost), _) => {
+                ClientError::Wire { server, source }
+            }
+            (WireError::Deadline { limit, .. }, _) if !greeted => ClientError::no_greeting_within(server, limit),
+            (source, _) if !greeted => ClientError::OtherProtocol { server, found: self.described(&source) },
             (source, _) => ClientError::Wire { server, source },
+        }
+    }
+
+    /// What came in place of a greeting, by the bytes that were received last.
+    fn described(&self, error: &WireError) -> String {
+        let known: [(&[u8], &str); 3] = [
+            (b"HTTP/", "it answers as a web server"),
+            (b"SSH-", "it greets as an SSH server"),
+            // A record of TLS: its kind (alert), and the version that all have.
+            (&[21, 3], "it answers in TLS"),
+        ];
+        if let Some((_, what)) = known.iter().find(|(start, _)| self.input.starts_with(start)) {
+            return (*what).to_owned();
+        }
+        let line = self.input.iter().take(SHOWN_BYTES_MAX).take_while(|byte| !byte.is_ascii_control());
+        let line: Vec<u8> = line.copied().collect();
+        match line.len() {
+            // Too little to be the beginning of a text.
+            0..4 => error.to_string(),
+            _ => format!("it begins with \"{}\"", units::printable_line(&line)),
         }
     }
 }

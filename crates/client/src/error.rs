@@ -59,6 +59,22 @@ pub enum ClientError {
         /// What it did.
         source: wire::WireError,
     },
+    /// What listens there is no Runnel server.
+    #[error("{server}: what listens there does not speak Runnel's protocol: {found}; {}", check(server))]
+    OtherProtocol {
+        /// The address.
+        server: Server,
+        /// What it sent instead.
+        found: String,
+    },
+    /// What listens there never greeted us: a server that hangs or ends, or another service.
+    #[error("{server}: no greeting of a Runnel server: {found}; {}", check(server))]
+    NoGreeting {
+        /// The address.
+        server: Server,
+        /// What happened instead.
+        found: String,
+    },
     /// The server refused a request.
     #[error("{server}: {text} ({code})")]
     Refused {
@@ -175,9 +191,37 @@ pub enum ClientError {
     System(std::io::Error),
 }
 
+impl ClientError {
+    /// The connection ended before a greeting came.
+    pub(crate) fn no_greeting(server: Server, source: &std::io::Error) -> ClientError {
+        use std::io::ErrorKind;
+        let found = match source.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                "the connection was closed".to_owned()
+            }
+            _ => format!("the connection was lost: {source}"),
+        };
+        ClientError::NoGreeting { server, found }
+    }
+
+    pub(crate) fn no_greeting_within(server: Server, time: Duration) -> ClientError {
+        ClientError::NoGreeting { server, found: format!("none came within {time:?}") }
+    }
+}
+
 /// What to look at when nobody answers.
 fn hint(server: &Server) -> &'static str {
     if server.scheme.is_http() { "" } else { "; is `runnel serve` running there?" }
+}
+
+/// What to look at when something else than a Runnel server seems to listen.
+fn check(server: &Server) -> String {
+    let other = if server.scheme.is_secure() { "runnel:// (without TLS)" } else { "runnels:// (TLS)" };
+    format!(
+        "check the port {}, that `runnel serve` runs there, and whether it is {other} or http:// (image files on a web \
+         server)",
+        server.port
+    )
 }
 
 /// Why one READ failed. The mount turns it into an error number; wrong bytes or zeros are never an answer.

@@ -68,6 +68,8 @@ struct Live {
     hold: Hold,
     /// The passenger knows of this connection.
     boarded: bool,
+    /// Why the connection ended, if it is known.
+    ended: Option<String>,
 }
 
 /// Why a lane stopped serving a connection.
@@ -210,7 +212,7 @@ impl Lane {
         if live.boarded
             && let Some(passenger) = self.passenger()
         {
-            passenger.lost("the connection to the server is lost");
+            passenger.lost(live.ended.as_deref().unwrap_or("the connection to the server is lost"));
         }
         let mut hashes = live.hashes;
         hashes.iter_mut().for_each(HashFetch::lost);
@@ -404,7 +406,10 @@ impl Lane {
                     let _ = self.shared.storer.send(Job::Over { key });
                 }
             }
-            ClientEvent::Closed(_) => return Some(Ended::Lost),
+            ClientEvent::Closed(error) => {
+                live.ended = Some(live.connection.explain(error).to_string());
+                return Some(Ended::Lost);
+            }
             ClientEvent::Ready(_) | ClientEvent::PutNeed { .. } | ClientEvent::PutProgress { .. } => {}
         }
         None
@@ -529,6 +534,7 @@ impl Live {
             hashes: None,
             hold: Hold::default(),
             boarded: false,
+            ended: None,
         }
     }
 }

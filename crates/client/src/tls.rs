@@ -75,10 +75,20 @@ impl Truster {
             .map_err(|error| self.explain(io::Error::other(error)))?;
         session.set_buffer_limit(Some(UNSENT_BYTES_MAX));
         let mut stream = TlsStream { socket, session };
-        while !stream.advance().map_err(|error| self.explain(error))? {
+        let failed = |error| match self.explain(error) {
+            ClientError::Lost { server, source } if !server.scheme.is_http() => {
+                ClientError::no_greeting(server, &source)
+            }
+            other => other,
+        };
+        while !stream.advance().map_err(failed)? {
             match wait_until(stream.as_fd(), stream.has_unsent(), until) {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    return Err(ClientError::NoAnswer { server: self.server.clone(), waited: time });
+                    let server = self.server.clone();
+                    return Err(match server.scheme.is_http() {
+                        true => ClientError::NoAnswer { server, waited: time },
+                        false => ClientError::no_greeting_within(server, time),
+                    });
                 }
                 waited => waited.map_err(|error| self.explain(error))?,
             }
@@ -96,7 +106,7 @@ impl Truster {
             rustls::Error::InvalidCertificate(why) => self.explain_certificate(why),
             rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. } => {
                 let plain = if server.scheme.is_http() { "http" } else { "runnel" };
-                format!("the server does not speak TLS: use {plain}://")
+                format!("what listens there does not speak TLS: use {plain}://, or check the port")
             }
             rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
                 "the server wants to know who asks: give --cert FILE and --key FILE".into()

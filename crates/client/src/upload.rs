@@ -95,7 +95,7 @@ pub fn upload(
 
 fn is_worth_another_try(error: &ClientError) -> bool {
     match error {
-        ClientError::Lost { .. } | ClientError::NoAnswer { .. } => true,
+        ClientError::Lost { .. } | ClientError::NoAnswer { .. } | ClientError::NoGreeting { .. } => true,
         ClientError::Wire { source: WireError::Lost | WireError::Deadline { .. }, .. } => true,
         ClientError::Wire { source: WireError::Peer { code, .. }, .. } | ClientError::Refused { code, .. } => {
             matches!(code, ErrorCode::Busy | ErrorCode::Shutdown)

@@ -56,7 +56,9 @@ enum Refused {
 pub(crate) fn mount(path: &Path, access: &Access) -> Result<OwnedFd, MountError> {
     match directly(path, access) {
         Ok(device) => Ok(device),
-        Err(Refused::Open(Errno::ACCESS) | Refused::Mount(Errno::PERM)) if access.helper => by_helper(path, access),
+        Err(refused @ (Refused::Open(Errno::ACCESS) | Refused::Mount(Errno::PERM))) if access.helper => {
+            by_helper(path, access, refused)
+        }
         Err(refused) => Err(refused.into_error(path)),
     }
 }
@@ -74,7 +76,10 @@ impl Refused {
                     Errno::NOENT | Errno::NODEV | Errno::NXIO => {
                         "it is missing: `modprobe fuse` as root; in a container, start that with `--device /dev/fuse`"
                     }
-                    _ => "its mode should be 0666, as distributions set it: `chmod 0666 /dev/fuse` as root",
+                    _ => {
+                        "as root, give it the mode that distributions give it: `chmod 0666 /dev/fuse`; until then `mount` and \
+                         `run` need root, or `mount` needs fusermount3 (package fuse3)"
+                    }
                 },
             },
             Refused::Mount(error) => MountError::Step {
@@ -123,8 +128,9 @@ fn directly(path: &Path, access: &Access) -> Result<OwnedFd, Refused> {
     Ok(device)
 }
 
-/// Lets the set-user-id helper mount; it sends the device back over a socket, which it is given as standard input.
-fn by_helper(path: &Path, access: &Access) -> Result<OwnedFd, MountError> {
+/// Lets the set-user-id helper mount; it sends the device back over a socket, which it is given as
+/// standard input. `refused` is why this process could not.
+fn by_helper(path: &Path, access: &Access, refused: Refused) -> Result<OwnedFd, MountError> {
     let fail = |source: io::Error| MountError::Step {
         step: "mount FUSE on",
         path: path.to_path_buf(),
@@ -146,7 +152,11 @@ fn by_helper(path: &Path, access: &Access) -> Result<OwnedFd, MountError> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(fail)?;
+        .map_err(|error| match refused {
+            // Without the helper the device is what is in the way.
+            Refused::Open(_) => refused.into_error(path),
+            Refused::NoDevice | Refused::Mount(_) => fail(error),
+        })?;
     // Ends with an error when the helper closes its end without having sent anything.
     let device = receive(&ours);
     if device.is_err() {
@@ -204,6 +214,14 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().expect("pair");
         drop(theirs);
         assert!(matches!(receive(&ours), Ok(None)));
+    }
+
+    #[test]
+    fn a_device_that_is_not_for_all_is_named_with_what_to_do() {
+        let told = Refused::Open(Errno::ACCESS).into_error(Path::new("/mnt")).to_string();
+        for part in ["cannot open /dev/fuse", "chmod 0666 /dev/fuse", "`mount` and `run` need root", "fusermount3"] {
+            assert!(told.contains(part), "{told}");
+        }
     }
 
     #[test]

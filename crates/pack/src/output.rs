@@ -60,7 +60,7 @@ impl Temporary {
         }
         let mut builder = tempfile::Builder::new();
         builder.prefix(prefix).suffix(SUFFIX).permissions(Permissions::from_mode(PERMISSIONS));
-        builder.tempfile_in(directory).map(Temporary::Named)
+        builder.tempfile_in(directory).map(Temporary::Named).map_err(without_path)
     }
 
     fn file(&self) -> &File {
@@ -80,7 +80,12 @@ impl Temporary {
                 builder.prefix(prefix).suffix(SUFFIX);
                 let from = format!("{DESCRIPTORS}/{}", file.as_raw_fd());
                 let link = |name: &Path| Ok(linkat(CWD, from.as_str(), CWD, name, AtFlags::SYMLINK_FOLLOW)?);
-                builder.make_in(directory, link)?.into_temp_path().persist(path).map_err(|failed| failed.error)
+                builder
+                    .make_in(directory, link)
+                    .map_err(without_path)?
+                    .into_temp_path()
+                    .persist(path)
+                    .map_err(|failed| failed.error)
             }
         }
     }
@@ -113,6 +118,10 @@ impl FileOutput {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
             _ => PathBuf::from("."),
         };
+        if !directory.exists() {
+            let problem = format!("the folder {} does not exist; make it first", directory.display());
+            return Err(PackError::write(path, io::Error::new(io::ErrorKind::NotFound, problem)));
+        }
         let file = Temporary::create(&directory, &prefix(name)).map_err(|source| PackError::write(path, source))?;
         Ok(FileOutput { path: path.to_owned(), directory, file: Some(file) })
     }
@@ -127,6 +136,15 @@ impl FileOutput {
     fn file(&self) -> io::Result<&File> {
         let file = self.file.as_ref().ok_or_else(|| io::Error::other("the output is complete already"))?;
         Ok(file.file())
+    }
+}
+
+/// The error without the path of the temporary file, which says nothing to whoever named another
+/// one.
+fn without_path(error: io::Error) -> io::Error {
+    match error.to_string().split_once(" at path ") {
+        Some((reason, _)) => io::Error::new(error.kind(), reason),
+        None => error,
     }
 }
 

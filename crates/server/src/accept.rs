@@ -2,12 +2,12 @@
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use predict::Predictor;
-use store::{Claim, Local, Store};
+use store::{Claim, Local, Sharing as StoreSharing, Store};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -90,6 +90,8 @@ pub(crate) struct Shared {
     /// `None` if no bundles are made.
     pub workshop: Option<Workshop>,
     pub started: Instant,
+    /// That the store is gone was said.
+    store_is_gone: AtomicBool,
     /// The folder of the store is ours.
     _claim: Option<Claim>,
     admission: Arc<Admission>,
@@ -108,6 +110,15 @@ impl Shared {
             }
             StoreAt::Open(store) => (store.clone(), None),
         };
+        if let (true, StoreAt::Folder(path)) =
+            (store.is_read_only() && config.sharing() == StoreSharing::Alone, &config.store)
+        {
+            config.log.warning(format_args!(
+                "the store is read-only: {} cannot be written, so uploads are refused and what is learned is not saved; \
+                 give the server's user the right to write there, or serve with --read-only and --frozen",
+                path.display()
+            ));
+        }
         let volumes = Volumes::open(&config)?;
         let acceptor = Acceptor::new(config.tls.as_ref(), config.uploads)?;
         let shares = config.shares();
@@ -124,7 +135,7 @@ impl Shared {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(|error| ServerError::Runtime(std::io::Error::other(error.to_string())))?;
         let blocks = Arc::new(BlockCache::new(&shares));
-        let workshop = (config.provider == Provider::Bundle && config.learning)
+        let workshop = (config.provider == Provider::Bundle && config.learning && !store.is_read_only())
             .then(|| Workshop::start(store.clone(), metrics.clone(), config.log.clone()))
             .transpose()
             .map_err(ServerError::Runtime)?;
@@ -151,6 +162,7 @@ impl Shared {
             publishing: Mutex::new(()),
             workshop,
             started: Instant::now(),
+            store_is_gone: AtomicBool::new(false),
             _claim: claim,
             admission: Arc::new(Admission::new(places, config.connections_per_address(places))),
             acceptor,
@@ -205,6 +217,12 @@ impl Shared {
     /// Ends idle runs, saves what changed, orders the bundles that pay. Blocks.
     fn upkeep(&self) {
         self.log.sum_up(std::time::Instant::now());
+        self.part("the store", || {
+            let gone = self.store.check().err();
+            if let (Some(error), false) = (&gone, self.store_is_gone.swap(gone.is_some(), Ordering::Relaxed)) {
+                self.log.warning(error);
+            }
+        });
         self.part("uploads", || self.parked.expire(self.config.upload_kept));
         self.part("volumes", || self.volumes.upkeep(self.now(), &*self.store, &self.metrics, &self.log));
         for image in self.catalog.opened() {
@@ -410,14 +428,25 @@ pub fn serve_blocking(
             }
         });
         on_ready(server.local_addr());
+        let (metrics, log) = (server.metrics(), server.shared.log.clone());
+        let (told, end) = tokio::sync::oneshot::channel();
+        let counts = metrics.clone();
         server
             .run_until(async move {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                }
+                let signal = tokio::select! {
+                    _ = terminate.recv() => "SIGTERM",
+                    _ = interrupt.recv() => "SIGINT",
+                };
+                let _ = told.send((signal, counts.connections.get(), counts.learned_saved.get()));
             })
-            .await
+            .await?;
+        if let Ok((signal, connections, before)) = end.await {
+            let saved = metrics.learned_saved.get() - before;
+            log.info(format_args!(
+                "ended by {signal}: connections closed: {connections}, files of what was learned saved: {saved}"
+            ));
+        }
+        Ok(())
     })
 }
 
@@ -537,7 +566,7 @@ fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, full: Full,
     shared.metrics.connections_refused.one();
     let Ok(slot) = reports.clone().try_acquire_owned() else { return };
     shared.log.warning(format_args!("{peer}: refused, {full}"));
-    let words = last_words(shared, ErrorCode::Busy, &format!("{full}; try again later"));
+    let words = last_words(shared, ErrorCode::Busy, &format!("{full}; try again later, or have that limit raised"));
     let shared = shared.clone();
     tokio::spawn(async move {
         let goodbye = async {

@@ -82,9 +82,14 @@ pub(crate) enum Full {
 impl std::fmt::Display for Full {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Full::Server(count) => write!(f, "{count} connections are open, as many as this server takes"),
+            Full::Server(count) => {
+                write!(f, "{count} connections are open, as many as this server takes (--connections)")
+            }
             Full::Address(count) => {
-                write!(f, "{count} connections from this address are open, as many as it may have")
+                write!(
+                    f,
+                    "{count} connections from this address are open, as many as it may have (--connections-per-address)"
+                )
             }
         }
     }

@@ -218,7 +218,10 @@ impl Catalog {
                 let all = self.memory.bytes_max() >> 20;
                 return Err(Failure::new(
                     ErrorCode::Busy,
-                    format!("the server's memory for metadata ({all} MiB) is used up; try again later"),
+                    format!(
+                        "the server's memory for metadata ({all} MiB) is used up; try again later, or \
+                         give the server a larger --memory"
+                    ),
                 ));
             }
         }
@@ -259,7 +262,8 @@ impl Catalog {
             let of = self.upload_memory.is_over_share(owner, bytes).then_some(owner.peer);
             if !parked.drop_oldest(of) {
                 let share = self.upload_memory.take_soon(owner, bytes, UPLOAD_PATIENCE).await;
-                let busy = || Failure::new(ErrorCode::Busy, "the memory for uploads is in use; try again later");
+                let text = "the memory for uploads is in use; try again later, or give the server a larger --memory";
+                let busy = || Failure::new(ErrorCode::Busy, text);
                 return share.ok_or_else(busy);
             }
         }

@@ -10,7 +10,7 @@ use wire::ErrorCode;
 #[non_exhaustive]
 pub enum ServerError {
     /// The store cannot be opened.
-    #[error(transparent)]
+    #[error("{}{}", .0, store_hint(.0))]
     Store(#[from] StoreError),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}{}", hint(source))]
@@ -67,12 +67,14 @@ pub enum ServerError {
         reason: String,
     },
     /// A volume cannot be opened.
-    #[error("volume {name}: {source}")]
+    #[error("volume {name} of {}: {}", folder.display(), opening(error))]
     Volume {
         /// Its name.
         name: String,
-        /// The cause.
-        source: volume::VolumeError,
+        /// Its folder.
+        folder: std::path::PathBuf,
+        /// The cause; part of the text.
+        error: volume::VolumeError,
     },
     /// What the server does not need cannot be given up.
     #[error(transparent)]
@@ -85,7 +87,7 @@ pub enum ServerError {
 impl ServerError {
     /// A file of ours is damaged.
     pub fn is_damage(&self) -> bool {
-        matches!(self, ServerError::Volume { source: volume::VolumeError::Corrupt { .. }, .. })
+        matches!(self, ServerError::Volume { error: volume::VolumeError::Corrupt { .. }, .. })
     }
 
     /// What was asked for makes no sense.
@@ -110,9 +112,10 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with this code and text.
+    /// A failure with this code and text, in which names may be that steer a terminal.
     pub fn new(code: ErrorCode, text: impl Into<String>) -> Failure {
-        Failure { code, text: text.into() }
+        let text = text.into();
+        Failure { code, text: units::printable_line(text.as_bytes()).into_owned() }
     }
 
     /// The request asks for something that cannot be.
@@ -137,7 +140,34 @@ impl From<StoreError> for Failure {
             StoreError::Io { source, .. } if has_no_descriptors(source) => ErrorCode::Busy,
             _ => ErrorCode::Storage,
         };
-        Failure::new(code, error.to_string())
+        let hint = match code {
+            ErrorCode::Busy => "; try again later, or raise the server's limit of open files (ulimit -n, LimitNOFILE=)",
+            _ => "",
+        };
+        Failure::new(code, format!("{error}{hint}"))
+    }
+}
+
+/// What to do about a store that cannot be opened.
+fn store_hint(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            "; give the user that runs the server the right to read the folder (`ls -ld` shows owner and mode), or to \
+             make it if it is not there"
+        }
+        _ => "",
+    }
+}
+
+/// Why a volume cannot be opened. That its folder cannot be read is another thing than a change that
+/// is refused.
+fn opening(error: &volume::VolumeError) -> String {
+    match error {
+        volume::VolumeError::Denied { source, .. } => format!(
+            "it cannot be opened: {source}; give the user that runs the server the right to read the folder, and to write \
+             there if the volume is `rw`"
+        ),
+        other => other.to_string(),
     }
 }
 

@@ -35,8 +35,12 @@ pub(crate) fn load(store: &dyn Store, id: ImageId) -> Result<Option<(ActionSet, 
     Ok(Some((actions, blake3::hash(&bytes))))
 }
 
-/// Saves the actions of `image` if they differ from what was saved last. Whether it wrote.
+/// Saves the actions of `image` if they differ from what was saved last, and the store can be
+/// written at all. Whether it wrote.
 pub(crate) fn save(store: &dyn Store, image: &Published, metrics: &Metrics) -> Result<bool, Failure> {
+    if store.is_read_only() {
+        return Ok(false);
+    }
     let actions = locked(&image.predictor).actions().clone();
     if actions.is_empty() && locked(&image.saved).is_none() {
         return Ok(false);

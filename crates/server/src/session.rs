@@ -377,7 +377,7 @@ impl Session {
                     self.wire.shut_down(ErrorCode::Shutdown, "the server is going down");
                 }
                 () = place.displaced() => {
-                    self.wire.shut_down(ErrorCode::Busy, "the server needs the place of this connection; connect again");
+                    self.wire.shut_down(ErrorCode::Busy, "the server needs its place for another connection (--connections); connect again");
                 }
                 () = until(opens), if opens.is_some() => {}
                 () = alarm.as_mut(), if deadline.is_some() => drop(self.wire.tick(self.shared.now())),

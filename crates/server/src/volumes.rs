@@ -75,9 +75,9 @@ impl Volumes {
     pub fn open(config: &Config) -> Result<Volumes, ServerError> {
         config::check(config)?;
         let open = |wanted: &VolumeConfig| {
-            let (name, wanted) = (wanted.name.clone(), wanted.clone());
+            let (name, folder, wanted) = (wanted.name.clone(), wanted.folder.clone(), wanted.clone());
             let served = Served::new(&name, config, Box::new(move |log| open(&wanted, log)));
-            served.map(Arc::new).map_err(|source| ServerError::Volume { name, source })
+            served.map(Arc::new).map_err(|error| ServerError::Volume { name, folder, error })
         };
         Ok(Volumes { all: config.volumes.iter().map(open).collect::<Result<_, ServerError>>()? })
     }
@@ -196,6 +196,10 @@ impl Served {
     }
 
     fn save(&self, store: &dyn Store, metrics: &Metrics, log: &Logger) {
+        // That was said at the start.
+        if store.is_read_only() {
+            return;
+        }
         let changed = locked(&self.profiles).take_changed();
         for (file, path, graph) in changed {
             // One that was written by hand meanwhile stays.

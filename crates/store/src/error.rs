@@ -59,10 +59,16 @@ pub enum StoreError {
         key: String,
     },
     /// The folder of the store cannot be written.
-    #[error("the store is read-only: {key} was not written")]
+    #[error("the store of the server is read-only: {key} cannot be written; give its user the right to write there")]
     ReadOnly {
         /// The key to be written.
         key: String,
+    },
+    /// The folder of the store was removed, or another one took its place.
+    #[error("the folder of the store, {folder}, was removed or replaced; put it back and start the server again")]
+    Gone {
+        /// The folder.
+        folder: String,
     },
     /// Another server has the folder.
     #[error(
@@ -103,6 +109,7 @@ impl StoreError {
                 StoreError::Full { key }
             }
             io::ErrorKind::ReadOnlyFilesystem => StoreError::ReadOnly { key },
+            io::ErrorKind::PermissionDenied if matches!(what, "write" | "delete") => StoreError::ReadOnly { key },
             io::ErrorKind::NotFound => StoreError::NotFound { key },
             _ => StoreError::Io { what, key, source },
         }

@@ -130,6 +130,19 @@ pub trait Store: Send + Sync {
     /// [`StoreError::InvalidKey`], [`StoreError::ReadOnly`] or [`StoreError::Io`].
     fn delete(&self, key: &str) -> Result<(), StoreError>;
 
+    /// Whether nothing can be written, as was known when the store was opened.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    /// Looks whether the store is still there.
+    ///
+    /// # Errors
+    /// [`StoreError::Gone`].
+    fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Bytes that can still be written; `None` if nobody knows.
     fn free_bytes(&self) -> Option<u64> {
         None

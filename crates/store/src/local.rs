@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
+use rustix::fs::{Access, Advice, AtFlags, CWD, FlockOperation, OFlags, accessat, fadvise, flock};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::error::UPLOAD;
@@ -88,7 +88,7 @@ impl Local {
         let root = root.canonicalize().map_err(|error| failed("find the folder of the store", error))?;
         // One that cannot be read would look empty.
         fs::read_dir(&root).map_err(|error| failed("read the folder of the store", error))?;
-        let staging = match Staging::open(&root.join(STAGING)) {
+        let staging = match check_writable(&root).and_then(|()| Staging::open(&root.join(STAGING))) {
             Ok(staging) => Some(Arc::new(staging)),
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
@@ -106,7 +106,7 @@ impl Local {
     /// # Errors
     /// [`StoreError::InUse`] if another process has a claim that this one does not go with.
     pub fn claim(&self, sharing: Sharing) -> Result<Option<Claim>, StoreError> {
-        if self.is_read_only() {
+        if self.staging.is_none() {
             return Ok(None);
         }
         let folder = || self.root.display().to_string();
@@ -139,9 +139,31 @@ impl Local {
         &self.root
     }
 
-    /// Whether the folder could only be opened for reading.
-    pub fn is_read_only(&self) -> bool {
-        self.staging.is_none()
+    /// As [`StoreError::from_io`]; that nothing is there may be because the whole store is gone.
+    fn missing(&self, what: &'static str, key: &str, error: io::Error) -> StoreError {
+        match error.kind() {
+            io::ErrorKind::NotFound => self.gone().unwrap_or_else(|| StoreError::from_io(what, key, error)),
+            _ => StoreError::from_io(what, key, error),
+        }
+    }
+
+    /// The error of a folder that is gone, if it is.
+    fn gone(&self) -> Option<StoreError> {
+        let is_there = self.root.is_dir() && self.staging.as_ref().is_none_or(|staging| staging.folder.is_dir());
+        (!is_there).then(|| gone(&self.root))
+    }
+}
+
+fn gone(root: &Path) -> StoreError {
+    StoreError::Gone { folder: root.display().to_string() }
+}
+
+/// Whether files can be made in a folder: the one of temporaries may be left from when they could.
+fn check_writable(folder: &Path) -> io::Result<()> {
+    match accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        Err(error @ (Errno::ACCESS | Errno::ROFS)) => Err(error.into()),
+        // Who cannot tell finds out by writing.
+        _ => Ok(()),
     }
 }
 
@@ -216,7 +238,7 @@ impl Store for Local {
             _ if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
                 StoreError::NotFound { key: key.to_owned() }
             }
-            _ => StoreError::from_io("read", key, error),
+            _ => self.missing("read", key, error),
         };
         // Without this flag, which files ignore, a fifo would block for ever.
         let nonblocking = OFlags::NONBLOCK.bits() as i32;
@@ -236,8 +258,16 @@ impl Store for Local {
         let file = staging
             .step("create")
             .and_then(|()| fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path))
-            .map_err(|error| StoreError::from_io("write", UPLOAD, error))?;
+            .map_err(|error| self.missing("write", UPLOAD, error))?;
         Ok(Box::new(LocalUpload { root: self.root.clone(), staging, path, file, bytes: 0, done: false }))
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.staging.is_none()
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        self.gone().map_or(Ok(()), Err)
     }
 
     fn free_bytes(&self) -> Option<u64> {
@@ -251,7 +281,7 @@ impl Store for Local {
         let entries = match fs::read_dir(self.root.join(folder)) {
             Ok(entries) => entries,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                return Ok(Vec::new());
+                return self.check().map(|()| Vec::new());
             }
             Err(error) => return Err(failed(error)),
         };
@@ -374,6 +404,8 @@ impl Upload for LocalUpload {
             | io::ErrorKind::IsADirectory
             | io::ErrorKind::DirectoryNotEmpty
             | io::ErrorKind::AlreadyExists => StoreError::Conflict { key: key.to_owned() },
+            // The temporary was there, and folders on the way are made.
+            io::ErrorKind::NotFound => gone(&self.root),
             _ => StoreError::from_io("write", key, error),
         })
     }

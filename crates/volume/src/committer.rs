@@ -328,6 +328,9 @@ pub(crate) fn scan(own: &dyn Disk, table: &Table) -> Result<journal::Scan, Volum
     }
 }
 
+/// Longest process number, with its line end.
+const HOLDER_BYTES_MAX: usize = 16;
+
 fn lock(own: &dyn Disk) -> Result<Box<dyn DiskFile>, VolumeError> {
     let failed = |error| VolumeError::io("opening", b"lock", error);
     let file = match own.open(b"lock", true) {
@@ -338,7 +341,13 @@ fn lock(own: &dyn Disk) -> Result<Box<dyn DiskFile>, VolumeError> {
         other => other.map_err(failed)?,
     };
     match file.lock() {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(VolumeError::InUse),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            // Only for the message; whoever has the lock may be about to write its number.
+            let mut holder = [0; HOLDER_BYTES_MAX];
+            let bytes = file.read_at(0, &mut holder).unwrap_or(0);
+            let holder = std::str::from_utf8(&holder[..bytes]).ok().and_then(|text| text.trim().parse().ok());
+            Err(VolumeError::InUse { holder })
+        }
         Err(error) => Err(VolumeError::io("locking", b"lock", error)),
         Ok(()) => Ok(file),
     }

@@ -113,7 +113,8 @@ pub trait DiskFile: Send + Sync {
     /// Those of the system. What was written before may be lost then, whatever a second call says.
     fn sync(&self) -> io::Result<()>;
 
-    /// Locks the file against other processes until it is closed.
+    /// Locks the file against other processes until it is closed, and writes the number of this
+    /// process into it.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] if another holds it.

@@ -136,8 +136,16 @@ pub enum VolumeError {
         path: String,
     },
     /// Another server has this volume open for writing.
-    #[error("the volume is open for writing in another process")]
-    InUse,
+    #[error(
+        "the volume is open for writing in {}; end that server first, or serve another folder",
+        holder.map_or("another process (`fuser` of the file `lock` in its journal folder tells which)".to_owned(), |pid| {
+            format!("process {pid}")
+        })
+    )]
+    InUse {
+        /// The process that has it, if it is known.
+        holder: Option<u32>,
+    },
     /// The journal holds transactions that are not applied, and this is open for reading only.
     #[error("the volume was not closed cleanly; open it for writing once, so that its journal is applied")]
     NeedsRecovery,

@@ -322,7 +322,10 @@ impl DiskFile for RealFile {
     }
 
     fn lock(&self) -> io::Result<()> {
-        Ok(rustix::fs::flock(&self.0, FlockOperation::NonBlockingLockExclusive)?)
+        rustix::fs::flock(&self.0, FlockOperation::NonBlockingLockExclusive)?;
+        // Only for the message of whoever finds it locked: on a full disk that goes without.
+        let _ = self.set_size(0).and_then(|()| self.write_at(0, format!("{}\n", std::process::id()).as_bytes()));
+        Ok(())
     }
 }
 

@@ -151,7 +151,7 @@ pub enum WireError {
         limit: Duration,
     },
     /// The peer closed the connection with an error.
-    #[error("the peer reports: {text} ({code})")]
+    #[error("closed by the other side: {text} ({code})")]
     Peer {
         /// Its code.
         code: ErrorCode,
@@ -159,8 +159,11 @@ pub enum WireError {
         text: String,
     },
     /// The caller closed the connection.
-    #[error("the connection was closed on this side")]
-    ShutDown,
+    #[error("closed by this side: {text}")]
+    ShutDown {
+        /// What the peer was told.
+        text: String,
+    },
     /// The caller reported the loss of the transport.
     #[error("the connection was lost")]
     Lost,
@@ -170,7 +173,7 @@ impl WireError {
     /// What a server tells its client before it closes; `None` if there is nothing to tell or nobody to hear it.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
-            WireError::Lost | WireError::ShutDown | WireError::Peer { .. } => None,
+            WireError::Lost | WireError::ShutDown { .. } | WireError::Peer { .. } => None,
             WireError::Version { .. } => Some(ErrorCode::UnsupportedVersion),
             WireError::FrameTooLarge { .. } => Some(ErrorCode::TooLarge),
             _ => Some(ErrorCode::Protocol),

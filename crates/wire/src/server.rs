@@ -254,8 +254,9 @@ impl ServerConnection {
     pub fn shut_down(&mut self, code: ErrorCode, text: &str) {
         if self.check_open().is_ok() {
             self.finish(Some(code), text);
-            self.add_event(ServerEvent::Closed(WireError::ShutDown));
-            self.state = State::Closed(WireError::ShutDown);
+            let error = WireError::ShutDown { text: text.to_owned() };
+            self.add_event(ServerEvent::Closed(error.clone()));
+            self.state = State::Closed(error);
         }
     }
 

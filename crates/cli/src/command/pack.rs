@@ -332,16 +332,23 @@ pub fn run_from(args: Args, source: impl FnOnce(&Args) -> anyhow::Result<Source>
 pub fn print(report: &Report) -> anyhow::Result<()> {
     let rate = report.bytes_in as f64 / 1e6 / report.seconds.max(1e-9);
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+    // Of a tree that is smaller than an image without files, a ratio says nothing.
+    let ratio = match report.bytes_in > report.bytes_out {
+        true => format!(
+            " ({:.1} %, ratio {:.3})",
+            share(report.bytes_out, report.bytes_in),
+            report.bytes_in as f64 / report.bytes_out.max(1) as f64
+        ),
+        false => String::new(),
+    };
     outln!(
-        "{} files, {} -> {} ({:.1} %, ratio {:.3}), {} of {} chunks unique, {} blocks, {:.1} s, {rate:.0} MB/s",
-        report.files,
+        "{}, {} -> {}{ratio}, {} of {} chunks unique, {}, {:.1} s, {rate:.0} MB/s",
+        progress::counted(report.files, "file"),
         progress::human(report.bytes_in),
         progress::human(report.bytes_out),
-        share(report.bytes_out, report.bytes_in),
-        report.bytes_in as f64 / report.bytes_out.max(1) as f64,
         report.chunks_unique,
         report.chunks,
-        report.blocks,
+        progress::counted(report.blocks, "block"),
         report.seconds,
     );
     outln!(
@@ -375,16 +382,19 @@ pub fn print(report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether a regular file begins as an image does.
+pub fn is_image(path: &Path) -> bool {
+    use std::io::Read;
+    let mut magic = [0; image::format::MAGIC.len()];
+    path.metadata().is_ok_and(|about| about.is_file())
+        && std::fs::File::open(path).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok())
+        && magic == image::format::MAGIC
+}
+
 /// Refuses to replace a file that is no image, which can only be a slip of the fingers.
 pub fn check_output(path: &Path, force: bool) -> anyhow::Result<()> {
-    use std::io::Read;
-    if force {
-        return Ok(());
-    }
-    let Ok(mut file) = std::fs::File::open(path) else { return Ok(()) };
-    let is_file = file.metadata().is_ok_and(|about| about.is_file() && about.len() > 0);
-    let mut magic = [0; image::format::MAGIC.len()];
-    if is_file && (file.read_exact(&mut magic).is_err() || magic != image::format::MAGIC) {
+    let holds_something = path.metadata().is_ok_and(|about| about.is_file() && about.len() > 0);
+    if !force && holds_something && !is_image(path) {
         return Err(failure::usage(format!(
             "{} is there and is not an image; give another --output, or --force to replace it",
             path.display()
@@ -407,6 +417,13 @@ fn source(args: &Args) -> anyhow::Result<Source> {
     if path == Path::new("-") {
         let input = TarInput::Stream { reader: Box::new(std::io::stdin()), name: "standard input".into() };
         return Ok(Source::Tar { input, layout });
+    }
+    if is_image(path) {
+        let path = path.display();
+        return Err(failure::usage(format!(
+            "{path} is an image already\nhint: `runnel push {path} runnel://HOST/NAME` puts it on a server; `runnel extract \
+             {path} -C DIR` unpacks it"
+        )));
     }
     Ok(match Source::detect(path)? {
         Source::Directory { path, .. } => Source::Directory { path, one_file_system: args.one_file_system, layout },

@@ -31,6 +31,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Target::Volume(_) => return Err(wrong("names below volume/ are volumes; an image needs another name")),
         _ => return Err(wrong("push goes to runnel://host/name[:tag], where `runnel serve` runs")),
     };
+    if args.image.is_dir() {
+        let (folder, target) = (args.image.display(), &args.target);
+        return Err(failure::usage(format!(
+            "{folder} is a directory, and push takes an image\nhint: `runnel pack {folder} -o app.rnl`, then `runnel push \
+             app.rnl {target}`"
+        )));
+    }
     let bar = progress::bytes(1, "uploading");
     let mut last = client::upload::Progress::default();
     let outcome =

@@ -4,14 +4,16 @@ mod confine;
 mod volume;
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 use server::{Config, Provider, StoreAt, Uploads};
 
+use crate::command::pack::is_image;
 use crate::command::ready::ReadyFile;
-use crate::command::sandboxed::SandboxArgs;
+use crate::command::sandboxed::{SandboxArgs, folders_of};
+use crate::failure;
 
 /// Publish the images of a folder, and learn from the devices that use them
 #[derive(clap::Args)]
@@ -125,11 +127,32 @@ pub struct Args {
 
 /// The address that a host and a port stand for.
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    if text.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-        return Err("there is no port; write HOST:PORT, such as localhost:7327".to_owned());
+    let port = text.rsplit_once(':').map_or("", |(_, port)| port);
+    if port.parse::<u16>().is_err() {
+        let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        return Err(match is_number {
+            true => format!("there is no port {port}; ports go up to 65535"),
+            false => "there is no port; write HOST:PORT, such as localhost:7327".to_owned(),
+        });
     }
     let mut found = text.to_socket_addrs().map_err(|error| format!("the host is not known: {error}"))?;
     found.next().ok_or_else(|| "the host has no address".to_owned())
+}
+
+/// Refuses a file where the folder of the store is wanted.
+fn check_store(store: &Path) -> anyhow::Result<()> {
+    if !store.metadata().is_ok_and(|found| !found.is_dir()) {
+        return Ok(());
+    }
+    let (file, folder) = (store.display(), folders_of([store]).swap_remove(0));
+    let folder = folder.display();
+    Err(failure::usage(match is_image(store) {
+        true => format!(
+            "{file} is an image, and serve takes the folder of a store\nhint: `runnel serve {folder}` serves all images of \
+             its folder; `runnel push {file} runnel://HOST/NAME` puts it on a server that runs"
+        ),
+        false => format!("{file} is no folder, and serve takes the folder of a store\nhint: `runnel serve {folder}`"),
+    }))
 }
 
 /// See [`Provider`].
@@ -171,6 +194,7 @@ impl Args {
 
 /// Serves until SIGINT or SIGTERM; what was learned is saved. SIGHUP has certificates, keys and authorities read again.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    check_store(&args.store)?;
     let mut config = Config::new(StoreAt::Folder(args.store.clone()), args.listen);
     if let Some((certificate, key)) = args.tls_cert.clone().zip(args.tls_key.clone()) {
         config.tls = Some(server::TlsFiles {

@@ -39,7 +39,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let status = ::mount::mounts()?
                 .into_iter()
                 .find(|status| status.mountpoint == wanted)
-                .ok_or_else(|| failure::not_found(format!("{path} is not a live runnel mount")))?;
+                .ok_or_else(|| failure::not_found(no_live_mount(path, &wanted)))?;
             show(&status, args.json)?;
         }
         None => {
@@ -54,6 +54,27 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a path is that no mount of this user has, and what to do.
+fn no_live_mount(path: &str, wanted: &Path) -> String {
+    let table = ::mount::mountpoint::table().unwrap_or_default();
+    let around = table.iter().rev().find(|entry| entry.image().is_some() && wanted.starts_with(&entry.path));
+    match around {
+        Some(entry) if entry.path == wanted => format!(
+            "{path} is a runnel mount whose daemon does not answer this user\nhint: ask as the user who mounted it, or as \
+             root; if the daemon has ended, `runnel umount {path}` removes the mount"
+        ),
+        Some(entry) => {
+            let whole = entry.path.display();
+            format!("{path} lies in the runnel mount {whole}\nhint: `runnel status {whole}`")
+        }
+        None if !wanted.exists() => format!("{path} does not exist\nhint: `runnel status` lists the mounts"),
+        None => format!(
+            "{path} is not a runnel mount\nhint: `runnel status` lists the mounts; of a server, `runnel status \
+             runnel://HOST`"
+        ),
+    }
 }
 
 fn show(status: &MountStatus, json: bool) -> anyhow::Result<()> {

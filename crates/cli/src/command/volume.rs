@@ -147,21 +147,33 @@ pub fn tell_unsent(place: &Path, report: &UnmountReport) -> bool {
             "hint: end the programs that use {place}; what the server has not taken by then is lost without --unsent"
         );
     } else if report.unsent_transactions > 0 {
-        tell!("note: {count} changes ({bytes}) stay in the folder of --unsent; mount with it again to send them");
+        let count = progress::counted(count, "change");
+        tell!("note: {count} ({bytes}) stay in the folder of --unsent; mount with it again to send them");
     }
     if report.lost.is_empty() {
         return pending;
     }
-    tell!("error: {place}: {} changes did not get to the server", report.lost.len());
+    let changes = progress::counted(report.lost.len() as u64, "change");
+    tell!("error: {place}: {changes} did not get to the server");
     let files = by_file(&report.lost);
     for lost in files.iter().take(NAMED_MAX) {
-        let kept = lost.kept_as.as_ref().map_or(String::new(), |file| format!(" (kept as {file})"));
-        tell!("  {}: {} bytes lost: {}{kept}", lost.path, lost.bytes, lost.reason);
+        tell!("  {}", described(lost));
     }
     if files.len() > NAMED_MAX {
         tell!("  and {} more", files.len() - NAMED_MAX);
     }
     true
+}
+
+/// One line about what was lost. The reason often begins with the path, which is not said twice.
+fn described(lost: &Lost) -> String {
+    let Lost { path, bytes, reason, kept_as } = lost;
+    let reason = reason.strip_prefix(path.as_str()).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason);
+    let (bytes, kept) = (progress::counted(*bytes, "byte"), kept_as.as_ref());
+    match kept {
+        Some(file) => format!("{path}: {bytes} kept as {file}, but not sent: {reason}"),
+        None => format!("{path}: {bytes} lost: {reason}"),
+    }
 }
 
 /// What was lost of one file for one reason and not kept, as one.
@@ -200,9 +212,9 @@ pub fn rows(status: &Status) -> Vec<(&'static str, String)> {
         ("committed", format!("{} transactions", status.committed)),
         ("unsent", bytes(status.unsent_bytes, status.unsent_bytes_max)),
         ("  of these stored", format!("{} transactions", status.stored_transactions)),
-        ("lost", status.lost.len().to_string()),
+        ("lost", progress::counted(status.lost.len() as u64, "change")),
     ];
-    rows.extend(status.lost.iter().map(|lost| ("  lost", format!("{}: {}", lost.path, lost.reason))));
+    rows.extend(by_file(&status.lost).iter().map(|lost| ("  of these", described(lost))));
     rows
 }
 
@@ -280,6 +292,23 @@ mod tests {
         for wrong in ["/a,", "/a,b", "", ",5"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_lost_of_a_file_is_told_once_and_names_it_once() {
+        let lost = |bytes, kept_as: Option<&str>| Lost {
+            path: "a/b".into(),
+            bytes,
+            reason: "a/b: it was changed by somebody else".into(),
+            kept_as: kept_as.map(str::to_owned),
+        };
+        let files = by_file(&[lost(1, None), lost(4, None), lost(9, Some("7"))]);
+        let told: Vec<String> = files.iter().map(described).collect();
+        let expected = [
+            "a/b: 5 bytes lost: it was changed by somebody else",
+            "a/b: 9 bytes kept as 7, but not sent: it was changed by somebody else",
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -80,25 +80,71 @@ fn a_full_disk_at_pack_leaves_nothing_behind() {
 }
 
 #[test]
-fn servers_that_are_absent_silent_or_strangers_are_named() {
+fn servers_that_are_absent_or_strangers_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let mnt = folder.path().join("mnt");
     std::fs::create_dir(&mnt).unwrap();
+    let image = small_image(folder.path());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
+    let (server, url) = (format!("runnel://{address}"), format!("runnel://{address}/app"));
+    let (mnt, image) = (mnt.to_str().unwrap(), image.to_str().unwrap());
+    const COMMANDS: usize = 5;
+    let commands: [&[&str]; COMMANDS] = [
+        &["images", &server],
+        &["status", &server],
+        &["push", image, &url],
+        &["mount", &url, mnt],
+        &["cat", &url, "/file"],
+    ];
     // A stranger that answers with something else, as a web server would.
     let stranger = std::thread::spawn(move || {
-        for stream in listener.incoming().take(1) {
+        for stream in listener.incoming().take(COMMANDS) {
             let mut stream = stream.unwrap();
             let _ = stream.read(&mut [0; 64]);
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         }
     });
-    fails(&["images", &format!("runnel://{address}")], 5, &address);
+    for command in commands {
+        let text = fails(command, 5, &address);
+        assert!(text.contains("does not speak Runnel's protocol: it answers as a web server"), "{text}");
+        assert!(text.contains("check the port") && text.contains("runnels://"), "{text}");
+    }
     stranger.join().unwrap();
     // Nobody listens there any more.
-    fails(&["images", &format!("runnel://{address}")], 5, &address);
+    fails(&["images", &server], 5, &address);
     fails(&["images", "http://example"], 2, "http://example");
+}
+
+#[test]
+fn what_is_of_another_kind_than_a_command_takes_is_told_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = small_image(folder.path());
+    let tree = folder.path().join("tree");
+    let text = tree.join("file");
+    let [image, tree, text] = [&image, &tree, &text].map(|path| path.to_str().unwrap());
+    let absent = folder.path().join("absent").display().to_string();
+    let output = format!("{absent}/app.rnl");
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["serve", image], 2, "is an image, and serve takes the folder of a store"),
+        (&["serve", image], 2, &format!("hint: `runnel serve {}`", folder.path().display())),
+        (&["serve", text], 2, "is no folder, and serve takes the folder of a store"),
+        (&["pack", image, "-o", "new.rnl"], 2, "is an image already\nhint: `runnel push"),
+        (&["pack", tree, "-o", &output], 4, &format!("cannot write {output}: the folder {absent} does not exist")),
+        (&["push", tree, "runnel://h/app"], 2, &format!("hint: `runnel pack {tree} -o app.rnl`")),
+        (&["status", tree], 4, "is not a runnel mount\nhint: `runnel status` lists the mounts"),
+        (&["status", &absent], 4, "does not exist\nhint: `runnel status` lists the mounts"),
+    ];
+    for (arguments, code, what) in cases {
+        let said = fails(arguments, code, what);
+        assert!(!said.contains(".part"), "{said}");
+    }
+    // Of a tree that is smaller than an empty image a ratio would say nothing.
+    let small = folder.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    std::fs::write(small.join("file"), "text").unwrap();
+    let said = ok(&["pack".as_ref(), small.as_os_str(), "-o".as_ref(), folder.path().join("tiny.rnl").as_os_str()]);
+    assert!(said.contains("1 file, 4 B -> ") && !said.contains("ratio"), "{said}");
 }
 
 #[test]
@@ -157,6 +203,7 @@ fn a_server_that_cannot_start_says_what_to_change() {
         fails(&["serve".as_ref(), store.as_os_str(), option.as_ref(), value.as_ref()], code, value)
     };
     assert!(serve("--listen", "localhost", 2).contains("HOST:PORT"));
+    assert!(serve("--listen", "localhost:70000", 2).contains("ports go up to 65535"));
     assert!(serve("--listen", "no such host:1", 2).contains("host is not known"));
     assert!(serve("--memory", "1", 2).contains("32"));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -168,6 +215,64 @@ fn a_server_that_cannot_start_says_what_to_change() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("publishes no images"));
     let push = ["push", "nothing.rnl", &server.url("volume/x")];
     assert!(fails(&push, 2, "volume/x").contains("another name"));
+
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let absent = ["serve", store.to_str().unwrap(), "--listen", "127.0.0.1:0", "--volume", "d=/no/such"];
+    fails(&absent, 2, "volume d: the folder /no/such does not exist; make it (mkdir -p /no/such)");
+    let volume = format!("d={}:rw", data.display());
+    let first = Server::start_at(&folder.path().join("first"), "127.0.0.1:0", &["--volume", &volume]);
+    let said =
+        fails(&["serve", store.to_str().unwrap(), "--listen", "127.0.0.1:0", "--volume", &volume], 1, "volume d");
+    assert!(said.contains(&format!("open for writing in process {}", first.pid())), "{said}");
+}
+
+#[test]
+fn a_store_that_cannot_be_written_or_is_gone_is_told_in_the_log_and_to_clients() {
+    let folder = tempfile::tempdir().unwrap();
+    let (image, log, store) = (small_image(folder.path()), folder.path().join("log"), folder.path().join("store"));
+    let log_text = || std::fs::read_to_string(&log).unwrap();
+    let push = |server: &Server, what: &str| fails(&["push", image.to_str().unwrap(), &server.url("app")], 5, what);
+
+    let server = Server::start_logged(&store, &log, &[]);
+    ok(&["push", image.to_str().unwrap(), &server.url("app")]);
+    std::fs::remove_dir_all(&store).unwrap();
+    let gone = format!("the folder of the store, {}, was removed", store.display());
+    push(&server, &gone);
+    fails(&["images", &format!("runnel://{}", server.address)], 5, &gone);
+    fails(&["cat", &server.url("other"), "/file"], 5, &gone);
+    server.terminate();
+    assert!(log_text().contains(&gone), "{}", log_text());
+    let last = log_text().lines().last().unwrap_or_default().to_owned();
+    assert!(last.contains("ended by SIGTERM: connections closed: 0"), "{last}");
+
+    if !can_mount("a store on a read-only file system") {
+        return;
+    }
+    std::fs::create_dir(&store).unwrap();
+    let mount = |arguments: &[&str]| {
+        let ended = std::process::Command::new("mount").args(arguments).arg(&store).status();
+        assert!(ended.unwrap().success());
+    };
+    mount(&["-t", "tmpfs", "-o", "size=1m,ro", "tmpfs"]);
+    let server = Server::start_logged(&store, &log, &[]);
+    let text = push(&server, "the store of the server is read-only");
+    server.terminate();
+    std::process::Command::new("umount").arg(&store).status().unwrap();
+    assert!(!text.contains("os error"), "{text}");
+    let said = log_text();
+    assert_eq!(said.matches("the store is read-only: ").count(), 1, "{said}");
+    assert!(said.contains("--read-only and --frozen"), "{said}");
+}
+
+#[test]
+fn a_server_with_all_places_taken_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start_at(&folder.path().join("store"), "127.0.0.1:0", &["--connections", "1"]);
+    let holder = std::net::TcpStream::connect(&server.address).unwrap();
+    let text = fails(&["images", &format!("runnel://{}", server.address)], 5, "as many as it may have");
+    assert!(text.contains("--connections-per-address") && text.contains("try again later"), "{text}");
+    drop(holder);
 }
 
 #[test]
@@ -185,4 +290,9 @@ fn a_file_that_is_no_program_is_called_so_where_there_is_no_shell() {
     ok(&["pack".as_ref(), tree.as_os_str(), "-o".as_ref(), image.as_os_str()]);
     let said = fails(&["run".as_ref(), image.as_os_str(), "--".as_ref(), "/opt/plain".as_ref()], 126, "no program");
     assert!(said.contains("begins neither as an ELF file nor with #!"), "{said}");
+    fails(
+        &["run".as_ref(), image.as_os_str(), "--".as_ref(), "/opt".as_ref()],
+        126,
+        "/opt is a directory; name a program",
+    );
 }

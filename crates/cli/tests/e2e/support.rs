@@ -148,6 +148,16 @@ impl Server {
 
     /// Starts a server of `store` on `listen` with more arguments.
     pub fn start_at(store: &Path, listen: &str, more: &[&str]) -> Server {
+        Server::start_with(store, listen, more, Stdio::inherit())
+    }
+
+    /// Starts a server of `store` on a free port whose lines go to the file `log`.
+    pub fn start_logged(store: &Path, log: &Path, more: &[&str]) -> Server {
+        let log = std::fs::File::create(log).expect("the log");
+        Server::start_with(store, "127.0.0.1:0", more, log.into())
+    }
+
+    fn start_with(store: &Path, listen: &str, more: &[&str], log: Stdio) -> Server {
         let ready = tempfile::NamedTempFile::new().expect("a temporary file");
         let mut child = runnel()
             .arg("serve")
@@ -156,7 +166,7 @@ impl Server {
             .arg(ready.path())
             .args(more)
             .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
+            .stderr(log)
             .spawn()
             .expect("the server starts");
         let address = wait_for_file(ready.path(), &mut child, "runnel serve");
@@ -171,6 +181,12 @@ impl Server {
     /// Sends it a signal, such as the two that stop it and let it go on.
     pub fn send(&self, signal: Signal) {
         send(&self.child, signal);
+    }
+
+    /// SIGTERM, and its end, which must be a success.
+    pub fn terminate(mut self) {
+        self.send(Signal::TERM);
+        assert!(wait(&mut self.child).success());
     }
 
     /// The URL of an image on this server.

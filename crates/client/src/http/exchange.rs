@@ -211,7 +211,13 @@ impl Head {
         let length = match response.parse(bytes) {
             Ok(httparse::Status::Complete(length)) => length,
             Ok(httparse::Status::Partial) => return Ok(None),
-            Err(error) => return Err(format!("the answer is no HTTP: {error}; it begins {:?}", shown(bytes))),
+            Err(error) => {
+                let begin = shown(bytes);
+                return Err(format!(
+                    "the answer is no HTTP ({error}): use runnel:// if `runnel serve` listens there, or check the port; it \
+                     begins {begin:?}"
+                ));
+            }
         };
         let mut head =
             Head { status: response.code.unwrap_or(0), keeps: response.version == Some(1), ..Head::default() };
@@ -360,7 +366,8 @@ mod tests {
             assert!(reason.contains(what), "{fields:?}: {reason}");
         }
         assert!(broken("HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n").contains("ignores Range"));
-        assert!(broken("SSH-2.0-OpenSSH_9.2\r\n\r\n").contains("no HTTP"));
+        let other = broken("SSH-2.0-OpenSSH_9.2\r\n\r\n");
+        assert!(other.contains("no HTTP") && other.contains("use runnel://"), "{other}");
         let moved = check("HTTP/1.1 301 Moved\r\nLocation: http://x/\r\n\r\n");
         assert!(matches!(moved, Err(Fault::Status { status: 301, location: Some(to) }) if to == "http://x/"));
     }

@@ -1,8 +1,10 @@
 //! A server that lies at random: whatever it does, an application gets right bytes or an error, and the page cache gets
 //! right bytes or nothing.
 
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use units::{ActionId, InodeId, PAGE_BYTES, PageId, Rng, SegmentIndex, SplitMix64, StreamId, Token};
 use wire::{ErrorCode, PushEncoding, PushHeader, PushPiece, Reply, Request, ServerConnection, ServerEvent};
@@ -10,7 +12,7 @@ use wire::{ErrorCode, PushEncoding, PushHeader, PushPiece, Reply, Request, Serve
 use super::fake_server::{FakeServer, HANDLE, honest_reply, is_pull};
 use super::fake_sink::FakeSink;
 use super::tree::Tree;
-use super::{open, plain, read};
+use super::{HANG, open, plain, read};
 use crate::{Config, Granularity, Waiting};
 
 /// Bytes with a few of them changed, or cut, or extended.
@@ -120,4 +122,46 @@ fn fuzz_a_lying_server_is_never_believed() {
     }
     // The canary: lies were told and noticed, truths were believed, and pushes came through.
     assert!(right > 50 && wrong > 0 && stored > 0, "{right} {wrong} {stored}");
+}
+
+/// What `runnel images` says of a service that sends this to whoever connects, and then closes or
+/// stays silent.
+fn said_of(greeting: &'static [u8], closes: bool) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let service = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(greeting).unwrap();
+        if closes {
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        // Until the client goes.
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let server = crate::Server { scheme: crate::Scheme::Runnel, host: "127.0.0.1".into(), port };
+    let time = if greeting.is_empty() && !closes { Duration::from_millis(20) } else { HANG };
+    let said = crate::admin::list(&server, &crate::Trust::default(), time).unwrap_err().to_string();
+    service.join().unwrap();
+    assert!(said.contains(&format!("check the port {port}")) && said.contains("runnels://"), "{said}");
+    said
+}
+
+#[test]
+fn a_service_that_is_no_runnel_server_is_described() {
+    for (greeting, closes, found) in [
+        (
+            &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+            true,
+            "does not speak Runnel's protocol: it answers as a web server",
+        ),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", false, "does not speak Runnel's protocol: it greets as an SSH server"),
+        (b"220 mail \x1b[2J\r\n", false, "does not speak Runnel's protocol: it begins with \"220 mail \""),
+        (&[21, 3, 3, 0, 2, 2, 40], true, "does not speak Runnel's protocol: it answers in TLS"),
+        (&[0xff; 16], false, "does not speak Runnel's protocol: it begins with \"\\xff\\xff"),
+        (b"", true, "no greeting of a Runnel server: the connection was closed"),
+        (b"", false, "no greeting of a Runnel server: none came within 20ms"),
+    ] {
+        let said = said_of(greeting, closes);
+        assert!(said.contains(found), "{said}");
+    }
 }

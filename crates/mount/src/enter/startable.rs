@@ -38,6 +38,9 @@ impl Bytes for Local {
 /// nothing that can be told.
 pub(super) fn obstacle(program: &OsStr, search_path: &OsStr) -> Option<String> {
     let path = find(program, search_path)?;
+    if path.is_dir() {
+        return Some(format!("{} is a directory; name a program", path.display()));
+    }
     let file = Local(File::open(&path).ok()?);
     let mut start = [0; SHEBANG_BYTES_MAX];
     let read = file.read_at(0, &mut start).ok()?;
@@ -108,6 +111,8 @@ mod tests {
             program(folder.path(), change);
             obstacle(OsStr::new("program"), folder.path().as_os_str()).expect("an obstacle")
         };
+        let folder_said = obstacle(folder.path().as_os_str(), OsStr::new("")).expect("an obstacle");
+        assert!(folder_said.contains("is a directory; name a program"), "{folder_said}");
         // `e_machine`: IBM Z, which no machine but itself starts.
         let foreign = |bytes: &mut Vec<u8>| bytes[18] = 22;
         if !runs_foreign() {

@@ -67,7 +67,7 @@ impl Session {
     pub(super) fn must_give_way(&self, paces: &mut Paces) -> Option<&'static str> {
         let (shared, now) = (&*self.shared, self.shared.now());
         if paces.reading.is_slow(now, self.held.amount() > 0) && shared.replies.is_lacking() {
-            return Some("answers were read too slowly while others waited; connect again");
+            return Some("answers were read too slowly while others waited for memory (--memory); connect again");
         }
         let awaits_frame = self.received.room.amount() > 0
             && self.wire.is_amid_frame()

@@ -211,8 +211,15 @@ fn every_request_is_answered() {
     let lease = |kind| VolumeAsk::Lease { file: info.seen.file, kind, duration_ms: 60_000 };
     assert_eq!(data.ask(lease(Some(LeaseKind::Exclusive))), VolumeReply::Leased { duration_ms: 60_000 });
     let mut other = Data::open(&rig, 8);
-    other.refused(lease(Some(LeaseKind::Shared)), ErrorCode::Leased);
-    other.refused(transaction(1, vec![append("d/f", b"x")]), ErrorCode::Leased);
+    let appended = other.refused(transaction(1, vec![append("d/f", b"x")]), ErrorCode::Leased);
+    other.file("d/f", Token(0));
+    let leased = other.refused(lease(Some(LeaseKind::Shared)), ErrorCode::Leased);
+    for text in [appended, leased] {
+        assert_eq!(text, "d/f is leased by another device; try again later");
+    }
+    // What names hold does not steer the terminal of who reads the answer.
+    let odd = other.refused(VolumeAsk::FileStat { path: b"\x1b]0;x\x07".into() }, ErrorCode::NotFound);
+    assert_eq!(odd, r"\u001b]0;x\u0007 is not in the volume");
     assert_eq!(data.ask(lease(None)), VolumeReply::Leased { duration_ms: 0 });
     other.commit(1, vec![append("d/f", b"x")]);
     // An open file goes on under its new name, for the connection that renamed it.

@@ -24,9 +24,11 @@ pub(super) struct Arriving {
 impl Arriving {
     /// Makes the file.
     pub fn new(store: &dyn Store, announced: &Announced) -> Result<Arriving, Failure> {
+        // Of a store that cannot be written at all, its room is not what matters.
+        let upload = store.create()?;
         check_disk(store, announced.metadata_bytes)?;
         let wanted = [(0, SUPERBLOCK_BYTES as u64), (announced.metadata_offset, announced.file_bytes)];
-        Ok(Arriving { upload: store.create()?, wanted, arrived: Arrived::default() })
+        Ok(Arriving { upload, wanted, arrived: Arrived::default() })
     }
 
     /// Takes a part.

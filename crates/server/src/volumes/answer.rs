@@ -82,7 +82,9 @@ pub fn answer(
             let committed = volume.commit(transaction(volume, caller, ask)?);
             committed_reply(files, ask, committed)
         }
-        VolumeAsk::Lease { file, kind, duration_ms } => lease(volume, caller, FileId(*file), *kind, *duration_ms),
+        VolumeAsk::Lease { file, kind, duration_ms } => {
+            lease(volume, files, caller, FileId(*file), *kind, *duration_ms)
+        }
         VolumeAsk::Enrol => {
             let (number, secret) = volume.enrol()?;
             Ok(VolumeReply::Enrolled { number, secret: Secret(secret) })
@@ -219,20 +221,57 @@ pub(crate) fn committed_reply(
     ask: &VolumeAsk,
     committed: Result<volume::Committed, VolumeError>,
 ) -> Result<VolumeReply, Failure> {
-    let committed = committed?;
-    if let VolumeAsk::Commit { changes, .. } = ask {
-        for change in changes {
-            if let Change::Rename { from, to, .. } = change {
-                locked(files).renamed(from, to);
-            }
-        }
-        // A repeated transaction is known by its number; that it says something else now is the device's mistake.
-        if committed.versions.len() != changes.len() {
-            let text = "another transaction of this number was committed before";
-            return Err(Failure::new(ErrorCode::Outdated, text));
+    let changes = match ask {
+        VolumeAsk::Commit { changes, .. } => changes.as_slice(),
+        _ => &[],
+    };
+    let committed = committed.map_err(|error| named(files, changes, error))?;
+    for change in changes {
+        if let Change::Rename { from, to, .. } = change {
+            locked(files).renamed(from, to);
         }
     }
+    // A repeated transaction is known by its number; that it says something else now is the
+    // device's mistake.
+    if committed.versions.len() != changes.len() {
+        let text = "another transaction of this number was committed before";
+        return Err(Failure::new(ErrorCode::Outdated, text));
+    }
     Ok(VolumeReply::Committed { versions: committed.versions.into_iter().map(seen).collect() })
+}
+
+/// The failure; where a file is leased, with its path in place of its number, as far as the caller
+/// can know it.
+fn named(files: &Mutex<OpenFiles>, changes: &[Change], error: VolumeError) -> Failure {
+    let VolumeError::Leased { file } = error else { return error.into() };
+    let target = |change: &Change| match change {
+        Change::Write { path, base, .. }
+        | Change::Append { path, base, .. }
+        | Change::Truncate { path, base, .. }
+        | Change::Rename { from: path, base, .. }
+        | Change::Unlink { path, base }
+        | Change::SetTime { path, base, .. }
+        | Change::SetMode { path, base, .. } => Some((path.clone(), base.map(|seen| seen.file))),
+        Change::Create { .. } | Change::MakeFolder { .. } | Change::MakeLink { .. } | Change::RemoveFolder { .. } => {
+            None
+        }
+    };
+    let changed = || changes.iter().filter_map(target);
+    let known = changed().find(|(_, base)| *base == Some(file.0));
+    let open = || {
+        let files = locked(files);
+        files.number(file).and_then(|number| files.get(number)).map(|(path, _)| path.as_bytes().to_vec())
+    };
+    // A change that names no version is of the file if it is the only one.
+    let only = || changed().next().filter(|_| changes.len() == 1);
+    let path = known.map(|(path, _)| path).or_else(open).or_else(|| only().map(|(path, _)| path));
+    match path {
+        None => error.into(),
+        Some(path) => {
+            let path = String::from_utf8_lossy(&path).into_owned();
+            Failure::new(ErrorCode::Leased, format!("{path} is leased by another device; try again later"))
+        }
+    }
 }
 
 fn operation(change: &Change) -> Result<Operation, VolumeError> {
@@ -274,6 +313,7 @@ fn plain(mode: u16) -> u16 {
 
 fn lease(
     volume: &Volume,
+    files: &Mutex<OpenFiles>,
     caller: &Caller,
     file: FileId,
     kind: Option<LeaseKind>,
@@ -290,7 +330,8 @@ fn lease(
     // Where nobody can write it would only be a nuisance.
     check_writer(volume, caller)?;
     let wanted = Duration::from_millis(duration_ms.into());
-    let until = volume.leases().take(file, (Holder(caller.device), caller.peer), kind, wanted, caller.now)?;
+    let taken = volume.leases().take(file, (Holder(caller.device), caller.peer), kind, wanted, caller.now);
+    let until = taken.map_err(|error| named(files, &[], error))?;
     Ok(VolumeReply::Leased { duration_ms: until.since(caller.now).as_millis() as u32 })
 }
 
@@ -328,7 +369,7 @@ impl From<VolumeError> for Failure {
             VolumeError::TooLarge { .. } => ErrorCode::TooLarge,
             VolumeError::ReadOnly => ErrorCode::ReadOnly,
             // The server opens a volume that stopped again; a transaction may be done by then, and is not done twice.
-            VolumeError::Busy { .. } | VolumeError::InUse | VolumeError::Broken { .. } => ErrorCode::Busy,
+            VolumeError::Busy { .. } | VolumeError::InUse { .. } | VolumeError::Broken { .. } => ErrorCode::Busy,
             VolumeError::Corrupt { .. } => ErrorCode::Corrupt,
             // What stopped, what the system refused, and whatever a later version adds.
             _ => ErrorCode::Storage,

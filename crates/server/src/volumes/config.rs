@@ -57,9 +57,12 @@ pub(super) fn check(config: &Config) -> Result<(), ServerError> {
     for volume in volumes {
         check_one(volume)?;
         let folder = volume.folder.canonicalize();
-        let folder = folder.map_err(|error| refused(volume, format!("{}: {error}", volume.folder.display())))?;
+        let folder = folder.map_err(|error| refused(volume, unreachable(volume, &error)))?;
         if !folder.is_dir() {
-            return Err(refused(volume, format!("{} is not a folder", folder.display())));
+            return Err(refused(
+                volume,
+                format!("{} is not a folder; a volume is one, with files in it", folder.display()),
+            ));
         }
         if let Some(store) = &store
             && volume.writable
@@ -102,4 +105,20 @@ fn check_one(volume: &VolumeConfig) -> Result<(), ServerError> {
 
 fn refused(volume: &VolumeConfig, reason: String) -> ServerError {
     ServerError::VolumeConfig { name: volume.name.clone(), reason }
+}
+
+/// Why the folder of a volume cannot be found, and what to do.
+fn unreachable(volume: &VolumeConfig, error: &std::io::Error) -> String {
+    let folder = volume.folder.display();
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            format!("the folder {folder} does not exist; make it (mkdir -p {folder}), or correct --volume")
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            format!(
+                "the folder {folder} cannot be reached: {error}; give the server's user the right to enter the folders above it"
+            )
+        }
+        _ => format!("{folder}: {error}"),
+    }
 }

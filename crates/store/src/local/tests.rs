@@ -162,22 +162,67 @@ fn a_root_that_is_a_file_is_an_error_naming_it() {
     assert!(error.to_string().contains("file"), "{error}");
 }
 
-#[test]
-fn regress_a_root_that_cannot_be_read_is_an_error_and_no_empty_store() {
+/// Does something in a folder of this mode without the rights of root; only a thread gives them up.
+fn with_mode<R: Send>(root: &Path, mode: u32, work: impl FnOnce() -> R + Send) -> R {
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
     use std::os::unix::fs::PermissionsExt;
-    let root = tempfile::tempdir().unwrap();
-    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o000)).unwrap();
-    let opened = std::thread::scope(|scope| {
-        let open = || {
-            // Root reads all the same; only this thread gives that up.
+    fs::set_permissions(root, fs::Permissions::from_mode(mode)).unwrap();
+    let result = std::thread::scope(|scope| {
+        let work = || {
             let none = CapabilitySet::empty();
             set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).unwrap();
-            Local::open(root.path()).map(drop)
+            work()
         };
-        scope.spawn(open).join().unwrap()
+        scope.spawn(work).join().unwrap()
     });
-    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
-    let error = opened.unwrap_err().to_string();
+    fs::set_permissions(root, fs::Permissions::from_mode(0o700)).unwrap();
+    result
+}
+
+#[test]
+fn regress_a_root_that_cannot_be_read_is_an_error_and_no_empty_store() {
+    let root = tempfile::tempdir().unwrap();
+    let error = with_mode(root.path(), 0o000, || Local::open(root.path()).map(drop)).unwrap_err().to_string();
     assert!(error.contains("cannot read the folder of the store"), "{error}");
+}
+
+#[test]
+fn regress_a_root_that_could_be_written_before_is_read_only_now() {
+    let root = tempfile::tempdir().unwrap();
+    drop(Local::open(root.path()).unwrap());
+    with_mode(root.path(), 0o500, || {
+        let store = Local::open(root.path()).unwrap();
+        assert!(store.is_read_only());
+        assert!(matches!(store.put_atomic("a", b"text"), Err(StoreError::ReadOnly { .. })));
+    });
+    // And one that becomes so while it is open.
+    let store = Local::open(root.path()).unwrap();
+    with_mode(root.path(), 0o500, || {
+        assert!(matches!(store.put_atomic("a", b"text"), Err(StoreError::ReadOnly { .. })));
+    });
+    assert!(!store.is_read_only());
+}
+
+#[test]
+fn a_root_that_is_gone_is_no_empty_store() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Local::open(root.path()).unwrap();
+    store.put_atomic("folder/a", b"text").unwrap();
+    store.check().unwrap();
+    let upload = store.create().unwrap();
+    let is_gone =
+        |result: Result<(), StoreError>| assert!(matches!(result, Err(StoreError::Gone { .. })), "{result:?}");
+    for replaced in [false, true] {
+        fs::remove_dir_all(root.path()).unwrap();
+        if replaced {
+            fs::create_dir(root.path()).unwrap();
+        }
+        is_gone(store.check());
+        is_gone(store.open("folder/a").map(drop));
+        is_gone(store.list("folder").map(drop));
+        is_gone(store.put_atomic("b", b"text"));
+        fs::create_dir_all(root.path()).unwrap();
+    }
+    fs::remove_dir_all(root.path()).unwrap();
+    is_gone(upload.commit("folder/a"));
 }

@@ -227,7 +227,7 @@ fn reading_only_changes_nothing_and_waits_for_a_recovery() {
     let bare = Volume::on(Arc::new(disk.clone()), None, reading).unwrap();
     assert!(matches!(bare.commit(transaction(vec![create("f")])), Err(VolumeError::ReadOnly)));
     let writing = volume(&disk);
-    assert!(matches!(open(&disk, SMALL), Err(VolumeError::InUse)));
+    assert!(matches!(open(&disk, SMALL), Err(VolumeError::InUse { .. })));
     let seen = done(&writing, vec![create("f")]);
     assert!(matches!(open(&disk, reading), Err(VolumeError::NeedsRecovery)));
     drop(writing);

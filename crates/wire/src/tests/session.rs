@@ -366,6 +366,9 @@ fn a_server_that_shuts_down_says_so() {
     assert!(pair.server.is_finished());
     let closed = WireError::Peer { code: ErrorCode::Shutdown, text: "going down".into() };
     assert_eq!(pair.client_events(), [ClientEvent::Closed(closed)]);
+    let ended = pair.server_events().pop();
+    let Some(ServerEvent::Closed(ended)) = ended else { panic!("{ended:?}") };
+    assert_eq!(ended.to_string(), "closed by this side: going down");
     assert_eq!(pair.client.unanswered().count(), 1);
     assert_eq!(pair.server.reply_error(RequestId(1), ErrorCode::Busy, ""), Err(Refused::Closed));
 }
