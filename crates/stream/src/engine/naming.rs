@@ -410,7 +410,9 @@ impl Engine {
     pub(super) fn pump_wants(&mut self) {
         if self.link.volume.is_none() {
             // Programs ask for room before they do something else, and would rather not wait.
-            for (_, waiting) in self.wants.extract_if(.., |_, waiting| matches!(waiting.want, Want::Space { .. })) {
+            let asks_room = |(_, waiting): &(&u64, &Waiting)| matches!(waiting.want, Want::Space { .. });
+            let ids: Vec<u64> = self.wants.iter().filter(asks_room).map(|(id, _)| *id).collect();
+            for waiting in ids.iter().filter_map(|id| self.wants.remove(id)).collect::<Vec<_>>() {
                 let error = StreamError::volume(ErrorKind::Timeout, &self.name, "no server to ask for its room");
                 waiting.want.fail(error, &mut self.effects);
             }
