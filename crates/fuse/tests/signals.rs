@@ -277,9 +277,10 @@ fn fuse_stopped_in_a_slow_read() {
     let Some(mount) = Mount::start("fuse_stopped_in_a_slow_read") else { return };
     let mut child = mount.blocked("slow", &format!("test \"$(head -c 4 {})\" = late", mount.file("slow")));
     let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    nix::sys::signal::kill(pid, Signal::SIGTSTP).unwrap();
+    // Not SIGTSTP, which does nothing in a process group without a shell that waits for it.
+    nix::sys::signal::kill(pid, Signal::SIGSTOP).unwrap();
     let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
-    assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGTSTP));
+    assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGSTOP));
     nix::sys::signal::kill(pid, Signal::SIGCONT).unwrap();
     mount.answer();
     ends(&child);
