@@ -60,6 +60,9 @@ struct Recovery<'a> {
     nodes: BTreeMap<FileId, Node>,
     /// The names that the journal touches, and what they are in the end.
     entries: BTreeMap<Place, Option<FileId>>,
+    /// Who has a place by what was noted so far. Somebody beside the server may have moved a file away, so that the journal
+    /// tells of the next one there without the end of the one before.
+    places: HashMap<Place, FileId>,
     /// Where on the disk the files are or may be.
     found: HashMap<FileId, BTreeSet<Vec<u8>>>,
     /// Version of the top folder.
@@ -78,6 +81,7 @@ pub(crate) fn recover(
         disk,
         nodes: BTreeMap::new(),
         entries: BTreeMap::new(),
+        places: HashMap::new(),
         found: HashMap::new(),
         top: None,
         result: Recovered::default(),
@@ -120,6 +124,9 @@ impl Recovery<'_> {
                     placed: false,
                 };
                 self.nodes.entry(*file).or_insert_with(node);
+                if self.nodes.get(file).is_some_and(|node| node.at.as_ref() == Some(at)) {
+                    self.occupy(at, *file);
+                }
             }
             Record::New { file, at, kind, mode } => self.note_young(*file, at, *kind, *mode, &[]),
             Record::Link { file, at, target } => self.note_young(*file, at, Kind::Symlink, 0, target),
@@ -133,6 +140,7 @@ impl Recovery<'_> {
                     node.chain.push(to.clone());
                     node.at = Some(to.clone());
                 }
+                self.occupy(to, *file);
             }
             Record::Gone { file, at } => {
                 self.entries.insert(at.clone(), None);
@@ -164,6 +172,18 @@ impl Recovery<'_> {
         };
         self.nodes.insert(file, node);
         self.entries.insert(at.clone(), Some(file));
+        self.occupy(at, file);
+    }
+
+    /// A file is at this place now, and what was there before is not.
+    fn occupy(&mut self, at: &Place, file: FileId) {
+        let before = self.places.insert(at.clone(), file).filter(|before| *before != file);
+        if let Some(node) = before.and_then(|before| self.nodes.get_mut(&before))
+            && node.at.as_ref() == Some(at)
+        {
+            node.at = None;
+            self.result.missing += 1;
+        }
     }
 
     /// Finds where files are, from the top, until nothing new is found. Of a young folder every folder counts that lies

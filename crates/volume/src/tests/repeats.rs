@@ -283,3 +283,46 @@ fn a_listing_tells_what_stat_tells() {
     assert_eq!((&page.entries[..], page.more), (&whole.entries[1..2], true));
     assert!(matches!(volume.list_infos(&path("a"), b"", 9), Err(VolumeError::NotFolder { .. })));
 }
+
+/// Somebody beside the server moves away what devices make, again and again: the journal then tells of several files at one
+/// place.
+#[test]
+fn regress_names_that_were_moved_away_beside_the_server_are_recovered() {
+    let folder = |at: &str| Operation::MakeFolder { path: path(at), mode: 0o755 };
+    for again in 0..2 {
+        let disk = SimulatedDisk::new(9);
+        let volume = open(&disk, SMALL).unwrap();
+        volume.commit(transaction(vec![folder("old"), create("old/f")])).unwrap();
+        volume.checkpoint().unwrap();
+        for round in 0..3 {
+            volume.commit(transaction(vec![folder("d"), folder("d/e"), create("d/e/f"), create("g")])).unwrap();
+            volume
+                .commit(transaction(vec![write("d/e/f", None, 0, &[round; 600]), write("old/f", None, 0, &[round; 9])]))
+                .unwrap();
+            let aside = |name: &str| format!("{name}{round}").into_bytes();
+            let moved = if again == 0 { "d" } else { "d/e" };
+            disk.rename(moved.as_bytes(), &aside("aside")).unwrap();
+            if again > 0 {
+                volume.commit(transaction(vec![Operation::RemoveFolder { path: path("d") }])).unwrap();
+            }
+            disk.rename(b"g", &aside("g")).unwrap();
+            if round == 1 {
+                // What was there at the checkpoint, too.
+                disk.rename(b"old", b"older").unwrap();
+                volume.commit(transaction(vec![folder("old"), create("old/f")])).unwrap();
+            }
+        }
+        volume
+            .commit(transaction(vec![folder("d"), create("d/last"), create("g"), write("d/last", None, 0, b"here")]))
+            .unwrap();
+        // The machine stops before the next checkpoint.
+        disk.crash_at(Some(disk.changes() + 1));
+        drop(volume);
+        assert!(disk.is_down());
+        disk.restart();
+        let volume = open(&disk, SMALL).unwrap();
+        assert_eq!(content(&volume, &path("d/last")).unwrap().1, b"here");
+        assert!(volume.stat(&path("g")).is_ok());
+        assert_eq!(content(&volume, &path("old/f")).unwrap().1, [2; 9]);
+    }
+}
