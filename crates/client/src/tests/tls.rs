@@ -292,5 +292,6 @@ fn a_server_that_says_nothing_is_given_up() {
     let open_deadline = Duration::from_millis(50);
     let config = Config { trust: trusting(&authority.file), open_deadline, ..plain() };
     let error = Session::open(&target, config).err().unwrap();
-    assert!(matches!(error, ClientError::NoAnswer { .. }), "{error}");
+    // The time is over in the handshake, or just before it.
+    assert!(matches!(error, ClientError::NoAnswer { .. } | ClientError::NoGreeting { .. }), "{error}");
 }
