@@ -123,24 +123,21 @@ impl Recovery<'_> {
                     version: None,
                     placed: false,
                 };
-                self.nodes.entry(*file).or_insert_with(node);
-                if self.nodes.get(file).is_some_and(|node| node.at.as_ref() == Some(at)) {
-                    self.occupy(at, *file);
+                // Somewhere else than it was: somebody beside the server moved it.
+                let is_moved = self.nodes.entry(*file).or_insert_with(node).at.as_ref() != Some(at);
+                match is_moved {
+                    true => self.note_move(*file, at),
+                    false => self.occupy(at, *file),
                 }
             }
             Record::New { file, at, kind, mode } => self.note_young(*file, at, *kind, *mode, &[]),
             Record::Link { file, at, target } => self.note_young(*file, at, Kind::Symlink, 0, target),
             Record::Move { file, from, to, replaced } => {
                 self.entries.insert(from.clone(), None);
-                self.entries.insert(to.clone(), Some(*file));
                 if let Some(node) = replaced.and_then(|replaced| self.nodes.get_mut(&replaced)) {
                     node.at = None;
                 }
-                if let Some(node) = self.nodes.get_mut(file) {
-                    node.chain.push(to.clone());
-                    node.at = Some(to.clone());
-                }
-                self.occupy(to, *file);
+                self.note_move(*file, to);
             }
             Record::Gone { file, at } => {
                 self.entries.insert(at.clone(), None);
@@ -173,6 +170,15 @@ impl Recovery<'_> {
         self.nodes.insert(file, node);
         self.entries.insert(at.clone(), Some(file));
         self.occupy(at, file);
+    }
+
+    fn note_move(&mut self, file: FileId, to: &Place) {
+        if let Some(node) = self.nodes.get_mut(&file) {
+            node.chain.push(to.clone());
+            node.at = Some(to.clone());
+        }
+        self.entries.insert(to.clone(), Some(file));
+        self.occupy(to, file);
     }
 
     /// A file is at this place now, and what was there before is not.

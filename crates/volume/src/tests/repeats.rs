@@ -326,3 +326,32 @@ fn regress_names_that_were_moved_away_beside_the_server_are_recovered() {
         assert_eq!(content(&volume, &path("old/f")).unwrap().1, [2; 9]);
     }
 }
+
+/// What devices write to a file that somebody moved beside the server is there after a crash, under its new name.
+#[test]
+fn regress_writes_to_files_that_were_moved_beside_the_server_survive() {
+    let folder = |at: &str| Operation::MakeFolder { path: path(at), mode: 0o755 };
+    for young in [false, true] {
+        for seed in 0..20 {
+            let disk = SimulatedDisk::new(seed);
+            let volume = open(&disk, SMALL).unwrap();
+            volume
+                .commit(transaction(vec![folder("d"), create("d/f"), create("f"), write("f", None, 0, b"old")]))
+                .unwrap();
+            if !young {
+                volume.checkpoint().unwrap();
+            }
+            volume.commit(transaction(vec![write("f", None, 0, b"one"), write("d/f", None, 0, b"one")])).unwrap();
+            disk.rename(b"f", b"g").unwrap();
+            disk.rename(b"d", b"e").unwrap();
+            volume.commit(transaction(vec![write("g", None, 0, b"two"), write("e/f", None, 0, b"two")])).unwrap();
+            disk.crash_at(Some(disk.changes() + 1));
+            drop(volume);
+            disk.restart();
+            let volume = open(&disk, SMALL).unwrap();
+            for name in ["g", "e/f"] {
+                assert_eq!(content(&volume, &path(name)).unwrap().1, b"two", "{name}, seed {seed}, young: {young}");
+            }
+        }
+    }
+}
