@@ -81,6 +81,27 @@ struct ConnectionShare {
     waiting: VecDeque<(usize, oneshot::Sender<Room>)>,
 }
 
+/// A wish in the queues. One that nobody waits for any more must leave them: the next room would be
+/// kept for it, and others would have to give way.
+struct Wait<'a> {
+    budget: &'a Budget,
+    owner: Owner,
+    is_over: bool,
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let mut state = locked(&self.budget.inner.state);
+        state.forget_closed(self.owner);
+        let unclaimed = self.budget.grant(&mut state);
+        drop(state);
+        drop(unclaimed);
+    }
+}
+
 /// A part of a [`Budget`]; it goes back on drop.
 pub(crate) struct Room {
     budget: Budget,
@@ -131,6 +152,8 @@ impl Budget {
         if units == 0 {
             return self.nothing(owner);
         }
+        // Dropped after the receiver, if this future is.
+        let mut wait = Wait { budget: self, owner, is_over: false };
         let granted = {
             let mut state = locked(&self.inner.state);
             let (sender, granted) = oneshot::channel();
@@ -140,7 +163,9 @@ impl Budget {
             drop(unclaimed);
             granted
         };
-        granted.await.expect("who waits is asked before the budget ends")
+        let room = granted.await.expect("who waits is asked before the budget ends");
+        wait.is_over = true;
+        room
     }
 
     /// `amount` at once, or not at all.
@@ -280,6 +305,26 @@ impl State {
             }
         }
         None
+    }
+
+    /// Takes wishes of a connection that nobody waits for out of the queues.
+    fn forget_closed(&mut self, owner: Owner) {
+        let Some(peer) = self.peers.get_mut(&owner.peer) else { return };
+        let Some(share) = peer.connections.get_mut(&owner.connection) else { return };
+        share.waiting.retain(|(_, sender)| !sender.is_closed());
+        if !share.waiting.is_empty() {
+            return;
+        }
+        peer.turns.retain(|connection| *connection != owner.connection);
+        if share.held == 0 {
+            peer.connections.remove(&owner.connection);
+        }
+        if peer.turns.is_empty() {
+            self.turns.retain(|peer| *peer != owner.peer);
+        }
+        if peer.connections.is_empty() {
+            self.peers.remove(&owner.peer);
+        }
     }
 
     fn hold(&mut self, owner: Owner, units: usize) {

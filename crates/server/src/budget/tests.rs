@@ -42,6 +42,29 @@ async fn who_finds_no_room_waits_until_there_is_some() {
     assert_eq!(waiting.await.unwrap(), 4 * UNIT_BYTES, "an impossible wish is cut to the whole budget");
 }
 
+/// Connections end, and uploads wait only so long. What they wished for kept the next room from others.
+#[tokio::test(start_paused = true)]
+async fn regress_a_wish_that_nobody_waits_for_is_forgotten() {
+    let budget = Budget::memory(8 * UNIT_BYTES);
+    let held = budget.take(owner(1, 1), 6 * UNIT_BYTES).await;
+    let waiting = tokio::spawn({
+        let budget = budget.clone();
+        async move { budget.take(owner(2, 2), 8 * UNIT_BYTES).await }
+    });
+    assert!(budget.take_soon(owner(3, 3), 4 * UNIT_BYTES, Duration::from_secs(10)).await.is_none());
+    assert!(budget.is_lacking(), "the second still waits");
+    let small = budget.take(owner(4, 4), UNIT_BYTES);
+    tokio::pin!(small);
+    assert!(tokio::time::timeout(Duration::from_secs(1), &mut small).await.is_err(), "the next room is for the second");
+    waiting.abort();
+    assert!(waiting.await.is_err_and(|error| error.is_cancelled()));
+    let small = tokio::time::timeout(Duration::from_secs(1), small).await;
+    assert_eq!(small.ok().map(|room| room.amount()), Some(UNIT_BYTES));
+    assert!(!budget.is_lacking());
+    drop(held);
+    assert!(locked(&budget.inner.state).peers.is_empty() && locked(&budget.inner.state).turns.is_empty());
+}
+
 /// One peer with 40 connections that keep all they get: nobody else waits, nor does a good connection of the same peer.
 #[test]
 fn a_peer_that_gives_nothing_back_leaves_room_for_the_others() {
