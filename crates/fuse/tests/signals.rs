@@ -24,8 +24,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// Files, named after the operation on them that is never answered; a READ of "slow" is answered when the
-/// test says so.
+/// Files, named after the operation on them that is never answered; a READ of "slow" is answered
+/// when the test says so.
 const NAMES: [&str; 6] = ["open", "read", "fsync", "flush", "slow", "plain"];
 
 /// How long anything may take before a test counts it as hanging.
@@ -289,15 +289,17 @@ fn fuse_stopped_in_a_slow_read() {
 
 extern "C" fn handle(_signal: i32) {}
 
-/// Reads a file in this process while SIGALRM, which has a handler, comes again and again. `after` so many
-/// signals the read is answered.
+/// Reads a file in this process while SIGALRM, which has a handler, comes again and again. `after`
+/// so many signals the read is answered.
 fn read_under_alarms(mount: &Mount, name: &str, after: usize) -> std::io::Result<Vec<u8>> {
     let action = SigAction::new(SigHandler::Handler(handle), SaFlags::empty(), SigSet::empty());
     // SAFETY: the handler does nothing.
     unsafe { sigaction(Signal::SIGALRM, &action) }.expect("a handler");
     let path = mount.path.join(name);
     let (tell, told) = channel();
+    let (over, ended) = channel::<()>();
     let reading = thread::spawn(move || {
+        let _over = over;
         tell.send(pthread_self()).unwrap();
         let mut file = fs::File::open(path)?;
         let mut buffer = [0; 100];
@@ -314,7 +316,8 @@ fn read_under_alarms(mount: &Mount, name: &str, after: usize) -> std::io::Result
             break;
         }
         let _ = pthread_kill(thread, Signal::SIGALRM);
-        thread::sleep(pace);
+        // Or until the read has ended.
+        let _ = ended.recv_timeout(pace);
         if number == after {
             mount.answer();
         }

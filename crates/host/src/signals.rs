@@ -129,8 +129,9 @@ impl Signals {
         self.fd.as_fd()
     }
 
-    /// Runs `work`, which waits for others. What asks this process to end meanwhile (TERM, INT, HUP, QUIT) ends it, as if
-    /// it were not held back; other signals are dropped. So `work` leaves nothing behind that has to be undone.
+    /// Runs `work`, which waits for others. What asks this process to end meanwhile (TERM, INT,
+    /// HUP, QUIT) ends it, as if it were not held back; other signals are dropped. So `work` leaves
+    /// nothing behind that has to be undone.
     pub fn ending_during<T>(&self, work: impl FnOnce() -> T) -> T {
         // Without a pipe or a thread it cannot be ended so soon, and that is all.
         let Ok((over, done)) = io::pipe() else { return work() };

@@ -83,12 +83,14 @@ impl Stop {
         Ok(Stop { signals })
     }
 
-    /// Runs `work`, which waits for a server and leaves nothing behind: one of the signals ends this process meanwhile.
+    /// Runs `work`, which waits for a server and leaves nothing behind: one of the signals ends
+    /// this process meanwhile.
     pub fn ending_during<T>(&self, work: impl FnOnce() -> T) -> T {
         self.signals.ending_during(work)
     }
 
-    /// Waits for one of the signals, but no longer than until `other` can be read; then there is no number.
+    /// Waits for one of the signals, but no longer than until `other` can be read; then there is no
+    /// number.
     ///
     /// # Errors
     /// The kernel refuses to wait, or nothing came in time.

@@ -84,7 +84,8 @@ impl LinuxReadahead {
         }
     }
 
-    /// The same with `bytes` of memory: of files of all tokens the one touched longest ago makes room.
+    /// The same with `bytes` of memory: of files of all tokens the one touched longest ago makes
+    /// room.
     pub fn within(self, bytes: usize) -> LinuxReadahead {
         LinuxReadahead { files_max: (bytes / FILE_MEMORY_BYTES).max(1), ..self }
     }

@@ -1,10 +1,12 @@
 //! Who is served when there are more connections than places.
 //!
-//! Connections are counted by address (by certificate it would be known too late: after a handshake). One address has a
-//! part of the places at most. When all places are taken, the address with the most connections gives one to an address
-//! with fewer, so that few addresses cannot keep the others out. Where all addresses have as few, a connection goes that has
-//! not asked for anything for long, or never. Of an address that gives one up, the connection goes that never asked, else the one
-//! whose last request is the oldest; a device that only pings notices nothing but that it has to connect again.
+//! Connections are counted by address (by certificate it would be known too late: after a
+//! handshake). One address has a part of the places at most. When all places are taken, the address
+//! with the most connections gives one to an address with fewer, so that few addresses cannot keep
+//! the others out. Where all addresses have as few, a connection goes that has not asked for
+//! anything for long, or never. Of an address that gives one up, the connection goes that never
+//! asked, else the one whose last request is the oldest; a device that only pings notices nothing
+//! but that it has to connect again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -159,8 +159,8 @@ fn store_hint(error: &StoreError) -> &'static str {
     }
 }
 
-/// Why a volume cannot be opened. That its folder cannot be read is another thing than a change that
-/// is refused.
+/// Why a volume cannot be opened. That its folder cannot be read is another thing than a change
+/// that is refused.
 fn opening(error: &volume::VolumeError) -> String {
     match error {
         volume::VolumeError::Denied { source, .. } => format!(

@@ -35,7 +35,7 @@ use crate::error::Failure;
 use crate::peer::Owner;
 use crate::published::Published;
 use crate::push::{Advice, BlockPusher, Built, BuiltBlocks, Pusher};
-use crate::upload::{self, Command, Underway};
+use crate::upload::{self, Command, UploadHandle};
 use crate::volumes::Served;
 use pace::{AGAIN, Paces};
 use socket::{READ_BYTES, fit_reads, write_on};
@@ -196,7 +196,7 @@ struct Session {
     done: UnboundedSender<Box<Done>>,
     advice: UnboundedSender<Box<Advice>>,
     reports: Sender<(RequestId, upload::Event)>,
-    uploads: HashMap<RequestId, Underway>,
+    uploads: HashMap<RequestId, UploadHandle>,
     stalled: Option<Stalled>,
     /// Memory of what arrived.
     received: Received,

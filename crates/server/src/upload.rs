@@ -135,21 +135,21 @@ impl Announced {
 }
 
 /// An upload as its connection sees it. Dropping it interrupts the upload.
-pub(crate) struct Underway {
+pub(crate) struct UploadHandle {
     /// Where parts of it go.
     pub commands: mpsc::Sender<Command>,
     awaits_client: Arc<AtomicBool>,
 }
 
-impl Underway {
+impl UploadHandle {
     /// Begins an upload.
-    pub fn begin(shared: Arc<Shared>, announced: Announced, owner: Owner, reports: Reports) -> Underway {
+    pub fn begin(shared: Arc<Shared>, announced: Announced, owner: Owner, reports: Reports) -> UploadHandle {
         let (commands, receiver) = mpsc::channel(QUEUE_MAX);
         let awaits_client = Arc::new(AtomicBool::new(false));
         let upload =
             Upload { shared, announced: Arc::new(announced), owner, reports, awaits_client: awaits_client.clone() };
         tokio::spawn(upload.run(receiver));
-        Underway { commands, awaits_client }
+        UploadHandle { commands, awaits_client }
     }
 
     /// Whether it has a place and all that came is taken up: the client is to send more.

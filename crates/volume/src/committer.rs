@@ -21,7 +21,8 @@ use crate::{Committed, FileId, Options, Transaction, VolumeError};
 /// Longest journal that is read: what [`Options::journal_bytes`] may be.
 const JOURNAL_BYTES_MAX: u64 = 1 << 30;
 
-/// Times that a transaction which is in the journal is tried to be brought to the files before the volume stops.
+/// Times that a transaction which is in the journal is tried to be brought to the files before the
+/// volume stops.
 const HEALS_MAX: usize = 8;
 
 /// Inodes that stay free besides those that a group needs.

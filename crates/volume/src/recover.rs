@@ -60,8 +60,8 @@ struct Recovery<'a> {
     nodes: BTreeMap<FileId, Node>,
     /// The names that the journal touches, and what they are in the end.
     entries: BTreeMap<Place, Option<FileId>>,
-    /// Who has a place by what was noted so far. Somebody beside the server may have moved a file away, so that the journal
-    /// tells of the next one there without the end of the one before.
+    /// Who has a place by what was noted so far. Somebody beside the server may have moved a file
+    /// away, so that the journal tells of the next one there without the end of the one before.
     places: HashMap<Place, FileId>,
     /// Where on the disk the files are or may be.
     found: HashMap<FileId, BTreeSet<Vec<u8>>>,

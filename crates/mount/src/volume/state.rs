@@ -69,7 +69,8 @@ impl State {
             folders: Mutex::default(),
             next_folder: AtomicU64::new(1),
             leases: Mutex::default(),
-            // Programs that look for room before they write find it; if there is none the write says so.
+            // Programs that look for room before they write find it; if there is none the write
+            // says so.
             space: Mutex::new(Space {
                 bytes: ROOM_BYTES,
                 free_bytes: ROOM_BYTES,

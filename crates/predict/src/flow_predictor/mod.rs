@@ -60,7 +60,8 @@ pub struct FlowConfig {
     pub token_bytes_max: usize,
     /// A token is over after this long without a touch.
     pub linger: Duration,
-    /// Graphs that are not static, if some are made of files of which nothing is known; 0 to learn of no others.
+    /// Graphs that are not static, if some are made of files of which nothing is known; 0 to learn
+    /// of no others.
     pub learned_max: usize,
     /// Memory of all graphs, bytes; those touched longest ago are forgotten. A single graph that is
     /// larger learns no further blocks.
@@ -90,7 +91,7 @@ impl Default for FlowConfig {
 #[derive(Debug, Default)]
 pub struct FlowPredictor {
     config: FlowConfig,
-    graphs: BTreeMap<InodeId, Known>,
+    graphs: BTreeMap<InodeId, GraphEntry>,
     /// Blocks of all graphs.
     graph_blocks: usize,
     /// Files whose graphs made room for others, until [`FlowPredictor::readmit`].
@@ -107,7 +108,7 @@ pub struct FlowPredictor {
 
 /// A graph of a file.
 #[derive(Debug)]
-struct Known {
+struct GraphEntry {
     graph: FlowGraph,
     /// Number of the last touch of the file.
     touched: u64,
@@ -153,7 +154,7 @@ impl FlowPredictor {
         self.forget(inode);
         self.forgotten.remove(&inode);
         self.graph_blocks += graph.used().len();
-        self.graphs.insert(inode, Known { graph, touched: self.touches });
+        self.graphs.insert(inode, GraphEntry { graph, touched: self.touches });
         self.make_room_for(0, inode);
     }
 
@@ -172,7 +173,8 @@ impl FlowPredictor {
     }
 
     /// Whether the file had a graph that made room for others. Until it is inserted again, or the
-    /// file [readmitted](Self::readmit), nothing is learned of it: that would replace what was saved.
+    /// file [readmitted](Self::readmit), nothing is learned of it: that would replace what was
+    /// saved.
     pub fn is_forgotten(&self, inode: InodeId) -> bool {
         self.forgotten.contains(&inode)
     }
@@ -199,7 +201,7 @@ impl FlowPredictor {
     /// was saved, and one that is static last. False if there is none but that of `except`.
     fn forget_one(&mut self, except: InodeId) -> bool {
         let others = self.graphs.iter().filter(|(inode, _)| **inode != except);
-        let order = |(inode, known): &(&InodeId, &Known)| {
+        let order = |(inode, known): &(&InodeId, &GraphEntry)| {
             (known.graph.updates == Updates::Static, self.changed.contains(inode), known.touched)
         };
         let Some(inode) = others.min_by_key(order).map(|(inode, _)| *inode) else { return false };
@@ -258,7 +260,8 @@ impl FlowPredictor {
         }
     }
 
-    /// A touch by a token of `owner`, against whom its memory counts: who has much makes room first.
+    /// A touch by a token of `owner`, against whom its memory counts: who has much makes room
+    /// first.
     pub fn touch_of(&mut self, owner: u64, token: Token, page: PageId, now: Moment) -> Verdict {
         self.touches += 1;
         self.admit(page);
@@ -459,7 +462,7 @@ impl FlowPredictor {
                 return;
             }
         }
-        let Some(Known { graph, .. }) = self.graphs.get_mut(&inode) else { return };
+        let Some(GraphEntry { graph, .. }) = self.graphs.get_mut(&inode) else { return };
         let used = graph.used().len();
         if graph.observe(before, next) {
             self.changed.insert(inode);

@@ -203,7 +203,8 @@ fn regress_graphs_touched_longest_ago_make_room_for_others() {
     assert_eq!(predictor.take_changed().len(), 3);
     scan(&mut predictor, 1);
     scan(&mut predictor, 4);
-    // The first was used again, and was not saved since; the second makes room. A static graph stays.
+    // The first was used again, and was not saved since; the second makes room. A static graph
+    // stays.
     assert_eq!([1, 2, 3, 4, 100].map(|inode| used(&predictor, inode)), [Some(20), None, Some(20), Some(20), Some(3)]);
     // What is saved of it would be overwritten by a graph of its next steps.
     scan(&mut predictor, 2);
@@ -234,7 +235,8 @@ fn regress_who_has_many_tokens_does_not_displace_those_of_others() {
         }
     }
     assert!(predictor.tokens() > 2, "{}", predictor.tokens());
-    // It goes on where it was: had it been forgotten, it would be found anew, which begins an order.
+    // It goes on where it was: had it been forgotten, it would be found anew, which begins an
+    // order.
     let verdict = predictor.touch_of(1, Token(7), page(128), Moment(6));
     assert_eq!(verdict.phase, crate::Phase::Generate);
 }

@@ -42,7 +42,8 @@ async fn who_finds_no_room_waits_until_there_is_some() {
     assert_eq!(waiting.await.unwrap(), 4 * UNIT_BYTES, "an impossible wish is cut to the whole budget");
 }
 
-/// Connections end, and uploads wait only so long. What they wished for kept the next room from others.
+/// Connections end, and uploads wait only so long. What they wished for kept the next room from
+/// others.
 #[tokio::test(start_paused = true)]
 async fn regress_a_wish_that_nobody_waits_for_is_forgotten() {
     let budget = Budget::memory(8 * UNIT_BYTES);

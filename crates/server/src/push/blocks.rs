@@ -546,8 +546,8 @@ impl BlockPusher {
         &mut self.courses[at]
     }
 
-    /// Whether there is memory for `bytes` more of what waits or is remembered. If need be the device
-    /// is taken to have nothing.
+    /// Whether there is memory for `bytes` more of what waits or is remembered. If need be the
+    /// device is taken to have nothing.
     fn has_memory_for(&mut self, bytes: usize) -> bool {
         if self.takes_memory(bytes) {
             return true;

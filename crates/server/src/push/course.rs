@@ -92,8 +92,8 @@ impl Course {
     }
 }
 
-/// The parts that may send: all with a share, and of each course the first one of the rest, since stages are in the order of their
-/// priority.
+/// The parts that may send: all with a share, and of each course the first one of the rest, since
+/// stages are in the order of their priority.
 pub(super) fn next_parts(courses: &mut [Course]) -> Vec<(usize, usize, &mut Part)> {
     let mut found = Vec::new();
     for (at, course) in courses.iter_mut().enumerate() {

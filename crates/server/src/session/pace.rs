@@ -1,12 +1,13 @@
 //! How fast a client takes its answers, and sends what it has begun. Whoever moves next to nothing
-//! keeps memory and places that others wait for: it must give way long before the wire would end it.
+//! keeps memory and places that others wait for: it must give way long before the wire would end
+//! it.
 
 use std::time::Duration;
 
 use units::Moment;
 
 use super::Session;
-use crate::upload::Underway;
+use crate::upload::UploadHandle;
 
 /// Time in which a client moves at least [`LEAST_BYTES`], or is slow. Radio links that are up pause
 /// for less.
@@ -74,7 +75,7 @@ impl Session {
             && self.wire.wants_bytes()
             && !self.received.is_waiting
             && self.stalled.is_none();
-        let awaits_upload = self.uploads.values().any(Underway::awaits_client);
+        let awaits_upload = self.uploads.values().any(UploadHandle::awaits_client);
         let is_needed = (awaits_frame && shared.received.is_lacking())
             || (awaits_upload && (shared.uploads.is_lacking() || shared.catalog.is_upload_memory_lacking()));
         let is_slow = paces.sending.is_slow(now, awaits_frame || awaits_upload);

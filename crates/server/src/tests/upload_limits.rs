@@ -120,49 +120,49 @@ fn regress_uploads_that_lost_their_connection_make_room() {
     assert!(matches!(Client::connect(rig.address, 1).upload("app", &bytes).0, Reply::PutDone { .. }));
 }
 
+/// An image of one small file, told from others by `number`.
+fn small(number: u64) -> Vec<u8> {
+    Fixture::default().pack(&[Node::file(b"f", &number.to_le_bytes())]).unwrap()
+}
+
+/// Uploads from addresses of their own, all with their metadata: each waits for its client.
+fn idle_uploads(rig: &Rig, count: usize) -> Vec<Client> {
+    let begin = |number: u8| {
+        let mut client = Client::connect_from([127, 0, 1, number + 1], rig.address, number.into());
+        client.put_open(&format!("idle{number}"), &small(number.into()));
+        assert!(!client.needed().is_empty());
+        client
+    };
+    (0..count as u8).map(begin).collect()
+}
+
 #[test]
 fn regress_idle_uploads_keep_nobody_from_pushing() {
-    let image = |number: u64| Fixture::default().pack(&[Node::file(b"f", &number.to_le_bytes())]).unwrap();
     let rig = Rig::start(config(StoreAt::Open(Arc::new(Memory::new()))));
-    // More than work at once, from addresses of their own, all with their metadata: each waits for
-    // its client.
-    let mut idle: Vec<Client> = (0..2 * UPLOADS_AT_WORK as u8)
-        .map(|number| {
-            let mut client = Client::connect_from([127, 0, 1, number + 1], rig.address, number.into());
-            client.put_open(&format!("idle{number}"), &image(number.into()));
-            assert!(!client.needed().is_empty());
-            client
-        })
-        .collect();
+    // More than work at once.
+    let mut idle = idle_uploads(&rig, 2 * UPLOADS_AT_WORK);
     let mut next = Client::connect_from([127, 0, 2, 1], rig.address, 100);
-    let (reply, _) = next.upload("app", &image(100));
+    let (reply, _) = next.upload("app", &small(100));
     assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
     // Nobody had to give way for it.
     assert_eq!(next.status()["metrics"]["uploads_failed"], 0);
     assert_eq!(next.status()["uploads_interrupted"], 0);
     for (number, client) in idle.iter_mut().enumerate() {
-        let (reply, _) = client.upload(&format!("again{number}"), &image(number as u64));
+        let (reply, _) = client.upload(&format!("again{number}"), &small(number as u64));
         assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
     }
 }
 
-/// Uploads whose clients send nothing more have all places. They end when somebody waits, long before
-/// their own deadline, and can be gone on with.
+/// Uploads whose clients send nothing more have all places. They end when somebody waits, long
+/// before their own deadline, and can be gone on with.
 #[test]
 fn regress_uploads_that_stand_still_give_their_places_to_others() {
-    let image = |number: u64| Fixture::default().pack(&[Node::file(b"f", &number.to_le_bytes())]).unwrap();
     let rig = Rig::start(config(StoreAt::Open(Arc::new(Memory::new()))));
-    let idle: Vec<Client> = (0..UPLOADS_MAX as u8)
-        .map(|number| {
-            let mut client = Client::connect_from([127, 0, 1, number + 1], rig.address, number.into());
-            client.put_open(&format!("idle{number}"), &image(number.into()));
-            assert!(!client.needed().is_empty());
-            client
-        })
-        .collect();
+    let idle = idle_uploads(&rig, UPLOADS_MAX);
     let mut next = Client::connect_from([127, 0, 2, 1], rig.address, 100);
-    let (reply, _) = next.upload("app", &image(100));
+    let (reply, _) = next.upload("app", &small(100));
     assert!(matches!(reply, Reply::PutDone { .. }), "{reply:?}");
+    next.status_until(|status| status["uploads_interrupted"].as_u64() > Some(0));
     drop(idle);
 }
 
@@ -208,7 +208,6 @@ fn regress_metadata_of_idle_uploads_leaves_memory_for_images() {
 #[test]
 fn regress_a_small_upload_looks_at_few_other_images() {
     let inner = Memory::new();
-    let small = |number: u32| Fixture::default().pack(&[Node::file(b"f", &number.to_le_bytes())]).unwrap();
     for number in 0..300 {
         let bytes = small(number);
         let id = Metadata::open(&bytes, &Limits::default()).unwrap().id();

@@ -72,8 +72,8 @@ impl Complete {
         (self.superblock.metadata_memory_bytes() + blocks) as usize
     }
 
-    /// Validates the metadata, or goes on with an upload of the same image that was interrupted. `share` is the room
-    /// for [`Complete::memory_bytes`].
+    /// Validates the metadata, or goes on with an upload of the same image that was interrupted.
+    /// `share` is the room for [`Complete::memory_bytes`].
     pub fn stage(self, shared: &Shared, announced: &Announced, share: Room) -> Result<Staged, Failure> {
         if let Some(staged) = shared.parked.take(self.superblock.id) {
             return Ok(staged);

@@ -368,7 +368,8 @@ impl From<VolumeError> for Failure {
             VolumeError::OverQuota { .. } => ErrorCode::OverQuota,
             VolumeError::TooLarge { .. } => ErrorCode::TooLarge,
             VolumeError::ReadOnly => ErrorCode::ReadOnly,
-            // The server opens a volume that stopped again; a transaction may be done by then, and is not done twice.
+            // The server opens a volume that stopped again; a transaction may be done by then, and
+            // is not done twice.
             VolumeError::Busy { .. } | VolumeError::InUse { .. } | VolumeError::Broken { .. } => ErrorCode::Busy,
             VolumeError::Corrupt { .. } => ErrorCode::Corrupt,
             // What stopped, what the system refused, and whatever a later version adds.

@@ -173,8 +173,8 @@ impl Engine {
             // Done or not: the same number tells.
             Err(Unanswered::Expired) => txn.state = State::Queued(now),
             Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Shutdown | ErrorCode::Cancelled, .. }) => {
-                // Not done, or done by a volume that stopped then: the same number tells. What follows may have
-                // been, under later numbers: then this one is told to be outdated.
+                // Not done, or done by a volume that stopped then: the same number tells. What
+                // follows may have been, under later numbers: then this one is told to be outdated.
                 txn.state = State::Queued(again);
             }
             // It was refused, and the answer was lost with a connection: no more than these few are under way, and the server remembers more

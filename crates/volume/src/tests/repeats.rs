@@ -284,8 +284,8 @@ fn a_listing_tells_what_stat_tells() {
     assert!(matches!(volume.list_infos(&path("a"), b"", 9), Err(VolumeError::NotFolder { .. })));
 }
 
-/// Somebody beside the server moves away what devices make, again and again: the journal then tells of several files at one
-/// place.
+/// Somebody beside the server moves away what devices make, again and again: the journal then tells
+/// of several files at one place.
 #[test]
 fn regress_names_that_were_moved_away_beside_the_server_are_recovered() {
     let folder = |at: &str| Operation::MakeFolder { path: path(at), mode: 0o755 };
@@ -327,7 +327,8 @@ fn regress_names_that_were_moved_away_beside_the_server_are_recovered() {
     }
 }
 
-/// What devices write to a file that somebody moved beside the server is there after a crash, under its new name.
+/// What devices write to a file that somebody moved beside the server is there after a crash, under
+/// its new name.
 #[test]
 fn regress_writes_to_files_that_were_moved_beside_the_server_survive() {
     let folder = |at: &str| Operation::MakeFolder { path: path(at), mode: 0o755 };
