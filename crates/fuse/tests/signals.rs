@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, UNIX_EPOCH};
@@ -312,12 +312,10 @@ fn read_under_alarms(mount: &Mount, name: &str, after: usize) -> std::io::Result
     // The pace of the signals.
     let pace = Duration::from_millis(50);
     for number in 1.. {
-        if reading.is_finished() {
+        let _ = pthread_kill(thread, Signal::SIGALRM);
+        if ended.recv_timeout(pace) == Err(RecvTimeoutError::Disconnected) {
             break;
         }
-        let _ = pthread_kill(thread, Signal::SIGALRM);
-        // Or until the read has ended.
-        let _ = ended.recv_timeout(pace);
         if number == after {
             mount.answer();
         }
