@@ -31,6 +31,7 @@ use crate::panics::{caught, caught_blocking};
 use crate::peer::{Owner, Peer};
 use crate::processor::{Processor, Sharing, Slices, TASKS_BETWEEN_EVENTS, Turns};
 use crate::published::Published;
+use crate::slow::SlowPeers;
 #[cfg(feature = "tls")]
 use crate::tls::Unwelcome;
 use crate::tls::{Acceptor, Channel, Greeting};
@@ -67,6 +68,8 @@ pub(crate) struct Shared {
     pub log: Logger,
     pub devices: Devices,
     pub parked: Parked,
+    /// Peers that lately had to give way to others.
+    pub slow: SlowPeers,
     /// Memory of what arrives, until it is taken up or answered.
     pub received: Budget,
     /// Memory of replies.
@@ -79,6 +82,8 @@ pub(crate) struct Shared {
     pub builders: Arc<Builders>,
     /// Single pages that are decoded and compressed for demands.
     pub pages: Budget,
+    /// Folders of volumes that are listed.
+    pub listings: Budget,
     pub opens: Budget,
     /// Uploads of which something came.
     pub uploads: Budget,
@@ -131,7 +136,7 @@ impl Shared {
         }
         // With one alone a peer that does not end its stream would keep it from all others.
         let live_streams = config.live_streams_max.min((shares.encoders / ENCODER_BYTES).max(2));
-        let metrics = Arc::new(Metrics::default());
+        let (metrics, slow) = (Arc::new(Metrics::default()), SlowPeers::default());
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(|error| ServerError::Runtime(std::io::Error::other(error.to_string())))?;
         let blocks = Arc::new(BlockCache::new(&shares));
@@ -146,8 +151,8 @@ impl Shared {
             log: config.log.clone(),
             devices: Devices::new(Budget::memory(shares.devices), secret),
             parked: Parked::default(),
-            received: Budget::memory(shares.received),
-            replies: Budget::memory(shares.replies),
+            received: Budget::memory(shares.received).with_slow(&slow),
+            replies: Budget::memory(shares.replies).with_slow(&slow),
             pushes: Budget::memory(shares.pushes),
             live_streams: Budget::slots(live_streams),
             reads: Budget::reads(config.reads_max),
@@ -155,8 +160,10 @@ impl Shared {
             builders: Arc::new(Builders::start(config.builds_max).map_err(ServerError::Runtime)?),
             // Whoever reads blocks finds a processor, however many ask for pages.
             pages: Budget::turns((config.builds_max / 2).max(1)),
+            listings: Budget::turns((config.builds_max / 2).max(1)),
             opens: Budget::slots(OPENS_MAX),
-            uploads: Budget::slots(UPLOADS_MAX),
+            uploads: Budget::slots(UPLOADS_MAX).with_slow(&slow),
+            slow,
             uploads_at_work: Budget::slots(UPLOADS_AT_WORK),
             processor: Processor::default(),
             publishing: Mutex::new(()),

@@ -19,6 +19,8 @@ struct Status {
     version: &'static str,
     uptime_seconds: u64,
     connections: u64,
+    /// Peers that lately had to give way to others, and go last.
+    slow_peers: usize,
     uploads_interrupted: usize,
     bundles_waiting: usize,
     memory: Memory,
@@ -94,6 +96,7 @@ pub(crate) fn status(shared: &Shared) -> Result<Bytes, Failure> {
         version: env!("CARGO_PKG_VERSION"),
         uptime_seconds: shared.started.elapsed().as_secs(),
         connections: shared.metrics.connections.get(),
+        slow_peers: shared.slow.count(),
         uploads_interrupted: shared.parked.len(),
         bundles_waiting: shared.workshop.as_ref().map_or(0, |workshop| workshop.waiting()),
         memory: Memory {

@@ -9,6 +9,8 @@
 //!   the same rule, in smaller parts.
 //! - **Turns**: those who wait are served by peer in turn, and by connection in turn within a peer. A peer that waits
 //!   because it holds its share is passed over. One that holds nothing is not: the next room is kept for it, however large its wish.
+//! - **Slow peers last** ([`SlowPeers`]): those who lately had to give way hold a half together, and
+//!   go behind the others but for each eighth turn.
 //!
 //! A peer that reads gets all its room back in the end, so none waits for ever. One that does not read is cut off by the
 //! least rate of the wire.
@@ -21,6 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::blocks::locked;
 use crate::peer::{Owner, Peer};
+use crate::slow::SlowPeers;
 
 /// A connection holds no more than this part of what its peer could still take: forty that give nothing back then leave
 /// hundredths for the next, where halves would leave nothing. With the default memory it is more than the connection's own limit.
@@ -30,6 +33,9 @@ const CONNECTION_PARTS: usize = 8;
 /// out to be work for the processor, of which a machine does few at once: more would only make
 /// those of others slow.
 const READ_PARTS: usize = 8;
+
+/// Of so many turns one is for a slow peer, if one waits.
+const TURNS_BETWEEN_SLOW: u32 = 8;
 
 /// Grain of memory: rounding costs little, and the sums stay small.
 const UNIT_BYTES: usize = 1024;
@@ -57,11 +63,17 @@ struct Inner {
     rule: Rule,
     unit: usize,
     units_max: usize,
+    slow: SlowPeers,
     state: Mutex<State>,
 }
 
 struct State {
     free: usize,
+    /// What slow peers hold, of what they may hold together.
+    slow_held: usize,
+    slow_held_max: usize,
+    /// Wishes that were granted after a wait.
+    grants: u32,
     peers: HashMap<Peer, PeerShare>,
     /// Peers with somebody who waits; the next to be served is in front.
     turns: VecDeque<Peer>,
@@ -69,6 +81,8 @@ struct State {
 
 #[derive(Default)]
 struct PeerShare {
+    /// As it was when it last wished for something.
+    is_slow: bool,
     held: usize,
     connections: HashMap<u64, ConnectionShare>,
     /// Connections that wait.
@@ -142,8 +156,22 @@ impl Budget {
 
     fn new(rule: Rule, unit: usize, units_max: usize) -> Budget {
         let units_max = units_max.max(1);
-        let state = State { free: units_max, peers: HashMap::new(), turns: VecDeque::new() };
-        Budget { inner: Arc::new(Inner { rule, unit, units_max, state: Mutex::new(state) }) }
+        let state = State {
+            free: units_max,
+            slow_held: 0,
+            slow_held_max: units_max / 2,
+            grants: 0,
+            peers: HashMap::new(),
+            turns: VecDeque::new(),
+        };
+        let (slow, state) = (SlowPeers::default(), Mutex::new(state));
+        Budget { inner: Arc::new(Inner { rule, unit, units_max, slow, state }) }
+    }
+
+    /// The same, before it is used, but the peers in `slow` go last.
+    pub fn with_slow(self, slow: &SlowPeers) -> Budget {
+        let inner = Arc::into_inner(self.inner).expect("nobody uses it yet");
+        Budget { inner: Arc::new(Inner { slow: slow.clone(), ..inner }) }
     }
 
     /// Waits in turn for `amount`: bytes, or slots. More than there is at all is cut to it, so that the wait ends.
@@ -155,9 +183,11 @@ impl Budget {
         // Dropped after the receiver, if this future is.
         let mut wait = Wait { budget: self, owner, is_over: false };
         let granted = {
+            let is_slow = self.inner.slow.contains(owner.peer);
             let mut state = locked(&self.inner.state);
             let (sender, granted) = oneshot::channel();
             state.queue(owner, units, sender);
+            state.judge(owner.peer, is_slow);
             let unclaimed = self.grant(&mut state);
             drop(state);
             drop(unclaimed);
@@ -170,13 +200,14 @@ impl Budget {
 
     /// `amount` at once, or not at all.
     pub fn try_take(&self, owner: Owner, amount: usize) -> Option<Room> {
-        let units = self.units(amount);
+        let (units, is_slow) = (self.units(amount), self.inner.slow.contains(owner.peer));
         let mut state = locked(&self.inner.state);
         // Who waits goes first.
-        if !state.turns.is_empty() || state.may(self.inner.rule, owner, units) != Verdict::Granted {
+        if !state.turns.is_empty() || state.may(self.inner.rule, owner, is_slow, units) != Verdict::Granted {
             return None;
         }
         state.hold(owner, units);
+        state.judge(owner.peer, is_slow);
         Some(Room { budget: self.clone(), owner, units })
     }
 
@@ -190,13 +221,24 @@ impl Budget {
 
     /// Whether `owner` would wait for its own share rather than for what others hold.
     pub fn is_over_share(&self, owner: Owner, amount: usize) -> bool {
-        locked(&self.inner.state).may(self.inner.rule, owner, self.units(amount)) == Verdict::OverShare
+        let is_slow = self.inner.slow.contains(owner.peer);
+        locked(&self.inner.state).may(self.inner.rule, owner, is_slow, self.units(amount)) == Verdict::OverShare
     }
 
     /// Whether somebody waits who holds nothing: others hold too much, not he.
     pub fn is_lacking(&self) -> bool {
+        self.is_any_lacking(|_| true)
+    }
+
+    /// The same, of peers that are not slow.
+    pub fn is_lacking_for_others(&self) -> bool {
+        self.is_any_lacking(|share| !share.is_slow)
+    }
+
+    fn is_any_lacking(&self, counts: impl Fn(&PeerShare) -> bool) -> bool {
         let state = locked(&self.inner.state);
-        state.turns.iter().any(|peer| state.peers.get(peer).is_some_and(|share| share.held == 0))
+        let mut waiting = state.turns.iter().filter_map(|peer| state.peers.get(peer));
+        waiting.any(|share| share.held == 0 && counts(share))
     }
 
     /// All that there is, in bytes or slots.
@@ -243,7 +285,7 @@ impl Budget {
 }
 
 impl State {
-    fn may(&self, rule: Rule, owner: Owner, units: usize) -> Verdict {
+    fn may(&self, rule: Rule, owner: Owner, is_slow: bool, units: usize) -> Verdict {
         let peer = self.peers.get(&owner.peer);
         let peer_held = peer.map_or(0, |peer| peer.held);
         let held = peer.and_then(|peer| peer.connections.get(&owner.connection)).map_or(0, |share| share.held);
@@ -251,6 +293,7 @@ impl State {
         let within_share = match rule {
             Rule::Turns => true,
             _ if peer_held > 0 && units > room_of_peer => false,
+            _ if is_slow && self.slow_held > 0 && self.slow_held + units > self.slow_held_max => false,
             Rule::Memory => held == 0 || 2 * CONNECTION_PARTS * (held + units) <= room_of_peer,
             Rule::Reads => peer_held == 0 || READ_PARTS * (peer_held + units) <= self.free,
             Rule::Slots => true,
@@ -277,6 +320,7 @@ impl State {
     /// Takes the next wish that can be granted out of the queues.
     fn next(&mut self, rule: Rule) -> Option<(Owner, usize, oneshot::Sender<Room>)> {
         let owner = self.next_owner(rule)?;
+        self.grants = self.grants.wrapping_add(1);
         let peer = self.peers.get_mut(&owner.peer)?;
         let share = peer.connections.get_mut(&owner.connection)?;
         let (units, sender) = share.waiting.pop_front()?;
@@ -292,19 +336,35 @@ impl State {
     }
 
     fn next_owner(&self, rule: Rule) -> Option<Owner> {
+        let slow_first = self.grants % TURNS_BETWEEN_SLOW == TURNS_BETWEEN_SLOW - 1;
+        let next = self.next_of(rule, slow_first).or_else(|| self.next_of(rule, !slow_first));
+        next.and_then(|(owner, verdict)| (verdict == Verdict::Granted).then_some(owner))
+    }
+
+    /// Whose turn it is among those that are slow, or among the others, unless all hold their share.
+    fn next_of(&self, rule: Rule, slow: bool) -> Option<(Owner, Verdict)> {
         for peer in &self.turns {
-            let share = self.peers.get(peer)?;
-            for connection in &share.turns {
-                let owner = Owner { peer: *peer, connection: *connection };
-                let (units, _) = share.connections.get(connection)?.waiting.front()?;
-                match self.may(rule, owner, *units) {
-                    Verdict::Granted => return Some(owner),
-                    Verdict::TooLittle => return None,
+            let share = self.peers.get(peer).filter(|share| share.is_slow == slow);
+            for (connection, waits) in share.iter().flat_map(|share| share.waiting()) {
+                let owner = Owner { peer: *peer, connection };
+                match self.may(rule, owner, slow, waits) {
                     Verdict::OverShare => {}
+                    verdict => return Some((owner, verdict)),
                 }
             }
         }
         None
+    }
+
+    /// Whether the peer is slow may have changed since it wished for something.
+    fn judge(&mut self, peer: Peer, is_slow: bool) {
+        let Some(share) = self.peers.get_mut(&peer) else { return };
+        match (share.is_slow, is_slow) {
+            (false, true) => self.slow_held += share.held,
+            (true, false) => self.slow_held -= share.held,
+            _ => {}
+        }
+        share.is_slow = is_slow;
     }
 
     /// Takes wishes of a connection that nobody waits for out of the queues.
@@ -333,6 +393,7 @@ impl State {
         }
         let peer = self.peers.entry(owner.peer).or_default();
         peer.held += units;
+        self.slow_held += if peer.is_slow { units } else { 0 };
         peer.connections.entry(owner.connection).or_default().held += units;
         self.free -= units;
     }
@@ -342,6 +403,7 @@ impl State {
         let Some(connection) = peer.connections.get_mut(&owner.connection) else { return };
         connection.held -= units;
         peer.held -= units;
+        self.slow_held -= if peer.is_slow { units } else { 0 };
         self.free += units;
         if connection.held == 0 && connection.waiting.is_empty() {
             peer.connections.remove(&owner.connection);
@@ -349,6 +411,17 @@ impl State {
         if peer.connections.is_empty() {
             self.peers.remove(&owner.peer);
         }
+    }
+}
+
+impl PeerShare {
+    /// Its connections that wait, in their turns, and what each waits for.
+    fn waiting(&self) -> impl Iterator<Item = (u64, usize)> {
+        let first = |connection: &u64| {
+            let (units, _) = self.connections.get(connection)?.waiting.front()?;
+            Some((*connection, *units))
+        };
+        self.turns.iter().filter_map(first)
     }
 }
 

@@ -43,6 +43,7 @@ mod provider;
 mod published;
 mod push;
 mod session;
+mod slow;
 mod tls;
 mod upload;
 pub mod volumes;

@@ -22,7 +22,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::watch;
 use units::{ImageId, RequestId};
-use wire::{ErrorCode, Hello, ImageHandle, Refused, Reply, Request, ServerConnection, ServerEvent, WireError};
+use wire::{
+    ErrorCode, Hello, ImageHandle, MEMORY_PER_BYTE, Refused, Reply, Request, ServerConnection, ServerEvent, WireError,
+};
 
 use crate::accept::{Shared, report};
 use crate::access::Pushing;
@@ -55,6 +57,10 @@ pub(crate) const FAST_RATE: u64 = 64 << 20;
 
 /// Images that are being opened for a connection before it takes up further requests.
 const OPENING_MAX: usize = 4;
+
+/// Room for what arrives that is asked for ahead, so that cancels and credits can be read while
+/// requests wait.
+const RECEIVED_AHEAD_BYTES: usize = 4 << 10;
 
 /// Memory of a request while it is answered, however small its reply is.
 const REQUEST_BYTES: usize = 4 << 10;
@@ -335,7 +341,7 @@ impl Session {
             let now = self.shared.now();
             // Whether an upload waits for its client is not an event.
             let uploading = (!self.uploads.is_empty()).then(|| now.after(AGAIN));
-            let slow = [paces.reading.deadline(now), paces.sending.deadline(now), uploading];
+            let slow = [paces.deadline(), uploading];
             let deadline = slow.into_iter().chain([self.wire.deadline()]).flatten().min();
             let deadline = deadline.map(|moment| self.shared.instant(moment));
             // Every byte received puts it off: to be early once in a while costs less than to set
@@ -356,7 +362,7 @@ impl Session {
                 sent = write_on(&mut writer, &out[written..]), if written < out.len() || unflushed => match sent {
                     Ok(bytes) => {
                         written += bytes;
-                        paces.reading.moved(bytes);
+                        paces.took(bytes);
                         unflushed = bytes > 0;
                     }
                     Err(_) => self.wire.lost(),
@@ -364,7 +370,7 @@ impl Session {
                 received = reader.read(&mut input[..reads]), if reads > 0 => match received {
                     // An error closes the connection and comes back as an event.
                     Ok(bytes) if bytes > 0 => {
-                        paces.sending.moved(bytes);
+                        paces.sent(bytes);
                         drop(self.wire.receive(self.shared.now(), &input[..bytes]));
                         fit_reads(&mut input, bytes);
                     }
@@ -387,11 +393,11 @@ impl Session {
     }
 
     /// Bytes that may be read from the socket now. A frame that has begun is read on when there is
-    /// memory for all of it.
+    /// memory for all of it. What follows it may become many small requests.
     fn may_receive(&mut self) -> usize {
         let held = self.wire.received_bytes() + self.received.uncovered;
         let whole = self.wire.arriving_bytes() + self.received.uncovered;
-        let wanted = held.max(whole).saturating_sub(RECEIVED_FREE_BYTES);
+        let wanted = (held.max(whole) + RECEIVED_AHEAD_BYTES).saturating_sub(RECEIVED_FREE_BYTES);
         let lacking = wanted.saturating_sub(self.received.room.amount());
         if lacking == 0 {
             self.received.room.shrink_to(wanted);
@@ -411,7 +417,9 @@ impl Session {
             }
         }
         let filled = held - self.wire.spare_bytes();
-        (self.received.room.amount() + RECEIVED_FREE_BYTES).saturating_sub(filled)
+        let left = (self.received.room.amount() + RECEIVED_FREE_BYTES).saturating_sub(filled);
+        let frame = self.wire.missing_bytes().min(left);
+        frame + (left - frame) / MEMORY_PER_BYTE
     }
 
     /// Memory for a reply, which is given at once or later. No further request is taken up before

@@ -79,6 +79,11 @@ impl Inbox {
         if self.header_bytes == FRAME_HEADER_BYTES { self.payload_bytes() } else { 0 }
     }
 
+    /// Bytes of the frame that is arriving that are still to come, as far as its header is here.
+    pub fn missing_bytes(&self) -> usize {
+        self.whole_bytes() - self.payload.len()
+    }
+
     /// Memory held by the frame that is arriving.
     pub fn held_bytes(&self) -> usize {
         self.payload.capacity()

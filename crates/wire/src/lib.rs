@@ -31,5 +31,5 @@ pub use message::{
     BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply,
     Request,
 };
-pub use server::{PushPosition, ServerConfig, ServerConnection, ServerEvent};
+pub use server::{MEMORY_PER_BYTE, PushPosition, ServerConfig, ServerConnection, ServerEvent};
 pub use traffic::Traffic;

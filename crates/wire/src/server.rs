@@ -80,6 +80,16 @@ enum State {
     Closed(WireError),
 }
 
+/// Room for events that is kept while there are none.
+const EVENTS_KEPT: usize = 16;
+
+/// Memory of a request without a reply. The nodes of its map may be half full.
+const ASKED_BYTES: usize = 2 * size_of::<(RequestId, Asked)>();
+
+/// Memory that bytes from the client may become for each of them, at most: the smallest request is a
+/// frame of 9 bytes, then an event and a request without a reply.
+pub const MEMORY_PER_BYTE: usize = (size_of::<ServerEvent>() + ASKED_BYTES).div_ceil(9);
+
 /// A request without a reply.
 #[derive(Debug)]
 struct Asked {
@@ -186,6 +196,9 @@ impl ServerConnection {
     pub fn poll_event(&mut self) -> Option<ServerEvent> {
         let event = self.events.pop_front();
         self.event_bytes -= event.as_ref().map_or(0, ServerEvent::memory_bytes);
+        if self.events.is_empty() && self.events.capacity() > EVENTS_KEPT {
+            self.events = VecDeque::new();
+        }
         event
     }
 
@@ -285,9 +298,10 @@ impl ServerConnection {
         self.sendable_bytes() + self.push.queued_bytes()
     }
 
-    /// Bytes from the client that are held: of the frame that is arriving, and of events.
+    /// Memory of what the client sent: of the frame that is arriving, of events, and of requests
+    /// without a reply.
     pub fn received_bytes(&self) -> usize {
-        self.inbox.held_bytes() + self.event_bytes
+        self.inbox.held_bytes() + self.taken_bytes()
     }
 
     /// Of [`ServerConnection::received_bytes`], what is free for further bytes of the frame that is
@@ -298,7 +312,17 @@ impl ServerConnection {
 
     /// What [`ServerConnection::received_bytes`] comes to when the frame that is arriving is whole.
     pub fn arriving_bytes(&self) -> usize {
-        self.inbox.whole_bytes() + self.event_bytes
+        self.inbox.whole_bytes() + self.taken_bytes()
+    }
+
+    /// Bytes of the frame that is arriving that are still to come, as far as its size is known.
+    pub fn missing_bytes(&self) -> usize {
+        self.inbox.missing_bytes()
+    }
+
+    /// Memory of whole frames.
+    fn taken_bytes(&self) -> usize {
+        self.event_bytes + self.asked.len() * ASKED_BYTES
     }
 
     /// Whether a frame has begun and its size is known.

@@ -114,6 +114,45 @@ async fn those_who_wait_are_served_by_peer_in_turn() {
     assert_eq!(order, [1, 2, 3, 1, 2, 1, 1]);
 }
 
+/// Who gave way comes again at once, from as many addresses as he has. He has a half then, and a
+/// turn of eight.
+#[tokio::test]
+async fn slow_peers_go_last_and_hold_a_half_together() {
+    let slow = SlowPeers::default();
+    let budget = Budget::memory(64 * UNIT_BYTES).with_slow(&slow);
+    (1..=40).for_each(|peer| slow.add(owner(peer, 1).peer));
+    let bad: Vec<_> = (1..=40).filter_map(|peer| budget.try_take(owner(peer, 1), 4 * UNIT_BYTES)).collect();
+    assert_eq!(bad.len(), 8);
+    assert!(!budget.is_lacking_for_others() && budget.try_take(owner(101, 1), 8 * UNIT_BYTES).is_some());
+    drop(bad);
+    let large = budget.try_take(owner(1, 1), 40 * UNIT_BYTES);
+    assert!(large.is_some(), "one of them may hold what it needs, or it would wait for ever");
+    drop(large);
+
+    let held = budget.try_take(owner(100, 1), 30 * UNIT_BYTES).unwrap();
+    let rest = budget.try_take(owner(102, 1), 17 * UNIT_BYTES).unwrap();
+    let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
+    for peer in (1..=3).chain(111..=130) {
+        let (wanted, sender) = (budget.clone(), sender.clone());
+        tokio::spawn(async move {
+            let room = wanted.take(owner(peer, 1), 20 * UNIT_BYTES).await;
+            sender.send(peer).unwrap();
+            drop(room);
+        });
+        tokio::task::yield_now().await;
+        let others = peer > 100;
+        assert_eq!((budget.is_lacking(), budget.is_lacking_for_others()), (true, others));
+    }
+    drop((held, rest));
+    let mut order = Vec::new();
+    while order.len() < 23 {
+        order.push(served.recv().await.unwrap());
+    }
+    let turns: Vec<_> = (0..23).filter(|index| order[*index] <= 3).collect();
+    assert_eq!(turns, [7, 15, 22], "{order:?}");
+    assert_eq!(locked(&budget.inner.state).slow_held, 0);
+}
+
 #[tokio::test]
 async fn room_of_one_who_waits_no_longer_goes_to_the_next() {
     let budget = Budget::turns(1);
@@ -147,10 +186,13 @@ proptest! {
     /// Whatever is taken and given back, the sums agree, no peer exceeds its share, and all comes back.
     #[test]
     fn prop_sums_agree(steps in prop::collection::vec((1u8..5, 0u64..3, 0usize..40, any::<bool>()), 0..200)) {
-        let budget = Budget::memory(64 * UNIT_BYTES);
+        let slow = SlowPeers::default();
+        let budget = Budget::memory(64 * UNIT_BYTES).with_slow(&slow);
         let mut rooms: Vec<Room> = Vec::new();
         for (peer, connection, amount, drops) in steps {
-            if drops && !rooms.is_empty() {
+            if drops && amount == 0 {
+                slow.add(owner(peer, connection).peer);
+            } else if drops && !rooms.is_empty() {
                 rooms.swap_remove(amount % rooms.len());
             } else {
                 rooms.extend(budget.try_take(owner(peer, connection), amount * UNIT_BYTES));
@@ -161,6 +203,7 @@ proptest! {
         }
         rooms.clear();
         prop_assert_eq!(budget.taken(), 0);
-        prop_assert!(locked(&budget.inner.state).peers.is_empty());
+        let state = locked(&budget.inner.state);
+        prop_assert!(state.peers.is_empty() && state.slow_held == 0);
     }
 }

@@ -16,58 +16,113 @@ const WITHIN: Duration = Duration::from_secs(3);
 /// What a link of 22 kbit/s carries in that time.
 const LEAST_BYTES: usize = 8 << 10;
 
+/// Time in which a client that was never slow sends at least this part of the memory that it holds
+/// for what arrives, or becomes slow: a frame of a MiB takes 16 s at most while others wait.
+const FILLED_WITHIN: Duration = Duration::from_secs(1);
+const FILLED_PART: usize = 16;
+
 /// How often a slow client is looked at again.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
 /// A client in both directions.
-#[derive(Default)]
 pub(super) struct Paces {
     /// How it takes its answers.
-    pub reading: Pace,
+    reading: Pace,
     /// How it sends what it has begun.
-    pub sending: Pace,
+    sending: Pace,
+    /// How it fills the memory that it holds for that.
+    filling: Pace,
+}
+
+impl Default for Paces {
+    fn default() -> Paces {
+        Paces { reading: Pace::new(WITHIN), sending: Pace::new(WITHIN), filling: Pace::new(FILLED_WITHIN) }
+    }
+}
+
+impl Paces {
+    /// The client took bytes.
+    pub fn took(&mut self, bytes: usize) {
+        self.reading.moved(bytes);
+    }
+
+    /// The client sent bytes.
+    pub fn sent(&mut self, bytes: usize) {
+        self.sending.moved(bytes);
+        self.filling.moved(bytes);
+    }
+
+    /// When to ask [`Session::must_give_way`] again.
+    pub fn deadline(&self) -> Option<Moment> {
+        [&self.reading, &self.sending, &self.filling].into_iter().filter_map(Pace::deadline).min()
+    }
 }
 
 /// What a client moved lately in one direction.
-#[derive(Default)]
-pub(super) struct Pace {
-    /// Since when the server waits for it, and what it moved since.
-    waiting: Option<(Moment, usize)>,
+struct Pace {
+    /// The time in which it must move something.
+    within: Duration,
+    waiting: Option<Waiting>,
+}
+
+/// The server waits for a client.
+#[derive(Clone, Copy)]
+struct Waiting {
+    since: Moment,
+    /// What the client moved since.
+    moved: usize,
+    /// It was late the last time. What has arrived meanwhile may not have been read, if the server
+    /// has much to do: only who is late again is slow.
+    is_late: bool,
+    /// When to look again.
+    again: Moment,
 }
 
 impl Pace {
-    /// Whether the client is slow. `is_awaited` tells whether the server waits for it now.
-    pub fn is_slow(&mut self, now: Moment, is_awaited: bool) -> bool {
+    fn new(within: Duration) -> Pace {
+        Pace { within, waiting: None }
+    }
+
+    /// Whether the client moves less than `least` bytes. `is_awaited` tells whether the server waits for it now.
+    fn is_slow(&mut self, now: Moment, is_awaited: bool, least: usize) -> bool {
+        let begin = Waiting { since: now, moved: 0, is_late: false, again: now.after(self.within) };
         if !is_awaited {
             self.waiting = None;
             return false;
         }
-        let (since, moved) = *self.waiting.get_or_insert((now, 0));
-        let late = now.since(since) >= WITHIN;
-        if late && moved >= LEAST_BYTES {
-            self.waiting = Some((now, 0));
+        let waiting = self.waiting.get_or_insert(begin);
+        if now.since(waiting.since) < self.within {
+            return false;
         }
-        late && moved < LEAST_BYTES
+        if waiting.moved >= least {
+            *waiting = begin;
+            return false;
+        }
+        let was_late = std::mem::replace(&mut waiting.is_late, true);
+        waiting.again = if was_late { now.after(AGAIN) } else { now };
+        was_late
     }
 
-    /// The client took or sent bytes.
-    pub fn moved(&mut self, bytes: usize) {
-        if let Some((_, moved)) = &mut self.waiting {
-            *moved += bytes;
+    fn moved(&mut self, bytes: usize) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.moved += bytes;
         }
     }
 
     /// When to ask [`Pace::is_slow`] again.
-    pub fn deadline(&self, now: Moment) -> Option<Moment> {
-        self.waiting.map(|(since, _)| since.after(WITHIN).max(now.after(AGAIN)))
+    fn deadline(&self) -> Option<Moment> {
+        self.waiting.map(|waiting| waiting.again)
     }
 }
 
 impl Session {
-    /// Why the client has to give way to others, if it is slow and keeps what they wait for.
+    /// Why the client has to give way to others, if it is slow and keeps what they wait for. It goes
+    /// last from then on.
     pub(super) fn must_give_way(&self, paces: &mut Paces) -> Option<&'static str> {
         let (shared, now) = (&*self.shared, self.shared.now());
-        if paces.reading.is_slow(now, self.held.amount() > 0) && shared.replies.is_lacking() {
+        let lacking = || shared.replies.is_lacking() || shared.received.is_lacking();
+        if paces.reading.is_slow(now, self.held.amount() > 0, LEAST_BYTES) && lacking() {
+            shared.slow.add(self.owner.peer);
             return Some("answers were read too slowly while others waited for memory (--memory); connect again");
         }
         let awaits_frame = self.received.room.amount() > 0
@@ -78,9 +133,16 @@ impl Session {
         let awaits_upload = self.uploads.values().any(UploadHandle::awaits_client);
         let is_needed = (awaits_frame && shared.received.is_lacking())
             || (awaits_upload && (shared.uploads.is_lacking() || shared.catalog.is_upload_memory_lacking()));
-        let is_slow = paces.sending.is_slow(now, awaits_frame || awaits_upload);
-        (is_slow && is_needed)
-            .then_some("what was begun came too slowly while others waited; try again to go on with it")
+        let is_slow = paces.sending.is_slow(now, awaits_frame || awaits_upload, LEAST_BYTES);
+        let part = self.received.room.amount() / FILLED_PART;
+        let fills_slowly = paces.filling.is_slow(now, awaits_frame, part)
+            && shared.received.is_lacking_for_others()
+            && !shared.slow.contains(self.owner.peer);
+        if !fills_slowly && !(is_slow && is_needed) {
+            return None;
+        }
+        shared.slow.add(self.owner.peer);
+        Some("what was begun came too slowly while others waited; try again to go on with it")
     }
 }
 
@@ -94,17 +156,23 @@ mod tests {
 
     #[test]
     fn who_moves_too_little_is_slow_until_it_moves_more() {
-        let mut pace = Pace::default();
-        assert!(!pace.is_slow(at(0), false) && pace.deadline(at(0)).is_none());
-        assert!(!pace.is_slow(at(10_000), true));
-        assert_eq!(pace.deadline(at(10_000)), Some(at(13_000)));
+        let mut pace = Pace::new(WITHIN);
+        let is_slow = |pace: &mut Pace, millis, awaited| pace.is_slow(at(millis), awaited, LEAST_BYTES);
+        assert!(!is_slow(&mut pace, 0, false) && pace.deadline().is_none());
+        assert!(!is_slow(&mut pace, 10_000, true));
+        assert_eq!(pace.deadline(), Some(at(13_000)));
         pace.moved(LEAST_BYTES - 1);
-        assert!(!pace.is_slow(at(12_999), true) && pace.is_slow(at(13_000), true));
-        assert_eq!(pace.deadline(at(13_000)), Some(at(14_000)));
+        assert!(!is_slow(&mut pace, 12_999, true));
+        // What it sent may not have been read yet.
+        assert!(!is_slow(&mut pace, 13_000, true));
+        assert_eq!(pace.deadline(), Some(at(13_000)));
+        assert!(is_slow(&mut pace, 13_000, true));
+        assert_eq!(pace.deadline(), Some(at(14_000)));
         pace.moved(1);
-        assert!(!pace.is_slow(at(14_000), true));
+        assert!(!is_slow(&mut pace, 14_000, true));
         // From then on it counts anew.
-        assert!(!pace.is_slow(at(16_999), true) && pace.is_slow(at(17_000), true));
-        assert!(!pace.is_slow(at(17_001), false) && !pace.is_slow(at(30_000), true));
+        assert!(!is_slow(&mut pace, 16_999, true) && !is_slow(&mut pace, 17_000, true));
+        assert!(is_slow(&mut pace, 17_001, true));
+        assert!(!is_slow(&mut pace, 17_002, false) && !is_slow(&mut pace, 30_000, true));
     }
 }

@@ -212,6 +212,7 @@ impl Session {
             Failure::bad_request(format!("volume handle {} was not given on this connection", handle.0))
         })?;
         let block_bytes = open.served.options.block_bytes as usize;
+        let mut places = self.shared.reads.clone();
         let (bytes, after) = match &ask {
             VolumeAsk::Commit { .. } => {
                 self.commit(request, handle, &open, ask);
@@ -223,11 +224,15 @@ impl Session {
                 (2 * blocks.len() * block_bytes, After::Pulled { id })
             }
             VolumeAsk::FileOpen { token, .. } => (64 << 10, After::Opened { token: *token, id: FileId(0) }),
-            VolumeAsk::FolderList { limit, .. } => (usize::from(*limit) * 300, After::Nothing),
+            VolumeAsk::FolderList { limit, .. } => {
+                // To look at thousands of files is work for the processor, which few do at once.
+                places = self.shared.listings.clone();
+                (usize::from(*limit) * 300, After::Nothing)
+            }
             _ => (8 << 10, After::Nothing),
         };
         let caller = self.caller(&open);
-        let reading = self.read_reply(bytes, self.shared.reads.clone());
+        let reading = self.read_reply(bytes, places);
         let (shared, done) = (self.shared.clone(), self.done.clone());
         tokio::spawn(async move {
             let cost = Cost { bytes: reading.bytes, uncovered: 0 };

@@ -341,6 +341,9 @@ fn regress_frames_of_many_addresses_that_never_end_give_way() {
     let share = 4 << 20;
     good.status_until(|status| status["memory"]["received_bytes"].as_u64() >= Some(share - (64 << 10)));
     assert!(matches!(good.upload("other", &noise(40)).0, Reply::PutDone { .. }));
+    // When they come again they go last.
+    let slow = good.status()["slow_peers"].as_u64();
+    assert!((1..=bad.len() as u64).contains(&slow.unwrap()), "{slow:?}");
     drop(bad);
 }
 

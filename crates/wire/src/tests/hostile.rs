@@ -8,6 +8,7 @@ use crate::format::{
     ClientKind, EVENTS_MAX, FRAME_BYTES_MAX, PINGS_MAX, REQUESTS_MAX, SMALL_FRAME_BYTES_MAX, STREAMS_MAX, ServerKind,
 };
 use crate::message::{ClientMessage, ServerMessage};
+use crate::server::MEMORY_PER_BYTE;
 use crate::{
     BlockRange, ClientConfig, ClientConnection, ClientEvent, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding,
     PushEndReason, PushHeader, PushPiece, Reply, Request, ServerConfig, ServerConnection, ServerEvent, WireError,
@@ -170,6 +171,12 @@ fn too_many_requests_close_the_connection() {
     for request in 1..=REQUESTS_MAX as u32 {
         server.receive(Moment(1), &flat(&encode::client(&list(request)))).unwrap();
     }
+    // Bytes that are small requests take many times as much memory, which counts until they are answered.
+    let bytes = flat(&encode::client(&list(1))).len() * REQUESTS_MAX;
+    let events = server.received_bytes();
+    assert!(events > 200 * REQUESTS_MAX && events <= MEMORY_PER_BYTE * bytes, "{events}");
+    while server.poll_event().is_some() {}
+    assert!((100 * REQUESTS_MAX..events).contains(&server.received_bytes()));
     let error = server.receive(Moment(1), &flat(&encode::client(&list(9999)))).unwrap_err();
     assert_eq!(error, WireError::TooMany { what: "requests in flight", max: REQUESTS_MAX as u64 });
     let open = |request| ClientMessage::Request {
