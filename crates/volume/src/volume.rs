@@ -269,12 +269,14 @@ impl Volume {
             return Err(VolumeError::NotFolder { path: path.to_string() });
         }
         let seen = self.seen(&stat);
-        let mut page = BTreeMap::new();
+        let mut page: BTreeMap<Vec<u8>, Kind> = BTreeMap::new();
         let mut count = 0;
         let listed = self.shared.tree.list(path.as_bytes(), &mut |name, kind| {
             count += 1;
             let ours = path.is_top() && name == OWN_FOLDER;
-            if name > after && kind != Kind::Special && !ours {
+            // Of a large folder most names are on another page.
+            let beyond = page.len() > limit && page.last_key_value().is_some_and(|(last, _)| name > last);
+            if name > after && !beyond && kind != Kind::Special && !ours {
                 page.insert(name.to_vec(), kind);
                 if page.len() > limit + 1 {
                     page.pop_last();

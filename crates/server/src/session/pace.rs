@@ -18,8 +18,8 @@ const LEAST_BYTES: usize = 8 << 10;
 
 /// Time in which a client that was never slow sends at least this part of the memory that it holds
 /// for what arrives, or becomes slow: a frame of a MiB takes 16 s at most while others wait.
-const FILLED_WITHIN: Duration = Duration::from_secs(1);
-const FILLED_PART: usize = 16;
+const FILLED_WITHIN: Duration = Duration::from_millis(500);
+const FILLED_PART: usize = 32;
 
 /// How often a slow client is looked at again.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);

@@ -36,6 +36,10 @@ const TOUCHES_AT_ONCE: usize = 4;
 /// predictors: they cost the server more than their bytes cost the device.
 const TOUCHES_MAX: u64 = 4096;
 
+/// Memory of an entry of a folder, most of it its name, and of the shortest listing.
+const ENTRY_BYTES: usize = 300;
+const LISTING_BYTES_LEAST: usize = 128 << 10;
+
 /// The token of reads that belong to no program: nothing is predicted for them.
 const ANONYMOUS: Token = Token(0);
 
@@ -224,10 +228,11 @@ impl Session {
                 (2 * blocks.len() * block_bytes, After::Pulled { id })
             }
             VolumeAsk::FileOpen { token, .. } => (64 << 10, After::Opened { token: *token, id: FileId(0) }),
-            VolumeAsk::FolderList { limit, .. } => {
-                // To look at thousands of files is work for the processor, which few do at once.
+            VolumeAsk::FolderList { .. } => {
+                // To look at thousands of files is work for the processor, which few do at once. Who
+                // waits for that holds little memory.
                 places = self.shared.listings.clone();
-                (usize::from(*limit) * 300, After::Nothing)
+                (LISTING_BYTES_LEAST, After::Nothing)
             }
             _ => (8 << 10, After::Nothing),
         };
@@ -235,12 +240,15 @@ impl Session {
         let reading = self.read_reply(bytes, places);
         let (shared, done) = (self.shared.clone(), self.done.clone());
         tokio::spawn(async move {
-            let cost = Cost { bytes: reading.bytes, uncovered: 0 };
-            let (room, slot) = tokio::select! {
+            let (mut ask, cost) = (ask, Cost { bytes: reading.bytes, uncovered: 0 });
+            let (mut room, slot) = tokio::select! {
                 rooms = reading.begin(&shared, &done) => rooms,
                 // The connection is gone: nobody waits for the answer. A lease that is given back counts all the same.
                 () = done.closed(), if !matches!(ask, VolumeAsk::Lease { .. }) => return,
             };
+            if let VolumeAsk::FolderList { limit, .. } = &mut ask {
+                fit_listing(limit, &mut room);
+            }
             let work = tokio::task::spawn_blocking(move || {
                 let answered = answer_one(&shared, &open, &caller, &ask, after);
                 drop(slot);
@@ -429,6 +437,18 @@ impl Session {
             reply_bytes_max: frame_bytes_max.min(FRAME_BYTES_MAX_WRITTEN),
         }
     }
+}
+
+/// Takes memory for all entries of a listing, or makes it shorter.
+fn fit_listing(limit: &mut u16, room: &mut Room) {
+    let mut wanted = usize::from(*limit) * ENTRY_BYTES;
+    while wanted > room.amount() {
+        match room.try_more(wanted - room.amount()) {
+            Some(more) => room.merge(more),
+            None => wanted /= 2,
+        }
+    }
+    *limit = u16::try_from(room.amount() / ENTRY_BYTES).unwrap_or(u16::MAX).min(*limit);
 }
 
 fn failed() -> Failure {
