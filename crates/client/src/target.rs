@@ -14,8 +14,8 @@ use units::ImageId;
 /// Port of `runnel serve` when none is given.
 pub const PORT_DEFAULT: u16 = 7327;
 
-/// Longest image name with its tag, in bytes; the server and the wire accept no longer one.
-pub const NAME_BYTES_MAX: usize = 255;
+/// Longest name and longest tag, in bytes; the server accepts no longer ones.
+pub const NAME_BYTES_MAX: usize = 128;
 
 /// What stands before the name of a volume. Names of images on a server hold no `/`.
 const VOLUME_PREFIX: &str = "volume/";
@@ -127,12 +127,12 @@ pub enum TargetError {
     NoImage(String),
     /// The name or the tag holds something a name may not hold.
     #[error(
-        "`{0}` is not an image name: letters, digits, `.`, `_`, `-` and inner `/`, then an optional `:tag`, 255 bytes at most"
+        "`{0}` is not an image name: letters, digits, `.`, `_` and `-`, the first a letter or digit, then an optional `:tag` of the same, 128 bytes at most each"
     )]
     BadName(String),
     /// What follows `volume/` is no name.
     #[error(
-        "`{0}` is not the name of a volume: letters, digits, `.`, `_` and `-`, not beginning with `.`, 255 bytes at most"
+        "`{0}` is not the name of a volume: letters, digits, `.`, `_` and `-`, the first a letter or digit, 128 bytes at most"
     )]
     BadVolume(String),
     /// `@` followed by something else than 64 hexadecimal digits.
@@ -175,7 +175,7 @@ impl Target {
             return Ok(Target::Http(HttpFile { server, path: format!("/{name}") }));
         }
         if let Some(name) = name.strip_prefix(VOLUME_PREFIX) {
-            if name.len() > NAME_BYTES_MAX || !is_name_part(name) {
+            if !is_name_part(name) {
                 return Err(TargetError::BadVolume(name.into()));
             }
             return Ok(Target::Volume(VolumeAt { server, name: name.into() }));
@@ -299,18 +299,19 @@ impl ImageName {
             return ImageId::from_hex(id).map(ImageName::Id).ok_or_else(|| TargetError::BadId(text.into()));
         }
         let (name, tag) = text.split_once(':').unwrap_or((text, "latest"));
-        let fits = text.len() <= NAME_BYTES_MAX && name.len() + 1 + tag.len() <= NAME_BYTES_MAX;
-        if !fits || !name.split('/').all(is_name_part) || !is_name_part(tag) {
+        let fits = name.len() + 1 + tag.len() <= wire::format::NAME_BYTES_MAX;
+        if !fits || !is_name_part(name) || !is_name_part(tag) {
             return Err(TargetError::BadName(text.into()));
         }
         Ok(ImageName::Tagged { name: name.into(), tag: tag.into() })
     }
 }
 
-/// A part of a name is a file name in the server's store: no separators, no hidden files, no `..`.
+/// A name and a tag are parts of a file name in the server's store: no separators, no hidden files,
+/// no `..`.
 fn is_name_part(part: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
+    part.len() <= NAME_BYTES_MAX && part.starts_with(|c: char| c.is_ascii_alphanumeric()) && part.chars().all(allowed)
 }
 
 fn is_scheme(text: &str) -> bool {
@@ -375,7 +376,7 @@ mod tests {
         let id = "ab".repeat(32);
         for (text, host, port, image) in [
             ("runnel://host/app", "host", 7327, "app:latest".to_string()),
-            ("runnel://10.0.0.1:80/a/b-c_1.2:v3", "10.0.0.1", 80, "a/b-c_1.2:v3".to_string()),
+            ("runnel://10.0.0.1:80/b-c_1.2:v3", "10.0.0.1", 80, "b-c_1.2:v3".to_string()),
             ("runnel://[::1]/x:y", "::1", 7327, "x:y".to_string()),
             ("runnel://[fe80::2]:9000/x", "fe80::2", 9000, "x:latest".to_string()),
             (&format!("runnel://h/@{id}"), "h", 7327, format!("@{id}")),

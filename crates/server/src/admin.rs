@@ -4,10 +4,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-use crate::accept::Shared;
 use crate::blocks::locked;
 use crate::error::Failure;
 use crate::published::Published;
+use crate::shared::Shared;
 use crate::volumes::Served;
 
 /// Longest document in one reply, with room for the frame's other fields.

@@ -12,13 +12,13 @@ use tokio::sync::mpsc::UnboundedSender;
 use units::{PAGE_BYTES, PageId, RequestId};
 use wire::Reply;
 
-use crate::accept::Shared;
 use crate::budget::{Budget, Room};
 use crate::error::Failure;
 use crate::panics::caught_blocking;
 use crate::peer::Owner;
 use crate::published::Published;
 use crate::session::Done;
+use crate::shared::Shared;
 
 /// zstd level of single pages: they are compressed while a program waits.
 const PAGES_LEVEL: i32 = 3;

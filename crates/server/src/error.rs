@@ -152,8 +152,8 @@ impl From<StoreError> for Failure {
 fn store_hint(error: &StoreError) -> &'static str {
     match error {
         StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            "; give the user that runs the server the right to read the folder (`ls -ld` shows owner and mode), or to \
-             make it if it is not there"
+            "; if the folder is not there, make it for the user that runs the server: `install -d -o USER FOLDER` as \
+             root; else give that user the right to read it (`ls -ld` shows owner and mode)"
         }
         _ => "",
     }

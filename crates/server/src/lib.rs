@@ -2,7 +2,7 @@
 //!
 //! One task serves one connection ([`session`]): it drives the wire's state machine and never waits for a disk or for a
 //! prediction. Reading happens on blocking threads, in this order of importance: demands, pieces of pushes, reading
-//! ahead, bundles. What the connections share is in `accept::Shared`:
+//! ahead, bundles. What the connections share is in `shared::Shared`:
 //!
 //! - `catalog`: names, tags, open images (`published`), uploads (`upload`);
 //! - `push`: the streams of one connection, fed from bundles (`bundle`) or compressed live;
@@ -43,6 +43,7 @@ mod provider;
 mod published;
 mod push;
 mod session;
+mod shared;
 mod slow;
 mod tls;
 mod upload;

@@ -25,7 +25,6 @@ use tokio::sync::mpsc::UnboundedSender;
 use units::{ActionId, ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, PushEndReason, PushPiece, PushPosition, ServerConnection};
 
-use crate::accept::Shared;
 use crate::budget::Room;
 use crate::device::Device;
 use crate::error::Failure;
@@ -34,6 +33,7 @@ use crate::peer::Owner;
 use crate::provider::Provider;
 use crate::published::Published;
 use crate::session::{Done, Images};
+use crate::shared::Shared;
 pub(crate) use blocks::{BlockPusher, BuiltBlocks};
 use choose::live_level;
 pub(crate) use sequence::PAGE_BYTES_EXPECTED;

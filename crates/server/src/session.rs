@@ -26,7 +26,7 @@ use wire::{
     ErrorCode, Hello, ImageHandle, MEMORY_PER_BYTE, Refused, Reply, Request, ServerConnection, ServerEvent, WireError,
 };
 
-use crate::accept::{Shared, report};
+use crate::accept::report;
 use crate::access::Pushing;
 use crate::admission::Place;
 use crate::budget::{Budget, Room};
@@ -37,6 +37,7 @@ use crate::error::Failure;
 use crate::peer::Owner;
 use crate::published::Published;
 use crate::push::{Advice, BlockPusher, Built, BuiltBlocks, Pusher};
+use crate::shared::Shared;
 use crate::upload::{self, Command, UploadHandle};
 use crate::volumes::Served;
 use pace::{AGAIN, Paces};

@@ -31,12 +31,12 @@ use units::{BlockId, ImageId, RequestId};
 use wire::format::PUT_DEADLINE;
 use wire::{BlockRange, ErrorCode};
 
-use crate::accept::Shared;
 use crate::budget::Room;
 use crate::error::Failure;
 use crate::name::Name;
 use crate::panics::caught_blocking;
 use crate::peer::Owner;
+use crate::shared::Shared;
 use arriving::{Arriving, Complete};
 pub(crate) use parked::Parked;
 use staged::Staged;

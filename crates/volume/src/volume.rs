@@ -147,7 +147,13 @@ impl Volume {
         let own = match journal {
             Some(journal) => Some(RealDisk::open(journal).map_err(failed(journal))?),
             None => match tree.folder(OWN_FOLDER, options.mode == Mode::ReadWrite) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) if error.kind() == io::ErrorKind::NotFound && options.mode == Mode::ReadOnly => None,
+                // As in /proc.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let path = folder.join(".runnel").display().to_string();
+                    let source = io::Error::other("its file system lets nobody make folders there");
+                    return Err(VolumeError::Io { what: "making", path, source });
+                }
                 other => Some(other.map_err(failed(folder))?),
             },
         };

@@ -23,13 +23,13 @@ use wire::{ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Push
 
 use super::course::{Course, PIECE_BYTES_MANY, next_parts};
 use super::shares::{Class, Clock, FAR_BYTES, NEAR_BYTES, Part};
-use crate::accept::Shared;
 use crate::blocks::locked;
 use crate::budget::Room;
 use crate::error::Failure;
 use crate::panics::caught_blocking;
 use crate::peer::Owner;
 use crate::session::{Done, OpenVolume};
+use crate::shared::Shared;
 use crate::volumes::{Foreseen, answer};
 
 /// Courses of one connection; the one that was foreseen longest ago goes.

@@ -138,7 +138,8 @@ impl Session {
         let fills_slowly = paces.filling.is_slow(now, awaits_frame, part)
             && shared.received.is_lacking_for_others()
             && !shared.slow.contains(self.owner.peer);
-        if !fills_slowly && !(is_slow && is_needed) {
+        let gives_way = fills_slowly || (is_slow && is_needed);
+        if !gives_way {
             return None;
         }
         shared.slow.add(self.owner.peer);

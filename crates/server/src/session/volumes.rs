@@ -15,11 +15,11 @@ use wire::volume::{VolumeAsk, VolumeReply};
 use wire::{ErrorCode, ImageHandle, Reply};
 
 use super::{Done, IMAGES_MAX, REQUEST_BYTES, Session};
-use crate::accept::Shared;
 use crate::blocks::locked;
 use crate::budget::Room;
 use crate::error::Failure;
 use crate::peer::Owner;
+use crate::shared::Shared;
 use crate::volumes::{Caller, Foreseen, OpenFiles, Present, Served, answer};
 
 /// Transactions committed as one batch.

@@ -33,12 +33,12 @@ use wire::volume::{Change, LeaseKind, Secret, Share, VolumeAsk};
 use wire::{ClientConfig, ClientConnection, ClientEvent, Hello, ImageHandle, Reply, Request};
 
 use super::rig::{config, image, noise, program};
-use crate::accept::{Shared, upkeep};
 use crate::access::Pushing;
 use crate::admission::Admission;
 use crate::peer::{Owner, Peer as WhoAsks};
 use crate::push::CANARY;
 use crate::{Config, Logger, StoreAt, VolumeConfig, session};
+use crate::{accept::upkeep, shared::Shared};
 use peer::Peer;
 
 /// Hostile clients at once.

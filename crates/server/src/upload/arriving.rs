@@ -6,9 +6,9 @@ use store::Store;
 
 use super::Announced;
 use super::staged::{Source, Staged, check_disk, invalid};
-use crate::accept::Shared;
 use crate::budget::Room;
 use crate::error::Failure;
+use crate::shared::Shared;
 
 /// Parts the metadata may arrive in that do not touch each other.
 const GAPS_MAX: usize = 1024;

@@ -12,12 +12,12 @@ use units::{BlockId, ImageId};
 use wire::{BlockRange, ErrorCode};
 
 use super::{Announced, Event, Reports};
-use crate::accept::Shared;
 use crate::blocks::locked;
 use crate::catalog::{UploadMemory, image_key};
 use crate::error::Failure;
 use crate::peer::Peer;
 use crate::published::{ImageObject, io_error};
+use crate::shared::Shared;
 
 /// Bytes of other images' block tables that an upload may look at for blocks that it need not send,
 /// for each byte of its own metadata. The tables of images of its kind are about as large as its

@@ -111,6 +111,9 @@ fn refused(volume: &VolumeConfig, reason: String) -> ServerError {
 fn unreachable(volume: &VolumeConfig, error: &std::io::Error) -> String {
     let folder = volume.folder.display();
     match error.kind() {
+        std::io::ErrorKind::NotFound if volume.folder.as_os_str().as_encoded_bytes().contains(&b':') => {
+            format!("the folder {folder} does not exist; behind the last `:` of --volume stands `ro` or `rw`")
+        }
         std::io::ErrorKind::NotFound => {
             format!("the folder {folder} does not exist; make it (mkdir -p {folder}), or correct --volume")
         }

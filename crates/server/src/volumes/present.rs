@@ -6,8 +6,8 @@ use std::sync::Arc;
 use volume::Holder;
 
 use super::Served;
-use crate::accept::Shared;
 use crate::blocks::locked;
+use crate::shared::Shared;
 
 /// How many handles there are on which a device was proven; no entry is 0.
 pub(super) type Counts = HashMap<u128, usize>;
