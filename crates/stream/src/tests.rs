@@ -4,6 +4,7 @@ mod exposed;
 mod flip;
 mod fuzz;
 mod hostile;
+mod linear;
 mod model;
 mod pushes;
 mod removed;
