@@ -40,11 +40,16 @@ const TURNS_BETWEEN_SLOW: u32 = 8;
 /// Grain of memory: rounding costs little, and the sums stay small.
 const UNIT_BYTES: usize = 1024;
 
+/// The largest frame, and requests that came before it.
+const FRAME_UNITS: usize = (wire::format::FRAME_BYTES_MAX + (256 << 10)) / UNIT_BYTES;
+
 /// Who may hold how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     /// Peers have shares, and their connections have shares of those.
     Memory,
+    /// The same, but a connection may always hold one of the largest frames.
+    Frames,
     /// Peers have shares: what is held as long as a peer or the disk likes.
     Slots,
     /// The same in smaller shares.
@@ -139,6 +144,11 @@ impl Budget {
         Budget::new(Rule::Memory, UNIT_BYTES, bytes_max / UNIT_BYTES)
     }
 
+    /// Memory of what arrives. A large frame comes as one, but behind requests that hold some already.
+    pub fn frames(bytes_max: usize) -> Budget {
+        Budget::new(Rule::Frames, UNIT_BYTES, bytes_max / UNIT_BYTES)
+    }
+
     /// Slots that are held as long as a peer or the disk likes.
     pub fn slots(count: usize) -> Budget {
         Budget::new(Rule::Slots, 1, count)
@@ -225,7 +235,7 @@ impl Budget {
         locked(&self.inner.state).may(self.inner.rule, owner, is_slow, self.units(amount)) == Verdict::OverShare
     }
 
-    /// Whether somebody waits who holds nothing: others hold too much, not he.
+    /// Whether somebody waits who holds less than half of an equal share: others hold too much, not he.
     pub fn is_lacking(&self) -> bool {
         self.is_any_lacking(|_| true)
     }
@@ -237,8 +247,9 @@ impl Budget {
 
     fn is_any_lacking(&self, counts: impl Fn(&PeerShare) -> bool) -> bool {
         let state = locked(&self.inner.state);
+        let little = self.inner.units_max / (2 * state.peers.len().max(1));
         let mut waiting = state.turns.iter().filter_map(|peer| state.peers.get(peer));
-        waiting.any(|share| share.held == 0 && counts(share))
+        waiting.any(|share| share.held <= little && counts(share))
     }
 
     /// All that there is, in bytes or slots.
@@ -294,7 +305,8 @@ impl State {
             Rule::Turns => true,
             _ if peer_held > 0 && units > room_of_peer => false,
             _ if is_slow && self.slow_held > 0 && self.slow_held + units > self.slow_held_max => false,
-            Rule::Memory => held == 0 || 2 * CONNECTION_PARTS * (held + units) <= room_of_peer,
+            Rule::Frames if held + units <= FRAME_UNITS => true,
+            Rule::Memory | Rule::Frames => held == 0 || 2 * CONNECTION_PARTS * (held + units) <= room_of_peer,
             Rule::Reads => peer_held == 0 || READ_PARTS * (peer_held + units) <= self.free,
             Rule::Slots => true,
         };

@@ -398,19 +398,21 @@ impl Session {
     fn may_receive(&mut self) -> usize {
         let held = self.wire.received_bytes() + self.received.uncovered;
         let whole = self.wire.arriving_bytes() + self.received.uncovered;
-        let wanted = (held.max(whole) + RECEIVED_AHEAD_BYTES).saturating_sub(RECEIVED_FREE_BYTES);
+        let beyond_free = |bytes: usize| (bytes + RECEIVED_AHEAD_BYTES).saturating_sub(RECEIVED_FREE_BYTES);
+        let wanted = beyond_free(held.max(whole));
         let lacking = wanted.saturating_sub(self.received.room.amount());
-        if lacking == 0 {
-            self.received.room.shrink_to(wanted);
-        } else if !self.received.is_waiting {
-            match self.shared.received.try_take(self.owner, lacking) {
+        // Who waits for more keeps no more than it needs now: others may wait for that.
+        self.received.room.shrink_to(if lacking == 0 { wanted } else { beyond_free(held) });
+        if lacking > 0 && !self.received.is_waiting {
+            match self.received.room.try_more(wanted - self.received.room.amount()) {
                 Some(room) => self.received.room.merge(room),
                 None => {
                     self.received.is_waiting = true;
                     let (received, owner, done) = (self.shared.received.clone(), self.owner, self.done.clone());
                     tokio::spawn(async move {
                         tokio::select! {
-                            room = received.take(owner, lacking) => drop(done.send(Box::new(Done::Received(room)))),
+                            // All of it, since what it has now it may have given back by then.
+                            room = received.take(owner, wanted) => drop(done.send(Box::new(Done::Received(room)))),
                             () = done.closed() => {}
                         }
                     });

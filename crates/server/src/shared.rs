@@ -35,6 +35,11 @@ const OPENS_MAX: usize = 4;
 /// Memory of the encoder of a push that is compressed live: 2.5 MiB with a window of 1 MiB.
 const ENCODER_BYTES: usize = 5 << 19;
 
+/// Time for which a peer goes last where it had to give way, and in turns of listings if one of its
+/// own took long.
+const SLOW_FOR: Duration = Duration::from_secs(600);
+const LISTER_FOR: Duration = Duration::from_secs(10);
+
 /// What all connections share.
 pub(crate) struct Shared {
     pub config: Config,
@@ -60,8 +65,9 @@ pub(crate) struct Shared {
     pub builders: Arc<Builders>,
     /// Single pages that are decoded and compressed for demands.
     pub pages: Budget,
-    /// Folders of volumes that are listed.
+    /// Folders of volumes that are listed. Peers whose listings took long go last.
     pub listings: Budget,
+    pub listers: SlowPeers,
     pub opens: Budget,
     /// Uploads of which something came.
     pub uploads: Budget,
@@ -114,7 +120,8 @@ impl Shared {
         }
         // With one alone a peer that does not end its stream would keep it from all others.
         let live_streams = config.live_streams_max.min((shares.encoders / ENCODER_BYTES).max(2));
-        let (metrics, slow) = (Arc::new(Metrics::default()), SlowPeers::default());
+        let metrics = Arc::new(Metrics::default());
+        let (slow, listers) = (SlowPeers::for_time(SLOW_FOR), SlowPeers::for_time(LISTER_FOR));
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(|error| ServerError::Runtime(std::io::Error::other(error.to_string())))?;
         let blocks = Arc::new(BlockCache::new(&shares));
@@ -129,7 +136,7 @@ impl Shared {
             log: config.log.clone(),
             devices: Devices::new(Budget::memory(shares.devices), secret),
             parked: Parked::default(),
-            received: Budget::memory(shares.received).with_slow(&slow),
+            received: Budget::frames(shares.received).with_slow(&slow),
             replies: Budget::memory(shares.replies).with_slow(&slow),
             pushes: Budget::memory(shares.pushes),
             live_streams: Budget::slots(live_streams),
@@ -138,7 +145,8 @@ impl Shared {
             builders: Arc::new(Builders::start(config.builds_max).map_err(ServerError::Runtime)?),
             // Whoever reads blocks finds a processor, however many ask for pages.
             pages: Budget::turns((config.builds_max / 2).max(1)),
-            listings: Budget::turns((config.builds_max / 2).max(1)),
+            listings: Budget::turns((config.builds_max / 2).max(1)).with_slow(&listers),
+            listers,
             opens: Budget::slots(OPENS_MAX),
             uploads: Budget::slots(UPLOADS_MAX).with_slow(&slow),
             slow,

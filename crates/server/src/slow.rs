@@ -1,4 +1,4 @@
-//! Peers that lately moved too little while others waited for the memory and places that they held.
+//! Peers that lately kept from others, for too long, what those waited for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,10 +9,7 @@ use tokio::time::Instant;
 use crate::blocks::locked;
 use crate::peer::Peer;
 
-/// Time for which a peer is slow once it had to give way.
-const KEPT: Duration = Duration::from_secs(600);
-
-/// Peers that are remembered; those that had to give way first are forgotten first.
+/// Peers that are remembered; those that were slow first are forgotten first.
 const PEERS_MAX: usize = 4096;
 
 /// Slow peers. Clones are the same ones.
@@ -20,15 +17,24 @@ const PEERS_MAX: usize = 4096;
 /// Who gives way can come again at once, and from many addresses: without memory of it, such
 /// clients would take all there is again and again.
 #[derive(Clone, Default)]
-pub(crate) struct SlowPeers(Arc<Mutex<HashMap<Peer, Instant>>>);
+pub(crate) struct SlowPeers {
+    peers: Arc<Mutex<HashMap<Peer, Instant>>>,
+    /// How long a peer is slow.
+    kept: Duration,
+}
 
 impl SlowPeers {
-    /// `peer` had to give way.
+    /// None yet; those that come are slow for this time.
+    pub fn for_time(kept: Duration) -> SlowPeers {
+        SlowPeers { peers: Arc::default(), kept }
+    }
+
+    /// `peer` was slow just now.
     pub fn add(&self, peer: Peer) {
-        let mut peers = locked(&self.0);
+        let mut peers = locked(&self.peers);
         let now = Instant::now();
         if peers.len() >= PEERS_MAX && !peers.contains_key(&peer) {
-            peers.retain(|_, since| now < *since + KEPT);
+            peers.retain(|_, since| now < *since + self.kept);
             let oldest = peers.iter().min_by_key(|(_, since)| **since).map(|(peer, _)| *peer);
             if let Some(oldest) = oldest.filter(|_| peers.len() >= PEERS_MAX) {
                 peers.remove(&oldest);
@@ -40,14 +46,14 @@ impl SlowPeers {
     /// How many there are.
     pub fn count(&self) -> usize {
         let now = Instant::now();
-        locked(&self.0).values().filter(|since| now < **since + KEPT).count()
+        locked(&self.peers).values().filter(|since| now < **since + self.kept).count()
     }
 
-    /// Whether `peer` had to give way lately.
+    /// Whether `peer` was slow lately.
     pub fn contains(&self, peer: Peer) -> bool {
-        let peers = locked(&self.0);
+        let peers = locked(&self.peers);
         // Most of the time there are none.
-        !peers.is_empty() && peers.get(&peer).is_some_and(|since| Instant::now() < *since + KEPT)
+        !peers.is_empty() && peers.get(&peer).is_some_and(|since| Instant::now() < *since + self.kept)
     }
 }
 
@@ -55,10 +61,12 @@ impl SlowPeers {
 mod tests {
     use super::*;
 
+    const KEPT: Duration = Duration::from_secs(600);
+
     #[tokio::test(start_paused = true)]
     async fn a_peer_is_slow_for_a_while_and_the_latest_are_remembered() {
         let peer = |number: u32| Peer::Address(std::net::Ipv4Addr::from_bits(number).into());
-        let slow = SlowPeers::default();
+        let slow = SlowPeers::for_time(KEPT);
         assert!(!slow.contains(peer(0)));
         slow.add(peer(0));
         tokio::time::advance(KEPT - Duration::from_secs(1)).await;

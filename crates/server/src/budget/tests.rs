@@ -78,6 +78,15 @@ fn a_peer_that_gives_nothing_back_leaves_room_for_the_others() {
     assert!(good.iter().all(Option::is_some), "twenty peers with a block each");
 }
 
+/// A frame comes behind requests that hold some memory already.
+#[test]
+fn a_connection_may_hold_a_frame_behind_requests() {
+    for (budget, may) in [(Budget::frames(16 << 20), true), (Budget::memory(16 << 20), false)] {
+        let requests = budget.try_take(owner(1, 1), 20 << 10).unwrap();
+        assert_eq!(requests.try_more((1 << 20) + 8192).is_some(), may);
+    }
+}
+
 #[test]
 fn a_peer_has_few_reads_at_once() {
     let budget = Budget::reads(64);
@@ -118,7 +127,7 @@ async fn those_who_wait_are_served_by_peer_in_turn() {
 /// turn of eight.
 #[tokio::test]
 async fn slow_peers_go_last_and_hold_a_half_together() {
-    let slow = SlowPeers::default();
+    let slow = SlowPeers::for_time(Duration::from_secs(600));
     let budget = Budget::memory(64 * UNIT_BYTES).with_slow(&slow);
     (1..=40).for_each(|peer| slow.add(owner(peer, 1).peer));
     let bad: Vec<_> = (1..=40).filter_map(|peer| budget.try_take(owner(peer, 1), 4 * UNIT_BYTES)).collect();
@@ -186,7 +195,7 @@ proptest! {
     /// Whatever is taken and given back, the sums agree, no peer exceeds its share, and all comes back.
     #[test]
     fn prop_sums_agree(steps in prop::collection::vec((1u8..5, 0u64..3, 0usize..40, any::<bool>()), 0..200)) {
-        let slow = SlowPeers::default();
+        let slow = SlowPeers::for_time(Duration::from_secs(600));
         let budget = Budget::memory(64 * UNIT_BYTES).with_slow(&slow);
         let mut rooms: Vec<Room> = Vec::new();
         for (peer, connection, amount, drops) in steps {

@@ -125,12 +125,10 @@ impl Session {
             shared.slow.add(self.owner.peer);
             return Some("answers were read too slowly while others waited for memory (--memory); connect again");
         }
-        let awaits_frame = self.received.room.amount() > 0
-            && self.wire.is_amid_frame()
-            && self.wire.wants_bytes()
-            && !self.received.is_waiting
-            && self.stalled.is_none();
-        let awaits_upload = self.uploads.values().any(UploadHandle::awaits_client);
+        // While the server itself does not read, nobody is slow.
+        let reads = self.wire.wants_bytes() && !self.received.is_waiting && self.stalled.is_none();
+        let awaits_frame = reads && self.received.room.amount() > 0 && self.wire.is_amid_frame();
+        let awaits_upload = reads && self.uploads.values().any(UploadHandle::awaits_client);
         let is_needed = (awaits_frame && shared.received.is_lacking())
             || (awaits_upload && (shared.uploads.is_lacking() || shared.catalog.is_upload_memory_lacking()));
         let is_slow = paces.sending.is_slow(now, awaits_frame || awaits_upload, LEAST_BYTES);

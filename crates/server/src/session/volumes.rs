@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 use units::{InodeId, Moment, PageId, RequestId, Token};
@@ -39,6 +39,9 @@ const TOUCHES_MAX: u64 = 4096;
 /// Memory of an entry of a folder, most of it its name, and of the shortest listing.
 const ENTRY_BYTES: usize = 300;
 const LISTING_BYTES_LEAST: usize = 128 << 10;
+
+/// A listing that takes longer is of a large folder: those of small ones do not wait for such.
+const LISTING_LONG: Duration = Duration::from_millis(5);
 
 /// The token of reads that belong to no program: nothing is predicted for them.
 const ANONYMOUS: Token = Token(0);
@@ -238,7 +241,7 @@ impl Session {
         };
         let caller = self.caller(&open);
         let reading = self.read_reply(bytes, places);
-        let (shared, done) = (self.shared.clone(), self.done.clone());
+        let (shared, owner, done) = (self.shared.clone(), self.owner, self.done.clone());
         tokio::spawn(async move {
             let (mut ask, cost) = (ask, Cost { bytes: reading.bytes, uncovered: 0 });
             let (mut room, slot) = tokio::select! {
@@ -250,7 +253,11 @@ impl Session {
                 fit_listing(limit, &mut room);
             }
             let work = tokio::task::spawn_blocking(move || {
+                let begun = Instant::now();
                 let answered = answer_one(&shared, &open, &caller, &ask, after);
+                if matches!(ask, VolumeAsk::FolderList { .. }) && begun.elapsed() > LISTING_LONG {
+                    shared.listers.add(owner.peer);
+                }
                 drop(slot);
                 answered
             });

@@ -379,6 +379,24 @@ fn transactions_of_a_connection_are_done_in_their_order() {
     assert_eq!(std::fs::read_to_string(folder.path().join("log")).unwrap(), expected);
 }
 
+/// Requests without an answer take memory. A transaction that came behind them then waited for more
+/// than its connection may hold, for ever.
+#[test]
+fn regress_a_large_transaction_behind_many_requests_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rig, _) = serve(folder.path(), |_| ());
+    let mut data = Data::open(&rig, 1);
+    data.commit(1, vec![create("f")]);
+    for round in 0..20 {
+        let asks: Vec<_> = (0..400).map(|_| data.client.request(data.request(VolumeAsk::SpaceStat))).collect();
+        let change = append("f", &noise(round, 1_040_000));
+        let large = data.client.request(data.request(transaction(2 + round, vec![change])));
+        let answers = asks.into_iter().map(|ask| data.client.reply(ask)).collect::<Vec<_>>();
+        assert!(answers.iter().all(|reply| matches!(reply, Reply::Volume(VolumeReply::Space(_)))));
+        assert!(matches!(data.client.reply(large), Reply::Volume(VolumeReply::Committed { .. })));
+    }
+}
+
 #[test]
 fn a_full_volume_says_so_and_goes_on() {
     let folder = TempDir::new().unwrap();
