@@ -168,6 +168,7 @@ fn how(flags: c_int, mode: u32) -> Result<OpenHow, Failure> {
         write,
         append: has(libc::O_APPEND),
         create: has(libc::O_CREAT).then_some((mode & 0o7777) as u16),
+        owner: None,
         exclusive: has(libc::O_EXCL),
         truncate: has(libc::O_TRUNC),
     })

@@ -26,6 +26,10 @@ impl From<FileInfo> for runnel_info {
             FileKind::File => libc::S_IFREG,
             FileKind::Folder => libc::S_IFDIR,
             FileKind::Symlink => libc::S_IFLNK,
+            FileKind::Fifo => libc::S_IFIFO,
+            FileKind::Socket => libc::S_IFSOCK,
+            FileKind::CharDevice => libc::S_IFCHR,
+            FileKind::BlockDevice => libc::S_IFBLK,
         };
         runnel_info {
             file: info.seen.file,

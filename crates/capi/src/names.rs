@@ -71,7 +71,7 @@ pub extern "C" fn runnel_rename(volume: *mut runnel_volume, from: *const c_char,
 /// Returns 0 when the server has done it, or -1 with errno set: EEXIST, ENOENT, EROFS, ...
 #[unsafe(no_mangle)]
 pub extern "C" fn runnel_mkdir(volume: *mut runnel_volume, path: *const c_char, mode: u32) -> c_int {
-    change(volume, path, |remote, path, done| remote.make_folder(path, bits(mode), done))
+    change(volume, path, |remote, path, done| remote.make_folder(path, bits(mode), None, done))
 }
 
 /// Removes an empty folder.

@@ -53,4 +53,4 @@ pub use mounter::Mounter;
 pub use mountpoint::umount;
 pub use place::MountPoint;
 pub use served::Stop;
-pub use volume::{Data, UnmountReport, VolumeMount, VolumeOptions};
+pub use volume::{Data, Owners, UnmountReport, VolumeMount, VolumeOptions};

@@ -242,6 +242,9 @@ const CONNECTIONS: &[&str] = &[
 /// New connections. A resolver binds its socket to any port; Landlock leaves no TCP port to bind to.
 const CONNECT: &[&str] = &["bind", "connect"];
 
+/// Attributes of files of volumes, which say whose they are; not by path but below /proc/self/fd.
+const ATTRIBUTES: &[&str] = &["fremovexattr", "fsetxattr", "removexattr", "setxattr"];
+
 /// What programs do that unpack a file system, with the processes that they are.
 const UNPACK: &[&str] = &[
     "alarm",
@@ -370,6 +373,7 @@ fn profile(role: Role) -> Profile {
     match role {
         Role::Server => {
             allowed.extend(CONNECTIONS);
+            allowed.extend(ATTRIBUTES);
             // How the runtime hears of signals. Of datagrams each could be sent elsewhere.
             rules.push(allow_if("socketpair", vec![equal(0, UNIX), masked(1, KIND, STREAM)]));
         }

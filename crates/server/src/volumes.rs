@@ -254,7 +254,7 @@ mod tests {
 
     fn create(name: &str) -> Transaction {
         let path = VolumePath::new(name.as_bytes()).unwrap();
-        let operations = vec![Operation::Create { path, mode: 0o644, exclusive: true }];
+        let operations = vec![Operation::Create { path, mode: 0o644, exclusive: true, owner: None }];
         Transaction { operations, ..Transaction::default() }
     }
 

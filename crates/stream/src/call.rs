@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use units::Token;
-use wire::volume::{FileInfo, FolderEntry, LeaseKind, Share, Space};
+use wire::volume::{Change, FileInfo, FolderEntry, LeaseKind, Owner, Share, Space};
 
 use crate::StreamError;
 
@@ -26,6 +26,8 @@ pub struct OpenHow {
     pub append: bool,
     /// Make it with these permission bits if it is not there.
     pub create: Option<u16>,
+    /// Whose it becomes if it is made; `None`: the server's user's.
+    pub owner: Option<Owner>,
     /// With `create`: fail if it is there.
     pub exclusive: bool,
     /// Cut it to nothing.
@@ -40,8 +42,15 @@ impl OpenHow {
     }
 
     /// For reading only.
-    pub const READ: OpenHow =
-        OpenHow { read: true, write: false, append: false, create: None, exclusive: false, truncate: false };
+    pub const READ: OpenHow = OpenHow {
+        read: true,
+        write: false,
+        append: false,
+        create: None,
+        owner: None,
+        exclusive: false,
+        truncate: false,
+    };
 }
 
 /// An open file, and what it is.
@@ -79,26 +88,107 @@ impl From<&[u8]> for FileRef {
 
 /// Everything that can be wanted; the callbacks come back when it is done.
 pub(crate) enum Call {
-    Stat { of: FileRef, done: Done<FileInfo> },
-    List { path: Vec<u8>, done: Done<Vec<FolderEntry>> },
-    ReadLink { path: Vec<u8>, done: Done<Bytes> },
-    Space { done: Done<Space> },
-    Open { path: Vec<u8>, how: OpenHow, token: Token, done: Done<Opened> },
-    Read { handle: Handle, token: Token, offset: u64, bytes: u32, done: Done<Bytes> },
-    Write { handle: Handle, offset: u64, bytes: Bytes, done: Done<()> },
-    SetSize { of: FileRef, size: u64, done: Done<()> },
-    SetMode { of: FileRef, mode: u16, done: Done<()> },
-    SetTime { of: FileRef, mtime_ns: i64, done: Done<()> },
-    Sync { handle: Handle, done: Done<()> },
-    Close { handle: Handle, done: Done<()> },
-    MakeFolder { path: Vec<u8>, mode: u16, done: Done<()> },
-    MakeLink { path: Vec<u8>, target: Bytes, done: Done<()> },
-    Remove { path: Vec<u8>, done: Done<()> },
-    RemoveFolder { path: Vec<u8>, done: Done<()> },
-    Rename { from: Vec<u8>, to: Vec<u8>, replace: bool, done: Done<()> },
-    Lease { of: FileRef, kind: Option<LeaseKind>, duration: Duration, done: Done<Duration> },
-    SyncAll { done: Done<()> },
-    Hint { handle: Handle, ranges: Vec<(u64, u64)> },
-    Share { handle: Handle, share: Share },
-    RateLimit { bytes_per_second: u64 },
+    Stat {
+        of: FileRef,
+        done: Done<FileInfo>,
+    },
+    List {
+        path: Vec<u8>,
+        done: Done<Vec<FolderEntry>>,
+    },
+    ReadLink {
+        path: Vec<u8>,
+        done: Done<Bytes>,
+    },
+    Space {
+        done: Done<Space>,
+    },
+    Open {
+        path: Vec<u8>,
+        how: OpenHow,
+        token: Token,
+        done: Done<Opened>,
+    },
+    Read {
+        handle: Handle,
+        token: Token,
+        offset: u64,
+        bytes: u32,
+        done: Done<Bytes>,
+    },
+    Write {
+        handle: Handle,
+        offset: u64,
+        bytes: Bytes,
+        done: Done<()>,
+    },
+    SetSize {
+        of: FileRef,
+        size: u64,
+        done: Done<()>,
+    },
+    SetMode {
+        of: FileRef,
+        mode: u16,
+        done: Done<()>,
+    },
+    SetTime {
+        of: FileRef,
+        mtime_ns: i64,
+        done: Done<()>,
+    },
+    Sync {
+        handle: Handle,
+        done: Done<()>,
+    },
+    Close {
+        handle: Handle,
+        done: Done<()>,
+    },
+    SetOwner {
+        of: FileRef,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        done: Done<()>,
+    },
+    /// A change that makes something, and its path.
+    Make {
+        path: Vec<u8>,
+        change: Change,
+        done: Done<()>,
+    },
+    Remove {
+        path: Vec<u8>,
+        done: Done<()>,
+    },
+    RemoveFolder {
+        path: Vec<u8>,
+        done: Done<()>,
+    },
+    Rename {
+        from: Vec<u8>,
+        to: Vec<u8>,
+        replace: bool,
+        done: Done<()>,
+    },
+    Lease {
+        of: FileRef,
+        kind: Option<LeaseKind>,
+        duration: Duration,
+        done: Done<Duration>,
+    },
+    SyncAll {
+        done: Done<()>,
+    },
+    Hint {
+        handle: Handle,
+        ranges: Vec<(u64, u64)>,
+    },
+    Share {
+        handle: Handle,
+        share: Share,
+    },
+    RateLimit {
+        bytes_per_second: u64,
+    },
 }

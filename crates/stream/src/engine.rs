@@ -258,8 +258,8 @@ impl Engine {
             Call::SetTime { of, mtime_ns, done } => self.set_time(of, mtime_ns, done),
             Call::Sync { handle, done } => self.sync(handle, done),
             Call::Close { handle, done } => self.close(handle, done),
-            Call::MakeFolder { path, mode, done } => self.make_folder(path, mode, done),
-            Call::MakeLink { path, target, done } => self.make_link(path, target, done),
+            Call::SetOwner { of, uid, gid, done } => self.set_owner(of, uid, gid, done),
+            Call::Make { path, change, done } => self.make(&path, change, done),
             Call::Remove { path, done } => self.remove(path, done),
             Call::RemoveFolder { path, done } => self.remove_folder(path, done),
             Call::Rename { from, to, replace, done } => self.rename(from, to, replace, done),
@@ -529,8 +529,8 @@ impl Engine {
             | Call::SetTime { done, .. }
             | Call::Sync { done, .. }
             | Call::Close { done, .. }
-            | Call::MakeFolder { done, .. }
-            | Call::MakeLink { done, .. }
+            | Call::SetOwner { done, .. }
+            | Call::Make { done, .. }
             | Call::Remove { done, .. }
             | Call::RemoveFolder { done, .. }
             | Call::Rename { done, .. }

@@ -48,6 +48,8 @@ pub enum ErrorKind {
     Shutdown,
     /// The server serves no volumes. EOPNOTSUPP.
     NoVolumes,
+    /// The file system of the server cannot hold it. EOPNOTSUPP.
+    Unsupported,
     /// The server says what makes no sense. EPROTO.
     Protocol,
     /// A fault of the server, its storage, or the storage of this device. EIO.
@@ -73,7 +75,7 @@ impl ErrorKind {
             ErrorKind::NameTooLong => 36,
             ErrorKind::NotEmpty => 39,
             ErrorKind::Protocol => 71,
-            ErrorKind::NoVolumes => 95,
+            ErrorKind::NoVolumes | ErrorKind::Unsupported => 95,
             ErrorKind::Shutdown => 108,
             ErrorKind::Timeout => 110,
             ErrorKind::Stale => 116,
@@ -132,6 +134,9 @@ impl StreamError {
                 ErrorKind::OverQuota,
                 "the quota of the volume is used up; remove something, or raise it, and sync again",
             ),
+            ErrorCode::Unsupported => {
+                (ErrorKind::Unsupported, "the server's file system cannot hold this; ext4, XFS and Btrfs can")
+            }
             ErrorCode::TooLarge => (ErrorKind::TooLarge, "this is over a limit of the server"),
             ErrorCode::BadRequest => (ErrorKind::Invalid, "the server takes this for nonsense"),
             _ => (ErrorKind::Failed, "the server failed; see its log, and try again"),

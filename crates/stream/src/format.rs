@@ -43,6 +43,13 @@ pub const CHANGE_CREATE: u8 = 4;
 pub const CHANGE_SET_TIME: u8 = 9;
 /// Sets the permission bits.
 pub const CHANGE_SET_MODE: u8 = 10;
+/// Sets user or group.
+pub const CHANGE_SET_OWNER: u8 = 13;
+/// Makes a file with an owner; on the wire that is a field of the other one.
+pub const CHANGE_CREATE_OWNED: u8 = 128;
+
+/// In the place of a user or group that stays.
+pub const OWNER_STAYS: u32 = u32::MAX;
 
 /// First bytes of the file of a disk cache.
 pub const CACHE_MAGIC: [u8; 8] = *b"RNLBLK01";

@@ -43,7 +43,7 @@ pub use options::{Options, Room, Waiting};
 pub use remote::{READ_BYTES_MAX, RemoteVolume, VolumeInfo};
 pub use status::{Lost, Status};
 pub use wait::Answer;
-pub use wire::volume::{FileInfo, FileKind, FolderEntry, LeaseKind, Seen, Share, Space};
+pub use wire::volume::{FileInfo, FileKind, FolderEntry, LeaseKind, Owner, Seen, Share, Space};
 
 #[cfg(test)]
 mod tests;

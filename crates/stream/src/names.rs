@@ -20,7 +20,15 @@ pub(crate) struct Names {
     known: HashMap<Vec<u8>, (Moment, Option<FileInfo>)>,
     listed: BTreeMap<Vec<u8>, (Moment, Arc<Vec<FolderEntry>>)>,
     listed_entries: usize,
+    /// Folders that give their group to what is made in them, with it, as the server said last.
+    groups: HashMap<Vec<u8>, u32>,
 }
+
+/// Folders with the set-group-id bit that are remembered at most; all are forgotten when there are more.
+const GROUPS_MAX: usize = 1024;
+
+/// The set-group-id bit.
+const SET_GROUP_ID: u16 = 0o2000;
 
 impl Names {
     pub fn new(time: Duration) -> Names {
@@ -33,6 +41,16 @@ impl Names {
     }
 
     pub fn put(&mut self, path: &[u8], info: Option<FileInfo>, now: Moment) {
+        match info {
+            Some(info) if info.kind == FileKind::Folder && info.mode & SET_GROUP_ID != 0 => {
+                if self.groups.len() >= GROUPS_MAX {
+                    self.groups.clear();
+                }
+                self.groups.insert(path.to_vec(), info.owner.gid);
+            }
+            _ if self.groups.is_empty() => {}
+            _ => drop(self.groups.remove(path)),
+        }
         if self.time.is_zero() {
             return;
         }
@@ -40,6 +58,12 @@ impl Names {
             self.known.clear();
         }
         self.known.insert(path.to_vec(), (now.after(self.time), info));
+    }
+
+    /// The group that files get which are made in a folder, if not that of who makes them. What was said last counts, however long
+    /// ago: kernels look at a folder before they make something in it.
+    pub fn group_in(&self, folder: &[u8]) -> Option<u32> {
+        self.groups.get(folder).copied()
     }
 
     pub fn listing(&self, path: &[u8], now: Moment) -> Option<Arc<Vec<FolderEntry>>> {

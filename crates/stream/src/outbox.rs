@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use wire::format::SECRET_BYTES;
-use wire::volume::{Change, Secret, Seen};
+use wire::volume::{Change, Owner, Secret, Seen};
 
 use crate::error::path_text;
 use crate::format::{
-    BASE_AFTER, BASE_FREE, BASE_KNOWN, CHANGE_APPEND, CHANGE_CREATE, CHANGE_SET_MODE, CHANGE_SET_TIME, CHANGE_TRUNCATE,
-    CHANGE_WRITE, DEVICE_BYTES, DEVICE_MAGIC, DEVICE_MAGIC_1, HASH_BYTES, TRANSACTION_BYTES_MAX,
-    TRANSACTION_HEADER_BYTES, TRANSACTION_MAGIC,
+    BASE_AFTER, BASE_FREE, BASE_KNOWN, CHANGE_APPEND, CHANGE_CREATE, CHANGE_CREATE_OWNED, CHANGE_SET_MODE,
+    CHANGE_SET_OWNER, CHANGE_SET_TIME, CHANGE_TRUNCATE, CHANGE_WRITE, DEVICE_BYTES, DEVICE_MAGIC, DEVICE_MAGIC_1,
+    HASH_BYTES, OWNER_STAYS, TRANSACTION_BYTES_MAX, TRANSACTION_HEADER_BYTES, TRANSACTION_MAGIC,
 };
 use crate::{ErrorKind, Lost, StreamError, private};
 
@@ -122,10 +122,14 @@ fn put_change(out: &mut Vec<u8>, change: &Change) {
             head(CHANGE_TRUNCATE, path);
             out.extend(size.to_le_bytes());
         }
-        Change::Create { path, mode, exclusive } => {
-            head(CHANGE_CREATE, path);
+        Change::Create { path, mode, exclusive, owner } => {
+            head(if owner.is_some() { CHANGE_CREATE_OWNED } else { CHANGE_CREATE }, path);
             out.extend(mode.to_le_bytes());
             out.push(u8::from(*exclusive));
+            if let Some(Owner { uid, gid }) = owner {
+                out.extend(uid.to_le_bytes());
+                out.extend(gid.to_le_bytes());
+            }
         }
         Change::SetTime { path, mtime_ns, .. } => {
             head(CHANGE_SET_TIME, path);
@@ -135,8 +139,14 @@ fn put_change(out: &mut Vec<u8>, change: &Change) {
             head(CHANGE_SET_MODE, path);
             out.extend(mode.to_le_bytes());
         }
+        Change::SetOwner { path, uid, gid, .. } => {
+            head(CHANGE_SET_OWNER, path);
+            out.extend(uid.unwrap_or(OWNER_STAYS).to_le_bytes());
+            out.extend(gid.unwrap_or(OWNER_STAYS).to_le_bytes());
+        }
         // Changes of names are waited for and never stored.
         Change::MakeFolder { .. }
+        | Change::MakeNode { .. }
         | Change::MakeLink { .. }
         | Change::Rename { .. }
         | Change::Unlink { .. }
@@ -164,9 +174,18 @@ fn take_change(reader: &mut Reader<'_>) -> Result<Change, &'static str> {
             Change::Append { path, base, bytes: Bytes::copy_from_slice(reader.take(length)?) }
         }
         CHANGE_TRUNCATE => Change::Truncate { path, base, size: u64::from_le_bytes(reader.array()?) },
-        CHANGE_CREATE => {
+        CHANGE_CREATE | CHANGE_CREATE_OWNED => {
             let mode = u16::from_le_bytes(reader.array()?) & 0o7777;
-            Change::Create { path, mode, exclusive: reader.array::<1>()?[0] != 0 }
+            let exclusive = reader.array::<1>()?[0] != 0;
+            let owner = match kind {
+                CHANGE_CREATE => None,
+                _ => Some(Owner { uid: reader.u32()?, gid: reader.u32()? }),
+            };
+            Change::Create { path, mode, exclusive, owner }
+        }
+        CHANGE_SET_OWNER => {
+            let [uid, gid] = [reader.u32()?, reader.u32()?].map(|id| Some(id).filter(|id| *id != OWNER_STAYS));
+            Change::SetOwner { path, base, uid, gid }
         }
         CHANGE_SET_TIME => Change::SetTime { path, base, mtime_ns: i64::from_le_bytes(reader.array()?) },
         CHANGE_SET_MODE => Change::SetMode { path, base, mode: u16::from_le_bytes(reader.array()?) & 0o7777 },
@@ -181,6 +200,10 @@ impl<'a> Reader<'a> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or("it ends within a field")?;
         self.0 = rest;
         Ok(taken)
+    }
+
+    fn u32(&mut self) -> Result<u32, &'static str> {
+        Ok(u32::from_le_bytes(self.array()?))
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use client::carry::{Carrier, Connected, Errand, Networker, Passenger, Tag, Unanswered};
 use client::{Config, Server, Session};
 use units::{Moment, StreamId, Token};
-use wire::volume::{FileInfo, FolderEntry, LeaseKind, Share, Space};
+use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Owner, Share, Space};
 use wire::{PushEndReason, PushHeader, PushPiece, Reply};
 
 use crate::call::Call;
@@ -178,14 +178,34 @@ impl RemoteVolume {
         self.call(Call::Close { handle, done });
     }
 
-    /// Makes a folder. Done when the server has it; so are the next four.
-    pub fn make_folder(&self, path: &[u8], mode: u16, done: Done<()>) {
-        self.call(Call::MakeFolder { path: path.to_vec(), mode, done });
+    /// Sets user or group, or both. As [`RemoteVolume::set_mode`].
+    pub fn set_owner(&self, of: impl Into<FileRef>, uid: Option<u32>, gid: Option<u32>, done: Done<()>) {
+        self.call(Call::SetOwner { of: of.into(), uid, gid, done });
+    }
+
+    /// Makes a folder. Done when the server has it; so are the next five. It belongs to `owner`, or to the server's user; so does what
+    /// the next two make.
+    pub fn make_folder(&self, path: &[u8], mode: u16, owner: Option<Owner>, done: Done<()>) {
+        let change = Change::MakeFolder { path: path.to_vec(), mode: mode & 0o7777, owner };
+        self.call(Call::Make { path: path.to_vec(), change, done });
     }
 
     /// Makes a symbolic link to `target`, 1 to 4095 bytes. Nothing follows it here.
-    pub fn make_link(&self, path: &[u8], target: Bytes, done: Done<()>) {
-        self.call(Call::MakeLink { path: path.to_vec(), target, done });
+    pub fn make_link(&self, path: &[u8], target: Bytes, owner: Option<Owner>, done: Done<()>) {
+        let change = Change::MakeLink { path: path.to_vec(), target, owner };
+        self.call(Call::Make { path: path.to_vec(), change, done });
+    }
+
+    /// Makes a FIFO, a socket or a device node, which nobody opens through this volume. `rdev`: the device, as `st_rdev`.
+    pub fn make_node(
+        &self,
+        path: &[u8],
+        (kind, mode, rdev): (FileKind, u16, u32),
+        owner: Option<Owner>,
+        done: Done<()>,
+    ) {
+        let change = Change::MakeNode { path: path.to_vec(), kind, mode: mode & 0o7777, rdev, owner };
+        self.call(Call::Make { path: path.to_vec(), change, done });
     }
 
     /// Removes a file or symbolic link. Unsent changes of it are dropped.

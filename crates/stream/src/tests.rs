@@ -6,6 +6,7 @@ mod fuzz;
 mod hostile;
 mod linear;
 mod model;
+mod owners;
 mod pushes;
 mod removed;
 mod sim;

@@ -20,8 +20,15 @@ const HANG: Duration = Duration::from_secs(30);
 
 const TOKEN: Token = Token(77);
 
-const WRITE: OpenHow =
-    OpenHow { read: true, write: true, append: false, create: Some(0o644), exclusive: false, truncate: false };
+const WRITE: OpenHow = OpenHow {
+    read: true,
+    write: true,
+    append: false,
+    create: Some(0o644),
+    owner: None,
+    exclusive: false,
+    truncate: false,
+};
 
 /// A server with the volume `data`, until it is dropped.
 struct Rig {
@@ -175,8 +182,8 @@ fn names_are_listed_made_moved_and_removed() {
     let rig = Rig::start(folder.path(), 0, |_| {});
     let volume = rig.open(Options::default());
     let wait = |call: &dyn Fn(&RemoteVolume, stream::Done<()>)| volume.wait(HANG, |volume, done| call(volume, done));
-    wait(&|volume, done| volume.make_folder(b"dir", 0o755, done)).unwrap();
-    let error = wait(&|volume, done| volume.make_folder(b"dir", 0o755, done)).unwrap_err();
+    wait(&|volume, done| volume.make_folder(b"dir", 0o755, None, done)).unwrap();
+    let error = wait(&|volume, done| volume.make_folder(b"dir", 0o755, None, done)).unwrap_err();
     assert_eq!((error.kind(), error.errno()), (ErrorKind::Exists, 17));
     let file = volume.file("dir/new", WRITE).unwrap();
     volume.put(file.handle, 0, b"data").unwrap();

@@ -13,7 +13,7 @@ fn file(rng: &mut SplitMix64, name: &str) -> Vec<Operation> {
     let path = VolumePath::new(name.as_bytes()).expect("a plain name");
     let bytes = (0..4096 + rng.below(60 << 10)).map(|_| rng.next_u64() as u8).collect();
     vec![
-        Operation::Create { path: path.clone(), mode: 0o644, exclusive: true },
+        Operation::Create { path: path.clone(), mode: 0o644, exclusive: true, owner: None },
         Operation::Write { path, base: None, offset: 0, bytes },
     ]
 }

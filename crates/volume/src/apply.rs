@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 
-use crate::disk::{Disk, DiskFile, is_full};
+use crate::disk::{Disk, DiskFile, Owner, is_full};
 use crate::path::join;
 use crate::record::{Place, Record};
 use crate::table::{Table, Tracked};
-use crate::{FileId, Kind};
+use crate::{FileId, Inode, Kind};
 
 /// Applies the records of one frame.
 pub(crate) struct Applier<'a> {
@@ -61,6 +61,22 @@ impl<'a> Applier<'a> {
                 self.disk.make_link(&self.path_of(at)?, target)?;
                 self.places.insert(*file, at.clone());
             }
+            Record::LinkOwned { file, at, owner, target } => {
+                let path = self.path_of(at)?;
+                match make_link(self.disk, &path, *owner, target) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                        self.disk.unlink(&path)?;
+                        make_link(self.disk, &path, *owner, target)?;
+                    }
+                    other => other?,
+                }
+                self.places.insert(*file, at.clone());
+            }
+            Record::Node { file, at, kind, mode, rdev } => {
+                let inode = Inode { kind: *kind, mode: *mode, owner: self.disk.owner(), rdev: *rdev };
+                self.disk.make_node(&self.path_of(at)?, &inode, &[])?;
+                self.places.insert(*file, at.clone());
+            }
             Record::Move { file, from, to, replaced } => {
                 self.disk.rename(&self.path_of(from)?, &self.path_of(to)?)?;
                 self.places.insert(*file, to.clone());
@@ -80,6 +96,7 @@ impl<'a> Applier<'a> {
             Record::Size { file, size } => self.writable(*file)?.set_size(*size)?,
             Record::Time { file, mtime_ns } => self.disk.set_mtime(&self.path(*file)?, *mtime_ns)?,
             Record::Mode { file, mode } => self.disk.set_mode(&self.path(*file)?, *mode)?,
+            Record::Owner { file, owner, mode } => self.disk.set_owner(&self.path(*file)?, *owner, *mode)?,
             Record::Answer { .. } | Record::Inherit { .. } => table.note(record),
             Record::Version { file, version } => {
                 let stat = self.disk.stat(&self.path(*file)?)?;
@@ -117,6 +134,14 @@ impl<'a> Applier<'a> {
     fn path_of(&self, at: &Place) -> io::Result<Vec<u8>> {
         Ok(join(&self.path(at.folder)?, &at.name))
     }
+}
+
+/// Makes a symbolic link: one of the file system if its owner is the one that all files here have.
+pub(crate) fn make_link(disk: &dyn Disk, path: &[u8], owner: Owner, target: &[u8]) -> io::Result<()> {
+    if owner == disk.owner() {
+        return disk.make_link(path, target);
+    }
+    disk.make_node(path, &Inode { kind: Kind::Symlink, mode: 0o777, owner, rdev: 0 }, target)
 }
 
 /// Opens a file for writing even if its permission bits keep its owner from it: they were checked, or made, by the

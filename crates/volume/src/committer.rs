@@ -373,7 +373,7 @@ fn count_bytes(tree: &dyn Disk) -> Result<u64, VolumeError> {
                 Kind::Folder if folder.is_empty() && name == OWN_FOLDER => {}
                 Kind::Folder => drop(open.insert(join(&folder, name))),
                 Kind::File => files.push(join(&folder, name)),
-                Kind::Symlink | Kind::Special => {}
+                _ => {}
             }
             true
         });

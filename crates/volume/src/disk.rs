@@ -8,6 +8,8 @@
 
 use std::io;
 
+use crate::Inode;
+
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
@@ -17,8 +19,25 @@ pub enum Kind {
     Folder,
     /// A symbolic link; shown, never followed.
     Symlink,
-    /// Anything else; not served.
+    /// A FIFO that a device made: no more than its inode is here.
+    Fifo,
+    /// A Unix domain socket, as a FIFO.
+    Socket,
+    /// A character device, as a FIFO.
+    CharDevice,
+    /// A block device, as a FIFO.
+    BlockDevice,
+    /// Anything else, such as a device of the server itself; not served.
     Special,
+}
+
+/// Whose a file is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// Number of the user.
+    pub uid: u32,
+    /// Number of the group.
+    pub gid: u32,
 }
 
 /// Which inode: its number, and when it was born, since numbers are used again.
@@ -52,8 +71,29 @@ pub struct FileStat {
     pub stamp: Stamp,
     /// Permission bits (07777).
     pub mode: u16,
-    /// Number of names.
+    /// Number of names; of a folder, that of the file system.
     pub links: u32,
+    /// Whose it is.
+    pub owner: Owner,
+    /// The device that it stands for, if it is one: as `st_rdev`.
+    pub rdev: u32,
+    /// When it was last read, nanoseconds since 1970.
+    pub atime_ns: i64,
+}
+
+#[cfg(test)]
+impl FileStat {
+    /// An empty file of nobody.
+    pub(crate) const EMPTY: FileStat = FileStat {
+        kind: Kind::File,
+        identity: Identity { inode: 0, born_ns: 0 },
+        stamp: Stamp { size: 0, mtime_ns: 0, ctime_ns: 0 },
+        mode: 0,
+        links: 0,
+        owner: Owner { uid: 0, gid: 0 },
+        rdev: 0,
+        atime_ns: 0,
+    };
 }
 
 /// What room a file system has.
@@ -71,7 +111,7 @@ pub struct Space {
 
 /// An open regular file.
 pub trait DiskFile: Send + Sync {
-    /// What it is now.
+    /// What the file system says of it now, without what its attribute says ([`crate::Inode`]).
     ///
     /// # Errors
     /// Those of the system; so for all calls here.
@@ -135,13 +175,13 @@ pub trait Disk: Send + Sync {
     /// Those of the system.
     fn list(&self, path: &[u8], each: &mut dyn FnMut(&[u8], Kind) -> bool) -> io::Result<()>;
 
-    /// Where a symbolic link points.
+    /// Where a symbolic link points, also one that is a plain file here.
     ///
     /// # Errors
     /// Those of the system.
     fn read_link(&self, path: &[u8]) -> io::Result<Vec<u8>>;
 
-    /// Opens a regular file.
+    /// Opens a regular file; never the plain file that stands for something else.
     ///
     /// # Errors
     /// Those of the system.
@@ -164,6 +204,13 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// Those of the system.
     fn make_link(&self, path: &[u8], target: &[u8]) -> io::Result<()>;
+
+    /// Makes what only an attribute can say: a special file or, with its target as `content`, a symbolic link. Fails if there is
+    /// something of this name.
+    ///
+    /// # Errors
+    /// Those of the system; [`io::ErrorKind::Unsupported`] where files cannot have attributes. What was made may be there in part.
+    fn make_node(&self, path: &[u8], inode: &Inode, content: &[u8]) -> io::Result<()>;
 
     /// Renames, replacing a file or an empty folder.
     ///
@@ -189,11 +236,23 @@ pub trait Disk: Send + Sync {
     /// Those of the system.
     fn set_mtime(&self, path: &[u8], mtime_ns: i64) -> io::Result<()>;
 
-    /// Sets the permission bits.
+    /// Sets the permission bits of anything but a symbolic link.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the system; [`io::ErrorKind::Unsupported`] for set-id bits where files cannot have attributes.
     fn set_mode(&self, path: &[u8], mode: u16) -> io::Result<()>;
+
+    /// Sets owner and permission bits of anything but a symbolic link of the file system.
+    ///
+    /// # Errors
+    /// As [`Disk::set_mode`], unless the owner is the one that the file has anyway.
+    fn set_owner(&self, path: &[u8], owner: Owner, mode: u16) -> io::Result<()>;
+
+    /// Whose files and folders are that are made here.
+    fn owner(&self) -> Owner;
+
+    /// Whether files can have attributes, so that they can have other owners than the server's user.
+    fn has_attributes(&self) -> bool;
 
     /// Whether we may write this file, or make and remove names in this folder.
     ///

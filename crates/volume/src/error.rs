@@ -118,6 +118,14 @@ pub enum VolumeError {
         /// The limit.
         limit: u64,
     },
+    /// The file system below the volume cannot hold it.
+    #[error("{path}: the server's file system has no extended attributes for {what}; use ext4, XFS or Btrfs")]
+    Unsupported {
+        /// The path.
+        path: String,
+        /// What cannot be kept.
+        what: &'static str,
+    },
     /// The volume is served for reading only.
     #[error("the volume is served for reading only")]
     ReadOnly,

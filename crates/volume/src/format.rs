@@ -65,12 +65,34 @@ pub const TAG_INHERIT: u8 = 12;
 /// A symbolic link is made.
 pub const TAG_LINK: u8 = 13;
 
+/// Owner, group and permission bits are set.
+pub const TAG_OWNER: u8 = 14;
+/// A special file is made.
+pub const TAG_NODE: u8 = 15;
+/// A symbolic link with an owner is made, in the place of what has its name.
+pub const TAG_LINK_OWNED: u8 = 16;
+
 /// Kind of a file.
 pub const KIND_FILE: u8 = 0;
 /// Kind of a folder.
 pub const KIND_FOLDER: u8 = 1;
 /// Kind of a symbolic link.
 pub const KIND_SYMLINK: u8 = 2;
+/// Kind of a FIFO.
+pub const KIND_FIFO: u8 = 3;
+/// Kind of a socket.
+pub const KIND_SOCKET: u8 = 4;
+/// Kind of a character device.
+pub const KIND_CHAR_DEVICE: u8 = 5;
+/// Kind of a block device.
+pub const KIND_BLOCK_DEVICE: u8 = 6;
+
+/// Name of the extended attribute of a file of the volume that says what its file system cannot.
+pub const INODE_NAME: &str = "user.runnel.inode";
+/// First byte of its value.
+pub const INODE_VERSION: u8 = 1;
+/// Bytes of its value: version, kind, permission bits (u16), user (u32), group (u32), device (u32).
+pub const INODE_BYTES: usize = 16;
 
 /// Bytes of a frame's payload, accepted. What is written is a fourth of the journal at most.
 pub const PAYLOAD_BYTES_MAX: u32 = 256 << 20;

@@ -26,6 +26,8 @@ mod committer;
 mod disk;
 mod error;
 mod format;
+mod info;
+mod inode;
 mod journal;
 mod lease;
 mod path;
@@ -43,9 +45,11 @@ mod world;
 use std::fmt;
 
 pub use answers::{ANSWERS_BYTES_MAX, ANSWERS_MAX, DEVICES_MAX};
-pub use disk::{Disk, DiskFile, FileStat, Identity, Kind, Space, Stamp};
+pub use disk::{Disk, DiskFile, FileStat, Identity, Kind, Owner, Space, Stamp};
 pub use error::VolumeError;
 pub use format::SECRET_BYTES;
+pub use info::{BlockTable, Blocks, Entry, Info, InfoListing, Listing};
+pub use inode::Inode;
 pub use lease::{LEASE_DURATION_MAX, LEASE_GRACE, LEASES_HOLDER_MAX, LEASES_MAX, LeaseKind, Leases};
 pub use path::{NAME_BYTES_MAX, OWN_FOLDER, PATH_BYTES_MAX, VolumePath};
 pub use plan::FILE_BYTES_MAX;
@@ -53,10 +57,7 @@ pub use real::RealDisk;
 pub use recover::Recovered;
 pub use simulated::SimulatedDisk;
 pub use transaction::{Committed, Holder, LINK_BYTES_MAX, OPERATIONS_MAX, Operation, Peer, Transaction, Writer};
-pub use volume::{
-    BlockTable, Blocks, Entry, FOLDER_ENTRIES_MAX, Info, InfoListing, LIST_ENTRIES_MAX, Listing, READ_BYTES_MAX,
-    TABLE_BLOCKS_MAX, Volume,
-};
+pub use volume::{FOLDER_ENTRIES_MAX, LIST_ENTRIES_MAX, READ_BYTES_MAX, TABLE_BLOCKS_MAX, Volume};
 
 /// A file, folder or symbolic link of one volume: the same while it exists, whatever its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

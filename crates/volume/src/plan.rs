@@ -3,15 +3,17 @@
 //! A plan serves one group commit. It looks at the disk through an overlay of what the transactions planned so far will
 //! have done, so transactions of one group may build on each other. One that fails leaves the overlay as it was.
 
+mod making;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 
-use crate::disk::{Disk, FileStat, Kind};
+use crate::disk::{Disk, FileStat, Kind, Owner};
 use crate::lease::Leases;
 use crate::path::join;
 use crate::record::{Place, Record};
 use crate::table::Table;
-use crate::transaction::{OPERATIONS_MAX, is_link_target};
+use crate::transaction::OPERATIONS_MAX;
 use crate::{Committed, FileId, Operation, Seen, Transaction, VolumeError, VolumePath, Writer};
 
 /// Longest file that a transaction can make, bytes: what every file system of today can hold.
@@ -32,6 +34,10 @@ struct Node {
     links: u32,
     version: u64,
     writable: bool,
+    mode: u16,
+    owner: Owner,
+    /// Where a symbolic link points, if somebody asked for it.
+    target: Vec<u8>,
 }
 
 /// What may be needed to apply the group.
@@ -200,38 +206,10 @@ impl<'a> Plan<'a> {
                 self.times.insert(file, from.mtime_ns);
                 Ok(self.change(file))
             }
-            Operation::Create { path, mode, exclusive } => {
-                let (at, found) = self.resolve(path)?;
-                match found {
-                    Some(_) if *exclusive => Err(VolumeError::Exists { path: path.to_string() }),
-                    Some(file) if self.overlay.nodes[&file].kind == Kind::File => Ok(file),
-                    Some(_) => Err(VolumeError::NotFile { path: path.to_string() }),
-                    None => {
-                        let file = self.make(path, at, Kind::File, *mode)?;
-                        self.times.insert(file, from.mtime_ns);
-                        Ok(file)
-                    }
-                }
-            }
-            Operation::MakeFolder { path, mode } => match self.resolve(path)? {
-                (_, Some(_)) => Err(VolumeError::Exists { path: path.to_string() }),
-                (at, None) => self.make(path, at, Kind::Folder, *mode),
-            },
-            Operation::MakeLink { path, target } => {
-                if !is_link_target(target) {
-                    let why = "a symbolic link points to 1 to 4095 bytes without zeros";
-                    return Err(VolumeError::Invalid { path: path.to_string(), why });
-                }
-                match self.resolve(path)? {
-                    (_, Some(_)) => Err(VolumeError::Exists { path: path.to_string() }),
-                    (at, None) => {
-                        let file = self.enter(path, at.clone(), Kind::Symlink)?;
-                        self.records.push(Record::Link { file, at, target: target.clone() });
-                        self.times.insert(file, from.mtime_ns);
-                        Ok(file)
-                    }
-                }
-            }
+            Operation::Create { .. }
+            | Operation::MakeFolder { .. }
+            | Operation::MakeNode { .. }
+            | Operation::MakeLink { .. } => self.make(operation, from),
             Operation::Rename { from: source, base, to, replace } => self.rename(source, base, to, *replace, from),
             Operation::Unlink { path, base } => {
                 let (at, file) = self.target(path, base, from)?;
@@ -250,13 +228,17 @@ impl<'a> Plan<'a> {
                 self.times.insert(file, *mtime_ns);
                 Ok(file)
             }
+            Operation::SetOwner { path, base, uid, gid } => self.set_owner(path, base, (*uid, *gid), from),
             Operation::SetMode { path, base, mode } => {
-                check_mode(path, *mode)?;
+                let mode = self.kept_mode(path, *mode)?;
                 let file = self.attributes(path, base, from)?;
                 if self.overlay.nodes[&file].kind == Kind::Symlink {
                     return Err(VolumeError::NotFile { path: path.to_string() });
                 }
-                self.records.push(Record::Mode { file, mode: *mode });
+                if let Some(node) = self.overlay.nodes.get_mut(&file) {
+                    node.mode = mode;
+                }
+                self.records.push(Record::Mode { file, mode });
                 Ok(file)
             }
         }
@@ -333,28 +315,6 @@ impl<'a> Plan<'a> {
         self.overlay.needs.size_change += size as i64 - node.size as i64;
         node.size = size;
         Ok(())
-    }
-
-    fn make(&mut self, path: &VolumePath, at: Place, kind: Kind, mode: u16) -> Result<FileId, VolumeError> {
-        check_mode(path, mode)?;
-        let file = self.enter(path, at.clone(), kind)?;
-        self.records.push(Record::New { file, at, kind, mode });
-        Ok(file)
-    }
-
-    /// Gives something new its id and its name.
-    fn enter(&mut self, path: &VolumePath, at: Place, kind: Kind) -> Result<FileId, VolumeError> {
-        self.change_folder(path, at.folder)?;
-        let file = FileId(self.table.next);
-        self.table.next += 1;
-        self.overlay.needs.files += 1;
-        self.overlay.needs.bytes += NAME_ROOM_BYTES;
-        let node =
-            Node { kind, at: at.clone(), disk: None, alive: true, size: 0, links: 1, version: 1, writable: true };
-        self.overlay.nodes.insert(file, node);
-        self.overlay.entries.insert(at, Some(file));
-        self.changed.insert(file, 0);
-        Ok(file)
     }
 
     fn remove(&mut self, path: &VolumePath, at: Place, file: FileId) -> Result<FileId, VolumeError> {
@@ -530,11 +490,9 @@ impl Node {
             links: if stat.kind == Kind::Folder { 1 } else { stat.links },
             version,
             writable: false,
+            mode: stat.mode,
+            owner: stat.owner,
+            target: Vec::new(),
         }
     }
-}
-
-fn check_mode(path: &VolumePath, mode: u16) -> Result<(), VolumeError> {
-    let why = "permission bits are at most 07777";
-    if mode > 0o7777 { Err(VolumeError::Invalid { path: path.to_string(), why }) } else { Ok(()) }
 }

@@ -4,22 +4,28 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{
     Access, AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags,
-    SeekFrom, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps,
+    SeekFrom, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
 
-use crate::disk::{Disk, DiskFile, FileStat, Identity, Kind, Space, Stamp};
+use crate::disk::{Disk, DiskFile, FileStat, Identity, Kind, Owner, Space, Stamp};
+use crate::format::{INODE_BYTES, INODE_NAME};
+use crate::inode::{Inode, SET_ID, shown};
 use crate::path::split;
+use crate::transaction::LINK_BYTES_MAX;
 
 /// A folder of this machine. It stays the same folder if it is renamed.
 pub struct RealDisk {
     root: OwnedFd,
     /// `openat2` is not there.
     walk: AtomicBool,
+    /// Files can have attributes of users.
+    attributes: OnceLock<bool>,
 }
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
@@ -37,7 +43,7 @@ impl RealDisk {
     pub fn open(folder: &Path) -> io::Result<RealDisk> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, folder, flags, Mode::empty())?;
-        Ok(RealDisk { root, walk: AtomicBool::new(false) })
+        Ok(RealDisk { root, walk: AtomicBool::new(false), attributes: OnceLock::new() })
     }
 
     /// A folder below the root as a disk of its own, made if it is not there.
@@ -52,7 +58,7 @@ impl RealDisk {
             }
         }
         let root = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        Ok(RealDisk { root, walk: AtomicBool::new(self.walk.load(Ordering::Relaxed)) })
+        Ok(RealDisk { root, walk: AtomicBool::new(self.walk.load(Ordering::Relaxed)), attributes: OnceLock::new() })
     }
 
     /// Does without `openat2` from now on.
@@ -96,6 +102,21 @@ impl RealDisk {
         Ok(found)
     }
 
+    /// Opens what is at `path` in whatever way its permission bits allow, to change its attributes.
+    fn find(&self, path: &[u8]) -> Result<Found, Errno> {
+        // NONBLOCK: a pipe in the place of the file must not hold us.
+        let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = match self.resolve(path, OFlags::RDONLY | flags, Mode::empty()) {
+            // A file without permission to read is still ours to change.
+            Err(Errno::ACCESS) => self.resolve(path, OFlags::WRONLY | flags, Mode::empty()),
+            other => other,
+        };
+        match opened {
+            Err(Errno::ACCESS) => Ok(Found { fd: self.resolve(path, OFlags::PATH, Mode::empty())?, opened: false }),
+            other => Ok(Found { fd: other?, opened: true }),
+        }
+    }
+
     /// The folder of `path`, for the calls that take a folder and a name.
     fn parent<'a>(&self, path: &'a [u8]) -> Result<(OwnedFd, &'a [u8]), Errno> {
         let (folder, name) = split(path);
@@ -105,8 +126,7 @@ impl RealDisk {
 
 impl Disk for RealDisk {
     fn stat(&self, path: &[u8]) -> io::Result<FileStat> {
-        let found = self.resolve(path, OFlags::PATH, Mode::empty())?;
-        Ok(from_statx(&rustix::fs::statx(&found, c"", AtFlags::EMPTY_PATH, STATX)?))
+        Found { fd: self.resolve(path, OFlags::PATH, Mode::empty())?, opened: false }.stat()
     }
 
     fn list(&self, path: &[u8], each: &mut dyn FnMut(&[u8], Kind) -> bool) -> io::Result<()> {
@@ -133,16 +153,28 @@ impl Disk for RealDisk {
 
     fn read_link(&self, path: &[u8]) -> io::Result<Vec<u8>> {
         let (folder, name) = self.parent(path)?;
-        Ok(rustix::fs::readlinkat(&folder, name, Vec::new())?.into_bytes())
+        match rustix::fs::readlinkat(&folder, name, Vec::new()) {
+            Err(Errno::INVAL) => {}
+            other => return Ok(other?.into_bytes()),
+        }
+        // No link of the file system: the content of the file that stands for one.
+        let found = Found { fd: self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?, opened: true };
+        if found.stat()?.kind != Kind::Symlink {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut target = vec![0; LINK_BYTES_MAX];
+        let length = RealFile(found.fd).read_at(0, &mut target)?;
+        target.truncate(length);
+        Ok(target)
     }
 
     fn open(&self, path: &[u8], write: bool) -> io::Result<Box<dyn DiskFile>> {
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         // NONBLOCK: a pipe that took the place of a file must not hold us.
         let fd = self.resolve(path, access | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
-        let file = RealFile(fd);
-        match file.stat()?.kind {
-            Kind::File => Ok(Box::new(file)),
+        let found = Found { fd, opened: true };
+        match found.stat()?.kind {
+            Kind::File => Ok(Box::new(RealFile(found.fd))),
             Kind::Folder => Err(io::ErrorKind::IsADirectory.into()),
             _ => Err(io::ErrorKind::InvalidInput.into()),
         }
@@ -152,8 +184,9 @@ impl Disk for RealDisk {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let fd = self.resolve(path, flags, Mode::from(0o600))?;
         // Not by the mode of the call, from which the umask is taken.
-        rustix::fs::fchmod(&fd, Mode::from(u32::from(mode)))?;
-        Ok(Box::new(RealFile(fd)))
+        let found = Found { fd, opened: true };
+        found.set_mode(mode)?;
+        Ok(Box::new(RealFile(found.fd)))
     }
 
     fn make_folder(&self, path: &[u8], mode: u16) -> io::Result<()> {
@@ -161,13 +194,21 @@ impl Disk for RealDisk {
         rustix::fs::mkdirat(&folder, name, Mode::from(0o700))?;
         // Not by the mode of the call, from which the umask is taken.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = rustix::fs::openat(&folder, name, flags, Mode::empty())?;
-        Ok(rustix::fs::fchmod(&made, Mode::from(u32::from(mode)))?)
+        let fd = rustix::fs::openat(&folder, name, flags, Mode::empty())?;
+        Found { fd, opened: true }.set_mode(mode)
     }
 
     fn make_link(&self, path: &[u8], target: &[u8]) -> io::Result<()> {
         let (folder, name) = self.parent(path)?;
         Ok(rustix::fs::symlinkat(target, &folder, name)?)
+    }
+
+    fn make_node(&self, path: &[u8], inode: &Inode, content: &[u8]) -> io::Result<()> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let file = RealFile(self.resolve(path, flags, Mode::from(0o600))?);
+        file.write_at(0, content)?;
+        let found = Found { fd: file.0, opened: true };
+        found.set_inode(&found.plain()?, inode)
     }
 
     fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
@@ -196,21 +237,25 @@ impl Disk for RealDisk {
     }
 
     fn set_mode(&self, path: &[u8], mode: u16) -> io::Result<()> {
-        let mode = Mode::from(u32::from(mode));
-        // By a descriptor: chmod by name would look the name up again, and follow a link that came in between. NONBLOCK:
-        // a pipe in the place of the file must not hold us.
-        let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-        let opened = match self.resolve(path, OFlags::RDONLY | flags, Mode::empty()) {
-            // A file without permission to read is still ours to change.
-            Err(Errno::ACCESS) => self.resolve(path, OFlags::WRONLY | flags, Mode::empty()),
-            other => other,
-        };
-        let found = match opened {
-            Err(Errno::ACCESS) => return set_mode_unopened(&self.resolve(path, OFlags::PATH, Mode::empty())?, mode),
-            other => other?,
-        };
-        check_has_mode(&found)?;
-        Ok(rustix::fs::fchmod(&found, mode)?)
+        // By a descriptor: chmod by name would look the name up again, and follow a link that came in between.
+        self.find(path)?.set_mode(mode)
+    }
+
+    fn set_owner(&self, path: &[u8], owner: Owner, mode: u16) -> io::Result<()> {
+        let found = self.find(path)?;
+        let plain = found.plain()?;
+        let inode = Inode::of(&shown(plain, found.attribute()?.as_deref()));
+        found.set_inode(&plain, &Inode { owner, mode, ..inode })
+    }
+
+    fn owner(&self) -> Owner {
+        Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+    }
+
+    fn has_attributes(&self) -> bool {
+        *self.attributes.get_or_init(|| {
+            !matches!(rustix::fs::fgetxattr(&self.root, INODE_NAME, &mut [0; INODE_BYTES]), Err(Errno::OPNOTSUPP))
+        })
     }
 
     fn check_writable(&self, path: &[u8], kind: Kind) -> io::Result<()> {
@@ -223,7 +268,7 @@ impl Disk for RealDisk {
                 let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
                 rustix::fs::accessat(&folder, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?;
             }
-            Kind::Symlink | Kind::Special => {}
+            Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice | Kind::Special => {}
         }
         Ok(())
     }
@@ -334,20 +379,103 @@ fn kind_of(folder: &OwnedFd, name: impl rustix::path::Arg) -> Result<Kind, Errno
     Ok(from_file_type(FileType::from_raw_mode(stat.st_mode)))
 }
 
-/// Sets the permission bits of what may be opened neither for reading nor for writing. `found` was opened with `O_PATH`:
-/// fchmod refuses such a descriptor, but its name in /proc stands for that very file, whatever became of its path.
-pub(crate) fn set_mode_unopened(found: &OwnedFd, mode: Mode) -> io::Result<()> {
-    check_has_mode(found)?;
-    let name = format!("/proc/self/fd/{}", found.as_raw_fd());
-    Ok(rustix::fs::chmodat(CWD, name, mode, AtFlags::empty())?)
+/// What is at a path, to be looked at and changed.
+pub(crate) struct Found {
+    pub fd: OwnedFd,
+    /// Not with `O_PATH`, which is for descriptors of what may be opened neither for reading nor for writing. Most calls refuse such a
+    /// descriptor, but its name in /proc stands for that very file, whatever became of its path.
+    pub opened: bool,
+}
+
+impl Found {
+    /// What the file system says.
+    fn plain(&self) -> Result<FileStat, Errno> {
+        Ok(from_statx(&rustix::fs::statx(&self.fd, c"", AtFlags::EMPTY_PATH, STATX)?))
+    }
+
+    /// What is shown.
+    fn stat(&self) -> io::Result<FileStat> {
+        let plain = self.plain()?;
+        match plain.kind {
+            Kind::File | Kind::Folder => Ok(shown(plain, self.attribute()?.as_deref())),
+            _ => Ok(plain),
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("/proc/self/fd/{}", self.fd.as_raw_fd())
+    }
+
+    fn attribute(&self) -> Result<Option<Vec<u8>>, Errno> {
+        let mut value = vec![0; INODE_BYTES];
+        let found = match self.opened {
+            true => rustix::fs::fgetxattr(&self.fd, INODE_NAME, &mut value[..]),
+            false => rustix::fs::getxattr(self.name(), INODE_NAME, &mut value[..]),
+        };
+        match found {
+            Ok(length) => {
+                value.truncate(length);
+                Ok(Some(value))
+            }
+            // One with the attribute can be read: see `Inode::host_mode`.
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => Ok(None),
+            // Longer than any that we made.
+            Err(Errno::RANGE) => Ok(Some(Vec::new())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets the permission bits; the owner stays.
+    pub fn set_mode(&self, mode: u16) -> io::Result<()> {
+        let plain = self.plain()?;
+        let value = self.attribute()?;
+        if value.is_none() && mode & SET_ID == 0 {
+            check_has_mode(plain.kind)?;
+            return Ok(self.set_host_mode(mode)?);
+        }
+        self.set_inode(&plain, &Inode { mode, ..Inode::of(&shown(plain, value.as_deref())) })
+    }
+
+    /// Makes the file show all that `inode` says, of which the kind stays.
+    fn set_inode(&self, plain: &FileStat, inode: &Inode) -> io::Result<()> {
+        check_has_mode(plain.kind)?;
+        if inode.kind == Kind::Special {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if inode.is_plain(plain.owner) {
+            let removed = match self.opened {
+                true => rustix::fs::fremovexattr(&self.fd, INODE_NAME),
+                false => rustix::fs::removexattr(self.name(), INODE_NAME),
+            };
+            match removed {
+                // Without permission to write it has none.
+                Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => {}
+                other => other?,
+            }
+            return Ok(self.set_host_mode(inode.mode)?);
+        }
+        // First, since only who may write a file may give it attributes.
+        self.set_host_mode(inode.host_mode())?;
+        let (value, flags) = (inode.encode(), XattrFlags::empty());
+        match self.opened {
+            true => rustix::fs::fsetxattr(&self.fd, INODE_NAME, &value, flags)?,
+            false => rustix::fs::setxattr(self.name(), INODE_NAME, &value, flags)?,
+        }
+        Ok(())
+    }
+
+    fn set_host_mode(&self, mode: u16) -> Result<(), Errno> {
+        let mode = Mode::from(u32::from(mode));
+        match self.opened {
+            true => rustix::fs::fchmod(&self.fd, mode),
+            false => rustix::fs::chmodat(CWD, self.name(), mode, AtFlags::empty()),
+        }
+    }
 }
 
 /// Only files and folders have permission bits that we set; a link, a pipe or a device has taken their place.
-fn check_has_mode(found: &OwnedFd) -> io::Result<()> {
-    match from_file_type(FileType::from_raw_mode(rustix::fs::fstat(found)?.st_mode)) {
-        Kind::File | Kind::Folder => Ok(()),
-        Kind::Symlink | Kind::Special => Err(io::ErrorKind::InvalidInput.into()),
-    }
+fn check_has_mode(kind: Kind) -> io::Result<()> {
+    if matches!(kind, Kind::File | Kind::Folder) { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
 fn from_file_type(kind: FileType) -> Kind {
@@ -373,5 +501,9 @@ fn from_statx(stat: &Statx) -> FileStat {
         },
         mode: stat.stx_mode & 0o7777,
         links: stat.stx_nlink,
+        owner: Owner { uid: stat.stx_uid, gid: stat.stx_gid },
+        // No device is served.
+        rdev: 0,
+        atime_ns: nanoseconds(&stat.stx_atime),
     }
 }

@@ -1,8 +1,9 @@
 //! What a transaction does, in absolute terms: each record says what is so afterwards, with file ids and offsets, never
 //! "append" or "if". Applied in order by `apply`, or turned into a final state by `recover`.
 
-use crate::disk::{Identity, Kind};
+use crate::disk::{Identity, Kind, Owner};
 use crate::format::*;
+use crate::inode::{from_number, to_number};
 use crate::path::NAME_BYTES_MAX;
 use crate::transaction::{OPERATIONS_MAX, is_link_target};
 use crate::{FileId, Peer, Seen, Writer};
@@ -36,6 +37,21 @@ pub(crate) enum Record {
         at: Place,
         target: Vec<u8>,
     },
+    /// A symbolic link of that owner is made, in the place of one with that id if there is one.
+    LinkOwned {
+        file: FileId,
+        at: Place,
+        owner: Owner,
+        target: Vec<u8>,
+    },
+    /// A special file is made.
+    Node {
+        file: FileId,
+        at: Place,
+        kind: Kind,
+        mode: u16,
+        rdev: u32,
+    },
     Move {
         file: FileId,
         from: Place,
@@ -63,6 +79,12 @@ pub(crate) enum Record {
         file: FileId,
         mode: u16,
     },
+    /// With the permission bits, below which the server's own ones may have to change.
+    Owner {
+        file: FileId,
+        owner: Owner,
+        mode: u16,
+    },
     Version {
         file: FileId,
         version: u64,
@@ -85,8 +107,10 @@ impl Record {
     /// Bytes in a journal, at most: what the fixed fields take, and names and contents.
     pub fn bytes_max(&self) -> u64 {
         let names = match self {
-            Record::Known { at, .. } | Record::New { at, .. } | Record::Gone { at, .. } => at.name.len(),
-            Record::Link { at, target, .. } => at.name.len() + target.len(),
+            Record::Known { at, .. } | Record::New { at, .. } | Record::Node { at, .. } | Record::Gone { at, .. } => {
+                at.name.len()
+            }
+            Record::Link { at, target, .. } | Record::LinkOwned { at, target, .. } => at.name.len() + target.len(),
             Record::Move { from, to, .. } => from.name.len() + to.name.len(),
             Record::Write { bytes, .. } => bytes.len(),
             Record::Answer { versions, .. } => size_of_val(&versions[..]),
@@ -105,12 +129,12 @@ pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
                 put_place(out, at);
                 out.extend(identity.inode.to_le_bytes());
                 out.extend(identity.born_ns.to_le_bytes());
-                out.push(from_kind(*kind));
+                out.push(to_number(*kind));
             }
             Record::New { file, at, kind, mode } => {
                 put(out, TAG_NEW, *file);
                 put_place(out, at);
-                out.push(from_kind(*kind));
+                out.push(to_number(*kind));
                 out.extend(mode.to_le_bytes());
             }
             Record::Link { file, at, target } => {
@@ -118,6 +142,20 @@ pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
                 put_place(out, at);
                 out.extend((target.len() as u16).to_le_bytes());
                 out.extend_from_slice(target);
+            }
+            Record::LinkOwned { file, at, owner, target } => {
+                put(out, TAG_LINK_OWNED, *file);
+                put_place(out, at);
+                put_owner(out, *owner);
+                out.extend((target.len() as u16).to_le_bytes());
+                out.extend_from_slice(target);
+            }
+            Record::Node { file, at, kind, mode, rdev } => {
+                put(out, TAG_NODE, *file);
+                put_place(out, at);
+                out.push(to_number(*kind));
+                out.extend(mode.to_le_bytes());
+                out.extend(rdev.to_le_bytes());
             }
             Record::Move { file, from, to, replaced } => {
                 put(out, TAG_MOVE, *file);
@@ -145,6 +183,11 @@ pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
             }
             Record::Mode { file, mode } => {
                 put(out, TAG_MODE, *file);
+                out.extend(mode.to_le_bytes());
+            }
+            Record::Owner { file, owner, mode } => {
+                put(out, TAG_OWNER, *file);
+                put_owner(out, *owner);
                 out.extend(mode.to_le_bytes());
             }
             Record::Version { file, version } => {
@@ -183,13 +226,9 @@ fn put_place(out: &mut Vec<u8>, place: &Place) {
     out.extend_from_slice(&place.name);
 }
 
-fn from_kind(kind: Kind) -> u8 {
-    match kind {
-        Kind::Folder => KIND_FOLDER,
-        Kind::Symlink => KIND_SYMLINK,
-        // Special files are never in a transaction.
-        Kind::File | Kind::Special => KIND_FILE,
-    }
+fn put_owner(out: &mut Vec<u8>, owner: Owner) {
+    out.extend(owner.uid.to_le_bytes());
+    out.extend(owner.gid.to_le_bytes());
 }
 
 /// Reads `count` records that fill `payload`.
@@ -229,20 +268,23 @@ impl<'a> Source<'a> {
             },
             TAG_NEW => {
                 let (at, kind, mode) = (self.place()?, self.kind()?, self.mode()?);
-                if kind == Kind::Symlink {
-                    return Err("a symbolic link is made");
+                if !matches!(kind, Kind::File | Kind::Folder) {
+                    return Err("something else than a file or folder is made");
                 }
                 Record::New { file, at, kind, mode }
             }
-            TAG_LINK => {
-                let at = self.place()?;
-                let count = u16::from_le_bytes(self.array()?) as usize;
-                let target = self.take(count)?;
-                if !is_link_target(target) {
-                    return Err("a symbolic link that cannot be");
-                }
-                Record::Link { file, at, target: target.to_vec() }
+            TAG_LINK => Record::Link { file, at: self.place()?, target: self.target()? },
+            TAG_LINK_OWNED => {
+                Record::LinkOwned { file, at: self.place()?, owner: self.owner()?, target: self.target()? }
             }
+            TAG_NODE => {
+                let (at, kind, mode) = (self.place()?, self.kind()?, self.mode()?);
+                if matches!(kind, Kind::File | Kind::Folder | Kind::Symlink) {
+                    return Err("a special file is none");
+                }
+                Record::Node { file, at, kind, mode, rdev: self.u32()? }
+            }
+            TAG_OWNER => Record::Owner { file, owner: self.owner()?, mode: self.mode()? },
             TAG_MOVE => Record::Move {
                 file,
                 from: self.place()?,
@@ -302,6 +344,10 @@ impl<'a> Source<'a> {
         Ok(std::array::from_fn(|index| taken[index]))
     }
 
+    fn u32(&mut self) -> Result<u32, &'static str> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
     fn u64(&mut self) -> Result<u64, &'static str> {
         Ok(u64::from_le_bytes(self.array()?))
     }
@@ -321,12 +367,17 @@ impl<'a> Source<'a> {
     }
 
     fn kind(&mut self) -> Result<Kind, &'static str> {
-        match self.array::<1>()?[0] {
-            KIND_FILE => Ok(Kind::File),
-            KIND_FOLDER => Ok(Kind::Folder),
-            KIND_SYMLINK => Ok(Kind::Symlink),
-            _ => Err("an unknown kind of file"),
-        }
+        from_number(self.array::<1>()?[0]).ok_or("an unknown kind of file")
+    }
+
+    fn owner(&mut self) -> Result<Owner, &'static str> {
+        Ok(Owner { uid: self.u32()?, gid: self.u32()? })
+    }
+
+    fn target(&mut self) -> Result<Vec<u8>, &'static str> {
+        let count = u16::from_le_bytes(self.array()?) as usize;
+        let target = self.take(count)?;
+        if is_link_target(target) { Ok(target.to_vec()) } else { Err("a symbolic link that cannot be") }
     }
 
     fn place(&mut self) -> Result<Place, &'static str> {

@@ -9,7 +9,7 @@
 //!    ever gave them, and moved aside into our own folder. A rename is atomic, so each is at one of them.
 //! 2. Every name that the journal touches is cleared: what is there now is dead, or *young* (made by the journal).
 //! 3. Young files are made anew, old ones put in their last place.
-//! 4. Writes are repeated in order, file by file. A byte that none of them touches is as it was at the checkpoint, one
+//! 4. Writes and changes of attributes are repeated in order, file by file. A byte that none of them touches is as it was at the checkpoint, one
 //!    that is touched gets its last value: repeating is harmless.
 //!
 //! A recovery that is interrupted is begun anew; the folder of step 1 is one more place to look at. A folder that should
@@ -18,19 +18,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 
-use crate::apply::open_for_writing;
-use crate::disk::{Disk, Identity, Kind};
+use crate::apply::{make_link, open_for_writing};
+use crate::disk::{Disk, Identity, Kind, Owner};
 use crate::path::{OWN_FOLDER, join};
 use crate::record::{Place, Record};
-use crate::table::{Table, Tracked};
-use crate::{FileId, VolumeError};
+use crate::table::{Table, Tracked, is_derived};
+use crate::{FileId, Inode, VolumeError};
 
 #[derive(Debug)]
 struct Node {
-    kind: Kind,
+    /// What a young file is made as; of an old one the kind.
+    made: Inode,
     /// Of an old file; a young one has none that we know.
     identity: Option<Identity>,
-    mode: u16,
     /// Where a young symbolic link points.
     target: Vec<u8>,
     /// Every place that it ever had.
@@ -88,7 +88,12 @@ pub(crate) fn recover(
     };
     for record in records {
         recovery.note(record);
-        if let Record::New { file, .. } | Record::Link { file, .. } = record {
+        if let Record::New { file, .. }
+        | Record::Link { file, .. }
+        | Record::LinkOwned { file, .. }
+        | Record::Node { file, .. } = record
+            && !is_derived(*file)
+        {
             table.next = table.next.max(file.0 + 1);
         }
         table.note(record);
@@ -113,10 +118,10 @@ impl Recovery<'_> {
     fn note(&mut self, record: &Record) {
         match record {
             Record::Known { file, at, identity, kind } => {
+                let made = Inode { kind: *kind, mode: 0, owner: Owner::default(), rdev: 0 };
                 let node = || Node {
-                    kind: *kind,
+                    made,
                     identity: Some(*identity),
-                    mode: 0,
                     target: Vec::new(),
                     chain: vec![at.clone()],
                     at: Some(at.clone()),
@@ -130,8 +135,17 @@ impl Recovery<'_> {
                     false => self.occupy(at, *file),
                 }
             }
-            Record::New { file, at, kind, mode } => self.note_young(*file, at, *kind, *mode, &[]),
-            Record::Link { file, at, target } => self.note_young(*file, at, Kind::Symlink, 0, target),
+            Record::New { file, at, kind, mode } => self.note_young(*file, at, self.made(*kind, *mode), &[]),
+            Record::Link { file, at, target } => {
+                self.note_young(*file, at, self.made(Kind::Symlink, 0o777), target);
+            }
+            Record::LinkOwned { file, at, owner, target } => {
+                let made = Inode { owner: *owner, ..self.made(Kind::Symlink, 0o777) };
+                self.note_young(*file, at, made, target);
+            }
+            Record::Node { file, at, kind, mode, rdev } => {
+                self.note_young(*file, at, Inode { rdev: *rdev, ..self.made(*kind, *mode) }, &[]);
+            }
             Record::Move { file, from, to, replaced } => {
                 self.entries.insert(from.clone(), None);
                 if let Some(node) = replaced.and_then(|replaced| self.nodes.get_mut(&replaced)) {
@@ -151,16 +165,21 @@ impl Recovery<'_> {
                     node.version = Some(*version);
                 }
             }
-            Record::Write { .. } | Record::Size { .. } | Record::Time { .. } | Record::Mode { .. } => {}
+            Record::Write { .. } | Record::Size { .. } | Record::Time { .. } => {}
+            Record::Mode { .. } | Record::Owner { .. } => {}
             Record::Answer { .. } | Record::Inherit { .. } => {}
         }
     }
 
-    fn note_young(&mut self, file: FileId, at: &Place, kind: Kind, mode: u16, target: &[u8]) {
+    /// Something of the owner that all files here have.
+    fn made(&self, kind: Kind, mode: u16) -> Inode {
+        Inode { kind, mode, owner: self.disk.owner(), rdev: 0 }
+    }
+
+    fn note_young(&mut self, file: FileId, at: &Place, made: Inode, target: &[u8]) {
         let node = Node {
-            kind,
+            made,
             identity: None,
-            mode,
             target: target.to_vec(),
             chain: vec![at.clone()],
             at: Some(at.clone()),
@@ -217,9 +236,11 @@ impl Recovery<'_> {
                         continue;
                     };
                     let is_it = match node.identity {
-                        Some(identity) => stat.identity == identity && stat.kind == node.kind,
+                        Some(identity) => stat.identity == identity && stat.kind == node.made.kind,
                         None => {
-                            node.kind == Kind::Folder && stat.kind == Kind::Folder && !living.contains(&stat.identity)
+                            node.made.kind == Kind::Folder
+                                && stat.kind == Kind::Folder
+                                && !living.contains(&stat.identity)
                         }
                     };
                     if is_it {
@@ -304,7 +325,7 @@ impl Recovery<'_> {
         let Some(at) = node.at.take() else {
             return Ok(false);
         };
-        let (identity, kind, mode) = (node.identity, node.kind, node.mode);
+        let (identity, made) = (node.identity, node.made);
         let target = std::mem::take(&mut node.target);
         let mut placed = self.place(at.folder)?;
         if let Some(node) = self.nodes.get_mut(&file) {
@@ -317,9 +338,12 @@ impl Recovery<'_> {
                     placed = there(self.disk.stat(&path))?.is_some_and(|stat| stat.identity == identity);
                 }
                 Some(_) => placed = there(self.disk.rename(&aside(file), &path))?.is_some(),
-                None if kind == Kind::Folder => self.disk.make_folder(&path, mode)?,
-                None if kind == Kind::Symlink => self.disk.make_link(&path, &target)?,
-                None => drop(self.disk.create(&path, mode)?),
+                None => match made.kind {
+                    Kind::Folder => self.disk.make_folder(&path, made.mode)?,
+                    Kind::File => drop(self.disk.create(&path, made.mode)?),
+                    Kind::Symlink => make_link(self.disk, &path, made.owner, &target)?,
+                    _ => self.disk.make_node(&path, &made, &[])?,
+                },
             }
         }
         if let Some(node) = self.nodes.get_mut(&file) {
@@ -340,7 +364,8 @@ impl Recovery<'_> {
                 Record::Write { file, .. }
                 | Record::Size { file, .. }
                 | Record::Time { file, .. }
-                | Record::Mode { file, .. } => *file,
+                | Record::Mode { file, .. }
+                | Record::Owner { file, .. } => *file,
                 _ => continue,
             };
             if !self.nodes.get(&file).is_some_and(|node| node.placed) {
@@ -357,6 +382,7 @@ impl Recovery<'_> {
                 (Record::Size { size, .. }, Some((_, open))) => open.set_size(*size)?,
                 (Record::Time { mtime_ns, .. }, _) => self.disk.set_mtime(&path, *mtime_ns)?,
                 (Record::Mode { mode, .. }, _) => self.disk.set_mode(&path, *mode)?,
+                (Record::Owner { owner, mode, .. }, _) => self.disk.set_owner(&path, *owner, *mode)?,
                 _ => {}
             }
         }

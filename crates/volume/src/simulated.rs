@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use units::Rng;
 
-use crate::disk::{Disk, DiskFile, FileStat, Kind, Space};
+use crate::disk::{Disk, DiskFile, FileStat, Kind, Owner, Space};
+use crate::inode::{Inode, SET_ID};
 use crate::path::{join, split};
-use crate::world::{SECTOR_BYTES, World};
+use crate::world::{OWNER, SECTOR_BYTES, World};
 
 /// A disk in memory.
 #[derive(Clone)]
@@ -54,6 +55,11 @@ impl SimulatedDisk {
     /// Whether the machine was stopped.
     pub fn is_down(&self) -> bool {
         self.world().down
+    }
+
+    /// Whether files can have attributes.
+    pub fn set_attributes(&self, has: bool) {
+        self.world().has_attributes = has;
     }
 
     /// Limits the bytes of all files together.
@@ -107,6 +113,44 @@ impl SimulatedDisk {
         change(world)
     }
 
+    /// Sets permission bits and attribute, one after the other: a crash may come in between.
+    fn set_inode(&self, id: u64, wanted: &Inode) -> io::Result<()> {
+        let plain = wanted.is_plain(OWNER);
+        let mode = if plain { wanted.mode } else { wanted.host_mode() };
+        self.change(|world| {
+            let clock = world.clock;
+            let content = &mut world.get_mut(id)?.current;
+            (content.mode, content.ctime_ns) = (mode, clock);
+            Ok(())
+        })?;
+        if plain && self.look(|world| Ok(world.get(id)?.current.attribute.is_none()))? {
+            return Ok(());
+        }
+        self.change(|world| {
+            if !world.has_attributes {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+            let clock = world.clock;
+            let content = &mut world.get_mut(id)?.current;
+            (content.attribute, content.ctime_ns) = ((!plain).then(|| wanted.encode()), clock);
+            Ok(())
+        })
+    }
+
+    /// The inode at a path, and what it shows.
+    fn find(&self, path: &[u8]) -> io::Result<(u64, Inode)> {
+        let (id, stat) = self.look(|world| {
+            let id = world.find(&self.full(path))?;
+            Ok((id, world.stat(id)?))
+        })?;
+        let is_link = self.look(|world| Ok(world.get(id)?.kind == Kind::Symlink))?;
+        if is_link || stat.kind == Kind::Special {
+            Err(io::ErrorKind::InvalidInput.into())
+        } else {
+            Ok((id, Inode::of(&stat)))
+        }
+    }
+
     fn handle(&self, inode: u64) -> Box<dyn DiskFile> {
         Box::new(SimulatedFile { disk: self.clone(), inode, locked: Mutex::new(false) })
     }
@@ -132,13 +176,20 @@ impl Disk for SimulatedDisk {
     }
 
     fn read_link(&self, path: &[u8]) -> io::Result<Vec<u8>> {
-        self.look(|world| Ok(world.get(world.find(&self.full(path))?)?.target.clone()))
+        let (id, stat, target) = self.look(|world| {
+            let id = world.find(&self.full(path))?;
+            Ok((id, world.stat(id)?, world.get(id)?.target.clone()))
+        })?;
+        if stat.kind == Kind::Symlink && target.is_empty() {
+            return crate::table::read_whole(self.handle(id).as_ref(), stat.stamp.size);
+        }
+        Ok(target)
     }
 
     fn open(&self, path: &[u8], _write: bool) -> io::Result<Box<dyn DiskFile>> {
         let inode = self.look(|world| {
             let inode = world.find(&self.full(path))?;
-            match world.get(inode)?.kind {
+            match world.stat(inode)?.kind {
                 Kind::File => Ok(inode),
                 Kind::Folder => Err(io::ErrorKind::IsADirectory.into()),
                 _ => Err(io::ErrorKind::InvalidInput.into()),
@@ -150,20 +201,24 @@ impl Disk for SimulatedDisk {
     fn create(&self, path: &[u8], mode: u16) -> io::Result<Box<dyn DiskFile>> {
         let inode = self.change(|world| {
             let (folder, name) = world.vacant(&self.full(path))?;
-            let inode = world.inode(Kind::File, mode, Vec::new());
+            let inode = world.inode(Kind::File, mode & !SET_ID, Vec::new());
             world.set_names(vec![(folder, name, Some(inode))], None, None);
             Ok(inode)
         })?;
+        if mode & SET_ID != 0 {
+            self.set_mode(path, mode)?;
+        }
         Ok(self.handle(inode))
     }
 
     fn make_folder(&self, path: &[u8], mode: u16) -> io::Result<()> {
         self.change(|world| {
             let (folder, name) = world.vacant(&self.full(path))?;
-            let inode = world.inode(Kind::Folder, mode, Vec::new());
+            let inode = world.inode(Kind::Folder, mode & !SET_ID, Vec::new());
             world.set_names(vec![(folder, name, Some(inode))], Some(inode), None);
             Ok(())
-        })
+        })?;
+        if mode & SET_ID == 0 { Ok(()) } else { self.set_mode(path, mode) }
     }
 
     fn make_link(&self, path: &[u8], target: &[u8]) -> io::Result<()> {
@@ -173,6 +228,13 @@ impl Disk for SimulatedDisk {
             world.set_names(vec![(folder, name, Some(inode))], None, None);
             Ok(())
         })
+    }
+
+    fn make_node(&self, path: &[u8], inode: &Inode, content: &[u8]) -> io::Result<()> {
+        let file = self.create(path, 0o600)?;
+        file.write_at(0, content)?;
+        let id = self.look(|world| world.find(&self.full(path)))?;
+        self.set_inode(id, inode)
     }
 
     fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
@@ -241,13 +303,21 @@ impl Disk for SimulatedDisk {
     }
 
     fn set_mode(&self, path: &[u8], mode: u16) -> io::Result<()> {
-        self.change(|world| {
-            let inode = world.find(&self.full(path))?;
-            let clock = world.clock;
-            let content = &mut world.get_mut(inode)?.current;
-            (content.mode, content.ctime_ns) = (mode, clock);
-            Ok(())
-        })
+        let (id, inode) = self.find(path)?;
+        self.set_inode(id, &Inode { mode, ..inode })
+    }
+
+    fn set_owner(&self, path: &[u8], owner: Owner, mode: u16) -> io::Result<()> {
+        let (id, inode) = self.find(path)?;
+        self.set_inode(id, &Inode { mode, owner, ..inode })
+    }
+
+    fn owner(&self) -> Owner {
+        OWNER
+    }
+
+    fn has_attributes(&self) -> bool {
+        self.world().has_attributes
     }
 
     fn check_writable(&self, path: &[u8], _kind: Kind) -> io::Result<()> {
@@ -289,7 +359,7 @@ struct SimulatedFile {
 
 impl DiskFile for SimulatedFile {
     fn stat(&self) -> io::Result<FileStat> {
-        self.disk.look(|world| world.stat(self.inode))
+        self.disk.look(|world| world.plain(self.inode))
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {

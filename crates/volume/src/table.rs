@@ -289,6 +289,11 @@ pub(crate) fn volume_id(top: Identity) -> u128 {
     u128::from_le_bytes(std::array::from_fn(|index| hash.as_bytes()[index])).max(1)
 }
 
+/// Whether an id follows from what a file is on the disk, so that it was never counted.
+pub(crate) fn is_derived(file: FileId) -> bool {
+    file.0 & DERIVED != 0
+}
+
 /// The id of a file that the volume did not make: it follows from the identity, so that it is the same after a restart
 /// and another one when the inode number is used again.
 fn derived(identity: Identity) -> FileId {

@@ -6,6 +6,7 @@ mod full;
 mod kill;
 mod links;
 mod model;
+mod owners;
 mod real;
 mod repeats;
 mod rules;
@@ -39,7 +40,7 @@ pub(crate) fn transaction(operations: Vec<Operation>) -> Transaction {
 }
 
 pub(crate) fn create(at: &str) -> Operation {
-    Operation::Create { path: path(at), mode: 0o644, exclusive: true }
+    Operation::Create { path: path(at), mode: 0o644, exclusive: true, owner: None }
 }
 
 pub(crate) fn write(at: &str, base: Option<Seen>, offset: u64, bytes: &[u8]) -> Operation {

@@ -2,6 +2,7 @@
 
 use units::Moment;
 
+use crate::disk::{Kind, Owner};
 use crate::{Seen, VolumePath};
 
 /// Operations of one transaction; a longer list is two transactions.
@@ -69,6 +70,9 @@ pub enum Operation {
         mode: u16,
         /// Fail if it exists; otherwise a file that exists stays as it is.
         exclusive: bool,
+        /// Whose it is; `None`: the server's user's. Ignored where files cannot have owners. What is made in a folder with the
+        /// set-group-id bit gets the group of the folder instead. So for all that is made.
+        owner: Option<Owner>,
     },
     /// Makes a folder.
     MakeFolder {
@@ -76,6 +80,21 @@ pub enum Operation {
         path: VolumePath,
         /// Permission bits (07777).
         mode: u16,
+        /// Whose it is.
+        owner: Option<Owner>,
+    },
+    /// Makes a FIFO, a socket, or a device node. Nothing opens them here.
+    MakeNode {
+        /// The special file.
+        path: VolumePath,
+        /// Which kind.
+        kind: Kind,
+        /// Permission bits (07777).
+        mode: u16,
+        /// The device that it stands for, if it is one: as `st_rdev`.
+        rdev: u32,
+        /// Whose it is.
+        owner: Option<Owner>,
     },
     /// Makes a symbolic link.
     MakeLink {
@@ -84,6 +103,8 @@ pub enum Operation {
         /// Where it points: 1 to [`LINK_BYTES_MAX`] bytes, none of them zero. Nothing follows it
         /// here.
         target: Vec<u8>,
+        /// Whose it is.
+        owner: Option<Owner>,
     },
     /// Renames a file, folder or symbolic link.
     Rename {
@@ -116,6 +137,17 @@ pub enum Operation {
         base: Option<Seen>,
         /// Nanoseconds since 1970.
         mtime_ns: i64,
+    },
+    /// Sets user or group, or both. Set-id bits stay: whether they go is for the caller to say.
+    SetOwner {
+        /// The file or folder.
+        path: VolumePath,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// The user, if it changes.
+        uid: Option<u32>,
+        /// The group, if it changes.
+        gid: Option<u32>,
     },
     /// Sets the permission bits; not of symbolic links.
     SetMode {

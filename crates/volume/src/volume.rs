@@ -1,6 +1,6 @@
 //! The volume as its server sees it: looking, reading, committing, leasing.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLockReadGuard};
@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLockReadGuard};
 use crate::committer::{Committer, Shared, random, scan};
 use crate::disk::{Disk, DiskFile, FileStat, Kind, Space};
 use crate::format::SECRET_BYTES;
+use crate::info::{BlockTable, Blocks, Entry, Info, InfoListing, Listing};
 use crate::lease::Leases;
 use crate::path::OWN_FOLDER;
 use crate::real::RealDisk;
@@ -32,80 +33,6 @@ const GROUP_MAX: usize = 64;
 
 /// How often a read is repeated when the file changes behind our back while it is read.
 const READ_TRIES: usize = 4;
-
-/// What a file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Info {
-    /// Id and version.
-    pub seen: Seen,
-    /// What it is; never [`Kind::Special`].
-    pub kind: Kind,
-    /// Bytes.
-    pub size: u64,
-    /// Bytes of a data block; the last block of a file may be shorter.
-    pub block_bytes: u32,
-    /// Time of the last change of the content, nanoseconds since 1970.
-    pub mtime_ns: i64,
-    /// Permission bits (07777).
-    pub mode: u16,
-}
-
-/// Whole blocks of one version of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocks {
-    /// Id and version that all of the bytes belong to.
-    pub seen: Seen,
-    /// Size of the file in this version, bytes.
-    pub size: u64,
-    /// Index of the first block.
-    pub first: u64,
-    /// The blocks; shorter than asked for only at the end of the file.
-    pub bytes: Vec<u8>,
-}
-
-/// Which blocks of a file hold data.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockTable {
-    /// Id and version.
-    pub seen: Seen,
-    /// Size of the file, bytes.
-    pub size: u64,
-    /// Index of the first block told of.
-    pub first: u64,
-    /// For each block whether it may hold anything but zeros; ends with the file.
-    pub present: Vec<bool>,
-}
-
-/// One entry of a folder.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
-    /// Its name.
-    pub name: Vec<u8>,
-    /// What it is.
-    pub kind: Kind,
-}
-
-/// One page of a listing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listing {
-    /// Id and version of the folder; if it differs from page to page, the folder changed meanwhile.
-    pub seen: Seen,
-    /// In order of names.
-    pub entries: Vec<Entry>,
-    /// There are more after the last one.
-    pub more: bool,
-}
-
-/// One page of a listing with what [`Volume::stat`] tells of each entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InfoListing {
-    /// Id and version of the folder, as in [`Listing`].
-    pub seen: Seen,
-    /// Names and what they stand for, in order of names.
-    pub entries: Vec<(Vec<u8>, Info)>,
-    /// There are more after the last one.
-    pub more: bool,
-}
 
 /// An open volume. All calls block, and may be made from several threads.
 pub struct Volume {
@@ -241,12 +168,13 @@ impl Volume {
     /// # Errors
     /// As [`Volume::stat`]; [`VolumeError::TooLarge`] for a folder of over [`FOLDER_ENTRIES_MAX`] entries.
     pub fn list(&self, path: &VolumePath, after: &[u8], limit: usize) -> Result<Listing, VolumeError> {
-        let _gate = self.gate()?;
-        self.page(path, after, limit.clamp(1, LIST_ENTRIES_MAX))
+        let InfoListing { seen, entries, more } = self.list_infos(path, after, limit)?;
+        let entries = entries.into_iter().map(|(name, info)| Entry { name, kind: info.kind }).collect();
+        Ok(Listing { seen, entries, more })
     }
 
     /// As [`Volume::list`], with what each entry is. An entry that is a mount point, that goes away meanwhile, or whose path
-    /// would be too long is left out.
+    /// would be too long is left out, in both.
     ///
     /// # Errors
     /// As [`Volume::list`].
@@ -255,35 +183,36 @@ impl Volume {
         let _gate = self.gate()?;
         let mut after = after.to_vec();
         loop {
-            let Listing { seen, entries, more } = self.page(path, &after, limit)?;
-            let infos = entries.iter().filter_map(|entry| {
-                let stat = self.look(&path.join(&entry.name).ok()?).ok()?;
-                Some((entry.name.clone(), self.info(&stat)))
+            let (seen, names, more) = self.page(path, &after, limit)?;
+            let infos = names.iter().filter_map(|name| {
+                let stat = self.look(&path.join(name).ok()?).ok()?;
+                Some((name.clone(), self.info(&stat)))
             });
             let infos: Vec<_> = infos.collect();
-            match entries.last() {
+            match names.last() {
                 // All of the page were left out: whoever asks needs a name to go on after.
-                Some(last) if more && infos.is_empty() => after.clone_from(&last.name),
+                Some(last) if more && infos.is_empty() => after.clone_from(last),
                 _ => return Ok(InfoListing { seen, entries: infos, more }),
             }
         }
     }
 
-    fn page(&self, path: &VolumePath, after: &[u8], limit: usize) -> Result<Listing, VolumeError> {
+    /// The first names after one; what they stand for was not looked at yet.
+    fn page(&self, path: &VolumePath, after: &[u8], limit: usize) -> Result<(Seen, Vec<Vec<u8>>, bool), VolumeError> {
         let stat = self.look(path)?;
         if stat.kind != Kind::Folder {
             return Err(VolumeError::NotFolder { path: path.to_string() });
         }
         let seen = self.seen(&stat);
-        let mut page: BTreeMap<Vec<u8>, Kind> = BTreeMap::new();
+        let mut page: BTreeSet<Vec<u8>> = BTreeSet::new();
         let mut count = 0;
         let listed = self.shared.tree.list(path.as_bytes(), &mut |name, kind| {
             count += 1;
             let ours = path.is_top() && name == OWN_FOLDER;
             // Of a large folder most names are on another page.
-            let beyond = page.len() > limit && page.last_key_value().is_some_and(|(last, _)| name > last);
+            let beyond = page.len() > limit && page.last().is_some_and(|last| name > last.as_slice());
             if name > after && !beyond && kind != Kind::Special && !ours {
-                page.insert(name.to_vec(), kind);
+                page.insert(name.to_vec());
                 if page.len() > limit + 1 {
                     page.pop_last();
                 }
@@ -296,8 +225,7 @@ impl Volume {
             return Err(VolumeError::TooLarge { what: "entries of a folder", found, limit });
         }
         let more = page.len() > limit;
-        let entries = page.into_iter().take(limit).map(|(name, kind)| Entry { name, kind }).collect();
-        Ok(Listing { seen, entries, more })
+        Ok((seen, page.into_iter().take(limit).collect(), more))
     }
 
     /// Where a symbolic link points; nothing follows it.
@@ -523,7 +451,12 @@ impl Volume {
             size: stat.stamp.size,
             block_bytes: self.options.block_bytes,
             mtime_ns: stat.stamp.mtime_ns,
+            ctime_ns: stat.stamp.ctime_ns,
+            atime_ns: stat.atime_ns,
             mode: stat.mode,
+            owner: stat.owner,
+            rdev: stat.rdev,
+            links: stat.links,
         }
     }
 

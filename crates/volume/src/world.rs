@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use units::{Rng, SplitMix64};
 
-use crate::disk::{FileStat, Identity, Kind, Stamp};
+use crate::disk::{FileStat, Identity, Kind, Owner, Stamp};
+use crate::inode::shown;
 use crate::path::split;
 
 /// What is written at once or not at all, bytes.
@@ -21,6 +22,8 @@ pub(crate) struct Content {
     pub mode: u16,
     pub mtime_ns: i64,
     pub ctime_ns: i64,
+    /// The extended attribute that tells what the file system cannot.
+    pub attribute: Option<Vec<u8>>,
     pub sectors: BTreeMap<u64, Sector>,
 }
 
@@ -55,9 +58,14 @@ pub(crate) struct World {
     pub capacity_bytes: Option<u64>,
     pub used_bytes: u64,
     pub locks: HashSet<u64>,
+    /// Files can have attributes.
+    pub has_attributes: bool,
 }
 
 pub(crate) const ROOT: u64 = 2;
+
+/// Whose all files are for the file system.
+pub(crate) const OWNER: Owner = Owner { uid: 1000, gid: 100 };
 
 impl World {
     pub fn new(seed: u64) -> World {
@@ -74,6 +82,7 @@ impl World {
             capacity_bytes: None,
             used_bytes: 0,
             locks: HashSet::new(),
+            has_attributes: true,
         };
         world.inode(Kind::Folder, 0o755, Vec::new());
         world
@@ -133,7 +142,13 @@ impl World {
         }
     }
 
+    /// What is shown of a file.
     pub fn stat(&self, inode: u64) -> io::Result<FileStat> {
+        Ok(shown(self.plain(inode)?, self.get(inode)?.current.attribute.as_deref()))
+    }
+
+    /// What the file system says.
+    pub fn plain(&self, inode: u64) -> io::Result<FileStat> {
         let Inode { kind, current, .. } = self.get(inode)?;
         Ok(FileStat {
             kind: *kind,
@@ -141,6 +156,9 @@ impl World {
             stamp: Stamp { size: current.size, mtime_ns: current.mtime_ns, ctime_ns: current.ctime_ns },
             mode: current.mode,
             links: 1,
+            owner: OWNER,
+            rdev: 0,
+            atime_ns: current.mtime_ns,
         })
     }
 
@@ -325,6 +343,9 @@ fn merge(durable: &Content, current: &Content, rng: &mut SplitMix64, share: u64)
     }
     if written() {
         (merged.mode, merged.mtime_ns, merged.ctime_ns) = (current.mode, current.mtime_ns, current.ctime_ns);
+    }
+    if written() {
+        merged.attribute = current.attribute.clone();
     }
     let indexes: Vec<u64> = durable.sectors.keys().chain(current.sectors.keys()).copied().collect();
     for index in indexes {

@@ -39,13 +39,31 @@ pub enum FileKind {
     Folder = 1,
     /// A symbolic link.
     Symlink = 2,
+    /// A FIFO.
+    Fifo = 3,
+    /// A Unix domain socket.
+    Socket = 4,
+    /// A character device.
+    CharDevice = 5,
+    /// A block device.
+    BlockDevice = 6,
 }
 
 impl FileKind {
     /// The kind with this number.
     pub fn from_u8(number: u8) -> Option<FileKind> {
-        [FileKind::File, FileKind::Folder, FileKind::Symlink].into_iter().find(|kind| *kind as u8 == number)
+        use FileKind::*;
+        [File, Folder, Symlink, Fifo, Socket, CharDevice, BlockDevice].into_iter().find(|kind| *kind as u8 == number)
     }
+}
+
+/// Whose a file is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// Number of the user.
+    pub uid: u32,
+    /// Number of the group.
+    pub gid: u32,
 }
 
 /// Attributes of a file.
@@ -59,8 +77,18 @@ pub struct FileInfo {
     pub size: u64,
     /// Time of the last change of the content, nanoseconds since 1970.
     pub mtime_ns: i64,
+    /// Time of the last change of content or attributes, nanoseconds since 1970.
+    pub ctime_ns: i64,
+    /// When it was last read, nanoseconds since 1970: as far as the server keeps that, or as somebody set it.
+    pub atime_ns: i64,
     /// Permission bits (07777).
     pub mode: u16,
+    /// Whose it is.
+    pub owner: Owner,
+    /// The device that it stands for, if it is one: as `st_rdev` of Linux.
+    pub rdev: u32,
+    /// Number of names; of a folder as its file system counts.
+    pub links: u32,
 }
 
 /// How much room a volume has: what its disk and its quota leave.
@@ -126,6 +154,9 @@ pub enum Change {
         mode: u16,
         /// Fail if it exists; otherwise a file that exists stays as it is.
         exclusive: bool,
+        /// Whose it is; `None`: the server's user's. In a folder with the set-group-id bit the group is that of the folder. So for
+        /// all that is made.
+        owner: Option<Owner>,
     },
     /// Makes a folder.
     MakeFolder {
@@ -133,6 +164,21 @@ pub enum Change {
         path: Vec<u8>,
         /// Permission bits.
         mode: u16,
+        /// Whose it is.
+        owner: Option<Owner>,
+    },
+    /// Makes a FIFO, a socket or a device node.
+    MakeNode {
+        /// The special file.
+        path: Vec<u8>,
+        /// Which kind.
+        kind: FileKind,
+        /// Permission bits.
+        mode: u16,
+        /// The device that it stands for, if it is one.
+        rdev: u32,
+        /// Whose it is.
+        owner: Option<Owner>,
     },
     /// Makes a symbolic link.
     MakeLink {
@@ -140,6 +186,8 @@ pub enum Change {
         path: Vec<u8>,
         /// Where it points, at most [`LINK_BYTES_MAX`](crate::format::LINK_BYTES_MAX) bytes.
         target: Bytes,
+        /// Whose it is.
+        owner: Option<Owner>,
     },
     /// Renames.
     Rename {
@@ -172,6 +220,17 @@ pub enum Change {
         base: Option<Seen>,
         /// Nanoseconds since 1970.
         mtime_ns: i64,
+    },
+    /// Sets user or group, or both.
+    SetOwner {
+        /// The file or folder.
+        path: Vec<u8>,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// The user, if it changes; never 2^32 - 1.
+        uid: Option<u32>,
+        /// The group, if it changes; never 2^32 - 1.
+        gid: Option<u32>,
     },
     /// Sets the permission bits.
     SetMode {
@@ -475,14 +534,16 @@ impl Change {
     fn data_bytes(&self) -> usize {
         match self {
             Change::Write { path, bytes, .. } | Change::Append { path, bytes, .. } => path.len() + bytes.len(),
-            Change::MakeLink { path, target } => path.len() + target.len(),
+            Change::MakeLink { path, target, .. } => path.len() + target.len(),
             Change::Rename { from, to, .. } => from.len() + to.len(),
             Change::Truncate { path, .. }
             | Change::Create { path, .. }
             | Change::MakeFolder { path, .. }
+            | Change::MakeNode { path, .. }
             | Change::Unlink { path, .. }
             | Change::RemoveFolder { path }
             | Change::SetTime { path, .. }
+            | Change::SetOwner { path, .. }
             | Change::SetMode { path, .. } => path.len(),
         }
     }
@@ -490,12 +551,15 @@ impl Change {
     /// Bytes of the change in its frame.
     pub fn encoded_bytes(&self) -> usize {
         let base = |base: &Option<Seen>| if base.is_some() { 17 } else { 1 };
+        let owner = |owner: &Option<Owner>| if owner.is_some() { 9 } else { 1 };
         let rest = match self {
             Change::Write { base: seen, .. } => base(seen) + 2 + 8 + 4,
             Change::Append { base: seen, .. } => base(seen) + 2 + 4,
             Change::Truncate { base: seen, .. } | Change::SetTime { base: seen, .. } => base(seen) + 2 + 8,
-            Change::Create { .. } => 2 + 2 + 1,
-            Change::MakeFolder { .. } | Change::MakeLink { .. } => 2 + 2,
+            Change::Create { owner: whose, .. } => owner(whose) + 2 + 2 + 1,
+            Change::MakeFolder { owner: whose, .. } | Change::MakeLink { owner: whose, .. } => owner(whose) + 2 + 2,
+            Change::MakeNode { owner: whose, .. } => owner(whose) + 2 + 1 + 2 + 4,
+            Change::SetOwner { base: seen, .. } => base(seen) + 2 + 4 + 4,
             Change::Rename { base: seen, .. } => base(seen) + 2 + 2 + 1,
             Change::Unlink { base: seen, .. } => base(seen) + 2,
             Change::RemoveFolder { .. } => 2,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::mount::{
-    KernelMount, MountPoint, Mounted, Mounter, Options, Stop, VolumeMount, VolumeOptions, mounter, mountpoint,
+    KernelMount, MountPoint, Mounted, Mounter, Options, Owners, Stop, VolumeMount, VolumeOptions, mounter, mountpoint,
 };
 use anyhow::Context;
 use client::{Config, Session, Target, VolumeAt};
@@ -44,11 +44,11 @@ pub struct Args {
     #[arg(long)]
     allow_other: bool,
 
-    /// Honour set-user-id bits and file capabilities of the image
+    /// Honour set-user-id bits of the image or volume, and file capabilities of the image
     #[arg(long)]
     allow_suid: bool,
 
-    /// Let device nodes of the image work
+    /// Let device nodes of the image or volume work
     #[arg(long)]
     allow_devices: bool,
 
@@ -59,6 +59,11 @@ pub struct Args {
     /// Refuse all changes to a volume (images are never changed)
     #[arg(long)]
     read_only: bool,
+
+    /// Show and set the owners that the files of a volume have on the server, and let special files be made; or all belongs to
+    /// who mounts (default: keep for root)
+    #[arg(long, value_enum, value_name = "WHOSE")]
+    owners: Option<OwnersArg>,
 
     /// Make the empty directory immutable first, so that nobody writes into it while nothing is
     /// mounted (root; `chattr -i` undoes it)
@@ -77,6 +82,15 @@ pub struct Args {
 
     #[command(flatten)]
     session: SessionArgs,
+}
+
+/// Whose the files of a volume are.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum OwnersArg {
+    /// Those whom the server tells
+    Keep,
+    /// All are those of who mounts
+    User,
 }
 
 /// Mounts; in the background unless asked otherwise.
@@ -176,8 +190,22 @@ fn volume_options(args: &Args, at: &VolumeAt) -> anyhow::Result<VolumeOptions> {
     Ok(VolumeOptions {
         read_only: args.read_only,
         allow_other: args.allow_other || is_root(),
+        allow_suid: args.allow_suid,
+        allow_devices: args.allow_devices,
+        owners: owners(args.owners),
         ..args.volume.mount_options(at, &args.target)?
     })
+}
+
+/// In a user name space of its own root has few users, so that most owners could not be shown.
+fn owners(wanted: Option<OwnersArg>) -> Owners {
+    let all_users =
+        || std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.trim().ends_with("4294967295"));
+    match wanted {
+        Some(OwnersArg::Keep) => Owners::Keep,
+        None if is_root() && all_users() => Owners::Keep,
+        Some(OwnersArg::User) | None => Owners::User,
+    }
 }
 
 fn is_root() -> bool {

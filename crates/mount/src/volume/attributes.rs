@@ -3,30 +3,30 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuse::{FileAttr, FileType, INodeNo};
-use stream::{FileInfo, FileKind};
+use stream::{FileInfo, FileKind, Owner};
 use units::PAGE_BYTES;
 
 /// Bytes that programs are told to read and write at a time, at most: what the kernel sends in one request.
 const TRANSFER_BYTES_MAX: u32 = 128 << 10;
 
-/// Everything belongs to one user and group: a volume has no owners.
-pub(super) fn attributes(number: INodeNo, info: &FileInfo, owner: (u32, u32), block_bytes: u32) -> FileAttr {
-    let mtime = time(info.mtime_ns);
+/// What the kernel is told of a file. `owner`: whose all files are, if not those whom the server tells.
+pub(super) fn attributes(number: INodeNo, info: &FileInfo, owner: Option<Owner>, block_bytes: u32) -> FileAttr {
+    let Owner { uid, gid } = owner.unwrap_or(info.owner);
     FileAttr {
         ino: number,
         size: info.size,
         // Holes count: the server does not say where they are.
         blocks: info.size.div_ceil(512),
-        atime: mtime,
-        mtime,
-        ctime: mtime,
+        atime: time(info.mtime_ns),
+        mtime: time(info.mtime_ns),
+        ctime: time(info.mtime_ns),
         kind: file_type(info.kind),
         perm: if info.kind == FileKind::Symlink { 0o777 } else { info.mode & 0o7777 },
         // Of folders it says by convention that the number of folders inside is not known.
         nlink: 1,
-        uid: owner.0,
-        gid: owner.1,
-        rdev: 0,
+        uid,
+        gid,
+        rdev: info.rdev,
         blksize: block_bytes.clamp(PAGE_BYTES as u32, TRANSFER_BYTES_MAX),
     }
 }
@@ -36,6 +36,10 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
         FileKind::File => FileType::RegularFile,
         FileKind::Folder => FileType::Directory,
         FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
     }
 }
 
@@ -70,11 +74,16 @@ mod tests {
     #[test]
     fn attributes_are_those_of_the_file() {
         let info = FileInfo { size: 1025, mode: 0o644, ..FileInfo::default() };
-        let shown = attributes(INodeNo(7), &info, (3, 4), 512);
+        let user = Some(Owner { uid: 3, gid: 4 });
+        let shown = attributes(INodeNo(7), &info, user, 512);
         assert_eq!((shown.size, shown.blocks, shown.perm, shown.blksize), (1025, 3, 0o644, 4096));
         assert_eq!((shown.uid, shown.gid, shown.ino), (3, 4, INodeNo(7)));
+        let owner = Owner { uid: 5, gid: 6 };
+        let device = FileInfo { kind: FileKind::CharDevice, rdev: 0x103, owner, ..info };
+        let shown = attributes(INodeNo(7), &device, None, 512);
+        assert_eq!((shown.uid, shown.gid, shown.rdev, shown.kind), (5, 6, 0x103, FileType::CharDevice));
         let info = FileInfo { kind: FileKind::Symlink, ..info };
-        assert_eq!(attributes(INodeNo(7), &info, (3, 4), 1 << 20).perm, 0o777);
-        assert_eq!(attributes(INodeNo(7), &info, (3, 4), 1 << 20).blksize, 128 << 10);
+        assert_eq!(attributes(INodeNo(7), &info, user, 1 << 20).perm, 0o777);
+        assert_eq!(attributes(INodeNo(7), &info, user, 1 << 20).blksize, 128 << 10);
     }
 }

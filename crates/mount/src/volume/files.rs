@@ -13,7 +13,7 @@ use fuse::{
     Create, Fallocate, FileHandle, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyOpen, ReplyWrite,
     Request, SetAttr, TimeOrNow, Write, open_flag,
 };
-use stream::{Done, FileInfo, FileRef, Handle, OpenHow, Opened, RemoteVolume};
+use stream::{Done, FileInfo, FileRef, Handle, OpenHow, Opened, Owner, RemoteVolume};
 
 use super::attributes::nanoseconds;
 use super::names::{NAME_BYTES_MAX, path_or_reply};
@@ -37,6 +37,7 @@ fn how(flags: i32, create: Option<u16>) -> OpenHow {
         // Who does not write appends nothing, also of a volume for reading.
         append: flags & O_APPEND != 0 && mode != O_RDONLY,
         create,
+        owner: None,
         exclusive: create.is_some() && flags & O_EXCL != 0,
         truncate: flags & O_TRUNC != 0,
     }
@@ -100,7 +101,8 @@ pub(super) fn create(
         return reply.error(errno::NAME_TOO_LONG);
     }
     let path = path_or_reply!(state.path_in(folder, &name), reply);
-    let (how, making) = (how(create.flags, Some((create.mode & 0o7777) as u16)), state.clone());
+    let how = OpenHow { owner: state.maker(request), ..how(create.flags, Some((create.mode & 0o7777) as u16)) };
+    let making = state.clone();
     let done: Done<Opened> = Box::new(move |opened| match opened {
         Ok(opened) => {
             let number = making.inodes().found(folder.0, &name, &opened.info);
@@ -159,9 +161,9 @@ pub(super) fn release(state: &Arc<State>, number: INodeNo, handle: FileHandle, r
 /// One change of attributes that a call of the kernel asks for.
 type Step = Box<dyn FnOnce(&RemoteVolume, FileRef, Done<()>) + Send>;
 
-/// The steps of a change, in reverse: the last one is taken first. Owners cannot be changed, and
-/// times of last access are not kept.
-fn steps(wanted: &SetAttr) -> Vec<Step> {
+/// The steps of a change, in reverse: the last one is taken first. Times of last access are not
+/// kept.
+fn steps(wanted: &SetAttr, keeps_owners: bool) -> Vec<Step> {
     // The time comes after the size, whose change would set it.
     let mut steps: Vec<Step> = Vec::new();
     if let Some(mtime) = wanted.mtime {
@@ -177,17 +179,28 @@ fn steps(wanted: &SetAttr) -> Vec<Step> {
     if let Some(mode) = wanted.mode {
         steps.push(Box::new(move |volume, of, done| volume.set_mode(of, (mode & 0o7777) as u16, done)));
     }
+    // Before the bits: with the owner comes that set-id bits go.
+    if let SetAttr { uid, gid, .. } = *wanted
+        && (uid.is_some() || gid.is_some())
+        && keeps_owners
+    {
+        steps.push(Box::new(move |volume, of, done| volume.set_owner(of, uid, gid, done)));
+    }
     steps
 }
 
 pub(super) fn setattr(state: &Arc<State>, number: INodeNo, wanted: SetAttr, reply: ReplyAttr) {
-    let ((uid, gid), handle) = (state.settings.owner, wanted.handle);
-    if wanted.uid.is_some_and(|wanted| wanted != uid) || wanted.gid.is_some_and(|wanted| wanted != gid) {
+    let (owner, handle) = (state.settings.owner, wanted.handle);
+    if let Some(Owner { uid, gid }) = owner
+        && (wanted.uid.is_some_and(|wanted| wanted != uid) || wanted.gid.is_some_and(|wanted| wanted != gid))
+    {
         return reply.error(errno::NOT_ALLOWED);
     }
     if number == INodeNo::ROOT {
         // The top folder stays as the server has it. Archivers set its time last and should not fail for that.
+        let changes_owner = owner.is_none() && (wanted.uid.is_some() || wanted.gid.is_some());
         return match wanted.mode {
+            _ if changes_owner => reply.error(errno::NOT_ALLOWED),
             Some(_) => reply.error(errno::NOT_ALLOWED),
             None => state.reply_attributes(number, None, reply),
         };
@@ -201,7 +214,7 @@ pub(super) fn setattr(state: &Arc<State>, number: INodeNo, wanted: SetAttr, repl
         Ok(()) => finishing.reply_attributes(number, handle, reply),
         Err(error) => reply.error(errno::of_stream(&error)),
     });
-    run(volume, of, steps(&wanted), then);
+    run(volume, of, steps(&wanted, owner.is_none()), then);
 }
 
 /// Takes one step after the other, until one fails.

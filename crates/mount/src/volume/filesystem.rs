@@ -87,12 +87,12 @@ impl Filesystem for VolumeFilesystem {
 
     fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, make: Make, reply: ReplyEntry) {
         count(&self.state.operations.create);
-        names::mknod(&self.state, request, parent, name, make.mode, reply);
+        names::mknod(&self.state, request, parent, name, make, reply);
     }
 
-    fn mkdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, make: Make, reply: ReplyEntry) {
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, make: Make, reply: ReplyEntry) {
         count(&self.state.operations.rename);
-        names::mkdir(&self.state, parent, name, make.mode, reply);
+        names::mkdir(&self.state, request, parent, name, make.mode, reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -105,9 +105,9 @@ impl Filesystem for VolumeFilesystem {
         names::rmdir(&self.state, parent, name, reply);
     }
 
-    fn symlink(&self, _: &Request, parent: INodeNo, name: &OsStr, target: &OsStr, reply: ReplyEntry) {
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &OsStr, reply: ReplyEntry) {
         count(&self.state.operations.create);
-        names::symlink(&self.state, parent, name, target, reply);
+        names::symlink(&self.state, request, parent, name, target, reply);
     }
 
     fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use stream::{Lost, RemoteVolume};
+use stream::{Lost, Owner, RemoteVolume};
 
 use self::filesystem::VolumeFilesystem;
 use self::state::{Settings, State};
@@ -40,6 +40,16 @@ const SYNC_WAIT: Duration = Duration::from_secs(5);
 /// How long programs may take to let go of a mount that was detached, before whoever asked is told that it is in use.
 const LEAVE_WAIT: Duration = Duration::from_secs(2);
 
+/// Whose the files of a mounted volume are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Owners {
+    /// Those whom the server tells. What is made belongs to who makes it, chown changes it, and special files can be made.
+    Keep,
+    /// All are those of the process that mounts, and on the server its own user's.
+    #[default]
+    User,
+}
+
 /// How to mount a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
@@ -51,8 +61,12 @@ pub struct VolumeOptions {
     pub read_only: bool,
     /// Whether users other than the one who mounts may use it.
     pub allow_other: bool,
-    /// Whose files they all are: user and group; those of this process by default.
-    pub owner: Option<(u32, u32)>,
+    /// Honour set-id bits of its files.
+    pub allow_suid: bool,
+    /// Let its device nodes work.
+    pub allow_devices: bool,
+    /// Whose files they are.
+    pub owners: Owners,
     /// Serving threads, 1 to 8.
     pub threads: usize,
     /// How long the kernel believes names and attributes. The volume believes the server for a time of its own
@@ -77,7 +91,9 @@ impl Default for VolumeOptions {
             target: String::new(),
             read_only: false,
             allow_other: false,
-            owner: None,
+            allow_suid: false,
+            allow_devices: false,
+            owners: Owners::default(),
             threads: 2,
             names_ttl: Duration::from_millis(500),
             direct: false,
@@ -133,10 +149,10 @@ impl VolumeMount {
             Some(mounter) => Place::Beside(mounter),
         };
         let operations = Arc::new(Operations::default());
-        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let own = Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
         let settings = Settings {
             ttl: options.names_ttl,
-            owner: options.owner.unwrap_or(own),
+            owner: (options.owners == Owners::User).then_some(own),
             direct: options.direct,
             readahead_bytes: options.readahead_bytes,
         };
@@ -217,8 +233,8 @@ impl VolumeOptions {
             name: self.name.clone(),
             is_read_only: self.read_only,
             allow_other: self.allow_other,
-            allow_suid: false,
-            allow_devices: false,
+            allow_suid: self.allow_suid,
+            allow_devices: self.allow_devices,
             helper: self.helper,
         };
         MountPoint::new(mountpoint, access, None)

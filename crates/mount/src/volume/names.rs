@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fuse::{
-    FileHandle, FileType, INodeNo, Rename, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    FileHandle, FileType, INodeNo, Make, Rename, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
     Request, rename_flag,
 };
-use stream::{Done, ErrorKind, FileInfo, OpenHow, Opened};
+use stream::{Done, ErrorKind, FileInfo, FileKind, OpenHow, Opened};
 
 use super::attributes::file_type;
 use super::state::{GENERATION, State, reply_empty};
@@ -21,9 +21,8 @@ use crate::errno;
 /// Longest name of a directory entry in Linux, and in a volume.
 pub(super) const NAME_BYTES_MAX: usize = 255;
 
-/// The bits of a mode that say what kind of file is to be made, and a regular file among them.
+/// The bits of a mode that say what kind of file is to be made.
 const KIND_BITS: u32 = 0o170_000;
-const REGULAR: u32 = 0o100_000;
 
 /// Takes a path from the table, or answers that there is none.
 macro_rules! path_or_reply {
@@ -64,18 +63,32 @@ pub(super) fn readlink(state: &Arc<State>, number: INodeNo, reply: ReplyData) {
     state.volume.read_link(&path, done);
 }
 
-pub(super) fn mkdir(state: &Arc<State>, folder: INodeNo, name: &OsStr, mode: u32, reply: ReplyEntry) {
+pub(super) fn mkdir(
+    state: &Arc<State>,
+    request: &Request,
+    folder: INodeNo,
+    name: &OsStr,
+    mode: u32,
+    reply: ReplyEntry,
+) {
     let name = name.as_bytes().to_vec();
     let path = path_or_reply!(state.path_in(folder, &name), reply);
     let done = made(state, folder, name, path.clone(), reply);
-    state.volume.make_folder(&path, (mode & 0o7777) as u16, done);
+    state.volume.make_folder(&path, (mode & 0o7777) as u16, state.maker(request), done);
 }
 
-pub(super) fn symlink(state: &Arc<State>, folder: INodeNo, name: &OsStr, target: &OsStr, reply: ReplyEntry) {
+pub(super) fn symlink(
+    state: &Arc<State>,
+    request: &Request,
+    folder: INodeNo,
+    name: &OsStr,
+    target: &OsStr,
+    reply: ReplyEntry,
+) {
     let name = name.as_bytes().to_vec();
     let path = path_or_reply!(state.path_in(folder, &name), reply);
     let done = made(state, folder, name, path.clone(), reply);
-    state.volume.make_link(&path, Bytes::copy_from_slice(target.as_bytes()), done);
+    state.volume.make_link(&path, Bytes::copy_from_slice(target.as_bytes()), state.maker(request), done);
 }
 
 /// Answers with what was made.
@@ -87,21 +100,34 @@ fn made(state: &Arc<State>, folder: INodeNo, name: Vec<u8>, path: Vec<u8>, reply
     })
 }
 
-/// Only regular files; a volume has no devices, pipes and sockets.
+/// Special files only where owners are kept: whoever may make a device node is told apart by them.
 pub(super) fn mknod(
     state: &Arc<State>,
     request: &Request,
     folder: INodeNo,
     name: &OsStr,
-    mode: u32,
+    Make { mode, rdev, .. }: Make,
     reply: ReplyEntry,
 ) {
-    if !matches!(mode & KIND_BITS, 0 | REGULAR) {
+    let (bits, owner) = ((mode & 0o7777) as u16, state.maker(request));
+    let special = match mode & KIND_BITS {
+        0 | 0o100_000 => None,
+        0o010_000 => Some(FileKind::Fifo),
+        0o020_000 => Some(FileKind::CharDevice),
+        0o060_000 => Some(FileKind::BlockDevice),
+        0o140_000 => Some(FileKind::Socket),
+        _ => return reply.error(errno::INVALID),
+    };
+    if special.is_some() && owner.is_none() {
         return reply.error(errno::NOT_ALLOWED);
     }
     let name = name.as_bytes().to_vec();
     let path = path_or_reply!(state.path_in(folder, &name), reply);
-    let how = OpenHow { write: true, create: Some((mode & 0o7777) as u16), exclusive: true, ..OpenHow::default() };
+    if let Some(kind) = special {
+        let done = made(state, folder, name, path.clone(), reply);
+        return state.volume.make_node(&path, (kind, bits, rdev), owner, done);
+    }
+    let how = OpenHow { write: true, create: Some(bits), owner, exclusive: true, ..OpenHow::default() };
     let making = state.clone();
     let done: Done<Opened> = Box::new(move |made| match made {
         Ok(opened) => {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fuse::{Errno, FileAttr, FileHandle, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, Request};
-use stream::{Done, FileInfo, FileRef, FolderEntry, Handle, RemoteVolume, Space, StreamError};
+use stream::{Done, FileInfo, FileRef, FolderEntry, Handle, Owner, RemoteVolume, Space, StreamError};
 use units::Token;
 
 use super::attributes::attributes;
@@ -28,8 +28,8 @@ pub(super) const GENERATION: u64 = 0;
 pub(super) struct Settings {
     /// How long the kernel believes names and attributes.
     pub ttl: Duration,
-    /// Whose files they all are.
-    pub owner: (u32, u32),
+    /// Whose files they all are; `None`: those whom the server tells.
+    pub owner: Option<Owner>,
     /// Reads and writes go past the page cache.
     pub direct: bool,
     /// Bytes the kernel may read ahead by itself.
@@ -118,6 +118,11 @@ impl State {
     /// The token of the program that asks.
     pub fn token(&self, request: &Request) -> Token {
         self.processes.token(request.pid())
+    }
+
+    /// Whose something becomes that a program makes.
+    pub fn maker(&self, request: &Request) -> Option<Owner> {
+        self.settings.owner.is_none().then(|| Owner { uid: request.uid(), gid: request.gid() })
     }
 
     pub fn path(&self, number: INodeNo) -> Result<Vec<u8>, Errno> {

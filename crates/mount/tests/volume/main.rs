@@ -4,4 +4,5 @@ mod contents;
 mod devices;
 mod end;
 mod names;
+mod owners;
 mod world;

@@ -160,7 +160,7 @@ pub fn transaction(number: u64, changes: Vec<Change>) -> VolumeAsk {
 }
 
 pub fn create(path: &str) -> Change {
-    Change::Create { path: path.into(), mode: 0o644, exclusive: true }
+    Change::Create { path: path.into(), mode: 0o644, exclusive: true, owner: None }
 }
 
 pub fn write(path: &str, base: Option<Seen>, offset: u64, bytes: &[u8]) -> Change {
@@ -185,7 +185,7 @@ fn every_request_is_answered() {
     let mut data = Data::open(&rig, 7);
     let text = b"a line that compresses, ".repeat(500);
     let made = vec![
-        Change::MakeFolder { path: b"d".into(), mode: 0o755 },
+        Change::MakeFolder { path: b"d".into(), mode: 0o755, owner: None },
         create("d/f"),
         write("d/f", None, 0, &text),
         Change::SetMode { path: b"d/f".into(), base: None, mode: 0o600 },
@@ -236,8 +236,8 @@ fn a_device_gives_no_file_the_rights_of_its_owner() {
     let folder = TempDir::new().unwrap();
     let (rig, _) = serve(folder.path(), |_| {});
     let mut data = Data::open(&rig, 7);
-    let make = Change::Create { path: b"f".into(), mode: 0o4755, exclusive: true };
-    let make_folder = Change::MakeFolder { path: b"d".into(), mode: 0o2775 };
+    let make = Change::Create { path: b"f".into(), mode: 0o4755, exclusive: true, owner: None };
+    let make_folder = Change::MakeFolder { path: b"d".into(), mode: 0o2775, owner: None };
     data.commit(1, vec![make, make_folder]);
     let mode = |name: &str| folder.path().join(name).metadata().unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode("f"), mode("d")), (0o755, 0o775));
@@ -438,8 +438,12 @@ fn a_volume_that_was_not_closed_is_recovered_also_for_reading() {
     let folder = TempDir::new().unwrap();
     let options = Options { mode: Mode::ReadWrite, ..Options::default() };
     let volume = Volume::open(folder.path(), None, options).unwrap();
-    let create =
-        volume::Operation::Create { path: volume::VolumePath::new(b"f").unwrap(), mode: 0o644, exclusive: true };
+    let create = volume::Operation::Create {
+        path: volume::VolumePath::new(b"f").unwrap(),
+        mode: 0o644,
+        exclusive: true,
+        owner: None,
+    };
     volume.commit(volume::Transaction { operations: vec![create], ..Default::default() }).unwrap();
     // As a crash leaves it: a journal that is not in a checkpoint, and the file not there yet.
     let copy = TempDir::new().unwrap();
@@ -514,8 +518,8 @@ fn some_ask(rng: &mut SplitMix64) -> VolumeAsk {
                 0 => Change::Write { path, base, offset: number, bytes },
                 1 => Change::Append { path, base, bytes },
                 2 => Change::Truncate { path, base, size: number },
-                3 => Change::Create { path, mode, exclusive: false },
-                4 => Change::MakeFolder { path, mode },
+                3 => Change::Create { path, mode, exclusive: false, owner: None },
+                4 => Change::MakeFolder { path, mode, owner: None },
                 5 => Change::Rename { from: path, base, to, replace: true },
                 6 => Change::Unlink { path, base },
                 7 => Change::RemoveFolder { path },

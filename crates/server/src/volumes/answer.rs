@@ -12,7 +12,7 @@ use units::{BlockId, InodeId, Moment, PageId};
 use volume::{FileId, Holder, Mode, Operation, Peer, Transaction, Volume, VolumeError, VolumePath, Writer};
 use wire::format::{FRAME_BYTES_MAX_WRITTEN, NEED_RANGES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX};
 use wire::volume::{
-    Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, Space, VolumeAsk, VolumePiece, VolumeReply,
+    Change, FileInfo, FileKind, FolderEntry, LeaseKind, Owner, Secret, Seen, Space, VolumeAsk, VolumePiece, VolumeReply,
 };
 use wire::{BlockRange, ErrorCode};
 
@@ -24,7 +24,7 @@ use crate::error::Failure;
 const LEVEL: i32 = 3;
 
 /// Bytes of an entry of a listing besides its name, and of the listing itself.
-const ENTRY_BYTES: usize = 48;
+const ENTRY_BYTES: usize = 80;
 
 /// How often opening a file is repeated that changes meanwhile.
 const OPEN_TRIES: usize = 4;
@@ -251,10 +251,13 @@ fn named(files: &Mutex<OpenFiles>, changes: &[Change], error: VolumeError) -> Fa
         | Change::Rename { from: path, base, .. }
         | Change::Unlink { path, base }
         | Change::SetTime { path, base, .. }
+        | Change::SetOwner { path, base, .. }
         | Change::SetMode { path, base, .. } => Some((path.clone(), base.map(|seen| seen.file))),
-        Change::Create { .. } | Change::MakeFolder { .. } | Change::MakeLink { .. } | Change::RemoveFolder { .. } => {
-            None
-        }
+        Change::Create { .. }
+        | Change::MakeFolder { .. }
+        | Change::MakeNode { .. }
+        | Change::MakeLink { .. }
+        | Change::RemoveFolder { .. } => None,
     };
     let changed = || changes.iter().filter_map(target);
     let known = changed().find(|(_, base)| *base == Some(file.0));
@@ -287,11 +290,19 @@ fn operation(change: &Change) -> Result<Operation, VolumeError> {
         Change::Truncate { path, base: seen, size } => {
             Operation::Truncate { path: at(path)?, base: base(seen), size: *size }
         }
-        Change::Create { path, mode, exclusive } => {
-            Operation::Create { path: at(path)?, mode: plain(*mode), exclusive: *exclusive }
+        Change::Create { path, mode, exclusive, owner: whose } => {
+            Operation::Create { path: at(path)?, mode: *mode, exclusive: *exclusive, owner: owner(whose) }
         }
-        Change::MakeFolder { path, mode } => Operation::MakeFolder { path: at(path)?, mode: plain(*mode) },
-        Change::MakeLink { path, target } => Operation::MakeLink { path: at(path)?, target: target.to_vec() },
+        Change::MakeFolder { path, mode, owner: whose } => {
+            Operation::MakeFolder { path: at(path)?, mode: *mode, owner: owner(whose) }
+        }
+        Change::MakeNode { path, kind, mode, rdev, owner: whose } => {
+            let kind = volume_kind(*kind);
+            Operation::MakeNode { path: at(path)?, kind, mode: *mode, rdev: *rdev, owner: owner(whose) }
+        }
+        Change::MakeLink { path, target, owner: whose } => {
+            Operation::MakeLink { path: at(path)?, target: target.to_vec(), owner: owner(whose) }
+        }
         Change::Rename { from, base: seen, to, replace } => {
             Operation::Rename { from: at(from)?, base: base(seen), to: at(to)?, replace: *replace }
         }
@@ -300,15 +311,29 @@ fn operation(change: &Change) -> Result<Operation, VolumeError> {
         Change::SetTime { path, base: seen, mtime_ns } => {
             Operation::SetTime { path: at(path)?, base: base(seen), mtime_ns: *mtime_ns }
         }
+        Change::SetOwner { path, base: seen, uid, gid } => {
+            Operation::SetOwner { path: at(path)?, base: base(seen), uid: *uid, gid: *gid }
+        }
         Change::SetMode { path, base: seen, mode } => {
-            Operation::SetMode { path: at(path)?, base: base(seen), mode: plain(*mode) }
+            Operation::SetMode { path: at(path)?, base: base(seen), mode: *mode }
         }
     })
 }
 
-/// Permission bits without those that give a program the rights of its owner or group: files of devices belong to the server's user.
-fn plain(mode: u16) -> u16 {
-    mode & !0o6000
+fn owner(owner: &Option<Owner>) -> Option<volume::Owner> {
+    owner.map(|Owner { uid, gid }| volume::Owner { uid, gid })
+}
+
+fn volume_kind(kind: FileKind) -> volume::Kind {
+    match kind {
+        FileKind::File => volume::Kind::File,
+        FileKind::Folder => volume::Kind::Folder,
+        FileKind::Symlink => volume::Kind::Symlink,
+        FileKind::Fifo => volume::Kind::Fifo,
+        FileKind::Socket => volume::Kind::Socket,
+        FileKind::CharDevice => volume::Kind::CharDevice,
+        FileKind::BlockDevice => volume::Kind::BlockDevice,
+    }
 }
 
 fn lease(
@@ -343,9 +368,25 @@ fn info(info: &volume::Info) -> FileInfo {
     let kind = match info.kind {
         volume::Kind::Folder => FileKind::Folder,
         volume::Kind::Symlink => FileKind::Symlink,
+        volume::Kind::Fifo => FileKind::Fifo,
+        volume::Kind::Socket => FileKind::Socket,
+        volume::Kind::CharDevice => FileKind::CharDevice,
+        volume::Kind::BlockDevice => FileKind::BlockDevice,
+        // A volume tells of nothing else.
         volume::Kind::File | volume::Kind::Special => FileKind::File,
     };
-    FileInfo { seen: seen(info.seen), kind, size: info.size, mtime_ns: info.mtime_ns, mode: info.mode }
+    FileInfo {
+        seen: seen(info.seen),
+        kind,
+        size: info.size,
+        mtime_ns: info.mtime_ns,
+        ctime_ns: info.ctime_ns,
+        atime_ns: info.atime_ns,
+        mode: info.mode,
+        owner: Owner { uid: info.owner.uid, gid: info.owner.gid },
+        rdev: info.rdev,
+        links: info.links,
+    }
 }
 
 impl From<VolumeError> for Failure {
@@ -368,6 +409,7 @@ impl From<VolumeError> for Failure {
             VolumeError::OverQuota { .. } => ErrorCode::OverQuota,
             VolumeError::TooLarge { .. } => ErrorCode::TooLarge,
             VolumeError::ReadOnly => ErrorCode::ReadOnly,
+            VolumeError::Unsupported { .. } => ErrorCode::Unsupported,
             // The server opens a volume that stopped again; a transaction may be done by then, and
             // is not done twice.
             VolumeError::Busy { .. } | VolumeError::InUse { .. } | VolumeError::Broken { .. } => ErrorCode::Busy,

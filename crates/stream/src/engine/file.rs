@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use units::{InodeId, Moment, StreamId, Token};
-use wire::volume::{FileInfo, FileKind, Seen, Share};
+use wire::volume::{Change, FileInfo, FileKind, Owner, Seen, Share};
 
 use super::arrival::Arrival;
 use crate::StreamError;
@@ -40,8 +40,8 @@ pub(super) enum Base {
 #[derive(Debug)]
 pub(super) struct Dirty {
     pub base: Base,
-    /// The file is to be made, with these permission bits.
-    pub create: Option<u16>,
+    /// The file is to be made, with these permission bits and this owner.
+    pub create: Option<(u16, Option<Owner>)>,
     /// If there is one when it is made, that one is emptied.
     pub replaces: bool,
     /// Nobody asked the server whether there is one.
@@ -54,9 +54,77 @@ pub(super) struct Dirty {
     pub extended: bool,
     pub mtime: Option<i64>,
     pub mode: Option<u16>,
+    /// The user and the group that it gets.
+    pub owner: (Option<u32>, Option<u32>),
     /// Time of the last write, nanoseconds since 1970.
     pub wrote_ns: i64,
     pub since: Moment,
+}
+
+impl Dirty {
+    /// Takes a change of attributes; of a file that is to be made, what can be made so is.
+    pub fn change(&mut self, change: &Change) {
+        match (change, &mut self.create) {
+            (Change::SetMode { mode, .. }, Some((made, _))) if !self.replaces => *made = *mode,
+            (Change::SetMode { mode, .. }, _) => self.mode = Some(*mode),
+            (Change::SetOwner { uid, gid, .. }, Some((_, Some(owner))))
+                if !self.replaces && self.owner == (None, None) =>
+            {
+                // Not the group alone: that of its folder may go before.
+                match gid {
+                    None => owner.uid = uid.unwrap_or(owner.uid),
+                    Some(_) => self.owner = (*uid, *gid),
+                }
+            }
+            (Change::SetOwner { uid, gid, .. }, _) => self.owner = (uid.or(self.owner.0), gid.or(self.owner.1)),
+            (Change::SetTime { mtime_ns, .. }, _) => self.mtime = Some(*mtime_ns),
+            _ => {}
+        }
+    }
+}
+
+/// What is told of a file besides its size.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Attributes {
+    pub mtime_ns: i64,
+    pub ctime_ns: i64,
+    pub atime_ns: i64,
+    pub mode: u16,
+    pub owner: Owner,
+    pub links: u32,
+}
+
+impl Attributes {
+    /// Those that the server tells.
+    pub fn of(info: &FileInfo) -> Attributes {
+        let FileInfo { mtime_ns, ctime_ns, atime_ns, mode, owner, links, .. } = *info;
+        Attributes { mtime_ns, ctime_ns, atime_ns, mode, owner, links }
+    }
+
+    /// Those of a file that is made here now.
+    pub fn new(mode: u16, owner: Option<Owner>, now_ns: i64) -> Attributes {
+        let (mode, owner) = (mode & 0o7777, owner.unwrap_or_default());
+        Attributes { mtime_ns: now_ns, ctime_ns: now_ns, atime_ns: now_ns, mode, owner, links: 1 }
+    }
+
+    /// The content was changed.
+    pub fn wrote(&mut self, now_ns: i64) {
+        (self.mtime_ns, self.ctime_ns) = (now_ns, now_ns);
+    }
+
+    /// Does a change of attributes; others change nothing.
+    pub fn change(&mut self, change: &Change, now_ns: i64) {
+        match change {
+            Change::SetMode { mode, .. } => self.mode = *mode,
+            Change::SetTime { mtime_ns, .. } => self.mtime_ns = *mtime_ns,
+            Change::SetOwner { uid, gid, .. } => {
+                let Owner { uid: user, gid: group } = self.owner;
+                self.owner = Owner { uid: uid.unwrap_or(user), gid: gid.unwrap_or(group) };
+            }
+            _ => return,
+        }
+        self.ctime_ns = now_ns;
+    }
 }
 
 /// A file.
@@ -69,8 +137,8 @@ pub(super) struct File {
     /// What of the server the blocks belong to; `None`: it is not on the server yet.
     pub seen: Option<Seen>,
     pub size: u64,
-    pub mtime_ns: i64,
-    pub mode: u16,
+    /// With what was changed here.
+    pub attributes: Attributes,
     pub handles: usize,
     /// How the present connection calls it.
     pub number: Option<InodeId>,
@@ -110,8 +178,7 @@ impl File {
             gone: false,
             seen: None,
             size: 0,
-            mtime_ns: 0,
-            mode: 0o644,
+            attributes: Attributes { mode: 0o644, links: 1, ..Attributes::default() },
             handles: 0,
             number: None,
             opening: false,
@@ -157,12 +224,18 @@ impl File {
     }
 
     pub fn info(&self) -> FileInfo {
+        let Attributes { mtime_ns, ctime_ns, atime_ns, mode, owner, links } = self.attributes;
         FileInfo {
             seen: self.seen.unwrap_or_default(),
             kind: FileKind::File,
             size: self.effective_size(),
-            mtime_ns: self.mtime_ns,
-            mode: self.mode,
+            mtime_ns,
+            ctime_ns,
+            atime_ns,
+            mode,
+            owner,
+            rdev: 0,
+            links,
         }
     }
 }

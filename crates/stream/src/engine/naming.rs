@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use client::carry::Unanswered;
 use wire::format::LINK_BYTES_MAX;
 use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, VolumeAsk, VolumeReply};
@@ -101,20 +100,14 @@ impl Engine {
         }
     }
 
-    pub(super) fn make_folder(&mut self, path: Vec<u8>, mode: u16, done: Done<()>) {
-        self.make(&path.clone(), Change::MakeFolder { path, mode: mode & 0o7777 }, done);
-    }
-
-    pub(super) fn make_link(&mut self, path: Vec<u8>, target: Bytes, done: Done<()>) {
-        if target.is_empty() || target.len() > LINK_BYTES_MAX {
-            let text = format!("a symbolic link points to 1 to {LINK_BYTES_MAX} bytes");
-            return self.effects.finish(done, Err(StreamError::new(ErrorKind::NameTooLong, &path, text)));
-        }
-        self.make(&path.clone(), Change::MakeLink { path, target }, done);
-    }
-
     /// Makes something whose name must be free, also of files that the server does not know.
-    fn make(&mut self, path: &[u8], change: Change, done: Done<()>) {
+    pub(super) fn make(&mut self, path: &[u8], change: Change, done: Done<()>) {
+        if let Change::MakeLink { target, .. } = &change
+            && (target.is_empty() || target.len() > LINK_BYTES_MAX)
+        {
+            let text = format!("a symbolic link points to 1 to {LINK_BYTES_MAX} bytes");
+            return self.effects.finish(done, Err(StreamError::new(ErrorKind::NameTooLong, path, text)));
+        }
         if self.is_only_here_at(path) {
             return self.effects.finish(done, Err(StreamError::refused(ErrorCode::Exists, path, "")));
         }
@@ -242,7 +235,7 @@ impl Engine {
                 self.folder_times.forget(path);
             }
             match change {
-                Change::SetMode { path, .. } | Change::SetTime { path, .. }
+                Change::SetMode { path, .. } | Change::SetOwner { path, .. } | Change::SetTime { path, .. }
                     if versions.get(index).is_some_and(|to| self.attributes_changed(path, change, *to)) =>
                 {
                     self.names.forget(path);
@@ -261,7 +254,10 @@ impl Engine {
                     }
                     self.names.forget(path);
                 }
-                Change::Truncate { path, .. } | Change::SetMode { path, .. } | Change::SetTime { path, .. } => {
+                Change::Truncate { path, .. }
+                | Change::SetMode { path, .. }
+                | Change::SetOwner { path, .. }
+                | Change::SetTime { path, .. } => {
                     if let Some(file) = self.by_path.get(path).and_then(|key| self.files.get_mut(key)) {
                         file.unsure = file.seen.is_some();
                         file.kernel = None;
@@ -289,11 +285,10 @@ impl Engine {
         file.kernel = file.kernel.filter(|kernel| *kernel == from).map(|_| to);
         // What the cache brings now is of the version before.
         file.blocks.retain(|_, entry| !matches!(entry, Block::Reading { .. }));
-        match (change, &mut file.dirty) {
-            (_, Some(dirty)) if dirty.base == Base::Known(from) => dirty.base = Base::Known(to),
-            (Change::SetMode { mode, .. }, None) => file.mode = *mode,
-            (Change::SetTime { mtime_ns, .. }, None) => file.mtime_ns = *mtime_ns,
-            _ => {}
+        match &mut file.dirty {
+            Some(dirty) if dirty.base == Base::Known(from) => dirty.base = Base::Known(to),
+            Some(_) => {}
+            None => file.attributes.change(change, self.time.wall_ns),
         }
         self.rebase_reads(key, from, to, |_| false);
         true

@@ -2,10 +2,10 @@
 
 use client::carry::{Errand, Unanswered};
 use units::{InodeId, Token};
-use wire::volume::{Change, FileInfo, FileKind, Seen, VolumeAsk, VolumeReply};
+use wire::volume::{Change, FileInfo, FileKind, Owner, Seen, VolumeAsk, VolumeReply};
 use wire::{BlockRange, ErrorCode, Reply};
 
-use super::file::{Block, File};
+use super::file::{Attributes, Block, File};
 use super::transaction::Transaction;
 use super::wants::Want;
 use super::{ANSWER_TIME, AskFor, Engine, FILES_KEPT_MAX, Open, check_path};
@@ -30,7 +30,7 @@ impl Engine {
         }
         if let Some(mode) = how.create {
             if how.exclusive {
-                let change = Change::Create { path: path.clone(), mode, exclusive: true };
+                let change = Change::Create { path: path.clone(), mode, exclusive: true, owner: how.owner };
                 let txn = Transaction::new(&path, vec![change], self.time.wall_ns);
                 let id = self.next_id();
                 self.transactions.insert(id, txn);
@@ -71,19 +71,25 @@ impl Engine {
     /// replaces also what another device makes meanwhile.
     fn make_here(&mut self, path: &[u8], how: OpenHow, token: Token, unasked: bool) -> Opened {
         let mut file = File::new(path, token);
-        file.mode = how.create.unwrap_or(0o644) & 0o7777;
-        file.mtime_ns = self.time.wall_ns;
-        let (key, mode) = (self.next_id(), file.mode);
+        file.attributes = self.made_now(path, how);
+        let (key, mode) = (self.next_id(), file.attributes.mode);
         self.files.insert(key, file);
         self.by_path.insert(path.to_vec(), key);
         self.begin(key, how.append);
         if let Some(dirty) = self.files.get_mut(&key).and_then(|file| file.dirty.as_mut()) {
-            dirty.create = Some(mode);
+            dirty.create = Some((mode, how.owner));
             (dirty.replaces, dirty.unasked) = (how.truncate && !how.append, unasked);
         }
         self.names.forget(path);
         self.folder_times.note(parent(path), self.time.wall_ns);
         self.add_handle(key, OpenHow { truncate: false, ..how }, token, true)
+    }
+
+    /// Attributes of a file that is made now: the server gives it the same.
+    fn made_now(&self, path: &[u8], how: OpenHow) -> Attributes {
+        let group = self.names.group_in(parent(path));
+        let owner = how.owner.map(|owner| Owner { gid: group.unwrap_or(owner.gid), ..owner });
+        Attributes::new(how.create.unwrap_or(0o644), owner, self.time.wall_ns)
     }
 
     /// A file that was made exclusively: nothing but our own writes can be in it.
@@ -92,8 +98,7 @@ impl Engine {
             self.taken_away(old);
         }
         let mut file = File::new(path, token);
-        file.mode = how.create.unwrap_or(0o644) & 0o7777;
-        file.mtime_ns = self.time.wall_ns;
+        file.attributes = self.made_now(path, how);
         (file.seen, file.kernel) = (Some(seen), Some(seen));
         let key = self.next_id();
         self.files.insert(key, file);
@@ -182,7 +187,7 @@ impl Engine {
             (file.size, file.unsure) = (info.size, false);
             file.present = Present::new(present, cut);
             if !file.is_changed() {
-                (file.mtime_ns, file.mode) = (info.mtime_ns, info.mode);
+                file.attributes = Attributes::of(info);
             }
         }
         // An older answer, overtaken by a commit of ours, tells nothing new.

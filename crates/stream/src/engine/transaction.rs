@@ -151,9 +151,11 @@ pub(super) fn path_of(change: &Change) -> &[u8] {
         | Change::Create { path, .. }
         | Change::MakeFolder { path, .. }
         | Change::MakeLink { path, .. }
+        | Change::MakeNode { path, .. }
         | Change::Unlink { path, .. }
         | Change::RemoveFolder { path }
         | Change::SetTime { path, .. }
+        | Change::SetOwner { path, .. }
         | Change::SetMode { path, .. } => path,
         Change::Rename { from, .. } => from,
     }
@@ -175,6 +177,7 @@ pub(super) fn dressed(change: &Change, path: Option<&[u8]>, seen: Option<Seen>) 
         | Change::Append { path: at, base, .. }
         | Change::Truncate { path: at, base, .. }
         | Change::SetTime { path: at, base, .. }
+        | Change::SetOwner { path: at, base, .. }
         | Change::SetMode { path: at, base, .. } => {
             *base = seen;
             if let Some(path) = path {

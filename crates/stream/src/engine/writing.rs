@@ -112,7 +112,7 @@ impl Engine {
         let end = offset + bytes.len() as u64;
         file.overlay.write(offset, bytes);
         file.local_size = Some(file.effective_size().max(end));
-        file.mtime_ns = wall_ns;
+        file.attributes.wrote(wall_ns);
         if let Some(dirty) = &mut file.dirty {
             dirty.wrote_ns = wall_ns;
             dirty.mtime = None;
@@ -153,6 +153,7 @@ impl Engine {
             extended: false,
             mtime: None,
             mode: None,
+            owner: (None, None),
             wrote_ns: now.wall_ns,
             since: now.now,
         });
@@ -169,7 +170,7 @@ impl Engine {
             file.overlay.cut(size);
         }
         file.local_size = Some(size);
-        file.mtime_ns = wall_ns;
+        file.attributes.wrote(wall_ns);
         if let Some(dirty) = &mut file.dirty {
             dirty.wrote_ns = wall_ns;
             if size < old {
@@ -209,47 +210,37 @@ impl Engine {
     }
 
     pub(super) fn set_mode(&mut self, of: FileRef, mode: u16, done: Done<()>) {
-        let mode = mode & 0o7777;
-        let (key, path) = match self.resolve(&of, false) {
-            Ok(found) => found,
-            Err(error) => return self.effects.finish(done, Err(error)),
-        };
-        if let Some(file) = self.gone_file(key) {
-            file.mode = mode;
-            let outcome = file.stale.clone().map_or(Ok(()), Err);
-            return self.effects.finish(done, outcome);
-        }
-        if let Some(file) = key.and_then(|key| self.files.get_mut(&key))
-            && let Some(dirty) = &mut file.dirty
-        {
-            match &mut dirty.create {
-                Some(create) if !dirty.replaces => *create = mode,
-                _ => dirty.mode = Some(mode),
-            }
-            file.mode = mode;
-            return self.effects.finish(done, Ok(()));
-        }
-        self.change(&path.clone(), vec![Change::SetMode { path, base: None, mode }], done);
+        self.set_attributes(of, |path| Change::SetMode { path, base: None, mode: mode & 0o7777 }, done);
+    }
+
+    pub(super) fn set_owner(&mut self, of: FileRef, uid: Option<u32>, gid: Option<u32>, done: Done<()>) {
+        self.set_attributes(of, |path| Change::SetOwner { path, base: None, uid, gid }, done);
     }
 
     pub(super) fn set_time(&mut self, of: FileRef, mtime_ns: i64, done: Done<()>) {
+        self.set_attributes(of, |path| Change::SetTime { path, base: None, mtime_ns }, done);
+    }
+
+    /// Changes attributes: of a file with changes that no transaction carries together with these, of others on the server.
+    fn set_attributes(&mut self, of: FileRef, change: impl FnOnce(Vec<u8>) -> Change, done: Done<()>) {
         let (key, path) = match self.resolve(&of, false) {
             Ok(found) => found,
             Err(error) => return self.effects.finish(done, Err(error)),
         };
+        let (change, now_ns) = (change(path.clone()), self.time.wall_ns);
         if let Some(file) = self.gone_file(key) {
-            file.mtime_ns = mtime_ns;
+            file.attributes.change(&change, now_ns);
             let outcome = file.stale.clone().map_or(Ok(()), Err);
             return self.effects.finish(done, outcome);
         }
         if let Some(file) = key.and_then(|key| self.files.get_mut(&key))
             && let Some(dirty) = &mut file.dirty
         {
-            dirty.mtime = Some(mtime_ns);
-            file.mtime_ns = mtime_ns;
+            dirty.change(&change);
+            file.attributes.change(&change, now_ns);
             return self.effects.finish(done, Ok(()));
         }
-        self.change(&path.clone(), vec![Change::SetTime { path, base: None, mtime_ns }], done);
+        self.change(&path, vec![change], done);
     }
 
     /// A file that is not at its path any more: the server is not asked to change it.
@@ -469,9 +460,9 @@ impl Engine {
         let Some(dirty) = file.dirty.take() else { return };
         let path = file.path.clone();
         let mut parts = Packing { limit, path: &path, mtime_ns: dirty.wrote_ns, done: Vec::new(), open: None };
-        if let Some(mode) = dirty.create {
+        if let Some((mode, owner)) = dirty.create {
             let exclusive = !dirty.appends && !dirty.replaces;
-            parts.add(Change::Create { path: path.clone(), mode, exclusive }).created = true;
+            parts.add(Change::Create { path: path.clone(), mode, exclusive, owner }).created = true;
             if dirty.replaces {
                 parts.add(Change::Truncate { path: path.clone(), base: None, size: 0 }).cut = Some(0);
             }
@@ -499,6 +490,11 @@ impl Engine {
         // A file that was cut may have become longer since by a write of which a later cut left only the length.
         if (dirty.extended || dirty.cut.is_some()) && size > end {
             parts.add(Change::Truncate { path: path.clone(), base: None, size }).extended = Some(size);
+        }
+        if let (uid, gid) = dirty.owner
+            && (uid.is_some() || gid.is_some())
+        {
+            parts.add(Change::SetOwner { path: path.clone(), base: None, uid, gid });
         }
         if let Some(mode) = dirty.mode {
             parts.add(Change::SetMode { path: path.clone(), base: None, mode });

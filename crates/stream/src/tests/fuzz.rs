@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tempfile::TempDir;
 use units::{Rng, SplitMix64};
-use wire::volume::{Change, Secret, Seen};
+use wire::volume::{Change, Owner, Secret, Seen};
 
 use crate::cache::Cache;
 use crate::job::BlockKey;
@@ -20,11 +20,19 @@ fn stored(rng: &mut SplitMix64, number: u64) -> Stored {
     };
     let changes = (0..1 + rng.below(6)).map(|_| {
         let (path, base) = (path(rng), None);
-        match rng.below(6) {
+        match rng.below(8) {
+            6 => {
+                let owner = Some(Owner { uid: rng.next_u64() as u32, gid: 7 });
+                Change::Create { path, mode: 0o4755, exclusive: rng.below(2) == 0, owner }
+            }
+            7 => {
+                let [uid, gid] = [(); 2].map(|()| (rng.below(2) == 0).then(|| rng.below(1 << 31) as u32));
+                Change::SetOwner { path, base, uid, gid }
+            }
             0 => Change::Write { path, base, offset: rng.next_u64(), bytes: bytes(rng) },
             1 => Change::Append { path, base, bytes: bytes(rng) },
             2 => Change::Truncate { path, base, size: rng.next_u64() },
-            3 => Change::Create { path, mode: 0o640, exclusive: rng.below(2) == 0 },
+            3 => Change::Create { path, mode: 0o640, exclusive: rng.below(2) == 0, owner: None },
             4 => Change::SetTime { path, base, mtime_ns: rng.next_u64() as i64 },
             _ => Change::SetMode { path, base, mode: 0o7777 },
         }

@@ -47,7 +47,7 @@ impl Liar {
         let version = self.version();
         let file = if self.rng.below(20) == 0 { self.rng.below(3) } else { 7 };
         let kind = if self.rng.below(20) == 0 { FileKind::Folder } else { FileKind::File };
-        FileInfo { seen: Seen { file, version }, kind, size: size_of(version), mtime_ns: 0, mode: 0o644 }
+        FileInfo { seen: Seen { file, version }, kind, size: size_of(version), mode: 0o644, ..FileInfo::default() }
     }
 
     fn answer(&mut self, ask: &Request) -> Option<Result<Reply, Unanswered>> {

@@ -75,7 +75,7 @@ impl Model {
         sim.until(|sim| sim.devices[0].engine.status().connected);
         let (now, may) = NAMES.iter().map(|name| ((*name, None), (*name, vec![None]))).unzip();
         let mut model = Model { sim, at, rng, now, may, open: Vec::new(), nameless: Vec::new(), outbox };
-        model.sim.wait(at, |done| Call::MakeFolder { path: b"d".to_vec(), mode: 0o755, done }).unwrap();
+        model.sim.wait(at, |done| super::sim::folder(b"d".to_vec(), done)).unwrap();
         model
     }
 
@@ -185,7 +185,7 @@ impl Model {
         let exclusive = self.rng.below(8) == 0;
         let truncate = self.rng.below(8) == 0;
         let create = (self.rng.below(5) > 0).then_some(0o644);
-        let how = OpenHow { read: true, write: !append, append, create, exclusive, truncate };
+        let how = OpenHow { read: true, write: !append, append, create, owner: None, exclusive, truncate };
         let path = name.as_bytes().to_vec();
         let opened = self.sim.wait(self.at, |done| Call::Open { path, how, token: Token(9), done });
         match (there, create.is_some()) {

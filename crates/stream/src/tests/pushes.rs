@@ -47,7 +47,7 @@ impl Device {
         let time = device.time();
         device.engine.call(time, Call::Open { path: b"f".to_vec(), how: OpenHow::READ, token: TOKEN, done });
         let seen = Seen { file: 7, version: 1 };
-        let info = FileInfo { seen, kind: FileKind::File, size: BLOCK * BLOCKS, mtime_ns: 0, mode: 0o644 };
+        let info = FileInfo { seen, kind: FileKind::File, size: BLOCK * BLOCKS, mode: 0o644, ..FileInfo::default() };
         let present = vec![BlockRange { first: BlockId(0), count: BLOCKS as u32 }];
         let opened = VolumeReply::FileOpened { file: FILE, info, profiled: true, present, cut: false };
         device.answer(

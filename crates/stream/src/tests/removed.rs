@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use units::Rng;
-use wire::volume::LeaseKind;
+use wire::volume::{Change, LeaseKind};
 
 use super::sim::{Faults, Sim, options, with_outbox};
 use super::writers::{WRITE, close, device, fill, open, read, sync, write};
@@ -21,7 +21,7 @@ fn remove_folder(sim: &mut Sim, at: usize, path: &str) -> Result<(), StreamError
 }
 
 fn make_folder(sim: &mut Sim, at: usize, path: &str) {
-    sim.wait(at, |done| Call::MakeFolder { path: path.into(), mode: 0o755, done }).unwrap();
+    sim.wait(at, |done| super::sim::folder(path.as_bytes().to_vec(), done)).unwrap();
 }
 
 fn rename(sim: &mut Sim, at: usize, from: &str, to: &str, replace: bool) -> Result<(), StreamError> {
@@ -85,9 +85,10 @@ fn regress_unsent_files_are_in_the_way_of_what_may_not_replace_them() {
     let file = open(&mut sim, one, "x", WRITE).unwrap();
     write(&mut sim, one, file, 0, vec![7; 900]).unwrap();
     assert_eq!(rename(&mut sim, one, "other", "x", false).unwrap_err().kind(), ErrorKind::Exists);
-    let made = sim.wait(one, |done| Call::MakeFolder { path: b"x".to_vec(), mode: 0o755, done });
+    let made = sim.wait(one, |done| super::sim::folder(b"x".to_vec(), done));
     assert_eq!(made.unwrap_err().kind(), ErrorKind::Exists);
-    let made = sim.wait(one, |done| Call::MakeLink { path: b"x".to_vec(), target: b"y"[..].into(), done });
+    let change = Change::MakeLink { path: b"x".to_vec(), target: b"y"[..].into(), owner: None };
+    let made = sim.wait(one, |done| Call::Make { path: b"x".to_vec(), change, done });
     assert_eq!(made.unwrap_err().kind(), ErrorKind::Exists);
     close(&mut sim, one, file).unwrap();
     assert_eq!(sim.on_server(b"x"), Some(vec![7; 900]));

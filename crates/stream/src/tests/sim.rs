@@ -9,7 +9,7 @@ use client::carry::{Errand, Tag, Unanswered};
 use server::volumes::{Caller, OpenFiles, answer};
 use units::{ActionId, Moment, RequestId, Rng, SegmentIndex, SplitMix64, StreamId};
 use volume::{Mode, SimulatedDisk, Volume};
-use wire::volume::{VolumeAsk, VolumePiece, VolumeReply};
+use wire::volume::{Change, VolumeAsk, VolumePiece, VolumeReply};
 use wire::{
     ClientConfig, ClientConnection, ClientEvent, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece,
     Refused, Reply, Request, ServerConfig, ServerConnection, ServerEvent,
@@ -32,6 +32,12 @@ pub type Outcome<T> = Arc<Mutex<Option<Result<T, StreamError>>>>;
 /// Takes what came of a call.
 pub fn taken<T>(outcome: &Outcome<T>) -> Option<Result<T, StreamError>> {
     outcome.lock().unwrap().take()
+}
+
+/// Makes a folder.
+pub fn folder(path: Vec<u8>, done: Done<()>) -> Call {
+    let change = Change::MakeFolder { path: path.clone(), mode: 0o755, owner: None };
+    Call::Make { path, change, done }
 }
 
 /// How often what goes wrong.

@@ -10,8 +10,15 @@ use crate::{ErrorKind, Handle, OpenHow, StreamError};
 
 pub const TOKEN: Token = Token(5);
 
-pub const WRITE: OpenHow =
-    OpenHow { read: true, write: true, append: false, create: Some(0o644), exclusive: false, truncate: false };
+pub const WRITE: OpenHow = OpenHow {
+    read: true,
+    write: true,
+    append: false,
+    create: Some(0o644),
+    owner: None,
+    exclusive: false,
+    truncate: false,
+};
 
 const FAULTY: Faults = Faults { cuts: 2, crashes: 1, flips: 0, pushes: true };
 
@@ -344,7 +351,7 @@ fn wrong_paths_of_files_that_begin_empty_are_told() {
     let one = device(&mut sim, options());
     let emptied = OpenHow { truncate: true, ..WRITE };
     assert_eq!(open(&mut sim, one, "d/f", emptied).map(drop), Ok(()), "the server said only that there is no d/f");
-    sim.wait(one, |done| Call::MakeFolder { path: b"d2".to_vec(), mode: 0o755, done }).unwrap();
+    sim.wait(one, |done| super::sim::folder(b"d2".to_vec(), done)).unwrap();
     let first = open(&mut sim, one, "d2/a", emptied).unwrap();
     close(&mut sim, one, first).unwrap();
     // Now the folder is known.
@@ -353,7 +360,7 @@ fn wrong_paths_of_files_that_begin_empty_are_told() {
     close(&mut sim, one, second.handle).unwrap();
     assert_eq!(sim.on_server(b"d2/b"), Some(Vec::new()));
     // A folder has the name, which shows when the file is to be made.
-    sim.wait(one, |done| Call::MakeFolder { path: b"d3".to_vec(), mode: 0o755, done }).unwrap();
+    sim.wait(one, |done| super::sim::folder(b"d3".to_vec(), done)).unwrap();
     let wrong = open(&mut sim, one, "d3", emptied).unwrap();
     assert_eq!(sync(&mut sim, one, wrong).unwrap_err().errno(), 21);
     close(&mut sim, one, wrong).unwrap_err();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use units::{Rng, SplitMix64};
 
-use super::model::{Model, Node, random, walk};
+use super::model::{Model, random, walk};
 use super::{SMALL, open};
 use crate::*;
 
@@ -37,9 +37,10 @@ struct Known {
 
 impl Known {
     fn look(&mut self, volume: &Volume) -> Model {
-        let (model, versions) = walk(volume);
+        let (mut model, versions) = walk(volume);
+        model.owner = self.model.owner;
         for (path, seen) in &versions {
-            let Node::File { bytes, .. } = &model.0[path] else { unreachable!() };
+            let bytes = &model.get(path).unwrap().bytes;
             let before = self.contents.entry(*seen).or_insert_with(|| bytes.clone());
             assert_eq!(before, bytes, "{seen:?} of {} had another content", String::from_utf8_lossy(path));
         }
@@ -82,7 +83,7 @@ impl Known {
 fn one(seed: u64) {
     let mut rng = SplitMix64(seed);
     let disk = SimulatedDisk::new(seed ^ 0x5eed);
-    let mut known = Known::default();
+    let mut known = Known { model: Model::simulated(), ..Known::default() };
     let tight = seed % 4 == 1;
     // The journal, a small reserve, and not much else.
     let capacity = tight.then(|| (200 << 10) + rng.below(80 << 10));
@@ -210,16 +211,16 @@ fn repeat_flight(volume: &Volume, under_way: &[Transaction], flight: &[Model], k
 
 /// Files that the volume finds.
 fn foreign(disk: &SimulatedDisk) -> Model {
-    let mut model = Model::default();
+    let mut model = Model::simulated();
     for folder in ["b", "b/c"] {
         disk.make_folder(folder.as_bytes(), 0o755).unwrap();
-        model.0.insert(folder.into(), Node::Folder { mode: 0o755 });
+        model.insert(folder.as_bytes(), model.plain(Kind::Folder, 0o755, 0, Vec::new()));
     }
     for (name, count) in [("a", 3000), ("b/a", 700), ("b/c/b", 0)] {
         let bytes = vec![5; count];
         disk.create(name.as_bytes(), 0o644).unwrap().write_at(0, &bytes).unwrap();
         disk.set_mtime(name.as_bytes(), 77).unwrap();
-        model.0.insert(name.into(), Node::File { bytes, mode: 0o644, mtime_ns: 77 });
+        model.insert(name.as_bytes(), model.plain(Kind::File, 0o644, 77, bytes));
     }
     disk.sync_all().unwrap();
     model
@@ -287,7 +288,7 @@ fn a_torn_end_is_cut_and_a_damaged_middle_is_an_error() {
                 let recovered = volume.recovered();
                 assert_eq!((recovered.groups, recovered.torn), (left, left < 3));
                 // The third may be there even if its frame is not: it had been applied.
-                assert!(walk(&volume).0.0.len() as u64 >= left);
+                assert!(walk(&volume).0.paths().len() as u64 >= left);
             }
             (Err(VolumeError::Corrupt { file: "journal", offset, .. }), None) => assert_eq!(offset, damaged),
             (result, _) => panic!("damage at {damaged}: {:?}", result.map(|volume| volume.recovered())),
@@ -299,7 +300,7 @@ fn a_torn_end_is_cut_and_a_damaged_middle_is_an_error() {
 #[test]
 fn a_recovery_gets_by_with_what_others_did() {
     let disk = SimulatedDisk::new(1);
-    let folder = |name: &str| Operation::MakeFolder { path: super::path(name), mode: 0o755 };
+    let folder = |name: &str| Operation::MakeFolder { path: super::path(name), mode: 0o755, owner: None };
     let volume = open(&disk, SMALL).unwrap();
     let first = vec![folder("old"), super::create("old/file"), folder("empty"), super::create("gone")];
     volume.commit(super::transaction(first)).unwrap();
@@ -320,7 +321,7 @@ fn a_recovery_gets_by_with_what_others_did() {
     let volume = open(&disk, SMALL).unwrap();
     let Recovered { groups, missing, lost, .. } = volume.recovered();
     assert_eq!((groups, missing, lost), (1, 1, 1));
-    let names: Vec<_> = walk(&volume).0.0.into_keys().collect();
+    let names = walk(&volume).0.paths();
     assert_eq!(names, [&b"file"[..], b"new", b"old"]);
     let mut kept = 0;
     disk.list(b".runnel/lost", &mut |_, _| {

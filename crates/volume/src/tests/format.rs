@@ -24,6 +24,10 @@ fn kind() -> impl Strategy<Value = Kind> {
     prop_oneof![Just(Kind::File), Just(Kind::Folder)]
 }
 
+fn special() -> impl Strategy<Value = Kind> {
+    prop_oneof![Just(Kind::Fifo), Just(Kind::Socket), Just(Kind::CharDevice), Just(Kind::BlockDevice)]
+}
+
 fn writer() -> impl Strategy<Value = Writer> {
     (0..4u128, any::<u64>()).prop_map(|(device, number)| Writer { device, number })
 }
@@ -56,6 +60,21 @@ fn record() -> impl Strategy<Value = Record> {
         (id(), offset).prop_map(|(file, size)| Record::Size { file, size }),
         (id(), any::<i64>()).prop_map(|(file, mtime_ns)| Record::Time { file, mtime_ns }),
         (id(), 0..=0o7777u16).prop_map(|(file, mode)| Record::Mode { file, mode }),
+        (id(), place(), any::<(u32, u32)>(), proptest::collection::vec(1..=255u8, 1..60)).prop_map(
+            |(file, at, (uid, gid), target)| Record::LinkOwned { file, at, owner: Owner { uid, gid }, target }
+        ),
+        (id(), place(), special(), 0..=0o7777u16, any::<u32>()).prop_map(|(file, at, kind, mode, rdev)| Record::Node {
+            file,
+            at,
+            kind,
+            mode,
+            rdev
+        }),
+        (id(), any::<(u32, u32)>(), 0..=0o7777u16).prop_map(|(file, (uid, gid), mode)| Record::Owner {
+            file,
+            owner: Owner { uid, gid },
+            mode
+        }),
         (id(), any::<u64>()).prop_map(|(file, version)| Record::Version { file, version }),
         (writer(), any::<u64>(), versions()).prop_map(|(writer, peer, versions)| Record::Answer {
             writer,

@@ -30,7 +30,7 @@ fn fill(volume: &Volume) {
     }
     volume.checkpoint().unwrap();
     volume.commit(transaction(vec![create("again"), write("again", None, 0, &chunk)])).unwrap();
-    let listed = walk(volume).0.0.len();
+    let listed = walk(volume).0.paths().len();
     assert_eq!(listed, written.len() - written.len() / 2 + 1);
 }
 

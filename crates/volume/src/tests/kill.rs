@@ -42,7 +42,7 @@ fn kill_child() {
         for w in 0..WRITERS {
             let volume = &volume;
             scope.spawn(move || {
-                let made = Operation::MakeFolder { path: path(&w.to_string()), mode: 0o755 };
+                let made = Operation::MakeFolder { path: path(&w.to_string()), mode: 0o755, owner: None };
                 volume.commit(transaction(vec![made, create(&format!("{w}/log"))])).unwrap();
                 // Ends by being killed, or when nobody listens.
                 for n in 0.. {

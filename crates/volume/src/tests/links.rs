@@ -52,12 +52,16 @@ impl Outside {
 /// A call of every operation of a disk with this path; those that only look must not succeed either.
 fn every_operation(disk: &RealDisk, at: &[u8]) -> Vec<(&'static str, bool)> {
     let mut nothing = |_: &[u8], _: Kind| true;
+    let fifo = Inode { kind: Kind::Fifo, mode: 0o600, owner: Owner { uid: 7, gid: 7 }, rdev: 0 };
     vec![
         ("list", disk.list(at, &mut nothing).is_ok()),
         ("open to read", disk.open(at, false).is_ok()),
         ("open to write", disk.open(at, true).is_ok()),
         ("create", disk.create(at, 0o666).is_ok()),
         ("make_folder", disk.make_folder(at, 0o777).is_ok()),
+        ("make_node", disk.make_node(at, &fifo, b"x").is_ok()),
+        ("set_owner", disk.set_owner(at, fifo.owner, 0o6777).is_ok()),
+        ("set-id bits", disk.set_mode(at, 0o6777).is_ok()),
         ("set_mode", disk.set_mode(at, 0o666).is_ok()),
         ("check_writable of a file", disk.check_writable(at, Kind::File).is_ok()),
         ("check_writable of a folder", disk.check_writable(at, Kind::Folder).is_ok()),
@@ -143,7 +147,7 @@ fn permission_bits_are_set_whatever_they_were() {
         // What is done for users who are not root and may not open it.
         let found = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW;
         let found = rustix::fs::open(folder.path().join(at), found, rustix::fs::Mode::empty()).unwrap();
-        crate::real::set_mode_unopened(&found, 0o751.into()).unwrap();
+        crate::real::Found { fd: found, opened: false }.set_mode(0o751).unwrap();
         assert_eq!(mode(at), 0o751);
     }
     let outside = Outside::new();
@@ -151,7 +155,7 @@ fn permission_bits_are_set_whatever_they_were() {
     symlink(outside.path().join("secret"), &link).unwrap();
     let found = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW;
     let found = rustix::fs::open(&link, found, rustix::fs::Mode::empty()).unwrap();
-    assert!(crate::real::set_mode_unopened(&found, 0o666.into()).is_err());
+    assert!(crate::real::Found { fd: found, opened: false }.set_mode(0o666).is_err());
     assert_eq!(outside.now(), outside.was);
 }
 

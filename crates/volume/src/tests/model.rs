@@ -9,21 +9,97 @@ use crate::*;
 
 /// What a path is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Node {
-    Folder { mode: u16 },
-    File { bytes: Vec<u8>, mode: u16, mtime_ns: i64 },
-    Link { target: Vec<u8>, mtime_ns: i64 },
+pub(crate) struct Node {
+    pub kind: Kind,
+    pub mode: u16,
+    pub owner: Owner,
+    pub rdev: u32,
+    /// Not of folders.
+    pub mtime_ns: i64,
+    /// Of a file the content, of a symbolic link the target.
+    pub bytes: Vec<u8>,
 }
 
-/// The tree, by path.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Model(pub BTreeMap<Vec<u8>, Node>);
+/// The tree: names by path, and what they stand for by numbers of no meaning.
+#[derive(Clone, Default)]
+pub(crate) struct Model {
+    names: BTreeMap<Vec<u8>, u64>,
+    nodes: BTreeMap<u64, Node>,
+    /// Whose files are that belong to nobody else.
+    pub owner: Owner,
+    next: u64,
+}
 
 /// Why the model refuses; bases and leases are not its affair.
 #[derive(Debug)]
 pub(crate) struct Refused;
 
+impl PartialEq for Model {
+    fn eq(&self, other: &Model) -> bool {
+        self.shown() == other.shown()
+    }
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (path, (node, first)) in self.shown() {
+            let Node { kind, mode, owner, rdev, mtime_ns, bytes } = node;
+            let (path, first) = (String::from_utf8_lossy(path), String::from_utf8_lossy(first));
+            let hash = blake3::hash(bytes).to_hex();
+            writeln!(
+                f,
+                "{path} = {first}: {kind:?} {mode:o} {}:{} {rdev} {mtime_ns} {} {}",
+                owner.uid,
+                owner.gid,
+                bytes.len(),
+                &hash[..8]
+            )?;
+        }
+        Ok(())
+    }
+}
+
 impl Model {
+    /// An empty tree of the simulated disk.
+    pub fn simulated() -> Model {
+        Model { owner: crate::world::OWNER, ..Model::default() }
+    }
+
+    /// What each path is, and the first path of the same file.
+    fn shown(&self) -> BTreeMap<&[u8], (&Node, &[u8])> {
+        let mut first = BTreeMap::new();
+        let names = self.names.iter().map(|(path, number)| {
+            let first: &[u8] = first.entry(number).or_insert(path.as_slice());
+            (path.as_slice(), (&self.nodes[number], first))
+        });
+        names.collect()
+    }
+
+    pub fn get(&self, path: &[u8]) -> Option<&Node> {
+        self.names.get(path).map(|number| &self.nodes[number])
+    }
+
+    fn get_mut(&mut self, path: &[u8]) -> Result<&mut Node, Refused> {
+        let number = self.names.get(path).ok_or(Refused)?;
+        self.nodes.get_mut(number).ok_or(Refused)
+    }
+
+    pub fn paths(&self) -> Vec<Vec<u8>> {
+        self.names.keys().cloned().collect()
+    }
+
+    /// Something new under a name.
+    pub fn insert(&mut self, path: &[u8], node: Node) {
+        self.next += 1;
+        self.nodes.insert(self.next, node);
+        self.names.insert(path.to_vec(), self.next);
+    }
+
+    /// A plain file or folder of nobody else.
+    pub fn plain(&self, kind: Kind, mode: u16, mtime_ns: i64, bytes: Vec<u8>) -> Node {
+        Node { kind, mode, owner: self.owner, rdev: 0, mtime_ns, bytes }
+    }
+
     /// Does all of a transaction or nothing.
     pub fn commit(&mut self, transaction: &Transaction) -> Result<(), Refused> {
         let mut after = self.clone();
@@ -37,105 +113,131 @@ impl Model {
     fn operate(&mut self, operation: &Operation, now: i64) -> Result<(), Refused> {
         match operation {
             Operation::Write { path, offset, bytes: new, .. } => {
-                let (bytes, mtime_ns) = self.file(path)?;
-                put(bytes, *offset as usize, new);
-                *mtime_ns = now;
+                let file = self.file(path)?;
+                put(&mut file.bytes, *offset as usize, new);
+                file.mtime_ns = now;
             }
             Operation::Append { path, bytes: new, .. } => {
-                let (bytes, mtime_ns) = self.file(path)?;
-                bytes.extend_from_slice(new);
-                *mtime_ns = now;
+                let file = self.file(path)?;
+                file.bytes.extend_from_slice(new);
+                file.mtime_ns = now;
             }
             Operation::Truncate { path, size, .. } => {
-                let (bytes, mtime_ns) = self.file(path)?;
-                bytes.resize(*size as usize, 0);
-                *mtime_ns = now;
+                let file = self.file(path)?;
+                file.bytes.resize(*size as usize, 0);
+                file.mtime_ns = now;
             }
-            Operation::Create { path, mode, exclusive } => {
+            Operation::Create { path, mode, exclusive, owner } => {
                 self.parent(path.as_bytes())?;
-                match self.0.get(path.as_bytes()) {
-                    Some(Node::File { .. }) if !exclusive => {}
+                match self.get(path.as_bytes()) {
+                    Some(node) if node.kind == Kind::File && !exclusive => {}
                     Some(_) => return Err(Refused),
-                    None => {
-                        let file = Node::File { bytes: Vec::new(), mode: *mode, mtime_ns: now };
-                        self.0.insert(path.as_bytes().to_vec(), file);
-                    }
+                    None => self.make(path, Kind::File, *mode, *owner, now)?,
                 }
             }
-            Operation::MakeFolder { path, mode } => {
-                self.parent(path.as_bytes())?;
-                if self.0.contains_key(path.as_bytes()) || path.is_top() {
-                    return Err(Refused);
-                }
-                self.0.insert(path.as_bytes().to_vec(), Node::Folder { mode: *mode });
+            Operation::MakeFolder { path, mode, owner } => self.make(path, Kind::Folder, *mode, *owner, 0)?,
+            Operation::MakeLink { path, target, owner } => {
+                self.make(path, Kind::Symlink, 0o777, *owner, now)?;
+                self.get_mut(path.as_bytes())?.bytes = target.clone();
             }
-            Operation::MakeLink { path, target } => {
-                self.parent(path.as_bytes())?;
-                if self.0.contains_key(path.as_bytes()) || path.is_top() {
-                    return Err(Refused);
-                }
-                self.0.insert(path.as_bytes().to_vec(), Node::Link { target: target.clone(), mtime_ns: now });
+            Operation::MakeNode { path, kind, mode, rdev, owner } => {
+                self.make(path, *kind, *mode, *owner, now)?;
+                let is_device = matches!(kind, Kind::CharDevice | Kind::BlockDevice);
+                self.get_mut(path.as_bytes())?.rdev = if is_device { *rdev } else { 0 };
             }
             Operation::Rename { from, to, replace, .. } => self.rename(from.as_bytes(), to.as_bytes(), *replace)?,
             Operation::Unlink { path, .. } => {
-                let Some(Node::File { .. } | Node::Link { .. }) = self.0.get(path.as_bytes()) else {
+                if self.get(path.as_bytes()).is_none_or(|node| node.kind == Kind::Folder) {
                     return Err(Refused);
-                };
-                self.0.remove(path.as_bytes());
+                }
+                self.names.remove(path.as_bytes());
             }
             Operation::RemoveFolder { path } => {
-                let Some(Node::Folder { .. }) = self.0.get(path.as_bytes()) else {
+                if self.get(path.as_bytes()).is_none_or(|node| node.kind != Kind::Folder) {
                     return Err(Refused);
-                };
+                }
                 self.empty(path.as_bytes())?;
-                self.0.remove(path.as_bytes());
+                self.names.remove(path.as_bytes());
             }
-            Operation::SetTime { path, mtime_ns: new, .. } => match self.0.get_mut(path.as_bytes()) {
-                Some(Node::File { mtime_ns, .. } | Node::Link { mtime_ns, .. }) => *mtime_ns = *new,
-                Some(Node::Folder { .. }) => {}
-                None => return Err(Refused),
-            },
-            Operation::SetMode { path, mode: new, .. } => match self.0.get_mut(path.as_bytes()).ok_or(Refused)? {
-                Node::File { mode, .. } | Node::Folder { mode } => *mode = *new,
-                Node::Link { .. } => return Err(Refused),
+            Operation::SetTime { path, mtime_ns: new, .. } => {
+                let node = self.get_mut(path.as_bytes())?;
+                if node.kind != Kind::Folder {
+                    node.mtime_ns = *new;
+                }
+            }
+            Operation::SetOwner { path, uid, gid, .. } => {
+                let owner = &mut self.get_mut(path.as_bytes())?.owner;
+                *owner = Owner { uid: uid.unwrap_or(owner.uid), gid: gid.unwrap_or(owner.gid) };
+            }
+            Operation::SetMode { path, mode: new, .. } => match self.get_mut(path.as_bytes())? {
+                Node { kind: Kind::Symlink, .. } => return Err(Refused),
+                node => node.mode = *new,
             },
         }
+        Ok(())
+    }
+
+    fn make(
+        &mut self,
+        path: &VolumePath,
+        kind: Kind,
+        mode: u16,
+        owner: Option<Owner>,
+        mtime_ns: i64,
+    ) -> Result<(), Refused> {
+        self.parent(path.as_bytes())?;
+        if self.names.contains_key(path.as_bytes()) || path.is_top() {
+            return Err(Refused);
+        }
+        let (folder, _) = crate::path::split(path.as_bytes());
+        let inherits = self.get(folder).filter(|folder| folder.mode & 0o2000 != 0).cloned();
+        let mut node = self.plain(kind, mode, mtime_ns, Vec::new());
+        node.owner = owner.unwrap_or(self.owner);
+        if let Some(folder) = inherits {
+            if owner.is_some() {
+                node.owner.gid = folder.owner.gid;
+            }
+            if kind == Kind::Folder {
+                node.mode |= 0o2000;
+            }
+        }
+        self.insert(path.as_bytes(), node);
         Ok(())
     }
 
     fn rename(&mut self, from: &[u8], to: &[u8], replace: bool) -> Result<(), Refused> {
         self.parent(from)?;
         self.parent(to)?;
-        let moved = self.0.get(from).ok_or(Refused)?.clone();
-        if from == to {
+        let is_folder = self.get(from).ok_or(Refused)?.kind == Kind::Folder;
+        if self.names.get(from) == self.names.get(to) {
             return Ok(());
         }
         let inside = [from, b"/"].concat();
         if to.starts_with(&inside) {
             return Err(Refused);
         }
-        if let Some(there) = self.0.get(to) {
-            match (&moved, there) {
+        if let Some(there) = self.get(to) {
+            match (is_folder, there.kind == Kind::Folder) {
                 _ if !replace => return Err(Refused),
-                (Node::Folder { .. }, Node::Folder { .. }) => self.empty(to)?,
-                (Node::Folder { .. }, _) | (_, Node::Folder { .. }) => return Err(Refused),
+                (true, true) => self.empty(to)?,
+                (true, false) | (false, true) => return Err(Refused),
                 _ => {}
             }
         }
-        let below: Vec<Vec<u8>> = self.0.keys().filter(|path| path.starts_with(&inside)).cloned().collect();
+        let below: Vec<Vec<u8>> = self.names.keys().filter(|path| path.starts_with(&inside)).cloned().collect();
         for path in below {
-            let node = self.0.remove(&path).unwrap();
-            self.0.insert([to, &path[from.len()..]].concat(), node);
+            let node = self.names.remove(&path).unwrap();
+            self.names.insert([to, &path[from.len()..]].concat(), node);
         }
-        self.0.remove(from);
-        self.0.insert(to.to_vec(), moved);
+        let moved = self.names.remove(from).unwrap();
+        self.names.insert(to.to_vec(), moved);
         Ok(())
     }
 
     fn parent(&self, path: &[u8]) -> Result<(), Refused> {
         let (folder, _) = crate::path::split(path);
-        match self.0.get(folder) {
-            Some(Node::Folder { .. }) => Ok(()),
+        match self.get(folder) {
+            Some(node) if node.kind == Kind::Folder => Ok(()),
             None if folder.is_empty() => Ok(()),
             _ => Err(Refused),
         }
@@ -143,14 +245,11 @@ impl Model {
 
     fn empty(&self, folder: &[u8]) -> Result<(), Refused> {
         let inside = [folder, b"/"].concat();
-        if self.0.keys().any(|path| path.starts_with(&inside)) { Err(Refused) } else { Ok(()) }
+        if self.names.keys().any(|path| path.starts_with(&inside)) { Err(Refused) } else { Ok(()) }
     }
 
-    fn file(&mut self, path: &VolumePath) -> Result<(&mut Vec<u8>, &mut i64), Refused> {
-        match self.0.get_mut(path.as_bytes()) {
-            Some(Node::File { bytes, mtime_ns, .. }) => Ok((bytes, mtime_ns)),
-            _ => Err(Refused),
-        }
+    fn file(&mut self, path: &VolumePath) -> Result<&mut Node, Refused> {
+        Some(self.get_mut(path.as_bytes())?).filter(|node| node.kind == Kind::File).ok_or(Refused)
     }
 }
 
@@ -176,18 +275,26 @@ pub(crate) fn walk(volume: &Volume) -> (Model, BTreeMap<Vec<u8>, Seen>) {
                 let path = folder.join(&entry.name).unwrap();
                 let info = volume.stat(&path).unwrap();
                 assert_eq!(info.kind, entry.kind);
-                let node = if info.kind == Kind::Folder {
-                    open.push(path.clone());
-                    Node::Folder { mode: info.mode }
-                } else if info.kind == Kind::Symlink {
-                    Node::Link { target: volume.read_link(&path).unwrap(), mtime_ns: info.mtime_ns }
-                } else {
-                    let (seen, bytes) = content(volume, &path).unwrap();
-                    assert_eq!(seen, info.seen);
-                    versions.insert(path.as_bytes().to_vec(), seen);
-                    Node::File { bytes, mode: info.mode, mtime_ns: info.mtime_ns }
+                let bytes = match info.kind {
+                    Kind::Symlink => volume.read_link(&path).unwrap(),
+                    Kind::File => {
+                        let (seen, bytes) = content(volume, &path).unwrap();
+                        assert_eq!(seen, info.seen);
+                        versions.insert(path.as_bytes().to_vec(), seen);
+                        bytes
+                    }
+                    _ => {
+                        assert!(content(volume, &path).is_err(), "{path} is no file, and has no bytes");
+                        Vec::new()
+                    }
                 };
-                model.0.insert(path.as_bytes().to_vec(), node);
+                let mtime_ns = if info.kind == Kind::Folder { 0 } else { info.mtime_ns };
+                if info.kind == Kind::Folder {
+                    open.push(path.clone());
+                }
+                let Info { kind, mode, owner, rdev, .. } = info;
+                let node = Node { kind, mode, owner, rdev, mtime_ns, bytes };
+                model.insert(path.as_bytes(), node);
             }
             match page.entries.last() {
                 Some(last) if page.more => after = last.name.clone(),
@@ -217,14 +324,27 @@ fn some_bytes(rng: &mut SplitMix64) -> Vec<u8> {
     (0..count).map(|index| fill.wrapping_add(index as u8) | 1).collect()
 }
 
+fn some_owner(rng: &mut SplitMix64) -> Option<Owner> {
+    let owner = Owner { uid: rng.below(3) as u32, gid: rng.below(3) as u32 };
+    (rng.below(3) == 0).then_some(owner)
+}
+
 fn operation(rng: &mut SplitMix64) -> Operation {
-    let path = some_path(rng);
+    let (path, owner) = (some_path(rng), some_owner(rng));
     let base = None;
-    let mode = [0o600, 0o644, 0o755, 0o444][rng.below(4) as usize];
-    match rng.below(22) {
-        20 | 21 => Operation::MakeLink { path, target: some_path(rng).as_bytes().to_vec() },
-        0..4 => Operation::Create { path, mode, exclusive: rng.below(2) == 0 },
-        4..7 => Operation::MakeFolder { path, mode: mode | 0o700 },
+    let mode = [0o600, 0o644, 0o755, 0o444, 0o4755, 0o2640][rng.below(6) as usize];
+    match rng.below(26) {
+        24 | 25 => {
+            let kind = [Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice][rng.below(4) as usize];
+            Operation::MakeNode { path, kind, mode, rdev: rng.below(1 << 20) as u32, owner }
+        }
+        22 | 23 => {
+            let (uid, gid) = (Some(rng.below(4) as u32), Some(rng.below(4) as u32).filter(|gid| *gid > 0));
+            Operation::SetOwner { path, base, uid: uid.filter(|uid| *uid > 0), gid }
+        }
+        20 | 21 => Operation::MakeLink { path, target: some_path(rng).as_bytes().to_vec(), owner },
+        0..4 => Operation::Create { path, mode, exclusive: rng.below(2) == 0, owner },
+        4..7 => Operation::MakeFolder { path, mode: mode | 0o700, owner },
         7..10 => Operation::Write { path, base, offset: rng.below(3000), bytes: some_bytes(rng) },
         10..12 => Operation::Append { path, base, bytes: some_bytes(rng) },
         12 => Operation::Truncate { path, base, size: rng.below(3000) },

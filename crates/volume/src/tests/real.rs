@@ -1,6 +1,5 @@
 //! The same on the disk of this machine.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -10,31 +9,51 @@ use units::{Rng, SplitMix64};
 use super::model::{Model, Node, random, walk};
 use super::*;
 
-/// What lies in a folder, by the standard library.
+/// What lies in a folder, by the standard library and the attributes as docs/formats/volume.md has them.
 fn plain(folder: &Path) -> Model {
-    let mut found = BTreeMap::new();
+    let mut model = Model::default();
     let mut open = vec![folder.to_path_buf()];
     while let Some(next) = open.pop() {
         for entry in fs::read_dir(&next).unwrap() {
             let at = entry.unwrap().path();
             let name = at.strip_prefix(folder).unwrap().to_str().unwrap().as_bytes().to_vec();
-            let meta = fs::symlink_metadata(&at).unwrap();
-            let mode = (meta.permissions().mode() & 0o7777) as u16;
             if name == OWN_FOLDER {
                 continue;
-            } else if meta.is_dir() {
-                open.push(at);
-                found.insert(name, Node::Folder { mode });
-            } else if meta.is_symlink() {
-                let target = fs::read_link(&at).unwrap().into_os_string().into_encoded_bytes();
-                found.insert(name, Node::Link { target, mtime_ns: meta.mtime() * 1_000_000_000 + meta.mtime_nsec() });
-            } else {
-                let mtime_ns = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
-                found.insert(name, Node::File { bytes: fs::read(&at).unwrap(), mode, mtime_ns });
             }
+            let meta = fs::symlink_metadata(&at).unwrap();
+            let mtime_ns = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
+            let (kind, bytes) = match meta.file_type() {
+                kind if kind.is_dir() => (Kind::Folder, Vec::new()),
+                kind if kind.is_symlink() => {
+                    (Kind::Symlink, fs::read_link(&at).unwrap().into_os_string().into_encoded_bytes())
+                }
+                _ => (Kind::File, fs::read(&at).unwrap()),
+            };
+            assert_eq!(meta.mode() & 0o6000, 0, "{at:?}");
+            let mut node = Node {
+                kind,
+                mode: (meta.permissions().mode() & 0o7777) as u16,
+                owner: Owner { uid: meta.uid(), gid: meta.gid() },
+                rdev: 0,
+                mtime_ns: if kind == Kind::Folder { 0 } else { mtime_ns },
+                bytes,
+            };
+            let mut value = [0; 16];
+            if kind != Kind::Symlink && rustix::fs::getxattr(&at, "user.runnel.inode", &mut value) == Ok(16) {
+                use Kind::*;
+                let number = |at: usize| u32::from_le_bytes(value[at..at + 4].try_into().unwrap());
+                node.kind = [File, Folder, Symlink, Fifo, Socket, CharDevice, BlockDevice][usize::from(value[1])];
+                node.mode = u16::from_le_bytes([value[2], value[3]]);
+                node.owner = Owner { uid: number(4), gid: number(8) };
+                node.rdev = number(12);
+            }
+            if kind == Kind::Folder {
+                open.push(at);
+            }
+            model.insert(&name, node);
         }
     }
-    Model(found)
+    model
 }
 
 #[test]
@@ -44,7 +63,9 @@ fn ref_random_transactions_leave_what_the_model_says() {
         let (folder, journal) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let reopen = || Volume::open(folder.path(), apart.then_some(journal.path()), SMALL).unwrap();
         let mut volume = reopen();
+        let owner = fs::metadata(folder.path()).unwrap();
         let mut model = Model::default();
+        model.owner = Owner { uid: owner.uid(), gid: owner.gid() };
         for round in 0..300 {
             let mut transaction = random(&mut rng);
             for operation in &mut transaction.operations {

@@ -270,7 +270,7 @@ fn blocks_are_read_one_by_one_and_a_volume_keeps_its_id() {
 fn a_listing_tells_what_stat_tells() {
     let disk = SimulatedDisk::new(6);
     let volume = open(&disk, SMALL).unwrap();
-    let folder = Operation::MakeFolder { path: path("d"), mode: 0o750 };
+    let folder = Operation::MakeFolder { path: path("d"), mode: 0o750, owner: None };
     volume.commit(transaction(vec![folder, create("a"), write("a", None, 0, b"abc"), create("d/x")])).unwrap();
     disk.make_link(b"link", b"a").unwrap();
     let whole = volume.list_infos(&VolumePath::top(), b"", 9).unwrap();
@@ -288,7 +288,7 @@ fn a_listing_tells_what_stat_tells() {
 /// of several files at one place.
 #[test]
 fn regress_names_that_were_moved_away_beside_the_server_are_recovered() {
-    let folder = |at: &str| Operation::MakeFolder { path: path(at), mode: 0o755 };
+    let folder = |at: &str| Operation::MakeFolder { path: path(at), mode: 0o755, owner: None };
     for again in 0..2 {
         let disk = SimulatedDisk::new(9);
         let volume = open(&disk, SMALL).unwrap();
@@ -331,7 +331,7 @@ fn regress_names_that_were_moved_away_beside_the_server_are_recovered() {
 /// its new name.
 #[test]
 fn regress_writes_to_files_that_were_moved_beside_the_server_survive() {
-    let folder = |at: &str| Operation::MakeFolder { path: path(at), mode: 0o755 };
+    let folder = |at: &str| Operation::MakeFolder { path: path(at), mode: 0o755, owner: None };
     for young in [false, true] {
         for seed in 0..20 {
             let disk = SimulatedDisk::new(seed);

@@ -66,7 +66,7 @@ fn ids_and_versions_outlive_renames_and_restarts() {
     let disk = SimulatedDisk::new(2);
     let before = volume(&disk);
     let seen = done(&before, vec![create("f"), write("f", None, 0, b"x")]);
-    done(&before, vec![Operation::MakeFolder { path: path("d"), mode: 0o755 }, rename("f", "d/g")]);
+    done(&before, vec![Operation::MakeFolder { path: path("d"), mode: 0o755, owner: None }, rename("f", "d/g")]);
     assert_eq!(before.stat(&path("d/g")).unwrap().seen, seen);
     drop(before);
     let after = volume(&disk);
@@ -116,7 +116,7 @@ fn symbolic_links_are_shown_and_never_followed() {
     assert!(volume.stat(&path("link/passwd")).is_err());
     assert!(matches!(refused(&volume, vec![create("link/f")]), VolumeError::NotFolder { .. }));
     assert!(matches!(refused(&volume, vec![write("link", None, 0, b"x")]), VolumeError::NotFile { .. }));
-    let link = |at: &str, target: &[u8]| Operation::MakeLink { path: path(at), target: target.to_vec() };
+    let link = |at: &str, target: &[u8]| Operation::MakeLink { path: path(at), target: target.to_vec(), owner: None };
     for target in [&b""[..], b"a\0b", &[b'a'; LINK_BYTES_MAX + 1]] {
         assert!(matches!(refused(&volume, vec![link("other", target)]), VolumeError::Invalid { .. }));
     }

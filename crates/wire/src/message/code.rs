@@ -55,12 +55,14 @@ pub enum ErrorCode {
     Unproven,
     /// The quota of the volume is used up.
     OverQuota,
+    /// The server's file system cannot hold it.
+    Unsupported,
     /// A code of a later version.
     Unknown(u16),
 }
 
 impl ErrorCode {
-    const CODES: [(u16, ErrorCode); 25] = [
+    const CODES: [(u16, ErrorCode); 26] = [
         (1, ErrorCode::NotFound),
         (2, ErrorCode::BadRequest),
         (3, ErrorCode::Busy),
@@ -86,6 +88,7 @@ impl ErrorCode {
         (23, ErrorCode::Outdated),
         (24, ErrorCode::Unproven),
         (25, ErrorCode::OverQuota),
+        (26, ErrorCode::Unsupported),
     ];
 
     /// The code with this number; every number has one.

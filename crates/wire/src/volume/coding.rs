@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use units::InodeId;
 
-use super::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, Share, Space, VolumeAsk, VolumeReply};
+use super::{
+    Change, FileInfo, FileKind, FolderEntry, LeaseKind, Owner, Secret, Seen, Share, Space, VolumeAsk, VolumeReply,
+};
 use crate::coding::{Frame, Reader, Writer};
 use crate::error::WireError;
 use crate::format::{
@@ -130,7 +132,12 @@ mod change {
     pub const SET_TIME: u8 = 9;
     pub const SET_MODE: u8 = 10;
     pub const MAKE_LINK: u8 = 11;
+    pub const MAKE_NODE: u8 = 12;
+    pub const SET_OWNER: u8 = 13;
 }
+
+/// In the place of a user or group that stays: no file can belong to it.
+const STAYS: u32 = u32::MAX;
 
 fn write_change(writer: Writer, change: &Change) -> Writer {
     match change {
@@ -142,12 +149,15 @@ fn write_change(writer: Writer, change: &Change) -> Writer {
             writer.u8(change::APPEND).path(path).base(base).u32(bytes.len() as u32).raw(bytes)
         }
         Change::Truncate { path, base, size } => writer.u8(change::TRUNCATE).path(path).base(base).u64(*size),
-        Change::Create { path, mode, exclusive } => {
-            writer.u8(change::CREATE).path(path).u16(*mode).u8(u8::from(*exclusive))
+        Change::Create { path, mode, exclusive, owner } => {
+            writer.u8(change::CREATE).path(path).u16(*mode).u8(u8::from(*exclusive)).owner(owner)
         }
-        Change::MakeFolder { path, mode } => writer.u8(change::MAKE_FOLDER).path(path).u16(*mode),
-        Change::MakeLink { path, target } => {
-            writer.u8(change::MAKE_LINK).path(path).u16(target.len() as u16).raw(target)
+        Change::MakeFolder { path, mode, owner } => writer.u8(change::MAKE_FOLDER).path(path).u16(*mode).owner(owner),
+        Change::MakeNode { path, kind, mode, rdev, owner } => {
+            writer.u8(change::MAKE_NODE).path(path).u8(*kind as u8).u16(*mode).u32(*rdev).owner(owner)
+        }
+        Change::MakeLink { path, target, owner } => {
+            writer.u8(change::MAKE_LINK).path(path).owner(owner).u16(target.len() as u16).raw(target)
         }
         Change::Rename { from, base, to, replace } => {
             writer.u8(change::RENAME).path(from).base(base).path(to).u8(u8::from(*replace))
@@ -156,6 +166,10 @@ fn write_change(writer: Writer, change: &Change) -> Writer {
         Change::RemoveFolder { path } => writer.u8(change::REMOVE_FOLDER).path(path),
         Change::SetTime { path, base, mtime_ns } => {
             writer.u8(change::SET_TIME).path(path).base(base).u64(mtime_ns.cast_unsigned())
+        }
+        Change::SetOwner { path, base, uid, gid } => {
+            let writer = writer.u8(change::SET_OWNER).path(path).base(base);
+            writer.u32(uid.unwrap_or(STAYS)).u32(gid.unwrap_or(STAYS))
         }
         Change::SetMode { path, base, mode } => writer.u8(change::SET_MODE).path(path).base(base).u16(*mode),
     }
@@ -171,8 +185,23 @@ fn read_change(reader: &mut Reader) -> Result<Change, WireError> {
         }
         change::APPEND => Change::Append { path, base: reader.base()?, bytes: data(reader)? },
         change::TRUNCATE => Change::Truncate { path, base: reader.base()?, size: reader.u64("size")? },
-        change::CREATE => Change::Create { path, mode: mode(reader)?, exclusive: reader.flag("exclusive")? },
-        change::MAKE_FOLDER => Change::MakeFolder { path, mode: mode(reader)? },
+        change::CREATE => {
+            let (mode, exclusive) = (mode(reader)?, reader.flag("exclusive")?);
+            Change::Create { path, mode, exclusive, owner: reader.owner()? }
+        }
+        change::MAKE_FOLDER => Change::MakeFolder { path, mode: mode(reader)?, owner: reader.owner()? },
+        change::MAKE_NODE => {
+            let number = reader.u8("kind")?;
+            let kind = FileKind::from_u8(number).filter(|kind| *kind as u8 >= FileKind::Fifo as u8);
+            let kind = kind.ok_or_else(|| reader.bad("kind", number.into(), "3 to 6"))?;
+            Change::MakeNode { path, kind, mode: mode(reader)?, rdev: reader.u32("device")?, owner: reader.owner()? }
+        }
+        change::SET_OWNER => {
+            let base = reader.base()?;
+            let (uid, gid) = (reader.u32("user")?, reader.u32("group")?);
+            let [uid, gid] = [uid, gid].map(|number| Some(number).filter(|number| *number != STAYS));
+            Change::SetOwner { path, base, uid, gid }
+        }
         change::RENAME => {
             let (base, to) = (reader.base()?, reader.path()?);
             Change::Rename { from: path, base, to, replace: reader.flag("replace")? }
@@ -182,12 +211,13 @@ fn read_change(reader: &mut Reader) -> Result<Change, WireError> {
         change::SET_TIME => Change::SetTime { path, base: reader.base()?, mtime_ns: reader.u64("time")?.cast_signed() },
         change::SET_MODE => Change::SetMode { path, base: reader.base()?, mode: mode(reader)? },
         change::MAKE_LINK => {
+            let owner = reader.owner()?;
             let bytes = reader.u16("length of a target")?;
             let fits = (1..=LINK_BYTES_MAX as u16).contains(&bytes);
             reader.check(fits, "length of a target", bytes.into(), "1 to 4095")?;
-            Change::MakeLink { path, target: reader.raw("target", bytes.into())? }
+            Change::MakeLink { path, target: reader.raw("target", bytes.into())?, owner }
         }
-        _ => return Err(reader.bad("kind of change", kind.into(), "1 to 11")),
+        _ => return Err(reader.bad("kind of change", kind.into(), "1 to 13")),
     })
 }
 
@@ -333,9 +363,19 @@ impl Writer {
         }
     }
 
+    fn owner(self, owner: &Option<Owner>) -> Writer {
+        match owner {
+            None => self.u8(0),
+            Some(owner) => self.u8(1).u32(owner.uid).u32(owner.gid),
+        }
+    }
+
     fn info(self, info: &FileInfo) -> Writer {
-        let writer = self.u64(info.seen.file).u64(info.seen.version).u8(info.kind as u8);
-        writer.u64(info.size).u64(info.mtime_ns.cast_unsigned()).u16(info.mode)
+        let mut writer = self.u64(info.seen.file).u64(info.seen.version).u8(info.kind as u8).u64(info.size);
+        for time in [info.mtime_ns, info.ctime_ns, info.atime_ns] {
+            writer = writer.u64(time.cast_unsigned());
+        }
+        writer.u16(info.mode).u32(info.owner.uid).u32(info.owner.gid).u32(info.rdev).u32(info.links)
     }
 }
 
@@ -354,12 +394,23 @@ impl Reader {
     fn info(&mut self) -> Result<FileInfo, WireError> {
         let seen = Seen { file: self.u64("file")?, version: self.u64("version")? };
         let number = self.u8("kind")?;
-        let kind = FileKind::from_u8(number).ok_or_else(|| self.bad("kind", number.into(), "0 to 2"))?;
-        let (size, mtime_ns) = (self.u64("size")?, self.u64("time")?.cast_signed());
-        Ok(FileInfo { seen, kind, size, mtime_ns, mode: mode(self)? })
+        let kind = FileKind::from_u8(number).ok_or_else(|| self.bad("kind", number.into(), "0 to 6"))?;
+        let size = self.u64("size")?;
+        let [mtime_ns, ctime_ns, atime_ns] = [self.u64("time")?, self.u64("time")?, self.u64("time")?];
+        let [mtime_ns, ctime_ns, atime_ns] = [mtime_ns, ctime_ns, atime_ns].map(u64::cast_signed);
+        let (mode, owner) = (mode(self)?, Owner { uid: self.u32("user")?, gid: self.u32("group")? });
+        let (rdev, links) = (self.u32("device")?, self.u32("links")?);
+        Ok(FileInfo { seen, kind, size, mtime_ns, ctime_ns, atime_ns, mode, owner, rdev, links })
+    }
+
+    fn owner(&mut self) -> Result<Option<Owner>, WireError> {
+        let given = self.flag("owner")?;
+        given.then(|| Ok(Owner { uid: self.u32("user")?, gid: self.u32("group")? })).transpose()
     }
 }
 
+/// Bytes of the attributes of a file.
+const INFO_BYTES: usize = 8 + 8 + 1 + 8 + 3 * 8 + 2 + 4 * 4;
 const _: () = assert!(FILE_NAME_BYTES_MAX == u8::MAX as usize && PATH_BYTES_MAX <= u16::MAX as usize);
 // Before names and attributes, an entry has a length; a whole page of the longest names fits a frame.
-const _: () = assert!(FOLDER_ENTRIES_MAX * (FILE_NAME_BYTES_MAX + 36) + 64 <= FRAME_BYTES_MAX);
+const _: () = assert!(FOLDER_ENTRIES_MAX * (FILE_NAME_BYTES_MAX + 1 + INFO_BYTES) + 64 <= FRAME_BYTES_MAX);

@@ -39,11 +39,14 @@ pub(crate) fn check(ask: &VolumeAsk) -> Result<(), Refused> {
 fn check_change(change: &Change) -> Result<(), Refused> {
     match change {
         Change::Rename { from, to, .. } => check_path(from).and_then(|()| check_path(to)),
-        Change::Create { path, mode, .. } | Change::MakeFolder { path, mode } | Change::SetMode { path, mode, .. } => {
+        Change::Create { path, mode, .. }
+        | Change::MakeFolder { path, mode, .. }
+        | Change::MakeNode { path, mode, .. }
+        | Change::SetMode { path, mode, .. } => {
             check_path(path)?;
             within("permission bits", usize::from(*mode), 0, 0o7777)
         }
-        Change::MakeLink { path, target } => {
+        Change::MakeLink { path, target, .. } => {
             check_path(path)?;
             within("bytes of a link's target", target.len(), 1, LINK_BYTES_MAX)
         }
@@ -52,6 +55,7 @@ fn check_change(change: &Change) -> Result<(), Refused> {
         | Change::Truncate { path, .. }
         | Change::Unlink { path, .. }
         | Change::RemoveFolder { path }
+        | Change::SetOwner { path, .. }
         | Change::SetTime { path, .. } => check_path(path),
     }
 }

@@ -272,7 +272,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 let bytes = Bytes::from(vec![7; rng.below(9000) as usize + 1]);
                 let change = match rng.below(6) {
                     0 => Change::Append { path, base: None, bytes },
-                    1 => Change::Create { path, mode: 0o644, exclusive: false },
+                    1 => Change::Create { path, mode: 0o644, exclusive: false, owner: None },
                     2 => Change::Unlink { path, base: None },
                     3 => Change::Truncate { path, base: None, size: rng.below(1 << 18) },
                     _ => Change::Write { path, base: None, offset: rng.below(1 << 18), bytes },

@@ -5,7 +5,7 @@ use units::{InodeId, PageId};
 use super::Samples;
 use crate::message::ClientMessage;
 use crate::volume::{
-    Change, FileInfo, FileKind, FolderEntry, LeaseKind, Secret, Seen, Share, Space, VolumeAsk, VolumeReply,
+    Change, FileInfo, FileKind, FolderEntry, LeaseKind, Owner, Secret, Seen, Share, Space, VolumeAsk, VolumeReply,
 };
 use crate::{Reply, Request};
 
@@ -31,8 +31,24 @@ impl Samples {
     }
 
     fn info(&mut self) -> FileInfo {
-        let kind = FileKind::from_u8(self.below(3) as u8).unwrap_or_default();
-        FileInfo { seen: self.seen(), kind, size: self.number(), mtime_ns: self.time(), mode: self.mode() }
+        let kind = FileKind::from_u8(self.below(7) as u8).unwrap_or_default();
+        let (mtime_ns, ctime_ns, atime_ns) = (self.time(), self.time(), self.time());
+        FileInfo {
+            seen: self.seen(),
+            kind,
+            size: self.number(),
+            mtime_ns,
+            ctime_ns,
+            atime_ns,
+            mode: self.mode(),
+            owner: Owner { uid: self.u32(), gid: self.u32() },
+            rdev: self.u32(),
+            links: self.u32(),
+        }
+    }
+
+    fn owner(&mut self) -> Option<Owner> {
+        self.flag().then(|| Owner { uid: self.u32(), gid: self.u32() })
     }
 
     fn file(&mut self) -> InodeId {
@@ -40,15 +56,28 @@ impl Samples {
     }
 
     fn change(&mut self) -> Change {
-        match self.below(11) {
-            10 => Change::MakeLink { path: self.path(), target: self.bytes(1, 300) },
+        match self.below(13) {
+            12 => Change::SetOwner {
+                path: self.path(),
+                base: self.base(),
+                uid: self.flag().then(|| self.u32() >> 1),
+                gid: self.flag().then(|| self.u32() >> 1),
+            },
+            11 => Change::MakeNode {
+                path: self.path(),
+                kind: FileKind::from_u8(3 + self.below(4) as u8).unwrap_or_default(),
+                mode: self.mode(),
+                rdev: self.u32(),
+                owner: self.owner(),
+            },
+            10 => Change::MakeLink { path: self.path(), target: self.bytes(1, 300), owner: self.owner() },
             0 => {
                 Change::Write { path: self.path(), base: self.base(), offset: self.number(), bytes: self.bytes(0, 300) }
             }
             1 => Change::Append { path: self.path(), base: self.base(), bytes: self.bytes(0, 300) },
             2 => Change::Truncate { path: self.path(), base: self.base(), size: self.number() },
-            3 => Change::Create { path: self.path(), mode: self.mode(), exclusive: self.flag() },
-            4 => Change::MakeFolder { path: self.path(), mode: self.mode() },
+            3 => Change::Create { path: self.path(), mode: self.mode(), exclusive: self.flag(), owner: self.owner() },
+            4 => Change::MakeFolder { path: self.path(), mode: self.mode(), owner: self.owner() },
             5 => Change::Rename { from: self.path(), base: self.base(), to: self.path(), replace: self.flag() },
             6 => Change::Unlink { path: self.path(), base: self.base() },
             7 => Change::RemoveFolder { path: self.path() },
