@@ -53,6 +53,34 @@ impl OpenHow {
     };
 }
 
+/// Attributes that a file gets, together; the others stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// Permission bits (07777).
+    pub mode: Option<u16>,
+    /// Number of the user.
+    pub uid: Option<u32>,
+    /// Number of the group.
+    pub gid: Option<u32>,
+    /// Time of the last access, nanoseconds since 1970.
+    pub atime_ns: Option<i64>,
+    /// Time of the last change of the content, nanoseconds since 1970.
+    pub mtime_ns: Option<i64>,
+}
+
+impl SetAttributes {
+    /// As changes of the file at a path: bits after the owner, since a change of that may take some.
+    pub(crate) fn changes(&self, path: &[u8]) -> Vec<Change> {
+        let SetAttributes { mode, uid, gid, atime_ns, mtime_ns } = *self;
+        let (path, base) = (|| path.to_vec(), None);
+        let owner = (uid.is_some() || gid.is_some()).then(|| Change::SetOwner { path: path(), base, uid, gid });
+        let mode = mode.map(|mode| Change::SetMode { path: path(), base, mode: mode & 0o7777 });
+        let atime = atime_ns.map(|atime_ns| Change::SetAccessTime { path: path(), base, atime_ns });
+        let mtime = mtime_ns.map(|mtime_ns| Change::SetTime { path: path(), base, mtime_ns });
+        owner.into_iter().chain(mode).chain(atime).chain(mtime).collect()
+    }
+}
+
 /// An open file, and what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
@@ -127,14 +155,9 @@ pub(crate) enum Call {
         size: u64,
         done: Done<()>,
     },
-    SetMode {
+    SetAttributes {
         of: FileRef,
-        mode: u16,
-        done: Done<()>,
-    },
-    SetTime {
-        of: FileRef,
-        mtime_ns: i64,
+        wanted: SetAttributes,
         done: Done<()>,
     },
     Sync {
@@ -143,12 +166,6 @@ pub(crate) enum Call {
     },
     Close {
         handle: Handle,
-        done: Done<()>,
-    },
-    SetOwner {
-        of: FileRef,
-        uid: Option<u32>,
-        gid: Option<u32>,
         done: Done<()>,
     },
     /// A change that makes something, and its path.
@@ -163,6 +180,11 @@ pub(crate) enum Call {
     },
     RemoveFolder {
         path: Vec<u8>,
+        done: Done<()>,
+    },
+    Link {
+        from: Vec<u8>,
+        to: Vec<u8>,
         done: Done<()>,
     },
     Rename {

@@ -10,6 +10,7 @@ mod arrival;
 mod commits;
 mod file;
 mod identity;
+mod linking;
 mod naming;
 mod opening;
 mod reading;
@@ -31,6 +32,7 @@ use wire::{ImageHandle, PushEndReason, PushHeader, PushPiece, Reply, Request};
 use crate::call::{Call, Done, Handle, OpenHow};
 use crate::estimate::Estimate;
 use crate::job::{Job, JobDone};
+use crate::linked::Linked;
 use crate::memory::Memory;
 use crate::names::{FolderTimes, Names};
 use crate::outbox::Held;
@@ -183,6 +185,7 @@ pub(crate) struct Engine {
     memory: Memory,
     shelf: Shelf,
     names: Names,
+    linked: Linked,
     folder_times: FolderTimes,
     /// Transactions that are not answered, by id.
     transactions: BTreeMap<u64, Transaction>,
@@ -224,6 +227,7 @@ impl Engine {
             memory: Memory::new(options.memory_bytes),
             shelf: Shelf::default(),
             names: Names::new(options.names_ttl),
+            linked: Linked::default(),
             folder_times: FolderTimes::default(),
             transactions: BTreeMap::new(),
             next_number,
@@ -254,14 +258,13 @@ impl Engine {
             Call::Read { handle, token, offset, bytes, done } => self.read(handle, token, offset, bytes, done),
             Call::Write { handle, offset, bytes, done } => self.write(handle, offset, bytes, done),
             Call::SetSize { of, size, done } => self.set_size(of, size, done),
-            Call::SetMode { of, mode, done } => self.set_mode(of, mode, done),
-            Call::SetTime { of, mtime_ns, done } => self.set_time(of, mtime_ns, done),
+            Call::SetAttributes { of, wanted, done } => self.set_attributes(of, wanted, done),
             Call::Sync { handle, done } => self.sync(handle, done),
             Call::Close { handle, done } => self.close(handle, done),
-            Call::SetOwner { of, uid, gid, done } => self.set_owner(of, uid, gid, done),
             Call::Make { path, change, done } => self.make(&path, change, done),
             Call::Remove { path, done } => self.remove(path, done),
             Call::RemoveFolder { path, done } => self.remove_folder(path, done),
+            Call::Link { from, to, done } => self.link(from, to, done),
             Call::Rename { from, to, replace, done } => self.rename(from, to, replace, done),
             Call::Lease { of, kind, duration, done } => self.lease(of, kind, duration, done),
             Call::SyncAll { done } => self.sync_all(done),
@@ -525,14 +528,13 @@ impl Engine {
             Call::Lease { done, .. } => effects.finish(done, Err(error)),
             Call::Write { done, .. }
             | Call::SetSize { done, .. }
-            | Call::SetMode { done, .. }
-            | Call::SetTime { done, .. }
+            | Call::SetAttributes { done, .. }
             | Call::Sync { done, .. }
             | Call::Close { done, .. }
-            | Call::SetOwner { done, .. }
             | Call::Make { done, .. }
             | Call::Remove { done, .. }
             | Call::RemoveFolder { done, .. }
+            | Call::Link { done, .. }
             | Call::Rename { done, .. }
             | Call::SyncAll { done } => effects.finish(done, Err(error)),
             Call::Hint { .. } | Call::Share { .. } | Call::RateLimit { .. } => {}
@@ -544,7 +546,7 @@ impl Engine {
 fn check_path(path: &[u8]) -> Result<(), StreamError> {
     let invalid = |why: &str| Err(StreamError::new(ErrorKind::Invalid, path, why));
     if path.len() > PATH_BYTES_MAX {
-        return Err(StreamError::new(ErrorKind::NameTooLong, &path[..80], "a path has 4000 bytes at most"));
+        return Err(StreamError::new(ErrorKind::NameTooLong, &path[..80], "a path has 4095 bytes at most"));
     }
     for name in path.split(|byte| *byte == b'/').filter(|_| !path.is_empty()) {
         match name {

@@ -36,7 +36,7 @@ pub enum ErrorKind {
     OutboxFull,
     /// More than is possible. EFBIG.
     TooLarge,
-    /// A name is longer than 255 bytes, or a path longer than 4000. ENAMETOOLONG.
+    /// A name is longer than 255 bytes, or a path longer than 4095. ENAMETOOLONG.
     NameTooLong,
     /// The call makes no sense. EINVAL.
     Invalid,

@@ -45,6 +45,8 @@ pub const CHANGE_SET_TIME: u8 = 9;
 pub const CHANGE_SET_MODE: u8 = 10;
 /// Sets user or group.
 pub const CHANGE_SET_OWNER: u8 = 13;
+/// Sets the time of the last access.
+pub const CHANGE_SET_ACCESS_TIME: u8 = 14;
 /// Makes a file with an owner; on the wire that is a field of the other one.
 pub const CHANGE_CREATE_OWNED: u8 = 128;
 

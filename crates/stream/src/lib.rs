@@ -25,6 +25,7 @@ mod estimate;
 mod format;
 mod job;
 mod keeper;
+mod linked;
 mod memory;
 mod names;
 mod options;
@@ -37,7 +38,7 @@ mod shelf;
 mod status;
 mod wait;
 
-pub use call::{Done, FileRef, Handle, OpenHow, Opened};
+pub use call::{Done, FileRef, Handle, OpenHow, Opened, SetAttributes};
 pub use error::{ErrorKind, StreamError};
 pub use options::{Options, Room, Waiting};
 pub use remote::{READ_BYTES_MAX, RemoteVolume, VolumeInfo};

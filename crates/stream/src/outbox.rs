@@ -14,9 +14,9 @@ use wire::volume::{Change, Owner, Secret, Seen};
 
 use crate::error::path_text;
 use crate::format::{
-    BASE_AFTER, BASE_FREE, BASE_KNOWN, CHANGE_APPEND, CHANGE_CREATE, CHANGE_CREATE_OWNED, CHANGE_SET_MODE,
-    CHANGE_SET_OWNER, CHANGE_SET_TIME, CHANGE_TRUNCATE, CHANGE_WRITE, DEVICE_BYTES, DEVICE_MAGIC, DEVICE_MAGIC_1,
-    HASH_BYTES, OWNER_STAYS, TRANSACTION_BYTES_MAX, TRANSACTION_HEADER_BYTES, TRANSACTION_MAGIC,
+    BASE_AFTER, BASE_FREE, BASE_KNOWN, CHANGE_APPEND, CHANGE_CREATE, CHANGE_CREATE_OWNED, CHANGE_SET_ACCESS_TIME,
+    CHANGE_SET_MODE, CHANGE_SET_OWNER, CHANGE_SET_TIME, CHANGE_TRUNCATE, CHANGE_WRITE, DEVICE_BYTES, DEVICE_MAGIC,
+    DEVICE_MAGIC_1, HASH_BYTES, OWNER_STAYS, TRANSACTION_BYTES_MAX, TRANSACTION_HEADER_BYTES, TRANSACTION_MAGIC,
 };
 use crate::{ErrorKind, Lost, StreamError, private};
 
@@ -139,6 +139,10 @@ fn put_change(out: &mut Vec<u8>, change: &Change) {
             head(CHANGE_SET_MODE, path);
             out.extend(mode.to_le_bytes());
         }
+        Change::SetAccessTime { path, atime_ns, .. } => {
+            head(CHANGE_SET_ACCESS_TIME, path);
+            out.extend(atime_ns.to_le_bytes());
+        }
         Change::SetOwner { path, uid, gid, .. } => {
             head(CHANGE_SET_OWNER, path);
             out.extend(uid.unwrap_or(OWNER_STAYS).to_le_bytes());
@@ -148,6 +152,7 @@ fn put_change(out: &mut Vec<u8>, change: &Change) {
         Change::MakeFolder { .. }
         | Change::MakeNode { .. }
         | Change::MakeLink { .. }
+        | Change::Link { .. }
         | Change::Rename { .. }
         | Change::Unlink { .. }
         | Change::RemoveFolder { .. } => {
@@ -183,6 +188,7 @@ fn take_change(reader: &mut Reader<'_>) -> Result<Change, &'static str> {
             };
             Change::Create { path, mode, exclusive, owner }
         }
+        CHANGE_SET_ACCESS_TIME => Change::SetAccessTime { path, base, atime_ns: i64::from_le_bytes(reader.array()?) },
         CHANGE_SET_OWNER => {
             let [uid, gid] = [reader.u32()?, reader.u32()?].map(|id| Some(id).filter(|id| *id != OWNER_STAYS));
             Change::SetOwner { path, base, uid, gid }

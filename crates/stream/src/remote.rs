@@ -16,7 +16,7 @@ use crate::call::Call;
 use crate::engine::{Engine, Time};
 use crate::keeper::{Keeper, Order};
 use crate::outbox::{Held, Outbox};
-use crate::{Done, ErrorKind, FileRef, Handle, Lost, OpenHow, Opened, Options, Status, StreamError};
+use crate::{Done, ErrorKind, FileRef, Handle, Lost, OpenHow, Opened, Options, SetAttributes, Status, StreamError};
 
 /// Bytes that one read brings at most; a longer one is answered short.
 pub const READ_BYTES_MAX: u32 = 1 << 20;
@@ -157,14 +157,19 @@ impl RemoteVolume {
         self.call(Call::SetSize { of: of.into(), size, done });
     }
 
-    /// Sets permission bits (07777). Of a file with unsent changes: sent with them. Else done when the server has it.
-    pub fn set_mode(&self, of: impl Into<FileRef>, mode: u16, done: Done<()>) {
-        self.call(Call::SetMode { of: of.into(), mode, done });
+    /// Sets attributes, all of them or none. Of a file with unsent changes: sent with them. Else done when the server has it.
+    pub fn set_attributes(&self, of: impl Into<FileRef>, wanted: SetAttributes, done: Done<()>) {
+        self.call(Call::SetAttributes { of: of.into(), wanted, done });
     }
 
-    /// Sets the time of the last change, nanoseconds since 1970. As [`RemoteVolume::set_mode`].
+    /// Sets permission bits (07777). As [`RemoteVolume::set_attributes`].
+    pub fn set_mode(&self, of: impl Into<FileRef>, mode: u16, done: Done<()>) {
+        self.set_attributes(of, SetAttributes { mode: Some(mode), ..SetAttributes::default() }, done);
+    }
+
+    /// Sets the time of the last change of the content, nanoseconds since 1970. As [`RemoteVolume::set_attributes`].
     pub fn set_time(&self, of: impl Into<FileRef>, mtime_ns: i64, done: Done<()>) {
-        self.call(Call::SetTime { of: of.into(), mtime_ns, done });
+        self.set_attributes(of, SetAttributes { mtime_ns: Some(mtime_ns), ..SetAttributes::default() }, done);
     }
 
     /// Done when everything that was written to the file through any handle is on the server's stable storage. An error of earlier
@@ -178,12 +183,7 @@ impl RemoteVolume {
         self.call(Call::Close { handle, done });
     }
 
-    /// Sets user or group, or both. As [`RemoteVolume::set_mode`].
-    pub fn set_owner(&self, of: impl Into<FileRef>, uid: Option<u32>, gid: Option<u32>, done: Done<()>) {
-        self.call(Call::SetOwner { of: of.into(), uid, gid, done });
-    }
-
-    /// Makes a folder. Done when the server has it; so are the next five. It belongs to `owner`, or to the server's user; so does what
+    /// Makes a folder. Done when the server has it; so are the next six. It belongs to `owner`, or to the server's user; so does what
     /// the next two make.
     pub fn make_folder(&self, path: &[u8], mode: u16, owner: Option<Owner>, done: Done<()>) {
         let change = Change::MakeFolder { path: path.to_vec(), mode: mode & 0o7777, owner };
@@ -216,6 +216,11 @@ impl RemoteVolume {
     /// Removes an empty folder.
     pub fn remove_folder(&self, path: &[u8], done: Done<()>) {
         self.call(Call::RemoveFolder { path: path.to_vec(), done });
+    }
+
+    /// Gives a file one more name, which must be free; what is unsent of it is sent before.
+    pub fn link(&self, from: &[u8], to: &[u8], done: Done<()>) {
+        self.call(Call::Link { from: from.to_vec(), to: to.to_vec(), done });
     }
 
     /// Renames a file, folder or link; unsent changes of what is renamed are sent before. `replace`: what is there is replaced.

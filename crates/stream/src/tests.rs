@@ -5,6 +5,7 @@ mod flip;
 mod fuzz;
 mod hostile;
 mod linear;
+mod links;
 mod model;
 mod owners;
 mod pushes;

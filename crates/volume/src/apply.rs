@@ -12,7 +12,8 @@ use crate::{FileId, Inode, Kind};
 /// Applies the records of one frame.
 pub(crate) struct Applier<'a> {
     disk: &'a dyn Disk,
-    places: HashMap<FileId, Place>,
+    /// Names of the files that the records speak of.
+    places: HashMap<FileId, Vec<Place>>,
     /// The file that was written last: the next record is most often about it.
     open: Option<(FileId, Box<dyn DiskFile>)>,
 }
@@ -46,7 +47,10 @@ impl<'a> Applier<'a> {
     fn one(&mut self, record: &Record, sequence: u64, table: &mut Table) -> io::Result<()> {
         match record {
             Record::Known { file, at, .. } => {
-                self.places.entry(*file).or_insert_with(|| at.clone());
+                let places = self.places.entry(*file).or_default();
+                if !places.contains(at) {
+                    places.push(at.clone());
+                }
             }
             Record::New { file, at, kind, mode } => {
                 let path = self.path_of(at)?;
@@ -55,11 +59,11 @@ impl<'a> Applier<'a> {
                 } else {
                     self.open = Some((*file, self.disk.create(&path, *mode)?));
                 }
-                self.places.insert(*file, at.clone());
+                self.places.insert(*file, vec![at.clone()]);
             }
             Record::Link { file, at, target } => {
                 self.disk.make_link(&self.path_of(at)?, target)?;
-                self.places.insert(*file, at.clone());
+                self.places.insert(*file, vec![at.clone()]);
             }
             Record::LinkOwned { file, at, owner, target } => {
                 let path = self.path_of(at)?;
@@ -70,16 +74,23 @@ impl<'a> Applier<'a> {
                     }
                     other => other?,
                 }
-                self.places.insert(*file, at.clone());
+                self.places.insert(*file, vec![at.clone()]);
             }
             Record::Node { file, at, kind, mode, rdev } => {
                 let inode = Inode { kind: *kind, mode: *mode, owner: self.disk.owner(), rdev: *rdev };
                 self.disk.make_node(&self.path_of(at)?, &inode, &[])?;
-                self.places.insert(*file, at.clone());
+                self.places.insert(*file, vec![at.clone()]);
             }
+            Record::HardLink { file, at } => {
+                self.disk.hard_link(&self.path(*file)?, &self.path_of(at)?)?;
+                self.places.entry(*file).or_default().push(at.clone());
+            }
+            Record::Unlink { file, at, version } => self.unlink(*file, at, *version, sequence, table)?,
             Record::Move { file, from, to, replaced } => {
                 self.disk.rename(&self.path_of(from)?, &self.path_of(to)?)?;
-                self.places.insert(*file, to.clone());
+                let places = self.places.entry(*file).or_default();
+                places.retain(|place| place != from);
+                places.push(to.clone());
                 if let Some(replaced) = replaced {
                     table.remove(*replaced);
                 }
@@ -88,13 +99,14 @@ impl<'a> Applier<'a> {
                 let path = self.path_of(at)?;
                 match self.disk.unlink(&path) {
                     Err(error) if error.kind() == io::ErrorKind::IsADirectory => self.disk.remove_folder(&path)?,
-                    other => other?,
+                    other => drop(other?),
                 }
                 table.remove(*file);
             }
             Record::Write { file, offset, bytes } => self.writable(*file)?.write_at(*offset, bytes)?,
             Record::Size { file, size } => self.writable(*file)?.set_size(*size)?,
             Record::Time { file, mtime_ns } => self.disk.set_mtime(&self.path(*file)?, *mtime_ns)?,
+            Record::AccessTime { file, atime_ns } => self.disk.set_atime(&self.path(*file)?, *atime_ns)?,
             Record::Mode { file, mode } => self.disk.set_mode(&self.path(*file)?, *mode)?,
             Record::Owner { file, owner, mode } => self.disk.set_owner(&self.path(*file)?, *owner, *mode)?,
             Record::Answer { .. } | Record::Inherit { .. } => table.note(record),
@@ -107,6 +119,20 @@ impl<'a> Applier<'a> {
                 table.insert(*file, Tracked { identity: stat.identity, version, stamp: stat.stamp, changed: sequence });
             }
         }
+        Ok(())
+    }
+
+    /// Removes one of several names.
+    fn unlink(&mut self, file: FileId, at: &Place, version: u64, sequence: u64, table: &mut Table) -> io::Result<()> {
+        let path = self.path_of(at)?;
+        let places = self.places.entry(file).or_default();
+        places.retain(|place| place != at);
+        // After a crash a recovery may not find the file under another name: what the journal says of it must not be needed.
+        if places.is_empty() && table.get(file).is_some_and(|tracked| tracked.changed > table.sequence) {
+            self.disk.sync_file(&path)?;
+        }
+        let stat = self.disk.unlink(&path)?;
+        table.insert(file, Tracked { identity: stat.identity, version, stamp: stat.stamp, changed: sequence });
         Ok(())
     }
 
@@ -125,7 +151,7 @@ impl<'a> Applier<'a> {
         if file == FileId::TOP {
             return Ok(Vec::new());
         }
-        match self.places.get(&file) {
+        match self.places.get(&file).and_then(|places| places.last()) {
             Some(at) => self.path_of(at),
             None => Err(io::Error::new(io::ErrorKind::NotFound, "a record names a file that none introduces")),
         }

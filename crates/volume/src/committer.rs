@@ -1,6 +1,6 @@
 //! The one that writes: plans a group of transactions, journals it, applies it, and makes checkpoints.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -13,7 +13,7 @@ use crate::lease::Leases;
 use crate::path::{OWN_FOLDER, join};
 use crate::plan::Plan;
 use crate::record::{self, Record};
-use crate::recover::{Recovered, recover};
+use crate::recover::{Recovered, recover, tidy_up};
 use crate::reserve::Reserve;
 use crate::table::{TABLE, Table, Tracked, read_whole, volume_id};
 use crate::{Committed, FileId, Options, Transaction, VolumeError};
@@ -313,6 +313,7 @@ fn replay(tree: &dyn Disk, own: &dyn Disk, table: &mut Table) -> Result<Recovere
 /// Makes the checkpoint after [`replay`].
 fn settle(tree: &dyn Disk, own: &dyn Disk, table: &mut Table) -> Result<(), VolumeError> {
     tree.sync_all().map_err(|error| VolumeError::io("syncing", b"", error))?;
+    tidy_up(tree, table).map_err(|error| VolumeError::io("tidying up", OWN_FOLDER, error))?;
     table.key = random()?;
     table.store(own).map_err(|error| VolumeError::io("writing", TABLE, error))
 }
@@ -365,6 +366,7 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], VolumeError> {
 /// Sum of the sizes of all regular files.
 fn count_bytes(tree: &dyn Disk) -> Result<u64, VolumeError> {
     let mut total = 0u64;
+    let mut linked = HashSet::new();
     let mut open = BTreeSet::from([Vec::new()]);
     while let Some(folder) = open.pop_first() {
         let mut files = Vec::new();
@@ -383,7 +385,10 @@ fn count_bytes(tree: &dyn Disk) -> Result<u64, VolumeError> {
             other => other.map_err(|error| VolumeError::io("listing", &folder, error))?,
         }
         for file in files {
-            total = total.saturating_add(tree.stat(&file).map_or(0, |stat| stat.stamp.size));
+            let Ok(stat) = tree.stat(&file) else { continue };
+            if stat.links < 2 || linked.insert(stat.identity) {
+                total = total.saturating_add(stat.stamp.size);
+            }
         }
     }
     Ok(total)

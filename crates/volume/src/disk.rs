@@ -4,7 +4,7 @@
 //! Paths are bytes from the root of the disk, already checked; the empty path is the root. No operation follows a
 //! symbolic link, leaves the root, or crosses into another file system. Errors are those of the system, by
 //! [`io::ErrorKind`]. What the volume's recovery relies on: a rename is atomic, also on a crash, and a crash loses
-//! changes of folders but never brings them into an order in which a file that was never unlinked has no name.
+//! changes of folders but never brings them into an order in which a file that always had a name has none.
 
 use std::io;
 
@@ -58,6 +58,12 @@ pub struct Stamp {
     pub mtime_ns: i64,
     /// Time of the last change of content or attributes, nanoseconds since 1970.
     pub ctime_ns: i64,
+}
+
+impl Stamp {
+    /// Of a file that a recovery did not find, because the name that the journal had for it is gone and it has others: it is as
+    /// it will be found.
+    pub(crate) const UNKNOWN: Stamp = Stamp { size: u64::MAX, mtime_ns: 0, ctime_ns: 0 };
 }
 
 /// What the system knows of a file.
@@ -212,17 +218,29 @@ pub trait Disk: Send + Sync {
     /// Those of the system; [`io::ErrorKind::Unsupported`] where files cannot have attributes. What was made may be there in part.
     fn make_node(&self, path: &[u8], inode: &Inode, content: &[u8]) -> io::Result<()>;
 
+    /// Gives a file or symbolic link one more name; fails if there is something of this name.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn hard_link(&self, from: &[u8], to: &[u8]) -> io::Result<()>;
+
     /// Renames, replacing a file or an empty folder.
     ///
     /// # Errors
     /// Those of the system.
     fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()>;
 
-    /// Removes a file or a symbolic link.
+    /// Removes a name of a file or a symbolic link, and tells what the file is from then on.
     ///
     /// # Errors
     /// Those of the system.
-    fn unlink(&self, path: &[u8]) -> io::Result<()>;
+    fn unlink(&self, path: &[u8]) -> io::Result<FileStat>;
+
+    /// Brings content and attributes of a file to stable storage.
+    ///
+    /// # Errors
+    /// As [`DiskFile::sync`].
+    fn sync_file(&self, path: &[u8]) -> io::Result<()>;
 
     /// Removes an empty folder.
     ///
@@ -235,6 +253,12 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// Those of the system.
     fn set_mtime(&self, path: &[u8], mtime_ns: i64) -> io::Result<()>;
+
+    /// Sets the time of the last access, nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn set_atime(&self, path: &[u8], atime_ns: i64) -> io::Result<()>;
 
     /// Sets the permission bits of anything but a symbolic link.
     ///

@@ -61,12 +61,6 @@ pub enum VolumeError {
         /// The path.
         path: String,
     },
-    /// The file has several names (hard links). Such files are read only, since one name's journal would change the others.
-    #[error("{path} has several names (hard links); a volume serves such a file for reading only")]
-    SeveralNames {
-        /// The path.
-        path: String,
-    },
     /// The writer has not seen the present version. Nothing of the transaction was applied.
     #[error("{path} was changed by somebody else; read it again and repeat the change")]
     Conflict {

@@ -71,6 +71,14 @@ pub const TAG_OWNER: u8 = 14;
 pub const TAG_NODE: u8 = 15;
 /// A symbolic link with an owner is made, in the place of what has its name.
 pub const TAG_LINK_OWNED: u8 = 16;
+/// The time of the last access is set.
+pub const TAG_ACCESS_TIME: u8 = 17;
+/// A file gets one more name.
+pub const TAG_HARD_LINK: u8 = 18;
+/// A name is removed of a file that has others.
+pub const TAG_UNLINK: u8 = 19;
+/// As [`TAG_KNOWN`], of a file that has other names, too.
+pub const TAG_KNOWN_LINKED: u8 = 20;
 
 /// Kind of a file.
 pub const KIND_FILE: u8 = 0;

@@ -7,8 +7,8 @@ use crate::VolumeError;
 /// Longest name, bytes: what Linux file systems accept.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// Longest path, bytes: PATH_MAX of Linux less its terminator and room for our own folder in front of it.
-pub const PATH_BYTES_MAX: usize = 4000;
+/// Longest path, bytes: PATH_MAX of Linux less its terminator.
+pub const PATH_BYTES_MAX: usize = 4095;
 
 /// The folder of the journal at the top of a volume; no path leads into it.
 pub const OWN_FOLDER: &[u8] = b".runnel";
@@ -37,7 +37,7 @@ impl VolumePath {
             return Ok(VolumePath::top());
         }
         if bytes.len() > PATH_BYTES_MAX {
-            return fail("it is longer than 4000 bytes");
+            return fail("it is longer than 4095 bytes");
         }
         for (index, name) in bytes.split(|byte| *byte == b'/').enumerate() {
             match name {

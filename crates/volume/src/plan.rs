@@ -4,6 +4,7 @@
 //! have done, so transactions of one group may build on each other. One that fails leaves the overlay as it was.
 
 mod making;
+mod naming;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -36,8 +37,13 @@ struct Node {
     writable: bool,
     mode: u16,
     owner: Owner,
-    /// Where a symbolic link points, if somebody asked for it.
+    /// Where a symbolic link points that this group makes.
     target: Vec<u8>,
+    mtime_ns: i64,
+    /// Unless it is made by this group, and nobody set it.
+    atime_ns: Option<i64>,
+    /// Its names, as far as the group knows them.
+    names: Vec<Place>,
 }
 
 /// What may be needed to apply the group.
@@ -169,7 +175,8 @@ impl<'a> Plan<'a> {
             about.push(self.operation(operation, transaction)?);
         }
         for (file, mtime_ns) in std::mem::take(&mut self.times) {
-            if self.overlay.nodes[&file].alive {
+            if let Some(node) = self.overlay.nodes.get_mut(&file).filter(|node| node.alive) {
+                node.mtime_ns = mtime_ns;
                 self.records.push(Record::Time { file, mtime_ns });
             }
         }
@@ -178,7 +185,8 @@ impl<'a> Plan<'a> {
         touched.dedup();
         for file in touched {
             let node = &self.overlay.nodes[&file];
-            if node.alive {
+            // What has only unknown names left got its version with the last known one.
+            if node.alive && (file == FileId::TOP || !node.names.is_empty()) {
                 self.records.push(Record::Version { file, version: node.version });
             }
         }
@@ -210,6 +218,7 @@ impl<'a> Plan<'a> {
             | Operation::MakeFolder { .. }
             | Operation::MakeNode { .. }
             | Operation::MakeLink { .. } => self.make(operation, from),
+            Operation::Link { from: source, base, to } => self.link(source, base, to, from),
             Operation::Rename { from: source, base, to, replace } => self.rename(source, base, to, *replace, from),
             Operation::Unlink { path, base } => {
                 let (at, file) = self.target(path, base, from)?;
@@ -226,6 +235,14 @@ impl<'a> Plan<'a> {
             Operation::SetTime { path, base, mtime_ns } => {
                 let file = self.attributes(path, base, from)?;
                 self.times.insert(file, *mtime_ns);
+                Ok(file)
+            }
+            Operation::SetAccessTime { path, base, atime_ns } => {
+                let file = self.attributes(path, base, from)?;
+                self.records.push(Record::AccessTime { file, atime_ns: *atime_ns });
+                if let Some(node) = self.overlay.nodes.get_mut(&file) {
+                    node.atime_ns = Some(*atime_ns);
+                }
                 Ok(file)
             }
             Operation::SetOwner { path, base, uid, gid } => self.set_owner(path, base, (*uid, *gid), from),
@@ -274,9 +291,6 @@ impl<'a> Plan<'a> {
             (_, None) => Err(VolumeError::not_found(path)),
             (_, Some(seen)) => {
                 self.leases.check(seen.file, from.holder, from.now)?;
-                if self.overlay.nodes[&seen.file].links > 1 {
-                    return Err(VolumeError::SeveralNames { path: path.to_string() });
-                }
                 Ok((at, seen.file))
             }
         }
@@ -315,76 +329,6 @@ impl<'a> Plan<'a> {
         self.overlay.needs.size_change += size as i64 - node.size as i64;
         node.size = size;
         Ok(())
-    }
-
-    fn remove(&mut self, path: &VolumePath, at: Place, file: FileId) -> Result<FileId, VolumeError> {
-        self.change_folder(path, at.folder)?;
-        self.bury(file);
-        self.overlay.entries.insert(at.clone(), None);
-        // Needs no room: on a full disk it must still be possible to remove files.
-        self.records.push(Record::Gone { file, at });
-        Ok(file)
-    }
-
-    fn bury(&mut self, file: FileId) {
-        let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
-        node.alive = false;
-        if node.kind == Kind::File {
-            self.overlay.needs.size_change -= node.size as i64;
-        }
-    }
-
-    fn rename(
-        &mut self,
-        source: &VolumePath,
-        base: &Option<Seen>,
-        to: &VolumePath,
-        replace: bool,
-        from: &Transaction,
-    ) -> Result<FileId, VolumeError> {
-        let (source_at, file) = self.target(source, base, from)?;
-        if to.is_top() {
-            return Err(VolumeError::Exists { path: to.to_string() });
-        }
-        let (to_at, found) = self.resolve(to)?;
-        if found == Some(file) {
-            return Ok(file);
-        }
-        let kind = self.overlay.nodes[&file].kind;
-        let mut folder = to_at.folder;
-        while folder != FileId::TOP {
-            if folder == file {
-                return Err(VolumeError::Invalid { path: to.to_string(), why: "a folder cannot move into itself" });
-            }
-            folder = self.overlay.nodes[&folder].at.folder;
-        }
-        if let Some(replaced) = found {
-            if !replace {
-                return Err(VolumeError::Exists { path: to.to_string() });
-            }
-            self.target(to, &None, from)?;
-            match (kind == Kind::Folder, self.overlay.nodes[&replaced].kind == Kind::Folder) {
-                (true, false) => return Err(VolumeError::NotFolder { path: to.to_string() }),
-                (false, true) => return Err(VolumeError::NotFile { path: to.to_string() }),
-                (true, true) => self.check_empty_folder(to, replaced)?,
-                (false, false) => {}
-            }
-            self.bury(replaced);
-        }
-        if kind == Kind::Folder {
-            // Its ".." may change.
-            self.check_writable(source, file)?;
-        }
-        self.change_folder(source, source_at.folder)?;
-        self.change_folder(to, to_at.folder)?;
-        self.moved.insert(file);
-        let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
-        node.at = to_at.clone();
-        self.overlay.entries.insert(source_at.clone(), None);
-        self.overlay.entries.insert(to_at.clone(), Some(file));
-        self.overlay.needs.bytes += 2 * NAME_ROOM_BYTES;
-        self.records.push(Record::Move { file, from: source_at, to: to_at, replaced: found });
-        Ok(file)
     }
 
     /// Counts a change of the file's content or attributes: one more version for each transaction.
@@ -467,12 +411,15 @@ impl<'a> Plan<'a> {
             return Err(VolumeError::Special { path: path.to_string() });
         }
         let Seen { file, version } = self.table.seen(&stat);
-        if self.overlay.nodes.contains_key(&file) {
-            // One inode at two places: a hard link, or somebody moves files while we look.
-            return Err(VolumeError::SeveralNames { path: path.to_string() });
+        if self.overlay.nodes.contains_key(&file) && (stat.kind == Kind::Folder || stat.links < 2) {
+            // One inode at two places, and no hard link: somebody moves files while we look.
+            return Err(VolumeError::Busy { path: path.to_string() });
         }
-        self.records.push(Record::Known { file, at: at.clone(), identity: stat.identity, kind: stat.kind });
-        self.overlay.nodes.insert(file, Node::met(&stat, at.clone(), disk, version));
+        let FileStat { identity, kind, .. } = stat;
+        let several = stat.kind != Kind::Folder && stat.links > 1;
+        self.records.push(Record::Known { file, at: at.clone(), identity, kind, several });
+        let met = || Node::met(&stat, at.clone(), disk, version);
+        self.overlay.nodes.entry(file).or_insert_with(met).names.push(at.clone());
         self.overlay.entries.insert(at.clone(), Some(file));
         Ok(Some(file))
     }
@@ -493,6 +440,9 @@ impl Node {
             mode: stat.mode,
             owner: stat.owner,
             target: Vec::new(),
+            mtime_ns: stat.stamp.mtime_ns,
+            atime_ns: Some(stat.atime_ns),
+            names: Vec::new(),
         }
     }
 }

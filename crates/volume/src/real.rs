@@ -35,6 +35,13 @@ const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
 
 const STATX: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
+/// In the place of a time that stays.
+const KEPT_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ };
+
+fn time(nanoseconds: i64) -> Timespec {
+    Timespec { tv_sec: nanoseconds.div_euclid(1_000_000_000), tv_nsec: nanoseconds.rem_euclid(1_000_000_000) as _ }
+}
+
 impl RealDisk {
     /// Opens a folder as the root; here, and only here, symbolic links are followed.
     ///
@@ -115,6 +122,11 @@ impl RealDisk {
             Err(Errno::ACCESS) => Ok(Found { fd: self.resolve(path, OFlags::PATH, Mode::empty())?, opened: false }),
             other => Ok(Found { fd: other?, opened: true }),
         }
+    }
+
+    fn set_times(&self, path: &[u8], times: Timestamps) -> io::Result<()> {
+        let (folder, name) = self.parent(path)?;
+        Ok(rustix::fs::utimensat(&folder, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// The folder of `path`, for the calls that take a folder and a name.
@@ -217,9 +229,26 @@ impl Disk for RealDisk {
         Ok(rustix::fs::renameat_with(&from_folder, from_name, &to_folder, to_name, RenameFlags::empty())?)
     }
 
-    fn unlink(&self, path: &[u8]) -> io::Result<()> {
+    fn hard_link(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        let (from_folder, from_name) = self.parent(from)?;
+        let (to_folder, to_name) = self.parent(to)?;
+        Ok(rustix::fs::linkat(&from_folder, from_name, &to_folder, to_name, AtFlags::empty())?)
+    }
+
+    fn unlink(&self, path: &[u8]) -> io::Result<FileStat> {
         let (folder, name) = self.parent(path)?;
-        Ok(rustix::fs::unlinkat(&folder, name, AtFlags::empty())?)
+        let found = Found { fd: self.resolve(path, OFlags::PATH, Mode::empty())?, opened: false };
+        rustix::fs::unlinkat(&folder, name, AtFlags::empty())?;
+        found.stat()
+    }
+
+    fn sync_file(&self, path: &[u8]) -> io::Result<()> {
+        // What cannot be opened, such as a symbolic link, has no content, and attributes keep their order.
+        match self.find(path) {
+            Ok(Found { fd, opened: true }) => Ok(rustix::fs::fsync(&fd)?),
+            Ok(_) | Err(Errno::NOTDIR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn remove_folder(&self, path: &[u8]) -> io::Result<()> {
@@ -228,12 +257,11 @@ impl Disk for RealDisk {
     }
 
     fn set_mtime(&self, path: &[u8], mtime_ns: i64) -> io::Result<()> {
-        let (folder, name) = self.parent(path)?;
-        let keep = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ };
-        let time =
-            Timespec { tv_sec: mtime_ns.div_euclid(1_000_000_000), tv_nsec: mtime_ns.rem_euclid(1_000_000_000) as _ };
-        let times = Timestamps { last_access: keep, last_modification: time };
-        Ok(rustix::fs::utimensat(&folder, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+        self.set_times(path, Timestamps { last_access: KEPT_TIME, last_modification: time(mtime_ns) })
+    }
+
+    fn set_atime(&self, path: &[u8], atime_ns: i64) -> io::Result<()> {
+        self.set_times(path, Timestamps { last_access: time(atime_ns), last_modification: KEPT_TIME })
     }
 
     fn set_mode(&self, path: &[u8], mode: u16) -> io::Result<()> {

@@ -24,6 +24,8 @@ pub(crate) enum Record {
         at: Place,
         identity: Identity,
         kind: Kind,
+        /// It has other names, too.
+        several: bool,
     },
     New {
         file: FileId,
@@ -52,6 +54,17 @@ pub(crate) enum Record {
         mode: u16,
         rdev: u32,
     },
+    /// A file gets one more name.
+    HardLink {
+        file: FileId,
+        at: Place,
+    },
+    /// A name is removed, and the file has others, which need not be in the journal. Its version stays this one.
+    Unlink {
+        file: FileId,
+        at: Place,
+        version: u64,
+    },
     Move {
         file: FileId,
         from: Place,
@@ -74,6 +87,10 @@ pub(crate) enum Record {
     Time {
         file: FileId,
         mtime_ns: i64,
+    },
+    AccessTime {
+        file: FileId,
+        atime_ns: i64,
     },
     Mode {
         file: FileId,
@@ -107,9 +124,12 @@ impl Record {
     /// Bytes in a journal, at most: what the fixed fields take, and names and contents.
     pub fn bytes_max(&self) -> u64 {
         let names = match self {
-            Record::Known { at, .. } | Record::New { at, .. } | Record::Node { at, .. } | Record::Gone { at, .. } => {
-                at.name.len()
-            }
+            Record::Known { at, .. }
+            | Record::New { at, .. }
+            | Record::Node { at, .. }
+            | Record::HardLink { at, .. }
+            | Record::Unlink { at, .. }
+            | Record::Gone { at, .. } => at.name.len(),
             Record::Link { at, target, .. } | Record::LinkOwned { at, target, .. } => at.name.len() + target.len(),
             Record::Move { from, to, .. } => from.name.len() + to.name.len(),
             Record::Write { bytes, .. } => bytes.len(),
@@ -124,8 +144,8 @@ impl Record {
 pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
     for record in records {
         match record {
-            Record::Known { file, at, identity, kind } => {
-                put(out, TAG_KNOWN, *file);
+            Record::Known { file, at, identity, kind, several } => {
+                put(out, if *several { TAG_KNOWN_LINKED } else { TAG_KNOWN }, *file);
                 put_place(out, at);
                 out.extend(identity.inode.to_le_bytes());
                 out.extend(identity.born_ns.to_le_bytes());
@@ -157,6 +177,15 @@ pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
                 out.extend(mode.to_le_bytes());
                 out.extend(rdev.to_le_bytes());
             }
+            Record::HardLink { file, at } => {
+                put(out, TAG_HARD_LINK, *file);
+                put_place(out, at);
+            }
+            Record::Unlink { file, at, version } => {
+                put(out, TAG_UNLINK, *file);
+                put_place(out, at);
+                out.extend(version.to_le_bytes());
+            }
             Record::Move { file, from, to, replaced } => {
                 put(out, TAG_MOVE, *file);
                 put_place(out, from);
@@ -180,6 +209,10 @@ pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
             Record::Time { file, mtime_ns } => {
                 put(out, TAG_TIME, *file);
                 out.extend(mtime_ns.to_le_bytes());
+            }
+            Record::AccessTime { file, atime_ns } => {
+                put(out, TAG_ACCESS_TIME, *file);
+                out.extend(atime_ns.to_le_bytes());
             }
             Record::Mode { file, mode } => {
                 put(out, TAG_MODE, *file);
@@ -260,11 +293,12 @@ impl<'a> Source<'a> {
         }
         let file = self.file()?;
         Ok(match tag {
-            TAG_KNOWN => Record::Known {
+            TAG_KNOWN | TAG_KNOWN_LINKED => Record::Known {
                 file,
                 at: self.place()?,
                 identity: Identity { inode: self.u64()?, born_ns: self.u64()? as i64 },
                 kind: self.kind()?,
+                several: tag == TAG_KNOWN_LINKED,
             },
             TAG_NEW => {
                 let (at, kind, mode) = (self.place()?, self.kind()?, self.mode()?);
@@ -285,6 +319,8 @@ impl<'a> Source<'a> {
                 Record::Node { file, at, kind, mode, rdev: self.u32()? }
             }
             TAG_OWNER => Record::Owner { file, owner: self.owner()?, mode: self.mode()? },
+            TAG_HARD_LINK => Record::HardLink { file, at: self.place()? },
+            TAG_UNLINK => Record::Unlink { file, at: self.place()?, version: self.u64()? },
             TAG_MOVE => Record::Move {
                 file,
                 from: self.place()?,
@@ -305,6 +341,7 @@ impl<'a> Source<'a> {
                 size => Record::Size { file, size },
             },
             TAG_TIME => Record::Time { file, mtime_ns: self.u64()? as i64 },
+            TAG_ACCESS_TIME => Record::AccessTime { file, atime_ns: self.u64()? as i64 },
             TAG_MODE => Record::Mode { file, mode: self.mode()? },
             TAG_VERSION => Record::Version { file, version: self.u64()? },
             _ => return Err("a record of an unknown kind"),

@@ -9,6 +9,8 @@
 //!    ever gave them, and moved aside into our own folder. A rename is atomic, so each is at one of them.
 //! 2. Every name that the journal touches is cleared: what is there now is dead, or *young* (made by the journal).
 //! 3. Young files are made anew, old ones put in their last place.
+//!    A file that had several names is found by any that the journal knows, has one more in our own folder until all is
+//!    done, and so keeps the names that the journal does not know.
 //! 4. Writes and changes of attributes are repeated in order, file by file. A byte that none of them touches is as it was at the checkpoint, one
 //!    that is touched gets its last value: repeating is harmless.
 //!
@@ -19,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 
 use crate::apply::{make_link, open_for_writing};
-use crate::disk::{Disk, Identity, Kind, Owner};
+use crate::disk::{Disk, Identity, Kind, Owner, Stamp};
 use crate::path::{OWN_FOLDER, join};
 use crate::record::{Place, Record};
 use crate::table::{Table, Tracked, is_derived};
@@ -35,8 +37,11 @@ struct Node {
     target: Vec<u8>,
     /// Every place that it ever had.
     chain: Vec<Place>,
-    /// The last one; `None` if it was removed.
-    at: Option<Place>,
+    /// Those that it has in the end, as far as the journal tells; none if it was removed.
+    at: BTreeSet<Place>,
+    /// It has had several names, of which the journal need not tell all.
+    several: bool,
+    removed: bool,
     version: Option<u64>,
     /// In its last place on the disk.
     placed: bool,
@@ -117,22 +122,25 @@ pub(crate) fn recover(
 impl Recovery<'_> {
     fn note(&mut self, record: &Record) {
         match record {
-            Record::Known { file, at, identity, kind } => {
+            Record::Known { file, at, identity, kind, several } => {
                 let made = Inode { kind: *kind, mode: 0, owner: Owner::default(), rdev: 0 };
-                let node = || Node {
-                    made,
-                    identity: Some(*identity),
-                    target: Vec::new(),
-                    chain: vec![at.clone()],
-                    at: Some(at.clone()),
-                    version: None,
-                    placed: false,
-                };
-                // Somewhere else than it was: somebody beside the server moved it.
-                let is_moved = self.nodes.entry(*file).or_insert_with(node).at.as_ref() != Some(at);
-                match is_moved {
-                    true => self.note_move(*file, at),
-                    false => self.occupy(at, *file),
+                let node = self.nodes.entry(*file).or_insert_with(|| Node::new(made, Some(*identity)));
+                node.several |= several;
+                let is_named = node.at.contains(at) && (*several || node.at.len() == 1);
+                // Only names that the journal changes are cleared and made again; of a young file all are.
+                let is_met = node.chain.is_empty() || *several && node.identity.is_some();
+                if !is_named && !is_met && !several {
+                    // Somewhere else than it was: somebody beside the server moved it.
+                    node.at.clear();
+                }
+                match is_named || is_met {
+                    true => {
+                        if !is_named {
+                            node.name(at);
+                        }
+                        self.occupy(at, *file);
+                    }
+                    false => self.note_name(*file, at),
                 }
             }
             Record::New { file, at, kind, mode } => self.note_young(*file, at, self.made(*kind, *mode), &[]),
@@ -146,17 +154,33 @@ impl Recovery<'_> {
             Record::Node { file, at, kind, mode, rdev } => {
                 self.note_young(*file, at, Inode { rdev: *rdev, ..self.made(*kind, *mode) }, &[]);
             }
+            Record::HardLink { file, at } => {
+                if let Some(node) = self.nodes.get_mut(file) {
+                    node.several = true;
+                }
+                self.note_name(*file, at);
+            }
+            Record::Unlink { file, at, version } => {
+                self.entries.insert(at.clone(), None);
+                if let Some(node) = self.nodes.get_mut(file) {
+                    (node.several, node.version) = (true, Some(*version));
+                    node.at.remove(at);
+                }
+            }
             Record::Move { file, from, to, replaced } => {
                 self.entries.insert(from.clone(), None);
                 if let Some(node) = replaced.and_then(|replaced| self.nodes.get_mut(&replaced)) {
-                    node.at = None;
+                    node.remove();
                 }
-                self.note_move(*file, to);
+                if let Some(node) = self.nodes.get_mut(file) {
+                    node.at.remove(from);
+                }
+                self.note_name(*file, to);
             }
             Record::Gone { file, at } => {
                 self.entries.insert(at.clone(), None);
                 if let Some(node) = self.nodes.get_mut(file) {
-                    node.at = None;
+                    node.remove();
                 }
             }
             Record::Version { file: FileId::TOP, version } => self.top = Some(*version),
@@ -166,7 +190,7 @@ impl Recovery<'_> {
                 }
             }
             Record::Write { .. } | Record::Size { .. } | Record::Time { .. } => {}
-            Record::Mode { .. } | Record::Owner { .. } => {}
+            Record::AccessTime { .. } | Record::Mode { .. } | Record::Owner { .. } => {}
             Record::Answer { .. } | Record::Inherit { .. } => {}
         }
     }
@@ -177,36 +201,30 @@ impl Recovery<'_> {
     }
 
     fn note_young(&mut self, file: FileId, at: &Place, made: Inode, target: &[u8]) {
-        let node = Node {
-            made,
-            identity: None,
-            target: target.to_vec(),
-            chain: vec![at.clone()],
-            at: Some(at.clone()),
-            version: None,
-            placed: false,
-        };
+        let mut node = Node { target: target.to_vec(), ..Node::new(made, None) };
+        node.name(at);
         self.nodes.insert(file, node);
         self.entries.insert(at.clone(), Some(file));
         self.occupy(at, file);
     }
 
-    fn note_move(&mut self, file: FileId, to: &Place) {
+    fn note_name(&mut self, file: FileId, at: &Place) {
         if let Some(node) = self.nodes.get_mut(&file) {
-            node.chain.push(to.clone());
-            node.at = Some(to.clone());
+            node.name(at);
         }
-        self.entries.insert(to.clone(), Some(file));
-        self.occupy(to, file);
+        self.entries.insert(at.clone(), Some(file));
+        self.occupy(at, file);
     }
 
     /// A file is at this place now, and what was there before is not.
     fn occupy(&mut self, at: &Place, file: FileId) {
         let before = self.places.insert(at.clone(), file).filter(|before| *before != file);
         if let Some(node) = before.and_then(|before| self.nodes.get_mut(&before))
-            && node.at.as_ref() == Some(at)
+            && node.at.remove(at)
+            && node.at.is_empty()
+            && !node.is_elsewhere()
         {
-            node.at = None;
+            node.removed = true;
             self.result.missing += 1;
         }
     }
@@ -217,7 +235,7 @@ impl Recovery<'_> {
         self.found.clear();
         self.found.entry(FileId::TOP).or_default().insert(Vec::new());
         let living: HashSet<Identity> =
-            self.nodes.values().filter(|node| node.at.is_some()).filter_map(|node| node.identity).collect();
+            self.nodes.values().filter(|node| !node.removed).filter_map(|node| node.identity).collect();
         loop {
             let mut new = Vec::new();
             for (file, node) in &self.nodes {
@@ -259,10 +277,17 @@ impl Recovery<'_> {
 
     /// Whether the file was there at the checkpoint, is still, and has a name that the journal touched.
     fn is_moved(&self, node: &Node) -> bool {
-        node.identity.is_some() && node.at.as_ref().is_some_and(|at| self.entries.contains_key(at))
+        node.identity.is_some() && !node.several && node.at.iter().any(|at| self.entries.contains_key(at))
+    }
+
+    /// Whether a file that was changed waits under a name of its own until its changes are repeated: one with several names was there at
+    /// the checkpoint, and its other names may be unknown.
+    fn waits_aside(node: &Node) -> bool {
+        node.identity.is_some() && node.several && !node.removed && node.version.is_some()
     }
 
     fn move_aside(&mut self) -> io::Result<()> {
+        self.link_aside()?;
         let mut moves = Vec::new();
         for (file, node) in &self.nodes {
             if self.is_moved(node)
@@ -280,6 +305,18 @@ impl Recovery<'_> {
         moves.sort_by_key(|(path, _)| std::cmp::Reverse(path.iter().filter(|byte| **byte == b'/').count()));
         for (path, file) in moves {
             self.disk.rename(&path, &aside(file))?;
+        }
+        Ok(())
+    }
+
+    /// Gives those that wait aside the name there, while their other names may still go.
+    fn link_aside(&mut self) -> io::Result<()> {
+        let waiting = self.nodes.iter().filter(|(_, node)| Recovery::waits_aside(node));
+        for (file, _) in waiting {
+            let Some(found) = self.found.get(file).filter(|found| !found.contains(&aside(*file))) else { continue };
+            let Some(path) = found.iter().next() else { continue };
+            make_folder(self.disk, b".runnel/moved")?;
+            self.disk.hard_link(path, &aside(*file))?;
         }
         Ok(())
     }
@@ -313,7 +350,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Puts a living file in its last place, its folders first. Returns whether it is there.
+    /// Puts a living file in its last places, their folders first. Returns whether it is there.
     fn place(&mut self, file: FileId) -> io::Result<bool> {
         let Some(node) = self.nodes.get_mut(&file) else {
             return Ok(file == FileId::TOP);
@@ -321,40 +358,52 @@ impl Recovery<'_> {
         if node.placed {
             return Ok(true);
         }
-        // Taken out meanwhile: folders that lie in each other, which no writer makes, are missing and no endless loop.
-        let Some(at) = node.at.take() else {
+        if node.removed {
             return Ok(false);
-        };
-        let (identity, made) = (node.identity, node.made);
-        let target = std::mem::take(&mut node.target);
-        let mut placed = self.place(at.folder)?;
-        if let Some(node) = self.nodes.get_mut(&file) {
-            node.at = Some(at.clone());
         }
-        if placed {
-            let path = self.path(file);
-            match identity {
-                Some(identity) if !self.entries.contains_key(&at) => {
-                    placed = there(self.disk.stat(&path))?.is_some_and(|stat| stat.identity == identity);
-                }
-                Some(_) => placed = there(self.disk.rename(&aside(file), &path))?.is_some(),
-                None => match made.kind {
-                    Kind::Folder => self.disk.make_folder(&path, made.mode)?,
-                    Kind::File => drop(self.disk.create(&path, made.mode)?),
-                    Kind::Symlink => make_link(self.disk, &path, made.owner, &target)?,
-                    _ => self.disk.make_node(&path, &made, &[])?,
-                },
+        // Taken out meanwhile: folders that lie in each other, which no writer makes, are missing and no endless loop.
+        let wanted = std::mem::take(&mut node.at);
+        let waits = Recovery::waits_aside(node);
+        let mut there = BTreeSet::new();
+        for at in wanted {
+            if self.place(at.folder)? && self.put(file, &at, there.first())? {
+                there.insert(at);
             }
         }
+        let waits = waits && self.found.get(&file).is_some_and(|found| found.contains(&aside(file)));
+        let placed = !there.is_empty() || waits;
         if let Some(node) = self.nodes.get_mut(&file) {
-            node.placed = placed;
-            if !placed {
-                // Only once.
-                node.at = None;
-                self.result.missing += 1;
-            }
+            // The journal knows no name that it has left, and what it says of it was on stable storage before.
+            let elsewhere = !placed && node.is_elsewhere();
+            (node.at, node.placed, node.removed) = (there, placed, !placed && !elsewhere);
+            // Only once.
+            self.result.missing += u64::from(node.removed);
         }
         Ok(placed)
+    }
+
+    /// Puts a file in one of its places; `first` is another one, where it is already.
+    fn put(&mut self, file: FileId, at: &Place, first: Option<&Place>) -> io::Result<bool> {
+        let path = join(&self.path(at.folder), &at.name);
+        let first = first.map(|first| join(&self.path(first.folder), &first.name));
+        let Some(node) = self.nodes.get_mut(&file) else { return Ok(false) };
+        let made = node.made;
+        match node.identity {
+            Some(identity) if !self.entries.contains_key(at) => {
+                return Ok(there(self.disk.stat(&path))?.is_some_and(|stat| stat.identity == identity));
+            }
+            Some(_) if node.several => return Ok(there(self.disk.hard_link(&aside(file), &path))?.is_some()),
+            Some(_) => return Ok(there(self.disk.rename(&aside(file), &path))?.is_some()),
+            None => {}
+        }
+        match (first, made.kind) {
+            (Some(first), _) => self.disk.hard_link(&first, &path)?,
+            (None, Kind::Folder) => self.disk.make_folder(&path, made.mode)?,
+            (None, Kind::File) => drop(self.disk.create(&path, made.mode)?),
+            (None, Kind::Symlink) => make_link(self.disk, &path, made.owner, &node.target)?,
+            (None, _) => self.disk.make_node(&path, &made, &[])?,
+        }
+        Ok(true)
     }
 
     fn redo(&mut self, records: &[Record]) -> io::Result<()> {
@@ -364,6 +413,7 @@ impl Recovery<'_> {
                 Record::Write { file, .. }
                 | Record::Size { file, .. }
                 | Record::Time { file, .. }
+                | Record::AccessTime { file, .. }
                 | Record::Mode { file, .. }
                 | Record::Owner { file, .. } => *file,
                 _ => continue,
@@ -381,6 +431,7 @@ impl Recovery<'_> {
                 (Record::Write { offset, bytes, .. }, Some((_, open))) => open.write_at(*offset, bytes)?,
                 (Record::Size { size, .. }, Some((_, open))) => open.set_size(*size)?,
                 (Record::Time { mtime_ns, .. }, _) => self.disk.set_mtime(&path, *mtime_ns)?,
+                (Record::AccessTime { atime_ns, .. }, _) => self.disk.set_atime(&path, *atime_ns)?,
                 (Record::Mode { mode, .. }, _) => self.disk.set_mode(&path, *mode)?,
                 (Record::Owner { owner, mode, .. }, _) => self.disk.set_owner(&path, *owner, *mode)?,
                 _ => {}
@@ -393,6 +444,11 @@ impl Recovery<'_> {
         let version = match self.nodes.get(&file) {
             None => self.top,
             Some(node) if node.placed => node.version,
+            Some(Node { identity: Some(identity), version: Some(version), .. }) if self.nodes[&file].is_elsewhere() => {
+                let (identity, version, stamp) = (*identity, *version, Stamp::UNKNOWN);
+                table.insert(file, Tracked { identity, version, stamp, changed: sequence });
+                None
+            }
             Some(_) => {
                 table.remove(file);
                 None
@@ -406,11 +462,73 @@ impl Recovery<'_> {
     }
 
     fn path(&self, file: FileId) -> Vec<u8> {
-        match self.nodes.get(&file).and_then(|node| node.at.as_ref()) {
-            Some(at) => join(&self.path(at.folder), &at.name),
+        match self.nodes.get(&file) {
+            Some(node) if Recovery::waits_aside(node) => aside(file),
+            Some(node) => node.at.first().map_or(Vec::new(), |at| join(&self.path(at.folder), &at.name)),
             None => Vec::new(),
         }
     }
+}
+
+impl Node {
+    fn new(made: Inode, identity: Option<Identity>) -> Node {
+        Node {
+            made,
+            identity,
+            target: Vec::new(),
+            chain: Vec::new(),
+            at: BTreeSet::new(),
+            several: false,
+            removed: false,
+            version: None,
+            placed: false,
+        }
+    }
+
+    fn name(&mut self, at: &Place) {
+        self.chain.push(at.clone());
+        self.at.insert(at.clone());
+        self.removed = false;
+    }
+
+    /// Whether it has names that the journal does not know, and none that it knows.
+    fn is_elsewhere(&self) -> bool {
+        Recovery::waits_aside(self) && self.at.is_empty()
+    }
+
+    fn remove(&mut self) {
+        self.at.clear();
+        self.removed = true;
+    }
+}
+
+/// After all is on stable storage: takes away the names under which files waited. They have others.
+pub(crate) fn tidy_up(disk: &dyn Disk, table: &mut Table) -> io::Result<()> {
+    let folder = join(OWN_FOLDER, b"moved");
+    let mut names = Vec::new();
+    let listed = disk.list(&folder, &mut |name, _| {
+        names.push(name.to_vec());
+        true
+    });
+    if there(listed)?.is_none() {
+        return Ok(());
+    }
+    let mut done = false;
+    for path in names.iter().map(|name| join(&folder, name)) {
+        let before = disk.stat(&path)?;
+        // What has no other name is a file whose folder is gone; somebody may look for it.
+        if before.kind == Kind::Folder || before.links < 2 {
+            continue;
+        }
+        let seen = table.seen(&before);
+        let stat = disk.unlink(&path)?;
+        done = true;
+        if let Some(tracked) = table.get(seen.file).copied() {
+            table.insert(seen.file, Tracked { stamp: stat.stamp, ..tracked });
+        }
+    }
+    // The time of change of each, which the table has, must not be lost.
+    if done { disk.sync_all() } else { Ok(()) }
 }
 
 /// Where an old file waits for its last place.

@@ -244,7 +244,7 @@ impl Disk for SimulatedDisk {
             let ((from_folder, from_name), (to_folder, to_name)) = (split(&from), split(&to));
             let (from_folder, to_folder) = (world.find_folder(from_folder)?, world.find_folder(to_folder)?);
             let is_folder = world.get(inode)?.kind == Kind::Folder;
-            let mut removed = None;
+            let (mut removed, mut buried) = (None, None);
             if let Some(replaced) = world.get(to_folder)?.names.get(to_name).copied() {
                 let there = world.get(replaced)?;
                 match (is_folder, there.kind == Kind::Folder) {
@@ -252,18 +252,43 @@ impl Disk for SimulatedDisk {
                     (false, true) => return Err(io::ErrorKind::IsADirectory.into()),
                     (true, true) if !there.names.is_empty() => return Err(io::ErrorKind::DirectoryNotEmpty.into()),
                     (true, true) => removed = Some(replaced),
-                    (false, false) => world.bury(replaced),
+                    (false, false) if replaced == inode => return Ok(()),
+                    (false, false) => buried = Some(replaced),
                 }
             }
             let sets = vec![(from_folder, from_name.to_vec(), None), (to_folder, to_name.to_vec(), Some(inode))];
             world.set_names(sets, None, removed);
+            buried.into_iter().for_each(|buried| world.bury(buried));
             let clock = world.clock;
             world.get_mut(inode)?.current.ctime_ns = clock;
             Ok(())
         })
     }
 
-    fn unlink(&self, path: &[u8]) -> io::Result<()> {
+    fn hard_link(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        self.change(|world| {
+            let inode = world.find(&self.full(from))?;
+            let (folder, name) = world.vacant(&self.full(to))?;
+            if world.get(inode)?.kind == Kind::Folder {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            world.set_names(vec![(folder, name, Some(inode))], None, None);
+            let clock = world.clock;
+            world.get_mut(inode)?.current.ctime_ns = clock;
+            Ok(())
+        })
+    }
+
+    fn sync_file(&self, path: &[u8]) -> io::Result<()> {
+        self.change(|world| {
+            let inode = world.find(&self.full(path))?;
+            let inode = world.get_mut(inode)?;
+            inode.durable = inode.current.clone();
+            Ok(())
+        })
+    }
+
+    fn unlink(&self, path: &[u8]) -> io::Result<FileStat> {
         self.change(|world| {
             let path = self.full(path);
             let inode = world.find(&path)?;
@@ -272,9 +297,11 @@ impl Disk for SimulatedDisk {
             }
             let (folder, name) = split(&path);
             let folder = world.find_folder(folder)?;
-            world.bury(inode);
             world.set_names(vec![(folder, name.to_vec(), None)], None, None);
-            Ok(())
+            let clock = world.clock;
+            world.get_mut(inode)?.current.ctime_ns = clock;
+            world.bury(inode);
+            world.stat(inode)
         })
     }
 
@@ -298,6 +325,16 @@ impl Disk for SimulatedDisk {
             let clock = world.clock;
             let content = &mut world.get_mut(inode)?.current;
             (content.mtime_ns, content.ctime_ns) = (mtime_ns, clock);
+            Ok(())
+        })
+    }
+
+    fn set_atime(&self, path: &[u8], atime_ns: i64) -> io::Result<()> {
+        self.change(|world| {
+            let inode = world.find(&self.full(path))?;
+            let clock = world.clock;
+            let content = &mut world.get_mut(inode)?.current;
+            (content.atime_ns, content.ctime_ns) = (atime_ns, clock);
             Ok(())
         })
     }

@@ -60,6 +60,9 @@ impl Table {
         let changed = u64::try_from(stat.stamp.ctime_ns).unwrap_or(0).max(1);
         if let Some(file) = self.by_inode.get(&stat.identity.inode).copied() {
             if let Some(tracked) = self.files.get_mut(&file).filter(|tracked| tracked.identity == stat.identity) {
+                if tracked.stamp == Stamp::UNKNOWN {
+                    tracked.stamp = stat.stamp;
+                }
                 if tracked.stamp != stat.stamp {
                     tracked.version = changed.max(tracked.version + 1);
                     tracked.stamp = stat.stamp;

@@ -6,6 +6,7 @@ mod full;
 mod kill;
 mod links;
 mod model;
+mod names;
 mod owners;
 mod real;
 mod repeats;

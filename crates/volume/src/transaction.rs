@@ -106,6 +106,15 @@ pub enum Operation {
         /// Whose it is.
         owner: Option<Owner>,
     },
+    /// Gives a file, special file or symbolic link one more name: a hard link. All names are the same file.
+    Link {
+        /// One of its names.
+        from: VolumePath,
+        /// What the writer saw there.
+        base: Option<Seen>,
+        /// The name it gets, which is free.
+        to: VolumePath,
+    },
     /// Renames a file, folder or symbolic link.
     Rename {
         /// From here.
@@ -114,10 +123,11 @@ pub enum Operation {
         base: Option<Seen>,
         /// To here.
         to: VolumePath,
-        /// Replace a file, or an empty folder by a folder; otherwise fail if there is something.
+        /// Replace a file, or an empty folder by a folder; otherwise fail if there is something. If both are names of one file,
+        /// nothing happens, as POSIX has it.
         replace: bool,
     },
-    /// Removes a file or symbolic link.
+    /// Removes a name of a file or symbolic link, and with the last one the file.
     Unlink {
         /// The file.
         path: VolumePath,
@@ -137,6 +147,15 @@ pub enum Operation {
         base: Option<Seen>,
         /// Nanoseconds since 1970.
         mtime_ns: i64,
+    },
+    /// Sets the time of the last access.
+    SetAccessTime {
+        /// The file or folder.
+        path: VolumePath,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Nanoseconds since 1970.
+        atime_ns: i64,
     },
     /// Sets user or group, or both. Set-id bits stay: whether they go is for the caller to say.
     SetOwner {

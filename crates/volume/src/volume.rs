@@ -159,7 +159,12 @@ impl Volume {
     /// [`VolumeError::NotFound`], [`VolumeError::NotFolder`], [`VolumeError::Special`], or what the system says.
     pub fn stat(&self, path: &VolumePath) -> Result<Info, VolumeError> {
         let _gate = self.gate()?;
-        self.look(path).map(|stat| self.info(&stat))
+        let mut info = self.look(path).map(|stat| self.info(&stat))?;
+        // Our own folder is none for others.
+        if path.is_top() && info.links > 2 && self.shared.tree.stat(OWN_FOLDER).is_ok() {
+            info.links -= 1;
+        }
+        Ok(info)
     }
 
     /// Entries of a folder in order of their names: the first `limit` after the name `after`. Special files are left

@@ -22,6 +22,8 @@ pub(crate) struct Content {
     pub mode: u16,
     pub mtime_ns: i64,
     pub ctime_ns: i64,
+    /// Set by hand alone: reading changes nothing here.
+    pub atime_ns: i64,
     /// The extended attribute that tells what the file system cannot.
     pub attribute: Option<Vec<u8>>,
     pub sectors: BTreeMap<u64, Sector>,
@@ -35,6 +37,8 @@ pub(crate) struct Inode {
     pub names: BTreeMap<Vec<u8>, u64>,
     pub durable_names: BTreeMap<Vec<u8>, u64>,
     pub target: Vec<u8>,
+    /// Number of names.
+    pub links: u32,
 }
 
 /// A change of names that is not on the disk yet.
@@ -43,6 +47,9 @@ pub(crate) struct Change {
     pub renames_folder: bool,
     pub makes_folder: Option<u64>,
     pub removes_folder: Option<u64>,
+    /// Files that get a name and that lose one.
+    pub named: Vec<u64>,
+    pub unnamed: Vec<u64>,
 }
 
 pub(crate) struct World {
@@ -99,6 +106,7 @@ impl World {
             names: BTreeMap::new(),
             durable_names: BTreeMap::new(),
             target,
+            links: 0,
         };
         self.inodes.insert(id, inode);
         id
@@ -149,16 +157,16 @@ impl World {
 
     /// What the file system says.
     pub fn plain(&self, inode: u64) -> io::Result<FileStat> {
-        let Inode { kind, current, .. } = self.get(inode)?;
+        let Inode { kind, current, links, .. } = self.get(inode)?;
         Ok(FileStat {
             kind: *kind,
             identity: Identity { inode, born_ns: 0 },
             stamp: Stamp { size: current.size, mtime_ns: current.mtime_ns, ctime_ns: current.ctime_ns },
             mode: current.mode,
-            links: 1,
+            links: if *kind == Kind::Folder { 1 } else { *links },
             owner: OWNER,
             rdev: 0,
-            atime_ns: current.mtime_ns,
+            atime_ns: current.atime_ns,
         })
     }
 
@@ -171,24 +179,34 @@ impl World {
     ) {
         let clock = self.clock;
         let mut renames_folder = false;
+        let (mut named, mut unnamed) = (Vec::new(), Vec::new());
         for (folder, name, inode) in &sets {
             let is_folder = inode.and_then(|inode| self.inodes.get(&inode)).is_some_and(|i| i.kind == Kind::Folder);
             renames_folder |= is_folder && makes_folder.is_none();
             if let Some(folder) = self.inodes.get_mut(folder) {
                 folder.current.mtime_ns = clock;
                 folder.current.ctime_ns = clock;
-                match inode {
+                let before = match inode {
                     Some(inode) => folder.names.insert(name.clone(), *inode),
                     None => folder.names.remove(name),
                 };
+                named.extend(inode);
+                unnamed.extend(before);
             }
         }
-        self.pending.push(Change { sets, renames_folder, makes_folder, removes_folder });
+        for inode in &named {
+            self.inodes.get_mut(inode).into_iter().for_each(|inode| inode.links += 1);
+        }
+        for inode in &unnamed {
+            self.inodes.get_mut(inode).into_iter().for_each(|inode| inode.links -= 1);
+        }
+        self.pending.push(Change { sets, renames_folder, makes_folder, removes_folder, named, unnamed });
     }
 
-    /// Counts the bytes of a file that has no name any more as free.
+    /// Counts the bytes of a file as free, if it has no name any more.
     pub fn bury(&mut self, inode: u64) {
-        let sectors = self.inodes.get(&inode).map_or(0, |inode| inode.current.sectors.len() as u64);
+        let nameless = self.inodes.get(&inode).filter(|inode| inode.links == 0);
+        let sectors = nameless.map_or(0, |inode| inode.current.sectors.len() as u64);
         self.used_bytes = self.used_bytes.saturating_sub(sectors * SECTOR_BYTES);
     }
 
@@ -198,6 +216,8 @@ impl World {
         let same = |(a, b, _): &(u64, Vec<u8>, Option<u64>)| later.sets.iter().any(|(c, d, _)| a == c && b == d);
         earlier.sets.iter().any(same)
             || earlier.renames_folder && later.renames_folder
+            // A file never loses a name before the ones that it got earlier.
+            || later.unnamed.iter().any(|inode| earlier.named.contains(inode))
             || later.removes_folder.is_some_and(|folder| touches(earlier, folder))
             || earlier.makes_folder.is_some_and(|folder| touches(later, folder))
     }
@@ -273,6 +293,11 @@ impl World {
             open.extend(names.into_iter().flatten().filter(|inode| reached.insert(*inode)));
         }
         self.inodes.retain(|inode, _| reached.contains(inode));
+        let mut links: HashMap<u64, u32> = HashMap::new();
+        for named in self.inodes.values().flat_map(|inode| inode.names.values()) {
+            *links.entry(*named).or_default() += 1;
+        }
+        self.inodes.iter_mut().for_each(|(id, inode)| inode.links = links.get(id).copied().unwrap_or(0));
         self.used_bytes =
             self.inodes.values().map(|inode| inode.current.sectors.len() as u64 * SECTOR_BYTES).sum::<u64>();
     }
@@ -343,6 +368,9 @@ fn merge(durable: &Content, current: &Content, rng: &mut SplitMix64, share: u64)
     }
     if written() {
         (merged.mode, merged.mtime_ns, merged.ctime_ns) = (current.mode, current.mtime_ns, current.ctime_ns);
+    }
+    if written() {
+        merged.atime_ns = current.atime_ns;
     }
     if written() {
         merged.attribute = current.attribute.clone();

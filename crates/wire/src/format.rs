@@ -67,8 +67,8 @@ pub const HINT_PAGES_WAITING_MAX: usize = 64 << 10;
 pub const HINT_ACTION: units::ActionId = units::ActionId(u64::MAX);
 /// Bytes of the secret that belongs to a device number, and of a proof that one has it.
 pub const SECRET_BYTES: usize = 32;
-/// Longest path in a volume, bytes: PATH_MAX of Linux less room for what stands before it.
-pub const PATH_BYTES_MAX: usize = 4000;
+/// Longest path in a volume, bytes: PATH_MAX of Linux less its terminator.
+pub const PATH_BYTES_MAX: usize = 4095;
 
 /// Bytes of what a symbolic link points to: Linux takes no more.
 pub const LINK_BYTES_MAX: usize = 4095;

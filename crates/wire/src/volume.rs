@@ -189,6 +189,15 @@ pub enum Change {
         /// Whose it is.
         owner: Option<Owner>,
     },
+    /// Gives a file one more name: a hard link.
+    Link {
+        /// One of its names.
+        from: Vec<u8>,
+        /// What the writer saw there.
+        base: Option<Seen>,
+        /// The name it gets, which is free.
+        to: Vec<u8>,
+    },
     /// Renames.
     Rename {
         /// From here.
@@ -220,6 +229,15 @@ pub enum Change {
         base: Option<Seen>,
         /// Nanoseconds since 1970.
         mtime_ns: i64,
+    },
+    /// Sets the time of the last access.
+    SetAccessTime {
+        /// The file or folder.
+        path: Vec<u8>,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Nanoseconds since 1970.
+        atime_ns: i64,
     },
     /// Sets user or group, or both.
     SetOwner {
@@ -535,7 +553,7 @@ impl Change {
         match self {
             Change::Write { path, bytes, .. } | Change::Append { path, bytes, .. } => path.len() + bytes.len(),
             Change::MakeLink { path, target, .. } => path.len() + target.len(),
-            Change::Rename { from, to, .. } => from.len() + to.len(),
+            Change::Link { from, to, .. } | Change::Rename { from, to, .. } => from.len() + to.len(),
             Change::Truncate { path, .. }
             | Change::Create { path, .. }
             | Change::MakeFolder { path, .. }
@@ -543,6 +561,7 @@ impl Change {
             | Change::Unlink { path, .. }
             | Change::RemoveFolder { path }
             | Change::SetTime { path, .. }
+            | Change::SetAccessTime { path, .. }
             | Change::SetOwner { path, .. }
             | Change::SetMode { path, .. } => path.len(),
         }
@@ -555,11 +574,14 @@ impl Change {
         let rest = match self {
             Change::Write { base: seen, .. } => base(seen) + 2 + 8 + 4,
             Change::Append { base: seen, .. } => base(seen) + 2 + 4,
-            Change::Truncate { base: seen, .. } | Change::SetTime { base: seen, .. } => base(seen) + 2 + 8,
+            Change::Truncate { base: seen, .. }
+            | Change::SetTime { base: seen, .. }
+            | Change::SetAccessTime { base: seen, .. } => base(seen) + 2 + 8,
             Change::Create { owner: whose, .. } => owner(whose) + 2 + 2 + 1,
             Change::MakeFolder { owner: whose, .. } | Change::MakeLink { owner: whose, .. } => owner(whose) + 2 + 2,
             Change::MakeNode { owner: whose, .. } => owner(whose) + 2 + 1 + 2 + 4,
             Change::SetOwner { base: seen, .. } => base(seen) + 2 + 4 + 4,
+            Change::Link { base: seen, .. } => base(seen) + 2 + 2,
             Change::Rename { base: seen, .. } => base(seen) + 2 + 2 + 1,
             Change::Unlink { base: seen, .. } => base(seen) + 2,
             Change::RemoveFolder { .. } => 2,

@@ -13,7 +13,7 @@ use fuse::{
     Create, Fallocate, FileHandle, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyOpen, ReplyWrite,
     Request, SetAttr, TimeOrNow, Write, open_flag,
 };
-use stream::{Done, FileInfo, FileRef, Handle, OpenHow, Opened, Owner, RemoteVolume};
+use stream::{Done, FileInfo, Handle, OpenHow, Opened, Owner, SetAttributes};
 
 use super::attributes::nanoseconds;
 use super::names::{NAME_BYTES_MAX, path_or_reply};
@@ -158,35 +158,19 @@ pub(super) fn release(state: &Arc<State>, number: INodeNo, handle: FileHandle, r
     state.closed(number, Handle(handle.0), reply_empty(reply));
 }
 
-/// One change of attributes that a call of the kernel asks for.
-type Step = Box<dyn FnOnce(&RemoteVolume, FileRef, Done<()>) + Send>;
-
-/// The steps of a change, in reverse: the last one is taken first. Times of last access are not
-/// kept.
-fn steps(wanted: &SetAttr, keeps_owners: bool) -> Vec<Step> {
-    // The time comes after the size, whose change would set it.
-    let mut steps: Vec<Step> = Vec::new();
-    if let Some(mtime) = wanted.mtime {
-        let mtime = match mtime {
-            TimeOrNow::SpecificTime(time) => time,
-            TimeOrNow::Now => SystemTime::now(),
-        };
-        steps.push(Box::new(move |volume, of, done| volume.set_time(of, nanoseconds(mtime), done)));
+/// What a call of the kernel asks for, besides the size.
+fn attributes(wanted: &SetAttr, keeps_owners: bool) -> SetAttributes {
+    let time = |time| match time {
+        TimeOrNow::SpecificTime(time) => nanoseconds(time),
+        TimeOrNow::Now => nanoseconds(SystemTime::now()),
+    };
+    SetAttributes {
+        mode: wanted.mode.map(|mode| (mode & 0o7777) as u16),
+        uid: wanted.uid.filter(|_| keeps_owners),
+        gid: wanted.gid.filter(|_| keeps_owners),
+        atime_ns: wanted.atime.map(time),
+        mtime_ns: wanted.mtime.map(time),
     }
-    if let Some(size) = wanted.size {
-        steps.push(Box::new(move |volume, of, done| volume.set_size(of, size, done)));
-    }
-    if let Some(mode) = wanted.mode {
-        steps.push(Box::new(move |volume, of, done| volume.set_mode(of, (mode & 0o7777) as u16, done)));
-    }
-    // Before the bits: with the owner comes that set-id bits go.
-    if let SetAttr { uid, gid, .. } = *wanted
-        && (uid.is_some() || gid.is_some())
-        && keeps_owners
-    {
-        steps.push(Box::new(move |volume, of, done| volume.set_owner(of, uid, gid, done)));
-    }
-    steps
 }
 
 pub(super) fn setattr(state: &Arc<State>, number: INodeNo, wanted: SetAttr, reply: ReplyAttr) {
@@ -214,18 +198,15 @@ pub(super) fn setattr(state: &Arc<State>, number: INodeNo, wanted: SetAttr, repl
         Ok(()) => finishing.reply_attributes(number, handle, reply),
         Err(error) => reply.error(errno::of_stream(&error)),
     });
-    run(volume, of, steps(&wanted, owner.is_none()), then);
-}
-
-/// Takes one step after the other, until one fails.
-fn run(volume: Arc<RemoteVolume>, of: FileRef, mut steps: Vec<Step>, then: Done<()>) {
-    let Some(step) = steps.pop() else { return then(Ok(())) };
+    let attributes = attributes(&wanted, owner.is_none());
+    let Some(size) = wanted.size else { return volume.set_attributes(of, attributes, then) };
+    // The times come after the size, whose change would set them.
     let (next, again) = (volume.clone(), of.clone());
-    let done: Done<()> = Box::new(move |outcome| match outcome {
-        Ok(()) => run(next, again, steps, then),
-        Err(error) => then(Err(error)),
+    let cut: Done<()> = Box::new(move |outcome| match outcome {
+        Ok(()) if attributes != SetAttributes::default() => next.set_attributes(again, attributes, then),
+        outcome => then(outcome),
     });
-    step(&volume, of, done);
+    volume.set_size(of, size, cut);
 }
 
 /// Room cannot be reserved on the server, but a file can be made longer.

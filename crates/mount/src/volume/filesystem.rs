@@ -110,9 +110,9 @@ impl Filesystem for VolumeFilesystem {
         names::symlink(&self.state, request, parent, name, target, reply);
     }
 
-    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
-        count(&self.state.operations.other);
-        reply.error(errno::NOT_ALLOWED);
+    fn link(&self, _: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        count(&self.state.operations.rename);
+        names::link(&self.state, number, parent, name, reply);
     }
 
     fn rename(&self, _request: &Request, rename: Rename<'_>, reply: ReplyEmpty) {

@@ -2,8 +2,9 @@
 //!
 //! FUSE speaks of files by number, a volume by path and by id. A number is the id where that is possible, so that it is the same after
 //! the kernel forgot the file, or the mount was made anew (`git`, `find` and `tar` look at numbers). A file that was made here and is not on the
-//! server yet has no id: it gets a number of a range that no id lies in, and keeps it while it is known. Each file has one name, the
-//! one by which it was last found, and a folder above; a file that was removed while it is open has none.
+//! server yet has no id: it gets a number of a range that no id lies in, and keeps it while it is known. Each file has the names by
+//! which it was found and that the server does not contradict: one, or several if it says that there are. A file that was removed
+//! while it is open has none.
 //!
 //! Pure: no call, no time. Ids and names come from a server, so nothing here trusts that they form a tree.
 
@@ -20,17 +21,23 @@ pub(super) const TOP: u64 = 1;
 const PROVISIONAL: u64 = 1 << 62;
 
 /// Longest path of a volume, bytes.
-const PATH_BYTES_MAX: usize = 4000;
+const PATH_BYTES_MAX: usize = 4095;
 
 /// The file has no name any more, or none that a server takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nameless;
 
+/// Names of one file that are remembered; any of them does.
+const NAMES_MAX: usize = 16;
+
+/// A folder, and a name in it.
+type Name = (u64, Box<[u8]>);
+
 /// One file that the kernel knows.
 #[derive(Debug)]
 struct Node {
-    /// The folder that it lies in, and its name there.
-    name: Option<(u64, Box<[u8]>)>,
+    /// Its names, the one by which it was last found at the end.
+    names: Vec<Name>,
     /// Id on the server; 0 as long as it has none.
     file: u64,
     kind: FileKind,
@@ -49,7 +56,7 @@ struct Node {
 pub(super) struct Inodes {
     nodes: HashMap<u64, Node>,
     by_file: HashMap<u64, u64>,
-    by_name: HashMap<(u64, Box<[u8]>), u64>,
+    by_name: HashMap<Name, u64>,
     /// The next provisional number.
     next: u64,
 }
@@ -58,7 +65,7 @@ impl Inodes {
     /// Knows the top folder, for ever.
     pub fn new() -> Inodes {
         let top = Node {
-            name: None,
+            names: Vec::new(),
             file: TOP,
             kind: FileKind::Folder,
             lookups: 1,
@@ -73,7 +80,7 @@ impl Inodes {
     /// The file that a name stands for now; the kernel will be told of it once.
     pub fn found(&mut self, folder: u64, name: &[u8], info: &FileInfo) -> INodeNo {
         let number = self.number_of(folder, name, info);
-        self.put_name(number, folder, name);
+        self.put_name(number, folder, name, info.links > 1 && info.kind != FileKind::Folder);
         if let Some(node) = self.nodes.get_mut(&number) {
             node.lookups += 1;
             node.told = Some((info.seen, info.size));
@@ -117,7 +124,7 @@ impl Inodes {
             self.next
         };
         let node =
-            Node { name: None, file: id, kind: info.kind, lookups: 0, children: 0, handles: Vec::new(), told: None };
+            Node { names: vec![], file: id, kind: info.kind, lookups: 0, children: 0, handles: vec![], told: None };
         self.nodes.insert(number, node);
         if id != 0 {
             self.by_file.insert(id, number);
@@ -125,26 +132,33 @@ impl Inodes {
         number
     }
 
-    /// Gives a file its name, which whoever had it loses.
-    fn put_name(&mut self, number: u64, folder: u64, name: &[u8]) {
-        let key: (u64, Box<[u8]>) = (folder, name.into());
+    /// Gives a file a name, which whoever had it loses; the only one unless it has `several`.
+    fn put_name(&mut self, number: u64, folder: u64, name: &[u8], several: bool) {
+        let key: Name = (folder, name.into());
         if self.by_name.get(&key) == Some(&number) {
+            if let Some(node) = self.nodes.get_mut(&number) {
+                node.names.retain(|other| *other != key);
+                node.names.push(key);
+            }
             return;
         }
-        self.take_name(number);
+        let left = if several { NAMES_MAX - 1 } else { 0 };
+        let excess = self.nodes.get(&number).map_or(0, |node| node.names.len().saturating_sub(left));
+        for _ in 0..excess {
+            let oldest = self.nodes.get(&number).and_then(|node| node.names.first()).cloned();
+            oldest.into_iter().for_each(|oldest| self.take_name(number, &oldest));
+        }
         // A server may say that a folder lies in itself, or below. It has no path then.
         if !self.nodes.contains_key(&folder) || self.is_below(folder, number) {
             return;
         }
-        if let Some(before) = self.by_name.insert(key.clone(), number)
-            && let Some(node) = self.nodes.get_mut(&before)
-        {
-            node.name = None;
-            self.lose_child(folder);
+        if let Some(before) = self.by_name.get(&key).copied() {
+            self.take_name(before, &key);
             self.drop_if_unused(before);
         }
+        self.by_name.insert(key.clone(), number);
         if let Some(node) = self.nodes.get_mut(&number) {
-            node.name = Some(key);
+            node.names.push(key);
         }
         if let Some(node) = self.nodes.get_mut(&folder) {
             node.children += 1;
@@ -154,7 +168,7 @@ impl Inodes {
     /// Whether a folder is this one, or lies in it. Names form trees, so going up ends.
     fn is_below(&self, mut folder: u64, above: u64) -> bool {
         while folder != above {
-            match self.nodes.get(&folder).and_then(|node| node.name.as_ref()) {
+            match self.nodes.get(&folder).and_then(|node| node.names.last()) {
                 Some((next, _)) => folder = *next,
                 None => return false,
             }
@@ -162,13 +176,14 @@ impl Inodes {
         true
     }
 
-    fn take_name(&mut self, number: u64) {
-        let Some(key) = self.nodes.get_mut(&number).and_then(|node| node.name.take()) else { return };
-        let folder = key.0;
-        if self.by_name.get(&key) == Some(&number) {
-            self.by_name.remove(&key);
+    fn take_name(&mut self, number: u64, key: &Name) {
+        let Some(node) = self.nodes.get_mut(&number) else { return };
+        let Some(at) = node.names.iter().position(|name| name == key) else { return };
+        node.names.remove(at);
+        if self.by_name.get(key) == Some(&number) {
+            self.by_name.remove(key);
         }
-        self.lose_child(folder);
+        self.lose_child(key.0);
     }
 
     fn lose_child(&mut self, folder: u64) {
@@ -178,21 +193,27 @@ impl Inodes {
         }
     }
 
-    /// A name is gone; its file is known on while it is open.
+    /// A name is gone; its file is known on while it has others, or is open.
     pub fn removed(&mut self, folder: u64, name: &[u8]) {
-        if let Some(number) = self.by_name.get(&(folder, name.into())).copied() {
-            self.take_name(number);
+        let key = (folder, name.into());
+        if let Some(number) = self.by_name.get(&key).copied() {
+            self.take_name(number, &key);
             self.drop_if_unused(number);
         }
     }
 
-    /// A file has another name now; what had it before has none.
+    /// A file has another name now in the place of one; what had it before has it no more.
     pub fn renamed(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) {
-        let Some(number) = self.by_name.get(&(from.0, from.1.into())).copied() else {
+        let key = (from.0, from.1.into());
+        let Some(number) = self.by_name.get(&key).copied() else {
             // Nobody knows the file, but there is another one of that name now.
             return self.removed(to.0, to.1);
         };
-        self.put_name(number, to.0, to.1);
+        if from == to {
+            return;
+        }
+        self.put_name(number, to.0, to.1, true);
+        self.take_name(number, &key);
     }
 
     /// The kernel dropped what it was told so often.
@@ -208,7 +229,8 @@ impl Inodes {
         if number == TOP || !self.nodes.get(&number).is_some_and(unused) {
             return;
         }
-        self.take_name(number);
+        let names = self.nodes.get(&number).map(|node| node.names.clone()).unwrap_or_default();
+        names.iter().for_each(|name| self.take_name(number, name));
         if let Some(node) = self.nodes.remove(&number)
             && self.by_file.get(&node.file) == Some(&number)
         {
@@ -223,7 +245,7 @@ impl Inodes {
     pub fn path(&self, number: INodeNo) -> Result<Vec<u8>, Nameless> {
         let (mut names, mut bytes, mut at) = (Vec::new(), 0, number.0);
         while at != TOP {
-            let (folder, name) = self.nodes.get(&at).and_then(|node| node.name.as_ref()).ok_or(Nameless)?;
+            let (folder, name) = self.nodes.get(&at).and_then(|node| node.names.last()).ok_or(Nameless)?;
             bytes += name.len() + 1;
             if bytes > PATH_BYTES_MAX + 1 {
                 return Err(Nameless);
@@ -233,11 +255,6 @@ impl Inodes {
         }
         names.reverse();
         Ok(names.join(&b'/'))
-    }
-
-    /// Whether a file has a name: not if it was removed or replaced while it is open.
-    pub fn has_name(&self, number: INodeNo) -> bool {
-        number.0 == TOP || self.nodes.get(&number.0).is_some_and(|node| node.name.is_some())
     }
 
     /// The path of a name in a folder.
@@ -255,7 +272,7 @@ impl Inodes {
 
     /// The folder that a folder lies in; the top folder lies in itself.
     pub fn folder_of(&self, number: INodeNo) -> INodeNo {
-        let above = self.nodes.get(&number.0).and_then(|node| node.name.as_ref()).map(|(folder, _)| *folder);
+        let above = self.nodes.get(&number.0).and_then(|node| node.names.last()).map(|(folder, _)| *folder);
         INodeNo(above.unwrap_or(TOP))
     }
 

@@ -128,19 +128,42 @@ pub(super) fn mknod(
         return state.volume.make_node(&path, (kind, bits, rdev), owner, done);
     }
     let how = OpenHow { write: true, create: Some(bits), owner, exclusive: true, ..OpenHow::default() };
-    let making = state.clone();
+    let (making, asked) = (state.clone(), path.clone());
     let done: Done<Opened> = Box::new(move |made| match made {
         Ok(opened) => {
             let volume = making.volume.clone();
             let closed: Done<()> = Box::new(move |closed| match closed {
-                Ok(()) => making.reply_entry(folder, &name, &opened.info, reply),
+                Ok(()) => making.look(folder, name, path, reply),
                 Err(error) => reply.error(errno::of_stream(&error)),
             });
             volume.close(opened.handle, closed);
         }
         Err(error) => reply.error(errno::of_stream(&error)),
     });
-    state.volume.open_file(&path, how, state.token(request), done);
+    state.volume.open_file(&asked, how, state.token(request), done);
+}
+
+pub(super) fn link(state: &Arc<State>, number: INodeNo, folder: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    let name = name.as_bytes().to_vec();
+    let from = path_or_reply!(state.path(number), reply);
+    let to = path_or_reply!(state.path_in(folder, &name), reply);
+    let (linking, path) = (state.clone(), to.clone());
+    let done: Done<()> = Box::new(move |done| {
+        if let Err(error) = done {
+            return reply.error(errno::of_stream(&error));
+        }
+        let volume = linking.volume.clone();
+        let found: Done<FileInfo> = Box::new(move |found| match found {
+            Ok(info) => {
+                // One that was only here until now has its id from now on, so that both names are one inode.
+                let _ = linking.inodes().is_same(number, &info);
+                linking.reply_entry(folder, &name, &info, reply);
+            }
+            Err(error) => reply.error(errno::of_stream(&error)),
+        });
+        volume.stat(&path[..], found);
+    });
+    state.volume.link(&from, &to, done);
 }
 
 pub(super) fn unlink(state: &Arc<State>, folder: INodeNo, name: &OsStr, reply: ReplyEmpty) {

@@ -183,11 +183,8 @@ impl State {
                     return reply.error(errno::STALE);
                 }
                 inodes.tell(number, &info);
-                let named = inodes.has_name(number);
                 drop(inodes);
-                let mut attributes = state.attributes(number, &info);
-                attributes.nlink = if named { attributes.nlink } else { 0 };
-                reply.attr(&state.settings.ttl, &attributes);
+                reply.attr(&state.settings.ttl, &state.attributes(number, &info));
             }
             Err(error) => reply.error(errno::of_stream(&error)),
         });

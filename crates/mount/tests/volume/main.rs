@@ -3,6 +3,7 @@
 mod contents;
 mod devices;
 mod end;
+mod links;
 mod names;
 mod owners;
 mod world;

@@ -251,6 +251,8 @@ fn named(files: &Mutex<OpenFiles>, changes: &[Change], error: VolumeError) -> Fa
         | Change::Rename { from: path, base, .. }
         | Change::Unlink { path, base }
         | Change::SetTime { path, base, .. }
+        | Change::SetAccessTime { path, base, .. }
+        | Change::Link { from: path, base, .. }
         | Change::SetOwner { path, base, .. }
         | Change::SetMode { path, base, .. } => Some((path.clone(), base.map(|seen| seen.file))),
         Change::Create { .. }
@@ -303,6 +305,7 @@ fn operation(change: &Change) -> Result<Operation, VolumeError> {
         Change::MakeLink { path, target, owner: whose } => {
             Operation::MakeLink { path: at(path)?, target: target.to_vec(), owner: owner(whose) }
         }
+        Change::Link { from, base: seen, to } => Operation::Link { from: at(from)?, base: base(seen), to: at(to)? },
         Change::Rename { from, base: seen, to, replace } => {
             Operation::Rename { from: at(from)?, base: base(seen), to: at(to)?, replace: *replace }
         }
@@ -310,6 +313,9 @@ fn operation(change: &Change) -> Result<Operation, VolumeError> {
         Change::RemoveFolder { path } => Operation::RemoveFolder { path: at(path)? },
         Change::SetTime { path, base: seen, mtime_ns } => {
             Operation::SetTime { path: at(path)?, base: base(seen), mtime_ns: *mtime_ns }
+        }
+        Change::SetAccessTime { path, base: seen, atime_ns } => {
+            Operation::SetAccessTime { path: at(path)?, base: base(seen), atime_ns: *atime_ns }
         }
         Change::SetOwner { path, base: seen, uid, gid } => {
             Operation::SetOwner { path: at(path)?, base: base(seen), uid: *uid, gid: *gid }
@@ -398,9 +404,7 @@ impl From<VolumeError> for Failure {
             VolumeError::NotFolder { .. } => ErrorCode::NotFolder,
             VolumeError::NotFile { .. } => ErrorCode::NotFile,
             VolumeError::NotEmpty { .. } => ErrorCode::NotEmpty,
-            VolumeError::Special { .. } | VolumeError::SeveralNames { .. } | VolumeError::Denied { .. } => {
-                ErrorCode::Denied
-            }
+            VolumeError::Special { .. } | VolumeError::Denied { .. } => ErrorCode::Denied,
             VolumeError::Conflict { .. } => ErrorCode::Conflict,
             VolumeError::Outdated { .. } => ErrorCode::Outdated,
             VolumeError::Stale { .. } => ErrorCode::Stale,

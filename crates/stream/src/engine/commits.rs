@@ -319,6 +319,7 @@ impl Engine {
         }
         if let Some(path) = self.files.get(&key).map(|file| file.path.clone()) {
             self.names.forget(&path);
+            self.forget_names(to.file);
         }
         self.advance_reads(key);
         self.drop_unused(key);

@@ -52,6 +52,7 @@ pub(super) struct Dirty {
     pub cut: Option<u64>,
     /// It was extended.
     pub extended: bool,
+    pub atime: Option<i64>,
     pub mtime: Option<i64>,
     pub mode: Option<u16>,
     /// The user and the group that it gets.
@@ -78,6 +79,7 @@ impl Dirty {
             }
             (Change::SetOwner { uid, gid, .. }, _) => self.owner = (uid.or(self.owner.0), gid.or(self.owner.1)),
             (Change::SetTime { mtime_ns, .. }, _) => self.mtime = Some(*mtime_ns),
+            (Change::SetAccessTime { atime_ns, .. }, _) => self.atime = Some(*atime_ns),
             _ => {}
         }
     }
@@ -109,7 +111,22 @@ impl Attributes {
 
     /// The content was changed.
     pub fn wrote(&mut self, now_ns: i64) {
-        (self.mtime_ns, self.ctime_ns) = (now_ns, now_ns);
+        self.mtime_ns = now_ns;
+        self.touch(now_ns);
+    }
+
+    /// Something of the file was changed. The time of that grows, also where the server's clock is ahead of ours.
+    pub fn touch(&mut self, now_ns: i64) {
+        self.ctime_ns = now_ns.max(self.ctime_ns.saturating_add(1));
+    }
+
+    /// The content was read. As Linux does it by default (`relatime`): told once after each change, and once a day.
+    pub fn read(&mut self, now_ns: i64) {
+        const DAY_NS: i64 = 24 * 3600 * 1_000_000_000;
+        let changed = self.mtime_ns.max(self.ctime_ns);
+        if self.atime_ns <= changed || now_ns.saturating_sub(self.atime_ns) >= DAY_NS {
+            self.atime_ns = now_ns;
+        }
     }
 
     /// Does a change of attributes; others change nothing.
@@ -117,13 +134,14 @@ impl Attributes {
         match change {
             Change::SetMode { mode, .. } => self.mode = *mode,
             Change::SetTime { mtime_ns, .. } => self.mtime_ns = *mtime_ns,
+            Change::SetAccessTime { atime_ns, .. } => self.atime_ns = *atime_ns,
             Change::SetOwner { uid, gid, .. } => {
                 let Owner { uid: user, gid: group } = self.owner;
                 self.owner = Owner { uid: uid.unwrap_or(user), gid: gid.unwrap_or(group) };
             }
             _ => return,
         }
-        self.ctime_ns = now_ns;
+        self.touch(now_ns);
     }
 }
 

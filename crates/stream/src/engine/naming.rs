@@ -9,7 +9,7 @@ use wire::format::LINK_BYTES_MAX;
 use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
-use super::file::{Base, Block, File};
+use super::file::{Attributes, Base, Block, File};
 use super::transaction::{Transaction, path_of, paths_of};
 use super::wants::{Waiting, Want};
 use super::{ANSWER_TIME, AskFor, Engine, check_path};
@@ -43,13 +43,13 @@ impl Engine {
                 if let Err(error) = check_path(&path) {
                     return self.effects.finish(done, Err(error));
                 }
-                let here = self.by_path.get(&path).and_then(|key| self.files.get(key));
+                let here = self.known_at(&path).and_then(|key| self.files.get(&key));
                 if let Some(info) = here.filter(|file| file.is_changed()).map(File::info) {
                     return self.effects.finish(done, Ok(info));
                 }
                 match self.names.get(&path, self.time.now) {
                     Some(Some(info)) => {
-                        let info = self.folder_times.shown(&path, info);
+                        let info = self.shown(&path, info);
                         self.effects.finish(done, Ok(info));
                     }
                     // That there was nothing is not believed again: somebody may wait for another device to make the file.
@@ -58,6 +58,24 @@ impl Engine {
                     }
                 }
             }
+        }
+    }
+
+    /// What the server says of a path, with what was done here and it does not know.
+    fn shown(&self, path: &[u8], info: FileInfo) -> FileInfo {
+        let key = match info.links > 1 && info.kind == FileKind::File {
+            true => self.known_file(info.seen.file),
+            false => self.by_path.get(path).copied(),
+        };
+        match key.and_then(|key| self.files.get(&key)).filter(|file| !file.gone) {
+            Some(file) if file.is_changed() => file.info(),
+            // As this device told it when it made the change: no time may change because a file was sent.
+            Some(File { seen, unsure: false, attributes, .. }) if *seen == Some(info.seen) => {
+                let Attributes { mtime_ns, ctime_ns, atime_ns, .. } = *attributes;
+                FileInfo { mtime_ns, ctime_ns, atime_ns: info.atime_ns.max(atime_ns), ..info }
+            }
+            Some(_) => info,
+            None => self.folder_times.shown(path, info),
         }
     }
 
@@ -126,6 +144,7 @@ impl Engine {
             self.folder_times.note(parent(&path), self.time.wall_ns);
             return self.effects.finish(done, Ok(()));
         }
+        self.seal_linked(&path);
         self.change(&path.clone(), vec![Change::Unlink { path, base: None }], done);
     }
 
@@ -137,7 +156,7 @@ impl Engine {
     }
 
     /// Whether a path stands for a file that the server does not know.
-    fn is_only_here_at(&self, path: &[u8]) -> bool {
+    pub(super) fn is_only_here_at(&self, path: &[u8]) -> bool {
         self.by_path.get(path).and_then(|key| self.files.get(key)).is_some_and(|file| file.seen.is_none())
     }
 
@@ -159,6 +178,7 @@ impl Engine {
             // The server sees what is in the way.
             self.seal(key);
         }
+        self.seal_linked(&to);
         let moved = self.files.iter().filter(|(_, file)| {
             file.dirty.is_some() && !file.gone && (file.path == from || is_below(&file.path, &from))
         });
@@ -194,6 +214,7 @@ impl Engine {
         };
         let unnamed = txn.unnamed_path();
         let unnames = unnamed.and_then(|path| self.by_path.get(path)).copied();
+        let unnames = unnames.filter(|key| !self.has_other_names(*key));
         let stuck = self.stuck();
         let (mut after, mut behind, mut again) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
         for (id, other) in self.transactions.iter().filter(|(_, other)| related(other)) {
@@ -235,30 +256,45 @@ impl Engine {
                 self.folder_times.forget(path);
             }
             match change {
-                Change::SetMode { path, .. } | Change::SetOwner { path, .. } | Change::SetTime { path, .. }
+                Change::SetMode { path, .. }
+                | Change::SetOwner { path, .. }
+                | Change::SetTime { path, .. }
+                | Change::SetAccessTime { path, .. }
                     if versions.get(index).is_some_and(|to| self.attributes_changed(path, change, *to)) =>
                 {
                     self.names.forget(path);
                 }
                 Change::Rename { from, to, .. } => self.renamed(from, to),
+                Change::Link { from, to, .. } => {
+                    self.names.forget(from);
+                    self.names.forget(to);
+                    versions.get(index).into_iter().for_each(|seen| self.linked(from, to, *seen));
+                }
                 Change::Unlink { path, .. } => {
                     let removed = versions.get(index).map(|seen| seen.file);
-                    let key = self.by_path.get(path).copied();
+                    let key = self.known_at(path);
                     // Another one may have been made here meanwhile.
                     let is_it = |key: &u64| {
                         let seen = self.files.get(key).and_then(|file| file.seen);
                         txn.unnames == Some(*key) || seen.is_some_and(|seen| Some(seen.file) == removed)
                     };
-                    if let Some(key) = key.filter(is_it) {
-                        self.unname(key);
+                    match key.filter(is_it) {
+                        Some(key) if self.has_other_names(key) => self.unlinked(key, path),
+                        Some(key) => self.unname(key),
+                        None => {}
+                    }
+                    if let Some(removed) = removed {
+                        self.forget_names(removed);
+                        self.linked.remove(removed, path);
                     }
                     self.names.forget(path);
                 }
                 Change::Truncate { path, .. }
                 | Change::SetMode { path, .. }
                 | Change::SetOwner { path, .. }
-                | Change::SetTime { path, .. } => {
-                    if let Some(file) = self.by_path.get(path).and_then(|key| self.files.get_mut(key)) {
+                | Change::SetTime { path, .. }
+                | Change::SetAccessTime { path, .. } => {
+                    if let Some(file) = self.known_at(path).and_then(|key| self.files.get_mut(&key)) {
                         file.unsure = file.seen.is_some();
                         file.kernel = None;
                     }
@@ -277,8 +313,15 @@ impl Engine {
     /// Attributes of a file that is known here became another version of it, with the same content, if it is the next one: then
     /// what is written to the open file goes on from there. False if somebody else came between.
     fn attributes_changed(&mut self, path: &[u8], change: &Change, to: Seen) -> bool {
-        let Some(key) = self.by_path.get(path).copied() else { return false };
+        self.forget_names(to.file);
+        let Some(key) = self.known_at(path) else { return false };
+        let wall_ns = self.time.wall_ns;
         let Some(file) = self.files.get_mut(&key) else { return false };
+        if file.seen == Some(to) && file.dirty.is_none() {
+            // Not the first change of the transaction.
+            file.attributes.change(change, wall_ns);
+            return true;
+        }
         let next = |seen: &Seen| seen.file == to.file && seen.version.checked_add(1) == Some(to.version);
         let Some(from) = file.seen.filter(next) else { return false };
         file.seen = Some(to);
@@ -288,102 +331,17 @@ impl Engine {
         match &mut file.dirty {
             Some(dirty) if dirty.base == Base::Known(from) => dirty.base = Base::Known(to),
             Some(_) => {}
-            None => file.attributes.change(change, self.time.wall_ns),
+            None => file.attributes.change(change, wall_ns),
         }
         self.rebase_reads(key, from, to, |_| false);
         true
     }
 
-    /// This device took the name of a file, which nobody asks for any more: what was not sent of it
-    /// is not sent. Whoever has it open reads and writes it on here, as long as what is read is
-    /// here.
-    pub(super) fn unname(&mut self, key: u64) {
-        let Some(file) = self.files.get_mut(&key) else { return };
-        file.dirty = None;
-        file.gone = true;
-        let unsent = std::mem::take(&mut file.sealed);
-        // Its cuts hold for ever, as does what lies over its blocks.
-        let cut = file.cuts.drain(..).map(|(_, cut)| cut).min();
-        file.cuts.extend(cut.map(|cut| (0, cut)));
-        for id in &unsent {
-            if let Some(mut txn) = self.transactions.remove(id) {
-                self.unstore(*id, &mut txn, None);
-            }
-        }
-        for id in unsent {
-            for other in self.transactions.values_mut() {
-                other.after.remove(&id);
-            }
-            self.tell_wants(id, None, &[]);
-        }
-        self.keep_blocks(key);
-        self.detach(key);
-    }
-
-    /// The blocks of a file that has no name can be asked of nobody: they stay, as if they were
-    /// written here, as far as there is room.
-    fn keep_blocks(&mut self, key: u64) {
-        let block = u64::from(self.block_bytes());
-        let mut room = (self.options.nameless_bytes as u64).saturating_sub(self.nameless_bytes());
-        let Some(file) = self.files.get(&key).filter(|file| file.handles > 0) else { return };
-        let mut kept = Vec::new();
-        for (index, entry) in &file.blocks {
-            let start = u64::from(*index) * block;
-            let Block::Memory { bytes, .. } = entry else { continue };
-            let length = file.zero_from().saturating_sub(start).min(bytes.len() as u64);
-            if length > 0 && length <= room && !file.overlay.covers(start, start + length) {
-                room -= length;
-                let mut bytes = bytes[..length as usize].to_vec();
-                file.overlay.copy_into(start, &mut bytes);
-                kept.push((*index, start, bytes));
-            }
-        }
-        let indexes: BTreeSet<u32> = kept.iter().map(|(index, ..)| *index).collect();
-        self.drop_blocks(key, |index| indexes.contains(&index));
-        let Some(file) = self.files.get_mut(&key) else { return };
-        for (_, start, bytes) in kept {
-            file.overlay.write(start, bytes.into());
-        }
-    }
-
-    /// Somebody else removed or replaced a file, or a folder above it. What was not sent of it is
-    /// sent, and refused: whoever syncs it hears of that.
-    pub(super) fn taken_away(&mut self, key: u64) {
-        self.seal(key);
-        if let Some(file) = self.files.get_mut(&key) {
-            let stale = StreamError::refused(ErrorCode::Stale, &file.path, "");
-            file.stale.get_or_insert(stale);
-        }
-        self.detach(key);
-    }
-
-    fn below(&self, folder: &[u8]) -> Vec<u64> {
-        let below = self.by_path.iter().filter(|(path, _)| is_below(path, folder));
-        below.map(|(_, key)| *key).collect()
-    }
-
-    fn renamed(&mut self, from: &[u8], to: &[u8]) {
-        self.names.forget_all();
-        if from == to {
-            return;
-        }
-        self.folder_times.rename(from, to);
-        if let Some(key) = self.by_path.get(to).copied() {
-            self.unname(key);
-        }
-        self.below(to).into_iter().for_each(|key| self.taken_away(key));
-        let mut moved = self.below(from);
-        moved.extend(self.by_path.get(from));
-        for key in moved {
-            let Some(file) = self.files.get_mut(&key) else { continue };
-            self.by_path.remove(&file.path);
-            file.path = [to, &file.path[from.len()..]].concat();
-            self.by_path.insert(file.path.clone(), key);
-        }
-    }
-
     /// A listing of the server with what was changed here and it does not know.
     fn with_changes(&self, folder: &[u8], mut entries: Vec<FolderEntry>) -> Vec<FolderEntry> {
+        for entry in entries.iter_mut().filter(|entry| entry.info.links > 1 && entry.info.kind == FileKind::File) {
+            entry.info = self.shown(&join(folder, &entry.name), entry.info);
+        }
         if !self.folder_times.is_empty() {
             for entry in entries.iter_mut().filter(|entry| entry.info.kind == FileKind::Folder) {
                 entry.info = self.folder_times.shown(&join(folder, &entry.name), entry.info);
@@ -501,9 +459,8 @@ impl Engine {
         match (waiting.want, reply) {
             (Want::Stat { path, done }, VolumeReply::Attributes(info)) => {
                 self.names.put(&path, Some(info), now);
-                let here = self.by_path.get(&path).and_then(|key| self.files.get(key));
-                let info = here.filter(|file| file.is_changed()).map_or(info, File::info);
-                let info = self.folder_times.shown(&path, info);
+                self.note_linked(&path, &info);
+                let info = self.shown(&path, info);
                 self.effects.finish(done, Ok(info));
             }
             (Want::ReadLink { done, .. }, VolumeReply::LinkTarget(target)) => self.effects.finish(done, Ok(target)),
@@ -545,6 +502,9 @@ impl Engine {
                     let want = Want::List { path, folder: Some(seen), entries, again, done };
                     self.wants.insert(id, Waiting { want, since: waiting.since, asked: false });
                     return;
+                }
+                for entry in entries.iter().filter(|entry| entry.info.links > 1) {
+                    self.note_linked(&join(&path, &entry.name), &entry.info);
                 }
                 let entries = Arc::new(entries);
                 self.names.put_listing(&path, &entries, now);

@@ -50,7 +50,7 @@ impl Engine {
     /// the server told of, or it is the top one, so that a wrong path is told now and not by the next sync.
     fn may_replace(&self, path: &[u8], how: OpenHow) -> bool {
         let folder = parent(path);
-        let begins_empty = how.truncate && !how.append && !self.by_path.contains_key(path);
+        let begins_empty = how.truncate && !how.append && self.known_at(path).is_none();
         let there = |file: &File| file.seen.is_some() && !file.gone && parent(&file.path) == folder;
         begins_empty && (folder.is_empty() || self.files.values().any(there))
     }
@@ -139,11 +139,14 @@ impl Engine {
         }
         // Who looks the name up now, because it opened another file than it expected, must not find the old one.
         self.names.put(path, Some(info), self.time.now);
+        self.note_linked(path, &info);
         let known = self.by_path.get(path).copied();
         let same = known.filter(|key| {
             let seen = self.files.get(key).and_then(|file| file.seen);
             seen.is_none_or(|seen| seen.file == info.seen.file)
         });
+        // It may be known here by another name.
+        let same = same.or_else(|| self.known_file(info.seen.file).filter(|_| info.links > 1));
         let key = match (same, known) {
             (Some(key), _) => key,
             (None, replaced) => {
@@ -187,7 +190,9 @@ impl Engine {
             (file.size, file.unsure) = (info.size, false);
             file.present = Present::new(present, cut);
             if !file.is_changed() {
+                let read_here = file.attributes.atime_ns;
                 file.attributes = Attributes::of(info);
+                file.attributes.atime_ns = info.atime_ns.max(read_here);
             }
         }
         // An older answer, overtaken by a commit of ours, tells nothing new.

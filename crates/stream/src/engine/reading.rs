@@ -66,6 +66,7 @@ impl Engine {
         self.reads.insert(id, read);
         if let Some(file) = self.files.get_mut(&file) {
             file.reads.insert(id);
+            file.attributes.read(self.time.wall_ns);
         }
         self.advance_read(id);
     }

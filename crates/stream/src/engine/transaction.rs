@@ -136,7 +136,7 @@ impl Transaction {
     pub fn concerns(&self, path: &[u8]) -> bool {
         let above = |other: &[u8]| other == path || crate::names::is_below(path, other);
         self.changes.iter().any(|change| match change {
-            Change::Rename { from, to, .. } => above(from) || above(to),
+            Change::Link { from, to, .. } | Change::Rename { from, to, .. } => above(from) || above(to),
             other => above(path_of(other)),
         })
     }
@@ -156,15 +156,16 @@ pub(super) fn path_of(change: &Change) -> &[u8] {
         | Change::RemoveFolder { path }
         | Change::SetTime { path, .. }
         | Change::SetOwner { path, .. }
+        | Change::SetAccessTime { path, .. }
         | Change::SetMode { path, .. } => path,
-        Change::Rename { from, .. } => from,
+        Change::Link { from, .. } | Change::Rename { from, .. } => from,
     }
 }
 
 /// The paths that a change is about.
 pub(super) fn paths_of(change: &Change) -> Vec<&[u8]> {
     match change {
-        Change::Rename { from, to, .. } => vec![from, to],
+        Change::Link { from, to, .. } | Change::Rename { from, to, .. } => vec![from, to],
         other => vec![path_of(other)],
     }
 }
@@ -178,6 +179,7 @@ pub(super) fn dressed(change: &Change, path: Option<&[u8]>, seen: Option<Seen>) 
         | Change::Truncate { path: at, base, .. }
         | Change::SetTime { path: at, base, .. }
         | Change::SetOwner { path: at, base, .. }
+        | Change::SetAccessTime { path: at, base, .. }
         | Change::SetMode { path: at, base, .. } => {
             *base = seen;
             if let Some(path) = path {

@@ -12,7 +12,7 @@ use super::file::{Base, Dirty, File};
 use super::transaction::{Effect, State, Transaction};
 use super::wants::Want;
 use super::{Engine, Open};
-use crate::call::{Done, Handle};
+use crate::call::{Done, Handle, SetAttributes};
 use crate::{ErrorKind, FileRef, StreamError};
 
 /// Changes that no sync asks for are sent after this time, as kernels do with their pages.
@@ -151,6 +151,7 @@ impl Engine {
             appends: append,
             cut: None,
             extended: false,
+            atime: None,
             mtime: None,
             mode: None,
             owner: (None, None),
@@ -209,38 +210,31 @@ impl Engine {
         }
     }
 
-    pub(super) fn set_mode(&mut self, of: FileRef, mode: u16, done: Done<()>) {
-        self.set_attributes(of, |path| Change::SetMode { path, base: None, mode: mode & 0o7777 }, done);
-    }
-
-    pub(super) fn set_owner(&mut self, of: FileRef, uid: Option<u32>, gid: Option<u32>, done: Done<()>) {
-        self.set_attributes(of, |path| Change::SetOwner { path, base: None, uid, gid }, done);
-    }
-
-    pub(super) fn set_time(&mut self, of: FileRef, mtime_ns: i64, done: Done<()>) {
-        self.set_attributes(of, |path| Change::SetTime { path, base: None, mtime_ns }, done);
-    }
-
     /// Changes attributes: of a file with changes that no transaction carries together with these, of others on the server.
-    fn set_attributes(&mut self, of: FileRef, change: impl FnOnce(Vec<u8>) -> Change, done: Done<()>) {
+    pub(super) fn set_attributes(&mut self, of: FileRef, wanted: SetAttributes, done: Done<()>) {
         let (key, path) = match self.resolve(&of, false) {
             Ok(found) => found,
             Err(error) => return self.effects.finish(done, Err(error)),
         };
-        let (change, now_ns) = (change(path.clone()), self.time.wall_ns);
+        let (changes, now_ns) = (wanted.changes(&path), self.time.wall_ns);
         if let Some(file) = self.gone_file(key) {
-            file.attributes.change(&change, now_ns);
+            changes.iter().for_each(|change| file.attributes.change(change, now_ns));
             let outcome = file.stale.clone().map_or(Ok(()), Err);
             return self.effects.finish(done, outcome);
         }
         if let Some(file) = key.and_then(|key| self.files.get_mut(&key))
             && let Some(dirty) = &mut file.dirty
         {
-            dirty.change(&change);
-            file.attributes.change(&change, now_ns);
+            for change in &changes {
+                dirty.change(change);
+                file.attributes.change(change, now_ns);
+            }
             return self.effects.finish(done, Ok(()));
         }
-        self.change(&path, vec![change], done);
+        match changes.is_empty() {
+            true => self.effects.finish(done, Ok(())),
+            false => self.change(&path, changes, done),
+        }
     }
 
     /// A file that is not at its path any more: the server is not asked to change it.
@@ -260,7 +254,7 @@ impl Engine {
             FileRef::Path(path) => {
                 super::check_path(path)?;
                 let changed = |key: &u64| self.files.get(key).is_some_and(|file| file.is_changed());
-                Ok((self.by_path.get(path).copied().filter(changed), path.clone()))
+                Ok((self.known_at(path).filter(changed), path.clone()))
             }
         }
     }
@@ -498,6 +492,9 @@ impl Engine {
         }
         if let Some(mode) = dirty.mode {
             parts.add(Change::SetMode { path: path.clone(), base: None, mode });
+        }
+        if let Some(atime_ns) = dirty.atime {
+            parts.add(Change::SetAccessTime { path: path.clone(), base: None, atime_ns });
         }
         if let Some(mtime_ns) = dirty.mtime {
             parts.add(Change::SetTime { path: path.clone(), base: None, mtime_ns });

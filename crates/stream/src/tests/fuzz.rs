@@ -20,7 +20,8 @@ fn stored(rng: &mut SplitMix64, number: u64) -> Stored {
     };
     let changes = (0..1 + rng.below(6)).map(|_| {
         let (path, base) = (path(rng), None);
-        match rng.below(8) {
+        match rng.below(9) {
+            8 => Change::SetAccessTime { path, base, atime_ns: rng.next_u64() as i64 },
             6 => {
                 let owner = Some(Owner { uid: rng.next_u64() as u32, gid: 7 });
                 Change::Create { path, mode: 0o4755, exclusive: rng.below(2) == 0, owner }

@@ -5,7 +5,7 @@ use wire::volume::{Change, FileInfo, FileKind, Owner};
 use super::sim::{Faults, Sim, options, with_outbox};
 use super::writers::{WRITE, close, device, open, write};
 use crate::call::Call;
-use crate::{FileRef, OpenHow};
+use crate::{FileRef, OpenHow, SetAttributes};
 
 const SOMEBODY: Owner = Owner { uid: 1000, gid: 100 };
 
@@ -18,7 +18,8 @@ fn stat(sim: &mut Sim, at: usize, of: impl Into<FileRef>) -> FileInfo {
 
 fn chown(sim: &mut Sim, at: usize, of: impl Into<FileRef>, uid: Option<u32>, gid: Option<u32>) {
     let of = of.into();
-    sim.wait(at, |done| Call::SetOwner { of, uid, gid, done }).unwrap();
+    sim.wait(at, |done| Call::SetAttributes { of, wanted: SetAttributes { uid, gid, ..Default::default() }, done })
+        .unwrap();
 }
 
 fn make(sim: &mut Sim, at: usize, path: &str, change: Change) {

@@ -10,7 +10,7 @@ use wire::volume::{Change, LeaseKind};
 use super::sim::{Faults, Sim, options, with_outbox};
 use super::writers::{WRITE, close, device, fill, open, read, sync, write};
 use crate::call::Call;
-use crate::{ErrorKind, FileRef, Handle, OpenHow, Options, StreamError};
+use crate::{ErrorKind, FileRef, Handle, OpenHow, Options, SetAttributes, StreamError};
 
 fn remove(sim: &mut Sim, at: usize, path: &str) -> Result<(), StreamError> {
     sim.wait(at, |done| Call::Remove { path: path.into(), done })
@@ -159,8 +159,10 @@ fn regress_attributes_of_a_removed_file_are_not_those_of_the_next_one() {
     remove(&mut sim, one, "f").unwrap();
     let next = synced(&mut sim, one, "f");
     close(&mut sim, one, next).unwrap();
-    sim.wait(one, |done| Call::SetMode { of: file.into(), mode: 0o600, done }).unwrap();
-    sim.wait(one, |done| Call::SetTime { of: file.into(), mtime_ns: 5, done }).unwrap();
+    sim.wait(one, |done| super::sim::set(file.into(), SetAttributes { mode: Some(0o600), ..Default::default() }, done))
+        .unwrap();
+    sim.wait(one, |done| super::sim::set(file.into(), SetAttributes { mtime_ns: Some(5), ..Default::default() }, done))
+        .unwrap();
     let info = sim.wait(one, |done| Call::Stat { of: file.into(), done }).unwrap();
     assert_eq!((info.mode, info.mtime_ns), (0o600, 5));
     let info = sim.wait(one, |done| Call::Stat { of: FileRef::Path(b"f".to_vec()), done }).unwrap();
@@ -329,7 +331,10 @@ fn regress_the_time_of_a_folder_is_that_of_its_last_unsent_change() {
     let listed = sim.wait(one, |done| Call::List { path: Vec::new(), done }).unwrap();
     assert!(listed[0].info.mtime_ns > made, "a listing says the same");
     // Whoever sets it has the last word.
-    sim.wait(one, |done| Call::SetTime { of: FileRef::Path(b"d".to_vec()), mtime_ns: 5, done }).unwrap();
+    sim.wait(one, |done| {
+        super::sim::set(FileRef::Path(b"d".to_vec()), SetAttributes { mtime_ns: Some(5), ..Default::default() }, done)
+    })
+    .unwrap();
     assert_eq!(time(&mut sim), 5);
 }
 

@@ -21,7 +21,7 @@ use crate::call::{Call, Done};
 use crate::engine::{Engine, Time};
 use crate::job::Job;
 use crate::outbox::{Held, Stored, Who};
-use crate::{Options, Room, StreamError};
+use crate::{FileRef, Options, Room, SetAttributes, StreamError};
 
 pub const BLOCK: u32 = 512;
 const VOLUME: ImageHandle = ImageHandle(3);
@@ -38,6 +38,11 @@ pub fn taken<T>(outcome: &Outcome<T>) -> Option<Result<T, StreamError>> {
 pub fn folder(path: Vec<u8>, done: Done<()>) -> Call {
     let change = Change::MakeFolder { path: path.clone(), mode: 0o755, owner: None };
     Call::Make { path, change, done }
+}
+
+/// Sets attributes.
+pub fn set(of: FileRef, wanted: SetAttributes, done: Done<()>) -> Call {
+    Call::SetAttributes { of, wanted, done }
 }
 
 /// How often what goes wrong.

@@ -6,7 +6,7 @@ use volume::Disk as _;
 
 use super::sim::{Faults, Sim, options, taken, with_outbox};
 use crate::call::Call;
-use crate::{ErrorKind, Handle, OpenHow, StreamError};
+use crate::{ErrorKind, Handle, OpenHow, SetAttributes, StreamError};
 
 pub const TOKEN: Token = Token(5);
 
@@ -319,7 +319,10 @@ fn a_file_that_begins_empty_is_opened_without_asking_and_replaces_what_is_there(
     // Another device makes a longer file under the name before the first sync.
     let opened = taken(&sim.call(one, create(b"f"))).expect("no answer was waited for").unwrap();
     write(&mut sim, one, opened.handle, 0, vec![1; 700]).unwrap();
-    sim.wait(one, |done| Call::SetMode { of: opened.handle.into(), mode: 0o600, done }).unwrap();
+    sim.wait(one, |done| {
+        super::sim::set(opened.handle.into(), SetAttributes { mode: Some(0o600), ..Default::default() }, done)
+    })
+    .unwrap();
     let theirs = open(&mut sim, two, "f", WRITE).unwrap();
     write(&mut sim, two, theirs, 0, vec![2; 3000]).unwrap();
     close(&mut sim, two, theirs).unwrap();

@@ -107,7 +107,7 @@ impl Plan<'_> {
     }
 
     /// Where something can be made.
-    fn vacant(&mut self, path: &VolumePath) -> Result<Place, VolumeError> {
+    pub(super) fn vacant(&mut self, path: &VolumePath) -> Result<Place, VolumeError> {
         match self.resolve(path)? {
             (_, Some(_)) => Err(VolumeError::Exists { path: path.to_string() }),
             (at, None) => Ok(at),
@@ -169,6 +169,9 @@ impl Plan<'_> {
             mode,
             owner,
             target: Vec::new(),
+            mtime_ns: 0,
+            atime_ns: None,
+            names: vec![at.clone()],
         };
         self.overlay.nodes.insert(file, node);
         self.overlay.entries.insert(at, Some(file));
@@ -195,8 +198,16 @@ impl Plan<'_> {
             return Err(VolumeError::Unsupported { path: path.to_string(), what: "owners" });
         }
         if kind == Kind::Symlink {
+            if node.links > 1 {
+                let what = "owners of symbolic links with several names";
+                return Err(VolumeError::Unsupported { path: path.to_string(), what });
+            }
+            let (mtime_ns, atime_ns) = (node.mtime_ns, node.atime_ns);
             let target = self.target_of(path, file)?;
             self.records.push(Record::LinkOwned { file, at, owner, target });
+            // It is made anew, and keeps its times.
+            self.times.entry(file).or_insert(mtime_ns);
+            self.records.extend(atime_ns.map(|atime_ns| Record::AccessTime { file, atime_ns }));
         } else {
             self.records.push(Record::Owner { file, owner, mode });
         }
@@ -206,20 +217,12 @@ impl Plan<'_> {
         Ok(file)
     }
 
-    /// Where a symbolic link points. One that is made anew keeps its time.
-    fn target_of(&mut self, path: &VolumePath, file: FileId) -> Result<Vec<u8>, VolumeError> {
+    /// Where a symbolic link points.
+    fn target_of(&self, path: &VolumePath, file: FileId) -> Result<Vec<u8>, VolumeError> {
         let node = &self.overlay.nodes[&file];
-        let Some(disk) = node.disk.clone() else { return Ok(node.target.clone()) };
-        let failed = |error| VolumeError::io("reading", path.as_bytes(), error);
-        if node.target.is_empty() {
-            let target = self.disk.read_link(&disk).map_err(failed)?;
-            let mtime_ns = self.disk.stat(&disk).map_err(failed)?.stamp.mtime_ns;
-            self.times.entry(file).or_insert(mtime_ns);
-            if let Some(node) = self.overlay.nodes.get_mut(&file) {
-                node.target.clone_from(&target);
-            }
-            return Ok(target);
+        match &node.disk {
+            Some(disk) => self.disk.read_link(disk).map_err(|error| VolumeError::io("reading", path.as_bytes(), error)),
+            None => Ok(node.target.clone()),
         }
-        Ok(node.target.clone())
     }
 }

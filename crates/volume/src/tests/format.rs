@@ -40,8 +40,8 @@ fn record() -> impl Strategy<Value = Record> {
     let identity = (any::<u64>(), any::<i64>()).prop_map(|(inode, born_ns)| Identity { inode, born_ns });
     let offset = 0..=(i64::MAX as u64) / 2;
     prop_oneof![
-        (id(), place(), identity, kind())
-            .prop_map(|(file, at, identity, kind)| { Record::Known { file, at, identity, kind } }),
+        (id(), place(), identity, kind(), any::<bool>())
+            .prop_map(|(file, at, identity, kind, several)| { Record::Known { file, at, identity, kind, several } }),
         (id(), place(), kind(), 0..=0o7777u16).prop_map(|(file, at, kind, mode)| Record::New { file, at, kind, mode }),
         (id(), place(), proptest::collection::vec(1..=255u8, 1..60)).prop_map(|(file, at, target)| Record::Link {
             file,
@@ -59,6 +59,9 @@ fn record() -> impl Strategy<Value = Record> {
             .prop_map(|(file, offset, bytes)| Record::Write { file, offset, bytes }),
         (id(), offset).prop_map(|(file, size)| Record::Size { file, size }),
         (id(), any::<i64>()).prop_map(|(file, mtime_ns)| Record::Time { file, mtime_ns }),
+        (id(), place()).prop_map(|(file, at)| Record::HardLink { file, at }),
+        (id(), place(), any::<u64>()).prop_map(|(file, at, version)| Record::Unlink { file, at, version }),
+        (id(), any::<i64>()).prop_map(|(file, atime_ns)| Record::AccessTime { file, atime_ns }),
         (id(), 0..=0o7777u16).prop_map(|(file, mode)| Record::Mode { file, mode }),
         (id(), place(), any::<(u32, u32)>(), proptest::collection::vec(1..=255u8, 1..60)).prop_map(
             |(file, at, (uid, gid), target)| Record::LinkOwned { file, at, owner: Owner { uid, gid }, target }

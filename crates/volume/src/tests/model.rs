@@ -16,6 +16,8 @@ pub(crate) struct Node {
     pub rdev: u32,
     /// Not of folders.
     pub mtime_ns: i64,
+    /// If somebody set it.
+    pub atime_ns: Option<i64>,
     /// Of a file the content, of a symbolic link the target.
     pub bytes: Vec<u8>,
 }
@@ -43,12 +45,12 @@ impl PartialEq for Model {
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (path, (node, first)) in self.shown() {
-            let Node { kind, mode, owner, rdev, mtime_ns, bytes } = node;
+            let Node { kind, mode, owner, rdev, mtime_ns, atime_ns, bytes } = node;
             let (path, first) = (String::from_utf8_lossy(path), String::from_utf8_lossy(first));
             let hash = blake3::hash(bytes).to_hex();
             writeln!(
                 f,
-                "{path} = {first}: {kind:?} {mode:o} {}:{} {rdev} {mtime_ns} {} {}",
+                "{path} = {first}: {kind:?} {mode:o} {}:{} {rdev} {mtime_ns} {atime_ns:?} {} {}",
                 owner.uid,
                 owner.gid,
                 bytes.len(),
@@ -95,9 +97,16 @@ impl Model {
         self.names.insert(path.to_vec(), self.next);
     }
 
+    /// The same, for a file that may have other names, with a number of its own.
+    pub fn insert_as(&mut self, path: &[u8], node: Node, number: Option<u64>) {
+        let Some(number) = number else { return self.insert(path, node) };
+        self.nodes.entry(number | 1 << 63).or_insert(node);
+        self.names.insert(path.to_vec(), number | 1 << 63);
+    }
+
     /// A plain file or folder of nobody else.
     pub fn plain(&self, kind: Kind, mode: u16, mtime_ns: i64, bytes: Vec<u8>) -> Node {
-        Node { kind, mode, owner: self.owner, rdev: 0, mtime_ns, bytes }
+        Node { kind, mode, owner: self.owner, rdev: 0, mtime_ns, atime_ns: None, bytes }
     }
 
     /// Does all of a transaction or nothing.
@@ -145,6 +154,14 @@ impl Model {
                 let is_device = matches!(kind, Kind::CharDevice | Kind::BlockDevice);
                 self.get_mut(path.as_bytes())?.rdev = if is_device { *rdev } else { 0 };
             }
+            Operation::Link { from, to, .. } => {
+                let number = *self.names.get(from.as_bytes()).ok_or(Refused)?;
+                self.parent(to.as_bytes())?;
+                if self.nodes[&number].kind == Kind::Folder || self.names.contains_key(to.as_bytes()) || to.is_top() {
+                    return Err(Refused);
+                }
+                self.names.insert(to.as_bytes().to_vec(), number);
+            }
             Operation::Rename { from, to, replace, .. } => self.rename(from.as_bytes(), to.as_bytes(), *replace)?,
             Operation::Unlink { path, .. } => {
                 if self.get(path.as_bytes()).is_none_or(|node| node.kind == Kind::Folder) {
@@ -165,7 +182,17 @@ impl Model {
                     node.mtime_ns = *new;
                 }
             }
+            Operation::SetAccessTime { path, atime_ns, .. } => {
+                self.get_mut(path.as_bytes())?.atime_ns = Some(*atime_ns);
+            }
             Operation::SetOwner { path, uid, gid, .. } => {
+                let number = self.names.get(path.as_bytes()).ok_or(Refused)?;
+                let several = self.names.values().filter(|other| *other == number).count() > 1;
+                let (node, stays) = (&self.nodes[number], |new: &Option<u32>, now| new.is_none_or(|new| new == now));
+                let changes = !stays(uid, node.owner.uid) || !stays(gid, node.owner.gid);
+                if node.kind == Kind::Symlink && several && changes {
+                    return Err(Refused);
+                }
                 let owner = &mut self.get_mut(path.as_bytes())?.owner;
                 *owner = Owner { uid: uid.unwrap_or(owner.uid), gid: gid.unwrap_or(owner.gid) };
             }
@@ -265,6 +292,7 @@ fn put(bytes: &mut Vec<u8>, offset: usize, new: &[u8]) {
 pub(crate) fn walk(volume: &Volume) -> (Model, BTreeMap<Vec<u8>, Seen>) {
     let mut model = Model::default();
     let mut versions = BTreeMap::new();
+    let (mut files, mut links) = (BTreeMap::new(), BTreeMap::new());
     let mut open = vec![VolumePath::top()];
     while let Some(folder) = open.pop() {
         let mut after = Vec::new();
@@ -293,14 +321,26 @@ pub(crate) fn walk(volume: &Volume) -> (Model, BTreeMap<Vec<u8>, Seen>) {
                     open.push(path.clone());
                 }
                 let Info { kind, mode, owner, rdev, .. } = info;
-                let node = Node { kind, mode, owner, rdev, mtime_ns, bytes };
-                model.insert(path.as_bytes(), node);
+                // Reading may change it on a real disk, but not to what random transactions set.
+                let atime_ns = Some(info.atime_ns).filter(|atime| ACCESS_TIMES.contains(atime));
+                let node = Node { kind, mode, owner, rdev, mtime_ns, atime_ns, bytes };
+                match files.get(&info.seen.file) {
+                    Some(number) if kind != Kind::Folder => drop(model.names.insert(path.as_bytes().to_vec(), *number)),
+                    _ => {
+                        model.insert(path.as_bytes(), node);
+                        files.insert(info.seen.file, model.next);
+                    }
+                }
+                links.entry(info.seen.file).or_insert((0, info)).0 += 1;
             }
             match page.entries.last() {
                 Some(last) if page.more => after = last.name.clone(),
                 _ => break,
             }
         }
+    }
+    for (file, (count, info)) in links {
+        assert!(info.kind == Kind::Folder || info.links == count, "{file}: {count} names, {info:?}");
     }
     (model, versions)
 }
@@ -324,6 +364,9 @@ fn some_bytes(rng: &mut SplitMix64) -> Vec<u8> {
     (0..count).map(|index| fill.wrapping_add(index as u8) | 1).collect()
 }
 
+/// The times of access that random transactions set: after all others, so that no reading changes them.
+const ACCESS_TIMES: std::ops::Range<i64> = 1 << 61..i64::MAX;
+
 fn some_owner(rng: &mut SplitMix64) -> Option<Owner> {
     let owner = Owner { uid: rng.below(3) as u32, gid: rng.below(3) as u32 };
     (rng.below(3) == 0).then_some(owner)
@@ -333,7 +376,9 @@ fn operation(rng: &mut SplitMix64) -> Operation {
     let (path, owner) = (some_path(rng), some_owner(rng));
     let base = None;
     let mode = [0o600, 0o644, 0o755, 0o444, 0o4755, 0o2640][rng.below(6) as usize];
-    match rng.below(26) {
+    match rng.below(30) {
+        27..30 => Operation::Link { from: path, base, to: some_path(rng) },
+        26 => Operation::SetAccessTime { path, base, atime_ns: ACCESS_TIMES.start + rng.below(1 << 50) as i64 },
         24 | 25 => {
             let kind = [Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice][rng.below(4) as usize];
             Operation::MakeNode { path, kind, mode, rdev: rng.below(1 << 20) as u32, owner }

@@ -116,7 +116,7 @@ fn limits_are_looked_at_before_anything_is_sent() -> Result<(), WireError> {
         commit(0, 1),
         commit(1, 2 << 20),
         ask(VolumeAsk::Commit { number: 1, mtime_ns: 0, changes: Vec::new() }),
-        ask(VolumeAsk::FileStat { path: vec![b'a'; 4001] }),
+        ask(VolumeAsk::FileStat { path: vec![b'a'; 4096] }),
         ask(VolumeAsk::PullBlocks { token: Token(1), blocks: Vec::new(), force: false }),
         ask(VolumeAsk::PullBlocks { token: Token(1), blocks: mixed, force: false }),
         ask(VolumeAsk::FolderList { path: Vec::new(), after: Vec::new(), limit: 0 }),

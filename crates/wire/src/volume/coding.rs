@@ -134,6 +134,8 @@ mod change {
     pub const MAKE_LINK: u8 = 11;
     pub const MAKE_NODE: u8 = 12;
     pub const SET_OWNER: u8 = 13;
+    pub const SET_ACCESS_TIME: u8 = 14;
+    pub const LINK: u8 = 15;
 }
 
 /// In the place of a user or group that stays: no file can belong to it.
@@ -159,6 +161,7 @@ fn write_change(writer: Writer, change: &Change) -> Writer {
         Change::MakeLink { path, target, owner } => {
             writer.u8(change::MAKE_LINK).path(path).owner(owner).u16(target.len() as u16).raw(target)
         }
+        Change::Link { from, base, to } => writer.u8(change::LINK).path(from).base(base).path(to),
         Change::Rename { from, base, to, replace } => {
             writer.u8(change::RENAME).path(from).base(base).path(to).u8(u8::from(*replace))
         }
@@ -166,6 +169,9 @@ fn write_change(writer: Writer, change: &Change) -> Writer {
         Change::RemoveFolder { path } => writer.u8(change::REMOVE_FOLDER).path(path),
         Change::SetTime { path, base, mtime_ns } => {
             writer.u8(change::SET_TIME).path(path).base(base).u64(mtime_ns.cast_unsigned())
+        }
+        Change::SetAccessTime { path, base, atime_ns } => {
+            writer.u8(change::SET_ACCESS_TIME).path(path).base(base).u64(atime_ns.cast_unsigned())
         }
         Change::SetOwner { path, base, uid, gid } => {
             let writer = writer.u8(change::SET_OWNER).path(path).base(base);
@@ -196,12 +202,17 @@ fn read_change(reader: &mut Reader) -> Result<Change, WireError> {
             let kind = kind.ok_or_else(|| reader.bad("kind", number.into(), "3 to 6"))?;
             Change::MakeNode { path, kind, mode: mode(reader)?, rdev: reader.u32("device")?, owner: reader.owner()? }
         }
+        change::SET_ACCESS_TIME => {
+            let base = reader.base()?;
+            Change::SetAccessTime { path, base, atime_ns: reader.u64("time")?.cast_signed() }
+        }
         change::SET_OWNER => {
             let base = reader.base()?;
             let (uid, gid) = (reader.u32("user")?, reader.u32("group")?);
             let [uid, gid] = [uid, gid].map(|number| Some(number).filter(|number| *number != STAYS));
             Change::SetOwner { path, base, uid, gid }
         }
+        change::LINK => Change::Link { from: path, base: reader.base()?, to: reader.path()? },
         change::RENAME => {
             let (base, to) = (reader.base()?, reader.path()?);
             Change::Rename { from: path, base, to, replace: reader.flag("replace")? }
@@ -217,7 +228,7 @@ fn read_change(reader: &mut Reader) -> Result<Change, WireError> {
             reader.check(fits, "length of a target", bytes.into(), "1 to 4095")?;
             Change::MakeLink { path, target: reader.raw("target", bytes.into())?, owner }
         }
-        _ => return Err(reader.bad("kind of change", kind.into(), "1 to 13")),
+        _ => return Err(reader.bad("kind of change", kind.into(), "1 to 15")),
     })
 }
 
@@ -382,7 +393,7 @@ impl Writer {
 impl Reader {
     fn path(&mut self) -> Result<Vec<u8>, WireError> {
         let bytes = usize::from(self.u16("path length")?);
-        self.check(bytes <= PATH_BYTES_MAX, "path length", bytes as u64, "at most 4000")?;
+        self.check(bytes <= PATH_BYTES_MAX, "path length", bytes as u64, "at most 4095")?;
         Ok(self.raw("path", bytes)?.to_vec())
     }
 

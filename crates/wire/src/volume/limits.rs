@@ -38,7 +38,9 @@ pub(crate) fn check(ask: &VolumeAsk) -> Result<(), Refused> {
 
 fn check_change(change: &Change) -> Result<(), Refused> {
     match change {
-        Change::Rename { from, to, .. } => check_path(from).and_then(|()| check_path(to)),
+        Change::Link { from, to, .. } | Change::Rename { from, to, .. } => {
+            check_path(from).and_then(|()| check_path(to))
+        }
         Change::Create { path, mode, .. }
         | Change::MakeFolder { path, mode, .. }
         | Change::MakeNode { path, mode, .. }
@@ -56,6 +58,7 @@ fn check_change(change: &Change) -> Result<(), Refused> {
         | Change::Unlink { path, .. }
         | Change::RemoveFolder { path }
         | Change::SetOwner { path, .. }
+        | Change::SetAccessTime { path, .. }
         | Change::SetTime { path, .. } => check_path(path),
     }
 }

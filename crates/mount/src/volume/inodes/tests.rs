@@ -163,3 +163,27 @@ fn prop_nothing_is_kept_that_the_kernel_forgot() {
         assert!(inodes.by_file.is_empty() && inodes.by_name.is_empty(), "seed {seed}: names are left");
     }
 }
+
+#[test]
+fn a_file_with_several_names_goes_by_any_that_is_left() {
+    let mut inodes = Inodes::new();
+    let linked = FileInfo { links: 3, ..file(7) };
+    let folder = inodes.found(TOP, b"d", &folder(5));
+    let number = inodes.found(TOP, b"a", &linked);
+    assert_eq!((inodes.found(folder.0, b"b", &linked), inodes.path(number)), (number, Ok(b"d/b".to_vec())));
+    inodes.removed(folder.0, b"b");
+    assert_eq!(inodes.path(number), Ok(b"a".to_vec()));
+    inodes.found(folder.0, b"c", &linked);
+    inodes.renamed((TOP, b"a"), (TOP, b"e"));
+    assert_eq!(inodes.path(number), Ok(b"e".to_vec()));
+    inodes.removed(TOP, b"e");
+    assert_eq!(inodes.path(number), Ok(b"d/c".to_vec()));
+    // However many names there are, few are remembered, and none after the kernel forgot the file.
+    for name in 0..100u32 {
+        inodes.found(folder.0, &name.to_le_bytes(), &linked);
+    }
+    assert!(inodes.nodes[&7].names.len() <= NAMES_MAX && inodes.nodes[&5].children as usize <= NAMES_MAX);
+    inodes.forget(number, 103);
+    assert_eq!((inodes.len(), inodes.nodes[&5].children), (2, 0));
+    assert!(inodes.by_name.len() == 1 && inodes.by_file.len() == 1);
+}

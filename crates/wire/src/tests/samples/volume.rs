@@ -56,7 +56,9 @@ impl Samples {
     }
 
     fn change(&mut self) -> Change {
-        match self.below(13) {
+        match self.below(15) {
+            14 => Change::Link { from: self.path(), base: self.base(), to: self.path() },
+            13 => Change::SetAccessTime { path: self.path(), base: self.base(), atime_ns: self.time() },
             12 => Change::SetOwner {
                 path: self.path(),
                 base: self.base(),

@@ -1,0 +1,199 @@
+//! Names that files get and lose. All names of a file are one file here too, whose changes are sent under the name by which it was
+//! opened.
+
+use std::collections::BTreeSet;
+
+use wire::ErrorCode;
+use wire::volume::{Change, FileInfo, FileKind, Seen};
+
+use super::Engine;
+use super::file::{Block, File};
+use crate::StreamError;
+use crate::call::Done;
+use crate::names::is_below;
+
+impl Engine {
+    /// Gives a file one more name; what is unsent of it is sent before.
+    pub(super) fn link(&mut self, from: Vec<u8>, to: Vec<u8>, done: Done<()>) {
+        let checked = super::check_path(&to).and_then(|()| match self.is_only_here_at(&to) {
+            true => Err(StreamError::refused(ErrorCode::Exists, &to, "")),
+            false => Ok(()),
+        });
+        if checked.is_err() {
+            return self.effects.finish(done, checked);
+        }
+        if let Some(key) = self.known_at(&from) {
+            self.seal(key);
+        }
+        self.change(&from.clone(), vec![Change::Link { from, base: None, to }], done);
+    }
+
+    /// The file that is known here by this path, or as one with several names of which this is one.
+    pub(super) fn known_at(&self, path: &[u8]) -> Option<u64> {
+        self.by_path.get(path).copied().or_else(|| self.known_file(self.linked.file(path)?))
+    }
+
+    /// The file with this id, under whatever name.
+    pub(super) fn known_file(&self, id: u64) -> Option<u64> {
+        let is_it = |file: &File| !file.gone && file.seen.is_some_and(|seen| seen.file == id);
+        self.files.iter().find(|(_, file)| is_it(file)).map(|(key, _)| *key)
+    }
+
+    /// The server says what a path is.
+    pub(super) fn note_linked(&mut self, path: &[u8], info: &FileInfo) {
+        if info.kind != FileKind::Folder && info.links > 1 {
+            self.linked.add(info.seen.file, path);
+        }
+    }
+
+    /// Whether the server has a file under other names than the one that it has here.
+    pub(super) fn has_other_names(&self, key: u64) -> bool {
+        self.files.get(&key).is_some_and(|file| file.attributes.links > 1)
+    }
+
+    /// A file with other names is about to lose this one: what is unsent of it is sent before.
+    pub(super) fn seal_linked(&mut self, path: &[u8]) {
+        if let Some(key) = self.by_path.get(path).copied().filter(|key| self.has_other_names(*key)) {
+            self.seal(key);
+        }
+    }
+
+    /// A file has several names: what was believed of the others is old.
+    pub(super) fn forget_names(&mut self, file: u64) {
+        for path in self.linked.names(file) {
+            self.names.forget(path);
+        }
+    }
+
+    /// The server gave a file one more name.
+    pub(super) fn linked(&mut self, from: &[u8], to: &[u8], seen: Seen) {
+        self.linked.add(seen.file, from);
+        self.linked.add(seen.file, to);
+        self.forget_names(seen.file);
+        let wall_ns = self.time.wall_ns;
+        if let Some(file) = self.known_at(from).and_then(|key| self.files.get_mut(&key)) {
+            file.attributes.links += 1;
+            file.attributes.touch(wall_ns);
+        }
+    }
+
+    /// One of several names of a file is gone. If it is the one by which the file is known here and no other one is known, the
+    /// file is lost to this device: whoever has it open hears of that.
+    pub(super) fn unlinked(&mut self, key: u64, path: &[u8]) {
+        let wall_ns = self.time.wall_ns;
+        let Some(file) = self.files.get_mut(&key) else { return };
+        let Some(seen) = file.seen else { return };
+        file.attributes.links = file.attributes.links.saturating_sub(1);
+        file.attributes.touch(wall_ns);
+        self.forget_names(seen.file);
+        self.linked.remove(seen.file, path);
+        let Some(file) = self.files.get_mut(&key).filter(|file| file.path == path) else { return };
+        let other = self.linked.names(seen.file).next().cloned();
+        match other.filter(|other| !self.by_path.contains_key(other)) {
+            Some(other) => {
+                self.by_path.remove(path);
+                self.by_path.insert(other.clone(), key);
+                file.path = other;
+            }
+            None => self.taken_away(key),
+        }
+    }
+
+    /// This device took the name of a file, which nobody asks for any more: what was not sent of it
+    /// is not sent. Whoever has it open reads and writes it on here, as long as what is read is
+    /// here.
+    pub(super) fn unname(&mut self, key: u64) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        file.dirty = None;
+        file.gone = true;
+        file.attributes.links = 0;
+        let unsent = std::mem::take(&mut file.sealed);
+        // Its cuts hold for ever, as does what lies over its blocks.
+        let cut = file.cuts.drain(..).map(|(_, cut)| cut).min();
+        file.cuts.extend(cut.map(|cut| (0, cut)));
+        for id in &unsent {
+            if let Some(mut txn) = self.transactions.remove(id) {
+                self.unstore(*id, &mut txn, None);
+            }
+        }
+        for id in unsent {
+            for other in self.transactions.values_mut() {
+                other.after.remove(&id);
+            }
+            self.tell_wants(id, None, &[]);
+        }
+        self.keep_blocks(key);
+        self.detach(key);
+    }
+
+    /// The blocks of a file that has no name can be asked of nobody: they stay, as if they were
+    /// written here, as far as there is room.
+    fn keep_blocks(&mut self, key: u64) {
+        let block = u64::from(self.block_bytes());
+        let mut room = (self.options.nameless_bytes as u64).saturating_sub(self.nameless_bytes());
+        let Some(file) = self.files.get(&key).filter(|file| file.handles > 0) else { return };
+        let mut kept = Vec::new();
+        for (index, entry) in &file.blocks {
+            let start = u64::from(*index) * block;
+            let Block::Memory { bytes, .. } = entry else { continue };
+            let length = file.zero_from().saturating_sub(start).min(bytes.len() as u64);
+            if length > 0 && length <= room && !file.overlay.covers(start, start + length) {
+                room -= length;
+                let mut bytes = bytes[..length as usize].to_vec();
+                file.overlay.copy_into(start, &mut bytes);
+                kept.push((*index, start, bytes));
+            }
+        }
+        let indexes: BTreeSet<u32> = kept.iter().map(|(index, ..)| *index).collect();
+        self.drop_blocks(key, |index| indexes.contains(&index));
+        let Some(file) = self.files.get_mut(&key) else { return };
+        for (_, start, bytes) in kept {
+            file.overlay.write(start, bytes.into());
+        }
+    }
+
+    /// Somebody else removed or replaced a file, or a folder above it. What was not sent of it is
+    /// sent, and refused: whoever syncs it hears of that.
+    pub(super) fn taken_away(&mut self, key: u64) {
+        self.seal(key);
+        if let Some(file) = self.files.get_mut(&key) {
+            let stale = StreamError::refused(ErrorCode::Stale, &file.path, "");
+            file.stale.get_or_insert(stale);
+        }
+        self.detach(key);
+    }
+
+    pub(super) fn below(&self, folder: &[u8]) -> Vec<u64> {
+        let below = self.by_path.iter().filter(|(path, _)| is_below(path, folder));
+        below.map(|(_, key)| *key).collect()
+    }
+
+    pub(super) fn renamed(&mut self, from: &[u8], to: &[u8]) {
+        self.names.forget_all();
+        if from == to {
+            return;
+        }
+        self.folder_times.rename(from, to);
+        match self.by_path.get(to).copied() {
+            Some(key) if self.has_other_names(key) => self.unlinked(key, to),
+            Some(key) => self.unname(key),
+            None => {}
+        }
+        if let Some(replaced) = self.linked.file(to) {
+            self.linked.remove(replaced, to);
+        }
+        self.linked.rename(from, to);
+        self.below(to).into_iter().for_each(|key| self.taken_away(key));
+        let mut moved = self.below(from);
+        moved.extend(self.by_path.get(from));
+        for key in moved {
+            let Some(file) = self.files.get_mut(&key) else { continue };
+            self.by_path.remove(&file.path);
+            if file.path == from {
+                file.attributes.touch(self.time.wall_ns);
+            }
+            file.path = [to, &file.path[from.len()..]].concat();
+            self.by_path.insert(file.path.clone(), key);
+        }
+    }
+}
