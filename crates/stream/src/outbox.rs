@@ -155,6 +155,7 @@ fn put_change(out: &mut Vec<u8>, change: &Change) {
         | Change::Link { .. }
         | Change::Rename { .. }
         | Change::Unlink { .. }
+        | Change::OnlyName { .. }
         | Change::RemoveFolder { .. } => {
             debug_assert!(false, "a change of names in an outbox");
         }

@@ -61,6 +61,13 @@ pub enum VolumeError {
         /// The path.
         path: String,
     },
+    /// The file has other names than the one that was to be its only one. Nothing of the transaction
+    /// was applied.
+    #[error("{path} is not the only name of its file")]
+    Linked {
+        /// The path.
+        path: String,
+    },
     /// The writer has not seen the present version. Nothing of the transaction was applied.
     #[error("{path} was changed by somebody else; read it again and repeat the change")]
     Conflict {

@@ -227,6 +227,12 @@ impl<'a> Plan<'a> {
                 }
                 self.remove(path, at, file)
             }
+            Operation::OnlyName { path } => match self.resolve(path)?.1 {
+                Some(file) if self.overlay.nodes[&file].links > 1 => {
+                    Err(VolumeError::Linked { path: path.to_string() })
+                }
+                found => Ok(found.unwrap_or(FileId::TOP)),
+            },
             Operation::RemoveFolder { path } => {
                 let (at, file) = self.target(path, &None, from)?;
                 self.check_empty_folder(path, file)?;

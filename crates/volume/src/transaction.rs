@@ -134,6 +134,12 @@ pub enum Operation {
         /// What the writer saw.
         base: Option<Seen>,
     },
+    /// Refuses the transaction if what is there has other names, too; changes nothing. Answered with
+    /// what is there, or the top folder if nothing is.
+    OnlyName {
+        /// The file, or nothing.
+        path: VolumePath,
+    },
     /// Removes an empty folder.
     RemoveFolder {
         /// The folder.

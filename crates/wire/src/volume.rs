@@ -216,6 +216,11 @@ pub enum Change {
         /// What the writer saw.
         base: Option<Seen>,
     },
+    /// Refuses the transaction if what is there has other names, too; changes nothing.
+    OnlyName {
+        /// The file, or nothing.
+        path: Vec<u8>,
+    },
     /// Removes an empty folder.
     RemoveFolder {
         /// The folder.
@@ -559,6 +564,7 @@ impl Change {
             | Change::MakeFolder { path, .. }
             | Change::MakeNode { path, .. }
             | Change::Unlink { path, .. }
+            | Change::OnlyName { path }
             | Change::RemoveFolder { path }
             | Change::SetTime { path, .. }
             | Change::SetAccessTime { path, .. }
@@ -584,7 +590,7 @@ impl Change {
             Change::Link { base: seen, .. } => base(seen) + 2 + 2,
             Change::Rename { base: seen, .. } => base(seen) + 2 + 2 + 1,
             Change::Unlink { base: seen, .. } => base(seen) + 2,
-            Change::RemoveFolder { .. } => 2,
+            Change::OnlyName { .. } | Change::RemoveFolder { .. } => 2,
             Change::SetMode { base: seen, .. } => base(seen) + 2 + 2,
         };
         1 + rest + self.data_bytes()

@@ -259,6 +259,7 @@ fn named(files: &Mutex<OpenFiles>, changes: &[Change], error: VolumeError) -> Fa
         | Change::MakeFolder { .. }
         | Change::MakeNode { .. }
         | Change::MakeLink { .. }
+        | Change::OnlyName { .. }
         | Change::RemoveFolder { .. } => None,
     };
     let changed = || changes.iter().filter_map(target);
@@ -310,6 +311,7 @@ fn operation(change: &Change) -> Result<Operation, VolumeError> {
             Operation::Rename { from: at(from)?, base: base(seen), to: at(to)?, replace: *replace }
         }
         Change::Unlink { path, base: seen } => Operation::Unlink { path: at(path)?, base: base(seen) },
+        Change::OnlyName { path } => Operation::OnlyName { path: at(path)? },
         Change::RemoveFolder { path } => Operation::RemoveFolder { path: at(path)? },
         Change::SetTime { path, base: seen, mtime_ns } => {
             Operation::SetTime { path: at(path)?, base: base(seen), mtime_ns: *mtime_ns }
@@ -414,6 +416,7 @@ impl From<VolumeError> for Failure {
             VolumeError::TooLarge { .. } => ErrorCode::TooLarge,
             VolumeError::ReadOnly => ErrorCode::ReadOnly,
             VolumeError::Unsupported { .. } => ErrorCode::Unsupported,
+            VolumeError::Linked { .. } => ErrorCode::Linked,
             // The server opens a volume that stopped again; a transaction may be done by then, and
             // is not done twice.
             VolumeError::Busy { .. } | VolumeError::InUse { .. } | VolumeError::Broken { .. } => ErrorCode::Busy,

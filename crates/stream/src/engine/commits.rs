@@ -190,6 +190,7 @@ impl Engine {
                 txn.tries += 1;
                 txn.state = State::Queued(again);
             }
+            Ok(Reply::Error { code: ErrorCode::Linked, .. }) if txn.unnames.is_some() => self.is_linked_there(id),
             // It was to remove what is only here.
             Ok(Reply::Error { code: ErrorCode::NotFound, .. }) if removes_only_here => {
                 self.committed(id, &[]);
@@ -411,7 +412,8 @@ impl Engine {
     fn removes_only_here(&self, id: u64) -> bool {
         let Some(txn) = self.transactions.get(&id) else { return false };
         let file = txn.unnames.and_then(|key| self.files.get(&key));
-        matches!(txn.changes.as_slice(), [Change::Unlink { .. }]) && file.is_some_and(|file| file.seen.is_none())
+        let removes = matches!(txn.changes.last(), Some(Change::Unlink { .. }));
+        removes && file.is_some_and(|file| file.seen.is_none())
     }
 
     /// All transactions that are parked, or follow such a one.

@@ -8,6 +8,7 @@ use wire::volume::{Change, FileInfo, FileKind, Seen};
 
 use super::Engine;
 use super::file::{Block, File};
+use super::transaction::{State, Transaction, unnamed_path};
 use crate::StreamError;
 use crate::call::Done;
 use crate::names::is_below;
@@ -99,6 +100,50 @@ impl Engine {
         }
     }
 
+    /// A change of names was to take the only name of a file that is open here or has changes that
+    /// are not sent, and the server says that it has others: another device gave them. What was to
+    /// be dropped with the file is sent before, while there is a name that is known here.
+    pub(super) fn is_linked_there(&mut self, id: u64) {
+        let Some(txn) = self.transactions.get_mut(&id) else { return };
+        let Some(key) = txn.unnames.take() else { return };
+        txn.changes.retain(|change| !matches!(change, Change::OnlyName { .. }));
+        // What was refused has used up its number.
+        (txn.number, txn.sent, txn.state) = (None, false, State::Queued(self.time.now));
+        let path = unnamed_path(&txn.changes).unwrap_or_default().to_vec();
+        if let Some(file) = self.files.get_mut(&key) {
+            file.attributes.links = file.attributes.links.max(2);
+            file.seen.into_iter().for_each(|seen| self.linked.add(seen.file, &path));
+        }
+        self.seal(key);
+        let sealed = self.files.get(&key).map(|file| file.sealed.clone()).unwrap_or_default();
+        let sealed: BTreeSet<u64> = sealed.into_iter().collect();
+        // What waits for this change cannot be waited for.
+        let mut behind = BTreeSet::from([id]);
+        loop {
+            let waits = |(other, txn): &(&u64, &Transaction)| {
+                !sealed.contains(other) && !behind.contains(other) && !txn.after.is_disjoint(&behind)
+            };
+            let more: Vec<u64> = self.transactions.iter().filter(waits).map(|(other, _)| *other).collect();
+            if more.is_empty() {
+                break;
+            }
+            behind.extend(more);
+        }
+        for (other, txn) in &mut self.transactions {
+            if sealed.contains(other) {
+                txn.after.retain(|after| !behind.contains(after));
+            }
+        }
+        self.transactions.get_mut(&id).into_iter().for_each(|txn| txn.after.extend(&sealed));
+        self.unpark(&sealed);
+    }
+
+    /// Whether the server had something else than this file at its name.
+    pub(super) fn is_another(&self, key: u64, there: Option<u64>) -> bool {
+        let seen = self.files.get(&key).and_then(|file| file.seen);
+        seen.is_some_and(|seen| there.is_some_and(|there| there != seen.file))
+    }
+
     /// This device took the name of a file, which nobody asks for any more: what was not sent of it
     /// is not sent. Whoever has it open reads and writes it on here, as long as what is read is
     /// here.
@@ -168,7 +213,8 @@ impl Engine {
         below.map(|(_, key)| *key).collect()
     }
 
-    pub(super) fn renamed(&mut self, from: &[u8], to: &[u8]) {
+    /// What was renamed is at its new place; `replaced` is what was there, where the server told it.
+    pub(super) fn renamed(&mut self, from: &[u8], to: &[u8], replaced: Option<u64>) {
         self.names.forget_all();
         if from == to {
             return;
@@ -176,6 +222,7 @@ impl Engine {
         self.folder_times.rename(from, to);
         match self.by_path.get(to).copied() {
             Some(key) if self.has_other_names(key) => self.unlinked(key, to),
+            Some(key) if self.is_another(key, replaced) => self.taken_away(key),
             Some(key) => self.unname(key),
             None => {}
         }

@@ -10,7 +10,7 @@ use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, Vol
 use wire::{ErrorCode, Reply};
 
 use super::file::{Attributes, Base, Block, File};
-use super::transaction::{Transaction, path_of, paths_of};
+use super::transaction::{Transaction, path_of, paths_of, unnamed_path};
 use super::wants::{Waiting, Want};
 use super::{ANSWER_TIME, AskFor, Engine, check_path};
 use crate::call::Done;
@@ -193,7 +193,7 @@ impl Engine {
     /// dropped when the name is gone: so a file can be removed whose changes the server refuses.
     /// And what is parked holds up only changes of the name of its own file, not of the folders
     /// above.
-    pub(super) fn change(&mut self, path: &[u8], changes: Vec<Change>, done: Done<()>) {
+    pub(super) fn change(&mut self, path: &[u8], mut changes: Vec<Change>, done: Done<()>) {
         let checked = check_path(path).and_then(|()| match (path.is_empty(), self.info) {
             (true, _) => Err(StreamError::new(ErrorKind::Invalid, path, "the top folder stays as it is")),
             (_, Some(info)) if info.writable => Ok(()),
@@ -201,6 +201,13 @@ impl Engine {
         });
         if checked.is_err() {
             return self.effects.finish(done, checked);
+        }
+        let unnamed = unnamed_path(&changes).map(<[u8]>::to_vec);
+        let unnames = unnamed.as_ref().and_then(|path| self.by_path.get(path)).copied();
+        let unnames = unnames.filter(|key| !self.has_other_names(*key));
+        if let Some(path) = unnamed.filter(|_| unnames.is_some()) {
+            // Another device may have given it more names meanwhile.
+            changes.insert(0, Change::OnlyName { path });
         }
         let mut txn = Transaction::new(path, changes, self.time.wall_ns);
         let paths: BTreeSet<&[u8]> = txn.changes.iter().flat_map(paths_of).collect();
@@ -212,9 +219,6 @@ impl Engine {
                     paths.iter().any(|path| *path == theirs || is_below(theirs, path) || is_below(path, theirs))
                 })
         };
-        let unnamed = txn.unnamed_path();
-        let unnames = unnamed.and_then(|path| self.by_path.get(path)).copied();
-        let unnames = unnames.filter(|key| !self.has_other_names(*key));
         let stuck = self.stuck();
         let (mut after, mut behind, mut again) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
         for (id, other) in self.transactions.iter().filter(|(_, other)| related(other)) {
@@ -251,6 +255,11 @@ impl Engine {
 
     /// The server has changes of names: what is known here follows.
     pub(super) fn names_changed(&mut self, txn: &Transaction, versions: &[Seen]) {
+        // What was at the name that went, where this was asked.
+        let was_there = match txn.changes.first() {
+            Some(Change::OnlyName { .. }) => versions.first().map(|seen| seen.file),
+            _ => None,
+        };
         for (index, change) in txn.changes.iter().enumerate() {
             if let Change::SetTime { path, .. } | Change::RemoveFolder { path } = change {
                 self.folder_times.forget(path);
@@ -264,7 +273,7 @@ impl Engine {
                 {
                     self.names.forget(path);
                 }
-                Change::Rename { from, to, .. } => self.renamed(from, to),
+                Change::Rename { from, to, .. } => self.renamed(from, to, was_there),
                 Change::Link { from, to, .. } => {
                     self.names.forget(from);
                     self.names.forget(to);
@@ -280,6 +289,7 @@ impl Engine {
                     };
                     match key.filter(is_it) {
                         Some(key) if self.has_other_names(key) => self.unlinked(key, path),
+                        Some(key) if self.is_another(key, was_there) => self.taken_away(key),
                         Some(key) => self.unname(key),
                         None => {}
                     }

@@ -123,15 +123,6 @@ impl Transaction {
         self.changes.iter().flat_map(paths_of).any(|named| named == path)
     }
 
-    /// The path whose file has no name any more when this is done.
-    pub fn unnamed_path(&self) -> Option<&[u8]> {
-        match self.changes.as_slice() {
-            [Change::Unlink { path, .. }] => Some(path),
-            [Change::Rename { from, to, replace: true, .. }] if from != to => Some(to),
-            _ => None,
-        }
-    }
-
     /// Whether it is about this path or one above it.
     pub fn concerns(&self, path: &[u8]) -> bool {
         let above = |other: &[u8]| other == path || crate::names::is_below(path, other);
@@ -139,6 +130,15 @@ impl Transaction {
             Change::Link { from, to, .. } | Change::Rename { from, to, .. } => above(from) || above(to),
             other => above(path_of(other)),
         })
+    }
+}
+
+/// The path whose file has no name any more when these changes are made.
+pub(super) fn unnamed_path(changes: &[Change]) -> Option<&[u8]> {
+    match changes {
+        [Change::Unlink { path, .. }] => Some(path),
+        [Change::Rename { from, to, replace: true, .. }] if from != to => Some(to),
+        _ => None,
     }
 }
 
@@ -153,6 +153,7 @@ pub(super) fn path_of(change: &Change) -> &[u8] {
         | Change::MakeLink { path, .. }
         | Change::MakeNode { path, .. }
         | Change::Unlink { path, .. }
+        | Change::OnlyName { path }
         | Change::RemoveFolder { path }
         | Change::SetTime { path, .. }
         | Change::SetOwner { path, .. }

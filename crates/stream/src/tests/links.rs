@@ -1,11 +1,12 @@
 //! Files with several names: one file here too, whatever is not sent yet.
 
+use units::Rng;
 use wire::volume::FileInfo;
 
 use super::sim::{Faults, Sim, options};
-use super::writers::{WRITE, close, device, open, read, sync, write};
+use super::writers::{WRITE, close, device, fill, open, read, sync, write};
 use crate::call::Call;
-use crate::{ErrorKind, FileRef, OpenHow, SetAttributes};
+use crate::{ErrorKind, FileRef, OpenHow, Options, SetAttributes};
 
 fn stat(sim: &mut Sim, at: usize, path: &str) -> FileInfo {
     sim.wait(at, |done| Call::Stat { of: FileRef::Path(path.into()), done }).unwrap()
@@ -17,6 +18,10 @@ fn link(sim: &mut Sim, at: usize, from: &str, to: &str) {
 
 fn remove(sim: &mut Sim, at: usize, path: &str) {
     sim.wait(at, |done| Call::Remove { path: path.into(), done }).unwrap();
+}
+
+fn rename(sim: &mut Sim, at: usize, from: &str, to: &str) {
+    sim.wait(at, |done| Call::Rename { from: from.into(), to: to.into(), replace: true, done }).unwrap();
 }
 
 /// A file with the names `a` and `b`.
@@ -92,6 +97,117 @@ fn a_file_whose_other_names_are_unknown_is_lost_with_an_error() {
     assert_eq!(sim.on_server(b"b"), Some(b"two".to_vec()), "what was written before is sent before");
     write(&mut sim, two, file, 0, b"lost".to_vec()).unwrap_err();
     assert_eq!(sync(&mut sim, two, file).unwrap_err().kind(), ErrorKind::Stale);
+}
+
+/// Another device gives a file one more name while it is open here with changes that are not sent.
+/// Here it seems to lose its only name: they must get to the other one.
+#[test]
+fn regress_changes_get_to_the_name_that_another_device_gave() {
+    for (seed, replaced) in [(54, false), (55, true)] {
+        let mut sim = Sim::new(seed, Faults::default());
+        let (one, two) = (device(&mut sim, options()), device(&mut sim, options()));
+        for name in ["a", "c"] {
+            let made = open(&mut sim, one, name, WRITE).unwrap();
+            close(&mut sim, one, made).unwrap();
+        }
+        let file = open(&mut sim, two, "a", WRITE).unwrap();
+        write(&mut sim, two, file, 0, b"unsent".to_vec()).unwrap();
+        link(&mut sim, one, "a", "b");
+        match replaced {
+            true => rename(&mut sim, two, "c", "a"),
+            false => remove(&mut sim, two, "a"),
+        }
+        assert_eq!(sim.on_server(b"b"), Some(b"unsent".to_vec()), "replaced: {replaced}");
+        assert_eq!(sim.on_server(b"a"), replaced.then(Vec::new));
+        // No name of it is known here: whoever writes on hears of that.
+        write(&mut sim, two, file, 0, b"lost".to_vec()).unwrap_err();
+        assert_eq!(close(&mut sim, two, file).unwrap_err().kind(), ErrorKind::Stale);
+        let status = sim.devices[two].engine.status();
+        assert!(status.lost.is_empty() && status.unsent_bytes == 0, "{status:?}");
+    }
+}
+
+/// The same while a part of the changes is on its way, and the server is full or the link is cut.
+#[test]
+fn regress_a_name_is_not_removed_before_what_the_other_one_needs() {
+    let mut sim = Sim::new(56, Faults::default());
+    let roomy = || Options { dirty_bytes: 16 << 20, ..options() };
+    let (one, two) = (device(&mut sim, roomy()), device(&mut sim, roomy()));
+    let file = open(&mut sim, two, "a", WRITE).unwrap();
+    sync(&mut sim, two, file).unwrap();
+    link(&mut sim, one, "a", "b");
+    fill(&sim);
+    write(&mut sim, two, file, 0, vec![2; 3 << 20]).unwrap();
+    assert_eq!(sync(&mut sim, two, file).unwrap_err().kind(), ErrorKind::NoSpace);
+    let removed = sim.wait(two, |done| Call::Remove { path: b"a".to_vec(), done });
+    assert_eq!(removed.unwrap_err().kind(), ErrorKind::NoSpace, "the changes cannot get to the other name");
+    sim.disk.set_capacity(None);
+    remove(&mut sim, two, "a");
+    assert_eq!(sim.on_server(b"b"), Some(vec![2; 3 << 20]));
+    assert!(sim.devices[two].engine.status().lost.is_empty());
+}
+
+/// Another device moved the file away and made another one, which this device removes: its own file
+/// is still there, and whoever has it open hears that its changes got nowhere.
+#[test]
+fn regress_a_file_that_was_moved_away_is_not_taken_for_a_removed_one() {
+    for (seed, replaced) in [(57, false), (58, true)] {
+        let mut sim = Sim::new(seed, Faults::default());
+        let (one, two) = (device(&mut sim, options()), device(&mut sim, options()));
+        for name in ["a", "c"] {
+            let made = open(&mut sim, one, name, WRITE).unwrap();
+            close(&mut sim, one, made).unwrap();
+        }
+        let file = open(&mut sim, two, "a", WRITE).unwrap();
+        write(&mut sim, two, file, 0, b"unsent".to_vec()).unwrap();
+        rename(&mut sim, one, "a", "moved");
+        let other = open(&mut sim, one, "a", WRITE).unwrap();
+        close(&mut sim, one, other).unwrap();
+        match replaced {
+            true => rename(&mut sim, two, "c", "a"),
+            false => remove(&mut sim, two, "a"),
+        }
+        assert_eq!(sync(&mut sim, two, file).unwrap_err().kind(), ErrorKind::Stale, "replaced: {replaced}");
+        let status = sim.devices[two].engine.status();
+        assert!(status.lost.len() == 1 && status.unsent_bytes == 0, "{status:?}");
+        close(&mut sim, two, file).unwrap_err();
+    }
+}
+
+/// Two devices write, give and take names: what was written and not reported as lost is there, under whatever
+/// name is left.
+#[test]
+fn sim_nothing_is_lost_in_silence_while_others_give_names() {
+    super::model::seeds(24, |seed| {
+        let cuts = if seed % 2 == 0 { 0 } else { 3 };
+        let mut sim = Sim::new(seed, Faults { cuts, ..Faults::default() });
+        let (one, two) = (device(&mut sim, options()), device(&mut sim, options()));
+        let made = open(&mut sim, one, "a", WRITE).unwrap();
+        close(&mut sim, one, made).unwrap();
+        let mut text = Vec::new();
+        for round in 0..12u8 {
+            // It has one name when it is opened, and two when that one goes.
+            let file = open(&mut sim, two, "a", WRITE).unwrap();
+            let value = vec![round; 1 + sim.rng.below(3000) as usize];
+            write(&mut sim, two, file, text.len() as u64, value.clone()).unwrap();
+            text.extend(value);
+            let synced = sim.rng.below(2) == 0;
+            if synced {
+                sync(&mut sim, two, file).unwrap();
+            }
+            link(&mut sim, one, "a", "keep");
+            if synced {
+                let value = vec![round; 1 + sim.rng.below(3000) as usize];
+                write(&mut sim, two, file, text.len() as u64, value.clone()).unwrap();
+                text.extend(value);
+            }
+            remove(&mut sim, two, "a");
+            assert_eq!(sim.on_server(b"keep"), Some(text.clone()), "round {round}");
+            close(&mut sim, two, file).unwrap_err();
+            rename(&mut sim, one, "keep", "a");
+        }
+        assert!(sim.devices[two].engine.status().lost.is_empty());
+    });
 }
 
 #[test]

@@ -169,6 +169,14 @@ impl Model {
                 }
                 self.names.remove(path.as_bytes());
             }
+            Operation::OnlyName { path } => {
+                self.parent(path.as_bytes())?;
+                let number = self.names.get(path.as_bytes());
+                let count = self.names.values().filter(|other| Some(*other) == number).count();
+                if number.is_some() && count > 1 {
+                    return Err(Refused);
+                }
+            }
             Operation::RemoveFolder { path } => {
                 if self.get(path.as_bytes()).is_none_or(|node| node.kind != Kind::Folder) {
                     return Err(Refused);
@@ -376,7 +384,8 @@ fn operation(rng: &mut SplitMix64) -> Operation {
     let (path, owner) = (some_path(rng), some_owner(rng));
     let base = None;
     let mode = [0o600, 0o644, 0o755, 0o444, 0o4755, 0o2640][rng.below(6) as usize];
-    match rng.below(30) {
+    match rng.below(31) {
+        30 => Operation::OnlyName { path },
         27..30 => Operation::Link { from: path, base, to: some_path(rng) },
         26 => Operation::SetAccessTime { path, base, atime_ns: ACCESS_TIMES.start + rng.below(1 << 50) as i64 },
         24 | 25 => {

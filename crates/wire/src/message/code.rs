@@ -57,12 +57,14 @@ pub enum ErrorCode {
     OverQuota,
     /// The server's file system cannot hold it.
     Unsupported,
+    /// A file has other names than the one that was to be its only one.
+    Linked,
     /// A code of a later version.
     Unknown(u16),
 }
 
 impl ErrorCode {
-    const CODES: [(u16, ErrorCode); 26] = [
+    const CODES: [(u16, ErrorCode); 27] = [
         (1, ErrorCode::NotFound),
         (2, ErrorCode::BadRequest),
         (3, ErrorCode::Busy),
@@ -89,6 +91,7 @@ impl ErrorCode {
         (24, ErrorCode::Unproven),
         (25, ErrorCode::OverQuota),
         (26, ErrorCode::Unsupported),
+        (27, ErrorCode::Linked),
     ];
 
     /// The code with this number; every number has one.

@@ -136,6 +136,7 @@ mod change {
     pub const SET_OWNER: u8 = 13;
     pub const SET_ACCESS_TIME: u8 = 14;
     pub const LINK: u8 = 15;
+    pub const ONLY_NAME: u8 = 16;
 }
 
 /// In the place of a user or group that stays: no file can belong to it.
@@ -166,6 +167,7 @@ fn write_change(writer: Writer, change: &Change) -> Writer {
             writer.u8(change::RENAME).path(from).base(base).path(to).u8(u8::from(*replace))
         }
         Change::Unlink { path, base } => writer.u8(change::UNLINK).path(path).base(base),
+        Change::OnlyName { path } => writer.u8(change::ONLY_NAME).path(path),
         Change::RemoveFolder { path } => writer.u8(change::REMOVE_FOLDER).path(path),
         Change::SetTime { path, base, mtime_ns } => {
             writer.u8(change::SET_TIME).path(path).base(base).u64(mtime_ns.cast_unsigned())
@@ -218,6 +220,7 @@ fn read_change(reader: &mut Reader) -> Result<Change, WireError> {
             Change::Rename { from: path, base, to, replace: reader.flag("replace")? }
         }
         change::UNLINK => Change::Unlink { path, base: reader.base()? },
+        change::ONLY_NAME => Change::OnlyName { path },
         change::REMOVE_FOLDER => Change::RemoveFolder { path },
         change::SET_TIME => Change::SetTime { path, base: reader.base()?, mtime_ns: reader.u64("time")?.cast_signed() },
         change::SET_MODE => Change::SetMode { path, base: reader.base()?, mode: mode(reader)? },
@@ -228,7 +231,7 @@ fn read_change(reader: &mut Reader) -> Result<Change, WireError> {
             reader.check(fits, "length of a target", bytes.into(), "1 to 4095")?;
             Change::MakeLink { path, target: reader.raw("target", bytes.into())?, owner }
         }
-        _ => return Err(reader.bad("kind of change", kind.into(), "1 to 15")),
+        _ => return Err(reader.bad("kind of change", kind.into(), "1 to 16")),
     })
 }
 

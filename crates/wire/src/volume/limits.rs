@@ -56,6 +56,7 @@ fn check_change(change: &Change) -> Result<(), Refused> {
         | Change::Append { path, .. }
         | Change::Truncate { path, .. }
         | Change::Unlink { path, .. }
+        | Change::OnlyName { path }
         | Change::RemoveFolder { path }
         | Change::SetOwner { path, .. }
         | Change::SetAccessTime { path, .. }

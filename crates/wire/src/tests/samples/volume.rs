@@ -56,7 +56,8 @@ impl Samples {
     }
 
     fn change(&mut self) -> Change {
-        match self.below(15) {
+        match self.below(16) {
+            15 => Change::OnlyName { path: self.path() },
             14 => Change::Link { from: self.path(), base: self.base(), to: self.path() },
             13 => Change::SetAccessTime { path: self.path(), base: self.base(), atime_ns: self.time() },
             12 => Change::SetOwner {
