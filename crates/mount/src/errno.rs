@@ -50,7 +50,8 @@ pub(crate) fn of_stream(error: &StreamError) -> Errno {
 /// The file of an inode number is not at its path any more. The kernel looks the path up again before it tells the application.
 pub(crate) const STALE: Errno = Errno::STALE;
 
-/// What a volume does not let do: special files and other owners where all belongs to one user, changes of its top folder.
+/// What a volume does not let do: special files and other owners where all belongs to one user,
+/// changes of its top folder.
 pub(crate) const NOT_ALLOWED: Errno = Errno::PERM;
 
 /// Extended attributes and ways to allocate that a volume does not have.

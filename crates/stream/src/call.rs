@@ -69,7 +69,8 @@ pub struct SetAttributes {
 }
 
 impl SetAttributes {
-    /// As changes of the file at a path: bits after the owner, since a change of that may take some.
+    /// As changes of the file at a path: bits after the owner, since a change of that may take
+    /// some.
     pub(crate) fn changes(&self, path: &[u8]) -> Vec<Change> {
         let SetAttributes { mode, uid, gid, atime_ns, mtime_ns } = *self;
         let (path, base) = (|| path.to_vec(), None);

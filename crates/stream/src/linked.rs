@@ -1,4 +1,5 @@
-//! Files that have several names, as far as this device has seen them: several paths that are one file.
+//! Files that have several names, as far as this device has seen them: several paths that are one
+//! file.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -24,7 +24,8 @@ pub(crate) struct Names {
     groups: HashMap<Vec<u8>, u32>,
 }
 
-/// Folders with the set-group-id bit that are remembered at most; all are forgotten when there are more.
+/// Folders with the set-group-id bit that are remembered at most; all are forgotten when there are
+/// more.
 const GROUPS_MAX: usize = 1024;
 
 /// The set-group-id bit.
@@ -60,8 +61,9 @@ impl Names {
         self.known.insert(path.to_vec(), (now.after(self.time), info));
     }
 
-    /// The group that files get which are made in a folder, if not that of who makes them. What was said last counts, however long
-    /// ago: kernels look at a folder before they make something in it.
+    /// The group that files get which are made in a folder, if not that of who makes them. What was
+    /// said last counts, however long ago: kernels look at a folder before they make something in
+    /// it.
     pub fn group_in(&self, folder: &[u8]) -> Option<u32> {
         self.groups.get(folder).copied()
     }

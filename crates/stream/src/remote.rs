@@ -157,7 +157,8 @@ impl RemoteVolume {
         self.call(Call::SetSize { of: of.into(), size, done });
     }
 
-    /// Sets attributes, all of them or none. Of a file with unsent changes: sent with them. Else done when the server has it.
+    /// Sets attributes, all of them or none. Of a file with unsent changes: sent with them. Else
+    /// done when the server has it.
     pub fn set_attributes(&self, of: impl Into<FileRef>, wanted: SetAttributes, done: Done<()>) {
         self.call(Call::SetAttributes { of: of.into(), wanted, done });
     }
@@ -167,7 +168,8 @@ impl RemoteVolume {
         self.set_attributes(of, SetAttributes { mode: Some(mode), ..SetAttributes::default() }, done);
     }
 
-    /// Sets the time of the last change of the content, nanoseconds since 1970. As [`RemoteVolume::set_attributes`].
+    /// Sets the time of the last change of the content, nanoseconds since 1970. As
+    /// [`RemoteVolume::set_attributes`].
     pub fn set_time(&self, of: impl Into<FileRef>, mtime_ns: i64, done: Done<()>) {
         self.set_attributes(of, SetAttributes { mtime_ns: Some(mtime_ns), ..SetAttributes::default() }, done);
     }
@@ -183,8 +185,8 @@ impl RemoteVolume {
         self.call(Call::Close { handle, done });
     }
 
-    /// Makes a folder. Done when the server has it; so are the next six. It belongs to `owner`, or to the server's user; so does what
-    /// the next two make.
+    /// Makes a folder. Done when the server has it; so are the next six. It belongs to `owner`, or
+    /// to the server's user; so does what the next two make.
     pub fn make_folder(&self, path: &[u8], mode: u16, owner: Option<Owner>, done: Done<()>) {
         let change = Change::MakeFolder { path: path.to_vec(), mode: mode & 0o7777, owner };
         self.call(Call::Make { path: path.to_vec(), change, done });
@@ -196,7 +198,8 @@ impl RemoteVolume {
         self.call(Call::Make { path: path.to_vec(), change, done });
     }
 
-    /// Makes a FIFO, a socket or a device node, which nobody opens through this volume. `rdev`: the device, as `st_rdev`.
+    /// Makes a FIFO, a socket or a device node, which nobody opens through this volume. `rdev`: the
+    /// device, as `st_rdev`.
     pub fn make_node(
         &self,
         path: &[u8],

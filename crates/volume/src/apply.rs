@@ -127,7 +127,8 @@ impl<'a> Applier<'a> {
         let path = self.path_of(at)?;
         let places = self.places.entry(file).or_default();
         places.retain(|place| place != at);
-        // After a crash a recovery may not find the file under another name: what the journal says of it must not be needed.
+        // After a crash a recovery may not find the file under another name: what the journal says
+        // of it must not be needed.
         if places.is_empty() && table.get(file).is_some_and(|tracked| tracked.changed > table.sequence) {
             self.disk.sync_file(&path)?;
         }

@@ -1,10 +1,11 @@
 //! All file operations of a volume, as a small trait: the real disk ([`crate::RealDisk`]) and one in memory that loses on
 //! a crash what was not synced ([`crate::SimulatedDisk`]).
 //!
-//! Paths are bytes from the root of the disk, already checked; the empty path is the root. No operation follows a
-//! symbolic link, leaves the root, or crosses into another file system. Errors are those of the system, by
-//! [`io::ErrorKind`]. What the volume's recovery relies on: a rename is atomic, also on a crash, and a crash loses
-//! changes of folders but never brings them into an order in which a file that always had a name has none.
+//! Paths are bytes from the root of the disk, already checked; the empty path is the root. No
+//! operation follows a symbolic link, leaves the root, or crosses into another file system. Errors
+//! are those of the system, by [`io::ErrorKind`]. What the volume's recovery relies on: a rename is
+//! atomic, also on a crash, and a crash loses changes of folders but never brings them into an
+//! order in which a file that always had a name has none.
 
 use std::io;
 
@@ -61,8 +62,8 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Of a file that a recovery did not find, because the name that the journal had for it is gone and it has others: it is as
-    /// it will be found.
+    /// Of a file that a recovery did not find, because the name that the journal had for it is gone
+    /// and it has others: it is as it will be found.
     pub(crate) const UNKNOWN: Stamp = Stamp { size: u64::MAX, mtime_ns: 0, ctime_ns: 0 };
 }
 
@@ -211,11 +212,12 @@ pub trait Disk: Send + Sync {
     /// Those of the system.
     fn make_link(&self, path: &[u8], target: &[u8]) -> io::Result<()>;
 
-    /// Makes what only an attribute can say: a special file or, with its target as `content`, a symbolic link. Fails if there is
-    /// something of this name.
+    /// Makes what only an attribute can say: a special file or, with its target as `content`, a
+    /// symbolic link. Fails if there is something of this name.
     ///
     /// # Errors
-    /// Those of the system; [`io::ErrorKind::Unsupported`] where files cannot have attributes. What was made may be there in part.
+    /// Those of the system; [`io::ErrorKind::Unsupported`] where files cannot have attributes. What
+    /// was made may be there in part.
     fn make_node(&self, path: &[u8], inode: &Inode, content: &[u8]) -> io::Result<()>;
 
     /// Gives a file or symbolic link one more name; fails if there is something of this name.
@@ -263,7 +265,8 @@ pub trait Disk: Send + Sync {
     /// Sets the permission bits of anything but a symbolic link.
     ///
     /// # Errors
-    /// Those of the system; [`io::ErrorKind::Unsupported`] for set-id bits where files cannot have attributes.
+    /// Those of the system; [`io::ErrorKind::Unsupported`] for set-id bits where files cannot have
+    /// attributes.
     fn set_mode(&self, path: &[u8], mode: u16) -> io::Result<()>;
 
     /// Sets owner and permission bits of anything but a symbolic link of the file system.
@@ -275,7 +278,8 @@ pub trait Disk: Send + Sync {
     /// Whose files and folders are that are made here.
     fn owner(&self) -> Owner;
 
-    /// Whether files can have attributes, so that they can have other owners than the server's user.
+    /// Whether files can have attributes, so that they can have other owners than the server's
+    /// user.
     fn has_attributes(&self) -> bool;
 
     /// Whether we may write this file, or make and remove names in this folder.

@@ -61,8 +61,8 @@ pub enum VolumeError {
         /// The path.
         path: String,
     },
-    /// The file has other names than the one that was to be its only one. Nothing of the transaction
-    /// was applied.
+    /// The file has other names than the one that was to be its only one. Nothing of the
+    /// transaction was applied.
     #[error("{path} is not the only name of its file")]
     Linked {
         /// The path.

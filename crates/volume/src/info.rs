@@ -18,7 +18,8 @@ pub struct Info {
     pub mtime_ns: i64,
     /// Time of the last change of content or attributes, nanoseconds since 1970.
     pub ctime_ns: i64,
-    /// When it was last read, as far as the server's file system keeps that or somebody set it, nanoseconds since 1970.
+    /// When it was last read, as far as the server's file system keeps that or somebody set it,
+    /// nanoseconds since 1970.
     pub atime_ns: i64,
     /// Permission bits (07777).
     pub mode: u16,
@@ -26,7 +27,8 @@ pub struct Info {
     pub owner: Owner,
     /// The device that it stands for, if it is one: as `st_rdev`.
     pub rdev: u32,
-    /// Number of names; of a folder, what the server's file system says: most say 2 and one for each folder in it.
+    /// Number of names; of a folder, what the server's file system says: most say 2 and one for
+    /// each folder in it.
     pub links: u32,
 }
 

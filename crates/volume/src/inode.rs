@@ -1,16 +1,20 @@
-//! What the server's file system cannot hold without privileges, in an extended attribute of the plain file: owner, group, set-id
-//! bits, and special files. QEMU does the same for its 9p file systems and calls it `mapped-xattr`.
+//! What the server's file system cannot hold without privileges, in an extended attribute of the
+//! plain file: owner, group, set-id bits, and special files. QEMU does the same for its 9p file
+//! systems and calls it `mapped-xattr`.
 //!
-//! A file or folder with the attribute shows what that says; one without shows what the file system says. A special file is an empty
-//! plain file with the attribute, and so is a symbolic link that belongs to somebody else, with its target as content, since symbolic
-//! links cannot have such attributes. Nobody but the owner of the folder can so make a device node or a set-id program of the server.
+//! A file or folder with the attribute shows what that says; one without shows what the file system
+//! says. A special file is an empty plain file with the attribute, and so is a symbolic link that
+//! belongs to somebody else, with its target as content, since symbolic links cannot have such
+//! attributes. Nobody but the owner of the folder can so make a device node or a set-id program of
+//! the server.
 //!
 //! Pure: `real` and `simulated` bring the bytes.
 
 use crate::disk::{FileStat, Kind, Owner};
 use crate::format::*;
 
-/// Permission bits that give a program the rights of its file's owner or group. They are never set on the server's file.
+/// Permission bits that give a program the rights of its file's owner or group. They are never set
+/// on the server's file.
 pub(crate) const SET_ID: u16 = 0o6000;
 
 /// What the attribute of a file says.
@@ -37,7 +41,8 @@ impl Inode {
         matches!(self.kind, Kind::File | Kind::Folder) && self.owner == owner && self.mode & SET_ID == 0
     }
 
-    /// Permission bits of the server's file below the attribute: the server can always read and change it.
+    /// Permission bits of the server's file below the attribute: the server can always read and
+    /// change it.
     pub(crate) fn host_mode(&self) -> u16 {
         match self.kind {
             Kind::Folder => self.mode & 0o1777 | 0o700,
@@ -72,8 +77,8 @@ impl Inode {
     }
 }
 
-/// What the file system says of a file, and its attribute if it has one: what is shown. A value that makes no sense, or that does not
-/// fit its file, makes it one that is not served.
+/// What the file system says of a file, and its attribute if it has one: what is shown. A value
+/// that makes no sense, or that does not fit its file, makes it one that is not served.
 pub(crate) fn shown(plain: FileStat, value: Option<&[u8]>) -> FileStat {
     let Some(value) = value else { return plain };
     let inode = Inode::parse(value);

@@ -243,7 +243,8 @@ impl Disk for RealDisk {
     }
 
     fn sync_file(&self, path: &[u8]) -> io::Result<()> {
-        // What cannot be opened, such as a symbolic link, has no content, and attributes keep their order.
+        // What cannot be opened, such as a symbolic link, has no content, and attributes keep their
+        // order.
         match self.find(path) {
             Ok(Found { fd, opened: true }) => Ok(rustix::fs::fsync(&fd)?),
             Ok(_) | Err(Errno::NOTDIR) => Ok(()),
@@ -265,7 +266,8 @@ impl Disk for RealDisk {
     }
 
     fn set_mode(&self, path: &[u8], mode: u16) -> io::Result<()> {
-        // By a descriptor: chmod by name would look the name up again, and follow a link that came in between.
+        // By a descriptor: chmod by name would look the name up again, and follow a link that came
+        // in between.
         self.find(path)?.set_mode(mode)
     }
 
@@ -410,8 +412,9 @@ fn kind_of(folder: &OwnedFd, name: impl rustix::path::Arg) -> Result<Kind, Errno
 /// What is at a path, to be looked at and changed.
 pub(crate) struct Found {
     pub fd: OwnedFd,
-    /// Not with `O_PATH`, which is for descriptors of what may be opened neither for reading nor for writing. Most calls refuse such a
-    /// descriptor, but its name in /proc stands for that very file, whatever became of its path.
+    /// Not with `O_PATH`, which is for descriptors of what may be opened neither for reading nor
+    /// for writing. Most calls refuse such a descriptor, but its name in /proc stands for that very
+    /// file, whatever became of its path.
     pub opened: bool,
 }
 
@@ -501,7 +504,8 @@ impl Found {
     }
 }
 
-/// Only files and folders have permission bits that we set; a link, a pipe or a device has taken their place.
+/// Only files and folders have permission bits that we set; a link, a pipe or a device has taken
+/// their place.
 fn check_has_mode(kind: Kind) -> io::Result<()> {
     if matches!(kind, Kind::File | Kind::Folder) { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }

@@ -59,7 +59,8 @@ pub(crate) enum Record {
         file: FileId,
         at: Place,
     },
-    /// A name is removed, and the file has others, which need not be in the journal. Its version stays this one.
+    /// A name is removed, and the file has others, which need not be in the journal. Its version
+    /// stays this one.
     Unlink {
         file: FileId,
         at: Place,

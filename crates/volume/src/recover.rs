@@ -8,11 +8,12 @@
 //! 1. *Old* files (older than the checkpoint) that were renamed are looked for, by inode, at every place that the journal
 //!    ever gave them, and moved aside into our own folder. A rename is atomic, so each is at one of them.
 //! 2. Every name that the journal touches is cleared: what is there now is dead, or *young* (made by the journal).
-//! 3. Young files are made anew, old ones put in their last place.
-//!    A file that had several names is found by any that the journal knows, has one more in our own folder until all is
-//!    done, and so keeps the names that the journal does not know.
-//! 4. Writes and changes of attributes are repeated in order, file by file. A byte that none of them touches is as it was at the checkpoint, one
-//!    that is touched gets its last value: repeating is harmless.
+//! 3. Young files are made anew, old ones put in their last place. A file that had several names is
+//!    found by any that the journal knows, has one more in our own folder until all is done, and so
+//!    keeps the names that the journal does not know.
+//! 4. Writes and changes of attributes are repeated in order, file by file. A byte that none of
+//!    them touches is as it was at the checkpoint, one that is touched gets its last value:
+//!    repeating is harmless.
 //!
 //! A recovery that is interrupted is begun anew; the folder of step 1 is one more place to look at. A folder that should
 //! go but holds something that the journal does not know goes to `.runnel/lost`, never away.
@@ -127,7 +128,8 @@ impl Recovery<'_> {
                 let node = self.nodes.entry(*file).or_insert_with(|| Node::new(made, Some(*identity)));
                 node.several |= several;
                 let is_named = node.at.contains(at) && (*several || node.at.len() == 1);
-                // Only names that the journal changes are cleared and made again; of a young file all are.
+                // Only names that the journal changes are cleared and made again; of a young file
+                // all are.
                 let is_met = node.chain.is_empty() || *several && node.identity.is_some();
                 if !is_named && !is_met && !several {
                     // Somewhere else than it was: somebody beside the server moved it.
@@ -280,8 +282,9 @@ impl Recovery<'_> {
         node.identity.is_some() && !node.several && node.at.iter().any(|at| self.entries.contains_key(at))
     }
 
-    /// Whether a file that was changed waits under a name of its own until its changes are repeated: one with several names was there at
-    /// the checkpoint, and its other names may be unknown.
+    /// Whether a file that was changed waits under a name of its own until its changes are
+    /// repeated: one with several names was there at the checkpoint, and its other names may be
+    /// unknown.
     fn waits_aside(node: &Node) -> bool {
         node.identity.is_some() && node.several && !node.removed && node.version.is_some()
     }
@@ -361,7 +364,8 @@ impl Recovery<'_> {
         if node.removed {
             return Ok(false);
         }
-        // Taken out meanwhile: folders that lie in each other, which no writer makes, are missing and no endless loop.
+        // Taken out meanwhile: folders that lie in each other, which no writer makes, are missing
+        // and no endless loop.
         let wanted = std::mem::take(&mut node.at);
         let waits = Recovery::waits_aside(node);
         let mut there = BTreeSet::new();
@@ -373,7 +377,8 @@ impl Recovery<'_> {
         let waits = waits && self.found.get(&file).is_some_and(|found| found.contains(&aside(file)));
         let placed = !there.is_empty() || waits;
         if let Some(node) = self.nodes.get_mut(&file) {
-            // The journal knows no name that it has left, and what it says of it was on stable storage before.
+            // The journal knows no name that it has left, and what it says of it was on stable
+            // storage before.
             let elsewhere = !placed && node.is_elsewhere();
             (node.at, node.placed, node.removed) = (there, placed, !placed && !elsewhere);
             // Only once.

@@ -70,8 +70,9 @@ pub enum Operation {
         mode: u16,
         /// Fail if it exists; otherwise a file that exists stays as it is.
         exclusive: bool,
-        /// Whose it is; `None`: the server's user's. Ignored where files cannot have owners. What is made in a folder with the
-        /// set-group-id bit gets the group of the folder instead. So for all that is made.
+        /// Whose it is; `None`: the server's user's. Ignored where files cannot have owners. What
+        /// is made in a folder with the set-group-id bit gets the group of the folder instead. So
+        /// for all that is made.
         owner: Option<Owner>,
     },
     /// Makes a folder.
@@ -106,7 +107,8 @@ pub enum Operation {
         /// Whose it is.
         owner: Option<Owner>,
     },
-    /// Gives a file, special file or symbolic link one more name: a hard link. All names are the same file.
+    /// Gives a file, special file or symbolic link one more name: a hard link. All names are the
+    /// same file.
     Link {
         /// One of its names.
         from: VolumePath,
@@ -123,8 +125,8 @@ pub enum Operation {
         base: Option<Seen>,
         /// To here.
         to: VolumePath,
-        /// Replace a file, or an empty folder by a folder; otherwise fail if there is something. If both are names of one file,
-        /// nothing happens, as POSIX has it.
+        /// Replace a file, or an empty folder by a folder; otherwise fail if there is something. If
+        /// both are names of one file, nothing happens, as POSIX has it.
         replace: bool,
     },
     /// Removes a name of a file or symbolic link, and with the last one the file.
@@ -134,8 +136,8 @@ pub enum Operation {
         /// What the writer saw.
         base: Option<Seen>,
     },
-    /// Refuses the transaction if what is there has other names, too; changes nothing. Answered with
-    /// what is there, or the top folder if nothing is.
+    /// Refuses the transaction if what is there has other names, too; changes nothing. Answered
+    /// with what is there, or the top folder if nothing is.
     OnlyName {
         /// The file, or nothing.
         path: VolumePath,

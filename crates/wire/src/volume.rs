@@ -79,7 +79,8 @@ pub struct FileInfo {
     pub mtime_ns: i64,
     /// Time of the last change of content or attributes, nanoseconds since 1970.
     pub ctime_ns: i64,
-    /// When it was last read, nanoseconds since 1970: as far as the server keeps that, or as somebody set it.
+    /// When it was last read, nanoseconds since 1970: as far as the server keeps that, or as
+    /// somebody set it.
     pub atime_ns: i64,
     /// Permission bits (07777).
     pub mode: u16,
@@ -154,8 +155,8 @@ pub enum Change {
         mode: u16,
         /// Fail if it exists; otherwise a file that exists stays as it is.
         exclusive: bool,
-        /// Whose it is; `None`: the server's user's. In a folder with the set-group-id bit the group is that of the folder. So for
-        /// all that is made.
+        /// Whose it is; `None`: the server's user's. In a folder with the set-group-id bit the
+        /// group is that of the folder. So for all that is made.
         owner: Option<Owner>,
     },
     /// Makes a folder.

@@ -60,8 +60,8 @@ pub struct Args {
     #[arg(long)]
     read_only: bool,
 
-    /// Show and set the owners that the files of a volume have on the server, and let special files be made; or all belongs to
-    /// who mounts (default: keep for root)
+    /// Show and set the owners that the files of a volume have on the server, and let special files
+    /// be made; or all belongs to who mounts (default: keep for root)
     #[arg(long, value_enum, value_name = "WHOSE")]
     owners: Option<OwnersArg>,
 

@@ -9,7 +9,8 @@ use units::PAGE_BYTES;
 /// Bytes that programs are told to read and write at a time, at most: what the kernel sends in one request.
 const TRANSFER_BYTES_MAX: u32 = 128 << 10;
 
-/// What the kernel is told of a file. `owner`: whose all files are, if not those whom the server tells.
+/// What the kernel is told of a file. `owner`: whose all files are, if not those whom the server
+/// tells.
 pub(super) fn attributes(number: INodeNo, info: &FileInfo, owner: Option<Owner>, block_bytes: u32) -> FileAttr {
     let Owner { uid, gid } = owner.unwrap_or(info.owner);
     FileAttr {

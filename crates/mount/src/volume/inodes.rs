@@ -1,10 +1,11 @@
 //! What the kernel knows of a volume: numbers of files, and how to come to them by name.
 //!
-//! FUSE speaks of files by number, a volume by path and by id. A number is the id where that is possible, so that it is the same after
-//! the kernel forgot the file, or the mount was made anew (`git`, `find` and `tar` look at numbers). A file that was made here and is not on the
-//! server yet has no id: it gets a number of a range that no id lies in, and keeps it while it is known. Each file has the names by
-//! which it was found and that the server does not contradict: one, or several if it says that there are. A file that was removed
-//! while it is open has none.
+//! FUSE speaks of files by number, a volume by path and by id. A number is the id where that is
+//! possible, so that it is the same after the kernel forgot the file, or the mount was made anew
+//! (`git`, `find` and `tar` look at numbers). A file that was made here and is not on the server
+//! yet has no id: it gets a number of a range that no id lies in, and keeps it while it is known.
+//! Each file has the names by which it was found and that the server does not contradict: one, or
+//! several if it says that there are. A file that was removed while it is open has none.
 //!
 //! Pure: no call, no time. Ids and names come from a server, so nothing here trusts that they form a tree.
 

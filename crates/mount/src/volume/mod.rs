@@ -43,7 +43,8 @@ const LEAVE_WAIT: Duration = Duration::from_secs(2);
 /// Whose the files of a mounted volume are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Owners {
-    /// Those whom the server tells. What is made belongs to who makes it, chown changes it, and special files can be made.
+    /// Those whom the server tells. What is made belongs to who makes it, chown changes it, and
+    /// special files can be made.
     Keep,
     /// All are those of the process that mounts, and on the server its own user's.
     #[default]

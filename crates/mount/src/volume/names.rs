@@ -155,7 +155,8 @@ pub(super) fn link(state: &Arc<State>, number: INodeNo, folder: INodeNo, name: &
         let volume = linking.volume.clone();
         let found: Done<FileInfo> = Box::new(move |found| match found {
             Ok(info) => {
-                // One that was only here until now has its id from now on, so that both names are one inode.
+                // One that was only here until now has its id from now on, so that both names are
+                // one inode.
                 let _ = linking.inodes().is_same(number, &info);
                 linking.reply_entry(folder, &name, &info, reply);
             }

@@ -1,4 +1,5 @@
-//! Hard links through the kernel: one file under several names, here, on the server and on other devices.
+//! Hard links through the kernel: one file under several names, here, on the server and on other
+//! devices.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -87,7 +88,8 @@ fn fuse_folders_count_their_folders_and_times_are_told() {
     assert_eq!(fs::metadata(mount.root()).expect("there").nlink(), 3, "the folder of the journal is none");
     fs::remove_dir(mount.at("d/e")).expect("removed");
     assert_eq!(fs::metadata(mount.at("d")).expect("there").nlink(), 2);
-    // Times of access and of the content are set, that of change follows by itself and survives that the file is sent.
+    // Times of access and of the content are set, that of change follows by itself and survives
+    // that the file is sent.
     let file = mount.open_created("f");
     let (access, content) = (std::time::UNIX_EPOCH + SECONDS * 5, std::time::UNIX_EPOCH + SECONDS * 7);
     file.set_times(fs::FileTimes::new().set_accessed(access).set_modified(content)).expect("set");

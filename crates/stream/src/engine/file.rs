@@ -115,12 +115,14 @@ impl Attributes {
         self.touch(now_ns);
     }
 
-    /// Something of the file was changed. The time of that grows, also where the server's clock is ahead of ours.
+    /// Something of the file was changed. The time of that grows, also where the server's clock is
+    /// ahead of ours.
     pub fn touch(&mut self, now_ns: i64) {
         self.ctime_ns = now_ns.max(self.ctime_ns.saturating_add(1));
     }
 
-    /// The content was read. As Linux does it by default (`relatime`): told once after each change, and once a day.
+    /// The content was read. As Linux does it by default (`relatime`): told once after each change,
+    /// and once a day.
     pub fn read(&mut self, now_ns: i64) {
         const DAY_NS: i64 = 24 * 3600 * 1_000_000_000;
         let changed = self.mtime_ns.max(self.ctime_ns);

@@ -1,5 +1,5 @@
-//! Names that files get and lose. All names of a file are one file here too, whose changes are sent under the name by which it was
-//! opened.
+//! Names that files get and lose. All names of a file are one file here too, whose changes are sent
+//! under the name by which it was opened.
 
 use std::collections::BTreeSet;
 
@@ -78,8 +78,8 @@ impl Engine {
         }
     }
 
-    /// One of several names of a file is gone. If it is the one by which the file is known here and no other one is known, the
-    /// file is lost to this device: whoever has it open hears of that.
+    /// One of several names of a file is gone. If it is the one by which the file is known here and
+    /// no other one is known, the file is lost to this device: whoever has it open hears of that.
     pub(super) fn unlinked(&mut self, key: u64, path: &[u8]) {
         let wall_ns = self.time.wall_ns;
         let Some(file) = self.files.get_mut(&key) else { return };
@@ -213,7 +213,8 @@ impl Engine {
         below.map(|(_, key)| *key).collect()
     }
 
-    /// What was renamed is at its new place; `replaced` is what was there, where the server told it.
+    /// What was renamed is at its new place; `replaced` is what was there, where the server told
+    /// it.
     pub(super) fn renamed(&mut self, from: &[u8], to: &[u8], replaced: Option<u64>) {
         self.names.forget_all();
         if from == to {

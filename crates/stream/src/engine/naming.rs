@@ -69,7 +69,8 @@ impl Engine {
         };
         match key.and_then(|key| self.files.get(&key)).filter(|file| !file.gone) {
             Some(file) if file.is_changed() => file.info(),
-            // As this device told it when it made the change: no time may change because a file was sent.
+            // As this device told it when it made the change: no time may change because a file was
+            // sent.
             Some(File { seen, unsure: false, attributes, .. }) if *seen == Some(info.seen) => {
                 let Attributes { mtime_ns, ctime_ns, atime_ns, .. } = *attributes;
                 FileInfo { mtime_ns, ctime_ns, atime_ns: info.atime_ns.max(atime_ns), ..info }

@@ -210,7 +210,8 @@ impl Engine {
         }
     }
 
-    /// Changes attributes: of a file with changes that no transaction carries together with these, of others on the server.
+    /// Changes attributes: of a file with changes that no transaction carries together with these,
+    /// of others on the server.
     pub(super) fn set_attributes(&mut self, of: FileRef, wanted: SetAttributes, done: Done<()>) {
         let (key, path) = match self.resolve(&of, false) {
             Ok(found) => found,

@@ -174,8 +174,8 @@ fn regress_a_file_that_was_moved_away_is_not_taken_for_a_removed_one() {
     }
 }
 
-/// Two devices write, give and take names: what was written and not reported as lost is there, under whatever
-/// name is left.
+/// Two devices write, give and take names: what was written and not reported as lost is there,
+/// under whatever name is left.
 #[test]
 fn sim_nothing_is_lost_in_silence_while_others_give_names() {
     super::model::seeds(24, |seed| {

@@ -372,7 +372,8 @@ fn some_bytes(rng: &mut SplitMix64) -> Vec<u8> {
     (0..count).map(|index| fill.wrapping_add(index as u8) | 1).collect()
 }
 
-/// The times of access that random transactions set: after all others, so that no reading changes them.
+/// The times of access that random transactions set: after all others, so that no reading changes
+/// them.
 const ACCESS_TIMES: std::ops::Range<i64> = 1 << 61..i64::MAX;
 
 fn some_owner(rng: &mut SplitMix64) -> Option<Owner> {

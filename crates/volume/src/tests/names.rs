@@ -1,4 +1,5 @@
-//! Several names of one file: one id, one version, one content, whatever happens to the names. The crash tests have them too.
+//! Several names of one file: one id, one version, one content, whatever happens to the names. The
+//! crash tests have them too.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! Owners, set-id bits and special files: kept in an attribute of the server's plain files. The crash tests have them too.
+//! Owners, set-id bits and special files: kept in an attribute of the server's plain files. The
+//! crash tests have them too.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

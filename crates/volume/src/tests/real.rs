@@ -9,7 +9,8 @@ use units::{Rng, SplitMix64};
 use super::model::{Model, Node, random, walk};
 use super::*;
 
-/// What lies in a folder, by the standard library and the attributes as docs/formats/volume.md has them.
+/// What lies in a folder, by the standard library and the attributes as docs/formats/volume.md has
+/// them.
 fn plain(folder: &Path) -> Model {
     let mut model = Model::default();
     let mut open = vec![folder.to_path_buf()];
