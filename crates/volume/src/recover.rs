@@ -40,6 +40,8 @@ struct Node {
     chain: Vec<Place>,
     /// Those that it has in the end, as far as the journal tells; none if it was removed.
     at: BTreeSet<Place>,
+    /// Names that were met after the first one: they may be new on the disk, and not reach it.
+    met: Vec<Place>,
     /// It has had several names, of which the journal need not tell all.
     several: bool,
     removed: bool,
@@ -104,6 +106,7 @@ pub(crate) fn recover(
         }
         table.note(record);
     }
+    recovery.keep_met();
     let failed = |error| VolumeError::io("recovering", b"", error);
     recovery.search().map_err(failed)?;
     recovery.move_aside().map_err(failed)?;
@@ -138,6 +141,8 @@ impl Recovery<'_> {
                 match is_named || is_met {
                     true => {
                         if !is_named {
+                            let is_later = !node.chain.is_empty();
+                            node.met.extend(is_later.then(|| at.clone()));
                             node.name(at);
                         }
                         self.occupy(at, *file);
@@ -216,6 +221,16 @@ impl Recovery<'_> {
         }
         self.entries.insert(at.clone(), Some(file));
         self.occupy(at, file);
+    }
+
+    /// Names that files with several ones got beside the server, as far as they still have them, are
+    /// made again.
+    fn keep_met(&mut self) {
+        for (file, node) in self.nodes.iter().filter(|(_, node)| Recovery::waits_aside(node)) {
+            for at in node.met.iter().filter(|at| node.at.contains(*at)) {
+                self.entries.entry(at.clone()).or_insert(Some(*file));
+            }
+        }
     }
 
     /// A file is at this place now, and what was there before is not.
@@ -482,6 +497,7 @@ impl Node {
             identity,
             target: Vec::new(),
             chain: Vec::new(),
+            met: Vec::new(),
             at: BTreeSet::new(),
             several: false,
             removed: false,

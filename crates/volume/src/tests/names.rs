@@ -119,3 +119,37 @@ fn sim_files_with_unknown_names_survive_a_crash_anywhere() {
         }
     }
 }
+
+/// Somebody beside the server moves a file with several names, gives it more, and puts another file
+/// in its place: after a crash each name has what devices wrote under it, and none is there again.
+#[test]
+fn files_with_several_names_that_others_move_are_recovered() {
+    for young in [false, true] {
+        for seed in 0..20 {
+            let disk = SimulatedDisk::new(seed);
+            let volume = open(&disk, SMALL).unwrap();
+            done(&volume, vec![create("f"), link("f", "h"), create("one"), rename("one", "two")]);
+            if !young {
+                volume.checkpoint().unwrap();
+            }
+            done(&volume, vec![write("f", None, 0, b"one"), write("two", None, 0, b"one")]);
+            disk.rename(b"f", b"g").unwrap();
+            disk.hard_link(b"two", b"four").unwrap();
+            done(&volume, vec![write("g", None, 0, b"two"), write("four", None, 0, b"TWO")]);
+            done(&volume, vec![create("f"), write("f", None, 0, b"new"), link("g", "i"), unlink("h")]);
+            disk.crash_at(Some(disk.changes() + 1));
+            drop(volume);
+            disk.restart();
+            let volume = open(&disk, SMALL).unwrap();
+            for (name, text) in [("f", b"new"), ("g", b"two"), ("i", b"two"), ("two", b"TWO"), ("four", b"TWO")] {
+                let (_, found) = content(&volume, &path(name)).unwrap();
+                assert_eq!(found, text, "{name}, seed {seed}, young: {young}");
+            }
+            for name in ["h", "one"] {
+                assert!(volume.stat(&path(name)).is_err(), "{name}, seed {seed}, young: {young}");
+            }
+            assert_eq!(seen(&volume, "g").file, seen(&volume, "i").file);
+            assert_ne!(seen(&volume, "g").file, seen(&volume, "f").file);
+        }
+    }
+}
