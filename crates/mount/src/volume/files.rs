@@ -13,7 +13,7 @@ use fuse::{
     Create, Fallocate, FileHandle, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyOpen, ReplyWrite,
     Request, SetAttr, TimeOrNow, Write, open_flag,
 };
-use stream::{Done, FileInfo, Handle, OpenHow, Opened, Owner, SetAttributes};
+use stream::{Done, FileInfo, FileRef, Handle, OpenHow, Opened, Owner, SetAttributes};
 
 use super::attributes::nanoseconds;
 use super::names::{NAME_BYTES_MAX, path_or_reply};
@@ -181,13 +181,7 @@ pub(super) fn setattr(state: &Arc<State>, number: INodeNo, wanted: SetAttr, repl
         return reply.error(errno::NOT_ALLOWED);
     }
     if number == INodeNo::ROOT {
-        // The top folder stays as the server has it. Archivers set its time last and should not fail for that.
-        let changes_owner = owner.is_none() && (wanted.uid.is_some() || wanted.gid.is_some());
-        return match wanted.mode {
-            _ if changes_owner => reply.error(errno::NOT_ALLOWED),
-            Some(_) => reply.error(errno::NOT_ALLOWED),
-            None => state.reply_attributes(number, None, reply),
-        };
+        return setattr_of_top(state, &wanted, reply);
     }
     let of = match state.file(number, handle) {
         Ok(of) => of,
@@ -207,6 +201,27 @@ pub(super) fn setattr(state: &Arc<State>, number: INodeNo, wanted: SetAttr, repl
         outcome => then(outcome),
     });
     volume.set_size(of, size, cut);
+}
+
+/// The top folder stays as the server has it. Archivers set owner, mode and time of it, and should
+/// not fail where these are there already; the time is never set.
+fn setattr_of_top(state: &Arc<State>, wanted: &SetAttr, reply: ReplyAttr) {
+    let keeps_owners = state.settings.owner.is_none();
+    let SetAttributes { mode, uid, gid, .. } = attributes(wanted, keeps_owners);
+    let finishing = state.clone();
+    let done: Done<FileInfo> = Box::new(move |found| match found {
+        Ok(info) => {
+            let is_there = mode.is_none_or(|mode| mode == info.mode)
+                && uid.is_none_or(|uid| uid == info.owner.uid)
+                && gid.is_none_or(|gid| gid == info.owner.gid);
+            match is_there {
+                true => finishing.reply_attributes(INodeNo::ROOT, None, reply),
+                false => reply.error(errno::NOT_ALLOWED),
+            }
+        }
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.stat(FileRef::Path(Vec::new()), done);
 }
 
 /// Room cannot be reserved on the server, but a file can be made longer.

@@ -55,6 +55,12 @@ fn fuse_owners_are_kept_shown_and_changed() {
     // A mount whose files are those of one user shows nothing of it, and changes nothing.
     let user = world.mount();
     assert_eq!((of(&user, "f").0, errno(chown(user.at("f"), Some(1), None))), (0, 1));
+    // The top folder is the server's; what changes nothing succeeds, as archivers want it.
+    let (top, mode) = (one.at(""), fs::metadata(world.at("")).expect("there").permissions());
+    let (uid, gid, _) = of(&one, "");
+    chown(&top, Some(uid), Some(gid)).expect("chown");
+    fs::set_permissions(&top, mode).expect("chmod");
+    assert_eq!(errno(chown(&top, Some(uid + 1), None)), 1);
     // Nobody believes here what was so before.
     assert_eq!(of(&keeping(&world), "f"), (13, 34, 0o755));
 }
