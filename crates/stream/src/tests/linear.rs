@@ -160,9 +160,7 @@ fn begin(sim: &mut Sim, at: usize, op: &Op) -> Pending {
         Op::Rename { from, to, replace } => {
             Pending::Done(sim.call(at, |done| Call::Rename { from: path(from), to: path(to), replace, done }))
         }
-        Op::MakeFolder(folder) => {
-            Pending::Done(sim.call(at, |done| Call::MakeFolder { path: path(folder), mode: 0o755, done }))
-        }
+        Op::MakeFolder(folder) => Pending::Done(sim.call(at, |done| super::sim::folder(path(folder), done))),
         Op::RemoveFolder(folder) => Pending::Done(sim.call(at, |done| Call::RemoveFolder { path: path(folder), done })),
     }
 }
@@ -190,7 +188,7 @@ fn sim_names_are_linearizable() {
         let options = Options { names_ttl: std::time::Duration::ZERO, ..options() };
         let devices: Vec<usize> = (0..4).map(|_| device(&mut sim, options.clone())).collect();
         for folder in FOLDERS {
-            sim.wait(devices[0], |done| Call::MakeFolder { path: folder.into(), mode: 0o755, done }).unwrap();
+            sim.wait(devices[0], |done| super::sim::folder(folder.into(), done)).unwrap();
         }
         let names = FOLDERS.map(|folder| (folder.to_owned(), None));
         let mut tester = LinearizabilityTester::new(Names(names.into()));
