@@ -2,13 +2,14 @@
 //! kernel or a sandbox does not allow that call.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{
-    Access, AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags,
+    Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir, RenameFlags, ResolveFlags,
     SeekFrom, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
@@ -18,6 +19,9 @@ use crate::format::{INODE_BYTES, INODE_NAME};
 use crate::inode::{Inode, SET_ID, shown};
 use crate::path::split;
 use crate::transaction::LINK_BYTES_MAX;
+
+/// Room for entries of a folder that are read at once: hundreds of names of usual length.
+const LIST_ROOM_BYTES: usize = 32 << 10;
 
 /// A folder of this machine. It stays the same folder if it is renamed.
 pub struct RealDisk {
@@ -143,7 +147,10 @@ impl Disk for RealDisk {
 
     fn list(&self, path: &[u8], each: &mut dyn FnMut(&[u8], Kind) -> bool) -> io::Result<()> {
         let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        for entry in Dir::read_from(&folder)? {
+        // `Dir` copies each name.
+        let mut room = [MaybeUninit::uninit(); LIST_ROOM_BYTES];
+        let mut entries = RawDir::new(&folder, &mut room);
+        while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name();
             if name == c"." || name == c".." {
