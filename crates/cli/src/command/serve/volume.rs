@@ -14,6 +14,9 @@ impl FromStr for VolumeArg {
 
     fn from_str(text: &str) -> Result<VolumeArg, String> {
         let (name, rest) = text.split_once('=').ok_or("NAME=DIR is missing")?;
+        if name.is_empty() {
+            return Err("the name is missing".to_owned());
+        }
         let mut volume = VolumeConfig::new(name, "".as_ref());
         let mut rest = rest;
         // From the end, so that a folder may have commas in its name.
