@@ -6,12 +6,14 @@
 
 mod date;
 mod id;
+mod lock;
 mod moment;
 mod printable;
 mod rng;
 
 pub use date::date;
 pub use id::{ActionId, BlockId, ChunkId, ImageId, InodeId, PageId, RequestId, SegmentIndex, StreamId, Token};
+pub use lock::{LockKind, LockRange, LockRanges};
 pub use moment::Moment;
 pub use printable::{printable_line, printable_text};
 pub use rng::{Rng, SplitMix64};

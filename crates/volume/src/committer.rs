@@ -10,6 +10,7 @@ use crate::disk::{Disk, DiskFile, Kind, is_full};
 use crate::format::SECRET_BYTES;
 use crate::journal::{self, JOURNAL, Journal};
 use crate::lease::Leases;
+use crate::locks::Locks;
 use crate::path::{OWN_FOLDER, join};
 use crate::plan::Plan;
 use crate::record::{self, Record};
@@ -32,6 +33,7 @@ const FILES_SPARE: u64 = 8;
 pub(crate) struct Shared {
     pub tree: Arc<dyn Disk>,
     pub leases: Leases,
+    pub locks: Locks,
     pub table: Mutex<Table>,
     /// Shared by readers, exclusive while records are applied. Holds why the volume stopped, if it did.
     pub gate: RwLock<Option<String>>,
@@ -44,6 +46,7 @@ impl Shared {
         Shared {
             tree,
             leases: Leases::default(),
+            locks: Locks::default(),
             table: Mutex::new(table),
             gate: RwLock::new(None),
             size_bytes: AtomicU64::new(size_bytes),

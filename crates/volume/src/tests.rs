@@ -5,6 +5,7 @@ mod format;
 mod full;
 mod kill;
 mod links;
+mod locks;
 mod model;
 mod names;
 mod owners;

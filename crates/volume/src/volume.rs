@@ -10,6 +10,7 @@ use crate::disk::{Disk, DiskFile, FileStat, Kind, Space};
 use crate::format::SECRET_BYTES;
 use crate::info::{BlockTable, Blocks, Entry, Info, InfoListing, Listing};
 use crate::lease::Leases;
+use crate::locks::Locks;
 use crate::path::OWN_FOLDER;
 use crate::real::RealDisk;
 use crate::recover::Recovered;
@@ -404,6 +405,11 @@ impl Volume {
     /// Bytes in the journal since the last checkpoint.
     pub fn journal_bytes(&self) -> u64 {
         self.committer.as_ref().map_or(0, |committer| locked(committer).journal_bytes())
+    }
+
+    /// The locks of its files.
+    pub fn locks(&self) -> &Locks {
+        &self.shared.locks
     }
 
     /// The leases of its files.

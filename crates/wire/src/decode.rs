@@ -66,6 +66,7 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         | ClientKind::FolderList
         | ClientKind::LinkRead
         | ClientKind::SpaceStat
+        | ClientKind::Lock
         | ClientKind::PullBlocks
         | ClientKind::Commit
         | ClientKind::Lease
@@ -198,6 +199,7 @@ pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, 
         | ServerKind::Entries
         | ServerKind::LinkTarget
         | ServerKind::Space
+        | ServerKind::Locked
         | ServerKind::Blocks
         | ServerKind::Committed
         | ServerKind::Leased
@@ -246,6 +248,7 @@ fn server_reply(kind: ServerKind, reader: &mut Reader) -> Result<Reply, WireErro
         | ServerKind::Entries
         | ServerKind::LinkTarget
         | ServerKind::Space
+        | ServerKind::Locked
         | ServerKind::Blocks
         | ServerKind::Committed
         | ServerKind::Leased

@@ -249,6 +249,8 @@ kinds! {
         Prove = 0x4c,
         /// Asks how much room a volume has.
         SpaceStat = 0x4d,
+        /// Locks a range of bytes, or tells what is in the way.
+        Lock = 0x4e,
     }
 }
 
@@ -311,6 +313,8 @@ kinds! {
         Proven = 0xca,
         /// Answers SpaceStat.
         Space = 0xcb,
+        /// Answers Lock.
+        Locked = 0xcc,
         /// Begins a push stream of a volume.
         VolumePushStart = 0xe0,
         /// Blocks of a push stream of a volume.

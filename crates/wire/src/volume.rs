@@ -11,7 +11,7 @@ pub(crate) mod limits;
 use std::fmt;
 
 use bytes::Bytes;
-use units::{InodeId, PageId, Token};
+use units::{InodeId, LockKind, LockRange, PageId, Token};
 
 use crate::format::SECRET_BYTES;
 use crate::message::BlockRange;
@@ -277,6 +277,38 @@ pub enum LeaseKind {
     Exclusive = 2,
 }
 
+/// Locking, unlocking or asking of a range of bytes, by one owner on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockAsk {
+    /// The file.
+    pub file: u64,
+    /// Number of the owner on the device.
+    pub owner: u64,
+    /// A lock of flock(2), which has nothing to do with those of fcntl(2).
+    pub is_flock: bool,
+    /// Nothing is locked: it is only told which lock would be in the way.
+    pub test: bool,
+    /// First byte.
+    pub start: u64,
+    /// Last byte, at least `start`.
+    pub end: u64,
+    /// What the lock excludes; `None` unlocks.
+    pub kind: Option<LockKind>,
+    /// The process, for those who are kept waiting by the lock.
+    pub pid: u32,
+}
+
+/// A lock that is in the way of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldLock {
+    /// What is locked.
+    pub range: LockRange,
+    /// The process that holds it.
+    pub pid: u32,
+    /// It is one of the same device.
+    pub is_own: bool,
+}
+
 /// What a server gave to a device with its number: whoever has it is the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; SECRET_BYTES]);
@@ -376,6 +408,8 @@ pub enum VolumeAsk {
         /// How long, milliseconds.
         duration_ms: u32,
     },
+    /// Locks or unlocks a range of bytes.
+    Lock(LockAsk),
     /// Asks how much room there is.
     SpaceStat,
     /// Asks for a device number, which nobody else has, and the secret that goes with it.
@@ -420,6 +454,8 @@ pub enum VolumeReply {
         /// In order of their names.
         entries: Vec<FolderEntry>,
     },
+    /// Answers `Lock`: `None` if it was done, or nothing is in the way.
+    Locked(Option<HeldLock>),
     /// Answers `SpaceStat`.
     Space(Space),
     /// Answers `LinkRead`.
@@ -495,7 +531,8 @@ impl VolumeAsk {
                 entries.len() <= usize::from(*limit)
             }
             (VolumeAsk::LinkRead { .. }, VolumeReply::LinkTarget(_))
-            | (VolumeAsk::SpaceStat, VolumeReply::Space(_)) => true,
+            | (VolumeAsk::SpaceStat, VolumeReply::Space(_))
+            | (VolumeAsk::Lock(_), VolumeReply::Locked(_)) => true,
             (VolumeAsk::PullBlocks { .. }, VolumeReply::Blocks { .. }) => true,
             // A server keeps only the number of changes, elsewhere.
             (VolumeAsk::Commit { changes, .. }, VolumeReply::Committed { versions }) => {
@@ -523,7 +560,11 @@ impl VolumeAsk {
             VolumeAsk::FileStat { .. } => VolumeAsk::FileStat { path },
             VolumeAsk::LinkRead { .. } => VolumeAsk::LinkRead { path },
             VolumeAsk::FolderList { limit, .. } => VolumeAsk::FolderList { path, after: Vec::new(), limit: *limit },
-            VolumeAsk::SpaceStat | VolumeAsk::Lease { .. } | VolumeAsk::Enrol | VolumeAsk::Prove { .. } => self.clone(),
+            VolumeAsk::SpaceStat
+            | VolumeAsk::Lock(_)
+            | VolumeAsk::Lease { .. }
+            | VolumeAsk::Enrol
+            | VolumeAsk::Prove { .. } => self.clone(),
         }
     }
 
@@ -536,7 +577,11 @@ impl VolumeAsk {
             VolumeAsk::FolderList { path, after, .. } => path.len() + after.len(),
             VolumeAsk::PullBlocks { blocks, .. } => size_of_val(blocks.as_slice()),
             VolumeAsk::Commit { .. } => self.data_bytes(),
-            VolumeAsk::SpaceStat | VolumeAsk::Lease { .. } | VolumeAsk::Enrol | VolumeAsk::Prove { .. } => 0,
+            VolumeAsk::SpaceStat
+            | VolumeAsk::Lock(_)
+            | VolumeAsk::Lease { .. }
+            | VolumeAsk::Enrol
+            | VolumeAsk::Prove { .. } => 0,
         }
     }
 

@@ -2,8 +2,9 @@
 //! it held.
 
 use tempfile::TempDir;
+use units::LockKind;
 use wire::ErrorCode;
-use wire::volume::{LeaseKind, Secret, VolumeAsk, VolumeReply};
+use wire::volume::{LeaseKind, LockAsk, Secret, VolumeAsk, VolumeReply};
 
 use super::client::Client;
 use super::volumes::{Data, append, create, serve, transaction};
@@ -60,4 +61,32 @@ fn leases_are_for_devices_that_are_known_and_end_with_their_last_connection() {
     drop(second);
     // Soon after, since a device may come back over another connection.
     while !matches!(other.reply(lease.clone()), wire::Reply::Volume(VolumeReply::Leased { .. })) {}
+}
+
+#[test]
+fn locks_of_a_device_end_some_time_after_its_last_connection() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("f"), b"12345").unwrap();
+    let (rig, _) = serve(folder.path(), |_| {});
+    let (mut owner, mut other) = (Data::open(&rig, 1), Data::open(&rig, 2));
+    let VolumeReply::Attributes(info) = owner.ask(VolumeAsk::FileStat { path: b"f".into() }) else { panic!("no file") };
+    let lock = |kind, test| {
+        let (file, owner, pid) = (info.seen.file, 9, 77);
+        VolumeAsk::Lock(LockAsk { file, owner, is_flock: false, test, start: 10, end: 19, kind, pid })
+    };
+    let exclusive = Some(LockKind::Exclusive);
+    assert_eq!(owner.ask(lock(exclusive, false)), VolumeReply::Locked(None));
+    // The same owner on another device is another.
+    let VolumeReply::Locked(Some(held)) = other.ask(lock(Some(LockKind::Shared), true)) else { panic!("it is free") };
+    assert_eq!(
+        (held.range.start, held.range.end, held.range.kind, held.pid, held.is_own),
+        (10, 19, LockKind::Exclusive, 77, false)
+    );
+    assert_eq!(other.ask(lock(exclusive, false)), VolumeReply::Locked(Some(held)));
+    assert_eq!(owner.ask(lock(None, false)), VolumeReply::Locked(None));
+    assert_eq!(other.ask(lock(exclusive, false)), VolumeReply::Locked(None));
+    assert!(matches!(owner.ask(lock(exclusive, true)), VolumeReply::Locked(Some(_))));
+    drop(other);
+    // After the time that a device has to come back.
+    while owner.ask(lock(exclusive, false)) != VolumeReply::Locked(None) {}
 }

@@ -26,10 +26,10 @@ use store::{Memory, Store};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use units::{BlockId, InodeId, PageId, RequestId, Rng, SplitMix64, StreamId, Token};
+use units::{BlockId, InodeId, LockKind, PageId, RequestId, Rng, SplitMix64, StreamId, Token};
 use wire::fixture::{ClientMessage, encode};
 use wire::format::{FEATURES, FILE_NUMBER_MIN, ServerKind, VERSION};
-use wire::volume::{Change, LeaseKind, Secret, Share, VolumeAsk};
+use wire::volume::{Change, LeaseKind, LockAsk, Secret, Share, VolumeAsk};
 use wire::{ClientConfig, ClientConnection, ClientEvent, Hello, ImageHandle, Reply, Request};
 
 use super::rig::{config, image, noise, program};

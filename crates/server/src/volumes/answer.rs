@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use codec::Codec;
-use units::{BlockId, InodeId, Moment, PageId};
-use volume::{FileId, Holder, Mode, Operation, Peer, Transaction, Volume, VolumeError, VolumePath, Writer};
+use units::{BlockId, InodeId, LockRange, Moment, PageId};
+use volume::{FileId, Holder, LockOwner, Mode, Operation, Peer, Transaction, Volume, VolumeError, VolumePath, Writer};
 use wire::format::{FRAME_BYTES_MAX_WRITTEN, NEED_RANGES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX};
 use wire::volume::{
-    Change, FileInfo, FileKind, FolderEntry, LeaseKind, Owner, Secret, Seen, Space, VolumeAsk, VolumePiece, VolumeReply,
+    Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Space, VolumeAsk,
+    VolumePiece, VolumeReply,
 };
 use wire::{BlockRange, ErrorCode};
 
@@ -70,6 +71,7 @@ pub fn answer(
         VolumeAsk::LinkRead { path } => {
             Ok(VolumeReply::LinkTarget(Bytes::from(volume.read_link(&VolumePath::new(path)?)?)))
         }
+        VolumeAsk::Lock(ask) => lock(volume, caller, ask),
         VolumeAsk::SpaceStat => {
             let volume::Space { all_bytes, bytes, all_files, files } = volume.space()?;
             Ok(VolumeReply::Space(Space { bytes: all_bytes, free_bytes: bytes, files: all_files, free_files: files }))
@@ -342,6 +344,24 @@ fn volume_kind(kind: FileKind) -> volume::Kind {
         FileKind::CharDevice => volume::Kind::CharDevice,
         FileKind::BlockDevice => volume::Kind::BlockDevice,
     }
+}
+
+fn lock(volume: &Volume, caller: &Caller, ask: &LockAsk) -> Result<VolumeReply, Failure> {
+    check_writer(volume, caller)?;
+    let (file, holder) = (FileId(ask.file), Holder(caller.device));
+    let owner = LockOwner { holder, is_flock: ask.is_flock, number: ask.owner };
+    let locks = volume.locks();
+    let Some(kind) = ask.kind else {
+        locks.unlock(file, owner, ask.start, ask.end);
+        return Ok(VolumeReply::Locked(None));
+    };
+    let range = LockRange { start: ask.start, end: ask.end, kind };
+    let held = match ask.test {
+        true => locks.test(file, owner, range, caller.now),
+        false => locks.lock(file, owner, (caller.peer, ask.pid), range, caller.now)?,
+    };
+    let held = held.map(|held| HeldLock { range: held.range, pid: held.pid, is_own: held.holder == holder });
+    Ok(VolumeReply::Locked(held))
 }
 
 fn lease(

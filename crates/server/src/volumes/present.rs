@@ -12,8 +12,8 @@ use crate::shared::Shared;
 /// How many handles there are on which a device was proven; no entry is 0.
 pub(super) type Counts = HashMap<u128, usize>;
 
-/// A device that was proven on a handle. As long as there is one, the device keeps its leases.
-/// Requests that are being worked on hold it, so that none of them takes a lease after it has gone.
+/// A device that was proven on a handle. As long as there is one, the device keeps its leases and locks.
+/// Requests that are being worked on hold it, so that none of them takes a lease or lock after it has gone.
 pub(crate) struct Present {
     shared: Arc<Shared>,
     served: Arc<Served>,
@@ -28,6 +28,7 @@ impl Present {
         *counts.entry(number).or_default() += 1;
         if let Ok(volume) = served.volume() {
             volume.leases().returned(Holder(number), shared.now());
+            volume.locks().returned(Holder(number), shared.now());
         }
         drop(counts);
         Present { shared, served, number }
@@ -48,6 +49,7 @@ impl Drop for Present {
             counts.remove(&self.number);
             if let Ok(volume) = self.served.volume() {
                 volume.leases().left(Holder(self.number), self.shared.now());
+                volume.locks().left(Holder(self.number), self.shared.now());
             }
         }
     }

@@ -1,10 +1,11 @@
 //! What is asked of volumes and what they answer, as bytes. docs/formats/wire.md describes them.
 
 use bytes::Bytes;
-use units::InodeId;
+use units::{InodeId, LockKind, LockRange};
 
 use super::{
-    Change, FileInfo, FileKind, FolderEntry, LeaseKind, Owner, Secret, Seen, Share, Space, VolumeAsk, VolumeReply,
+    Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Share, Space,
+    VolumeAsk, VolumeReply,
 };
 use crate::coding::{Frame, Reader, Writer};
 use crate::error::WireError;
@@ -21,6 +22,7 @@ pub(crate) fn ask_kind(ask: &VolumeAsk) -> ClientKind {
         VolumeAsk::FolderList { .. } => ClientKind::FolderList,
         VolumeAsk::LinkRead { .. } => ClientKind::LinkRead,
         VolumeAsk::SpaceStat => ClientKind::SpaceStat,
+        VolumeAsk::Lock(_) => ClientKind::Lock,
         VolumeAsk::PullBlocks { .. } => ClientKind::PullBlocks,
         VolumeAsk::Commit { .. } => ClientKind::Commit,
         VolumeAsk::Lease { .. } => ClientKind::Lease,
@@ -37,6 +39,7 @@ pub(crate) fn reply_kind(reply: &VolumeReply) -> ServerKind {
         VolumeReply::Entries { .. } => ServerKind::Entries,
         VolumeReply::LinkTarget(_) => ServerKind::LinkTarget,
         VolumeReply::Space(_) => ServerKind::Space,
+        VolumeReply::Locked(_) => ServerKind::Locked,
         VolumeReply::Blocks { .. } => ServerKind::Blocks,
         VolumeReply::Committed { .. } => ServerKind::Committed,
         VolumeReply::Leased { .. } => ServerKind::Leased,
@@ -59,6 +62,11 @@ pub(crate) fn write_ask(writer: Writer, ask: &VolumeAsk) -> Frame {
         VolumeAsk::Lease { file, kind, duration_ms } => {
             writer.u64(*file).u8(kind.map_or(0, |kind| kind as u8)).u32(*duration_ms)
         }
+        VolumeAsk::Lock(lock) => {
+            let flags = u8::from(lock.is_flock) | u8::from(lock.test) << 1;
+            let writer = writer.u64(lock.file).u64(lock.owner).u8(flags).u8(lock.kind.map_or(0, lock_kind));
+            writer.u64(lock.start).u64(lock.end).u32(lock.pid)
+        }
         VolumeAsk::Enrol | VolumeAsk::SpaceStat => writer,
         VolumeAsk::Prove { number, proof, previous } => writer.u128(*number).raw(proof).u128(*previous),
     }
@@ -72,6 +80,7 @@ pub(crate) fn read_ask(kind: ClientKind, reader: &mut Reader) -> Result<VolumeAs
         ClientKind::FileStat => VolumeAsk::FileStat { path: reader.path()? },
         ClientKind::LinkRead => VolumeAsk::LinkRead { path: reader.path()? },
         ClientKind::SpaceStat => VolumeAsk::SpaceStat,
+        ClientKind::Lock => VolumeAsk::Lock(read_lock(reader)?),
         ClientKind::FolderList => {
             let limit = reader.u16("limit")?;
             let allowed = (1..=FOLDER_ENTRIES_MAX).contains(&usize::from(limit));
@@ -262,6 +271,11 @@ pub(crate) fn write_reply(writer: Writer, reply: &VolumeReply) -> Frame {
             entries.iter().fold(writer, entry).finish()
         }
         VolumeReply::LinkTarget(target) => writer.finish_with(target.clone()),
+        VolumeReply::Locked(None) => writer.u8(0).finish(),
+        VolumeReply::Locked(Some(HeldLock { range, pid, is_own })) => {
+            let writer = writer.u8(lock_kind(range.kind)).u64(range.start).u64(range.end);
+            writer.u32(*pid).u8(u8::from(*is_own)).finish()
+        }
         VolumeReply::Space(Space { bytes, free_bytes, files, free_files }) => {
             writer.u64(*bytes).u64(*free_bytes).u64(*files).u64(*free_files).finish()
         }
@@ -302,6 +316,14 @@ pub(crate) fn read_reply(kind: ServerKind, reader: &mut Reader) -> Result<Volume
             let entries = (0..count).map(|_| entry(reader)).collect::<Result<_, WireError>>()?;
             VolumeReply::Entries { folder, more, entries }
         }
+        ServerKind::Locked => VolumeReply::Locked(match read_lock_kind(reader)? {
+            None => None,
+            Some(kind) => {
+                let (start, end) = read_lock_range(reader)?;
+                let range = LockRange { start, end, kind };
+                Some(HeldLock { range, pid: reader.u32("process")?, is_own: reader.flag("own")? })
+            }
+        }),
         ServerKind::Space => VolumeReply::Space(Space {
             bytes: reader.u64("bytes")?,
             free_bytes: reader.u64("free bytes")?,
@@ -328,6 +350,36 @@ pub(crate) fn read_reply(kind: ServerKind, reader: &mut Reader) -> Result<Volume
         // the caller hands in kinds of replies of volumes only
         _ => VolumeReply::Leased { duration_ms: reader.u32("duration")? },
     })
+}
+
+/// Number of a kind of lock; 0 is none.
+fn lock_kind(kind: LockKind) -> u8 {
+    match kind {
+        LockKind::Shared => 1,
+        LockKind::Exclusive => 2,
+    }
+}
+
+fn read_lock_kind(reader: &mut Reader) -> Result<Option<LockKind>, WireError> {
+    let kind = reader.u8("kind of lock")?;
+    reader.check(kind <= 2, "kind of lock", kind.into(), "0 to 2")?;
+    Ok([None, Some(LockKind::Shared), Some(LockKind::Exclusive)][usize::from(kind)])
+}
+
+/// First and last byte.
+fn read_lock_range(reader: &mut Reader) -> Result<(u64, u64), WireError> {
+    let (start, end) = (reader.u64("first byte")?, reader.u64("last byte")?);
+    reader.check(start <= end, "last byte", end, "not before the first")?;
+    Ok((start, end))
+}
+
+fn read_lock(reader: &mut Reader) -> Result<LockAsk, WireError> {
+    let (file, owner, flags) = (reader.u64("file")?, reader.u64("owner")?, reader.u8("flags")?);
+    reader.check(flags <= 3, "flags", flags.into(), "0 to 3")?;
+    let (kind, test) = (read_lock_kind(reader)?, flags & 2 != 0);
+    reader.check(!test || kind.is_some(), "kind of lock", 0, "1 or 2 in a test")?;
+    let (start, end) = read_lock_range(reader)?;
+    Ok(LockAsk { file, owner, is_flock: flags & 1 != 0, test, start, end, kind, pid: reader.u32("process")? })
 }
 
 /// Number of a device.

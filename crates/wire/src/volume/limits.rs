@@ -31,6 +31,10 @@ pub(crate) fn check(ask: &VolumeAsk) -> Result<(), Refused> {
             within("bytes of a transaction", bytes, 0, COMMIT_BYTES_MAX_WRITTEN)?;
             changes.iter().try_for_each(check_change)
         }
+        VolumeAsk::Lock(lock) => {
+            within("range of a lock", usize::from(lock.start <= lock.end), 1, 1)?;
+            within("kind of a lock that is tested", usize::from(!lock.test || lock.kind.is_some()), 1, 1)
+        }
         VolumeAsk::SpaceStat | VolumeAsk::Lease { .. } | VolumeAsk::Enrol => Ok(()),
         VolumeAsk::Prove { number, .. } => within("number of a device", usize::from(*number > 0), 1, 1),
     }

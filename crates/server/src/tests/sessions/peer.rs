@@ -291,6 +291,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
             }
             16 if rng.below(4) == 0 => VolumeAsk::Enrol,
             16 if rng.below(4) == 0 => VolumeAsk::SpaceStat,
+            16 if rng.below(4) == 0 => {
+                let start = rng.below(9);
+                VolumeAsk::Lock(LockAsk {
+                    file: rng.below(4),
+                    owner: rng.below(3),
+                    is_flock: rng.below(2) == 0,
+                    test: false,
+                    start,
+                    end: start + rng.below(9),
+                    kind: [None, Some(LockKind::Shared), Some(LockKind::Exclusive)][rng.below(3) as usize],
+                    pid: 0,
+                })
+            }
             16 => VolumeAsk::Prove {
                 number: u128::from(1 + rng.below(4)),
                 proof: [rng.below(2) as u8; 32],

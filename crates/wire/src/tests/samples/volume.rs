@@ -1,11 +1,12 @@
 //! Random requests to volumes and answers of them.
 
-use units::{InodeId, PageId};
+use units::{InodeId, LockKind, LockRange, PageId};
 
 use super::Samples;
 use crate::message::ClientMessage;
 use crate::volume::{
-    Change, FileInfo, FileKind, FolderEntry, LeaseKind, Owner, Secret, Seen, Share, Space, VolumeAsk, VolumeReply,
+    Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Share, Space,
+    VolumeAsk, VolumeReply,
 };
 use crate::{Reply, Request};
 
@@ -89,9 +90,21 @@ impl Samples {
         }
     }
 
+    fn lock_range(&mut self) -> LockRange {
+        let (a, b) = (self.number(), self.number());
+        let kind = if self.flag() { LockKind::Shared } else { LockKind::Exclusive };
+        LockRange { start: a.min(b), end: a.max(b), kind }
+    }
+
     fn volume_ask(&mut self) -> VolumeAsk {
-        match self.below(10) {
+        match self.below(11) {
             8 => VolumeAsk::SpaceStat,
+            9 => {
+                let (range, test) = (self.lock_range(), self.flag());
+                let kind = Some(range.kind).filter(|_| test || self.flag());
+                let (file, owner, is_flock, pid) = (self.number(), self.number(), self.flag(), self.u32());
+                VolumeAsk::Lock(LockAsk { file, owner, is_flock, test, start: range.start, end: range.end, kind, pid })
+            }
             0 => VolumeAsk::FileOpen { token: self.token(), path: self.path() },
             1 => VolumeAsk::FileStat { path: self.path() },
             2 => VolumeAsk::FolderList {
@@ -129,7 +142,12 @@ impl Samples {
     }
 
     pub fn volume_reply(&mut self) -> Reply {
-        Reply::Volume(match self.below(11) {
+        Reply::Volume(match self.below(12) {
+            10 => {
+                let held =
+                    self.flag().then(|| HeldLock { range: self.lock_range(), pid: self.u32(), is_own: self.flag() });
+                VolumeReply::Locked(held)
+            }
             0 => VolumeReply::FileOpened {
                 file: self.file(),
                 info: FileInfo { kind: FileKind::File, ..self.info() },

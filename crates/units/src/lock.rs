@@ -1,0 +1,113 @@
+//! Locks of byte ranges, as fcntl(2) and flock(2) have them.
+
+/// What a lock excludes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockKind {
+    /// Others may hold shared locks too.
+    Shared,
+    /// Nobody else holds any.
+    Exclusive,
+}
+
+/// A locked range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockRange {
+    /// First byte.
+    pub start: u64,
+    /// Last byte, at least `start`; `u64::MAX` for all that the file may ever have.
+    pub end: u64,
+    /// What it excludes.
+    pub kind: LockKind,
+}
+
+impl LockRange {
+    /// Whether locks of two owners cannot be held together.
+    pub fn excludes(&self, other: &LockRange) -> bool {
+        let exclusive = self.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive;
+        exclusive && self.start <= other.end && other.start <= self.end
+    }
+}
+
+/// What one owner has locked of one file: ranges in ascending order that neither overlap nor continue each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LockRanges(Vec<LockRange>);
+
+impl LockRanges {
+    /// Locks `start` to `end` in this way, or unlocks it with `None`: what was there is replaced, as POSIX says.
+    pub fn set(&mut self, start: u64, end: u64, kind: Option<LockKind>) {
+        let mut ranges = Vec::with_capacity(self.0.len() + 2);
+        for range in &self.0 {
+            if range.start < start {
+                ranges.push(LockRange { end: range.end.min(start - 1), ..*range });
+            }
+            if range.end > end {
+                ranges.push(LockRange { start: range.start.max(end + 1), ..*range });
+            }
+        }
+        ranges.extend(kind.map(|kind| LockRange { start, end, kind }));
+        ranges.sort_unstable_by_key(|range| range.start);
+        self.0.clear();
+        for range in ranges {
+            match self.0.last_mut() {
+                Some(last) if last.kind == range.kind && last.end.checked_add(1) == Some(range.start) => {
+                    last.end = range.end;
+                }
+                _ => self.0.push(range),
+            }
+        }
+    }
+
+    /// The first range that another owner's `range` cannot be held together with.
+    pub fn excluding(&self, range: &LockRange) -> Option<LockRange> {
+        self.0.iter().find(|held| held.excludes(range)).copied()
+    }
+
+    /// The ranges.
+    pub fn as_slice(&self) -> &[LockRange] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Rng, SplitMix64};
+
+    #[test]
+    fn ref_ranges_agree_with_a_table_of_bytes() {
+        const BYTES: u64 = 24;
+        let mut rng = SplitMix64(5);
+        for _ in 0..200 {
+            let (mut ranges, mut bytes) = (LockRanges::default(), [None; BYTES as usize]);
+            for _ in 0..20 {
+                let start = rng.below(BYTES);
+                let end = start + rng.below(BYTES - start);
+                let kind = [None, Some(LockKind::Shared), Some(LockKind::Exclusive)][rng.below(3) as usize];
+                ranges.set(start, end, kind);
+                bytes[start as usize..=end as usize].fill(kind);
+                let of = |byte: u64| {
+                    let mut held = ranges.as_slice().iter().filter(|range| (range.start..=range.end).contains(&byte));
+                    let kind = held.next().map(|range| range.kind);
+                    assert!(held.next().is_none());
+                    kind
+                };
+                assert!((0..BYTES).all(|byte| of(byte) == bytes[byte as usize]));
+                let runs = bytes.chunk_by(|a, b| a == b).filter(|run| run[0].is_some()).count();
+                assert_eq!(ranges.as_slice().len(), runs, "what continues is one range");
+                let asked = LockRange { start, end, kind: LockKind::Shared };
+                let exclusive = bytes[start as usize..=end as usize].contains(&Some(LockKind::Exclusive));
+                assert_eq!(ranges.excluding(&asked).is_some(), exclusive);
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_byte_of_all_is_one_too() {
+        let mut ranges = LockRanges::default();
+        ranges.set(0, u64::MAX, Some(LockKind::Exclusive));
+        ranges.set(7, u64::MAX, None);
+        assert_eq!(ranges.as_slice(), [LockRange { start: 0, end: 6, kind: LockKind::Exclusive }]);
+        ranges.set(0, u64::MAX, None);
+        assert_eq!(ranges, LockRanges::default());
+    }
+}
