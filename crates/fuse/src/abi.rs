@@ -52,6 +52,9 @@ pub(crate) mod opcode {
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
     pub const FSYNCDIR: u32 = 30;
+    pub const GETLK: u32 = 31;
+    pub const SETLK: u32 = 32;
+    pub const SETLKW: u32 = 33;
     pub const ACCESS: u32 = 34;
     pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
@@ -83,6 +86,12 @@ pub(crate) const GETATTR_HANDLE: u32 = 1;
 
 /// READ says whose file table it comes from: the kernel does so for reads past the page cache only.
 pub(crate) const READ_LOCK_OWNER: u32 = 1 << 1;
+
+/// GETLK, SETLK and SETLKW are of flock(2).
+pub(crate) const LK_FLOCK: u32 = 1;
+
+/// RELEASE unlocks what its owner has locked by flock(2).
+pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 
 /// FSYNC is fdatasync(2).
 pub(crate) const FSYNC_DATA: u32 = 1;
@@ -153,6 +162,12 @@ wire! {
 }
 wire! { GetXattrIn 8 { size: u32, padding: u32 } }
 wire! { GetXattrOut 8 { size: u32, padding: u32 } }
+wire! {
+    /// The end is the last byte; the kind is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`, the same on all architectures
+    /// that we build for.
+    FileLock 24 { start: u64, end: u64, kind: u32, pid: u32 }
+}
+wire! { LkIn 48 { handle: u64, owner: u64, lock: FileLock, flags: u32, padding: u32 } }
 wire! { AccessIn 8 { mask: u32, padding: u32 } }
 wire! { InitIn 64 { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11] } }
 wire! { InitOut 64 {

@@ -7,10 +7,14 @@ use crate::abi::{self, InitIn, InitOut};
 pub mod capability {
     /// Several READs of a file at a time.
     pub const ASYNC_READ: u64 = 1 << 0;
+    /// Locks of fcntl(2) come as GETLK, SETLK and SETLKW.
+    pub const POSIX_LOCKS: u64 = 1 << 1;
     /// O_TRUNC comes with OPEN.
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     /// WRITEs of more than 4 KiB.
     pub const BIG_WRITES: u64 = 1 << 5;
+    /// Locks of flock(2) come as SETLK and SETLKW.
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
     /// READDIRPLUS instead of READDIR.
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     /// READDIRPLUS only where attributes are asked for.

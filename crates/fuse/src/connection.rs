@@ -31,7 +31,8 @@ impl Connection {
     /// registered before anybody can answer.
     pub fn register(&self, parsed: &Parsed<'_>, device: usize) {
         let kind = match &parsed.operation {
-            Ok(Operation::Flush(_)) => Kind::Close,
+            Ok(Operation::Flush(..)) => Kind::Close,
+            Ok(Operation::SetLk(_, true)) => Kind::Lock,
             Ok(operation) if operation.ends_by_signal() => Kind::EndsBySignal,
             _ => Kind::Other,
         };
@@ -41,6 +42,11 @@ impl Connection {
         if kind == Kind::Close {
             self.watch.closing(thread);
         }
+    }
+
+    /// Whether a request was not answered yet.
+    pub fn is_in_flight(&self, unique: u64) -> bool {
+        self.table.contains(unique)
     }
 
     /// Answers a request, unless that was done. Whether this answer got to whoever waits.

@@ -7,7 +7,7 @@ use crate::reply::Pending;
 use crate::request::{Operation, Request, parse};
 use crate::{
     Errno, Filesystem, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 
 /// Whether the mount goes on after a request.
@@ -93,8 +93,12 @@ fn files<F: Filesystem>(filesystem: &F, request: &Request, operation: Operation<
         Operation::Create(name, create) => filesystem.create(request, node, name, create, ReplyCreate(pending)),
         Operation::Read { read, .. } => filesystem.read(request, node, read, ReplyData(pending)),
         Operation::Write(write) => filesystem.write(request, node, write, ReplyWrite(pending)),
-        Operation::Flush(handle) => filesystem.flush(request, node, handle, ReplyEmpty(pending)),
-        Operation::Release(handle) => filesystem.release(request, node, handle, ReplyEmpty(pending)),
+        Operation::Flush(handle, owner) => filesystem.flush(request, node, handle, owner, ReplyEmpty(pending)),
+        Operation::Release(handle, flocks) => {
+            filesystem.release(request, node, handle, flocks, ReplyEmpty(pending));
+        }
+        Operation::GetLk(lock) => filesystem.getlk(request, node, lock, ReplyLock(pending)),
+        Operation::SetLk(lock, wait) => filesystem.setlk(request, node, lock, wait, ReplyLock(pending)),
         Operation::Fsync(handle, data_only) => {
             filesystem.fsync(request, node, handle, data_only, ReplyEmpty(pending));
         }

@@ -8,10 +8,10 @@ use std::ffi::OsStr;
 use std::io;
 
 use crate::attributes::Statfs;
-use crate::request::{Create, Fallocate, Make, Read, Rename, Request, SetAttr, Write};
+use crate::request::{Create, Fallocate, Lock, Make, Read, Rename, Request, SetAttr, Write};
 use crate::{
     Errno, FileHandle, INodeNo, KernelConfig, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 
 /// A file system; called by several serving threads at once.
@@ -106,14 +106,32 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// A descriptor of an open file is closed; there may be others.
-    fn flush(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, reply: ReplyEmpty) {
+    /// A descriptor of an open file is closed; there may be others. What `owner` has locked of the file by fcntl(2) is
+    /// unlocked.
+    fn flush(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _owner: u64, reply: ReplyEmpty) {
         reply.error(Errno::NOSYS);
     }
 
-    /// The last descriptor and mapping of an open file are gone.
-    fn release(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, reply: ReplyEmpty) {
+    /// The last descriptor and mapping of an open file are gone. What `flocks` has locked of it by flock(2) is unlocked.
+    fn release(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _flocks: Option<u64>,
+        reply: ReplyEmpty,
+    ) {
         reply.ok();
+    }
+
+    /// The lock that would keep a lock from being made.
+    fn getlk(&self, _request: &Request, _inode: INodeNo, _lock: Lock, reply: ReplyLock) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Locks or unlocks a range; with `wait` once that is possible. A wait ends by any signal.
+    fn setlk(&self, _request: &Request, _inode: INodeNo, _lock: Lock, _wait: bool, reply: ReplyLock) {
+        reply.error(Errno::NOSYS);
     }
 
     /// Brings what was written to stable storage; with `data_only`, attributes that reading does

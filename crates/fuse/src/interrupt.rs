@@ -3,7 +3,8 @@
 //! The kernel says once that a signal came for a waiting thread (INTERRUPT), not which. A fatal one
 //! ends the wait at once: nobody is left to hear the answer. One that the program catches ends it
 //! only after [`CAUGHT_WAIT`], since regular files of local disks are not interrupted at all, and
-//! few programs expect it; and only of calls for which POSIX has EINTR. As a second signal is not
+//! few programs expect it; and only of calls for which POSIX has EINTR. Waits for locks are another matter: programs
+//! bound them with alarm(2), and they end by any signal at once. As a second signal is not
 //! told of, interrupted requests are looked at every [`TICK`] until they are answered.
 //!
 //! A thread that ends closes its files, and no signal wakes it then. FLUSHes that wait longer than
@@ -117,7 +118,8 @@ impl Watch {
             }
             // Of a thread that cannot be seen only this is known: some signal came.
             let caught = pending.is_none_or(|pending| pending.caught);
-            if caught && entry.kind != Kind::Other && waited >= CAUGHT_WAIT {
+            let patience = if entry.kind == Kind::Lock { Duration::ZERO } else { CAUGHT_WAIT };
+            if caught && entry.kind != Kind::Other && waited >= patience {
                 return Verdict::End(Errno::INTR.raw_os_error());
             }
         }
@@ -214,6 +216,8 @@ mod tests {
             let read = entry(Kind::EndsBySignal, true);
             assert_eq!(watch.judge(&read, read.arrived + Duration::from_secs(4), threads), LATER);
             assert_eq!(watch.judge(&read, read.arrived + Duration::from_secs(5), threads), INTERRUPTED);
+            let lock = entry(Kind::Lock, true);
+            assert_eq!(watch.judge(&lock, lock.arrived, threads), INTERRUPTED);
             let other = entry(Kind::Other, true);
             assert_eq!(watch.judge(&other, other.arrived + Duration::from_secs(50), threads), LATER);
         }

@@ -35,10 +35,12 @@ pub use attributes::{FileAttr, FileType, Statfs, TimeOrNow};
 pub use capabilities::{KernelConfig, capability};
 pub use filesystem::Filesystem;
 pub use reply::{
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
-pub use request::{Create, Fallocate, Make, Read, Rename, Request, SetAttr, Write, open_flag, rename_flag};
+pub use request::{
+    Create, Fallocate, Lock, LockType, Make, Read, Rename, Request, SetAttr, Write, open_flag, rename_flag,
+};
 pub use rustix::io::Errno;
 pub use session::Session;
 

@@ -14,7 +14,7 @@ use crate::abi;
 use crate::attributes::{FileAttr, FileType, Statfs};
 use crate::connection::Connection;
 use crate::directory::{Entries, Entry};
-use crate::{Errno, FileHandle, INodeNo};
+use crate::{Errno, FileHandle, INodeNo, LockType};
 
 /// A request that is to be answered.
 pub(crate) struct Pending {
@@ -90,6 +90,8 @@ replies! {
     ReplyXattr;
     /// With an offset.
     ReplyLseek;
+    /// To what is about locks.
+    ReplyLock;
 }
 
 impl ReplyEmpty {
@@ -201,6 +203,24 @@ impl ReplyXattr {
     /// The value, or names that each end in a zero byte.
     pub fn data(self, bytes: &[u8]) {
         self.0.send(&[bytes, &[]]);
+    }
+}
+
+impl ReplyLock {
+    /// It was locked or unlocked. Whether whoever waits got this: if not, a lock has to be undone.
+    #[must_use = "a lock that nobody got has to be undone"]
+    pub fn done(self) -> bool {
+        self.0.send(&[&[], &[]])
+    }
+
+    /// The lock that is in the way of one that was asked about; none is [`LockType::Unlock`].
+    pub fn held(self, kind: LockType, start: u64, end: u64, pid: u32) {
+        self.0.send(&[abi::FileLock { start, end, kind: kind as u32, pid }.as_bytes(), &[]]);
+    }
+
+    /// Whether somebody still waits for the answer: no signal has ended the wait.
+    pub fn is_awaited(&self) -> bool {
+        self.0.connection.is_in_flight(self.0.unique)
     }
 }
 

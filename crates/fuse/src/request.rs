@@ -152,6 +152,42 @@ pub struct Write<'a> {
     pub flags: i32,
 }
 
+/// What a lock excludes, as fcntl(2) calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockType {
+    /// Locks for writing.
+    Read,
+    /// All others.
+    Write,
+    /// Nothing: it is unlocked.
+    Unlock,
+}
+
+impl LockType {
+    fn from_u32(number: u32) -> Option<LockType> {
+        [LockType::Read, LockType::Write, LockType::Unlock].into_iter().find(|kind| *kind as u32 == number)
+    }
+}
+
+/// What a GETLK, SETLK or SETLKW is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// Of the open file.
+    pub handle: FileHandle,
+    /// Whose it is, by the kernel's number: a process and those that share its descriptors, or an open file.
+    pub owner: u64,
+    /// First byte.
+    pub start: u64,
+    /// Last byte; `i64::MAX` for all that the file may ever have.
+    pub end: u64,
+    /// What it excludes.
+    pub kind: LockType,
+    /// The process; 0 for one that this process cannot see.
+    pub pid: u32,
+    /// It is of flock(2), which has nothing to do with those of fcntl(2).
+    pub is_flock: bool,
+}
+
 /// What a FALLOCATE reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fallocate {
@@ -197,8 +233,13 @@ pub(crate) enum Operation<'a> {
         direct: bool,
     },
     Write(Write<'a>),
-    Flush(FileHandle),
-    Release(FileHandle),
+    /// With the owner of its locks.
+    Flush(FileHandle, u64),
+    /// With the owner of its locks of flock(2), if there may be some.
+    Release(FileHandle, Option<u64>),
+    GetLk(Lock),
+    /// `true` if it is waited for.
+    SetLk(Lock, bool),
     Fsync(FileHandle, bool),
     Opendir(i32),
     Readdir(Read),
@@ -233,7 +274,7 @@ impl Operation<'_> {
     /// again would have them twice.
     pub fn ends_by_signal(&self) -> bool {
         match self {
-            Operation::Open(_) | Operation::Create(..) | Operation::Fsync(..) | Operation::Flush(_) => true,
+            Operation::Open(_) | Operation::Create(..) | Operation::Fsync(..) | Operation::Flush(..) => true,
             Operation::Read { direct, .. } => *direct,
             Operation::Write(write) => write.flags.cast_unsigned() & O_APPEND == 0,
             _ => false,
@@ -465,8 +506,17 @@ fn files<'a>(header: &InHeader, arguments: &mut Arguments<'a>) -> Result<Operati
             let data = arguments.bytes(given.size)?;
             Operation::Write(Write { handle, offset, data, flags: given.flags.cast_signed() })
         }
-        opcode::FLUSH => Operation::Flush(FileHandle(arguments.take::<abi::FlushIn>()?.handle)),
-        opcode::RELEASE => Operation::Release(FileHandle(arguments.take::<abi::ReleaseIn>()?.handle)),
+        opcode::FLUSH => {
+            let given: abi::FlushIn = arguments.take()?;
+            Operation::Flush(FileHandle(given.handle), given.lock_owner)
+        }
+        opcode::RELEASE => {
+            let given: abi::ReleaseIn = arguments.take()?;
+            let unlocks = given.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0;
+            Operation::Release(FileHandle(given.handle), unlocks.then_some(given.lock_owner))
+        }
+        opcode::GETLK => Operation::GetLk(lock(&arguments.take()?)?),
+        opcode::SETLK | opcode::SETLKW => Operation::SetLk(lock(&arguments.take()?)?, header.opcode == opcode::SETLKW),
         opcode::RELEASEDIR => Operation::Releasedir(FileHandle(arguments.take::<abi::ReleaseIn>()?.handle)),
         opcode::FSYNC | opcode::FSYNCDIR => {
             let given: abi::FsyncIn = arguments.take()?;
@@ -496,6 +546,13 @@ fn files<'a>(header: &InHeader, arguments: &mut Arguments<'a>) -> Result<Operati
 
 fn read(given: &abi::ReadIn) -> Read {
     Read { handle: FileHandle(given.handle), offset: given.offset, size: given.size, flags: given.flags.cast_signed() }
+}
+
+fn lock(given: &abi::LkIn) -> Result<Lock, Errno> {
+    let abi::FileLock { start, end, kind, pid } = given.lock;
+    let kind = LockType::from_u32(kind).filter(|_| start <= end).ok_or(Errno::INVAL)?;
+    let (handle, is_flock) = (FileHandle(given.handle), given.flags & abi::LK_FLOCK != 0);
+    Ok(Lock { handle, owner: given.owner, start: offset(start)?, end: offset(end)?, kind, pid, is_flock })
 }
 
 /// A place in a file, which is never negative.

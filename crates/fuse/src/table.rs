@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Close,
     /// The call may end early because of a signal that its program catches.
     EndsBySignal,
+    /// A wait for a lock: any signal ends it.
+    Lock,
     /// Only a fatal signal ends it.
     Other,
 }
@@ -77,6 +79,10 @@ impl Table {
 
     pub fn insert(&self, unique: u64, entry: Entry) {
         self.shard(unique).insert(unique, entry);
+    }
+
+    pub fn contains(&self, unique: u64) -> bool {
+        self.shard(unique).contains_key(&unique)
     }
 
     /// Takes a request out: whoever gets it answers it.

@@ -110,7 +110,7 @@ impl Filesystem for Silent {
         }
     }
 
-    fn flush(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, reply: ReplyEmpty) {
+    fn flush(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, _owner: u64, reply: ReplyEmpty) {
         match name(inode) {
             "flush" => self.hold("flush", Held::Other { _reply: Box::new(reply) }),
             _ => reply.ok(),

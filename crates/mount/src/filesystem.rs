@@ -238,12 +238,19 @@ impl Filesystem for ImageFilesystem {
         }
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, reply: ReplyEmpty) {
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: u64, reply: ReplyEmpty) {
         count(&self.operations.other);
         reply.error(errno::KERNEL_DOES_IT);
     }
 
-    fn release(&self, _request: &Request, _number: INodeNo, _handle: FileHandle, reply: ReplyEmpty) {
+    fn release(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _flocks: Option<u64>,
+        reply: ReplyEmpty,
+    ) {
         count(&self.operations.release);
         reply.ok();
     }

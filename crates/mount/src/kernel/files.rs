@@ -175,7 +175,14 @@ impl Filesystem for Files {
         }
     }
 
-    fn release(&self, _request: &Request, _number: INodeNo, _handle: FileHandle, reply: ReplyEmpty) {
+    fn release(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _flocks: Option<u64>,
+        reply: ReplyEmpty,
+    ) {
         count(&self.operations.release);
         reply.ok();
     }

@@ -140,7 +140,7 @@ impl Filesystem for VolumeFilesystem {
         files::write(&self.state, &write, reply);
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
+    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _owner: u64, reply: ReplyEmpty) {
         count(&self.state.operations.sync);
         files::flush(&self.state, handle, reply);
     }
@@ -150,7 +150,14 @@ impl Filesystem for VolumeFilesystem {
         files::fsync(&self.state, handle, reply);
     }
 
-    fn release(&self, _request: &Request, number: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
+    fn release(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        _flocks: Option<u64>,
+        reply: ReplyEmpty,
+    ) {
         count(&self.state.operations.release);
         files::release(&self.state, number, handle, reply);
     }
