@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use units::Token;
-use wire::volume::{Change, FileInfo, FolderEntry, LeaseKind, Owner, Share, Space};
+use units::{LockKind, Token};
+use wire::volume::{Change, FileInfo, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space};
 
 use crate::StreamError;
 
@@ -115,6 +115,32 @@ impl From<&[u8]> for FileRef {
     }
 }
 
+/// Who holds locks on this device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockOwner {
+    /// They are locks of flock(2), which have nothing to do with those of fcntl(2).
+    pub is_flock: bool,
+    /// A number that no other owner on this device has.
+    pub number: u64,
+}
+
+/// What is to be locked, unlocked or asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockWish {
+    /// For whom.
+    pub owner: LockOwner,
+    /// First byte.
+    pub start: u64,
+    /// Last byte, at least `start`; `u64::MAX` for all that the file may ever have.
+    pub end: u64,
+    /// What it excludes; `None` unlocks.
+    pub kind: Option<LockKind>,
+    /// Nothing is locked: it is only told what is in the way.
+    pub test: bool,
+    /// The process, for those who are kept waiting.
+    pub pid: u32,
+}
+
 /// Everything that can be wanted; the callbacks come back when it is done.
 pub(crate) enum Call {
     Stat {
@@ -128,6 +154,16 @@ pub(crate) enum Call {
     ReadLink {
         path: Vec<u8>,
         done: Done<Bytes>,
+    },
+    Lock {
+        handle: Handle,
+        wish: LockWish,
+        done: Done<Option<HeldLock>>,
+    },
+    /// What an open file is now on the server.
+    Look {
+        handle: Handle,
+        done: Done<Opened>,
     },
     Space {
         done: Done<Space>,

@@ -4,13 +4,14 @@
 //! Parts: `file` (one file's table and changes), `arrival` (what a push brings next), `reading`
 //! (reads, answers, pushes), `touching` (touches, hints), `opening` (handles), `naming` (names and
 //! attributes), `writing` (changes into transactions), `commits` (transactions to the server),
-//! `identity` (who this device is), `restart` (connections that come and go, the outbox).
+//! `identity` (who this device is), `locks` (locks across devices), `restart` (connections that come and go, the outbox).
 
 mod arrival;
 mod commits;
 mod file;
 mod identity;
 mod linking;
+mod locks;
 mod naming;
 mod opening;
 mod reading;
@@ -40,6 +41,7 @@ use crate::shelf::Shelf;
 use crate::{ErrorKind, Lost, Options, Status, StreamError, VolumeInfo, Waiting as Patience};
 use file::File;
 use identity::Showing;
+use locks::Locks;
 use reading::Read;
 use transaction::Transaction;
 use wants::{Waiting, Want};
@@ -116,6 +118,7 @@ enum AskFor {
     File(u64),
     Blocks { file: u64, indexes: Vec<u32> },
     Commit(u64),
+    Lock(u64),
     Device,
 }
 
@@ -187,6 +190,7 @@ pub(crate) struct Engine {
     names: Names,
     linked: Linked,
     folder_times: FolderTimes,
+    locks: Locks,
     /// Transactions that are not answered, by id.
     transactions: BTreeMap<u64, Transaction>,
     next_number: u64,
@@ -229,6 +233,7 @@ impl Engine {
             names: Names::new(options.names_ttl),
             linked: Linked::default(),
             folder_times: FolderTimes::default(),
+            locks: Locks::default(),
             transactions: BTreeMap::new(),
             next_number,
             reserved: if options.outbox.is_some() { next_number } else { u64::MAX },
@@ -253,6 +258,8 @@ impl Engine {
             Call::Stat { of, done } => self.stat(of, done),
             Call::List { path, done } => self.list(path, done),
             Call::ReadLink { path, done } => self.read_link(path, done),
+            Call::Lock { handle, wish, done } => self.lock(handle, wish, done),
+            Call::Look { handle, done } => self.look_again(handle, done),
             Call::Space { done } => drop(self.wait_for(Want::Space { done })),
             Call::Open { path, how, token, done } => self.open(path, how, token, done),
             Call::Read { handle, token, offset, bytes, done } => self.read(handle, token, offset, bytes, done),
@@ -295,6 +302,7 @@ impl Engine {
             AskFor::File(file) => self.file_opened(file, answer),
             AskFor::Blocks { file, indexes } => self.blocks_answered(file, &indexes, answer),
             AskFor::Commit(txn) => self.commit_answered(txn, asked.sent, answer),
+            AskFor::Lock(step) => self.lock_answered(step, answer),
             AskFor::Device => self.device_answered(answer),
         }
         self.pump();
@@ -376,7 +384,7 @@ impl Engine {
             Patience::Soft(time) => {
                 let reads = self.reads.values().map(|read| read.since);
                 let wants = self.wants.values().map(|waiting| waiting.since);
-                reads.chain(wants).min().map(|since| since.after(time))
+                reads.chain(wants).chain(self.locks.waiting_since()).min().map(|since| since.after(time))
             }
         };
         let (patience, write_back) = (self.patience_due(), self.write_back_due());
@@ -490,6 +498,7 @@ impl Engine {
         if !self.closed {
             self.pump_commits();
             self.pump_wants();
+            self.pump_locks();
             self.admit_writes();
             self.pump_commits();
         }
@@ -499,6 +508,7 @@ impl Engine {
     fn time_out(&mut self) {
         let Patience::Soft(time) = self.options.waiting else { return };
         let now = self.time.now;
+        self.locks.time_out(now, time, &mut self.effects);
         let late: Vec<u64> =
             self.reads.iter().filter(|(_, read)| now >= read.since.after(time)).map(|(id, _)| *id).collect();
         for id in late {
@@ -524,7 +534,8 @@ impl Engine {
             Call::List { done, .. } => effects.finish(done, Err(error)),
             Call::ReadLink { done, .. } | Call::Read { done, .. } => effects.finish(done, Err(error)),
             Call::Space { done } => effects.finish(done, Err(error)),
-            Call::Open { done, .. } => effects.finish(done, Err(error)),
+            Call::Lock { done, .. } => effects.finish(done, Err(error)),
+            Call::Open { done, .. } | Call::Look { done, .. } => effects.finish(done, Err(error)),
             Call::Lease { done, .. } => effects.finish(done, Err(error)),
             Call::Write { done, .. }
             | Call::SetSize { done, .. }

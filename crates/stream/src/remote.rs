@@ -9,14 +9,16 @@ use bytes::Bytes;
 use client::carry::{Carrier, Connected, Errand, Networker, Passenger, Tag, Unanswered};
 use client::{Config, Server, Session};
 use units::{Moment, StreamId, Token};
-use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Owner, Share, Space};
+use wire::volume::{Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space};
 use wire::{PushEndReason, PushHeader, PushPiece, Reply};
 
 use crate::call::Call;
 use crate::engine::{Engine, Time};
 use crate::keeper::{Keeper, Order};
 use crate::outbox::{Held, Outbox};
-use crate::{Done, ErrorKind, FileRef, Handle, Lost, OpenHow, Opened, Options, SetAttributes, Status, StreamError};
+use crate::{
+    Done, ErrorKind, FileRef, Handle, LockWish, Lost, OpenHow, Opened, Options, SetAttributes, Status, StreamError,
+};
 
 /// Bytes that one read brings at most; a longer one is answered short.
 pub const READ_BYTES_MAX: u32 = 1 << 20;
@@ -245,6 +247,19 @@ impl RemoteVolume {
     /// Caps what the server sends on this connection, bytes per second; 0 for no limit.
     pub fn rate_limit(&self, bytes_per_second: u64) {
         self.call(Call::RateLimit { bytes_per_second });
+    }
+
+    /// Locks or unlocks a range of bytes of an open file across all devices, or tells which lock is in the way; nothing waits for
+    /// others to unlock. What is in the way is the result, `None` if the wish was done. To unlock never fails. Other
+    /// devices have it within a round trip.
+    pub fn lock(&self, handle: Handle, wish: LockWish, done: Done<Option<HeldLock>>) {
+        self.call(Call::Lock { handle, wish, done });
+    }
+
+    /// What an open file is on the server now, whoever changed it; reads from then on see at least that. For who has just
+    /// locked it. A file with unsent changes is as it is here.
+    pub fn look_again(&self, handle: Handle, done: Done<Opened>) {
+        self.call(Call::Look { handle, done });
     }
 
     /// Takes, renews or (with `None`) gives back a lease of a file for this device. Tells how long it holds, which may be shorter than asked.

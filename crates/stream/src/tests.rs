@@ -6,6 +6,7 @@ mod fuzz;
 mod hostile;
 mod linear;
 mod links;
+mod locks;
 mod model;
 mod owners;
 mod pushes;

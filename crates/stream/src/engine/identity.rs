@@ -92,6 +92,7 @@ impl Engine {
             }
             Ok(Reply::Volume(VolumeReply::Proven)) => {
                 self.showing.proven = true;
+                self.locks.claim(self.time.now);
                 // The server has copied what the old number was answered.
                 if std::mem::take(&mut self.showing.who.previous) != 0 {
                     self.keep_identity();

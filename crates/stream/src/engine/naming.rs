@@ -409,6 +409,10 @@ impl Engine {
                     self.pump_fstat(id, *file);
                     continue;
                 }
+                Want::Look { file, .. } => {
+                    self.pump_look(id, *file);
+                    continue;
+                }
                 Want::Create { .. } | Want::Write { .. } | Want::Change { .. } | Want::Sync { .. } => continue,
             };
             if let Some(waiting) = self.wants.get_mut(&id) {

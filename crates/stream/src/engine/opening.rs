@@ -243,7 +243,10 @@ impl Engine {
                     match self.files.get(&key).is_some_and(|file| file.unsure) {
                         // The answer was overtaken by a commit of ours; but a server that never tells is not asked for ever.
                         true => self.count_try(key, &StreamError::nonsense(&path, "always an old version")),
-                        false => self.advance_reads(key),
+                        false => {
+                            self.looked_again(key);
+                            self.advance_reads(key);
+                        }
                     }
                 } else {
                     self.close_number(number);
@@ -268,8 +271,9 @@ impl Engine {
     fn reopen_failed(&mut self, key: u64, error: &StreamError) {
         let reads = self.files.get(&key).map(|file| file.reads.clone()).unwrap_or_default();
         reads.into_iter().for_each(|id| self.end_read(id, Err(error.clone())));
-        let fstats =
-            self.wants.iter().filter(|(_, waiting)| matches!(waiting.want, Want::Fstat { file, .. } if file == key));
+        let fstats = self.wants.iter().filter(
+            |(_, waiting)| matches!(waiting.want, Want::Fstat { file, .. } | Want::Look { file, .. } if file == key),
+        );
         let fstats: Vec<u64> = fstats.map(|(id, _)| *id).collect();
         for id in fstats {
             if let Some(waiting) = self.wants.remove(&id) {
@@ -312,7 +316,10 @@ impl Engine {
         if file.handles > 0 {
             return;
         }
-        if let Some(number) = file.number.take() {
+        let number = file.number.take();
+        self.unlock_all(key);
+        let Some(file) = self.files.get_mut(&key) else { return };
+        if let Some(number) = number {
             file.blocks.retain(|_, block| !matches!(block, Block::OnTheWay { .. }));
             self.send_touches();
             self.forget_number(key, number);

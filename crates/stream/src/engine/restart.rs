@@ -131,6 +131,7 @@ impl Engine {
         }
         self.link.again = None;
         self.showing.lost();
+        self.locks.disconnected();
         self.link.streams.clear();
         if !self.closed {
             reason.clone_into(&mut self.link.reason);
@@ -264,6 +265,7 @@ impl Engine {
                 self.release(key);
             }
         }
+        self.locks.fail(error, &mut self.effects);
         self.crowded.clear();
     }
 

@@ -82,6 +82,12 @@ pub(super) enum Want {
         closing: Option<u64>,
         done: Done<()>,
     },
+    /// For what a file is on the server by now.
+    Look {
+        handle: Handle,
+        file: u64,
+        done: Done<Opened>,
+    },
     /// For what a handle is, after something that makes it unsure.
     Fstat {
         of: FileRef,
@@ -103,7 +109,7 @@ impl Want {
             | Want::Change { path, .. }
             | Want::Sync { path, .. } => path,
             Want::Fstat { of: FileRef::Path(path), .. } => path,
-            Want::Space { .. } | Want::Write { .. } | Want::Fstat { .. } => b"",
+            Want::Space { .. } | Want::Write { .. } | Want::Look { .. } | Want::Fstat { .. } => b"",
         }
     }
 
@@ -114,7 +120,9 @@ impl Want {
             Want::List { done, .. } => effects.finish(done, Err(error)),
             Want::ReadLink { done, .. } => effects.finish(done, Err(error)),
             Want::Space { done } => effects.finish(done, Err(error)),
-            Want::Open { done, .. } | Want::Create { done, .. } => effects.finish(done, Err(error)),
+            Want::Open { done, .. } | Want::Create { done, .. } | Want::Look { done, .. } => {
+                effects.finish(done, Err(error))
+            }
             Want::Lease { done, .. } => effects.finish(done, Err(error)),
             Want::Write { done, .. } | Want::Change { done, .. } | Want::Sync { done, .. } => {
                 effects.finish(done, Err(error));

@@ -38,7 +38,9 @@ const WRITE_BYTES_MIN: usize = 16 << 10;
 
 impl Engine {
     pub(super) fn write(&mut self, handle: Handle, offset: u64, bytes: Bytes, done: Done<()>) {
-        let checked = self.check_write(handle, offset, bytes.len());
+        let open = self.handles.get(&handle).map(|open| open.file);
+        let locked = open.map_or(Ok(()), |file| self.check_locks(file));
+        let checked = locked.and_then(|()| self.check_write(handle, offset, bytes.len()));
         if checked.is_err() || bytes.is_empty() {
             return self.effects.finish(done, checked);
         }
@@ -399,8 +401,11 @@ impl Engine {
     }
 
     pub(super) fn sync(&mut self, handle: Handle, done: Done<()>) {
-        match self.handles.get(&handle) {
-            Some(open) => self.sync_file(open.file, None, done),
+        match self.handles.get(&handle).map(|open| open.file) {
+            Some(file) => match self.check_locks(file) {
+                Ok(()) => self.sync_file(file, None, done),
+                Err(error) => self.effects.finish(done, Err(error)),
+            },
             None => self.effects.finish(done, Err(StreamError::bad_handle())),
         }
     }

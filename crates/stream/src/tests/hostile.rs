@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::carry::{Errand, Tag, Unanswered};
-use units::{ActionId, BlockId, InodeId, Moment, PageId, Rng, SegmentIndex, SplitMix64, StreamId, Token};
-use wire::volume::{FileInfo, FileKind, FolderEntry, Secret, Seen, Space, VolumeAsk, VolumePiece, VolumeReply};
+use units::{
+    ActionId, BlockId, InodeId, LockKind, LockRange, Moment, PageId, Rng, SegmentIndex, SplitMix64, StreamId, Token,
+};
+use wire::volume::{
+    FileInfo, FileKind, FolderEntry, HeldLock, Secret, Seen, Space, VolumeAsk, VolumePiece, VolumeReply,
+};
 use wire::{BlockRange, ErrorCode, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request};
 
 use crate::call::{Call, Done};
@@ -87,6 +91,11 @@ impl Liar {
                     };
                     let file = InodeId(2 + rng.below(3) as u32);
                     VolumeReply::FileOpened { file, info, profiled: false, present, cut: rng.below(2) == 0 }
+                }
+                VolumeAsk::Lock(ask) => {
+                    let range = LockRange { start: ask.start, end: ask.end, kind: LockKind::Shared };
+                    let held = HeldLock { range, pid: 1, is_own: false };
+                    VolumeReply::Locked(Some(held).filter(|_| self.rng.below(2) == 0))
                 }
                 VolumeAsk::SpaceStat => {
                     VolumeReply::Space(Space { free_bytes: self.rng.next_u64(), ..Space::default() })

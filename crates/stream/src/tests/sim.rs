@@ -8,7 +8,7 @@ use std::time::Duration;
 use client::carry::{Errand, Tag, Unanswered};
 use server::volumes::{Caller, OpenFiles, answer};
 use units::{ActionId, Moment, RequestId, Rng, SegmentIndex, SplitMix64, StreamId};
-use volume::{Mode, SimulatedDisk, Volume};
+use volume::{Holder, Mode, SimulatedDisk, Volume};
 use wire::volume::{Change, VolumeAsk, VolumePiece, VolumeReply};
 use wire::{
     ClientConfig, ClientConnection, ClientEvent, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece,
@@ -325,6 +325,9 @@ impl Sim {
             return true;
         };
         if pipe.passes == 0 || !up {
+            if let Some(volume) = self.volume.as_ref().filter(|_| pipe.proven != 0) {
+                volume.locks().left(Holder(pipe.proven), now);
+            }
             device.pipe = None;
             device.connects = self.now + 20_000 + self.rng.below(200_000);
             device.engine.lost(time, "cut");
@@ -532,6 +535,7 @@ fn serve(rng: &mut SplitMix64, volume: &Option<Volume>, faults: &Faults, pipe: &
                         Ok(reply) => {
                             if reply == VolumeReply::Proven {
                                 pipe.proven = proves;
+                                volume.locks().returned(Holder(proves), Moment(now));
                             }
                             Reply::Volume(reply)
                         }
