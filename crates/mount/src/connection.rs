@@ -63,10 +63,20 @@ impl Connection {
 
     /// Makes the kernel ask for the attributes of an inode when they are needed next. Its pages stay. Does not wait.
     pub(crate) fn forget_attributes(&self, inode: u64) {
+        self.invalidate(inode, -1);
+    }
+
+    /// Makes the kernel drop the pages of an inode, and its attributes. Waits for READs of these pages that are in flight, and for
+    /// WRITEs of what mappings changed: no thread may call it that has to answer those.
+    pub(crate) fn drop_pages(&self, inode: u64) {
+        self.invalidate(inode, 0);
+    }
+
+    fn invalidate(&self, inode: u64, offset: i64) {
         let device = self.device.read().unwrap_or_else(PoisonError::into_inner);
         let Some(device) = device.as_ref() else { return };
         // Fails for an inode that the kernel does not have in its cache, which is as good.
-        let _ = rustix::io::write(device, &invalidate_header(inode));
+        let _ = rustix::io::write(device, &invalidate_header(inode, offset));
     }
 
     /// Ends the connection by force: every request in flight fails with ECONNABORTED, every later one with ENOTCONN.
@@ -114,14 +124,14 @@ fn store_header(inode: u64, offset: u64, bytes: usize) -> Option<[u8; HEADER_BYT
 }
 
 /// `fuse_out_header`, `fuse_notify_inval_inode_out { nodeid: u64, offset: i64, length: i64 }`; a negative offset leaves the pages
-/// alone. In the machine's own byte order.
+/// alone, and a length of 0 is all from there. In the machine's own byte order.
 #[allow(clippy::host_endian_bytes)]
-fn invalidate_header(inode: u64) -> [u8; HEADER_BYTES] {
+fn invalidate_header(inode: u64, offset: i64) -> [u8; HEADER_BYTES] {
     let mut header = [0u8; HEADER_BYTES];
     header[0..4].copy_from_slice(&(HEADER_BYTES as u32).to_ne_bytes());
     header[4..8].copy_from_slice(&NOTIFY_INVALIDATE.to_ne_bytes());
     header[16..24].copy_from_slice(&inode.to_ne_bytes());
-    header[24..32].copy_from_slice(&(-1i64).to_ne_bytes());
+    header[24..32].copy_from_slice(&offset.to_ne_bytes());
     header
 }
 

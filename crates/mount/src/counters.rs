@@ -63,8 +63,10 @@ operations! {
     create,
     /// WRITEs of file contents (volumes).
     write,
-    /// Syncs, and closes of files that may be written (volumes).
+    /// Syncs, and closes of descriptors (volumes).
     sync,
+    /// Locks made, given back and asked about (volumes).
+    lock,
     /// Names made, changed and removed (volumes).
     rename,
     /// Anything else: refused, the kernel does not ask again.

@@ -57,5 +57,11 @@ pub(crate) const NOT_ALLOWED: Errno = Errno::PERM;
 /// Extended attributes and ways to allocate that a volume does not have.
 pub(crate) const NOT_SUPPORTED: Errno = Errno::OPNOTSUPP;
 
+/// Another owner has locked it.
+pub(crate) const TRY_AGAIN: Errno = Errno::AGAIN;
+
+/// There are too many locks.
+pub(crate) const NO_LOCKS: Errno = Errno::NOLCK;
+
 /// Arguments that make no sense here, such as two names to be exchanged.
 pub(crate) const INVALID: Errno = Errno::INVAL;

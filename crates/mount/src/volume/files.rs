@@ -16,6 +16,7 @@ use fuse::{
 use stream::{Done, FileInfo, FileRef, Handle, OpenHow, Opened, Owner, SetAttributes};
 
 use super::attributes::nanoseconds;
+use super::locks;
 use super::names::{NAME_BYTES_MAX, path_or_reply};
 use super::state::{GENERATION, State, reply_empty};
 use crate::errno;
@@ -52,8 +53,8 @@ fn open_flags(state: &State, how: OpenHow, unchanged: bool) -> u32 {
     if unchanged {
         flags |= open_flag::KEEP_CACHE;
     }
-    if !how.changes() {
-        // Closing it has nothing to wait for.
+    if !how.changes() && !state.volume.info().writable {
+        // Closing it has nothing to wait for, and no locks to give back.
         flags |= open_flag::NOFLUSH;
     }
     flags
@@ -80,7 +81,8 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
             opening.forget_attributes(number);
         }
         opening.opened(number, opened.handle, how.changes());
-        if !reply.opened(FileHandle(opened.handle.0), open_flags(&opening, how, opened.unchanged)) {
+        let unchanged = opened.unchanged && !opening.locks.drops_pages(number);
+        if !reply.opened(FileHandle(opened.handle.0), open_flags(&opening, how, unchanged)) {
             // The program was killed while it waited: nobody will release this handle.
             opening.closed(number, opened.handle, Box::new(drop));
         }
@@ -140,13 +142,23 @@ pub(super) fn write(state: &Arc<State>, write: &Write<'_>, reply: ReplyWrite) {
     state.volume.write(Handle(write.handle.0), write.offset, Bytes::copy_from_slice(write.data), done);
 }
 
-/// A descriptor is being closed: its writes get to the server now, and the close tells whether they did.
-pub(super) fn flush(state: &Arc<State>, handle: FileHandle, reply: ReplyEmpty) {
+/// A descriptor is being closed: its writes get to the server now, and the close tells whether they did. Then all that the process
+/// has locked of the file is unlocked.
+pub(super) fn flush(state: &Arc<State>, number: INodeNo, handle: FileHandle, owner: u64, reply: ReplyEmpty) {
     let handle = Handle(handle.0);
-    if !state.writers().contains(&handle) {
+    let writes = state.writers().contains(&handle);
+    if !writes && !locks::has(state, number, owner) {
         return reply.ok();
     }
-    state.volume.sync(handle, reply_empty(reply));
+    let unlocking = state.clone();
+    let done: Done<()> = Box::new(move |synced| {
+        locks::closing(&unlocking, number, handle, owner);
+        match synced {
+            Err(error) if writes => reply.error(errno::of_stream(&error)),
+            _ => reply.ok(),
+        }
+    });
+    state.volume.sync(handle, done);
 }
 
 pub(super) fn fsync(state: &Arc<State>, handle: FileHandle, reply: ReplyEmpty) {
@@ -155,7 +167,16 @@ pub(super) fn fsync(state: &Arc<State>, handle: FileHandle, reply: ReplyEmpty) {
 
 /// The last descriptor and the last mapping are gone. Nobody hears what comes of it; what is lost is in the status.
 pub(super) fn release(state: &Arc<State>, number: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
-    state.closed(number, Handle(handle.0), reply_empty(reply));
+    let handle = Handle(handle.0);
+    if !locks::is_used(state, number, handle) {
+        return state.closed(number, handle, reply_empty(reply));
+    }
+    let closing = state.clone();
+    let done: Done<()> = Box::new(move |_| {
+        locks::released(&closing, number, handle);
+        closing.closed(number, handle, reply_empty(reply));
+    });
+    state.volume.sync(handle, done);
 }
 
 /// What a call of the kernel asks for, besides the size.

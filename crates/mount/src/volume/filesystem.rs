@@ -2,7 +2,7 @@
 //!
 //! Nothing here waits: the reply moves into the call on the volume, which answers it from whatever thread has the outcome. What the kernel
 //! keeps: names and attributes for a short time, pages of a file as long as each open finds the version that they are of. What is
-//! written goes through the page cache to this process at once. POSIX locks and flock stay in the kernel.
+//! written goes through the page cache to this process at once. Locks are the server's if the volume takes changes, else the kernel's.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fuse::{
-    Create, Fallocate, FileHandle, Filesystem, INodeNo, KernelConfig, Make, Rename, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Create, Fallocate, FileHandle, Filesystem, INodeNo, KernelConfig, Lock, Make, Rename, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, SetAttr, Statfs, Write, capability,
 };
 use units::PAGE_BYTES;
 
 use super::names::NAME_BYTES_MAX;
 use super::state::State;
-use super::{files, lease, names};
+use super::{files, lease, locks, names};
 use crate::counters::count;
 use crate::errno;
 
@@ -49,6 +49,9 @@ impl Filesystem for VolumeFilesystem {
             | capability::ATOMIC_O_TRUNC
             | capability::DO_READDIRPLUS
             | capability::READDIRPLUS_AUTO;
+        if self.state.volume.info().writable {
+            wanted |= capability::POSIX_LOCKS | capability::FLOCK_LOCKS;
+        }
         if self.state.settings.direct {
             wanted |= capability::DIRECT_IO_ALLOW_MMAP;
         }
@@ -140,9 +143,9 @@ impl Filesystem for VolumeFilesystem {
         files::write(&self.state, &write, reply);
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _owner: u64, reply: ReplyEmpty) {
+    fn flush(&self, _: &Request, number: INodeNo, handle: FileHandle, owner: u64, reply: ReplyEmpty) {
         count(&self.state.operations.sync);
-        files::flush(&self.state, handle, reply);
+        files::flush(&self.state, number, handle, owner, reply);
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -160,6 +163,16 @@ impl Filesystem for VolumeFilesystem {
     ) {
         count(&self.state.operations.release);
         files::release(&self.state, number, handle, reply);
+    }
+
+    fn getlk(&self, _request: &Request, _number: INodeNo, lock: Lock, reply: ReplyLock) {
+        count(&self.state.operations.lock);
+        locks::getlk(&self.state, &lock, reply);
+    }
+
+    fn setlk(&self, _request: &Request, number: INodeNo, lock: Lock, wait: bool, reply: ReplyLock) {
+        count(&self.state.operations.lock);
+        locks::setlk(&self.state, number, &lock, wait, reply);
     }
 
     fn opendir(&self, _request: &Request, _number: INodeNo, _flags: i32, reply: ReplyOpen) {

@@ -2,7 +2,7 @@
 //!
 //! `stream` keeps the blocks, the unsent changes and the connection; here is what FUSE needs beside
 //! it. Bottom up: `inodes` (numbers and names; pure), `attributes`, `state` (what operations
-//! share), `names`, `files` and `lease` (the operations), `filesystem` (what the kernel asks for),
+//! share), `names`, `files`, `locks` and `lease` (the operations), `filesystem` (what the kernel asks for),
 //! and in this file one live mount and its end. docs/volumes.md says what holds for programs.
 //!
 //! Ending: what is unsent gets some seconds to reach the server. What does not stays in the outbox or, without one, is lost, and the
@@ -13,6 +13,7 @@ mod files;
 mod filesystem;
 mod inodes;
 mod lease;
+mod locks;
 mod names;
 mod state;
 

@@ -12,6 +12,7 @@ use units::Token;
 use super::attributes::attributes;
 use super::inodes::{Inodes, Nameless};
 use super::lease::Leases;
+use super::locks::Locks;
 use crate::connection::Connection;
 use crate::counters::Operations;
 use crate::errno;
@@ -50,6 +51,7 @@ pub(super) struct State {
     folders: Mutex<HashMap<u64, Listing>>,
     next_folder: AtomicU64,
     leases: Mutex<Leases>,
+    pub locks: Locks,
     /// The room that the server told last.
     space: Mutex<Space>,
     processes: Processes,
@@ -69,6 +71,7 @@ impl State {
             folders: Mutex::default(),
             next_folder: AtomicU64::new(1),
             leases: Mutex::default(),
+            locks: Locks::default(),
             // Programs that look for room before they write find it; if there is none the write
             // says so.
             space: Mutex::new(Space {
@@ -210,6 +213,13 @@ impl State {
     pub fn forget_attributes(&self, number: INodeNo) {
         if let Some(connection) = self.connection.get() {
             connection.forget_attributes(number.0);
+        }
+    }
+
+    /// Pages and attributes of a file that the kernel has are old: it drops them. Waits for READs in flight.
+    pub fn drop_pages(&self, number: INodeNo) {
+        if let Some(connection) = self.connection.get() {
+            connection.drop_pages(number.0);
         }
     }
 

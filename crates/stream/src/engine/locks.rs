@@ -100,10 +100,21 @@ impl Locks {
         }
     }
 
-    /// The next one that may be asked.
+    /// The next one that may be asked. What is locked waits for what was unlocked of the same file before.
     fn next(&mut self) -> Option<Step> {
         let mut busy: BTreeSet<Place> = self.asked.values().map(|step| step.place).collect();
-        let at = self.waiting.iter().position(|step| busy.insert(step.place))?;
+        let unlocking = self.asked.values().filter(|step| step.ask.kind.is_none());
+        let mut unlocking: BTreeSet<u64> = unlocking.map(|step| step.place.0).collect();
+        let at = self.waiting.iter().position(|step| {
+            let is_free = busy.insert(step.place);
+            match step.ask.kind {
+                Some(_) => is_free && !unlocking.contains(&step.place.0),
+                None => {
+                    unlocking.insert(step.place.0);
+                    is_free
+                }
+            }
+        })?;
         self.waiting.remove(at)
     }
 
@@ -267,7 +278,8 @@ impl Engine {
         };
         let Some(file) = self.files.get(&key) else { return };
         if file.gone || file.seen.is_none() || file.is_changed() {
-            let opened = Opened { handle, info: file.info(), unchanged: true };
+            // With changes that were made after who locks it had it synced, the kernel's pages may be of an older version.
+            let opened = Opened { handle, info: file.info(), unchanged: file.gone || file.seen.is_none() };
             return self.effects.finish(done, Ok(opened));
         }
         self.wait_for(Want::Look { handle, file: key, done });
