@@ -14,6 +14,7 @@ mod images;
 mod kernel;
 mod launch;
 mod launchd;
+mod locks;
 mod plans;
 mod profiles;
 mod record;

@@ -11,36 +11,41 @@ use std::time::{Duration, Instant};
 use crate::support::*;
 
 /// A store and a folder that is served for writing.
-struct Data {
+pub struct Data {
     folder: tempfile::TempDir,
 }
 
 impl Data {
-    fn new() -> Data {
+    pub fn new() -> Data {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("data")).unwrap();
         Data { folder }
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    /// Where both lie.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn at(&self, path: &str) -> PathBuf {
         self.folder.path().join("data").join(path)
     }
 
-    fn serve(&self, listen: &str) -> Server {
+    pub fn serve(&self, listen: &str) -> Server {
         let volume = format!("data={}:rw", self.at("").display());
         Server::start_at(&self.folder.path().join("store"), listen, &["--volume", &volume])
     }
 }
 
 /// Runs a shell script in a folder; it must succeed.
-fn sh(folder: &Path, script: &str) -> String {
+pub fn sh(folder: &Path, script: &str) -> String {
     let output = shell(folder, script);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{script}\n{}{}", text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
 }
 
-fn shell(folder: &Path, script: &str) -> Output {
+pub fn shell(folder: &Path, script: &str) -> Output {
     let mut command = Command::new("sh");
     command.args(["-euc", script]).current_dir(folder).stdin(Stdio::null());
     // A repository of its own, whatever configuration this machine has.
@@ -51,7 +56,7 @@ fn shell(folder: &Path, script: &str) -> Output {
 }
 
 /// Whether a program is there; says so if not.
-fn has(program: &str) -> bool {
+pub fn has(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
     let there = found.is_ok_and(|output| output.status.success());
     if !there {

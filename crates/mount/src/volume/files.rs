@@ -13,7 +13,7 @@ use fuse::{
     Create, Fallocate, FileHandle, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyOpen, ReplyWrite,
     Request, SetAttr, TimeOrNow, Write, open_flag,
 };
-use stream::{Done, FileInfo, FileRef, Handle, OpenHow, Opened, Owner, SetAttributes};
+use stream::{Done, ErrorKind, FileInfo, FileRef, Handle, OpenHow, Opened, Owner, RemoteVolume, SetAttributes};
 
 use super::attributes::nanoseconds;
 use super::locks;
@@ -66,6 +66,8 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
     let done: Done<Opened> = Box::new(move |opened| {
         let opened = match opened {
             Ok(opened) => opened,
+            // The kernel believed the name for longer than it was there: it looks again, and may make the file.
+            Err(error) if error.kind() == ErrorKind::NotFound => return reply.error(errno::STALE),
             Err(error) => return reply.error(errno::of_stream(&error)),
         };
         let mut inodes = opening.inodes();

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fuse::{
-    Create, Fallocate, FileHandle, Filesystem, INodeNo, KernelConfig, Lock, Make, Rename, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, SetAttr, Statfs, Write, capability,
+    Create, Fallocate, FileHandle, Filesystem, INodeNo, KernelConfig, Lock, Make, Rename, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, SetAttr, Statfs, Write, capability,
 };
 use units::PAGE_BYTES;
 

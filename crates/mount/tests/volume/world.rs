@@ -2,9 +2,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -91,8 +92,8 @@ impl World {
     }
 
     /// Opens the volume as a new device.
-    pub fn open(&self, options: Options) -> Arc<RemoteVolume> {
-        let server = client::Server { scheme: Scheme::Runnel, host: "127.0.0.1".into(), port: self.address.port() };
+    fn open(address: SocketAddr, options: Options) -> Arc<RemoteVolume> {
+        let server = client::Server { scheme: Scheme::Runnel, host: "127.0.0.1".into(), port: address.port() };
         let config = client::Config { waiting: options.waiting, ..client::Config::default() };
         RemoteVolume::open(&server, config, "data", options).expect("opens")
     }
@@ -104,7 +105,16 @@ impl World {
 
     /// The same, changed.
     pub fn mount_with(&self, options: Options, change: impl FnOnce(&mut VolumeOptions)) -> Mount {
-        let volume = self.open(Options { names_ttl: TTL, ..options });
+        World::mount_at(self.address, options, change)
+    }
+
+    /// The same as [`World::mount`], over connections that can be cut.
+    pub fn mount_through(&self, proxy: &Proxy) -> Mount {
+        World::mount_at(proxy.address, Options::default(), |_| {})
+    }
+
+    fn mount_at(address: SocketAddr, options: Options, change: impl FnOnce(&mut VolumeOptions)) -> Mount {
+        let volume = World::open(address, Options { names_ttl: TTL, ..options });
         let place = tempfile::tempdir().expect("tempdir");
         let mut options = VolumeOptions { control: false, names_ttl: TTL, ..VolumeOptions::default() };
         change(&mut options);
@@ -126,6 +136,72 @@ impl Drop for World {
         if !std::thread::panicking() {
             self.stop();
         }
+    }
+}
+
+/// Connections to a server that can be cut, and kept away.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Both ends of all connections.
+    streams: Mutex<Vec<TcpStream>>,
+    is_cut: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl Proxy {
+    pub fn new(world: &World) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let (address, server) = (listener.local_addr().expect("an address"), world.address);
+        let shared = Arc::new(Shared::default());
+        let accepting = shared.clone();
+        std::thread::spawn(move || {
+            while let Ok((near, _)) = listener.accept() {
+                if accepting.is_over.load(Ordering::SeqCst) {
+                    return;
+                }
+                let mut streams = accepting.streams.lock().expect("no panic");
+                if accepting.is_cut.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let far = TcpStream::connect(server).expect("the server listens");
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let (mut from, mut to) = (from.try_clone().expect("a copy"), to.try_clone().expect("a copy"));
+                    std::thread::spawn(move || {
+                        // An error is the end of the connection, as its end is.
+                        let _ = io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                streams.extend([near, far]);
+            }
+        });
+        Proxy { address, shared }
+    }
+
+    /// Ends all connections and lets none through.
+    pub fn cut(&self) {
+        let mut streams = self.shared.streams.lock().expect("no panic");
+        self.shared.is_cut.store(true, Ordering::SeqCst);
+        streams.drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    }
+
+    /// Lets connections through again.
+    pub fn restore(&self) {
+        self.shared.is_cut.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::SeqCst);
+        // Wakes the thread that accepts.
+        drop(TcpStream::connect(self.address));
+        self.cut();
     }
 }
 

@@ -305,6 +305,10 @@ impl Engine {
         let Some(file) = self.files.get_mut(&key) else { return };
         let (info, unchanged) = (file.info(), file.kernel.is_some() && file.kernel == file.seen);
         file.kernel = file.seen;
+        if !unchanged {
+            // Who changed it may have made and removed files that belong to it, such as the journal of a database.
+            self.names.forget_all();
+        }
         let asked = self
             .wants
             .iter()
