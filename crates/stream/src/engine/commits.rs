@@ -276,7 +276,8 @@ impl Engine {
             _ => None,
         };
         let new = effect.created && effect.appended == 0;
-        let exact = effect.appended == 0 && (new || (from.is_some() && file.seen == from));
+        // Of a file that was made here and was there already it is not known what else is in it.
+        let exact = effect.appended == 0 && (new || (from.is_some() && file.seen == from && !file.unsure));
         if exact && (new || from.is_some_and(|from| from.file == to.file && from.version < to.version)) {
             let old_size = if new { 0 } else { file.size };
             if new {

@@ -105,6 +105,15 @@ impl Transaction {
         }
     }
 
+    /// What was changed of one file. One that was made and has nothing in it yet may be there by now: two devices that make a file
+    /// to lock it both have the one that came first.
+    pub fn of_file(path: &[u8], mut changes: Vec<Change>, mtime_ns: i64, mut effect: Effect) -> Transaction {
+        if let [Change::Create { exclusive, .. }] = &mut changes[..] {
+            (*exclusive, effect.created) = (false, false);
+        }
+        Transaction { effect, ..Transaction::new(path, changes, mtime_ns) }
+    }
+
     pub fn is_stored(&self) -> bool {
         self.keep == Keep::Stored
     }

@@ -581,9 +581,7 @@ impl Packing<'_> {
 
     fn close(&mut self) {
         if let Some((changes, effect, _)) = self.open.take() {
-            let mut txn = Transaction::new(self.path, changes, self.mtime_ns);
-            txn.effect = effect;
-            self.done.push(txn);
+            self.done.push(Transaction::of_file(self.path, changes, self.mtime_ns, effect));
         }
     }
 

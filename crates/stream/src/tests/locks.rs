@@ -6,7 +6,7 @@ use wire::volume::HeldLock;
 use super::sim::{Faults, Outcome, Sim, options, taken};
 use super::writers::{WRITE, device, open, read, sync, write};
 use crate::call::{Call, Opened};
-use crate::{ErrorKind, Handle, LockOwner, LockWish, StreamError};
+use crate::{ErrorKind, Handle, LockOwner, LockWish, OpenHow, StreamError};
 
 fn wish(number: u64, start: u64, end: u64, kind: Option<LockKind>) -> LockWish {
     LockWish { owner: LockOwner { is_flock: false, number }, start, end, kind, test: false, pid: number as u32 }
@@ -124,6 +124,38 @@ fn a_lock_outlives_a_connection_and_a_server_and_is_lost_to_who_comes_later() {
     unlock(&mut sim, 0, one);
     unlock(&mut sim, 1, two);
     lock_soon(&mut sim, 0, one, ALL);
+}
+
+/// A file that two devices make to lock it is one file; who writes to it first is not overtaken by who makes it later.
+#[test]
+fn a_file_that_two_devices_make_without_writing_is_the_same() {
+    let mut sim = Sim::new(3, Faults::default());
+    let at = [device(&mut sim, options()), device(&mut sim, options())];
+    let how = OpenHow { create: Some(0o644), ..WRITE };
+    let files = at.map(|at| open(&mut sim, at, "new", how).unwrap());
+    for (at, file) in at.into_iter().zip(files) {
+        sync(&mut sim, at, file).unwrap();
+    }
+    assert!(exclusive(&mut sim, 0, files[0]).unwrap() && !exclusive(&mut sim, 1, files[1]).unwrap());
+    write(&mut sim, 0, files[0], 0, vec![1; 9000]).unwrap();
+    sync(&mut sim, 0, files[0]).unwrap();
+    unlock(&mut sim, 0, files[0]);
+    lock_soon(&mut sim, 1, files[1], ALL);
+    assert_eq!(look(&mut sim, 1, files[1]).info.size, 9000);
+    write(&mut sim, 1, files[1], 0, vec![2; 10]).unwrap();
+    sync(&mut sim, 1, files[1]).unwrap();
+    let expected = [vec![2; 10], vec![1; 8990]].concat();
+    assert_eq!(read(&mut sim, 1, files[1], 0, 10_000).unwrap(), expected);
+    // One that makes it when it has content, and writes at once without having asked.
+    let late = device(&mut sim, options());
+    let made = open(&mut sim, late, "other", how).unwrap();
+    let other = open(&mut sim, 0, "other", how).unwrap();
+    write(&mut sim, 0, other, 0, vec![3; 9000]).unwrap();
+    sync(&mut sim, 0, other).unwrap();
+    sync(&mut sim, late, made).unwrap();
+    write(&mut sim, late, made, 0, vec![4; 10]).unwrap();
+    sync(&mut sim, late, made).unwrap();
+    assert_eq!(read(&mut sim, late, made, 0, 10_000).unwrap(), [vec![4; 10], vec![3; 8990]].concat());
 }
 
 /// What a device is doing.
