@@ -16,7 +16,8 @@ pub const VERSION_MIN: u16 = 2;
 pub const FEATURE_HINTS: u64 = 1;
 /// Feature bit 5: the server serves volumes, if it has any. Bit 1 stood for volumes whose frames
 /// had no hashes, bit 2 for those whose devices proved nothing, bit 3 for those that did not tell
-/// how much room they have, bit 4 for those whose files had no owners; nobody speaks them any more.
+/// how much room they have, bit 4 for those whose files had neither owners nor locks; nobody speaks
+/// them any more.
 pub const FEATURE_VOLUMES: u64 = 32;
 /// Optional features this crate knows; both sides use the intersection.
 pub const FEATURES: u64 = FEATURE_HINTS | FEATURE_VOLUMES;

@@ -179,4 +179,13 @@ fn fuse_locks_let_two_mounts_write_one_database() {
         assert_eq!(output, "exclusive\nwal\n41\n");
     }
     assert_eq!(sh(&data.at(""), "sqlite3 db 'pragma integrity_check;'"), "ok\n");
+    // Programs of one device share memory, and a write-ahead log in it.
+    sh(&mounts[0].path, &format!("sqlite3 log 'pragma journal_mode = wal; {tables}'"));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| sh(&mounts[0].path, &format!("sqlite3 -bail log <{}", from.display())));
+        }
+    });
+    let asked = "sqlite3 log 'pragma integrity_check; select n from counter; select count(*) from t;'";
+    assert_eq!(sh(&mounts[0].path, asked), "ok\n40\n40\n");
 }

@@ -46,7 +46,8 @@ const NUMBERS_RESERVED: u64 = 1024;
 impl Engine {
     /// Sends what may be sent.
     pub(super) fn pump_commits(&mut self) {
-        if self.link.volume.is_none() || !self.is_proven() {
+        // What was written under a lock is sent if the lock still holds.
+        if self.link.volume.is_none() || !self.is_proven() || self.locks.is_claiming() {
             return;
         }
         let now = self.time.now;

@@ -100,6 +100,11 @@ impl Locks {
         }
     }
 
+    /// Whether it is not known yet which of the locks that were given hold on.
+    pub fn is_claiming(&self) -> bool {
+        self.steps().any(|step| step.is_claim)
+    }
+
     /// The next one that may be asked. What is locked waits for what was unlocked of the same file before.
     fn next(&mut self) -> Option<Step> {
         let mut busy: BTreeSet<Place> = self.asked.values().map(|step| step.place).collect();
@@ -215,9 +220,30 @@ impl Engine {
         if self.locks.lost.is_empty() || !self.locks.lost.iter().any(|(file, _)| *file == key) {
             return Ok(());
         }
+        Err(self.lost_lock(key))
+    }
+
+    fn lost_lock(&self, key: u64) -> StreamError {
         let path = self.files.get(&key).map(|file| file.path.clone()).unwrap_or_default();
         let text = "a lock of it was lost while the server was away, and another device may have it; unlock it, and begin anew";
-        Err(StreamError::new(ErrorKind::Failed, &path, text))
+        StreamError::new(ErrorKind::Failed, &path, text)
+    }
+
+    /// Somebody else may have what an owner had locked. What was written to the file and never sent is lost with a lock for
+    /// writing: who has it now may have read already.
+    fn lose_locks(&mut self, place: Place) {
+        let held = self.locks.held.get(&place).map_or(&[][..], |held| held.ranges.as_slice());
+        let exclusive = held.iter().any(|range| range.kind == LockKind::Exclusive);
+        self.locks.lose(place, self.time.now);
+        if !exclusive {
+            return;
+        }
+        self.seal(place.0);
+        let sealed = self.files.get(&place.0).map(|file| file.sealed.as_slice()).unwrap_or_default();
+        let unsent = sealed.iter().copied().find(|id| self.transactions.get(id).is_some_and(|txn| !txn.sent));
+        if let Some(id) = unsent {
+            self.refuse(id, &self.lost_lock(place.0));
+        }
     }
 
     /// Asks for what may be asked for.
@@ -247,7 +273,7 @@ impl Engine {
                     }
                     // Who wanted it has given up.
                     None if is_new => self.locks.release(place, ask.file, range, now),
-                    None if is_claim && held.is_some() => self.locks.lose(place, now),
+                    None if is_claim && held.is_some() => self.lose_locks(place),
                     None => {}
                 }
                 return self.pump_locks();
@@ -265,7 +291,7 @@ impl Engine {
         };
         match done {
             Some(done) => self.effects.finish(done, Err(error)),
-            None if is_claim => self.locks.lose(place, now),
+            None if is_claim => self.lose_locks(place),
             None => {}
         }
         self.pump_locks();

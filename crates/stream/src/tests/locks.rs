@@ -126,6 +126,33 @@ fn a_lock_outlives_a_connection_and_a_server_and_is_lost_to_who_comes_later() {
     lock_soon(&mut sim, 0, one, ALL);
 }
 
+/// Who was away for too long does not write under the lock that somebody else has by then.
+#[test]
+fn what_was_written_under_a_lost_lock_is_not_sent() {
+    let (mut sim, [one, two]) = two_devices(4);
+    assert!(exclusive(&mut sim, 0, one).unwrap());
+    sim.devices[0].cut();
+    sim.until(|sim| !sim.devices[0].engine.status().connected);
+    let back = sim.now + 60_000_000;
+    sim.devices[0].hold_off(back);
+    write(&mut sim, 0, one, 0, vec![7; 10]).unwrap();
+    lock_soon(&mut sim, 1, two, ALL);
+    look(&mut sim, 1, two);
+    sim.until(|sim| sim.now > back && !sim.devices[0].engine.status().lost.is_empty());
+    assert_eq!(sim.devices[0].engine.status().lost.len(), 1);
+    assert!(sync(&mut sim, 0, one).is_err());
+    // The other one goes on as if nobody had been there.
+    assert_eq!(read(&mut sim, 1, two, 0, 10).unwrap(), [1; 10].as_slice());
+    write(&mut sim, 1, two, 0, vec![3; 10]).unwrap();
+    sync(&mut sim, 1, two).unwrap();
+    unlock(&mut sim, 1, two);
+    unlock(&mut sim, 0, one);
+    let _ = sim.wait(0, |done| Call::Close { handle: one, done });
+    let again = open(&mut sim, 0, "f", WRITE).unwrap();
+    lock_soon(&mut sim, 0, again, ALL);
+    assert_eq!(read(&mut sim, 0, again, 0, 10).unwrap(), [3; 10].as_slice());
+}
+
 /// A file that two devices make to lock it is one file; who writes to it first is not overtaken by who makes it later.
 #[test]
 fn a_file_that_two_devices_make_without_writing_is_the_same() {
