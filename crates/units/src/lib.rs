@@ -13,7 +13,7 @@ mod rng;
 
 pub use date::date;
 pub use id::{ActionId, BlockId, ChunkId, ImageId, InodeId, PageId, RequestId, SegmentIndex, StreamId, Token};
-pub use lock::{LockKind, LockRange, LockRanges};
+pub use lock::{LockKind, LockPiece, LockRange, LockRanges};
 pub use moment::Moment;
 pub use printable::{printable_line, printable_text};
 pub use rng::{Rng, SplitMix64};

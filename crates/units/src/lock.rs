@@ -28,6 +28,17 @@ impl LockRange {
     }
 }
 
+/// A range and how it is locked; not at all for `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockPiece {
+    /// First byte.
+    pub start: u64,
+    /// Last byte.
+    pub end: u64,
+    /// What it excludes.
+    pub kind: Option<LockKind>,
+}
+
 /// What one owner has locked of one file: ranges in ascending order that neither overlap nor continue each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockRanges(Vec<LockRange>);
@@ -60,6 +71,21 @@ impl LockRanges {
     /// The first range that another owner's `range` cannot be held together with.
     pub fn excluding(&self, range: &LockRange) -> Option<LockRange> {
         self.0.iter().find(|held| held.excludes(range)).copied()
+    }
+
+    /// How all of a range is locked, in order.
+    pub fn pieces(&self, start: u64, end: u64) -> Vec<LockPiece> {
+        let (mut pieces, mut next) = (Vec::new(), Some(start));
+        for range in self.0.iter().filter(|range| range.start <= end && range.end >= start) {
+            let first = range.start.max(start);
+            if let Some(free) = next.filter(|free| *free < first) {
+                pieces.push(LockPiece { start: free, end: first - 1, kind: None });
+            }
+            pieces.push(LockPiece { start: first, end: range.end.min(end), kind: Some(range.kind) });
+            next = range.end.min(end).checked_add(1);
+        }
+        pieces.extend(next.filter(|free| *free <= end).map(|free| LockPiece { start: free, end, kind: None }));
+        pieces
     }
 
     /// The ranges.
@@ -95,6 +121,19 @@ mod tests {
                 let runs = bytes.chunk_by(|a, b| a == b).filter(|run| run[0].is_some()).count();
                 assert_eq!(ranges.as_slice().len(), runs, "what continues is one range");
                 let asked = LockRange { start, end, kind: LockKind::Shared };
+                let mut again = LockRanges::default();
+                let pieces = ranges.pieces(start, end);
+                pieces.iter().for_each(|piece| again.set(piece.start, piece.end, piece.kind));
+                let (mut inside, mut next) = (ranges.clone(), start);
+                for outside in [(0, start.checked_sub(1)), (end + 1, Some(u64::MAX))] {
+                    outside.1.into_iter().for_each(|last| inside.set(outside.0, last, None));
+                }
+                assert_eq!(again, inside);
+                for piece in &pieces {
+                    assert_eq!(piece.start, next);
+                    next = piece.end + 1;
+                }
+                assert_eq!(next, end + 1);
                 let exclusive = bytes[start as usize..=end as usize].contains(&Some(LockKind::Exclusive));
                 assert_eq!(ranges.excluding(&asked).is_some(), exclusive);
             }
@@ -105,6 +144,7 @@ mod tests {
     fn the_last_byte_of_all_is_one_too() {
         let mut ranges = LockRanges::default();
         ranges.set(0, u64::MAX, Some(LockKind::Exclusive));
+        assert_eq!(ranges.pieces(9, u64::MAX).len(), 1);
         ranges.set(7, u64::MAX, None);
         assert_eq!(ranges.as_slice(), [LockRange { start: 0, end: 6, kind: LockKind::Exclusive }]);
         ranges.set(0, u64::MAX, None);

@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use fuse::{Errno, INodeNo, Lock, LockType, ReplyLock};
 use stream::{Done, ErrorKind, Handle, HeldLock, LockOwner, LockWish, Opened, StreamError};
-use units::{LockKind, LockRange};
+use units::{LockKind, LockPiece, LockRange};
 
-use self::held::{Held, Piece};
+use self::held::Held;
 use self::pages::Pages;
 use self::waits::Waits;
 use super::state::State;
@@ -117,7 +117,7 @@ pub(super) fn setlk(state: &Arc<State>, number: INodeNo, lock: &Lock, waits: boo
 
 /// Unlocks, which always succeeds: what could not be sent before is told by fsync and close.
 fn give_back(state: &Arc<State>, number: INodeNo, handle: Handle, wish: &LockWish, reply: ReplyLock) {
-    let (owner, piece) = (wish.owner, Piece { start: wish.start, end: wish.end, kind: None });
+    let (owner, piece) = (wish.owner, LockPiece { start: wish.start, end: wish.end, kind: None });
     if !state.locks.held().has(number, owner) {
         let _ = reply.done();
         return;
@@ -133,12 +133,12 @@ fn give_back(state: &Arc<State>, number: INodeNo, handle: Handle, wish: &LockWis
 
 /// Unlocks all that an owner has of a file.
 fn unlock_all(state: &Arc<State>, number: INodeNo, handle: Handle, owner: LockOwner) {
-    set(state, number, handle, (owner, 0), Piece { start: 0, end: u64::MAX, kind: None });
+    set(state, number, handle, (owner, 0), LockPiece { start: 0, end: u64::MAX, kind: None });
 }
 
 /// Unlocks, or locks what its owner had locked in a stronger way.
-fn set(state: &Arc<State>, number: INodeNo, handle: Handle, (owner, pid): (LockOwner, u32), piece: Piece) {
-    let Piece { start, end, kind } = piece;
+fn set(state: &Arc<State>, number: INodeNo, handle: Handle, (owner, pid): (LockOwner, u32), piece: LockPiece) {
+    let LockPiece { start, end, kind } = piece;
     state.locks.held().note(number, owner, handle, piece);
     let wish = LockWish { owner, start, end, kind, test: false, pid };
     state.volume.lock(handle, wish, Box::new(drop));
@@ -193,7 +193,7 @@ impl Ask {
         let LockRange { start, end, kind } = self.range;
         let mut held = self.state.locks.held();
         let before = held.pieces(self.number, self.owner, start, end);
-        held.note(self.number, self.owner, self.handle, Piece { start, end, kind: Some(kind) });
+        held.note(self.number, self.owner, self.handle, LockPiece { start, end, kind: Some(kind) });
         drop(held);
         let (volume, handle) = (self.state.volume.clone(), self.handle);
         let done: Done<Opened> = Box::new(move |opened| match opened {
@@ -206,7 +206,7 @@ impl Ask {
         volume.look_again(handle, done);
     }
 
-    fn looked(self, opened: &Opened, before: Vec<Piece>) {
+    fn looked(self, opened: &Opened, before: Vec<LockPiece>) {
         let (state, number) = (self.state.clone(), self.number);
         if state.inodes().differs(number, &opened.info) {
             state.forget_attributes(number);
@@ -230,7 +230,7 @@ impl Ask {
         state.locks.pages.add(number, job);
     }
 
-    fn answer(self, before: Vec<Piece>) {
+    fn answer(self, before: Vec<LockPiece>) {
         let Ask { state, number, handle, owner, pid, reply, .. } = self;
         if !reply.done() {
             // A signal has ended the wait: what was locked before is locked still, and nothing else.
@@ -238,13 +238,13 @@ impl Ask {
         }
     }
 
-    fn take_back(&self, before: Vec<Piece>) {
+    fn take_back(&self, before: Vec<LockPiece>) {
         restore(&self.state, self.number, self.handle, (self.owner, self.pid), before);
     }
 }
 
 /// Brings back what an owner had locked before it was given something.
-fn restore(state: &Arc<State>, number: INodeNo, handle: Handle, who: (LockOwner, u32), before: Vec<Piece>) {
+fn restore(state: &Arc<State>, number: INodeNo, handle: Handle, who: (LockOwner, u32), before: Vec<LockPiece>) {
     for piece in before {
         // Another thread may have closed the file meanwhile; nothing is to be locked again then.
         let has = state.locks.held().has(number, who.0);

@@ -44,7 +44,7 @@ fn read(file: &File) -> Vec<u8> {
 }
 
 /// Two devices with an open file each.
-fn two(world: &World) -> ([Mount; 2], [File; 2]) {
+fn devices(world: &World) -> ([Mount; 2], [File; 2]) {
     fs::write(world.at("f"), pattern(10_000, 1)).expect("written");
     let mounts = [world.mount(), world.mount()];
     let files = [mounts[0].open("f"), mounts[1].open("f")];
@@ -55,7 +55,7 @@ fn two(world: &World) -> ([Mount; 2], [File; 2]) {
 fn fuse_ranges_locked_on_one_device_exclude_the_other() {
     need_fuse!();
     let world = World::new();
-    let (_mounts, [one, two]) = two(&world);
+    let (_mounts, [one, two]) = devices(&world);
     try_lock(&one, libc::F_WRLCK, (10, 10)).expect("locked");
     assert_eq!(try_lock(&two, libc::F_RDLCK, (0, 11)), Err(nix::Error::EAGAIN));
     let held = in_the_way(&two, ALL);
@@ -106,7 +106,7 @@ fn fuse_who_locks_a_file_reads_what_was_written_under_the_lock_before() {
 fn fuse_closing_a_descriptor_ends_the_locks_of_its_process() {
     need_fuse!();
     let world = World::new();
-    let (mounts, [one, two]) = two(&world);
+    let (mounts, [one, two]) = devices(&world);
     lock(&one, libc::F_WRLCK, ALL);
     assert_eq!(try_lock(&two, libc::F_RDLCK, ALL), Err(nix::Error::EAGAIN));
     one.write_all_at(b"under the lock", 0).expect("written");
@@ -119,7 +119,7 @@ fn fuse_closing_a_descriptor_ends_the_locks_of_its_process() {
 fn fuse_locks_of_open_files_end_with_their_last_descriptor() {
     need_fuse!();
     let world = World::new();
-    let (mounts, [one, two]) = two(&world);
+    let (mounts, [one, two]) = devices(&world);
     rustix::fs::flock(&one, FlockOperation::LockExclusive).expect("locked");
     let clone = one.try_clone().expect("a second descriptor");
     drop(one);
@@ -205,4 +205,14 @@ fn fuse_locks_of_a_volume_for_reading_are_of_one_device() {
     }
     let again = File::open(one.at("f")).expect("opens");
     assert_eq!(rustix::fs::flock(&again, FlockOperation::NonBlockingLockShared), Err(rustix::io::Errno::WOULDBLOCK));
+    // Who only reads a volume that others write has locks with them.
+    let world = World::new();
+    let (_mounts, [one, _two]) = devices(&world);
+    let reader = world.mount_with(stream::Options::default(), |options| options.read_only = true);
+    let reading = File::open(reader.at("f")).expect("opens");
+    lock(&one, libc::F_WRLCK, ALL);
+    assert_eq!(try_lock(&reading, libc::F_RDLCK, ALL), Err(nix::Error::EAGAIN));
+    unlock(&one);
+    lock(&reading, libc::F_RDLCK, ALL);
+    assert_eq!(try_lock(&one, libc::F_WRLCK, ALL), Err(nix::Error::EAGAIN));
 }

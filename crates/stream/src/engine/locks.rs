@@ -129,6 +129,16 @@ impl Locks {
         self.waiting.push_back(Step { place, ask, done: None, is_claim: false, since: now });
     }
 
+    /// The server gave what nobody waits for any more: the owner has what it had before.
+    fn give_up(&mut self, place: Place, file: u64, (start, end): (u64, u64), now: Moment) {
+        let Some(held) = self.held.get(&place) else { return self.release(place, file, (start, end), now) };
+        for piece in held.ranges.pieces(start, end) {
+            let ask = ask(file, place.1, held.pid, (piece.start, piece.end), piece.kind);
+            let is_claim = piece.kind.is_some();
+            self.waiting.push_back(Step { place, ask, done: None, is_claim, since: now });
+        }
+    }
+
     /// Notes what an owner has now.
     fn note(&mut self, place: Place, file: u64, pid: u32, (start, end): (u64, u64), kind: Option<LockKind>) {
         let held = self.held.entry(place).or_insert_with(|| Held { file, pid, ranges: LockRanges::default() });
@@ -272,7 +282,7 @@ impl Engine {
                         self.effects.finish(done, Ok(held));
                     }
                     // Who wanted it has given up.
-                    None if is_new => self.locks.release(place, ask.file, range, now),
+                    None if is_new => self.locks.give_up(place, ask.file, range, now),
                     None if is_claim && held.is_some() => self.lose_locks(place),
                     None => {}
                 }
@@ -344,5 +354,22 @@ impl Engine {
                 self.effects.finish(done, Ok(Opened { handle, info, unchanged }));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_waits_for_any_more_leaves_what_was_locked_before() {
+        let (mut locks, place) = (Locks::default(), (1, LockOwner { is_flock: false, number: 2 }));
+        locks.note(place, 7, 3, (10, 19), Some(LockKind::Shared));
+        locks.give_up(place, 7, (0, 14), Moment(5));
+        locks.give_up((1, LockOwner { is_flock: true, number: 2 }), 7, (4, 5), Moment(5));
+        let asked = locks.waiting.iter().map(|step| (step.ask.start, step.ask.end, step.ask.kind, step.is_claim));
+        let shared = Some(LockKind::Shared);
+        assert!(asked.eq([(0, 9, None, false), (10, 14, shared, true), (4, 5, None, false)]));
+        assert!(locks.is_claiming());
     }
 }

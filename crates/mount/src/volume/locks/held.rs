@@ -4,17 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use fuse::INodeNo;
 use stream::{Handle, LockOwner};
-use units::{LockKind, LockRanges};
-
-/// A range and how it is locked; not at all for `None`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// First byte.
-    pub start: u64,
-    /// Last byte.
-    pub end: u64,
-    pub kind: Option<LockKind>,
-}
+use units::{LockPiece, LockRanges};
 
 /// What one owner has locked of a file.
 #[derive(Default)]
@@ -43,24 +33,13 @@ impl Held {
     }
 
     /// How all of a range is locked by an owner.
-    pub fn pieces(&self, number: INodeNo, owner: LockOwner, start: u64, end: u64) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        let mut next = Some(start);
-        let ranges = self.owned(number, owner).map_or(&[][..], |owned| owned.ranges.as_slice());
-        for range in ranges.iter().filter(|range| range.start <= end && range.end >= start) {
-            let first = range.start.max(start);
-            if let Some(free) = next.filter(|free| *free < first) {
-                pieces.push(Piece { start: free, end: first - 1, kind: None });
-            }
-            pieces.push(Piece { start: first, end: range.end.min(end), kind: Some(range.kind) });
-            next = range.end.min(end).checked_add(1);
-        }
-        pieces.extend(next.filter(|free| *free <= end).map(|free| Piece { start: free, end, kind: None }));
-        pieces
+    pub fn pieces(&self, number: INodeNo, owner: LockOwner, start: u64, end: u64) -> Vec<LockPiece> {
+        let none = LockRanges::default();
+        self.owned(number, owner).map_or(&none, |owned| &owned.ranges).pieces(start, end)
     }
 
     /// Notes how a range is locked from now on.
-    pub fn note(&mut self, number: INodeNo, owner: LockOwner, handle: Handle, piece: Piece) {
+    pub fn note(&mut self, number: INodeNo, owner: LockOwner, handle: Handle, piece: LockPiece) {
         let owners = self.files.entry(number.0).or_default();
         let owned = owners.entry(owner).or_default();
         owned.ranges.set(piece.start, piece.end, piece.kind);
@@ -82,13 +61,15 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
+    use units::LockKind;
+
     use super::*;
 
     const FILE: INodeNo = INodeNo(7);
     const OWNER: LockOwner = LockOwner { is_flock: false, number: 3 };
 
-    fn piece(start: u64, end: u64, kind: Option<LockKind>) -> Piece {
-        Piece { start, end, kind }
+    fn piece(start: u64, end: u64, kind: Option<LockKind>) -> LockPiece {
+        LockPiece { start, end, kind }
     }
 
     #[test]
