@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use units::{LockKind, LockRange, LockRanges, Moment};
 
-use crate::{FileId, Holder, LEASE_GRACE, Peer, VolumeError};
+use crate::{FileId, Holder, LEASE_GRACE, Peer, Volume, VolumeError};
 
 /// Locked ranges at one time, over all files; about 200 bytes each.
 pub const LOCKS_MAX: usize = 65_536;
@@ -61,6 +61,13 @@ struct Count {
 #[derive(Default)]
 pub struct Locks {
     inner: Mutex<Inner>,
+}
+
+impl Volume {
+    /// The locks of its files.
+    pub fn locks(&self) -> &Locks {
+        &self.shared.locks
+    }
 }
 
 /// Every range is in `files` and counts in `holders`, `peers` and `ranges`; nothing there is empty.

@@ -10,7 +10,6 @@ use crate::disk::{Disk, DiskFile, FileStat, Kind, Space};
 use crate::format::SECRET_BYTES;
 use crate::info::{BlockTable, Blocks, Entry, Info, InfoListing, Listing};
 use crate::lease::Leases;
-use crate::locks::Locks;
 use crate::path::OWN_FOLDER;
 use crate::real::RealDisk;
 use crate::recover::Recovered;
@@ -37,7 +36,7 @@ const READ_TRIES: usize = 4;
 
 /// An open volume. All calls block, and may be made from several threads.
 pub struct Volume {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     committer: Option<Mutex<Committer>>,
     options: Options,
     id: u128,
@@ -405,11 +404,6 @@ impl Volume {
     /// Bytes in the journal since the last checkpoint.
     pub fn journal_bytes(&self) -> u64 {
         self.committer.as_ref().map_or(0, |committer| locked(committer).journal_bytes())
-    }
-
-    /// The locks of its files.
-    pub fn locks(&self) -> &Locks {
-        &self.shared.locks
     }
 
     /// The leases of its files.
