@@ -5,6 +5,7 @@
 //! path, and says which version of them it means. Paths and contents pass through uninterpreted; whether they make sense is
 //! for the volume to say.
 
+mod change;
 pub(crate) mod coding;
 pub(crate) mod limits;
 
@@ -13,6 +14,7 @@ use std::fmt;
 use bytes::Bytes;
 use units::{InodeId, LockKind, LockRange, PageId, Token};
 
+pub use self::change::Change;
 use crate::format::SECRET_BYTES;
 use crate::message::BlockRange;
 
@@ -112,159 +114,6 @@ pub struct FolderEntry {
     pub name: Vec<u8>,
     /// What it is.
     pub info: FileInfo,
-}
-
-/// One change of a transaction. `base` is what the writer saw: if it is not there any more, the whole transaction is refused
-/// as a conflict. Without one, whatever is there is accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Writes at an offset; a gap before it becomes a hole.
-    Write {
-        /// The file.
-        path: Vec<u8>,
-        /// What the writer saw.
-        base: Option<Seen>,
-        /// Where, in bytes.
-        offset: u64,
-        /// What.
-        bytes: Bytes,
-    },
-    /// Writes at the end, wherever that is.
-    Append {
-        /// The file.
-        path: Vec<u8>,
-        /// What the writer saw.
-        base: Option<Seen>,
-        /// What.
-        bytes: Bytes,
-    },
-    /// Cuts, or extends with a hole.
-    Truncate {
-        /// The file.
-        path: Vec<u8>,
-        /// What the writer saw.
-        base: Option<Seen>,
-        /// New size in bytes.
-        size: u64,
-    },
-    /// Makes an empty file.
-    Create {
-        /// The file.
-        path: Vec<u8>,
-        /// Permission bits.
-        mode: u16,
-        /// Fail if it exists; otherwise a file that exists stays as it is.
-        exclusive: bool,
-        /// Whose it is; `None`: the server's user's. In a folder with the set-group-id bit the
-        /// group is that of the folder. So for all that is made.
-        owner: Option<Owner>,
-    },
-    /// Makes a folder.
-    MakeFolder {
-        /// The folder.
-        path: Vec<u8>,
-        /// Permission bits.
-        mode: u16,
-        /// Whose it is.
-        owner: Option<Owner>,
-    },
-    /// Makes a FIFO, a socket or a device node.
-    MakeNode {
-        /// The special file.
-        path: Vec<u8>,
-        /// Which kind.
-        kind: FileKind,
-        /// Permission bits.
-        mode: u16,
-        /// The device that it stands for, if it is one.
-        rdev: u32,
-        /// Whose it is.
-        owner: Option<Owner>,
-    },
-    /// Makes a symbolic link.
-    MakeLink {
-        /// The link.
-        path: Vec<u8>,
-        /// Where it points, at most [`LINK_BYTES_MAX`](crate::format::LINK_BYTES_MAX) bytes.
-        target: Bytes,
-        /// Whose it is.
-        owner: Option<Owner>,
-    },
-    /// Gives a file one more name: a hard link.
-    Link {
-        /// One of its names.
-        from: Vec<u8>,
-        /// What the writer saw there.
-        base: Option<Seen>,
-        /// The name it gets, which is free.
-        to: Vec<u8>,
-    },
-    /// Renames.
-    Rename {
-        /// From here.
-        from: Vec<u8>,
-        /// What the writer saw there.
-        base: Option<Seen>,
-        /// To here.
-        to: Vec<u8>,
-        /// Replace what is there; otherwise fail if there is something.
-        replace: bool,
-    },
-    /// Removes a file or symbolic link.
-    Unlink {
-        /// The file.
-        path: Vec<u8>,
-        /// What the writer saw.
-        base: Option<Seen>,
-    },
-    /// Refuses the transaction if what is there has other names, too; changes nothing.
-    OnlyName {
-        /// The file, or nothing.
-        path: Vec<u8>,
-    },
-    /// Removes an empty folder.
-    RemoveFolder {
-        /// The folder.
-        path: Vec<u8>,
-    },
-    /// Sets the time of the last change.
-    SetTime {
-        /// The file or folder.
-        path: Vec<u8>,
-        /// What the writer saw.
-        base: Option<Seen>,
-        /// Nanoseconds since 1970.
-        mtime_ns: i64,
-    },
-    /// Sets the time of the last access.
-    SetAccessTime {
-        /// The file or folder.
-        path: Vec<u8>,
-        /// What the writer saw.
-        base: Option<Seen>,
-        /// Nanoseconds since 1970.
-        atime_ns: i64,
-    },
-    /// Sets user or group, or both.
-    SetOwner {
-        /// The file or folder.
-        path: Vec<u8>,
-        /// What the writer saw.
-        base: Option<Seen>,
-        /// The user, if it changes; never 2^32 - 1.
-        uid: Option<u32>,
-        /// The group, if it changes; never 2^32 - 1.
-        gid: Option<u32>,
-    },
-    /// Sets the permission bits.
-    SetMode {
-        /// The file or folder.
-        path: Vec<u8>,
-        /// What the writer saw.
-        base: Option<Seen>,
-        /// Permission bits.
-        mode: u16,
-    },
 }
 
 /// What a lease excludes.
@@ -596,49 +445,5 @@ impl VolumeAsk {
             VolumeAsk::Commit { changes, .. } => changes.iter().map(|change| change.data_bytes() + 64).sum(),
             _ => 0,
         }
-    }
-}
-
-impl Change {
-    fn data_bytes(&self) -> usize {
-        match self {
-            Change::Write { path, bytes, .. } | Change::Append { path, bytes, .. } => path.len() + bytes.len(),
-            Change::MakeLink { path, target, .. } => path.len() + target.len(),
-            Change::Link { from, to, .. } | Change::Rename { from, to, .. } => from.len() + to.len(),
-            Change::Truncate { path, .. }
-            | Change::Create { path, .. }
-            | Change::MakeFolder { path, .. }
-            | Change::MakeNode { path, .. }
-            | Change::Unlink { path, .. }
-            | Change::OnlyName { path }
-            | Change::RemoveFolder { path }
-            | Change::SetTime { path, .. }
-            | Change::SetAccessTime { path, .. }
-            | Change::SetOwner { path, .. }
-            | Change::SetMode { path, .. } => path.len(),
-        }
-    }
-
-    /// Bytes of the change in its frame.
-    pub fn encoded_bytes(&self) -> usize {
-        let base = |base: &Option<Seen>| if base.is_some() { 17 } else { 1 };
-        let owner = |owner: &Option<Owner>| if owner.is_some() { 9 } else { 1 };
-        let rest = match self {
-            Change::Write { base: seen, .. } => base(seen) + 2 + 8 + 4,
-            Change::Append { base: seen, .. } => base(seen) + 2 + 4,
-            Change::Truncate { base: seen, .. }
-            | Change::SetTime { base: seen, .. }
-            | Change::SetAccessTime { base: seen, .. } => base(seen) + 2 + 8,
-            Change::Create { owner: whose, .. } => owner(whose) + 2 + 2 + 1,
-            Change::MakeFolder { owner: whose, .. } | Change::MakeLink { owner: whose, .. } => owner(whose) + 2 + 2,
-            Change::MakeNode { owner: whose, .. } => owner(whose) + 2 + 1 + 2 + 4,
-            Change::SetOwner { base: seen, .. } => base(seen) + 2 + 4 + 4,
-            Change::Link { base: seen, .. } => base(seen) + 2 + 2,
-            Change::Rename { base: seen, .. } => base(seen) + 2 + 2 + 1,
-            Change::Unlink { base: seen, .. } => base(seen) + 2,
-            Change::OnlyName { .. } | Change::RemoveFolder { .. } => 2,
-            Change::SetMode { base: seen, .. } => base(seen) + 2 + 2,
-        };
-        1 + rest + self.data_bytes()
     }
 }
