@@ -105,10 +105,12 @@ impl Transaction {
         }
     }
 
-    /// What was changed of one file. One that was made and has nothing in it yet may be there by now: two devices that make a file
-    /// to lock it both have the one that came first.
+    /// What was changed of one file. One that was made and has nothing in it yet may be there by
+    /// now: two devices that make a file to lock it both have the one that came first.
     pub fn of_file(path: &[u8], mut changes: Vec<Change>, mtime_ns: i64, mut effect: Effect) -> Transaction {
-        if let [Change::Create { exclusive, .. }] = &mut changes[..] {
+        if let [Change::Create { exclusive, .. }, others @ ..] = &mut changes[..]
+            && others.iter().all(is_of_attributes)
+        {
             (*exclusive, effect.created) = (false, false);
         }
         Transaction { effect, ..Transaction::new(path, changes, mtime_ns) }
@@ -140,6 +142,14 @@ impl Transaction {
             other => above(path_of(other)),
         })
     }
+}
+
+/// Whether it changes nothing that is in a file.
+fn is_of_attributes(change: &Change) -> bool {
+    matches!(
+        change,
+        Change::SetMode { .. } | Change::SetOwner { .. } | Change::SetTime { .. } | Change::SetAccessTime { .. }
+    )
 }
 
 /// The path whose file has no name any more when these changes are made.

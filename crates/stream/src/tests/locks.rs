@@ -1,4 +1,5 @@
-//! Locks across devices: what they exclude, what who has one sees, and what becomes of them when connections and servers go.
+//! Locks across devices: what they exclude, what who has one sees, and what becomes of them when
+//! connections and servers go.
 
 use units::{LockKind, Rng};
 use wire::volume::HeldLock;
@@ -6,7 +7,7 @@ use wire::volume::HeldLock;
 use super::sim::{Faults, Outcome, Sim, options, taken};
 use super::writers::{WRITE, device, open, read, sync, write};
 use crate::call::{Call, Opened};
-use crate::{ErrorKind, Handle, LockOwner, LockWish, OpenHow, StreamError};
+use crate::{ErrorKind, Handle, LockOwner, LockWish, OpenHow, SetAttributes, StreamError};
 
 fn wish(number: u64, start: u64, end: u64, kind: Option<LockKind>) -> LockWish {
     LockWish { owner: LockOwner { is_flock: false, number }, start, end, kind, test: false, pid: number as u32 }
@@ -153,7 +154,8 @@ fn what_was_written_under_a_lost_lock_is_not_sent() {
     assert_eq!(read(&mut sim, 0, again, 0, 10).unwrap(), [3; 10].as_slice());
 }
 
-/// A file that two devices make to lock it is one file; who writes to it first is not overtaken by who makes it later.
+/// A file that two devices make to lock it is one file; who writes to it first is not overtaken by
+/// who makes it later.
 #[test]
 fn a_file_that_two_devices_make_without_writing_is_the_same() {
     let mut sim = Sim::new(3, Faults::default());
@@ -161,9 +163,13 @@ fn a_file_that_two_devices_make_without_writing_is_the_same() {
     let how = OpenHow { create: Some(0o644), ..WRITE };
     let files = at.map(|at| open(&mut sim, at, "new", how).unwrap());
     for (at, file) in at.into_iter().zip(files) {
+        // As touch(1) does.
+        let wanted = SetAttributes { mtime_ns: Some(7), atime_ns: Some(8), ..SetAttributes::default() };
+        sim.wait(at, |done| super::sim::set(file.into(), wanted, done)).unwrap();
         sync(&mut sim, at, file).unwrap();
     }
     assert!(exclusive(&mut sim, 0, files[0]).unwrap() && !exclusive(&mut sim, 1, files[1]).unwrap());
+    assert_eq!(look(&mut sim, 0, files[0]).info.mtime_ns, 7);
     write(&mut sim, 0, files[0], 0, vec![1; 9000]).unwrap();
     sync(&mut sim, 0, files[0]).unwrap();
     unlock(&mut sim, 0, files[0]);
@@ -194,8 +200,8 @@ enum Doing {
     Syncs(u64, Outcome<()>),
 }
 
-/// Four devices add to a counter, each under its lock. Every value was written by one, also if connections are cut and the server's
-/// machine stops; without such faults nothing ever fails.
+/// Four devices add to a counter, each under its lock. Every value was written by one, also if
+/// connections are cut and the server's machine stops; without such faults nothing ever fails.
 #[test]
 fn sim_a_counter_under_a_lock_misses_no_step() {
     for seed in 0..12 {
@@ -288,7 +294,8 @@ fn sim_a_counter_under_a_lock_misses_no_step() {
                 };
             }
         }
-        // An answer may come late, so that others went on meanwhile; but no value was written twice.
+        // An answer may come late, so that others went on meanwhile; but no value was written
+        // twice.
         written.sort_unstable();
         assert!(written.windows(2).all(|pair| pair[0] < pair[1]), "seed {seed}: {written:?}");
         if faults.crashes == 0 {
