@@ -2,6 +2,8 @@
 //! gave what it had to give, and which no call contradicts that was over before another one began. The checker of the
 //! histories is that of the `stateright` crate.
 
+mod contents;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 

@@ -83,7 +83,8 @@ pub struct Device {
     pub options: Options,
     jobs: VecDeque<Job>,
     pipe: Option<Pipe>,
-    generation: u64,
+    /// Connections so far.
+    pub generation: u64,
     connects: u64,
 }
 
