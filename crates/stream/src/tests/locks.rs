@@ -154,6 +154,33 @@ fn what_was_written_under_a_lost_lock_is_not_sent() {
     assert_eq!(read(&mut sim, 0, again, 0, 10).unwrap(), [3; 10].as_slice());
 }
 
+/// A lock is of the file, under each of its names and also when one of them is gone.
+#[test]
+fn a_lock_belongs_to_the_file_and_not_to_a_name() {
+    let (mut sim, [one, two]) = two_devices(5);
+    sim.wait(0, |done| Call::Link { from: b"f".to_vec(), to: b"g".to_vec(), done }).unwrap();
+    let theirs = open(&mut sim, 1, "g", WRITE).unwrap();
+    let mine = open(&mut sim, 0, "g", WRITE).unwrap();
+    assert!(exclusive(&mut sim, 0, one).unwrap() && !exclusive(&mut sim, 1, theirs).unwrap());
+    let held = lock(&mut sim, 0, mine, wish(2, 5, 5, Some(LockKind::Shared))).unwrap().unwrap();
+    assert!(held.is_own && held.pid == 1);
+    // A handle that is not the last one takes nothing with it, and a name neither.
+    sim.wait(0, |done| Call::Close { handle: mine, done }).unwrap();
+    write(&mut sim, 0, one, 0, vec![2; 10]).unwrap();
+    sync(&mut sim, 0, one).unwrap();
+    sim.wait(1, |done| Call::Remove { path: b"f".to_vec(), done }).unwrap();
+    assert!(!exclusive(&mut sim, 1, two).unwrap());
+    unlock(&mut sim, 0, one);
+    lock_soon(&mut sim, 1, two, ALL);
+    look(&mut sim, 1, theirs);
+    assert_eq!(read(&mut sim, 1, theirs, 0, 10).unwrap(), [2; 10].as_slice());
+    // The last name neither.
+    sim.wait(1, |done| Call::Remove { path: b"g".to_vec(), done }).unwrap();
+    assert!(!exclusive(&mut sim, 0, one).unwrap());
+    unlock(&mut sim, 1, theirs);
+    lock_soon(&mut sim, 0, one, ALL);
+}
+
 /// A file that two devices make to lock it is one file; who writes to it first is not overtaken by
 /// who makes it later.
 #[test]
