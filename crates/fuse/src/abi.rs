@@ -163,8 +163,8 @@ wire! {
 wire! { GetXattrIn 8 { size: u32, padding: u32 } }
 wire! { GetXattrOut 8 { size: u32, padding: u32 } }
 wire! {
-    /// The end is the last byte; the kind is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`, the same on all architectures
-    /// that we build for.
+    /// The end is the last byte; the kind is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`, the same on all
+    /// architectures that we build for.
     FileLock 24 { start: u64, end: u64, kind: u32, pid: u32 }
 }
 wire! { LkIn 48 { handle: u64, owner: u64, lock: FileLock, flags: u32, padding: u32 } }

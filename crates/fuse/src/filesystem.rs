@@ -106,13 +106,14 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// A descriptor of an open file is closed; there may be others. What `owner` has locked of the file by fcntl(2) is
-    /// unlocked.
+    /// A descriptor of an open file is closed; there may be others. What `owner` has locked of the
+    /// file by fcntl(2) is unlocked.
     fn flush(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _owner: u64, reply: ReplyEmpty) {
         reply.error(Errno::NOSYS);
     }
 
-    /// The last descriptor and mapping of an open file are gone. What `flocks` has locked of it by flock(2) is unlocked.
+    /// The last descriptor and mapping of an open file are gone. What `flocks` has locked of it by
+    /// flock(2) is unlocked.
     fn release(
         &self,
         _request: &Request,

@@ -3,9 +3,10 @@
 //! The kernel says once that a signal came for a waiting thread (INTERRUPT), not which. A fatal one
 //! ends the wait at once: nobody is left to hear the answer. One that the program catches ends it
 //! only after [`CAUGHT_WAIT`], since regular files of local disks are not interrupted at all, and
-//! few programs expect it; and only of calls for which POSIX has EINTR. Waits for locks are another matter: programs
-//! bound them with alarm(2), and they end by any signal at once. As a second signal is not
-//! told of, interrupted requests are looked at every [`TICK`] until they are answered.
+//! few programs expect it; and only of calls for which POSIX has EINTR. Waits for locks are another
+//! matter: programs bound them with alarm(2), and they end by any signal at once. As a second
+//! signal is not told of, interrupted requests are looked at every [`TICK`] until they are
+//! answered.
 //!
 //! A thread that ends closes its files, and no signal wakes it then. FLUSHes that wait longer than
 //! [`CLOSE_WAIT`] are looked at too, and answered with success once their thread is ending: what

@@ -174,7 +174,8 @@ impl LockType {
 pub struct Lock {
     /// Of the open file.
     pub handle: FileHandle,
-    /// Whose it is, by the kernel's number: a process and those that share its descriptors, or an open file.
+    /// Whose it is, by the kernel's number: a process and those that share its descriptors, or an
+    /// open file.
     pub owner: u64,
     /// First byte.
     pub start: u64,

@@ -66,8 +66,9 @@ impl Connection {
         self.invalidate(inode, -1);
     }
 
-    /// Makes the kernel drop the pages of an inode, and its attributes. Waits for READs of these pages that are in flight, and for
-    /// WRITEs of what mappings changed: no thread may call it that has to answer those.
+    /// Makes the kernel drop the pages of an inode, and its attributes. Waits for READs of these
+    /// pages that are in flight, and for WRITEs of what mappings changed: no thread may call it
+    /// that has to answer those.
     pub(crate) fn drop_pages(&self, inode: u64) {
         self.invalidate(inode, 0);
     }

@@ -1,10 +1,11 @@
-//! The state machine of a volume: calls, what the carrier and the disk tell, and the time come in; errands, jobs and completed calls
-//! go out. Nothing here blocks, sleeps or calls anybody.
+//! The state machine of a volume: calls, what the carrier and the disk tell, and the time come in;
+//! errands, jobs and completed calls go out. Nothing here blocks, sleeps or calls anybody.
 //!
 //! Parts: `file` (one file's table and changes), `arrival` (what a push brings next), `reading`
 //! (reads, answers, pushes), `touching` (touches, hints), `opening` (handles), `naming` (names and
 //! attributes), `writing` (changes into transactions), `commits` (transactions to the server),
-//! `identity` (who this device is), `locks` (locks across devices), `restart` (connections that come and go, the outbox).
+//! `identity` (who this device is), `locks` (locks across devices), `restart` (connections that
+//! come and go, the outbox).
 
 mod arrival;
 mod commits;

@@ -249,15 +249,15 @@ impl RemoteVolume {
         self.call(Call::RateLimit { bytes_per_second });
     }
 
-    /// Locks or unlocks a range of bytes of an open file across all devices, or tells which lock is in the way; nothing waits for
-    /// others to unlock. What is in the way is the result, `None` if the wish was done. To unlock never fails. Other
-    /// devices have it within a round trip.
+    /// Locks or unlocks a range of bytes of an open file across all devices, or tells which lock is
+    /// in the way; nothing waits for others to unlock. What is in the way is the result, `None` if
+    /// the wish was done. To unlock never fails. Other devices have it within a round trip.
     pub fn lock(&self, handle: Handle, wish: LockWish, done: Done<Option<HeldLock>>) {
         self.call(Call::Lock { handle, wish, done });
     }
 
-    /// What an open file is on the server now, whoever changed it; reads from then on see at least that. For who has just
-    /// locked it. A file with unsent changes is as it is here.
+    /// What an open file is on the server now, whoever changed it; reads from then on see at least
+    /// that. For who has just locked it. A file with unsent changes is as it is here.
     pub fn look_again(&self, handle: Handle, done: Done<Opened>) {
         self.call(Call::Look { handle, done });
     }

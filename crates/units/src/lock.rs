@@ -39,12 +39,14 @@ pub struct LockPiece {
     pub kind: Option<LockKind>,
 }
 
-/// What one owner has locked of one file: ranges in ascending order that neither overlap nor continue each other.
+/// What one owner has locked of one file: ranges in ascending order that neither overlap nor
+/// continue each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockRanges(Vec<LockRange>);
 
 impl LockRanges {
-    /// Locks `start` to `end` in this way, or unlocks it with `None`: what was there is replaced, as POSIX says.
+    /// Locks `start` to `end` in this way, or unlocks it with `None`: what was there is replaced,
+    /// as POSIX says.
     pub fn set(&mut self, start: u64, end: u64, kind: Option<LockKind>) {
         let mut ranges = Vec::with_capacity(self.0.len() + 2);
         for range in &self.0 {

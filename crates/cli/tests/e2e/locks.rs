@@ -1,4 +1,5 @@
-//! Locks across devices as programs use them: counters, flock(1), holders that die, signals, and SQLite on two mounts.
+//! Locks across devices as programs use them: counters, flock(1), holders that die, signals, and
+//! SQLite on two mounts.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -13,7 +13,7 @@ use fuse::{
     Create, Fallocate, FileHandle, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyOpen, ReplyWrite,
     Request, SetAttr, TimeOrNow, Write, open_flag,
 };
-use stream::{Done, ErrorKind, FileInfo, FileRef, Handle, OpenHow, Opened, Owner, RemoteVolume, SetAttributes};
+use stream::{Done, ErrorKind, FileInfo, FileRef, Handle, OpenHow, Opened, Owner, SetAttributes};
 
 use super::attributes::nanoseconds;
 use super::locks;
@@ -66,7 +66,8 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
     let done: Done<Opened> = Box::new(move |opened| {
         let opened = match opened {
             Ok(opened) => opened,
-            // The kernel believed the name for longer than it was there: it looks again, and may make the file.
+            // The kernel believed the name for longer than it was there: it looks again, and may
+            // make the file.
             Err(error) if error.kind() == ErrorKind::NotFound => return reply.error(errno::STALE),
             Err(error) => return reply.error(errno::of_stream(&error)),
         };
@@ -144,8 +145,8 @@ pub(super) fn write(state: &Arc<State>, write: &Write<'_>, reply: ReplyWrite) {
     state.volume.write(Handle(write.handle.0), write.offset, Bytes::copy_from_slice(write.data), done);
 }
 
-/// A descriptor is being closed: its writes get to the server now, and the close tells whether they did. Then all that the process
-/// has locked of the file is unlocked.
+/// A descriptor is being closed: its writes get to the server now, and the close tells whether they
+/// did. Then all that the process has locked of the file is unlocked.
 pub(super) fn flush(state: &Arc<State>, number: INodeNo, handle: FileHandle, owner: u64, reply: ReplyEmpty) {
     let handle = Handle(handle.0);
     let writes = state.writers().contains(&handle);

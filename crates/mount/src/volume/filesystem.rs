@@ -1,8 +1,11 @@
-//! The FUSE file system over a volume: each operation is counted and handed to `names`, `files` or `lease`.
+//! The FUSE file system over a volume: each operation is counted and handed to `names`, `files` or
+//! `lease`.
 //!
-//! Nothing here waits: the reply moves into the call on the volume, which answers it from whatever thread has the outcome. What the kernel
-//! keeps: names and attributes for a short time, pages of a file as long as each open finds the version that they are of. What is
-//! written goes through the page cache to this process at once. Locks are the server's if the volume takes changes, else the kernel's.
+//! Nothing here waits: the reply moves into the call on the volume, which answers it from whatever
+//! thread has the outcome. What the kernel keeps: names and attributes for a short time, pages of a
+//! file as long as each open finds the version that they are of. What is written goes through the
+//! page cache to this process at once. Locks are the server's if the volume takes changes, else the
+//! kernel's.
 
 use std::ffi::OsStr;
 use std::io;

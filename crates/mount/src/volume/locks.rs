@@ -1,11 +1,13 @@
 //! Locks of fcntl(2) and flock(2) on a mounted volume, which hold across devices.
 //!
-//! What was changed of a file is sent before any of its locks is asked for or given back, so that who locks it next reads it. Who was
-//! given a lock reads what others wrote: the volume asks the server for the file's version, and the kernel drops the
-//! pages of an older one before the lock is answered.
+//! What was changed of a file is sent before any of its locks is asked for or given back, so that
+//! who locks it next reads it. Who was given a lock reads what others wrote: the volume asks the
+//! server for the file's version, and the kernel drops the pages of an older one before the lock is
+//! answered.
 //!
-//! Which lock has been given to whom is in `held`, since closing a descriptor gives back the locks of its process, and a lock that
-//! nobody waits for any more has to be taken back. `pages` drops pages, `waits` tries again for those who wait.
+//! Which lock has been given to whom is in `held`, since closing a descriptor gives back the locks
+//! of its process, and a lock that nobody waits for any more has to be taken back. `pages` drops
+//! pages, `waits` tries again for those who wait.
 
 mod held;
 mod pages;
@@ -36,7 +38,8 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    /// Whether pages of a file are about to be dropped: until then the kernel must not be told that they are right.
+    /// Whether pages of a file are about to be dropped: until then the kernel must not be told that
+    /// they are right.
     pub fn drops_pages(&self, number: INodeNo) -> bool {
         self.pages.is_busy(number)
     }
@@ -163,8 +166,9 @@ pub(super) fn is_used(state: &State, number: INodeNo, handle: Handle) -> bool {
     !state.locks.held().owners(number, handle).is_empty()
 }
 
-/// The last descriptor of an open file is gone, and with it all that was locked through it: by flock(2), for the open file
-/// instead of the process, or by a thread that waited while another closed the descriptor.
+/// The last descriptor of an open file is gone, and with it all that was locked through it: by
+/// flock(2), for the open file instead of the process, or by a thread that waited while another
+/// closed the descriptor.
 pub(super) fn released(state: &Arc<State>, number: INodeNo, handle: Handle) {
     let owners = state.locks.held().owners(number, handle);
     owners.into_iter().for_each(|owner| unlock_all(state, number, handle, owner));
@@ -188,7 +192,8 @@ impl Ask {
         volume.lock(handle, wish, done);
     }
 
-    /// It is locked: whoever waits may go on once reads bring what was written under the locks before.
+    /// It is locked: whoever waits may go on once reads bring what was written under the locks
+    /// before.
     fn given(self) {
         let LockRange { start, end, kind } = self.range;
         let mut held = self.state.locks.held();
@@ -226,14 +231,16 @@ impl Ask {
             }
             self.answer(before);
         });
-        // Not here: the kernel may wait for the answer to a READ, which this thread may have to send.
+        // Not here: the kernel may wait for the answer to a READ, which this thread may have to
+        // send.
         state.locks.pages.add(number, job);
     }
 
     fn answer(self, before: Vec<LockPiece>) {
         let Ask { state, number, handle, owner, pid, reply, .. } = self;
         if !reply.done() {
-            // A signal has ended the wait: what was locked before is locked still, and nothing else.
+            // A signal has ended the wait: what was locked before is locked still, and nothing
+            // else.
             restore(&state, number, handle, (owner, pid), before);
         }
     }

@@ -216,7 +216,8 @@ impl State {
         }
     }
 
-    /// Pages and attributes of a file that the kernel has are old: it drops them. Waits for READs in flight.
+    /// Pages and attributes of a file that the kernel has are old: it drops them. Waits for READs
+    /// in flight.
     pub fn drop_pages(&self, number: INodeNo) {
         if let Some(connection) = self.connection.get() {
             connection.drop_pages(number.0);

@@ -1,4 +1,5 @@
-//! Locks of fcntl(2) and flock(2) on mounts of two devices: what they exclude, what is read under them, and when they end.
+//! Locks of fcntl(2) and flock(2) on mounts of two devices: what they exclude, what is read under
+//! them, and when they end.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

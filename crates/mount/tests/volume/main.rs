@@ -1,4 +1,5 @@
-//! Mounted volumes against a server in this process: names, contents, two devices, locks, and the end of a mount.
+//! Mounted volumes against a server in this process: names, contents, two devices, locks, and the
+//! end of a mount.
 
 mod contents;
 mod devices;

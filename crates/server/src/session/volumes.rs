@@ -246,7 +246,8 @@ impl Session {
             let (mut ask, cost) = (ask, Cost { bytes: reading.bytes, uncovered: 0 });
             let (mut room, slot) = tokio::select! {
                 rooms = reading.begin(&shared, &done) => rooms,
-                // The connection is gone: nobody waits for the answer. A lease or lock that is given back counts all the same.
+                // The connection is gone: nobody waits for the answer. A lease or lock that is
+                // given back counts all the same.
                 () = done.closed(), if !matches!(ask, VolumeAsk::Lease { .. } | VolumeAsk::Lock(_)) => return,
             };
             if let VolumeAsk::FolderList { limit, .. } = &mut ask {

@@ -12,8 +12,9 @@ use crate::shared::Shared;
 /// How many handles there are on which a device was proven; no entry is 0.
 pub(super) type Counts = HashMap<u128, usize>;
 
-/// A device that was proven on a handle. As long as there is one, the device keeps its leases and locks.
-/// Requests that are being worked on hold it, so that none of them takes a lease or lock after it has gone.
+/// A device that was proven on a handle. As long as there is one, the device keeps its leases and
+/// locks. Requests that are being worked on hold it, so that none of them takes a lease or lock
+/// after it has gone.
 pub(crate) struct Present {
     shared: Arc<Shared>,
     served: Arc<Served>,

@@ -1,11 +1,12 @@
 //! Locks of byte ranges across devices, as fcntl(2) and flock(2) have them.
 //!
-//! What the server gave is remembered, and claimed again on each connection: a server that was started anew knows of no locks.
-//! It keeps those of a device that is away for a few seconds only, so another device may have a lock by then. Such a lock is
+//! What the server gave is remembered, and claimed again on each connection: a server that was
+//! started anew knows of no locks. It keeps those of a device that is away for a few seconds only,
+//! so another device may have a lock by then. Such a lock is
 //! *lost*: what its owner does with the file fails until it unlocks, as on NFS.
 //!
-//! Two requests of one owner for one file are never under way together, since the server does what comes together in any
-//! order. To unlock needs no answer.
+//! Two requests of one owner for one file are never under way together, since the server does what
+//! comes together in any order. To unlock needs no answer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -105,7 +106,8 @@ impl Locks {
         self.steps().any(|step| step.is_claim)
     }
 
-    /// The next one that may be asked. What is locked waits for what was unlocked of the same file before.
+    /// The next one that may be asked. What is locked waits for what was unlocked of the same file
+    /// before.
     fn next(&mut self) -> Option<Step> {
         let mut busy: BTreeSet<Place> = self.asked.values().map(|step| step.place).collect();
         let unlocking = self.asked.values().filter(|step| step.ask.kind.is_none());
@@ -239,8 +241,8 @@ impl Engine {
         StreamError::new(ErrorKind::Failed, &path, text)
     }
 
-    /// Somebody else may have what an owner had locked. What was written to the file and never sent is lost with a lock for
-    /// writing: who has it now may have read already.
+    /// Somebody else may have what an owner had locked. What was written to the file and never sent
+    /// is lost with a lock for writing: who has it now may have read already.
     fn lose_locks(&mut self, place: Place) {
         let held = self.locks.held.get(&place).map_or(&[][..], |held| held.ranges.as_slice());
         let exclusive = held.iter().any(|range| range.kind == LockKind::Exclusive);
@@ -307,22 +309,24 @@ impl Engine {
         self.pump_locks();
     }
 
-    /// What an open file is now on the server. Who has locked it wants to know what others did before.
+    /// What an open file is now on the server. Who has locked it wants to know what others did
+    /// before.
     pub(super) fn look_again(&mut self, handle: Handle, done: Done<Opened>) {
         let Some(key) = self.handles.get(&handle).map(|open| open.file) else {
             return self.effects.finish(done, Err(StreamError::bad_handle()));
         };
         let Some(file) = self.files.get(&key) else { return };
         if file.gone || file.seen.is_none() || file.is_changed() {
-            // With changes that were made after who locks it had it synced, the kernel's pages may be of an older version.
+            // With changes that were made after who locks it had it synced, the kernel's pages may
+            // be of an older version.
             let opened = Opened { handle, info: file.info(), unchanged: file.gone || file.seen.is_none() };
             return self.effects.finish(done, Ok(opened));
         }
         self.wait_for(Want::Look { handle, file: key, done });
     }
 
-    /// Asks for [`Want::Look`], by a request of its own: one that is under way may have been answered before the lock was
-    /// given.
+    /// Asks for [`Want::Look`], by a request of its own: one that is under way may have been
+    /// answered before the lock was given.
     pub(super) fn pump_look(&mut self, id: u64, key: u64) {
         let Some(file) = self.files.get_mut(&key).filter(|file| !file.opening) else { return };
         let is_gone = file.gone;
@@ -342,7 +346,8 @@ impl Engine {
         let (info, unchanged) = (file.info(), file.kernel.is_some() && file.kernel == file.seen);
         file.kernel = file.seen;
         if !unchanged {
-            // Who changed it may have made and removed files that belong to it, such as the journal of a database.
+            // Who changed it may have made and removed files that belong to it, such as the journal
+            // of a database.
             self.names.forget_all();
         }
         let asked = self

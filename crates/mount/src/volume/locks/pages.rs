@@ -1,7 +1,8 @@
 //! A thread that has the kernel drop pages of files, one after the other.
 //!
-//! The kernel waits for READs of these pages then, and writes back what mappings changed: no thread may ask for it that has to
-//! answer those. The thread is started when there is something to do, and ends when there was nothing for a while.
+//! The kernel waits for READs of these pages then, and writes back what mappings changed: no thread
+//! may ask for it that has to answer those. The thread is started when there is something to do,
+//! and ends when there was nothing for a while.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,9 @@
-//! Locks that somebody waits for: asked for again and again, since the server does not tell when one is free.
+//! Locks that somebody waits for: asked for again and again, since the server does not tell when
+//! one is free.
 //!
-//! Who unlocks on this device has those who wait here try at once. A signal ends a wait in `fuse`; it is dropped here when it would
-//! be tried again. The thread is started when somebody waits, and ends when nobody did for a while.
+//! Who unlocks on this device has those who wait here try at once. A signal ends a wait in `fuse`;
+//! it is dropped here when it would be tried again. The thread is started when somebody waits, and
+//! ends when nobody did for a while.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -12,8 +14,9 @@ use fuse::INodeNo;
 use super::Ask;
 use crate::errno;
 
-/// How long after it was refused a lock is asked for again: first, and at most, after twice as long each time. A round trip over a
-/// local network takes less than the first; the last costs a thin link some hundred bytes a second for each who waits.
+/// How long after it was refused a lock is asked for again: first, and at most, after twice as long
+/// each time. A round trip over a local network takes less than the first; the last costs a thin
+/// link some hundred bytes a second for each who waits.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(640);
 
