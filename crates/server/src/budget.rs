@@ -235,7 +235,8 @@ impl Budget {
         locked(&self.inner.state).may(self.inner.rule, owner, is_slow, self.units(amount)) == Verdict::OverShare
     }
 
-    /// Whether somebody waits who holds less than half of an equal share: others hold too much, not he.
+    /// Whether somebody waits who holds less than half of an equal share, and there is too little left
+    /// for it: others hold too much, not he.
     pub fn is_lacking(&self) -> bool {
         self.is_any_lacking(|_| true)
     }
@@ -248,8 +249,12 @@ impl Budget {
     fn is_any_lacking(&self, counts: impl Fn(&PeerShare) -> bool) -> bool {
         let state = locked(&self.inner.state);
         let little = self.inner.units_max / (2 * state.peers.len().max(1));
+        // Not for what its connections wait for because of their own shares.
+        let lacks = |share: &PeerShare| {
+            share.held <= little && share.waiting().any(|(_, units)| units > state.free.saturating_sub(share.held))
+        };
         let mut waiting = state.turns.iter().filter_map(|peer| state.peers.get(peer));
-        waiting.any(|share| share.held <= little && counts(share))
+        waiting.any(|share| counts(share) && lacks(share))
     }
 
     /// All that there is, in bytes or slots.

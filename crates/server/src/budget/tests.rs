@@ -78,6 +78,20 @@ fn a_peer_that_gives_nothing_back_leaves_room_for_the_others() {
     assert!(good.iter().all(Option::is_some), "twenty peers with a block each");
 }
 
+/// A connection that asks for more than its share makes nobody give way.
+#[tokio::test]
+async fn who_waits_for_its_own_share_lacks_nothing() {
+    let budget = Budget::memory(64 * UNIT_BYTES);
+    let _held = budget.try_take(owner(1, 1), 2 * UNIT_BYTES).unwrap();
+    let mut more = Box::pin(budget.take(owner(1, 1), 4 * UNIT_BYTES));
+    assert!(tokio::time::timeout(Duration::ZERO, &mut more).await.is_err() && !budget.is_lacking());
+    let others = budget.try_take(owner(2, 2), 32 * UNIT_BYTES);
+    drop((more, others));
+    let _others = budget.take(owner(2, 2), 60 * UNIT_BYTES).await;
+    let mut little = Box::pin(budget.take(owner(3, 3), 4 * UNIT_BYTES));
+    assert!(tokio::time::timeout(Duration::ZERO, &mut little).await.is_err() && budget.is_lacking());
+}
+
 /// A frame comes behind requests that hold some memory already.
 #[test]
 fn a_connection_may_hold_a_frame_behind_requests() {
