@@ -1,19 +1,21 @@
-//! What all connections share: memory of replies and pushes, reads at once, uploads. Who may hold how much of it, and whose
-//! turn it is when there is too little.
+//! What all connections share: memory of replies and pushes, reads at once, uploads. Who may hold
+//! how much of it, and whose turn it is when there is too little.
 //!
-//! A connection takes room before it does the work, keeps it while the bytes lie in its queue, and gives it back as the
-//! queue drains. How long that takes is up to its peer, so no peer may hold so much that others must wait for it:
+//! A connection takes room before it does the work, keeps it while the bytes lie in its queue, and
+//! gives it back as the queue drains. How long that takes is up to its peer, so no peer may hold so
+//! much that others must wait for it:
 //!
-//! - **Shares** (dynamic thresholds, as switches share their buffers): a peer may hold no more than what would then still be
-//!   free: one gets a half at most, and something is always left for the next. The connections of a peer share its part by
-//!   the same rule, in smaller parts.
-//! - **Turns**: those who wait are served by peer in turn, and by connection in turn within a peer. A peer that waits
-//!   because it holds its share is passed over. One that holds nothing is not: the next room is kept for it, however large its wish.
-//! - **Slow peers last** ([`SlowPeers`]): those who lately had to give way hold a half together, and
-//!   go behind the others but for each eighth turn.
+//! - **Shares** (dynamic thresholds, as switches share their buffers): a peer may hold no more than
+//! what would then still be   free: one gets a half at most, and something is always left for the
+//! next. The connections of a peer share its part by   the same rule, in smaller parts.
+//! - **Turns**: those who wait are served by peer in turn, and by connection in turn within a peer.
+//! A peer that waits   because it holds its share is passed over. One that holds nothing is not:
+//! the next room is kept for it, however large its wish.
+//! - **Slow peers last** ([`SlowPeers`]): those who lately had to give way hold a half together,
+//! and   go behind the others but for each eighth turn.
 //!
-//! A peer that reads gets all its room back in the end, so none waits for ever. One that does not read is cut off by the
-//! least rate of the wire.
+//! A peer that reads gets all its room back in the end, so none waits for ever. One that does not
+//! read is cut off by the least rate of the wire.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -144,7 +146,8 @@ impl Budget {
         Budget::new(Rule::Memory, UNIT_BYTES, bytes_max / UNIT_BYTES)
     }
 
-    /// Memory of what arrives. A large frame comes as one, but behind requests that hold some already.
+    /// Memory of what arrives. A large frame comes as one, but behind requests that hold some
+    /// already.
     pub fn frames(bytes_max: usize) -> Budget {
         Budget::new(Rule::Frames, UNIT_BYTES, bytes_max / UNIT_BYTES)
     }
@@ -235,8 +238,8 @@ impl Budget {
         locked(&self.inner.state).may(self.inner.rule, owner, is_slow, self.units(amount)) == Verdict::OverShare
     }
 
-    /// Whether somebody waits who holds less than half of an equal share, and there is too little left
-    /// for it: others hold too much, not he.
+    /// Whether somebody waits who holds less than half of an equal share, and there is too little
+    /// left for it: others hold too much, not he.
     pub fn is_lacking(&self) -> bool {
         self.is_any_lacking(|_| true)
     }
@@ -358,7 +361,8 @@ impl State {
         next.and_then(|(owner, verdict)| (verdict == Verdict::Granted).then_some(owner))
     }
 
-    /// Whose turn it is among those that are slow, or among the others, unless all hold their share.
+    /// Whose turn it is among those that are slow, or among the others, unless all hold their
+    /// share.
     fn next_of(&self, rule: Rule, slow: bool) -> Option<(Owner, Verdict)> {
         for peer in &self.turns {
             let share = self.peers.get(peer).filter(|share| share.is_slow == slow);

@@ -176,7 +176,8 @@ impl Shared {
         self.started + Duration::from_micros(moment.0)
     }
 
-    /// An image was opened for the first time, or by a device with a smaller window: get ready to push from it. Blocks.
+    /// An image was opened for the first time, or by a device with a smaller window: get ready to
+    /// push from it. Blocks.
     pub fn prepare(&self, image: &Arc<Published>) {
         if !self.config.learning {
             return;

@@ -223,8 +223,8 @@ impl Recovery<'_> {
         self.occupy(at, file);
     }
 
-    /// Names that files with several ones got beside the server, as far as they still have them, are
-    /// made again.
+    /// Names that files with several ones got beside the server, as far as they still have them,
+    /// are made again.
     fn keep_met(&mut self) {
         for (file, node) in self.nodes.iter().filter(|(_, node)| Recovery::waits_aside(node)) {
             for at in node.met.iter().filter(|at| node.at.contains(*at)) {

@@ -86,8 +86,8 @@ const EVENTS_KEPT: usize = 16;
 /// Memory of a request without a reply. The nodes of its map may be half full.
 const ASKED_BYTES: usize = 2 * size_of::<(RequestId, Asked)>();
 
-/// Memory that bytes from the client may become for each of them, at most: the smallest request is a
-/// frame of 9 bytes, then an event and a request without a reply.
+/// Memory that bytes from the client may become for each of them, at most: the smallest request is
+/// a frame of 9 bytes, then an event and a request without a reply.
 pub const MEMORY_PER_BYTE: usize = (size_of::<ServerEvent>() + ASKED_BYTES).div_ceil(9);
 
 /// A request without a reply.

@@ -122,8 +122,8 @@ fn push_killed_at_any_moment_keeps_the_previous_tag() {
     assert_eq!(String::from_utf8_lossy(&left.stdout), "");
 }
 
-/// Ctrl-C ends a command that waits for a silent server, and the background process with it: nothing
-/// is mounted yet that would have to be undone.
+/// Ctrl-C ends a command that waits for a silent server, and the background process with it:
+/// nothing is mounted yet that would have to be undone.
 #[test]
 fn a_signal_ends_who_connects() {
     let folder = tempfile::tempdir().unwrap();

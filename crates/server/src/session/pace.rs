@@ -83,7 +83,8 @@ impl Pace {
         Pace { within, waiting: None }
     }
 
-    /// Whether the client moves less than `least` bytes. `is_awaited` tells whether the server waits for it now.
+    /// Whether the client moves less than `least` bytes. `is_awaited` tells whether the server
+    /// waits for it now.
     fn is_slow(&mut self, now: Moment, is_awaited: bool, least: usize) -> bool {
         let begin = Waiting { since: now, moved: 0, is_late: false, again: now.after(self.within) };
         if !is_awaited {
@@ -116,8 +117,8 @@ impl Pace {
 }
 
 impl Session {
-    /// Why the client has to give way to others, if it is slow and keeps what they wait for. It goes
-    /// last from then on.
+    /// Why the client has to give way to others, if it is slow and keeps what they wait for. It
+    /// goes last from then on.
     pub(super) fn must_give_way(&self, paces: &mut Paces) -> Option<&'static str> {
         let (shared, now) = (&*self.shared, self.shared.now());
         let lacking = || shared.replies.is_lacking() || shared.received.is_lacking();

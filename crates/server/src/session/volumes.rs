@@ -232,8 +232,8 @@ impl Session {
             }
             VolumeAsk::FileOpen { token, .. } => (64 << 10, After::Opened { token: *token, id: FileId(0) }),
             VolumeAsk::FolderList { .. } => {
-                // To look at thousands of files is work for the processor, which few do at once. Who
-                // waits for that holds little memory.
+                // To look at thousands of files is work for the processor, which few do at once.
+                // Who waits for that holds little memory.
                 places = self.shared.listings.clone();
                 (LISTING_BYTES_LEAST, After::Nothing)
             }

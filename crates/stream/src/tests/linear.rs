@@ -1,6 +1,6 @@
-//! Four devices change names at the same time: whatever is cut and crashes, there is an order of all calls in which each
-//! gave what it had to give, and which no call contradicts that was over before another one began. The checker of the
-//! histories is that of the `stateright` crate.
+//! Four devices change names at the same time: whatever is cut and crashes, there is an order of
+//! all calls in which each gave what it had to give, and which no call contradicts that was over
+//! before another one began. The checker of the histories is that of the `stateright` crate.
 
 mod contents;
 
@@ -186,7 +186,8 @@ fn sim_names_are_linearizable() {
         let mut rng = SplitMix64(seed ^ 0x11ea);
         let faults = Faults { cuts: rng.below(4), crashes: rng.below(2), flips: 0, pushes: false };
         let mut sim = Sim::new(seed, faults);
-        // What a device remembers of names is older than what others do, as documented; here each look is at the server.
+        // What a device remembers of names is older than what others do, as documented; here each
+        // look is at the server.
         let options = Options { names_ttl: std::time::Duration::ZERO, ..options() };
         let devices: Vec<usize> = (0..4).map(|_| device(&mut sim, options.clone())).collect();
         for folder in FOLDERS {

@@ -171,7 +171,8 @@ fn too_many_requests_close_the_connection() {
     for request in 1..=REQUESTS_MAX as u32 {
         server.receive(Moment(1), &flat(&encode::client(&list(request)))).unwrap();
     }
-    // Bytes that are small requests take many times as much memory, which counts until they are answered.
+    // Bytes that are small requests take many times as much memory, which counts until they are
+    // answered.
     let bytes = flat(&encode::client(&list(1))).len() * REQUESTS_MAX;
     let events = server.received_bytes();
     assert!(events > 200 * REQUESTS_MAX && events <= MEMORY_PER_BYTE * bytes, "{events}");
