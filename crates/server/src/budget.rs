@@ -6,13 +6,13 @@
 //! much that others must wait for it:
 //!
 //! - **Shares** (dynamic thresholds, as switches share their buffers): a peer may hold no more than
-//! what would then still be   free: one gets a half at most, and something is always left for the
-//! next. The connections of a peer share its part by   the same rule, in smaller parts.
+//!   what would then still be free: one gets a half at most, and something is always left for the
+//!   next. The connections of a peer share its part by the same rule, in smaller parts.
 //! - **Turns**: those who wait are served by peer in turn, and by connection in turn within a peer.
-//! A peer that waits   because it holds its share is passed over. One that holds nothing is not:
-//! the next room is kept for it, however large its wish.
+//!   A peer that waits because it holds its share is passed over. One that holds nothing is not:
+//!   the next room is kept for it, however large its wish.
 //! - **Slow peers last** ([`SlowPeers`]): those who lately had to give way hold a half together,
-//! and   go behind the others but for each eighth turn.
+//!   and go behind the others but for each eighth turn.
 //!
 //! A peer that reads gets all its room back in the end, so none waits for ever. One that does not
 //! read is cut off by the least rate of the wire.

@@ -564,6 +564,19 @@ fn commit_batch(open: &OpenVolume, caller: &Caller, asks: &[VolumeAsk]) -> Vec<R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
+
+    #[test]
+    fn a_listing_is_shorter_where_there_is_little_memory() {
+        let owner = Owner { peer: crate::peer::Peer::at("192.0.2.1:1".parse().unwrap()), connection: 1 };
+        for (memory, expected) in [(64 << 20, 4096), (1 << 20, LISTING_BYTES_LEAST / ENTRY_BYTES)] {
+            let mut room = Budget::memory(memory).try_take(owner, LISTING_BYTES_LEAST).unwrap();
+            let mut limit = 4096;
+            fit_listing(&mut limit, &mut room);
+            assert_eq!(usize::from(limit), expected);
+            assert!(usize::from(limit) * ENTRY_BYTES <= room.amount());
+        }
+    }
 
     #[test]
     fn touches_beyond_what_a_connection_may_make_are_left_out() {
