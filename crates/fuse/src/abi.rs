@@ -65,6 +65,7 @@ pub(crate) mod opcode {
     pub const READDIRPLUS: u32 = 44;
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
+    pub const COPY_FILE_RANGE: u32 = 47;
 }
 
 /// Which members of [`SetAttrIn`] count.
@@ -178,6 +179,9 @@ wire! { InterruptIn 8 { unique: u64 } }
 wire! { FallocateIn 32 { handle: u64, offset: u64, length: u64, mode: u32, padding: u32 } }
 wire! { LseekIn 24 { handle: u64, offset: u64, whence: u32, padding: u32 } }
 wire! { LseekOut 8 { offset: u64 } }
+wire! { CopyFileRangeIn 56 {
+    handle: u64, offset: u64, to_node: u64, to_handle: u64, to_offset: u64, length: u64, flags: u64,
+} }
 wire! {
     /// Begins an entry of a listing; the name follows, filled up with zeros to a multiple of 8
     /// bytes.

@@ -116,6 +116,7 @@ fn files<F: Filesystem>(filesystem: &F, request: &Request, operation: Operation<
             filesystem.fsyncdir(request, node, handle, data_only, ReplyEmpty(pending));
         }
         Operation::Fallocate(wanted) => filesystem.fallocate(request, node, wanted, ReplyEmpty(pending)),
+        Operation::CopyFileRange(copy) => filesystem.copy_file_range(request, node, copy, ReplyWrite(pending)),
         Operation::Lseek(handle, offset, whence) => {
             filesystem.lseek(request, node, handle, offset, whence, ReplyLseek(pending));
         }

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::io;
 
 use crate::attributes::Statfs;
-use crate::request::{Create, Fallocate, Lock, Make, Read, Rename, Request, SetAttr, Write};
+use crate::request::{CopyFileRange, Create, Fallocate, Lock, Make, Read, Rename, Request, SetAttr, Write};
 use crate::{
     Errno, FileHandle, INodeNo, KernelConfig, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
@@ -213,6 +213,12 @@ pub trait Filesystem: Send + Sync + 'static {
 
     /// Reserves room for a part of an open file.
     fn fallocate(&self, _request: &Request, _inode: INodeNo, _wanted: Fallocate, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Copies a range of an open file into another one, or into the same one; fewer bytes than asked
+    /// for may be copied, and none behind the end.
+    fn copy_file_range(&self, _request: &Request, _inode: INodeNo, _copy: CopyFileRange, reply: ReplyWrite) {
         reply.error(Errno::NOSYS);
     }
 

@@ -39,7 +39,8 @@ pub use reply::{
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 pub use request::{
-    Create, Fallocate, Lock, LockType, Make, Read, Rename, Request, SetAttr, Write, open_flag, rename_flag,
+    CopyFileRange, Create, Fallocate, Lock, LockType, Make, Read, Rename, Request, SetAttr, Write, open_flag,
+    rename_flag,
 };
 pub use rustix::io::Errno;
 pub use session::Session;

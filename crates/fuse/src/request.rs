@@ -202,6 +202,23 @@ pub struct Fallocate {
     pub mode: i32,
 }
 
+/// What a COPY_FILE_RANGE copies, from the inode that the request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyFileRange {
+    /// Of the open file that is read.
+    pub handle: FileHandle,
+    /// First byte there.
+    pub offset: u64,
+    /// Of the open file that is written, which may be the same one.
+    pub to_handle: FileHandle,
+    /// Its inode.
+    pub to_inode: INodeNo,
+    /// First byte there.
+    pub to_offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
 /// A request that asks for one of our operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Operation<'a> {
@@ -259,6 +276,7 @@ pub(crate) enum Operation<'a> {
     Access(u32),
     Fallocate(Fallocate),
     Lseek(FileHandle, i64, i32),
+    CopyFileRange(CopyFileRange),
 }
 
 impl Operation<'_> {
@@ -539,6 +557,17 @@ fn files<'a>(header: &InHeader, arguments: &mut Arguments<'a>) -> Result<Operati
         opcode::LSEEK => {
             let given: abi::LseekIn = arguments.take()?;
             Operation::Lseek(FileHandle(given.handle), given.offset.cast_signed(), given.whence.cast_signed())
+        }
+        opcode::COPY_FILE_RANGE => {
+            let given: abi::CopyFileRangeIn = arguments.take()?;
+            Operation::CopyFileRange(CopyFileRange {
+                handle: FileHandle(given.handle),
+                offset: offset(given.offset)?,
+                to_handle: FileHandle(given.to_handle),
+                to_inode: INodeNo(given.to_node),
+                to_offset: offset(given.to_offset)?,
+                length: given.length,
+            })
         }
         // Also what a newer kernel may ask for: it does without.
         _ => return Err(Errno::NOSYS),

@@ -57,6 +57,9 @@ pub(crate) const NOT_ALLOWED: Errno = Errno::PERM;
 /// Extended attributes and ways to allocate that a volume does not have.
 pub(crate) const NOT_SUPPORTED: Errno = Errno::OPNOTSUPP;
 
+/// There is no data, or no hole, from there on.
+pub(crate) const NO_SUCH_PLACE: Errno = Errno::NXIO;
+
 /// Another owner has locked it.
 pub(crate) const TRY_AGAIN: Errno = Errno::AGAIN;
 

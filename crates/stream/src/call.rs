@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use units::{LockKind, Token};
-use wire::volume::{Change, FileInfo, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space};
+use wire::volume::{Allocation, Change, FileInfo, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space};
 
 use crate::StreamError;
 
@@ -186,6 +186,27 @@ pub(crate) enum Call {
         offset: u64,
         bytes: Bytes,
         done: Done<()>,
+    },
+    /// Zeros or room of a range, made on the server.
+    Allocate {
+        handle: Handle,
+        range: (u64, u64),
+        allocation: Allocation,
+        done: Done<()>,
+    },
+    /// Copies on the server; how many bytes it copied.
+    Copy {
+        from: (Handle, u64),
+        to: (Handle, u64),
+        length: u64,
+        done: Done<u64>,
+    },
+    /// Where the next data, or the next hole, is.
+    Seek {
+        handle: Handle,
+        offset: u64,
+        hole: bool,
+        done: Done<Option<u64>>,
     },
     SetSize {
         of: FileRef,

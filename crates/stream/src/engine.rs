@@ -15,6 +15,7 @@ mod linking;
 mod locks;
 mod naming;
 mod opening;
+mod ranges;
 mod reading;
 mod restart;
 mod touching;
@@ -265,6 +266,9 @@ impl Engine {
             Call::Open { path, how, token, done } => self.open(path, how, token, done),
             Call::Read { handle, token, offset, bytes, done } => self.read(handle, token, offset, bytes, done),
             Call::Write { handle, offset, bytes, done } => self.write(handle, offset, bytes, done),
+            Call::Allocate { handle, range, allocation, done } => self.allocate(handle, range, allocation, done),
+            Call::Copy { from, to, length, done } => self.copy(from, to, length, done),
+            Call::Seek { handle, offset, hole, done } => self.seek(handle, offset, hole, done),
             Call::SetSize { of, size, done } => self.set_size(of, size, done),
             Call::SetAttributes { of, wanted, done } => self.set_attributes(of, wanted, done),
             Call::Sync { handle, done } => self.sync(handle, done),
@@ -538,7 +542,10 @@ impl Engine {
             Call::Lock { done, .. } => effects.finish(done, Err(error)),
             Call::Open { done, .. } | Call::Look { done, .. } => effects.finish(done, Err(error)),
             Call::Lease { done, .. } => effects.finish(done, Err(error)),
+            Call::Copy { done, .. } => effects.finish(done, Err(error)),
+            Call::Seek { done, .. } => effects.finish(done, Err(error)),
             Call::Write { done, .. }
+            | Call::Allocate { done, .. }
             | Call::SetSize { done, .. }
             | Call::SetAttributes { done, .. }
             | Call::Sync { done, .. }

@@ -44,7 +44,7 @@ pub use options::{Options, Room, Waiting};
 pub use remote::{READ_BYTES_MAX, RemoteVolume, VolumeInfo};
 pub use status::{Lost, Status};
 pub use wait::Answer;
-pub use wire::volume::{FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Seen, Share, Space};
+pub use wire::volume::{Allocation, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Seen, Share, Space};
 
 #[cfg(test)]
 mod tests;

@@ -148,8 +148,10 @@ fn put_change(out: &mut Vec<u8>, change: &Change) {
             out.extend(uid.unwrap_or(OWNER_STAYS).to_le_bytes());
             out.extend(gid.unwrap_or(OWNER_STAYS).to_le_bytes());
         }
-        // Changes of names are waited for and never stored.
-        Change::MakeFolder { .. }
+        // Changes that the server makes are waited for and never stored.
+        Change::Allocate { .. }
+        | Change::Copy { .. }
+        | Change::MakeFolder { .. }
         | Change::MakeNode { .. }
         | Change::MakeLink { .. }
         | Change::Link { .. }
@@ -157,7 +159,7 @@ fn put_change(out: &mut Vec<u8>, change: &Change) {
         | Change::Unlink { .. }
         | Change::OnlyName { .. }
         | Change::RemoveFolder { .. } => {
-            debug_assert!(false, "a change of names in an outbox");
+            debug_assert!(false, "a change in an outbox that is made by the server");
         }
     }
 }

@@ -115,6 +115,14 @@ impl Overlay {
         at >= end
     }
 
+    /// The next extent that reaches behind `at`: where it begins, at least `at`, and its end.
+    pub fn extent_after(&self, at: u64) -> Option<(u64, u64)> {
+        let before = self.extents.range(..=at).next_back();
+        let mut found = before.into_iter().chain(self.extents.range(at.saturating_add(1)..));
+        let reaches = |(from, extent): (&u64, &Extent)| (*from, *from + extent.piece.len() as u64);
+        found.by_ref().map(reaches).find(|(_, end)| *end > at).map(|(from, end)| (from.max(at), end))
+    }
+
     /// Writes the part of the extents that lies in the range beginning at `start` over `out`.
     pub fn copy_into(&self, start: u64, out: &mut [u8]) {
         let end = start + out.len() as u64;
@@ -251,6 +259,8 @@ mod tests {
                 assert_eq!(part, flat[at..at + len]);
                 let covered = model[at..at + len].iter().all(Option::is_some);
                 assert_eq!(overlay.covers(at as u64, (at + len) as u64), covered);
+                let next = (at..400).find(|index| model[*index].is_some());
+                assert_eq!(overlay.extent_after(at as u64).map(|(from, _)| from as usize), next);
                 let open = model.iter().flatten().filter(|(_, mark)| *mark == OPEN).count();
                 assert_eq!(overlay.open_bytes(), open as u64);
                 assert_eq!(overlay.bytes(), model.iter().flatten().count() as u64);

@@ -44,6 +44,23 @@ impl Present {
         index < self.unknown_from && (after == 0 || self.ranges[after - 1].1 <= index)
     }
 
+    /// The next blocks from `index` on that may hold data, first and one behind the last; `None` if all are holes.
+    pub fn data_after(&self, index: u64) -> Option<(u64, u64)> {
+        let range = self.ranges.get(self.ranges.partition_point(|range| range.1 <= index)).copied();
+        let range = range.filter(|range| range.0 < self.unknown_from);
+        let unknown = (self.unknown_from < u64::MAX).then_some((self.unknown_from, u64::MAX));
+        range.or(unknown).map(|(first, end)| (first.max(index), end))
+    }
+
+    /// Blocks became holes.
+    pub fn remove(&mut self, first: u64, end: u64) {
+        if first >= end {
+            return;
+        }
+        let cut = |(from, until): (u64, u64)| [(from, until.min(first)), (from.max(end), until)];
+        self.ranges = self.ranges.iter().copied().flat_map(cut).filter(|(from, until)| from < until).collect();
+    }
+
     /// Blocks got data.
     pub fn add(&mut self, first: u64, end: u64) {
         if first >= self.unknown_from || first >= end {
@@ -84,8 +101,15 @@ mod tests {
             for _ in 0..8 {
                 let first = rng.below(60);
                 let end = first + rng.below(4);
-                present.add(first, end);
-                (first..end).for_each(|index| flags[index as usize] = true);
+                let data = rng.below(2) == 0;
+                if data {
+                    present.add(first, end)
+                } else {
+                    present.remove(first, end)
+                };
+                (first..end).for_each(|index| flags[index as usize] = data);
+                let next = (first..64).find(|index| flags[*index as usize]);
+                assert_eq!(present.data_after(first).map(|(from, _)| from), next, "{first} {present:?}");
                 for (index, flag) in flags.iter().enumerate() {
                     assert_eq!(present.is_hole(index as u32), !flag, "{index} {present:?}");
                 }

@@ -17,7 +17,8 @@ use crate::engine::{Engine, Time};
 use crate::keeper::{Keeper, Order};
 use crate::outbox::{Held, Outbox};
 use crate::{
-    Done, ErrorKind, FileRef, Handle, LockWish, Lost, OpenHow, Opened, Options, SetAttributes, Status, StreamError,
+    Allocation, Done, ErrorKind, FileRef, Handle, LockWish, Lost, OpenHow, Opened, Options, SetAttributes, Status,
+    StreamError,
 };
 
 /// Bytes that one read brings at most; a longer one is answered short.
@@ -185,6 +186,25 @@ impl RemoteVolume {
     /// As [`RemoteVolume::sync`] if the handle is open for writing, and then the handle is closed, whatever the outcome.
     pub fn close(&self, handle: Handle, done: Done<()>) {
         self.call(Call::Close { handle, done });
+    }
+
+    /// Makes zeros or room of a range (offset, length) of a file that is open for writing. Done when the server has it; what was
+    /// written before is sent first.
+    pub fn allocate(&self, handle: Handle, range: (u64, u64), allocation: Allocation, done: Done<()>) {
+        self.call(Call::Allocate { handle, range, allocation, done });
+    }
+
+    /// Copies a range of an open file into one that is open for writing, on the server; tells how many bytes, which may be fewer
+    /// than asked for, and 0 at the end. Both files are to be synced before. Where the server cannot do it, or somebody changed the
+    /// file that is read, it is [`crate::ErrorKind::Unsupported`]: read and write then.
+    pub fn copy(&self, from: (Handle, u64), to: (Handle, u64), length: u64, done: Done<u64>) {
+        self.call(Call::Copy { from, to, length, done });
+    }
+
+    /// The first byte from `offset` on that may be no zero, or with `hole` the first one that lies in a hole, as far as this device
+    /// knows; the end of the file is one. `None` if there is none.
+    pub fn seek(&self, handle: Handle, offset: u64, hole: bool, done: Done<Option<u64>>) {
+        self.call(Call::Seek { handle, offset, hole, done });
     }
 
     /// Makes a folder. Done when the server has it; so are the next six. It belongs to `owner`, or

@@ -10,6 +10,7 @@ mod locks;
 mod model;
 mod owners;
 mod pushes;
+mod ranges;
 mod removed;
 mod sim;
 mod storage;

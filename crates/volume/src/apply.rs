@@ -105,6 +105,9 @@ impl<'a> Applier<'a> {
             }
             Record::Write { file, offset, bytes } => self.writable(*file)?.write_at(*offset, bytes)?,
             Record::Size { file, size } => self.writable(*file)?.set_size(*size)?,
+            Record::Zero { file, offset, length, reserved } => {
+                self.writable(*file)?.zero(*offset, *length, *reserved)?;
+            }
             Record::Time { file, mtime_ns } => self.disk.set_mtime(&self.path(*file)?, *mtime_ns)?,
             Record::AccessTime { file, atime_ns } => self.disk.set_atime(&self.path(*file)?, *atime_ns)?,
             Record::Mode { file, mode } => self.disk.set_mode(&self.path(*file)?, *mode)?,

@@ -164,7 +164,7 @@ impl Committer {
         let limit = self.options.journal_bytes / 4;
         let shared = self.shared.clone();
         let mut table = shared.table.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut plan = Plan::new(shared.tree.as_ref(), &shared.leases, &mut table)?;
+        let mut plan = Plan::new(shared.tree.as_ref(), &shared.leases, &mut table, self.options.quota_bytes)?;
         let (mut size_change, mut depending) = (0, Vec::new());
         for (index, transaction) in transactions.iter().enumerate() {
             if let Some(repeated) = transaction.writer.map_or(Ok(None), |writer| plan.repeated(writer)).transpose() {
@@ -194,10 +194,14 @@ impl Committer {
                         return Err(VolumeError::NoSpace { what: "the disk has no inodes left" });
                     }
                 }
-                self.reserve.ensure(needs.bytes)
+                let kept = self.reserve.ensure(needs.bytes);
+                // What the group needs together may be more than what each of them needs.
+                over = index > 0 && matches!(kept, Err(VolumeError::NoSpace { .. }));
+                kept
             });
-            if over && index > 0 {
-                // It opens the next group.
+            let waits = over || matches!(result, Err(VolumeError::Busy { .. }));
+            if waits && index > 0 {
+                // It opens the next group: there what it reads of this one is on the disk.
                 break;
             }
             size_change = plan.needs().size_change;

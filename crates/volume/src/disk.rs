@@ -86,6 +86,8 @@ pub struct FileStat {
     pub rdev: u32,
     /// When it was last read, nanoseconds since 1970.
     pub atime_ns: i64,
+    /// Bytes that it takes on the disk.
+    pub stored_bytes: u64,
 }
 
 #[cfg(test)]
@@ -100,6 +102,7 @@ impl FileStat {
         owner: Owner { uid: 0, gid: 0 },
         rdev: 0,
         atime_ns: 0,
+        stored_bytes: 0,
     };
 }
 
@@ -147,6 +150,20 @@ pub trait DiskFile: Send + Sync {
     /// # Errors
     /// Those of the system; the size may have changed, the content not.
     fn reserve(&self, size: u64) -> io::Result<()>;
+
+    /// Makes zeros of a range, as far as the file reaches; with `reserved` it has room afterwards,
+    /// else it gives its room back. Nothing else changes, and no room is needed where `reserved` is
+    /// not set or the range had room before.
+    ///
+    /// # Errors
+    /// Those of the system; a part may be done.
+    fn zero(&self, offset: u64, length: u64, reserved: bool) -> io::Result<()>;
+
+    /// Keeps room for a range, also behind the end of the file; content and size stay.
+    ///
+    /// # Errors
+    /// Those of the system; [`io::ErrorKind::Unsupported`] where a file system cannot promise room.
+    fn allocate(&self, offset: u64, length: u64) -> io::Result<()>;
 
     /// The first bytes from `offset` on that are not a hole: start and end; `None` if only holes follow.
     ///

@@ -120,7 +120,7 @@ pub enum VolumeError {
         limit: u64,
     },
     /// The file system below the volume cannot hold it.
-    #[error("{path}: the server's file system has no extended attributes for {what}; use ext4, XFS or Btrfs")]
+    #[error("{path}: the server's file system cannot keep {what}; ext4, XFS and Btrfs can")]
     Unsupported {
         /// The path.
         path: String,

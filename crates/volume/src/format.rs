@@ -80,6 +80,9 @@ pub const TAG_UNLINK: u8 = 19;
 /// As [`TAG_KNOWN`], of a file that has other names, too.
 pub const TAG_KNOWN_LINKED: u8 = 20;
 
+/// A range becomes zeros.
+pub const TAG_ZERO: u8 = 25;
+
 /// Kind of a file.
 pub const KIND_FILE: u8 = 0;
 /// Kind of a folder.

@@ -30,6 +30,8 @@ pub struct Info {
     /// Number of names; of a folder, what the server's file system says: most say 2 and one for
     /// each folder in it.
     pub links: u32,
+    /// Bytes that it takes on the disk: holes take none.
+    pub stored_bytes: u64,
 }
 
 /// Whole blocks of one version of a file.

@@ -58,7 +58,9 @@ pub use plan::FILE_BYTES_MAX;
 pub use real::RealDisk;
 pub use recover::Recovered;
 pub use simulated::SimulatedDisk;
-pub use transaction::{Committed, Holder, LINK_BYTES_MAX, OPERATIONS_MAX, Operation, Peer, Transaction, Writer};
+pub use transaction::{
+    Allocation, COPY_BYTES_MAX, Committed, Holder, LINK_BYTES_MAX, OPERATIONS_MAX, Operation, Peer, Transaction, Writer,
+};
 pub use volume::{FOLDER_ENTRIES_MAX, LIST_ENTRIES_MAX, READ_BYTES_MAX, TABLE_BLOCKS_MAX, Volume};
 
 /// A file, folder or symbolic link of one volume: the same while it exists, whatever its name.

@@ -5,6 +5,7 @@
 
 mod making;
 mod naming;
+mod ranges;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -76,6 +77,8 @@ pub(crate) struct Plan<'a> {
     disk: &'a dyn Disk,
     leases: &'a Leases,
     table: &'a mut Table,
+    /// Most bytes of all files together.
+    quota_bytes: Option<u64>,
     overlay: Overlay,
     pub records: Vec<Record>,
     /// What the transactions of this group that name their writer will be answered.
@@ -86,10 +89,21 @@ pub(crate) struct Plan<'a> {
     moved: HashSet<FileId>,
     /// Times that files get at the end of the running transaction.
     times: BTreeMap<FileId, i64>,
+    /// Where the records of the running transaction begin.
+    from_record: usize,
+    /// Bytes that it copies.
+    copied: u32,
+    /// Room that it keeps: of which file on the disk, from where, how many bytes.
+    reservations: Vec<(Vec<u8>, u64, u64)>,
 }
 
 impl<'a> Plan<'a> {
-    pub fn new(disk: &'a dyn Disk, leases: &'a Leases, table: &'a mut Table) -> Result<Plan<'a>, VolumeError> {
+    pub fn new(
+        disk: &'a dyn Disk,
+        leases: &'a Leases,
+        table: &'a mut Table,
+        quota_bytes: Option<u64>,
+    ) -> Result<Plan<'a>, VolumeError> {
         let stat = disk.stat(b"").map_err(|error| VolumeError::io("looking at", b"", error))?;
         let version = table.seen(&stat).version;
         let at = Place { folder: FileId::TOP, name: Vec::new() };
@@ -99,12 +113,16 @@ impl<'a> Plan<'a> {
             disk,
             leases,
             table,
+            quota_bytes,
             overlay,
             records: Vec::new(),
             answers: Vec::new(),
             changed: HashMap::new(),
             moved: HashSet::new(),
             times: BTreeMap::new(),
+            from_record: 0,
+            copied: 0,
+            reservations: Vec::new(),
         })
     }
 
@@ -149,6 +167,7 @@ impl<'a> Plan<'a> {
                 self.records.push(Record::Answer { writer, peer, versions: committed.versions.clone() });
             }
             fits(self.overlay.needs, &self.records)?;
+            self.reserve()?;
             self.answers.extend(transaction.writer.map(|writer| (writer, committed.clone())));
             Ok(committed)
         });
@@ -170,6 +189,8 @@ impl<'a> Plan<'a> {
         self.changed.clear();
         self.moved.clear();
         self.times.clear();
+        (self.from_record, self.copied) = (self.records.len(), 0);
+        self.reservations.clear();
         let mut about = Vec::with_capacity(count);
         for operation in &transaction.operations {
             about.push(self.operation(operation, transaction)?);
@@ -214,6 +235,7 @@ impl<'a> Plan<'a> {
                 self.times.insert(file, from.mtime_ns);
                 Ok(self.change(file))
             }
+            Operation::Allocate { .. } | Operation::Copy { .. } => self.range(operation, from),
             Operation::Create { .. }
             | Operation::MakeFolder { .. }
             | Operation::MakeNode { .. }

@@ -85,6 +85,13 @@ pub(crate) enum Record {
         file: FileId,
         size: u64,
     },
+    /// A range reads as zeros, and has room of its own afterwards or none; the size stays.
+    Zero {
+        file: FileId,
+        offset: u64,
+        length: u64,
+        reserved: bool,
+    },
     Time {
         file: FileId,
         mtime_ns: i64,
@@ -206,6 +213,12 @@ pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
             Record::Size { file, size } => {
                 put(out, TAG_SIZE, *file);
                 out.extend(size.to_le_bytes());
+            }
+            Record::Zero { file, offset, length, reserved } => {
+                put(out, TAG_ZERO, *file);
+                out.extend(offset.to_le_bytes());
+                out.extend(length.to_le_bytes());
+                out.push(u8::from(*reserved));
             }
             Record::Time { file, mtime_ns } => {
                 put(out, TAG_TIME, *file);
@@ -341,6 +354,17 @@ impl<'a> Source<'a> {
                 size if size > i64::MAX as u64 => return Err("a size is over that of the longest file"),
                 size => Record::Size { file, size },
             },
+            TAG_ZERO => {
+                let (offset, length) = (self.u64()?, self.u64()?);
+                if offset.checked_add(length).is_none_or(|end| end > i64::MAX as u64) {
+                    return Err("zeros end after the longest file");
+                }
+                let reserved = match self.array::<1>()?[0] {
+                    flag @ (0 | 1) => flag == 1,
+                    _ => return Err("a flag that is neither 0 nor 1"),
+                };
+                Record::Zero { file, offset, length, reserved }
+            }
             TAG_TIME => Record::Time { file, mtime_ns: self.u64()? as i64 },
             TAG_ACCESS_TIME => Record::AccessTime { file, atime_ns: self.u64()? as i64 },
             TAG_MODE => Record::Mode { file, mode: self.mode()? },

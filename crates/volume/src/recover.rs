@@ -196,7 +196,7 @@ impl Recovery<'_> {
                     node.version = Some(*version);
                 }
             }
-            Record::Write { .. } | Record::Size { .. } | Record::Time { .. } => {}
+            Record::Write { .. } | Record::Size { .. } | Record::Zero { .. } | Record::Time { .. } => {}
             Record::AccessTime { .. } | Record::Mode { .. } | Record::Owner { .. } => {}
             Record::Answer { .. } | Record::Inherit { .. } => {}
         }
@@ -432,6 +432,7 @@ impl Recovery<'_> {
             let file = match record {
                 Record::Write { file, .. }
                 | Record::Size { file, .. }
+                | Record::Zero { file, .. }
                 | Record::Time { file, .. }
                 | Record::AccessTime { file, .. }
                 | Record::Mode { file, .. }
@@ -442,7 +443,7 @@ impl Recovery<'_> {
                 continue;
             }
             let path = self.path(file);
-            if let Record::Write { .. } | Record::Size { .. } = record
+            if let Record::Write { .. } | Record::Size { .. } | Record::Zero { .. } = record
                 && open.as_ref().is_none_or(|(before, _)| *before != file)
             {
                 open = Some((file, open_for_writing(self.disk, &path)?));
@@ -450,6 +451,9 @@ impl Recovery<'_> {
             match (record, &open) {
                 (Record::Write { offset, bytes, .. }, Some((_, open))) => open.write_at(*offset, bytes)?,
                 (Record::Size { size, .. }, Some((_, open))) => open.set_size(*size)?,
+                (Record::Zero { offset, length, reserved, .. }, Some((_, open))) => {
+                    open.zero(*offset, *length, *reserved)?;
+                }
                 (Record::Time { mtime_ns, .. }, _) => self.disk.set_mtime(&path, *mtime_ns)?,
                 (Record::AccessTime { atime_ns, .. }, _) => self.disk.set_atime(&path, *atime_ns)?,
                 (Record::Mode { mode, .. }, _) => self.disk.set_mode(&path, *mode)?,

@@ -435,12 +435,26 @@ impl DiskFile for SimulatedFile {
         })
     }
 
+    fn zero(&self, offset: u64, length: u64, reserved: bool) -> io::Result<()> {
+        self.disk.change(|world| world.zero(self.inode, offset, offset.saturating_add(length), reserved))
+    }
+
+    fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.disk.change(|world| {
+            let end = (offset + length).div_ceil(SECTOR_BYTES);
+            (offset / SECTOR_BYTES..end).try_for_each(|index| world.allocate(self.inode, index))
+        })
+    }
+
     fn data_after(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
         self.disk.look(|world| {
             let content = &world.get(self.inode)?.current;
             let Some((start, _)) = content.sectors.range(offset / SECTOR_BYTES..).next() else {
                 return Ok(None);
             };
+            if *start * SECTOR_BYTES >= content.size {
+                return Ok(None);
+            }
             let mut end = *start;
             while content.sectors.contains_key(&end) {
                 end += 1;

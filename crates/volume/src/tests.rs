@@ -9,6 +9,7 @@ mod locks;
 mod model;
 mod names;
 mod owners;
+mod ranges;
 mod real;
 mod repeats;
 mod rules;

@@ -8,6 +8,10 @@ use crate::{Seen, VolumePath};
 /// Operations of one transaction; a longer list is two transactions.
 pub const OPERATIONS_MAX: usize = 4096;
 
+/// Bytes that one operation copies, and that all of a transaction copy together: they go through the
+/// journal.
+pub const COPY_BYTES_MAX: u32 = 1 << 20;
+
 /// Bytes of what a symbolic link points to: Linux takes no more.
 pub const LINK_BYTES_MAX: usize = 4095;
 
@@ -27,6 +31,17 @@ pub struct Peer(pub u64);
 impl Peer {
     /// Of records from before peers were told apart.
     pub const UNKNOWN: Peer = Peer(0);
+}
+
+/// What becomes of a range of a file, as fallocate(2) has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allocation {
+    /// It reads as zeros from then on.
+    pub zero: bool,
+    /// Room for it is kept on the disk; else zeros give theirs back.
+    pub reserve: bool,
+    /// The file is at least as long as to its end.
+    pub extend: bool,
 }
 
 /// One change. `base` is what the writer saw of the file before the transaction: if that is not there any more, the whole
@@ -61,6 +76,37 @@ pub enum Operation {
         base: Option<Seen>,
         /// New size in bytes.
         size: u64,
+    },
+    /// Makes zeros or room of a range; the file is not longer than before unless that is said.
+    Allocate {
+        /// The file.
+        path: VolumePath,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Where the range begins, in bytes.
+        offset: u64,
+        /// Bytes of it.
+        length: u64,
+        /// What becomes of it.
+        allocation: Allocation,
+    },
+    /// Copies a range of one file into another, or into the same one. What is behind the end of the
+    /// file that is read is not copied. The transaction must not write that file before.
+    Copy {
+        /// The file that is written.
+        path: VolumePath,
+        /// What the writer saw of it.
+        base: Option<Seen>,
+        /// Where the bytes come.
+        offset: u64,
+        /// The file that is read.
+        from: VolumePath,
+        /// What the writer saw of that.
+        from_base: Option<Seen>,
+        /// Where the range begins there.
+        from_offset: u64,
+        /// Bytes, at most [`COPY_BYTES_MAX`].
+        length: u32,
     },
     /// Makes an empty file.
     Create {

@@ -462,6 +462,7 @@ impl Volume {
             owner: stat.owner,
             rdev: stat.rdev,
             links: stat.links,
+            stored_bytes: stat.stored_bytes,
         }
     }
 

@@ -167,6 +167,7 @@ impl World {
             owner: OWNER,
             rdev: 0,
             atime_ns: current.atime_ns,
+            stored_bytes: current.sectors.len() as u64 * SECTOR_BYTES,
         })
     }
 
@@ -340,6 +341,28 @@ impl World {
         trim(content);
         let freed = (before - content.sectors.len()) as u64 * SECTOR_BYTES;
         self.used_bytes = self.used_bytes.saturating_sub(freed);
+        self.touch(inode)
+    }
+
+    /// Makes zeros of a range.
+    pub fn zero(&mut self, inode: u64, offset: u64, end: u64, reserved: bool) -> io::Result<()> {
+        let content = &mut self.get_mut(inode)?.current;
+        let end = end.min(content.size.next_multiple_of(SECTOR_BYTES));
+        let before = content.sectors.len();
+        for index in offset / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES) {
+            let start = index * SECTOR_BYTES;
+            let (from, until) = (offset.max(start) - start, end.min(start + SECTOR_BYTES) - start);
+            if until - from == SECTOR_BYTES && !reserved {
+                content.sectors.remove(&index);
+            } else if let Some(sector) = content.sectors.get_mut(&index) {
+                Arc::make_mut(sector)[from as usize..until as usize].fill(0);
+            }
+        }
+        let freed = (before - content.sectors.len()) as u64 * SECTOR_BYTES;
+        self.used_bytes = self.used_bytes.saturating_sub(freed);
+        if reserved {
+            (offset / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES)).try_for_each(|index| self.allocate(inode, index))?;
+        }
         self.touch(inode)
     }
 

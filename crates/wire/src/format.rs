@@ -83,6 +83,9 @@ pub const FOLDER_ENTRIES_MAX: usize = 4096;
 pub const TRANSACTION_CHANGES_MAX: usize = 4096;
 /// Changes of one Commit that we write, bytes: an upload on a thin link must not keep others waiting for long.
 pub const COMMIT_BYTES_MAX_WRITTEN: usize = 1 << 20;
+/// Bytes that one change copies on the server: as many as a transaction of writes holds, since they
+/// go through its journal as those do.
+pub const COPY_BYTES_MAX: u32 = 1 << 20;
 /// Smallest and largest data block of a volume, bytes: a block must fit a piece of a push.
 pub const VOLUME_BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=64 << 10;
 /// Bytes of data that one PullBlocks may ask for.

@@ -14,7 +14,7 @@ use std::fmt;
 use bytes::Bytes;
 use units::{InodeId, LockKind, LockRange, PageId, Token};
 
-pub use self::change::Change;
+pub use self::change::{Allocation, Change};
 use crate::format::SECRET_BYTES;
 use crate::message::BlockRange;
 
@@ -92,6 +92,8 @@ pub struct FileInfo {
     pub rdev: u32,
     /// Number of names; of a folder as its file system counts.
     pub links: u32,
+    /// Bytes that it takes on the server's disk: holes take none.
+    pub stored_bytes: u64,
 }
 
 /// How much room a volume has: what its disk and its quota leave.
@@ -425,7 +427,7 @@ impl VolumeAsk {
             }
             VolumeAsk::FolderList { path, after, .. } => path.len() + after.len(),
             VolumeAsk::PullBlocks { blocks, .. } => size_of_val(blocks.as_slice()),
-            VolumeAsk::Commit { .. } => self.data_bytes(),
+            VolumeAsk::Commit { changes, .. } => changes.iter().map(|change| change.data_bytes() + 64).sum(),
             VolumeAsk::SpaceStat
             | VolumeAsk::Lock(_)
             | VolumeAsk::Lease { .. }
@@ -439,10 +441,11 @@ impl VolumeAsk {
         if let VolumeAsk::Commit { changes, .. } = self { changes.len() } else { 0 }
     }
 
-    /// Bytes that the data of a transaction takes in memory, roughly; 0 for other requests.
+    /// Bytes that the data of a transaction takes in memory once it is done, roughly; 0 for other
+    /// requests.
     pub fn data_bytes(&self) -> usize {
         match self {
-            VolumeAsk::Commit { changes, .. } => changes.iter().map(|change| change.data_bytes() + 64).sum(),
+            VolumeAsk::Commit { changes, .. } => changes.iter().map(Change::memory_bytes).sum(),
             _ => 0,
         }
     }

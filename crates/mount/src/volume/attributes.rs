@@ -16,8 +16,7 @@ pub(super) fn attributes(number: INodeNo, info: &FileInfo, owner: Option<Owner>,
     FileAttr {
         ino: number,
         size: info.size,
-        // Holes count: the server does not say where they are.
-        blocks: info.size.div_ceil(512),
+        blocks: info.stored_bytes.div_ceil(512),
         atime: time(info.atime_ns),
         mtime: time(info.mtime_ns),
         ctime: time(info.ctime_ns),

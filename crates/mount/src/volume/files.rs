@@ -10,10 +10,10 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fuse::{
-    Create, Fallocate, FileHandle, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyOpen, ReplyWrite,
-    Request, SetAttr, TimeOrNow, Write, open_flag,
+    CopyFileRange, Create, Fallocate, FileHandle, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek,
+    ReplyOpen, ReplyWrite, Request, SetAttr, TimeOrNow, Write, open_flag,
 };
-use stream::{Done, ErrorKind, FileInfo, FileRef, Handle, OpenHow, Opened, Owner, SetAttributes};
+use stream::{Allocation, Done, ErrorKind, FileInfo, FileRef, Handle, OpenHow, Opened, Owner, SetAttributes};
 
 use super::attributes::nanoseconds;
 use super::locks;
@@ -248,23 +248,78 @@ fn setattr_of_top(state: &Arc<State>, wanted: &SetAttr, reply: ReplyAttr) {
     state.volume.stat(FileRef::Path(Vec::new()), done);
 }
 
-/// Room cannot be reserved on the server, but a file can be made longer.
+/// Modes of fallocate(2) that a volume has, as what becomes of the range.
+fn allocation(mode: i32) -> Option<Allocation> {
+    const KEEP_SIZE: i32 = 1;
+    const PUNCH_HOLE: i32 = 2;
+    const ZERO_RANGE: i32 = 16;
+    let extend = mode & KEEP_SIZE == 0;
+    match mode & !KEEP_SIZE {
+        0 => Some(Allocation { zero: false, reserve: true, extend }),
+        PUNCH_HOLE if !extend => Some(Allocation { zero: true, reserve: false, extend }),
+        ZERO_RANGE => Some(Allocation { zero: true, reserve: true, extend }),
+        _ => None,
+    }
+}
+
 pub(super) fn fallocate(state: &Arc<State>, wanted: Fallocate, reply: ReplyEmpty) {
-    let Some(end) = wanted.offset.checked_add(wanted.length).filter(|_| wanted.mode == 0) else {
+    let Some(allocation) = allocation(wanted.mode) else {
         return reply.error(errno::NOT_SUPPORTED);
     };
-    let (handle, volume) = (Handle(wanted.handle.0), state.volume.clone());
-    let done: Done<FileInfo> = Box::new(move |found| match found {
-        Ok(info) if info.size >= end => reply.ok(),
-        Ok(_) => volume.set_size(handle, end, reply_empty(reply)),
+    let range = (wanted.offset, wanted.length);
+    state.volume.allocate(Handle(wanted.handle.0), range, allocation, reply_empty(reply));
+}
+
+/// The server copies what it has, so both files are brought there first. Where it cannot, the kernel
+/// reads and writes.
+pub(super) fn copy_file_range(state: &Arc<State>, copy: CopyFileRange, reply: ReplyWrite) {
+    let (from, to) = (Handle(copy.handle.0), Handle(copy.to_handle.0));
+    let volume = state.volume.clone();
+    let copied: Done<u64> = Box::new(move |copied| match copied {
+        // At most as much as one change copies.
+        Ok(copied) => reply.written(copied as u32),
         Err(error) => reply.error(errno::of_stream(&error)),
     });
-    state.volume.stat(handle, done);
+    let synced: Done<()> = Box::new(move |synced| match synced {
+        Ok(()) => volume.copy((from, copy.offset), (to, copy.to_offset), copy.length, copied),
+        Err(error) => copied(Err(error)),
+    });
+    state.volume.sync(from, synced);
+}
+
+/// Where data and holes are, as far as this device knows. What makes the file unsure is settled
+/// first.
+pub(super) fn lseek(state: &Arc<State>, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    const SEEK_DATA: i32 = 3;
+    const SEEK_HOLE: i32 = 4;
+    let (Ok(offset), SEEK_DATA | SEEK_HOLE) = (u64::try_from(offset), whence) else {
+        return reply.error(if offset < 0 { errno::NO_SUCH_PLACE } else { errno::INVALID });
+    };
+    let (handle, volume) = (Handle(handle.0), state.volume.clone());
+    let found: Done<Option<u64>> = Box::new(move |found| match found {
+        Ok(Some(found)) => reply.offset(found),
+        Ok(None) => reply.error(errno::NO_SUCH_PLACE),
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    let settled: Done<FileInfo> = Box::new(move |info| match info {
+        Ok(_) => volume.seek(handle, offset, whence == SEEK_HOLE, found),
+        Err(error) => found(Err(error)),
+    });
+    state.volume.stat(handle, settled);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_of_fallocate_are_understood() {
+        let is = |zero, reserve, extend| Some(Allocation { zero, reserve, extend });
+        assert_eq!([0, 1].map(allocation), [is(false, true, true), is(false, true, false)]);
+        assert_eq!([2, 3].map(allocation), [None, is(true, false, false)]);
+        assert_eq!([16, 17].map(allocation), [is(true, true, true), is(true, true, false)]);
+        assert_eq!([8, 32, 64, 19].map(allocation), [None; 4]);
+    }
 
     #[test]
     fn flags_of_open_are_understood() {

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fuse::{
-    Create, Fallocate, FileHandle, Filesystem, INodeNo, KernelConfig, Lock, Make, Rename, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, SetAttr, Statfs, Write, capability,
+    CopyFileRange, Create, Fallocate, FileHandle, Filesystem, INodeNo, KernelConfig, Lock, Make, Rename, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, SetAttr, Statfs, Write, capability,
 };
 use units::PAGE_BYTES;
 
@@ -285,5 +285,15 @@ impl Filesystem for VolumeFilesystem {
     fn fallocate(&self, _request: &Request, _number: INodeNo, wanted: Fallocate, reply: ReplyEmpty) {
         count(&self.state.operations.setattr);
         files::fallocate(&self.state, wanted, reply);
+    }
+
+    fn copy_file_range(&self, _: &Request, _: INodeNo, copy: CopyFileRange, reply: ReplyWrite) {
+        count(&self.state.operations.write);
+        files::copy_file_range(&self.state, copy, reply);
+    }
+
+    fn lseek(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        count(&self.state.operations.other);
+        files::lseek(&self.state, handle, offset, whence, reply);
     }
 }

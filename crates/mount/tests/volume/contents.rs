@@ -2,7 +2,9 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 use stream::Options;
@@ -81,7 +83,7 @@ fn fuse_files_are_cut_and_extended() {
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 4096).expect("made longer");
     assert_eq!(file.metadata().expect("there").len(), 4096);
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 10).expect("is that long");
-    let refused = rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 1 << 20);
+    let refused = rustix::fs::fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096);
     assert_eq!(refused, Err(rustix::io::Errno::OPNOTSUPP));
     close(file).expect("closed");
     assert_eq!(fs::metadata(world.at("f")).expect("there").len(), 4096);
@@ -130,6 +132,81 @@ fn fuse_a_sparse_file_of_4_gib_costs_what_is_in_it() {
     let held = std::os::unix::fs::MetadataExt::blocks(&served.metadata().expect("there"));
     assert!(held < 200, "{held} units of 512 bytes are held");
     assert!(mount.volume.status().bytes_received < 100_000);
+}
+
+#[test]
+fn fuse_room_is_reserved_and_holes_are_made_and_found() {
+    need_fuse!();
+    let world = World::new();
+    let mount = world.mount();
+    let blocks = |path: &Path| MetadataExt::blocks(&fs::metadata(path).expect("there"));
+    let file = mount.open_created("f");
+    file.write_all_at(&pattern(1 << 20, 5), 0).expect("written");
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    // Not sent yet: it is sent first.
+    rustix::fs::fallocate(&file, punch, 4096, (1 << 19) - 100).expect("punched");
+    let mut expected = pattern(1 << 20, 5);
+    expected[4096..4096 + (1 << 19) - 100].fill(0);
+    assert!(fs::read(mount.at("f")).expect("read") == expected, "the device");
+    assert!(fs::read(world.at("f")).expect("there") == expected, "the server");
+    let seek = |whence| rustix::fs::seek(&file, whence);
+    assert_eq!(seek(rustix::fs::SeekFrom::Hole(0)), Ok(4096));
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(4096)), Ok((1 << 19) & !4095));
+    assert_eq!(seek(rustix::fs::SeekFrom::Hole(1 << 19)), Ok(1 << 20));
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(1 << 20)), Err(rustix::io::Errno::NXIO));
+    file.write_all_at(b"in the hole", 100_000).expect("written");
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(5000)), Ok(100_000));
+    close(file).expect("closed");
+
+    let file = mount.open("f");
+    rustix::fs::fallocate(&file, FallocateFlags::ZERO_RANGE, 0, 8192).expect("zeros");
+    rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 1 << 20, 1 << 20).expect("room");
+    assert!(blocks(&world.at("f")) >= 2 * (1 << 20) / 512, "the server keeps no room");
+    assert_eq!(file.metadata().expect("there").len(), 1 << 20);
+    assert!(fs::read(world.at("f")).expect("there")[..8192] == [0; 8192]);
+    close(file).expect("closed");
+    // What is told is at most as old as names are believed.
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while blocks(&mount.at("f")) != blocks(&world.at("f")) {
+        assert!(Instant::now() < give_up, "{} and {}", blocks(&mount.at("f")), blocks(&world.at("f")));
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn fuse_a_copy_within_a_volume_moves_no_bytes_over_the_link() {
+    need_fuse!();
+    let world = World::new();
+    let mut bytes = pattern(5 << 20, 6);
+    bytes[1 << 20..3 << 20].fill(0);
+    let served = fs::File::create(world.at("f")).expect("made");
+    served.write_all_at(&bytes[..1 << 20], 0).expect("written");
+    served.write_all_at(&bytes[3 << 20..], 3 << 20).expect("written");
+    let mount = world.mount();
+    let (from, to) = (mount.open("f"), mount.open_created("g"));
+    let received = mount.volume.status().bytes_received;
+    let (mut read_at, mut write_at) = (0, 0);
+    loop {
+        let copied = rustix::fs::copy_file_range(&from, Some(&mut read_at), &to, Some(&mut write_at), 1 << 30);
+        if copied.expect("copied") == 0 {
+            break;
+        }
+    }
+    assert_eq!((read_at, write_at), (5 << 20, 5 << 20));
+    assert!(mount.volume.status().bytes_received - received < 100_000, "the bytes went over the link");
+    close(to).expect("closed");
+    assert!(fs::read(world.at("g")).expect("there") == bytes);
+    assert!(MetadataExt::blocks(&fs::metadata(world.at("g")).expect("there")) <= 7 << 20 >> 10, "the hole was filled");
+    // A file that has no name any more is this device's alone: its bytes go through here.
+    fs::remove_file(mount.at("f")).expect("removed");
+    let to = mount.open_created("h");
+    let copied = std::io::copy(&mut &from, &mut &to).expect("copied");
+    assert_eq!(copied, 0, "it was read to its end before");
+    from.write_all_at(b"unsent", 5 << 20).expect("written");
+    let mut read_at = 5 << 20;
+    assert_eq!(rustix::fs::copy_file_range(&from, Some(&mut read_at), &to, None, 100), Ok(6));
+    close(to).expect("closed");
+    assert_eq!(fs::read(world.at("h")).expect("there"), b"unsent");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use units::{BlockId, InodeId, LockRange, Moment, PageId};
 use volume::{FileId, Holder, LockOwner, Mode, Operation, Peer, Transaction, Volume, VolumeError, VolumePath, Writer};
 use wire::format::{FRAME_BYTES_MAX_WRITTEN, NEED_RANGES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX};
 use wire::volume::{
-    Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Space, VolumeAsk,
-    VolumePiece, VolumeReply,
+    Allocation, Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Space,
+    VolumeAsk, VolumePiece, VolumeReply,
 };
 use wire::{BlockRange, ErrorCode};
 
@@ -250,6 +250,8 @@ fn named(files: &Mutex<OpenFiles>, changes: &[Change], error: VolumeError) -> Fa
         Change::Write { path, base, .. }
         | Change::Append { path, base, .. }
         | Change::Truncate { path, base, .. }
+        | Change::Allocate { path, base, .. }
+        | Change::Copy { path, base, .. }
         | Change::Rename { from: path, base, .. }
         | Change::Unlink { path, base }
         | Change::SetTime { path, base, .. }
@@ -294,6 +296,16 @@ fn operation(change: &Change) -> Result<Operation, VolumeError> {
         }
         Change::Truncate { path, base: seen, size } => {
             Operation::Truncate { path: at(path)?, base: base(seen), size: *size }
+        }
+        Change::Allocate { path, base: seen, offset, length, allocation } => {
+            let &Allocation { zero, reserve, extend } = allocation;
+            let allocation = volume::Allocation { zero, reserve, extend };
+            Operation::Allocate { path: at(path)?, base: base(seen), offset: *offset, length: *length, allocation }
+        }
+        Change::Copy { path, base: to, offset, from, from_base, from_offset, length } => {
+            let (path, from, offset, from_offset) = (at(path)?, at(from)?, *offset, *from_offset);
+            let (base, from_base) = (base(to), base(from_base));
+            Operation::Copy { path, base, offset, from, from_base, from_offset, length: *length }
         }
         Change::Create { path, mode, exclusive, owner: whose } => {
             Operation::Create { path: at(path)?, mode: *mode, exclusive: *exclusive, owner: owner(whose) }
@@ -414,6 +426,7 @@ fn info(info: &volume::Info) -> FileInfo {
         owner: Owner { uid: info.owner.uid, gid: info.owner.gid },
         rdev: info.rdev,
         links: info.links,
+        stored_bytes: info.stored_bytes,
     }
 }
 

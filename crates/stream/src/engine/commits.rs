@@ -191,6 +191,9 @@ impl Engine {
                 txn.tries += 1;
                 txn.state = State::Queued(again);
             }
+            Ok(Reply::Error { code: ErrorCode::Exists, .. }) if txn.take_existing() => {
+                txn.state = State::Queued(now);
+            }
             Ok(Reply::Error { code: ErrorCode::Linked, .. }) if txn.unnames.is_some() => self.is_linked_there(id),
             // It was to remove what is only here.
             Ok(Reply::Error { code: ErrorCode::NotFound, .. }) if removes_only_here => {
@@ -290,6 +293,7 @@ impl Engine {
             let contents = self.take_touched(key, &touched);
             let Some(file) = self.files.get_mut(&key) else { return };
             file.size = new_size(old_size, effect);
+            file.note_stored(effect.writes.iter().map(|(_, bytes)| bytes.len() as u64).sum(), effect.cut);
             file.seen = Some(to);
             // What the cache brings now is of the version before.
             file.blocks.retain(|_, entry| !matches!(entry, Block::Reading { .. }));

@@ -12,6 +12,9 @@ use crate::memory::Stamp;
 use crate::overlay::Overlay;
 use crate::present::Present;
 
+/// Blocks of most file systems, for what a file takes on the server before that tells.
+pub(super) const STORED_BLOCK_BYTES: u64 = 4096;
+
 /// An entry of the data block table. A block without one is absent, or a hole; what was written here lies in the overlay.
 #[derive(Debug)]
 pub(super) enum Block {
@@ -94,19 +97,21 @@ pub(super) struct Attributes {
     pub mode: u16,
     pub owner: Owner,
     pub links: u32,
+    /// Bytes that it takes on the server's disk.
+    pub stored_bytes: u64,
 }
 
 impl Attributes {
     /// Those that the server tells.
     pub fn of(info: &FileInfo) -> Attributes {
-        let FileInfo { mtime_ns, ctime_ns, atime_ns, mode, owner, links, .. } = *info;
-        Attributes { mtime_ns, ctime_ns, atime_ns, mode, owner, links }
+        let FileInfo { mtime_ns, ctime_ns, atime_ns, mode, owner, links, stored_bytes, .. } = *info;
+        Attributes { mtime_ns, ctime_ns, atime_ns, mode, owner, links, stored_bytes }
     }
 
     /// Those of a file that is made here now.
     pub fn new(mode: u16, owner: Option<Owner>, now_ns: i64) -> Attributes {
         let (mode, owner) = (mode & 0o7777, owner.unwrap_or_default());
-        Attributes { mtime_ns: now_ns, ctime_ns: now_ns, atime_ns: now_ns, mode, owner, links: 1 }
+        Attributes { mtime_ns: now_ns, ctime_ns: now_ns, atime_ns: now_ns, mode, owner, links: 1, stored_bytes: 0 }
     }
 
     /// The content was changed.
@@ -243,8 +248,15 @@ impl File {
         self.dirty.is_some() || !self.sealed.is_empty()
     }
 
+    /// What it will take on the server's disk, roughly, with what was written here.
+    fn stored_bytes(&self) -> u64 {
+        let stored = self.attributes.stored_bytes;
+        let whole = self.effective_size().next_multiple_of(STORED_BLOCK_BYTES);
+        (stored + self.overlay.bytes().next_multiple_of(STORED_BLOCK_BYTES)).min(whole.max(stored))
+    }
+
     pub fn info(&self) -> FileInfo {
-        let Attributes { mtime_ns, ctime_ns, atime_ns, mode, owner, links } = self.attributes;
+        let Attributes { mtime_ns, ctime_ns, atime_ns, mode, owner, links, .. } = self.attributes;
         FileInfo {
             seen: self.seen.unwrap_or_default(),
             kind: FileKind::File,
@@ -256,6 +268,7 @@ impl File {
             owner,
             rdev: 0,
             links,
+            stored_bytes: self.stored_bytes(),
         }
     }
 }

@@ -266,6 +266,11 @@ impl Engine {
                 self.folder_times.forget(path);
             }
             match change {
+                Change::Allocate { path, .. } | Change::Copy { path, .. }
+                    if versions.get(index).is_some_and(|to| self.range_changed(path, change, *to)) =>
+                {
+                    self.names.forget(path);
+                }
                 Change::SetMode { path, .. }
                 | Change::SetOwner { path, .. }
                 | Change::SetTime { path, .. }
@@ -301,6 +306,8 @@ impl Engine {
                     self.names.forget(path);
                 }
                 Change::Truncate { path, .. }
+                | Change::Allocate { path, .. }
+                | Change::Copy { path, .. }
                 | Change::SetMode { path, .. }
                 | Change::SetOwner { path, .. }
                 | Change::SetTime { path, .. }
@@ -333,19 +340,30 @@ impl Engine {
             file.attributes.change(change, wall_ns);
             return true;
         }
+        let Some(from) = self.follow(key, to) else { return false };
+        if let Some(file) = self.files.get_mut(&key)
+            && file.dirty.is_none()
+        {
+            file.attributes.change(change, wall_ns);
+        }
+        self.rebase_reads(key, from, to, |_| false);
+        true
+    }
+
+    /// Goes on from the version that a change of our own made of a file, if it is the next one, with
+    /// what was written to the file meanwhile. Returns the version before.
+    pub(super) fn follow(&mut self, key: u64, to: Seen) -> Option<Seen> {
+        let file = self.files.get_mut(&key)?;
         let next = |seen: &Seen| seen.file == to.file && seen.version.checked_add(1) == Some(to.version);
-        let Some(from) = file.seen.filter(next) else { return false };
+        let from = file.seen.filter(next)?;
         file.seen = Some(to);
         file.kernel = file.kernel.filter(|kernel| *kernel == from).map(|_| to);
         // What the cache brings now is of the version before.
         file.blocks.retain(|_, entry| !matches!(entry, Block::Reading { .. }));
-        match &mut file.dirty {
-            Some(dirty) if dirty.base == Base::Known(from) => dirty.base = Base::Known(to),
-            Some(_) => {}
-            None => file.attributes.change(change, wall_ns),
-        }
-        self.rebase_reads(key, from, to, |_| false);
-        true
+        let waiting = self.transactions.values_mut().filter(|txn| txn.file == Some(key) && !txn.sent);
+        let bases = waiting.map(|txn| &mut txn.base).chain(file.dirty.as_mut().map(|dirty| &mut dirty.base));
+        bases.filter(|base| **base == Base::Known(from)).for_each(|base| *base = Base::Known(to));
+        Some(from)
     }
 
     /// A listing of the server with what was changed here and it does not know.

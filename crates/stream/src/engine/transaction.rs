@@ -105,15 +105,26 @@ impl Transaction {
         }
     }
 
-    /// What was changed of one file. One that was made and has nothing in it yet may be there by
-    /// now: two devices that make a file to lock it both have the one that came first.
-    pub fn of_file(path: &[u8], mut changes: Vec<Change>, mtime_ns: i64, mut effect: Effect) -> Transaction {
-        if let [Change::Create { exclusive, .. }, others @ ..] = &mut changes[..]
-            && others.iter().all(is_of_attributes)
-        {
-            (*exclusive, effect.created) = (false, false);
-        }
+    /// What was changed of one file.
+    pub fn of_file(path: &[u8], changes: Vec<Change>, mtime_ns: i64, effect: Effect) -> Transaction {
         Transaction { effect, ..Transaction::new(path, changes, mtime_ns) }
+    }
+
+    /// Takes the file that is there in the place of one that was to be made and has nothing in it
+    /// yet: two devices that make a file to lock it both have the one that came first. False if it
+    /// is another transaction.
+    pub fn take_existing(&mut self) -> bool {
+        match &mut self.changes[..] {
+            [Change::Create { exclusive: exclusive @ true, .. }, others @ ..]
+                if (self.file.is_some() || self.replayed.is_some()) && others.iter().all(is_of_attributes) =>
+            {
+                (*exclusive, self.effect.created) = (false, false);
+                // Its number says that it was refused.
+                (self.number, self.sent) = (None, false);
+                true
+            }
+            _ => false,
+        }
     }
 
     pub fn is_stored(&self) -> bool {
@@ -138,8 +149,7 @@ impl Transaction {
     pub fn concerns(&self, path: &[u8]) -> bool {
         let above = |other: &[u8]| other == path || crate::names::is_below(path, other);
         self.changes.iter().any(|change| match change {
-            Change::Link { from, to, .. } | Change::Rename { from, to, .. } => above(from) || above(to),
-            other => above(path_of(other)),
+            other => paths_of(other).into_iter().any(above),
         })
     }
 }
@@ -167,6 +177,8 @@ pub(super) fn path_of(change: &Change) -> &[u8] {
         Change::Write { path, .. }
         | Change::Append { path, .. }
         | Change::Truncate { path, .. }
+        | Change::Allocate { path, .. }
+        | Change::Copy { path, .. }
         | Change::Create { path, .. }
         | Change::MakeFolder { path, .. }
         | Change::MakeLink { path, .. }
@@ -186,6 +198,7 @@ pub(super) fn path_of(change: &Change) -> &[u8] {
 pub(super) fn paths_of(change: &Change) -> Vec<&[u8]> {
     match change {
         Change::Link { from, to, .. } | Change::Rename { from, to, .. } => vec![from, to],
+        Change::Copy { path, from, .. } => vec![path, from],
         other => vec![path_of(other)],
     }
 }

@@ -70,20 +70,26 @@ impl Engine {
     /// Writes to a file that has no name any more: the bytes lie in memory until it is closed, and
     /// have a limit of their own.
     fn write_nameless(&mut self, handle: Handle, offset: u64, bytes: Bytes) -> Result<(), StreamError> {
-        let limit = self.options.nameless_bytes as u64;
-        let taken = self.nameless_bytes();
         let length = bytes.len() as u64;
         let Some(Open { file: key, how }) = self.handles.get(&handle) else { return Err(StreamError::bad_handle()) };
         let Some(file) = self.files.get(key) else { return Err(StreamError::bad_handle()) };
         let over = !how.append && file.overlay.covers(offset, offset + length);
-        if !over && taken + length > limit {
-            let text = format!(
-                "it was removed while it is open, and such files have {limit} bytes on this device at most; close some"
-            );
-            return Err(StreamError::new(ErrorKind::OutboxFull, &file.path, text));
-        }
+        self.check_nameless(*key, if over { 0 } else { length })?;
         self.apply_write(handle, offset, bytes);
         Ok(())
+    }
+
+    /// Whether so many bytes more of a file without a name find room.
+    pub(super) fn check_nameless(&self, key: u64, length: u64) -> Result<(), StreamError> {
+        let limit = self.options.nameless_bytes as u64;
+        if length == 0 || self.nameless_bytes() + length <= limit {
+            return Ok(());
+        }
+        let path = self.files.get(&key).map(|file| file.path.as_slice()).unwrap_or_default();
+        let text = format!(
+            "it was removed while it is open, and such files have {limit} bytes on this device at most; close some"
+        );
+        Err(StreamError::new(ErrorKind::OutboxFull, path, text))
     }
 
     fn check_write(&self, handle: Handle, offset: u64, bytes: usize) -> Result<(), StreamError> {
@@ -96,7 +102,7 @@ impl Engine {
         self.check_size(&file.path, from.saturating_add(bytes as u64))
     }
 
-    fn check_size(&self, path: &[u8], size: u64) -> Result<(), StreamError> {
+    pub(super) fn check_size(&self, path: &[u8], size: u64) -> Result<(), StreamError> {
         let max = (u64::from(self.block_bytes()) << 32).min(i64::MAX as u64);
         if size <= max {
             return Ok(());

@@ -99,7 +99,8 @@ impl Model {
 
     fn step(&mut self) {
         let at = self.at;
-        match self.rng.below(28) {
+        match self.rng.below(34) {
+            28..=33 => self.step_range(),
             24..=27 => self.step_nameless(),
             0..=3 => self.open(),
             4..=9 => {
@@ -173,6 +174,75 @@ impl Model {
             _ if self.rng.below(3) == 0 => self.restart(),
             _ => {}
         }
+    }
+
+    /// Zeros and room, copies, and where data and holes are.
+    fn step_range(&mut self) {
+        let at = self.at;
+        let Some(index) = self.pick() else { return };
+        let (handle, name, append) = self.open[index];
+        let mut state = self.now[name].clone().unwrap_or_default();
+        let offset = self.rng.below(6000);
+        let end = (offset + 1 + self.rng.below(3000)) as usize;
+        match self.rng.below(6) {
+            0..=1 => {
+                let zero = self.rng.below(3) > 0;
+                let (reserve, extend) = (!zero || self.rng.below(2) == 0, self.rng.below(2) == 0);
+                let allocation = crate::Allocation { zero, reserve, extend };
+                let range = (offset, end as u64 - offset);
+                self.sim.wait(at, |done| Call::Allocate { handle, range, allocation, done }).unwrap();
+                let cut = end.min(state.len());
+                if zero && (offset as usize) < cut {
+                    state[offset as usize..cut].fill(0);
+                }
+                if extend {
+                    state.resize(state.len().max(end), 0);
+                }
+            }
+            2..=3 if !append => {
+                let Some(from) = self.pick() else { return };
+                let (source, from_name, _) = self.open[from];
+                let (from_offset, length) = (self.rng.below(6000), 1 + self.rng.below(4000));
+                let overlaps = from_name == name && from_offset.abs_diff(offset) < length;
+                if overlaps {
+                    return;
+                }
+                self.sim.wait(at, |done| Call::Sync { handle: source, done }).unwrap();
+                self.acknowledged(from_name);
+                let (from, to) = ((source, from_offset), (handle, offset));
+                let copied = match self.sim.wait(at, |done| Call::Copy { from, to, length, done }) {
+                    Ok(copied) => copied as usize,
+                    // What it is on the server is asked for when it is opened again.
+                    Err(error) if error.kind() == crate::ErrorKind::Unsupported => return,
+                    Err(error) => panic!("{name}: {error}"),
+                };
+                let from = self.now[from_name].clone().unwrap_or_default();
+                let left = from.len().saturating_sub(from_offset as usize);
+                assert_eq!(copied, left.min(length as usize));
+                if copied == 0 {
+                    return;
+                }
+                let end = offset as usize + copied;
+                state.resize(state.len().max(end), 0);
+                state[offset as usize..end].copy_from_slice(&from[from_offset as usize..from_offset as usize + copied]);
+            }
+            _ => {
+                let seek = |hole| move |done| Call::Seek { handle, offset, hole, done };
+                let data = self.sim.wait(at, seek(false)).unwrap();
+                let hole = self.sim.wait(at, seek(true)).unwrap();
+                let size = state.len() as u64;
+                assert_eq!(hole.is_some(), offset < size, "{name}: a hole from {offset} on in {size}: {hole:?}");
+                let skipped = data.unwrap_or(size) as usize;
+                assert!(skipped <= state.len(), "{name}: data at {skipped} in {size}");
+                let zeros = state.get(offset as usize..skipped).unwrap_or_default();
+                assert!(zeros.iter().all(|byte| *byte == 0), "{name}: data between {offset} and {data:?}");
+                let at_hole = hole.and_then(|hole| state.get(hole as usize));
+                assert!(at_hole.is_none_or(|byte| *byte == 0), "{name}: data in the hole at {hole:?}");
+                return;
+            }
+        }
+        self.changed(name, Some(state));
+        self.acknowledged(name);
     }
 
     fn open(&mut self) {
@@ -268,7 +338,22 @@ impl Model {
         let file = &mut self.nameless[index];
         let which = self.rng.below(file.handles.len() as u64) as usize;
         let (handle, append) = file.handles[which];
-        match self.rng.below(10) {
+        match self.rng.below(11) {
+            10 => {
+                let (offset, length) = (self.rng.below(6000), 1 + self.rng.below(3000));
+                let (zero, extend) = (self.rng.below(2) == 0, self.rng.below(2) == 0);
+                let allocation = crate::Allocation { zero, reserve: true, extend };
+                let range = (offset, length);
+                self.sim.wait(at, |done| Call::Allocate { handle, range, allocation, done }).unwrap();
+                let (offset, end) = (offset as usize, (offset + length) as usize);
+                if zero && offset < file.state.len() {
+                    let cut = end.min(file.state.len());
+                    file.state[offset..cut].fill(0);
+                }
+                if extend {
+                    file.state.resize(file.state.len().max(end), 0);
+                }
+            }
             0..=3 => {
                 let bytes: Vec<u8> = (0..1 + self.rng.below(3000)).map(|_| self.rng.next_u64() as u8 | 1).collect();
                 let offset = if append { file.state.len() as u64 } else { self.rng.below(5000) };

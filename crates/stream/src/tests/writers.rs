@@ -241,7 +241,10 @@ fn a_full_server_says_so_and_takes_the_changes_later() {
     assert_eq!(close(&mut sim, one, file).unwrap_err().kind(), ErrorKind::NoSpace);
     let status = sim.devices[one].engine.status();
     let lost: u64 = status.lost.iter().map(|lost| lost.bytes).sum();
-    assert!(lost >= 3 << 20 && status.unsent_bytes == 0 && status.lost[0].reason.contains("no room"), "{status:?}");
+    assert!(status.unsent_bytes == 0 && status.lost[0].reason.contains("no room"), "{status:?}");
+    // The server may have had room for a part, in the reserve that it keeps.
+    let there = sim.on_server(b"f").map_or(0, |bytes| bytes.len() as u64);
+    assert!(there < 6 << 20 && lost >= (6 << 20) - there, "{there} bytes are there: {status:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The model: a tree in memory that does what a transaction says, or nothing. And random transactions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use units::{Rng, SplitMix64};
 
@@ -27,6 +27,8 @@ pub(crate) struct Node {
 pub(crate) struct Model {
     names: BTreeMap<Vec<u8>, u64>,
     nodes: BTreeMap<u64, Node>,
+    /// Files that the running transaction writes.
+    written: BTreeSet<u64>,
     /// Whose files are that belong to nobody else.
     pub owner: Owner,
     next: u64,
@@ -111,7 +113,7 @@ impl Model {
 
     /// Does all of a transaction or nothing.
     pub fn commit(&mut self, transaction: &Transaction) -> Result<(), Refused> {
-        let mut after = self.clone();
+        let mut after = Model { written: BTreeSet::new(), ..self.clone() };
         for operation in &transaction.operations {
             after.operate(operation, transaction.mtime_ns)?;
         }
@@ -134,6 +136,29 @@ impl Model {
             Operation::Truncate { path, size, .. } => {
                 let file = self.file(path)?;
                 file.bytes.resize(*size as usize, 0);
+                file.mtime_ns = now;
+            }
+            Operation::Allocate { path, offset, length, allocation, .. } => {
+                let file = self.file(path)?;
+                let (offset, end, size) = (*offset as usize, (offset + length) as usize, file.bytes.len());
+                file.bytes.resize(if allocation.extend { size.max(end) } else { size }, 0);
+                if allocation.zero && offset < size {
+                    file.bytes[offset..end.min(size)].fill(0);
+                }
+                if allocation.zero || allocation.extend {
+                    file.mtime_ns = now;
+                }
+            }
+            Operation::Copy { path, offset, from, from_offset, length, .. } => {
+                let number = *self.names.get(from.as_bytes()).ok_or(Refused)?;
+                if self.written.contains(&number) || self.nodes[&number].kind != Kind::File {
+                    return Err(Refused);
+                }
+                let bytes = &self.nodes[&number].bytes;
+                let end = bytes.len().min(*from_offset as usize + *length as usize);
+                let copied = bytes.get(*from_offset as usize..end).unwrap_or_default().to_vec();
+                let file = self.file(path)?;
+                put(&mut file.bytes, *offset as usize, &copied);
                 file.mtime_ns = now;
             }
             Operation::Create { path, mode, exclusive, owner } => {
@@ -284,6 +309,8 @@ impl Model {
     }
 
     fn file(&mut self, path: &VolumePath) -> Result<&mut Node, Refused> {
+        let number = *self.names.get(path.as_bytes()).ok_or(Refused)?;
+        self.written.insert(number);
         Some(self.get_mut(path.as_bytes())?).filter(|node| node.kind == Kind::File).ok_or(Refused)
     }
 }
@@ -385,7 +412,24 @@ fn operation(rng: &mut SplitMix64) -> Operation {
     let (path, owner) = (some_path(rng), some_owner(rng));
     let base = None;
     let mode = [0o600, 0o644, 0o755, 0o444, 0o4755, 0o2640][rng.below(6) as usize];
-    match rng.below(31) {
+    match rng.below(36) {
+        31..33 => {
+            let (zero, extend) = (rng.below(2) == 0, rng.below(2) == 0);
+            let allocation = Allocation { zero, reserve: false, extend };
+            Operation::Allocate { path, base, offset: rng.below(3000), length: 1 + rng.below(2000), allocation }
+        }
+        33..36 => {
+            let (from, offset, from_offset) = (some_path(rng), rng.below(3000), rng.below(2000));
+            Operation::Copy {
+                path,
+                base,
+                offset,
+                from,
+                from_base: None,
+                from_offset,
+                length: 1 + rng.below(2000) as u32,
+            }
+        }
         30 => Operation::OnlyName { path },
         27..30 => Operation::Link { from: path, base, to: some_path(rng) },
         26 => Operation::SetAccessTime { path, base, atime_ns: ACCESS_TIMES.start + rng.below(1 << 50) as i64 },

@@ -4,6 +4,30 @@ use bytes::Bytes;
 
 use super::{FileKind, Owner, Seen};
 
+/// What becomes of a range of a file, as fallocate(2) has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allocation {
+    /// It reads as zeros from then on.
+    pub zero: bool,
+    /// Room for it is kept on the server's disk; else zeros give theirs back.
+    pub reserve: bool,
+    /// The file is at least as long as to its end.
+    pub extend: bool,
+}
+
+impl Allocation {
+    /// As flag bits.
+    pub(super) fn to_bits(self) -> u8 {
+        u8::from(self.zero) | u8::from(self.reserve) << 1 | u8::from(self.extend) << 2
+    }
+
+    /// What [`Allocation::to_bits`] writes; `None` of bits that say nothing.
+    pub(super) fn from_bits(bits: u8) -> Option<Allocation> {
+        let allocation = Allocation { zero: bits & 1 != 0, reserve: bits & 2 != 0, extend: bits & 4 != 0 };
+        (bits & !7 == 0 && (allocation.zero || allocation.reserve)).then_some(allocation)
+    }
+}
+
 /// One change of a transaction. `base` is what the writer saw: if it is not there any more, the
 /// whole transaction is refused as a conflict. Without one, whatever is there is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +60,37 @@ pub enum Change {
         base: Option<Seen>,
         /// New size in bytes.
         size: u64,
+    },
+    /// Makes zeros or room of a range; the file is not longer than before unless that is said.
+    Allocate {
+        /// The file.
+        path: Vec<u8>,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Where the range begins, in bytes.
+        offset: u64,
+        /// Bytes of it, at least 1.
+        length: u64,
+        /// What becomes of it.
+        allocation: Allocation,
+    },
+    /// Copies a range of one file of the volume into another, or into the same one.
+    Copy {
+        /// The file that is written.
+        path: Vec<u8>,
+        /// What the writer saw of it.
+        base: Option<Seen>,
+        /// Where the bytes come, in bytes.
+        offset: u64,
+        /// The file that is read.
+        from: Vec<u8>,
+        /// What the writer saw of that.
+        from_base: Option<Seen>,
+        /// Where the range begins there, in bytes.
+        from_offset: u64,
+        /// Bytes, 1 to [`COPY_BYTES_MAX`](crate::format::COPY_BYTES_MAX); what is behind the end of
+        /// the file that is read is not copied.
+        length: u32,
     },
     /// Makes an empty file.
     Create {
@@ -164,7 +219,9 @@ impl Change {
             Change::Write { path, bytes, .. } | Change::Append { path, bytes, .. } => path.len() + bytes.len(),
             Change::MakeLink { path, target, .. } => path.len() + target.len(),
             Change::Link { from, to, .. } | Change::Rename { from, to, .. } => from.len() + to.len(),
+            Change::Copy { path, from, .. } => path.len() + from.len(),
             Change::Truncate { path, .. }
+            | Change::Allocate { path, .. }
             | Change::Create { path, .. }
             | Change::MakeFolder { path, .. }
             | Change::MakeNode { path, .. }
@@ -178,6 +235,12 @@ impl Change {
         }
     }
 
+    /// Bytes that it takes in a server's memory, roughly: what it copies goes through there.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let copied = if let Change::Copy { length, .. } = self { *length as usize } else { 0 };
+        self.data_bytes() + 64 + copied
+    }
+
     /// Bytes of the change in its frame.
     pub fn encoded_bytes(&self) -> usize {
         let base = |base: &Option<Seen>| if base.is_some() { 17 } else { 1 };
@@ -188,6 +251,8 @@ impl Change {
             Change::Truncate { base: seen, .. }
             | Change::SetTime { base: seen, .. }
             | Change::SetAccessTime { base: seen, .. } => base(seen) + 2 + 8,
+            Change::Allocate { base: seen, .. } => base(seen) + 2 + 8 + 8 + 1,
+            Change::Copy { base: seen, from_base, .. } => base(seen) + base(from_base) + 2 + 8 + 2 + 8 + 4,
             Change::Create { owner: whose, .. } => owner(whose) + 2 + 2 + 1,
             Change::MakeFolder { owner: whose, .. } | Change::MakeLink { owner: whose, .. } => owner(whose) + 2 + 2,
             Change::MakeNode { owner: whose, .. } => owner(whose) + 2 + 1 + 2 + 4,

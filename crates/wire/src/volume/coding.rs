@@ -4,14 +4,15 @@ use bytes::Bytes;
 use units::{InodeId, LockKind, LockRange};
 
 use super::{
-    Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Share, Space,
-    VolumeAsk, VolumeReply,
+    Allocation, Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Share,
+    Space, VolumeAsk, VolumeReply,
 };
 use crate::coding::{Frame, Reader, Writer};
 use crate::error::WireError;
 use crate::format::{
-    ClientKind, FILE_NAME_BYTES_MAX, FILE_NUMBER_MIN, FOLDER_ENTRIES_MAX, FRAME_BYTES_MAX, LINK_BYTES_MAX,
-    NEED_RANGES_MAX, PATH_BYTES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TRANSACTION_CHANGES_MAX,
+    COPY_BYTES_MAX, ClientKind, FILE_NAME_BYTES_MAX, FILE_NUMBER_MIN, FOLDER_ENTRIES_MAX, FRAME_BYTES_MAX,
+    LINK_BYTES_MAX, NEED_RANGES_MAX, PATH_BYTES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX, ServerKind,
+    TRANSACTION_CHANGES_MAX,
 };
 
 /// The kind of frame that carries a request.
@@ -146,6 +147,8 @@ mod change {
     pub const SET_ACCESS_TIME: u8 = 14;
     pub const LINK: u8 = 15;
     pub const ONLY_NAME: u8 = 16;
+    pub const ALLOCATE: u8 = 19;
+    pub const COPY: u8 = 20;
 }
 
 /// In the place of a user or group that stays: no file can belong to it.
@@ -161,6 +164,14 @@ fn write_change(writer: Writer, change: &Change) -> Writer {
             writer.u8(change::APPEND).path(path).base(base).u32(bytes.len() as u32).raw(bytes)
         }
         Change::Truncate { path, base, size } => writer.u8(change::TRUNCATE).path(path).base(base).u64(*size),
+        Change::Allocate { path, base, offset, length, allocation } => {
+            let writer = writer.u8(change::ALLOCATE).path(path).base(base);
+            writer.u64(*offset).u64(*length).u8(allocation.to_bits())
+        }
+        Change::Copy { path, base, offset, from, from_base, from_offset, length } => {
+            let writer = writer.u8(change::COPY).path(path).base(base).u64(*offset);
+            writer.path(from).base(from_base).u64(*from_offset).u32(*length)
+        }
         Change::Create { path, mode, exclusive, owner } => {
             writer.u8(change::CREATE).path(path).u16(*mode).u8(u8::from(*exclusive)).owner(owner)
         }
@@ -202,6 +213,21 @@ fn read_change(reader: &mut Reader) -> Result<Change, WireError> {
         }
         change::APPEND => Change::Append { path, base: reader.base()?, bytes: data(reader)? },
         change::TRUNCATE => Change::Truncate { path, base: reader.base()?, size: reader.u64("size")? },
+        change::ALLOCATE => {
+            let (base, offset, length) = (reader.base()?, reader.u64("offset")?, reader.u64("length")?);
+            reader.check(length > 0, "length", 0, "at least 1")?;
+            let bits = reader.u8("flags")?;
+            let allocation = Allocation::from_bits(bits);
+            let allocation = allocation.ok_or_else(|| reader.bad("flags", bits.into(), "1 to 7, and not 4"))?;
+            Change::Allocate { path, base, offset, length, allocation }
+        }
+        change::COPY => {
+            let (base, offset) = (reader.base()?, reader.u64("offset")?);
+            let (from, from_base) = (reader.path()?, reader.base()?);
+            let (from_offset, length) = (reader.u64("offset")?, reader.u32("length")?);
+            reader.check((1..=COPY_BYTES_MAX).contains(&length), "length", length.into(), "1 to 1048576")?;
+            Change::Copy { path, base, offset, from, from_base, from_offset, length }
+        }
         change::CREATE => {
             let (mode, exclusive) = (mode(reader)?, reader.flag("exclusive")?);
             Change::Create { path, mode, exclusive, owner: reader.owner()? }
@@ -240,7 +266,7 @@ fn read_change(reader: &mut Reader) -> Result<Change, WireError> {
             reader.check(fits, "length of a target", bytes.into(), "1 to 4095")?;
             Change::MakeLink { path, target: reader.raw("target", bytes.into())?, owner }
         }
-        _ => return Err(reader.bad("kind of change", kind.into(), "1 to 16")),
+        _ => return Err(reader.bad("kind of change", kind.into(), "1 to 20")),
     })
 }
 
@@ -441,7 +467,13 @@ impl Writer {
         for time in [info.mtime_ns, info.ctime_ns, info.atime_ns] {
             writer = writer.u64(time.cast_unsigned());
         }
-        writer.u16(info.mode).u32(info.owner.uid).u32(info.owner.gid).u32(info.rdev).u32(info.links)
+        writer
+            .u16(info.mode)
+            .u32(info.owner.uid)
+            .u32(info.owner.gid)
+            .u32(info.rdev)
+            .u32(info.links)
+            .u64(info.stored_bytes)
     }
 }
 
@@ -465,8 +497,8 @@ impl Reader {
         let [mtime_ns, ctime_ns, atime_ns] = [self.u64("time")?, self.u64("time")?, self.u64("time")?];
         let [mtime_ns, ctime_ns, atime_ns] = [mtime_ns, ctime_ns, atime_ns].map(u64::cast_signed);
         let (mode, owner) = (mode(self)?, Owner { uid: self.u32("user")?, gid: self.u32("group")? });
-        let (rdev, links) = (self.u32("device")?, self.u32("links")?);
-        Ok(FileInfo { seen, kind, size, mtime_ns, ctime_ns, atime_ns, mode, owner, rdev, links })
+        let (rdev, links, stored_bytes) = (self.u32("device")?, self.u32("links")?, self.u64("stored bytes")?);
+        Ok(FileInfo { seen, kind, size, mtime_ns, ctime_ns, atime_ns, mode, owner, rdev, links, stored_bytes })
     }
 
     fn owner(&mut self) -> Result<Option<Owner>, WireError> {
@@ -476,7 +508,7 @@ impl Reader {
 }
 
 /// Bytes of the attributes of a file.
-const INFO_BYTES: usize = 8 + 8 + 1 + 8 + 3 * 8 + 2 + 4 * 4;
+const INFO_BYTES: usize = 8 + 8 + 1 + 8 + 3 * 8 + 2 + 4 * 4 + 8;
 const _: () = assert!(FILE_NAME_BYTES_MAX == u8::MAX as usize && PATH_BYTES_MAX <= u16::MAX as usize);
 // Before names and attributes, an entry has a length; a whole page of the longest names fits a frame.
 const _: () = assert!(FOLDER_ENTRIES_MAX * (FILE_NAME_BYTES_MAX + 1 + INFO_BYTES) + 64 <= FRAME_BYTES_MAX);

@@ -3,8 +3,8 @@
 use super::{Change, VolumeAsk};
 use crate::error::Refused;
 use crate::format::{
-    COMMIT_BYTES_MAX_WRITTEN, FILE_NAME_BYTES_MAX, FOLDER_ENTRIES_MAX, LINK_BYTES_MAX, PATH_BYTES_MAX, PUSH_PAGES_MAX,
-    TRANSACTION_CHANGES_MAX,
+    COMMIT_BYTES_MAX_WRITTEN, COPY_BYTES_MAX, FILE_NAME_BYTES_MAX, FOLDER_ENTRIES_MAX, LINK_BYTES_MAX, PATH_BYTES_MAX,
+    PUSH_PAGES_MAX, TRANSACTION_CHANGES_MAX,
 };
 
 /// Checks a request against the limits of its frame.
@@ -44,6 +44,14 @@ fn check_change(change: &Change) -> Result<(), Refused> {
     match change {
         Change::Link { from, to, .. } | Change::Rename { from, to, .. } => {
             check_path(from).and_then(|()| check_path(to))
+        }
+        Change::Allocate { path, length, .. } => {
+            check_path(path)?;
+            within("bytes of a range", usize::from(*length > 0), 1, 1)
+        }
+        Change::Copy { path, from, length, .. } => {
+            check_path(path).and_then(|()| check_path(from))?;
+            within("bytes of a copy", *length as usize, 1, COPY_BYTES_MAX as usize)
         }
         Change::Create { path, mode, .. }
         | Change::MakeFolder { path, mode, .. }

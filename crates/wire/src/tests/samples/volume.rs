@@ -3,10 +3,11 @@
 use units::{InodeId, LockKind, LockRange, PageId};
 
 use super::Samples;
+use crate::format::COPY_BYTES_MAX;
 use crate::message::ClientMessage;
 use crate::volume::{
-    Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Share, Space,
-    VolumeAsk, VolumeReply,
+    Allocation, Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Share,
+    Space, VolumeAsk, VolumeReply,
 };
 use crate::{Reply, Request};
 
@@ -45,6 +46,7 @@ impl Samples {
             owner: Owner { uid: self.u32(), gid: self.u32() },
             rdev: self.u32(),
             links: self.u32(),
+            stored_bytes: self.number(),
         }
     }
 
@@ -57,7 +59,22 @@ impl Samples {
     }
 
     fn change(&mut self) -> Change {
-        match self.below(16) {
+        match self.below(18) {
+            17 => Change::Copy {
+                path: self.path(),
+                base: self.base(),
+                offset: self.number(),
+                from: self.path(),
+                from_base: self.base(),
+                from_offset: self.number(),
+                length: 1 + self.below(COPY_BYTES_MAX.into()) as u32,
+            },
+            16 => {
+                let (zero, extend) = (self.flag(), self.flag());
+                let allocation = Allocation { zero, reserve: !zero || self.flag(), extend };
+                let (path, base, offset, length) = (self.path(), self.base(), self.number(), self.number().max(1));
+                Change::Allocate { path, base, offset, length, allocation }
+            }
             15 => Change::OnlyName { path: self.path() },
             14 => Change::Link { from: self.path(), base: self.base(), to: self.path() },
             13 => Change::SetAccessTime { path: self.path(), base: self.base(), atime_ns: self.time() },
