@@ -8,6 +8,7 @@
 //! come and go, the outbox).
 
 mod arrival;
+mod busy;
 mod commits;
 mod file;
 mod identity;
@@ -18,6 +19,7 @@ mod opening;
 mod ranges;
 mod reading;
 mod restart;
+mod taking;
 mod touching;
 mod transaction;
 mod wants;
@@ -171,6 +173,8 @@ pub(crate) struct Engine {
     link: Link,
     showing: Showing,
     asks: HashMap<u64, Asked>,
+    /// What the server had no time for, and when it is asked again.
+    busy: Vec<(Moment, AskFor)>,
     /// Last number given to a request, call, read, file, handle or transaction.
     last_id: u64,
     files: BTreeMap<u64, File>,
@@ -218,6 +222,7 @@ impl Engine {
             link: Link::default(),
             showing: Showing::new(who),
             asks: HashMap::new(),
+            busy: Vec::new(),
             last_id: 0,
             files: BTreeMap::new(),
             by_path: HashMap::new(),
@@ -370,6 +375,7 @@ impl Engine {
             self.ask_volume();
         }
         self.show_again();
+        self.ask_again();
         if self.touches_due.is_some_and(|due| now >= due) {
             self.send_touches();
         }
@@ -393,7 +399,8 @@ impl Engine {
             }
         };
         let (patience, write_back) = (self.patience_due(), self.write_back_due());
-        let links = [self.link.again, self.showing.due(), self.touches_due, self.commits_due()];
+        let busy = self.busy.iter().map(|(again, _)| *again).min();
+        let links = [self.link.again, self.showing.due(), self.touches_due, self.commits_due(), busy];
         [soft, patience, write_back].into_iter().chain(links).flatten().min()
     }
 

@@ -59,6 +59,7 @@ impl Present {
         }
         let cut = |(from, until): (u64, u64)| [(from, until.min(first)), (from.max(end), until)];
         self.ranges = self.ranges.iter().copied().flat_map(cut).filter(|(from, until)| from < until).collect();
+        self.bound();
     }
 
     /// Blocks got data.
@@ -70,7 +71,11 @@ impl Present {
         let until = self.ranges.partition_point(|range| range.0 <= end);
         let merged = self.ranges[from..until].iter().fold((first, end), |a, b| (a.0.min(b.0), a.1.max(b.1)));
         self.ranges.splice(from..until, [merged]);
-        // Files that are written here and there: what is forgotten is only asked for.
+        self.bound();
+    }
+
+    /// Files that are written here and there: what is forgotten is only asked for.
+    fn bound(&mut self) {
         if self.ranges.len() > 2 * wire::format::NEED_RANGES_MAX {
             self.unknown_from = self.ranges[wire::format::NEED_RANGES_MAX].0;
             self.ranges.truncate(wire::format::NEED_RANGES_MAX);

@@ -105,6 +105,7 @@ impl<'a> Applier<'a> {
             }
             Record::Write { file, offset, bytes } => self.writable(*file)?.write_at(*offset, bytes)?,
             Record::Size { file, size } => self.writable(*file)?.set_size(*size)?,
+            Record::Reserve { file, offset, length } => self.writable(*file)?.allocate(*offset, *length)?,
             Record::Zero { file, offset, length, reserved } => {
                 self.writable(*file)?.zero(*offset, *length, *reserved)?;
             }

@@ -12,7 +12,7 @@ use crate::journal::{self, JOURNAL, Journal};
 use crate::lease::Leases;
 use crate::locks::Locks;
 use crate::path::{OWN_FOLDER, join};
-use crate::plan::Plan;
+use crate::plan::{Limits, Plan};
 use crate::record::{self, Record};
 use crate::recover::{Recovered, recover, tidy_up};
 use crate::reserve::Reserve;
@@ -162,9 +162,10 @@ impl Committer {
             return Err(VolumeError::Broken { why });
         }
         let limit = self.options.journal_bytes / 4;
+        let limits = Limits { quota_bytes: self.options.quota_bytes, ranges: self.reserve.ranges };
         let shared = self.shared.clone();
         let mut table = shared.table.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut plan = Plan::new(shared.tree.as_ref(), &shared.leases, &mut table, self.options.quota_bytes)?;
+        let mut plan = Plan::new(shared.tree.as_ref(), &shared.leases, &mut table, limits)?;
         let (mut size_change, mut depending) = (0, Vec::new());
         for (index, transaction) in transactions.iter().enumerate() {
             if let Some(repeated) = transaction.writer.map_or(Ok(None), |writer| plan.repeated(writer)).transpose() {

@@ -151,18 +151,19 @@ pub trait DiskFile: Send + Sync {
     /// Those of the system; the size may have changed, the content not.
     fn reserve(&self, size: u64) -> io::Result<()>;
 
-    /// Makes zeros of a range, as far as the file reaches; with `reserved` it has room afterwards,
-    /// else it gives its room back. Nothing else changes, and no room is needed where `reserved` is
-    /// not set or the range had room before.
+    /// Makes zeros of a range; with `reserved` it has room afterwards, else it gives its room back.
+    /// The size stays.
     ///
     /// # Errors
-    /// Those of the system; a part may be done.
+    /// Those of the system; a part may be done. [`io::ErrorKind::Unsupported`] where a file system
+    /// cannot do it.
     fn zero(&self, offset: u64, length: u64, reserved: bool) -> io::Result<()>;
 
     /// Keeps room for a range, also behind the end of the file; content and size stay.
     ///
     /// # Errors
-    /// Those of the system; [`io::ErrorKind::Unsupported`] where a file system cannot promise room.
+    /// Those of the system; what it took behind the end is free again then.
+    /// [`io::ErrorKind::Unsupported`] where a file system cannot promise room.
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()>;
 
     /// The first bytes from `offset` on that are not a hole: start and end; `None` if only holes follow.

@@ -82,6 +82,8 @@ pub const TAG_KNOWN_LINKED: u8 = 20;
 
 /// A range becomes zeros.
 pub const TAG_ZERO: u8 = 25;
+/// Room is kept for a range.
+pub const TAG_RESERVE: u8 = 26;
 
 /// Kind of a file.
 pub const KIND_FILE: u8 = 0;

@@ -14,6 +14,7 @@ use crate::disk::{Disk, FileStat, Kind, Owner};
 use crate::lease::Leases;
 use crate::path::join;
 use crate::record::{Place, Record};
+use crate::reserve::RangeSupport;
 use crate::table::Table;
 use crate::transaction::OPERATIONS_MAX;
 use crate::{Committed, FileId, Operation, Seen, Transaction, VolumeError, VolumePath, Writer};
@@ -33,6 +34,8 @@ struct Node {
     disk: Option<Vec<u8>>,
     alive: bool,
     size: u64,
+    /// What it took on the disk before the group.
+    stored_bytes: u64,
     links: u32,
     version: u64,
     writable: bool,
@@ -58,6 +61,15 @@ pub(crate) struct Needs {
     pub size_change: i64,
 }
 
+/// What a volume allows, and its file system can.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Most bytes of all files together.
+    pub quota_bytes: Option<u64>,
+    /// What its file system can do with ranges.
+    pub ranges: RangeSupport,
+}
+
 /// The answer to a transaction that came before.
 pub(crate) struct Repeated {
     pub committed: Committed,
@@ -77,8 +89,7 @@ pub(crate) struct Plan<'a> {
     disk: &'a dyn Disk,
     leases: &'a Leases,
     table: &'a mut Table,
-    /// Most bytes of all files together.
-    quota_bytes: Option<u64>,
+    limits: Limits,
     overlay: Overlay,
     pub records: Vec<Record>,
     /// What the transactions of this group that name their writer will be answered.
@@ -93,8 +104,6 @@ pub(crate) struct Plan<'a> {
     from_record: usize,
     /// Bytes that it copies.
     copied: u32,
-    /// Room that it keeps: of which file on the disk, from where, how many bytes.
-    reservations: Vec<(Vec<u8>, u64, u64)>,
 }
 
 impl<'a> Plan<'a> {
@@ -102,7 +111,7 @@ impl<'a> Plan<'a> {
         disk: &'a dyn Disk,
         leases: &'a Leases,
         table: &'a mut Table,
-        quota_bytes: Option<u64>,
+        limits: Limits,
     ) -> Result<Plan<'a>, VolumeError> {
         let stat = disk.stat(b"").map_err(|error| VolumeError::io("looking at", b"", error))?;
         let version = table.seen(&stat).version;
@@ -113,7 +122,7 @@ impl<'a> Plan<'a> {
             disk,
             leases,
             table,
-            quota_bytes,
+            limits,
             overlay,
             records: Vec::new(),
             answers: Vec::new(),
@@ -122,7 +131,6 @@ impl<'a> Plan<'a> {
             times: BTreeMap::new(),
             from_record: 0,
             copied: 0,
-            reservations: Vec::new(),
         })
     }
 
@@ -167,7 +175,6 @@ impl<'a> Plan<'a> {
                 self.records.push(Record::Answer { writer, peer, versions: committed.versions.clone() });
             }
             fits(self.overlay.needs, &self.records)?;
-            self.reserve()?;
             self.answers.extend(transaction.writer.map(|writer| (writer, committed.clone())));
             Ok(committed)
         });
@@ -190,7 +197,6 @@ impl<'a> Plan<'a> {
         self.moved.clear();
         self.times.clear();
         (self.from_record, self.copied) = (self.records.len(), 0);
-        self.reservations.clear();
         let mut about = Vec::with_capacity(count);
         for operation in &transaction.operations {
             about.push(self.operation(operation, transaction)?);
@@ -461,6 +467,7 @@ impl Node {
             disk: Some(disk),
             alive: true,
             size: stat.stamp.size,
+            stored_bytes: stat.stored_bytes,
             // Folders have a link for each folder in them.
             links: if stat.kind == Kind::Folder { 1 } else { stat.links },
             version,

@@ -330,19 +330,6 @@ impl Disk for RealDisk {
 /// An open file of this machine.
 struct RealFile(OwnedFd);
 
-impl RealFile {
-    fn write_zeros(&self, from: u64, until: u64) -> io::Result<()> {
-        static ZEROS: [u8; 65536] = [0; 65536];
-        let mut at = from;
-        while at < until {
-            let step = (until - at).min(ZEROS.len() as u64);
-            self.write_at(at, &ZEROS[..step as usize])?;
-            at += step;
-        }
-        Ok(())
-    }
-}
-
 impl DiskFile for RealFile {
     fn stat(&self) -> io::Result<FileStat> {
         Ok(from_statx(&rustix::fs::statx(&self.0, c"", AtFlags::EMPTY_PATH, STATX)?))
@@ -384,33 +371,38 @@ impl DiskFile for RealFile {
         }
         match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, size) {
             // A file system that cannot promise room: zeros are the next best.
-            Err(Errno::OPNOTSUPP) => self.write_zeros(self.stat()?.stamp.size, size),
-            other => Ok(other?),
-        }
-    }
-
-    fn zero(&self, offset: u64, length: u64, reserved: bool) -> io::Result<()> {
-        let size = self.stat()?.stamp.size;
-        let end = offset.saturating_add(length);
-        let keep = FallocateFlags::KEEP_SIZE;
-        let how = if reserved { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
-        match rustix::fs::fallocate(&self.0, keep | how, offset, length) {
-            // A file system that can do neither: what is no hole is written over, which needs no room.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                let mut at = offset;
-                while let Some((from, until)) = self.data_after(at)?.filter(|(from, _)| *from < end.min(size)) {
-                    let until = until.min(end).min(size);
-                    self.write_zeros(from, until)?;
-                    at = until;
+            Err(Errno::OPNOTSUPP) => {
+                static ZEROS: [u8; 65536] = [0; 65536];
+                let mut at = self.stat()?.stamp.size;
+                while at < size {
+                    let step = (size - at).min(ZEROS.len() as u64);
+                    self.write_at(at, &ZEROS[..step as usize])?;
+                    at += step;
                 }
-                if reserved { self.allocate(offset, length) } else { Ok(()) }
+                Ok(())
             }
             other => Ok(other?),
         }
     }
 
+    fn zero(&self, offset: u64, length: u64, reserved: bool) -> io::Result<()> {
+        let how = if reserved { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
+        Ok(rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE | how, offset, length)?)
+    }
+
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
-        Ok(rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, offset, length)?)
+        let size = self.stat()?.stamp.size;
+        match rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, offset, length) {
+            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => {
+                // ext4 keeps what it found until then, and the disk would stay full.
+                let behind = offset.max(size);
+                if let Some(length) = (offset + length).checked_sub(behind).filter(|length| *length > 0) {
+                    let _ = self.zero(behind, length, false);
+                }
+                Err(error.into())
+            }
+            other => Ok(other?),
+        }
     }
 
     fn data_after(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {

@@ -92,6 +92,13 @@ pub(crate) enum Record {
         length: u64,
         reserved: bool,
     },
+    /// Room is kept for a range, also behind the end; content and size stay. As long as the disk has
+    /// it: others beside the server may have taken what there was.
+    Reserve {
+        file: FileId,
+        offset: u64,
+        length: u64,
+    },
     Time {
         file: FileId,
         mtime_ns: i64,
@@ -213,6 +220,11 @@ pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
             Record::Size { file, size } => {
                 put(out, TAG_SIZE, *file);
                 out.extend(size.to_le_bytes());
+            }
+            Record::Reserve { file, offset, length } => {
+                put(out, TAG_RESERVE, *file);
+                out.extend(offset.to_le_bytes());
+                out.extend(length.to_le_bytes());
             }
             Record::Zero { file, offset, length, reserved } => {
                 put(out, TAG_ZERO, *file);
@@ -354,11 +366,12 @@ impl<'a> Source<'a> {
                 size if size > i64::MAX as u64 => return Err("a size is over that of the longest file"),
                 size => Record::Size { file, size },
             },
+            TAG_RESERVE => {
+                let (offset, length) = self.range()?;
+                Record::Reserve { file, offset, length }
+            }
             TAG_ZERO => {
-                let (offset, length) = (self.u64()?, self.u64()?);
-                if offset.checked_add(length).is_none_or(|end| end > i64::MAX as u64) {
-                    return Err("zeros end after the longest file");
-                }
+                let (offset, length) = self.range()?;
                 let reserved = match self.array::<1>()?[0] {
                     flag @ (0 | 1) => flag == 1,
                     _ => return Err("a flag that is neither 0 nor 1"),
@@ -418,6 +431,14 @@ impl<'a> Source<'a> {
         match self.u64()? {
             0 => Err("file id 0"),
             id => Ok(FileId(id)),
+        }
+    }
+
+    fn range(&mut self) -> Result<(u64, u64), &'static str> {
+        let (offset, length) = (self.u64()?, self.u64()?);
+        match offset.checked_add(length).is_some_and(|end| end <= i64::MAX as u64) {
+            true => Ok((offset, length)),
+            false => Err("a range ends after the longest file"),
         }
     }
 

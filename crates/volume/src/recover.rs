@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 
 use crate::apply::{make_link, open_for_writing};
-use crate::disk::{Disk, Identity, Kind, Owner, Stamp};
+use crate::disk::{Disk, Identity, Kind, Owner, Stamp, is_full};
 use crate::path::{OWN_FOLDER, join};
 use crate::record::{Place, Record};
 use crate::table::{Table, Tracked, is_derived};
@@ -196,7 +196,11 @@ impl Recovery<'_> {
                     node.version = Some(*version);
                 }
             }
-            Record::Write { .. } | Record::Size { .. } | Record::Zero { .. } | Record::Time { .. } => {}
+            Record::Write { .. }
+            | Record::Size { .. }
+            | Record::Zero { .. }
+            | Record::Reserve { .. }
+            | Record::Time { .. } => {}
             Record::AccessTime { .. } | Record::Mode { .. } | Record::Owner { .. } => {}
             Record::Answer { .. } | Record::Inherit { .. } => {}
         }
@@ -433,6 +437,7 @@ impl Recovery<'_> {
                 Record::Write { file, .. }
                 | Record::Size { file, .. }
                 | Record::Zero { file, .. }
+                | Record::Reserve { file, .. }
                 | Record::Time { file, .. }
                 | Record::AccessTime { file, .. }
                 | Record::Mode { file, .. }
@@ -443,7 +448,7 @@ impl Recovery<'_> {
                 continue;
             }
             let path = self.path(file);
-            if let Record::Write { .. } | Record::Size { .. } | Record::Zero { .. } = record
+            if let Record::Write { .. } | Record::Size { .. } | Record::Zero { .. } | Record::Reserve { .. } = record
                 && open.as_ref().is_none_or(|(before, _)| *before != file)
             {
                 open = Some((file, open_for_writing(self.disk, &path)?));
@@ -452,8 +457,17 @@ impl Recovery<'_> {
                 (Record::Write { offset, bytes, .. }, Some((_, open))) => open.write_at(*offset, bytes)?,
                 (Record::Size { size, .. }, Some((_, open))) => open.set_size(*size)?,
                 (Record::Zero { offset, length, reserved, .. }, Some((_, open))) => {
-                    open.zero(*offset, *length, *reserved)?;
+                    match open.zero(*offset, *length, *reserved) {
+                        // Without its room, as far as it went.
+                        Err(error) if *reserved && is_full(&error) => open.zero(*offset, *length, false)?,
+                        other => other?,
+                    }
                 }
+                // Others have taken what there was.
+                (Record::Reserve { offset, length, .. }, Some((_, open))) => match open.allocate(*offset, *length) {
+                    Err(error) if is_full(&error) => {}
+                    other => other?,
+                },
                 (Record::Time { mtime_ns, .. }, _) => self.disk.set_mtime(&path, *mtime_ns)?,
                 (Record::AccessTime { atime_ns, .. }, _) => self.disk.set_atime(&path, *atime_ns)?,
                 (Record::Mode { mode, .. }, _) => self.disk.set_mode(&path, *mode)?,

@@ -19,6 +19,31 @@ const USUAL_BYTES: u64 = 2 << 20;
 pub(crate) struct Reserve {
     file: Box<dyn DiskFile>,
     bytes: u64,
+    /// What the file system can do with ranges of files.
+    pub ranges: RangeSupport,
+}
+
+/// What a file system can do with ranges of files: found out before it is promised.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RangeSupport {
+    /// Keeps room.
+    pub room: bool,
+    /// Gives room back.
+    pub holes: bool,
+    /// Makes zeros that keep their room.
+    pub zeros: bool,
+}
+
+impl RangeSupport {
+    /// Tries it on an empty file of ours. A full disk says nothing against it.
+    fn of(file: &dyn DiskFile) -> RangeSupport {
+        let supported = |outcome: io::Result<()>| outcome.is_ok() || outcome.is_err_and(|error| is_full(&error));
+        RangeSupport {
+            room: supported(file.allocate(0, 4096)),
+            holes: supported(file.zero(0, 4096, false)),
+            zeros: supported(file.zero(0, 4096, true)),
+        }
+    }
 }
 
 impl Reserve {
@@ -32,7 +57,9 @@ impl Reserve {
             other => other?,
         };
         file.set_size(0)?;
-        Ok(Reserve { file, bytes: 0 })
+        let ranges = RangeSupport::of(file.as_ref());
+        file.set_size(0)?;
+        Ok(Reserve { file, bytes: 0, ranges })
     }
 
     /// Keeps room for `bytes`; nothing is needed for none.

@@ -442,7 +442,8 @@ impl DiskFile for SimulatedFile {
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
         self.disk.change(|world| {
             let end = (offset + length).div_ceil(SECTOR_BYTES);
-            (offset / SECTOR_BYTES..end).try_for_each(|index| world.allocate(self.inode, index))
+            (offset / SECTOR_BYTES..end).try_for_each(|index| world.allocate(self.inode, index))?;
+            world.touch(self.inode)
         })
     }
 

@@ -211,15 +211,19 @@ pub(super) fn setattr(state: &Arc<State>, number: INodeNo, wanted: SetAttr, repl
         Ok(of) => of,
         Err(error) => return reply.error(error),
     };
+    let changed = match state.file_to_change(number, handle) {
+        Ok(changed) => changed,
+        Err(error) => return reply.error(error),
+    };
     let (finishing, volume) = (state.clone(), state.volume.clone());
     let then: Done<()> = Box::new(move |outcome| match outcome {
         Ok(()) => finishing.reply_attributes(number, handle, reply),
         Err(error) => reply.error(errno::of_stream(&error)),
     });
     let attributes = attributes(&wanted, owner.is_none());
-    let Some(size) = wanted.size else { return volume.set_attributes(of, attributes, then) };
+    let Some(size) = wanted.size else { return volume.set_attributes(changed, attributes, then) };
     // The times come after the size, whose change would set them.
-    let (next, again) = (volume.clone(), of.clone());
+    let (next, again) = (volume.clone(), changed);
     let cut: Done<()> = Box::new(move |outcome| match outcome {
         Ok(()) if attributes != SetAttributes::default() => next.set_attributes(again, attributes, then),
         outcome => then(outcome),

@@ -323,6 +323,12 @@ impl Inodes {
         self.nodes.get(&number.0)?.handles.first().copied()
     }
 
+    /// This handle of a file if it is open, else another one that is, if there is one.
+    pub fn open_handle(&self, number: INodeNo, wanted: Handle) -> Handle {
+        let open = self.nodes.get(&number.0).map_or(&[][..], |node| &node.handles);
+        if open.contains(&wanted) { wanted } else { open.first().copied().unwrap_or(wanted) }
+    }
+
     /// Files that are known, the top folder among them.
     #[cfg(test)]
     fn len(&self) -> usize {

@@ -143,6 +143,8 @@ fn unlock_all(state: &Arc<State>, number: INodeNo, handle: Handle, owner: LockOw
 fn set(state: &Arc<State>, number: INodeNo, handle: Handle, (owner, pid): (LockOwner, u32), piece: LockPiece) {
     let LockPiece { start, end, kind } = piece;
     state.locks.held().note(number, owner, handle, piece);
+    // The descriptor may be closed by now; the lock is the file's.
+    let handle = state.inodes().open_handle(number, handle);
     let wish = LockWish { owner, start, end, kind, test: false, pid };
     state.volume.lock(handle, wish, Box::new(drop));
     state.locks.waits.wake(number);

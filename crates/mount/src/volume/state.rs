@@ -148,6 +148,15 @@ impl State {
         }
     }
 
+    /// The file whose attributes are to be changed: by a handle if it is open, since another one may
+    /// have its path by now.
+    pub fn file_to_change(&self, number: INodeNo, handle: Option<FileHandle>) -> Result<FileRef, Errno> {
+        match handle.map(|handle| Handle(handle.0)).or_else(|| self.inodes().handle(number)) {
+            Some(handle) => Ok(FileRef::Handle(handle)),
+            None => self.file(number, None),
+        }
+    }
+
     pub fn attributes(&self, number: INodeNo, info: &FileInfo) -> FileAttr {
         attributes(number, info, self.settings.owner, self.volume.info().block_bytes)
     }

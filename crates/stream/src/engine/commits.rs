@@ -37,6 +37,10 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// transaction that is refused again and again takes little of the link.
 const PARKED: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(16);
 
+/// How often a file is looked at again that somebody else changed before a change of ours by a
+/// handle: it need not be the last one.
+const LOOKS_MAX: u32 = 5;
+
 /// How often a transaction is sent to a server that fails with it.
 const TRIES_MAX: u32 = 20;
 
@@ -142,6 +146,9 @@ impl Engine {
 
     /// What a transaction changes, with the present path of its file and what it is based on.
     pub(super) fn dressed_changes(&self, txn: &Transaction) -> Vec<Change> {
+        if let Some(file) = txn.changes_file.and_then(|key| self.files.get(&key)) {
+            return txn.changes.iter().map(|change| dressed(change, Some(&file.path), file.seen)).collect();
+        }
         if txn.file.is_none() && txn.replayed.is_none() {
             return txn.changes.clone();
         }
@@ -164,6 +171,7 @@ impl Engine {
     pub(super) fn commit_answered(&mut self, id: u64, sent: Moment, answer: Result<Reply, Unanswered>) {
         let now = self.time.now;
         let removes_only_here = self.removes_only_here(id);
+        let takes_existing = self.may_take_existing(id);
         let Some(txn) = self.transactions.get_mut(&id) else { return };
         let again = now.after(AGAIN);
         match answer {
@@ -191,8 +199,17 @@ impl Engine {
                 txn.tries += 1;
                 txn.state = State::Queued(again);
             }
-            Ok(Reply::Error { code: ErrorCode::Exists, .. }) if txn.take_existing() => {
-                txn.state = State::Queued(now);
+            Ok(Reply::Error { code: ErrorCode::Exists, .. }) if takes_existing => self.take_existing(id),
+            // Somebody else may have changed the file, or put another one at its path.
+            Ok(Reply::Error { code: ErrorCode::Conflict, .. })
+                if txn.tries < LOOKS_MAX
+                    && !matches!(txn.changes[..], [Change::Copy { .. }])
+                    && let Some(key) = txn.changes_file =>
+            {
+                txn.tries += 1;
+                (txn.number, txn.sent, txn.state) = (None, false, State::Queued(again));
+                self.files.get_mut(&key).into_iter().for_each(|file| file.unsure = !file.gone);
+                self.open_number(key);
             }
             Ok(Reply::Error { code: ErrorCode::Linked, .. }) if txn.unnames.is_some() => self.is_linked_there(id),
             // It was to remove what is only here.
@@ -202,7 +219,12 @@ impl Engine {
             Ok(Reply::Error { code, text }) => {
                 let file = txn.file.and_then(|key| self.files.get(&key));
                 let was_there = file.is_some_and(|file| file.seen.is_some());
-                let code = if code == ErrorCode::NotFound && was_there { ErrorCode::Stale } else { code };
+                let code = match code {
+                    ErrorCode::NotFound if was_there => ErrorCode::Stale,
+                    // Nobody asked for a file that was not there.
+                    ErrorCode::Exists if txn.is_data() => ErrorCode::Conflict,
+                    code => code,
+                };
                 let error = StreamError::refused(code, &txn.path, &text);
                 let parks = matches!(code, ErrorCode::NoSpace | ErrorCode::OverQuota | ErrorCode::Leased);
                 let held = txn.file.and_then(|key| self.files.get(&key)).is_some_and(|file| file.handles > 0);
@@ -228,10 +250,11 @@ impl Engine {
         self.counters.committed += 1;
         let seen = versions.last().copied().unwrap_or_default();
         self.unstore(id, &mut txn, None);
+        let next = txn.effect.next_base(seen);
         for other in self.transactions.values_mut() {
             other.after.remove(&id);
             if other.base == Base::Chain(id) {
-                other.base = Base::Known(seen);
+                other.base = next;
             }
         }
         match txn.file {
@@ -272,7 +295,7 @@ impl Engine {
         if let Some(dirty) = &mut file.dirty
             && dirty.base == Base::Chain(id)
         {
-            dirty.base = Base::Known(to);
+            dirty.base = txn.effect.next_base(to);
         }
         let effect = &txn.effect;
         let from = match txn.base {
@@ -289,10 +312,10 @@ impl Engine {
             } else {
                 file.kernel = file.kernel.filter(|kernel| Some(*kernel) == from).map(|_| to);
             }
-            let touched = touched_blocks(effect, old_size, block);
+            let touched = effect.touched_blocks(old_size, block);
             let contents = self.take_touched(key, &touched);
             let Some(file) = self.files.get_mut(&key) else { return };
-            file.size = new_size(old_size, effect);
+            file.size = effect.new_size(old_size);
             file.note_stored(effect.writes.iter().map(|(_, bytes)| bytes.len() as u64).sum(), effect.cut);
             file.seen = Some(to);
             // What the cache brings now is of the version before.
@@ -308,7 +331,7 @@ impl Engine {
             match file.seen {
                 Some(seen) if seen.file == to.file && seen.version >= to.version => {}
                 Some(seen) if seen.file == to.file => {
-                    file.size = new_size(file.size, effect);
+                    file.size = effect.new_size(file.size);
                     self.move_file(key, to.version, None);
                 }
                 _ => {
@@ -484,7 +507,7 @@ impl Engine {
 
     /// A file whose changes were refused: they stay readable until it is closed, and whoever opens it again sees the server's.
     /// Returns the bytes that no transaction carries.
-    fn overtaken(&mut self, key: u64, error: &StreamError) -> u64 {
+    pub(super) fn overtaken(&mut self, key: u64, error: &StreamError) -> u64 {
         let Some(file) = self.files.get_mut(&key) else { return 0 };
         file.stale = Some(error.clone());
         let path = file.path.clone();
@@ -560,22 +583,6 @@ impl Engine {
             _ => {}
         }
     }
-}
-
-fn new_size(old: u64, effect: &Effect) -> u64 {
-    let ends = effect.writes.iter().map(|(offset, bytes)| offset + bytes.len() as u64);
-    ends.chain(effect.extended).fold(effect.cut.unwrap_or(old), u64::max)
-}
-
-/// Which blocks a transaction changed: also the last one of the file, if the file grew behind it.
-fn touched_blocks(effect: &Effect, old_size: u64, block: u64) -> impl Fn(u32) -> bool {
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    ranges.extend(effect.cut.map(|cut| (cut / block, u64::MAX)));
-    ranges.extend(
-        effect.writes.iter().map(|(offset, bytes)| (offset / block, (offset + bytes.len() as u64).div_ceil(block))),
-    );
-    ranges.push((old_size / block, old_size / block + 1));
-    move |index| ranges.iter().any(|(first, end)| (*first..*end).contains(&u64::from(index)))
 }
 
 impl File {

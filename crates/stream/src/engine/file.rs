@@ -12,8 +12,11 @@ use crate::memory::Stamp;
 use crate::overlay::Overlay;
 use crate::present::Present;
 
-/// Blocks of most file systems, for what a file takes on the server before that tells.
-pub(super) const STORED_BLOCK_BYTES: u64 = 4096;
+/// Bytes in whole blocks of most file systems, for what a file takes on the server before that
+/// tells. Sizes are whatever the server says.
+pub(super) fn whole_blocks(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
+}
 
 /// An entry of the data block table. A block without one is absent, or a hole; what was written here lies in the overlay.
 #[derive(Debug)]
@@ -187,6 +190,9 @@ pub(super) struct File {
     pub cuts: Vec<(u64, u64)>,
     /// Transactions of it that are not answered, in order.
     pub sealed: Vec<u64>,
+    /// Another device had made it when this one was to, with this mode and owner: whoever opened it
+    /// here has rights to such a file only.
+    pub taken: Option<(u16, Option<Owner>)>,
     /// Its changes were refused.
     pub stale: Option<StreamError>,
     pub reads: BTreeSet<u64>,
@@ -219,11 +225,18 @@ impl File {
             local_size: None,
             cuts: Vec::new(),
             sealed: Vec::new(),
+            taken: None,
             stale: None,
             reads: BTreeSet::new(),
             touched: None,
             used: 0,
         }
+    }
+
+    /// Whether what the server says can be the file that was made here, if another device has made
+    /// one before.
+    pub fn may_be(&mut self, info: &FileInfo) -> bool {
+        self.taken.take().is_none_or(|(mode, owner)| info.mode == mode && owner.is_none_or(|owner| owner == info.owner))
     }
 
     /// Size as readers here see it.
@@ -251,8 +264,8 @@ impl File {
     /// What it will take on the server's disk, roughly, with what was written here.
     fn stored_bytes(&self) -> u64 {
         let stored = self.attributes.stored_bytes;
-        let whole = self.effective_size().next_multiple_of(STORED_BLOCK_BYTES);
-        (stored + self.overlay.bytes().next_multiple_of(STORED_BLOCK_BYTES)).min(whole.max(stored))
+        let whole = whole_blocks(self.effective_size());
+        stored.saturating_add(whole_blocks(self.overlay.bytes())).min(whole.max(stored))
     }
 
     pub fn info(&self) -> FileInfo {

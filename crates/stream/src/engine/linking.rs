@@ -73,7 +73,7 @@ impl Engine {
         self.forget_names(seen.file);
         let wall_ns = self.time.wall_ns;
         if let Some(file) = self.known_at(from).and_then(|key| self.files.get_mut(&key)) {
-            file.attributes.links += 1;
+            file.attributes.links = file.attributes.links.saturating_add(1);
             file.attributes.touch(wall_ns);
         }
     }
@@ -95,6 +95,10 @@ impl Engine {
                 self.by_path.remove(path);
                 self.by_path.insert(other.clone(), key);
                 file.path = other;
+                // The server knows its number by the name that is gone.
+                if let Some(number) = file.number.take() {
+                    self.forget_number(key, number);
+                }
             }
             None => self.taken_away(key),
         }

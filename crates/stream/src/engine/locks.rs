@@ -16,6 +16,7 @@ use units::{LockKind, LockRange, LockRanges, Moment};
 use wire::volume::{HeldLock, LockAsk, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
+use super::busy::BUSY_TIME;
 use super::{ANSWER_TIME, AskFor, Effects, Engine, Want};
 use crate::call::{Done, Handle, LockOwner, LockWish, Opened};
 use crate::{ErrorKind, StreamError};
@@ -52,6 +53,8 @@ pub(super) struct Locks {
     waiting: VecDeque<Step>,
     /// What was asked, by number.
     asked: BTreeMap<u64, Step>,
+    /// The server had no time; nothing is asked before.
+    paused_until: Moment,
 }
 
 impl Locks {
@@ -88,6 +91,7 @@ impl Locks {
         for step in std::mem::take(&mut self.asked).into_values().rev() {
             self.waiting.push_front(step);
         }
+        self.paused_until = Moment(0);
     }
 
     /// There is a new connection: all that was given is claimed, before anything else is asked.
@@ -260,7 +264,7 @@ impl Engine {
 
     /// Asks for what may be asked for.
     pub(super) fn pump_locks(&mut self) {
-        if self.link.volume.is_none() || !self.is_proven() {
+        if self.link.volume.is_none() || !self.is_proven() || self.time.now < self.locks.paused_until {
             return;
         }
         while let Some(step) = self.locks.next() {
@@ -276,7 +280,13 @@ impl Engine {
         let error = match answer {
             Ok(Reply::Volume(VolumeReply::Locked(held))) => {
                 let is_new = !ask.test && !is_claim && ask.kind.is_some() && held.is_none();
+                let is_open = self.files.get(&place.0).is_some_and(|file| file.handles > 0);
                 match done {
+                    // All that was locked of the file went with its last handle.
+                    Some(done) if is_new && !is_open => {
+                        self.locks.give_up(place, ask.file, range, now);
+                        self.effects.finish(done, Err(StreamError::bad_handle()));
+                    }
                     Some(done) => {
                         if is_new {
                             self.locks.note(place, ask.file, ask.pid, range, ask.kind);
@@ -293,7 +303,8 @@ impl Engine {
             Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Cancelled | ErrorCode::Shutdown, .. })
             | Err(Unanswered::Expired | Unanswered::Refused) => {
                 self.locks.waiting.push_front(Step { place, ask, done, is_claim, since });
-                return;
+                self.locks.paused_until = now.after(BUSY_TIME);
+                return self.ask_later(AskFor::Lock(id));
             }
             Ok(Reply::Error { code, text }) => {
                 let path = self.files.get(&place.0).map(|file| file.path.clone()).unwrap_or_default();

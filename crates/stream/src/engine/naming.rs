@@ -194,7 +194,16 @@ impl Engine {
     /// dropped when the name is gone: so a file can be removed whose changes the server refuses.
     /// And what is parked holds up only changes of the name of its own file, not of the folders
     /// above.
-    pub(super) fn change(&mut self, path: &[u8], mut changes: Vec<Change>, done: Done<()>) {
+    pub(super) fn change(&mut self, path: &[u8], changes: Vec<Change>, done: Done<()>) {
+        self.change_by(None, path, changes, done);
+    }
+
+    /// The same of one file, whatever its path is by then.
+    pub(super) fn change_file(&mut self, key: u64, path: &[u8], changes: Vec<Change>, done: Done<()>) {
+        self.change_by(Some(key), path, changes, done);
+    }
+
+    fn change_by(&mut self, file: Option<u64>, path: &[u8], mut changes: Vec<Change>, done: Done<()>) {
         let checked = check_path(path).and_then(|()| match (path.is_empty(), self.info) {
             (true, _) => Err(StreamError::new(ErrorKind::Invalid, path, "the top folder stays as it is")),
             (_, Some(info)) if info.writable => Ok(()),
@@ -236,7 +245,7 @@ impl Engine {
                 behind.push(*id);
             }
         }
-        (txn.after, txn.unnames) = (after, unnames);
+        (txn.after, txn.unnames, txn.changes_file) = (after, unnames, file);
         let id = self.next_id();
         self.transactions.insert(id, txn);
         for other in behind {
@@ -353,16 +362,22 @@ impl Engine {
     /// Goes on from the version that a change of our own made of a file, if it is the next one, with
     /// what was written to the file meanwhile. Returns the version before.
     pub(super) fn follow(&mut self, key: u64, to: Seen) -> Option<Seen> {
+        let from = Seen { file: to.file, version: to.version.checked_sub(1)? };
         let file = self.files.get_mut(&key)?;
-        let next = |seen: &Seen| seen.file == to.file && seen.version.checked_add(1) == Some(to.version);
-        let from = file.seen.filter(next)?;
-        file.seen = Some(to);
-        file.kernel = file.kernel.filter(|kernel| *kernel == from).map(|_| to);
-        // What the cache brings now is of the version before.
-        file.blocks.retain(|_, entry| !matches!(entry, Block::Reading { .. }));
         let waiting = self.transactions.values_mut().filter(|txn| txn.file == Some(key) && !txn.sent);
         let bases = waiting.map(|txn| &mut txn.base).chain(file.dirty.as_mut().map(|dirty| &mut dirty.base));
         bases.filter(|base| **base == Base::Known(from)).for_each(|base| *base = Base::Known(to));
+        // An answer of that version, or a push, may have come before.
+        if file.seen == Some(to) {
+            return Some(from);
+        }
+        file.seen = file.seen.filter(|seen| *seen == from).and(Some(to)).or(file.seen);
+        if file.seen != Some(to) {
+            return None;
+        }
+        file.kernel = file.kernel.filter(|kernel| *kernel == from).map(|_| to);
+        // What the cache brings now is of the version before.
+        file.blocks.retain(|_, entry| !matches!(entry, Block::Reading { .. }));
         Some(from)
     }
 
@@ -465,7 +480,8 @@ impl Engine {
             Ok(Reply::Volume(reply)) => self.want_replied(id, waiting, reply),
             Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Cancelled | ErrorCode::Shutdown, .. })
             | Err(Unanswered::Expired) => {
-                self.wants.insert(id, Waiting { asked: false, ..waiting });
+                self.wants.insert(id, Waiting { asked: true, ..waiting });
+                self.ask_later(AskFor::Want(id));
             }
             Ok(Reply::Error { code, text }) => match waiting.want {
                 Want::Open { path, how, token, done } => {

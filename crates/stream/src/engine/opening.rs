@@ -186,6 +186,9 @@ impl Engine {
             self.move_file(key, version, Some(info.size));
         }
         let Some(file) = self.files.get_mut(&key) else { return };
+        if !file.may_be(info) {
+            return self.is_of_others(key);
+        }
         if file.seen == Some(info.seen) {
             (file.size, file.unsure) = (info.size, false);
             file.present = Present::new(present, cut);
@@ -253,8 +256,10 @@ impl Engine {
                     self.reopen_failed(key, &StreamError::refused(ErrorCode::Stale, &path, ""));
                 }
             }
-            Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Cancelled, .. }) | Err(Unanswered::Expired) => {
-                self.open_number(key);
+            Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Cancelled | ErrorCode::Shutdown, .. })
+            | Err(Unanswered::Expired) => {
+                file.opening = true;
+                self.ask_later(AskFor::File(key));
             }
             Ok(Reply::Error { code: ErrorCode::NotFound | ErrorCode::NotFile | ErrorCode::NotFolder, .. }) => {
                 self.reopen_failed(key, &StreamError::refused(ErrorCode::Stale, &path, ""));
@@ -268,7 +273,7 @@ impl Engine {
         }
     }
 
-    fn reopen_failed(&mut self, key: u64, error: &StreamError) {
+    pub(super) fn reopen_failed(&mut self, key: u64, error: &StreamError) {
         let reads = self.files.get(&key).map(|file| file.reads.clone()).unwrap_or_default();
         reads.into_iter().for_each(|id| self.end_read(id, Err(error.clone())));
         let fstats = self.wants.iter().filter(
@@ -291,7 +296,7 @@ impl Engine {
         }
     }
 
-    fn forget_number(&mut self, key: u64, number: InodeId) {
+    pub(super) fn forget_number(&mut self, key: u64, number: InodeId) {
         if self.by_number.get(&number) == Some(&key) {
             self.by_number.remove(&number);
             self.close_number(number);

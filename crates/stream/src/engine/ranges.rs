@@ -4,7 +4,7 @@ use bytes::Bytes;
 use wire::format::COPY_BYTES_MAX;
 use wire::volume::{Allocation, Change, Seen};
 
-use super::file::{File, STORED_BLOCK_BYTES};
+use super::file::{File, whole_blocks};
 use super::{Engine, Open};
 use crate::call::{Done, Handle};
 use crate::{ErrorKind, StreamError};
@@ -29,7 +29,8 @@ impl Engine {
             return self.effects.finish(done, outcome);
         }
         self.seal(key);
-        self.change(&path.clone(), vec![Change::Allocate { path, base: None, offset, length, allocation }], done);
+        let change = Change::Allocate { path: path.clone(), base: None, offset, length, allocation };
+        self.change_file(key, &path, vec![change], done);
     }
 
     /// The server does not have the file: zeros lie in memory as what is written does, and room
@@ -83,7 +84,7 @@ impl Engine {
             Err(error) => done(Err(error)),
         });
         self.seal(key);
-        self.change(&path, vec![change], copied);
+        self.change_file(key, &path, vec![change], copied);
     }
 
     /// What is to be asked of the server, and the file that it changes; `None` if there is nothing
@@ -144,8 +145,7 @@ impl Engine {
         if allocation.is_none_or(|allocation| allocation.extend) {
             file.size = file.size.max(end);
         }
-        let changed = allocation.is_none() || is_zeroed || file.size != old_size;
-        if changed && file.dirty.is_none() {
+        if file.dirty.is_none() {
             file.attributes.wrote(wall_ns);
         }
         match allocation {
@@ -188,10 +188,10 @@ impl Engine {
 impl File {
     /// The server has so many bytes more of it, after it was cut if it was.
     pub(super) fn note_stored(&mut self, bytes: u64, cut: Option<u64>) {
-        let whole = |size: u64| size.next_multiple_of(STORED_BLOCK_BYTES);
-        let stored = self.attributes.stored_bytes.min(cut.map_or(u64::MAX, whole));
+        let stored = self.attributes.stored_bytes.min(cut.map_or(u64::MAX, whole_blocks));
         // What is written over takes no more room.
-        self.attributes.stored_bytes = (stored + whole(bytes)).min(whole(self.size).max(stored));
+        let more = stored.saturating_add(whole_blocks(bytes));
+        self.attributes.stored_bytes = more.min(whole_blocks(self.size).max(stored));
     }
 
     /// The next bytes from `at` on that may be no zeros, first and one behind the last. Blocks of

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use units::Moment;
-use wire::volume::{Change, Seen};
+use wire::volume::{Change, Owner, Seen};
 
 use super::file::Base;
 use crate::StreamError;
@@ -33,10 +33,36 @@ pub(super) enum Keep {
 #[derive(Debug, Default)]
 pub(super) struct Effect {
     pub created: bool,
+    /// It found a file in the place of the one that it was to make.
+    pub taken: bool,
     pub cut: Option<u64>,
     pub writes: Vec<(u64, Bytes)>,
     pub extended: Option<u64>,
     pub appended: u64,
+}
+
+impl Effect {
+    /// Size of a file of `old` bytes after it.
+    pub fn new_size(&self, old: u64) -> u64 {
+        let ends = self.writes.iter().map(|(offset, bytes)| offset + bytes.len() as u64);
+        ends.chain(self.extended).fold(self.cut.unwrap_or(old), u64::max)
+    }
+
+    /// Which blocks it changed: also the last one of the file, if the file grew behind it.
+    pub fn touched_blocks(&self, old_size: u64, block: u64) -> impl Fn(u32) -> bool + use<> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        ranges.extend(self.cut.map(|cut| (cut / block, u64::MAX)));
+        let writes = self.writes.iter();
+        ranges.extend(writes.map(|(at, bytes)| (at / block, (at + bytes.len() as u64).div_ceil(block))));
+        ranges.push((old_size / block, old_size / block + 1));
+        move |index| ranges.iter().any(|(first, end)| (*first..*end).contains(&u64::from(index)))
+    }
+
+    /// What the next changes of the file are based on, after this made it a version. What was
+    /// written over a file that somebody else made is based on nothing that this device has seen.
+    pub fn next_base(&self, to: Seen) -> Base {
+        Base::Known(if self.taken { Seen { version: 0, ..to } } else { to })
+    }
 }
 
 /// A transaction without an answer.
@@ -71,6 +97,9 @@ pub(super) struct Transaction {
     pub parked: u32,
     /// The file known here whose name it takes away.
     pub unnames: Option<u64>,
+    /// The file that it is to change on the server, by a handle: no other one that may be at its
+    /// path by then.
+    pub changes_file: Option<u64>,
     pub effect: Effect,
     /// Bytes of its data.
     pub bytes: u64,
@@ -99,6 +128,7 @@ impl Transaction {
             tries: 0,
             parked: 0,
             unnames: None,
+            changes_file: None,
             effect: Effect::default(),
             bytes,
             removes: Vec::new(),
@@ -110,21 +140,28 @@ impl Transaction {
         Transaction { effect, ..Transaction::new(path, changes, mtime_ns) }
     }
 
-    /// Takes the file that is there in the place of one that was to be made and has nothing in it
-    /// yet: two devices that make a file to lock it both have the one that came first. False if it
-    /// is another transaction.
-    pub fn take_existing(&mut self) -> bool {
-        match &mut self.changes[..] {
-            [Change::Create { exclusive: exclusive @ true, .. }, others @ ..]
-                if (self.file.is_some() || self.replayed.is_some()) && others.iter().all(is_of_attributes) =>
+    /// The mode and the owner of a file that it makes with nothing in it.
+    pub fn makes_empty(&self) -> Option<(u16, Option<Owner>)> {
+        match &self.changes[..] {
+            [Change::Create { mode, exclusive: true, owner, .. }, others @ ..]
+                if self.is_data() && others.iter().all(is_of_attributes) =>
             {
-                (*exclusive, self.effect.created) = (false, false);
-                // Its number says that it was refused.
-                (self.number, self.sent) = (None, false);
-                true
+                Some((*mode, *owner))
             }
-            _ => false,
+            _ => None,
         }
+    }
+
+    /// Takes the file that is there in the place of the empty one that it was to make. Its
+    /// attributes are for whoever made it.
+    pub fn take_existing(&mut self) {
+        self.changes.truncate(1);
+        if let [Change::Create { exclusive, .. }] = &mut self.changes[..] {
+            *exclusive = false;
+        }
+        (self.effect.created, self.effect.taken) = (false, true);
+        // Its number says that it was refused.
+        (self.number, self.sent) = (None, false);
     }
 
     pub fn is_stored(&self) -> bool {
@@ -210,6 +247,8 @@ pub(super) fn dressed(change: &Change, path: Option<&[u8]>, seen: Option<Seen>) 
         Change::Write { path: at, base, .. }
         | Change::Append { path: at, base, .. }
         | Change::Truncate { path: at, base, .. }
+        | Change::Allocate { path: at, base, .. }
+        | Change::Copy { path: at, base, .. }
         | Change::SetTime { path: at, base, .. }
         | Change::SetOwner { path: at, base, .. }
         | Change::SetAccessTime { path: at, base, .. }

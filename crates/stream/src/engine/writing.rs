@@ -240,9 +240,10 @@ impl Engine {
             }
             return self.effects.finish(done, Ok(()));
         }
-        match changes.is_empty() {
-            true => self.effects.finish(done, Ok(())),
-            false => self.change(&path, changes, done),
+        match (changes.is_empty(), key) {
+            (true, _) => self.effects.finish(done, Ok(())),
+            (false, Some(key)) => self.change_file(key, &path, changes, done),
+            (false, None) => self.change(&path, changes, done),
         }
     }
 

@@ -331,3 +331,19 @@ fn sim_a_counter_under_a_lock_misses_no_step() {
         }
     }
 }
+
+#[test]
+fn a_lock_that_comes_when_the_file_is_closed_is_given_back() {
+    for steps in 0..30 {
+        let (mut sim, [first, second]) = two_devices(steps);
+        let locking = sim.call(0, |done| Call::Lock { handle: first, wish: ALL, done });
+        for _ in 0..steps {
+            sim.step();
+        }
+        sim.wait(0, |done| Call::Close { handle: first, done }).unwrap();
+        sim.until(|_| taken(&locking).is_some());
+        let later = sim.now + 1_000_000;
+        sim.until(|sim| sim.now >= later);
+        assert!(exclusive(&mut sim, 1, second).unwrap(), "after {steps} steps");
+    }
+}

@@ -83,4 +83,65 @@ fn an_empty_file_is_new_unless_another_device_made_it_first() {
     sync(&mut sim, two, second).unwrap();
     let seen = [one, two].map(|at| stat(&mut sim, at, "lock").seen.file);
     assert_eq!(seen[0], seen[1], "both have the file that came first");
+
+    // With other permission bits it is a file that nobody was asked whether he may open.
+    let (first, second) = (open(&mut sim, one, "own", WRITE).unwrap(), open(&mut sim, two, "own", WRITE).unwrap());
+    let wanted = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+    sim.wait(one, |done| Call::SetAttributes { of: first.into(), wanted, done }).unwrap();
+    write(&mut sim, one, first, 0, b"secret".to_vec()).unwrap();
+    close(&mut sim, one, first).unwrap();
+    sync(&mut sim, two, second).unwrap();
+    let found = read(&mut sim, two, second, 0, 100);
+    assert!(found.as_ref().is_err_and(|error| error.kind() == ErrorKind::Stale), "{found:?}");
+
+    // Who has written something by then has a conflict, also if that was not to be sent yet.
+    let (first, second) = (open(&mut sim, one, "log", WRITE).unwrap(), open(&mut sim, two, "log", WRITE).unwrap());
+    write(&mut sim, one, first, 0, b"first".to_vec()).unwrap();
+    close(&mut sim, one, first).unwrap();
+    let making = sim.call(two, |done| Call::Sync { handle: second, done });
+    write(&mut sim, two, second, 0, b"SECOND".to_vec()).unwrap();
+    sim.until(|_| taken(&making).is_some());
+    assert_eq!(sync(&mut sim, two, second).unwrap_err().kind(), ErrorKind::Stale);
+    assert_eq!(sim.on_server(b"log"), Some(b"first".to_vec()));
+}
+
+#[test]
+fn what_is_done_by_a_handle_is_done_to_its_file_and_no_other() {
+    let mut sim = Sim::new(63, Faults::default());
+    let (one, two) = (device(&mut sim, options()), device(&mut sim, options()));
+    let handle = file(&mut sim, one, "f");
+    let source = file(&mut sim, one, "g");
+    let other = open(&mut sim, two, "new", WRITE).unwrap();
+    write(&mut sim, two, other, 0, b"another file".to_vec()).unwrap();
+    close(&mut sim, two, other).unwrap();
+    let rename = |done| Call::Rename { from: b"new".to_vec(), to: b"f".to_vec(), replace: true, done };
+    sim.wait(two, rename).unwrap();
+    let punched = sim.wait(one, |done| Call::Allocate { handle, range: (0, 1000), allocation: PUNCH, done });
+    assert_eq!(punched.unwrap_err().kind(), ErrorKind::Stale);
+    assert_eq!(copy(&mut sim, one, (source, 0), (handle, 0), 10), Err(ErrorKind::Unsupported));
+    let wanted = SetAttributes { mode: Some(0o666), ..SetAttributes::default() };
+    let changed = sim.wait(one, |done| Call::SetAttributes { of: handle.into(), wanted, done });
+    assert_eq!(changed.unwrap_err().kind(), ErrorKind::Stale);
+    assert_eq!(sim.on_server(b"f"), Some(b"another file".to_vec()));
+    let info = sim.wait(two, |done| Call::Stat { of: FileRef::Path(b"f".to_vec()), done }).unwrap();
+    assert_eq!(info.mode, 0o644);
+
+    // A file that another device has written meanwhile is still the file.
+    let handle = file(&mut sim, one, "h");
+    let other = open(&mut sim, two, "h", WRITE).unwrap();
+    write(&mut sim, two, other, 2000, b"other".to_vec()).unwrap();
+    close(&mut sim, two, other).unwrap();
+    sim.wait(one, |done| Call::Allocate { handle, range: (0, 2000), allocation: PUNCH, done }).unwrap();
+    assert_eq!(sim.on_server(b"h"), Some([&[0; 2000][..], b"other", &[7; 1995]].concat()));
+}
+
+#[test]
+fn a_file_is_read_on_when_the_name_by_which_it_was_opened_is_removed() {
+    let mut sim = Sim::new(64, Faults::default());
+    let one = device(&mut sim, crate::Options { memory_bytes: 0, ..options() });
+    let handle = file(&mut sim, one, "a");
+    sim.wait(one, |done| Call::Link { from: b"a".to_vec(), to: b"b".to_vec(), done }).unwrap();
+    assert_eq!(read(&mut sim, one, handle, 0, 10).unwrap().len(), 10);
+    sim.wait(one, |done| Call::Remove { path: b"a".to_vec(), done }).unwrap();
+    assert_eq!(read(&mut sim, one, handle, 3000, 1000).unwrap(), vec![7; 1000]);
 }

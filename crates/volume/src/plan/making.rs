@@ -163,6 +163,7 @@ impl Plan<'_> {
             disk: None,
             alive: true,
             size: 0,
+            stored_bytes: 0,
             links: 1,
             version: 1,
             writable: true,

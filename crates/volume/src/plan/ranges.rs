@@ -1,9 +1,14 @@
 //! Ranges of files: zeros, room, and copies made on the server.
 
 use super::{NAME_ROOM_BYTES, Plan};
+use crate::disk::Kind;
 use crate::record::Record;
+use crate::reserve::RangeSupport;
 use crate::transaction::COPY_BYTES_MAX;
-use crate::{Allocation, FileId, Operation, Transaction, VolumeError, VolumePath};
+use crate::{Allocation, FileId, Operation, Seen, Transaction, VolumeError, VolumePath};
+
+/// What stays free when room is reserved, for the transactions of others.
+const SPARE_BYTES: u64 = 4 << 20;
 
 impl Plan<'_> {
     /// Plans the operations on ranges.
@@ -14,7 +19,7 @@ impl Plan<'_> {
                 self.allocate(path, file, (*offset, *length), *allocation, by)
             }
             Operation::Copy { path, base, offset, from, from_base, from_offset, length } => {
-                let source = self.file(from, from_base, by)?;
+                let source = self.source(from, from_base)?;
                 let file = self.file(path, base, by)?;
                 self.copy((from, source, *from_offset), (file, *offset), *length, by)
             }
@@ -35,47 +40,44 @@ impl Plan<'_> {
         if end > limit {
             return Err(VolumeError::TooLarge { what: "bytes of a file", found: end, limit });
         }
-        let size = self.overlay.nodes[&file].size;
-        if allocation.extend && end > size {
+        let RangeSupport { room, holes, zeros } = self.limits.ranges;
+        let supported = match (allocation.zero, allocation.reserve) {
+            (true, true) => zeros && room,
+            (true, false) => holes,
+            (false, _) => room,
+        };
+        if !supported {
+            let what = if allocation.reserve { "room" } else { "holes" };
+            return Err(VolumeError::Unsupported { path: path.to_string(), what });
+        }
+        if allocation.extend && end > self.overlay.nodes[&file].size {
             self.resize(file, end)?;
             self.records.push(Record::Size { file, size: end });
         }
         if allocation.reserve {
-            // A quota counts sizes; room behind the end would be counted by nobody.
-            if let Some(quota_bytes) = self.quota_bytes.filter(|_| end > self.overlay.nodes[&file].size) {
-                return Err(VolumeError::OverQuota { quota_bytes });
-            }
-            let Some(disk) = self.overlay.nodes[&file].disk.clone() else {
-                // It is not on the disk before the group is applied.
-                return Err(match self.made_here(file) {
-                    true => VolumeError::Invalid { path: path.to_string(), why: "the same transaction makes it" },
-                    false => VolumeError::Busy { path: path.to_string() },
-                });
-            };
-            self.reservations.push((disk, offset, length));
-        }
-        if allocation.zero {
-            self.records.push(Record::Zero { file, offset, length, reserved: allocation.reserve });
+            self.check_room(file, length, end)?;
         }
         self.overlay.needs.bytes += NAME_ROOM_BYTES;
-        if allocation.zero || allocation.extend {
-            self.times.insert(file, by.mtime_ns);
+        match (allocation.zero, allocation.reserve) {
+            (true, reserved) => self.records.push(Record::Zero { file, offset, length, reserved }),
+            (false, _) => self.records.push(Record::Reserve { file, offset, length }),
         }
+        self.times.insert(file, by.mtime_ns);
         Ok(self.change(file))
     }
 
-    /// Keeps the room that the running transaction asks for, once nothing else refuses it and before
-    /// anything is promised. No reader sees it.
-    pub(super) fn reserve(&mut self) -> Result<(), VolumeError> {
-        for (disk, offset, length) in &self.reservations {
-            let kept = crate::apply::open_for_writing(self.disk, disk).and_then(|open| open.allocate(*offset, *length));
-            let path = || String::from_utf8_lossy(disk).into_owned();
-            kept.map_err(|source| match source.kind() {
-                _ if crate::disk::is_full(&source) => VolumeError::NoSpace { what: "the disk is full" },
-                std::io::ErrorKind::NotFound => VolumeError::Busy { path: path() },
-                std::io::ErrorKind::Unsupported => VolumeError::Unsupported { path: path(), what: "room" },
-                _ => VolumeError::io("reserving room of", disk, source),
-            })?;
+    /// Whether the disk has room for a range that ends at `end`, asked before anything is promised: who asks for more must not
+    /// leave a full disk behind. What the file has already may all lie in the range.
+    fn check_room(&mut self, file: FileId, length: u64, end: u64) -> Result<(), VolumeError> {
+        let node = &self.overlay.nodes[&file];
+        // A quota counts sizes; room behind the end would be counted by nobody.
+        if let Some(quota_bytes) = self.limits.quota_bytes.filter(|_| end > node.size) {
+            return Err(VolumeError::OverQuota { quota_bytes });
+        }
+        let lacking = length.saturating_sub(node.stored_bytes);
+        let space = self.disk.space().map_err(|error| VolumeError::io("asking for room in", b"", error))?;
+        if lacking > 0 && lacking.saturating_add(SPARE_BYTES) > space.bytes {
+            return Err(VolumeError::NoSpace { what: "the disk is full" });
         }
         Ok(())
     }
@@ -111,8 +113,10 @@ impl Plan<'_> {
             let data = open.data_after(at).map_err(failed)?;
             let (start, end) =
                 data.map_or((until, until), |(start, end)| (start.clamp(at, until), end.clamp(at, until)));
-            if start > at {
+            if start > at && self.limits.ranges.holes {
                 self.records.push(Record::Zero { file, offset: to(at), length: start - at, reserved: false });
+            } else if start > at {
+                self.write(file, to(at), &vec![0; (start - at) as usize], by)?;
             }
             if end > start {
                 let mut bytes = vec![0; (end - start) as usize];
@@ -134,10 +138,19 @@ impl Plan<'_> {
         Ok(self.change(file))
     }
 
-    /// Whether the running transaction makes the file.
-    fn made_here(&self, wanted: FileId) -> bool {
-        let made = |record: &Record| matches!(record, Record::New { file, .. } if *file == wanted);
-        self.records[self.from_record..].iter().any(made)
+    /// A regular file that is read.
+    fn source(&mut self, path: &VolumePath, base: &Option<Seen>) -> Result<FileId, VolumeError> {
+        let (_, found) = self.resolve(path)?;
+        let file = found.ok_or_else(|| VolumeError::not_found(path))?;
+        let node = &self.overlay.nodes[&file];
+        if node.kind != Kind::File {
+            return Err(VolumeError::NotFile { path: path.to_string() });
+        }
+        let found = Some(Seen { file, version: self.changed.get(&file).copied().unwrap_or(node.version) });
+        if base.is_some() && *base != found {
+            return Err(VolumeError::Conflict { path: path.to_string(), found });
+        }
+        Ok(file)
     }
 
     /// Whether the records from there on write the file.

@@ -35,6 +35,9 @@ struct Known {
     answered: Vec<(Transaction, Committed)>,
 }
 
+/// Transactions of one device that were in flight in all rounds, at most.
+const IN_FLIGHT_MAX: usize = 16;
+
 impl Known {
     fn look(&mut self, volume: &Volume) -> Model {
         let (mut model, versions) = walk(volume);
@@ -61,9 +64,10 @@ impl Known {
 
     fn answered(&mut self, transaction: &Transaction, committed: &Committed) {
         if let Some(writer) = transaction.writer {
-            // As many as are remembered in any case.
+            // As many as are remembered in any case: the volume may know of some that were in flight
+            // when the machine stopped.
             let same = |other: &Transaction| other.writer.is_some_and(|other| other.device == writer.device);
-            if self.answered.iter().filter(|(other, _)| same(other)).count() >= ANSWERS_MAX {
+            if self.answered.iter().filter(|(other, _)| same(other)).count() >= ANSWERS_MAX - IN_FLIGHT_MAX {
                 let oldest = self.answered.iter().position(|(other, _)| same(other)).unwrap();
                 self.answered.remove(oldest);
             }

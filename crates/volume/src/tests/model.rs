@@ -145,9 +145,7 @@ impl Model {
                 if allocation.zero && offset < size {
                     file.bytes[offset..end.min(size)].fill(0);
                 }
-                if allocation.zero || allocation.extend {
-                    file.mtime_ns = now;
-                }
+                file.mtime_ns = now;
             }
             Operation::Copy { path, offset, from, from_offset, length, .. } => {
                 let number = *self.names.get(from.as_bytes()).ok_or(Refused)?;
@@ -415,7 +413,7 @@ fn operation(rng: &mut SplitMix64) -> Operation {
     match rng.below(36) {
         31..33 => {
             let (zero, extend) = (rng.below(2) == 0, rng.below(2) == 0);
-            let allocation = Allocation { zero, reserve: false, extend };
+            let allocation = Allocation { zero, reserve: rng.below(2) == 0, extend };
             Operation::Allocate { path, base, offset: rng.below(3000), length: 1 + rng.below(2000), allocation }
         }
         33..36 => {
