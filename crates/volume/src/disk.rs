@@ -306,6 +306,13 @@ pub trait Disk: Send + Sync {
     /// Those of the system.
     fn check_writable(&self, path: &[u8], kind: Kind) -> io::Result<()>;
 
+    /// Whether we may set the times, permission bits and owner of what is here, and give it more
+    /// names: only its owner may, whoever can write it.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn check_owned(&self, path: &[u8]) -> io::Result<()>;
+
     /// Brings the names in a folder to stable storage.
     ///
     /// # Errors

@@ -39,6 +39,8 @@ struct Node {
     links: u32,
     version: u64,
     writable: bool,
+    /// Its attributes may be set.
+    owned: bool,
     mode: u16,
     owner: Owner,
     /// Where a symbolic link points that this group makes.
@@ -302,6 +304,8 @@ impl<'a> Plan<'a> {
             return Err(VolumeError::NotFile { path: path.to_string() });
         }
         self.check_writable(path, file)?;
+        // Its time is set, too.
+        self.check_owned(path, file)?;
         Ok(file)
     }
 
@@ -338,6 +342,7 @@ impl<'a> Plan<'a> {
     ) -> Result<FileId, VolumeError> {
         let (_, file) = self.target(path, base, from)?;
         self.check_writable(path, file)?;
+        self.check_owned(path, file)?;
         self.overlay.needs.bytes += NAME_ROOM_BYTES;
         Ok(self.change(file))
     }
@@ -387,11 +392,18 @@ impl<'a> Plan<'a> {
     fn check_writable(&mut self, path: &VolumePath, file: FileId) -> Result<(), VolumeError> {
         let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
         if let (Some(disk), false) = (&node.disk, node.writable) {
-            self.disk.check_writable(disk, node.kind).map_err(|source| match source.kind() {
-                io::ErrorKind::NotFound => VolumeError::Busy { path: path.to_string() },
-                _ => VolumeError::Denied { path: path.to_string(), source },
-            })?;
+            self.disk.check_writable(disk, node.kind).map_err(|source| denied(path, source))?;
             node.writable = true;
+        }
+        Ok(())
+    }
+
+    /// The same of its attributes, and of one more name.
+    fn check_owned(&mut self, path: &VolumePath, file: FileId) -> Result<(), VolumeError> {
+        let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
+        if let (Some(disk), false) = (&node.disk, node.owned) {
+            self.disk.check_owned(disk).map_err(|source| denied(path, source))?;
+            node.owned = true;
         }
         Ok(())
     }
@@ -459,6 +471,14 @@ impl<'a> Plan<'a> {
     }
 }
 
+/// What the system said to a question that is asked before anything is promised.
+fn denied(path: &VolumePath, source: io::Error) -> VolumeError {
+    match source.kind() {
+        io::ErrorKind::NotFound => VolumeError::Busy { path: path.to_string() },
+        _ => VolumeError::Denied { path: path.to_string(), source },
+    }
+}
+
 impl Node {
     fn met(stat: &FileStat, at: Place, disk: Vec<u8>, version: u64) -> Node {
         Node {
@@ -472,6 +492,7 @@ impl Node {
             links: if stat.kind == Kind::Folder { 1 } else { stat.links },
             version,
             writable: false,
+            owned: false,
             mode: stat.mode,
             owner: stat.owner,
             target: Vec::new(),

@@ -1,6 +1,8 @@
 //! The disk of the machine. Every path is resolved below the root by `openat2`, and by a walk over its names where the
 //! kernel or a sandbox does not allow that call.
 
+mod permissions;
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,8 +11,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{
-    Access, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir, RenameFlags, ResolveFlags,
-    SeekFrom, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom,
+    Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
 
@@ -296,18 +298,11 @@ impl Disk for RealDisk {
     }
 
     fn check_writable(&self, path: &[u8], kind: Kind) -> io::Result<()> {
-        match kind {
-            Kind::File => {
-                // Also finds immutable files and running programs.
-                self.resolve(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
-            }
-            Kind::Folder => {
-                let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-                rustix::fs::accessat(&folder, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?;
-            }
-            Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice | Kind::Special => {}
-        }
-        Ok(())
+        Ok(self.may_write(path, kind)?)
+    }
+
+    fn check_owned(&self, path: &[u8]) -> io::Result<()> {
+        Ok(self.may_set_attributes(path)?)
     }
 
     fn sync_folder(&self, path: &[u8]) -> io::Result<()> {

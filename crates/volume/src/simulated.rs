@@ -361,6 +361,10 @@ impl Disk for SimulatedDisk {
         self.stat(path).map(|_| ())
     }
 
+    fn check_owned(&self, path: &[u8]) -> io::Result<()> {
+        self.stat(path).map(|_| ())
+    }
+
     fn sync_folder(&self, path: &[u8]) -> io::Result<()> {
         self.change(|world| {
             let folder = world.find_folder(&self.full(path))?;

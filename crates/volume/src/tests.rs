@@ -9,6 +9,7 @@ mod locks;
 mod model;
 mod names;
 mod owners;
+mod permissions;
 mod ranges;
 mod real;
 mod repeats;

@@ -167,6 +167,7 @@ impl Plan<'_> {
             links: 1,
             version: 1,
             writable: true,
+            owned: true,
             mode,
             owner,
             target: Vec::new(),

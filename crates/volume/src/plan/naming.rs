@@ -26,8 +26,9 @@ impl Plan<'_> {
             let (found, limit) = (u64::from(node.links) + 1, u64::from(NAMES_MAX));
             return Err(VolumeError::TooLarge { what: "names of a file", found, limit });
         }
-        // Linux lets only who may write a file give it names.
+        // Linux lets only who owns a file, or may read and write it, give it names.
         self.check_writable(source, file)?;
+        self.check_owned(source, file)?;
         let at = self.vacant(to)?;
         self.change_folder(to, at.folder)?;
         self.overlay.needs.bytes += 2 * NAME_ROOM_BYTES;

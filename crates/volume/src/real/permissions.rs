@@ -1,0 +1,64 @@
+//! What the system will let the server do, asked before a transaction is promised: what it refuses
+//! only when a transaction is applied is in the journal by then.
+
+use rustix::fs::{Access, AtFlags, Mode, OFlags, StatxAttributes, accessat, fcntl_setfl, statx};
+use rustix::io::Errno;
+
+use super::{Found, RealDisk, STATX};
+use crate::disk::Kind;
+
+/// Files and folders with one of these can be removed, renamed and linked by nobody, nor get other
+/// attributes.
+const FIXED: StatxAttributes = StatxAttributes::IMMUTABLE.union(StatxAttributes::APPEND);
+
+impl RealDisk {
+    pub(super) fn may_write(&self, path: &[u8], kind: Kind) -> Result<(), Errno> {
+        match kind {
+            Kind::File => {
+                // Also finds immutable files and running programs.
+                self.resolve(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
+            }
+            Kind::Folder => {
+                let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+                accessat(&folder, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?;
+            }
+            Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice | Kind::Special => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn may_set_attributes(&self, path: &[u8]) -> Result<(), Errno> {
+        let found = Found { fd: self.resolve(path, OFlags::PATH, Mode::empty())?, opened: false };
+        if found.is_fixed()? {
+            return Err(Errno::PERM);
+        }
+        match self.is_owned(path, &found)? {
+            true => Ok(()),
+            false => Err(Errno::PERM),
+        }
+    }
+
+    /// Whether the system takes us for the owner of what is at `path`, which is `found`.
+    fn is_owned(&self, path: &[u8], found: &Found) -> Result<bool, Errno> {
+        match self.find(path) {
+            // Of this flag Linux asks what it asks of times and permission bits, capabilities, user
+            // name spaces and mapped mounts included.
+            Ok(Found { fd, opened: true }) => match fcntl_setfl(&fd, OFlags::NOATIME | OFlags::NONBLOCK) {
+                Err(Errno::PERM) => Ok(false),
+                other => other.map(|()| true),
+            },
+            // What cannot be opened, such as a symbolic link.
+            Ok(_) | Err(Errno::NOTDIR) => {
+                let user = rustix::process::geteuid();
+                Ok(user.is_root() || found.plain()?.owner.uid == user.as_raw())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Found {
+    fn is_fixed(&self) -> Result<bool, Errno> {
+        Ok(statx(&self.fd, c"", AtFlags::EMPTY_PATH, STATX)?.stx_attributes.intersects(FIXED))
+    }
+}
