@@ -313,6 +313,14 @@ pub trait Disk: Send + Sync {
     /// Those of the system.
     fn check_owned(&self, path: &[u8]) -> io::Result<()>;
 
+    /// Whether we may remove this file from this folder, or rename it, as far as
+    /// [`Disk::check_writable`] of the folder does not tell: attributes and sticky folders may
+    /// forbid it. `None` is what a transaction makes before, which is ours.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn check_removable(&self, folder: Option<&[u8]>, file: Option<&[u8]>) -> io::Result<()>;
+
     /// Brings the names in a folder to stable storage.
     ///
     /// # Errors

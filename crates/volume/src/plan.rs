@@ -408,6 +408,12 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
+    /// The same of a name that goes.
+    fn check_removable(&self, path: &VolumePath, folder: FileId, file: FileId) -> Result<(), VolumeError> {
+        let [folder, file] = [folder, file].map(|id| self.overlay.nodes[&id].disk.as_deref());
+        self.disk.check_removable(folder, file).map_err(|source| denied(path, source))
+    }
+
     fn check_empty_folder(&mut self, path: &VolumePath, folder: FileId) -> Result<(), VolumeError> {
         let node = &self.overlay.nodes[&folder];
         if node.kind != Kind::Folder {

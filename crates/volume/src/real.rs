@@ -305,6 +305,10 @@ impl Disk for RealDisk {
         Ok(self.may_set_attributes(path)?)
     }
 
+    fn check_removable(&self, folder: Option<&[u8]>, file: Option<&[u8]>) -> io::Result<()> {
+        Ok(self.may_remove(folder, file)?)
+    }
+
     fn sync_folder(&self, path: &[u8]) -> io::Result<()> {
         let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         Ok(rustix::fs::fsync(&folder)?)

@@ -365,6 +365,10 @@ impl Disk for SimulatedDisk {
         self.stat(path).map(|_| ())
     }
 
+    fn check_removable(&self, folder: Option<&[u8]>, file: Option<&[u8]>) -> io::Result<()> {
+        folder.into_iter().chain(file).try_for_each(|path| self.stat(path).map(|_| ()))
+    }
+
     fn sync_folder(&self, path: &[u8]) -> io::Result<()> {
         self.change(|world| {
             let folder = world.find_folder(&self.full(path))?;

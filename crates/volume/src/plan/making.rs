@@ -205,6 +205,9 @@ impl Plan<'_> {
                 return Err(VolumeError::Unsupported { path: path.to_string(), what });
             }
             let (mtime_ns, atime_ns) = (node.mtime_ns, node.atime_ns);
+            // It is removed and made anew.
+            self.check_writable(path, at.folder)?;
+            self.check_removable(path, at.folder, file)?;
             let target = self.target_of(path, file)?;
             self.records.push(Record::LinkOwned { file, at, owner, target });
             // It is made anew, and keeps its times.

@@ -43,6 +43,7 @@ impl Plan<'_> {
 
     pub(super) fn remove(&mut self, path: &VolumePath, at: Place, file: FileId) -> Result<FileId, VolumeError> {
         self.change_folder(path, at.folder)?;
+        self.check_removable(path, at.folder, file)?;
         // Needs no room: on a full disk it must still be possible to remove files.
         if self.overlay.nodes[&file].links > 1 {
             self.unlink_one(at, file);
@@ -123,6 +124,10 @@ impl Plan<'_> {
         }
         self.change_folder(source, source_at.folder)?;
         self.change_folder(to, to_at.folder)?;
+        self.check_removable(source, source_at.folder, file)?;
+        if let Some(replaced) = found {
+            self.check_removable(to, to_at.folder, replaced)?;
+        }
         match found {
             Some(replaced) if self.overlay.nodes[&replaced].links > 1 => {
                 self.unlink_one(to_at.clone(), replaced);

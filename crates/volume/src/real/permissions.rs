@@ -11,6 +11,9 @@ use crate::disk::Kind;
 /// attributes.
 const FIXED: StatxAttributes = StatxAttributes::IMMUTABLE.union(StatxAttributes::APPEND);
 
+/// In a folder with this permission bit only who owns it, or the file, may remove and rename the file.
+const STICKY: u16 = 0o1000;
+
 impl RealDisk {
     pub(super) fn may_write(&self, path: &[u8], kind: Kind) -> Result<(), Errno> {
         match kind {
@@ -33,6 +36,26 @@ impl RealDisk {
             return Err(Errno::PERM);
         }
         match self.is_owned(path, &found)? {
+            true => Ok(()),
+            false => Err(Errno::PERM),
+        }
+    }
+
+    pub(super) fn may_remove(&self, folder: Option<&[u8]>, file: Option<&[u8]>) -> Result<(), Errno> {
+        let find = |path: &[u8]| -> Result<Found, Errno> {
+            Ok(Found { fd: self.resolve(path, OFlags::PATH, Mode::empty())?, opened: false })
+        };
+        let in_folder = folder.map(find).transpose()?;
+        let found = file.map(find).transpose()?;
+        for found in in_folder.iter().chain(&found) {
+            if found.is_fixed()? {
+                return Err(Errno::PERM);
+            }
+        }
+        let (Some(folder), Some(path), Some(found)) = (in_folder, file, found) else { return Ok(()) };
+        let folder = folder.plain()?;
+        let is_ours = folder.owner.uid == rustix::process::geteuid().as_raw();
+        match is_ours || folder.mode & STICKY == 0 || self.is_owned(path, &found)? {
             true => Ok(()),
             false => Err(Errno::PERM),
         }

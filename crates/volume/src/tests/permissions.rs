@@ -77,3 +77,65 @@ fn attributes_of_files_of_others_are_refused() {
         volume.commit(transaction(vec![write("shared/ours", None, 0, b"x"), unlink("shared/theirs")])).unwrap();
     });
 }
+
+#[test]
+fn files_that_may_not_be_removed_stay() {
+    let chattr = |flag: &str, at: &Path| {
+        std::process::Command::new("chattr").arg(flag).arg(at).output().is_ok_and(|output| output.status.success())
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (fixed, grows) = (folder.path().join("fixed"), folder.path().join("grows"));
+    fs::write(&fixed, "text").unwrap();
+    fs::create_dir(&grows).unwrap();
+    fs::write(grows.join("old"), "text").unwrap();
+    if !chattr("+i", &fixed) || !chattr("+a", &grows) {
+        eprintln!("skipped: attributes of files need root and a file system that has them");
+        chattr("-i", &fixed);
+        return;
+    }
+    let run = std::panic::catch_unwind(|| {
+        let volume = Volume::open(folder.path(), None, SMALL).unwrap();
+        volume.commit(transaction(vec![create("ours"), create("grows/new")])).unwrap();
+        for at in ["fixed", "grows/old", "grows/new"] {
+            refuse(&volume, unlink(at));
+            refuse(&volume, rename(at, "elsewhere"));
+            refuse(&volume, rename("ours", at));
+        }
+        // The folder is met in the same transaction.
+        let made = vec![create("grows/newer"), unlink("grows/newer")];
+        assert!(matches!(volume.commit(transaction(made)), Err(VolumeError::Denied { .. })));
+        refuse(&volume, Operation::Link { from: path("fixed"), base: None, to: path("more") });
+        refuse(&volume, Operation::SetTime { path: path("grows"), base: None, mtime_ns: 7 });
+        volume.commit(transaction(vec![rename("ours", "grows/ours")])).unwrap();
+        drop(volume);
+        Volume::open(folder.path(), None, SMALL).unwrap();
+    });
+    assert!(chattr("-i", &fixed) && chattr("-a", &grows));
+    run.unwrap();
+}
+
+#[test]
+fn files_of_others_in_sticky_folders_stay() {
+    let prepare = |folder: &Path| {
+        for (at, user) in [("theirs", OTHER), ("ours", SERVER)] {
+            fs::create_dir(folder.join(at)).unwrap();
+            fs::write(folder.join(at).join("file"), "text").unwrap();
+            give(&folder.join(at).join("file"), OTHER, 0o664);
+            std::os::unix::fs::symlink("x", folder.join(at).join("link")).unwrap();
+            give(&folder.join(at), user, 0o1777);
+        }
+    };
+    serve(prepare, |volume, _| {
+        volume.commit(transaction(vec![create("theirs/mine"), create("mine")])).unwrap();
+        for at in ["theirs/file", "theirs/link"] {
+            refuse(volume, unlink(at));
+            refuse(volume, rename(at, "elsewhere"));
+            refuse(volume, rename("mine", at));
+        }
+        // Moved there and away again in one transaction.
+        let both = vec![rename("ours/file", "theirs/other"), unlink("theirs/other")];
+        assert!(matches!(volume.commit(transaction(both)), Err(VolumeError::Denied { .. })));
+        let allowed = [unlink("theirs/mine"), rename("ours/file", "ours/other"), unlink("ours/link")];
+        volume.commit(transaction(allowed.to_vec())).unwrap();
+    });
+}
