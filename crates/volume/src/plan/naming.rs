@@ -46,6 +46,7 @@ impl Plan<'_> {
         self.check_removable(path, at.folder, file)?;
         // Needs no room: on a full disk it must still be possible to remove files.
         if self.overlay.nodes[&file].links > 1 {
+            self.check_linked(path, file)?;
             self.unlink_one(at, file);
             return Ok(file);
         }
@@ -53,6 +54,11 @@ impl Plan<'_> {
         self.overlay.entries.insert(at.clone(), None);
         self.records.push(Record::Gone { file, at });
         Ok(file)
+    }
+
+    /// A recovery gives a file with several names one more, which Linux allows the owner.
+    fn check_linked(&mut self, path: &VolumePath, file: FileId) -> Result<(), VolumeError> {
+        if self.overlay.nodes[&file].links > 1 { self.check_owned(path, file) } else { Ok(()) }
     }
 
     /// Removes one of several names.
@@ -125,8 +131,10 @@ impl Plan<'_> {
         self.change_folder(source, source_at.folder)?;
         self.change_folder(to, to_at.folder)?;
         self.check_removable(source, source_at.folder, file)?;
+        self.check_linked(source, file)?;
         if let Some(replaced) = found {
             self.check_removable(to, to_at.folder, replaced)?;
+            self.check_linked(to, replaced)?;
         }
         match found {
             Some(replaced) if self.overlay.nodes[&replaced].links > 1 => {

@@ -139,3 +139,19 @@ fn files_of_others_in_sticky_folders_stay() {
         volume.commit(transaction(allowed.to_vec())).unwrap();
     });
 }
+
+/// A recovery could not give them the name under which they wait.
+#[test]
+fn names_of_linked_files_of_others_stay() {
+    let prepare = |folder: &Path| {
+        fs::write(folder.join("theirs"), "text").unwrap();
+        fs::hard_link(folder.join("theirs"), folder.join("other")).unwrap();
+        give(&folder.join("theirs"), OTHER, 0o644);
+    };
+    serve(prepare, |volume, _| {
+        volume.commit(transaction(vec![create("ours")])).unwrap();
+        refuse(volume, unlink("other"));
+        refuse(volume, rename("theirs", "elsewhere"));
+        refuse(volume, rename("ours", "theirs"));
+    });
+}
