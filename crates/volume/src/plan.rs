@@ -349,13 +349,15 @@ impl<'a> Plan<'a> {
 
     fn write(&mut self, file: FileId, offset: u64, bytes: &[u8], from: &Transaction) -> Result<FileId, VolumeError> {
         let end = offset.saturating_add(bytes.len() as u64);
-        if !bytes.is_empty() && end > self.overlay.nodes[&file].size {
-            self.resize(file, end)?;
+        if !bytes.is_empty() {
+            if end > self.overlay.nodes[&file].size {
+                self.resize(file, end)?;
+            }
+            // Whole blocks of the file system at both ends, and one of its tables for each 2 MiB and at both ends.
+            let count = bytes.len() as u64;
+            self.overlay.needs.bytes += count.next_multiple_of(4096) + 4096 * (4 + count / (2 << 20));
+            self.records.push(Record::Write { file, offset, bytes: bytes.to_vec() });
         }
-        // Whole blocks of the file system at both ends, and one of its tables for each 2 MiB and at both ends.
-        let count = bytes.len() as u64;
-        self.overlay.needs.bytes += count.next_multiple_of(4096) + 4096 * (4 + count / (2 << 20));
-        self.records.push(Record::Write { file, offset, bytes: bytes.to_vec() });
         self.times.insert(file, from.mtime_ns);
         Ok(self.change(file))
     }

@@ -1,6 +1,7 @@
 //! What a volume promises, on the simulated disk and on the real one.
 
 mod crash;
+mod extremes;
 mod format;
 mod full;
 mod kill;
