@@ -23,23 +23,24 @@ impl<'a> Applier<'a> {
         Applier { disk, places: HashMap::new(), open: None }
     }
 
-    /// Applies all records. `make_room` is called when the disk is full, and the record then tried again, once.
+    /// Applies all records, or tells how many were. `make_room` is called when the disk is full, and the record then
+    /// tried again, once.
     pub fn apply(
         &mut self,
         records: &[Record],
         sequence: u64,
         table: &mut Table,
         make_room: &mut dyn FnMut() -> io::Result<()>,
-    ) -> io::Result<()> {
-        for record in records {
-            match self.one(record, sequence, table) {
+    ) -> Result<(), (usize, io::Error)> {
+        for (index, record) in records.iter().enumerate() {
+            let done = match self.one(record, sequence, table) {
                 Err(error) if is_full(&error) => {
                     self.open = None;
-                    make_room()?;
-                    self.one(record, sequence, table)?;
+                    make_room().and_then(|()| self.one(record, sequence, table))
                 }
-                other => other?,
-            }
+                other => other,
+            };
+            done.map_err(|error| (index, error))?;
         }
         Ok(())
     }

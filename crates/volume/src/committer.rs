@@ -76,6 +76,22 @@ struct Planned {
     size_change: i64,
     /// Results that hold only if it is written.
     depending: Vec<usize>,
+    /// Of each transaction in it its result, and where its records end.
+    ends: Vec<(usize, usize)>,
+}
+
+/// Why a group was not applied.
+enum Unwritten {
+    /// The volume stopped, or the journal is full: nothing of the group holds.
+    All(VolumeError),
+    /// The file system refuses this record, and whatever comes after it is not done.
+    From(usize, VolumeError),
+}
+
+impl From<VolumeError> for Unwritten {
+    fn from(error: VolumeError) -> Unwritten {
+        Unwritten::All(error)
+    }
 }
 
 impl Committer {
@@ -131,23 +147,31 @@ impl Committer {
     /// Commits the first of `transactions`, and those after it that fit in the same frame.
     fn group(&mut self, transactions: &[&Transaction], results: &mut Vec<Result<Committed, VolumeError>>) {
         let planned = self.plan(transactions, results);
-        let Planned { records, size_change, depending } = match planned {
+        let planned = match planned {
             Ok(planned) => planned,
             Err(error) => {
                 results.push(Err(error));
                 return;
             }
         };
-        if records.iter().all(|record| matches!(record, Record::Known { .. })) {
+        if planned.records.iter().all(|record| matches!(record, Record::Known { .. })) {
             return;
         }
-        if let Err(error) = self.write(&records, size_change) {
-            let why = error.to_string();
-            for index in depending {
-                results[index] = Err(match &error {
-                    VolumeError::NoSpace { what } => VolumeError::NoSpace { what },
-                    _ => VolumeError::Broken { why: why.clone() },
-                });
+        match self.write(&planned) {
+            Ok(()) => {}
+            Err(Unwritten::All(error)) => {
+                let why = error.to_string();
+                for index in planned.depending {
+                    results[index] = Err(match &error {
+                        VolumeError::NoSpace { what } => VolumeError::NoSpace { what },
+                        _ => VolumeError::Broken { why: why.clone() },
+                    });
+                }
+            }
+            Err(Unwritten::From(index, error)) => {
+                // Those after it open the next group.
+                results.truncate(index);
+                results.push(Err(error));
             }
         }
     }
@@ -166,7 +190,7 @@ impl Committer {
         let shared = self.shared.clone();
         let mut table = shared.table.lock().unwrap_or_else(PoisonError::into_inner);
         let mut plan = Plan::new(shared.tree.as_ref(), &shared.leases, &mut table, limits)?;
-        let (mut size_change, mut depending) = (0, Vec::new());
+        let (mut size_change, mut depending, mut ends) = (0, Vec::new(), Vec::new());
         for (index, transaction) in transactions.iter().enumerate() {
             if let Some(repeated) = transaction.writer.map_or(Ok(None), |writer| plan.repeated(writer)).transpose() {
                 if repeated.as_ref().is_ok_and(|repeated| !repeated.durable) {
@@ -208,21 +232,23 @@ impl Committer {
             size_change = plan.needs().size_change;
             if result.is_ok() {
                 depending.push(results.len());
+                ends.push((results.len(), plan.records.len()));
             }
             results.push(result);
         }
-        Ok(Planned { records: plan.records, size_change, depending })
+        Ok(Planned { records: plan.records, size_change, depending, ends })
     }
 
     /// Journal, then apply.
-    fn write(&mut self, records: &[Record], size_change: i64) -> Result<(), VolumeError> {
+    fn write(&mut self, planned: &Planned) -> Result<(), Unwritten> {
+        let Planned { records, size_change, .. } = planned;
         let mut payload = Vec::new();
         record::encode(records, &mut payload);
         if !self.journal.fits(payload.len()) {
             self.checkpoint()?;
         }
         if let Err(error) = self.journal.append(&payload, records.len() as u32) {
-            return Err(self.stop(format!("the journal could not be written: {error}")));
+            return Err(self.stop(format!("the journal could not be written: {error}")).into());
         }
         drop(payload);
         let shared = self.shared.clone();
@@ -231,9 +257,16 @@ impl Committer {
         let sequence = self.journal.sequence;
         let mut applier = Applier::new(shared.tree.as_ref());
         let applied = applier.apply(records, sequence, &mut table, &mut || self.reserve.release());
-        let size_bytes = shared.size_bytes().saturating_add_signed(size_change);
-        shared.size_bytes.store(size_bytes, Ordering::Relaxed);
         drop(applier);
+        let applied = match applied {
+            Err((index, error)) if is_refusal(&error) => {
+                drop((gate, table));
+                return Err(self.take_back(planned, index, error));
+            }
+            other => other.map_err(|(_, error)| error),
+        };
+        let size_bytes = shared.size_bytes().saturating_add_signed(*size_change);
+        shared.size_bytes.store(size_bytes, Ordering::Relaxed);
         // Somebody else may have moved or removed a file while this was on its way, or the disk failed for once. The
         // transactions are in the journal: recovery brings the files there from any state.
         // Whoever works in the folder beside the server may be in its way once more.
@@ -244,8 +277,37 @@ impl Committer {
         healed.map_err(|(error, second)| {
             let why = format!("a transaction could not be applied: {error}; nor recovered: {second}");
             *gate = Some(why.clone());
-            VolumeError::Broken { why }
+            VolumeError::Broken { why }.into()
         })
+    }
+
+    /// The file system refuses a record: of the group, of which nobody was told yet, the journal keeps the transactions
+    /// before. They are applied, those after it are not, and of the refused one a part may be.
+    fn take_back(&mut self, planned: &Planned, index: usize, source: io::Error) -> Unwritten {
+        let after = planned.ends.iter().position(|(_, end)| index < *end);
+        let Some((after, result)) = after.map(|after| (after, planned.ends[after].0)) else {
+            return self.stop(format!("a record of no transaction could not be applied: {source}")).into();
+        };
+        let kept = &planned.records[..after.checked_sub(1).map_or(0, |before| planned.ends[before].1)];
+        let mut payload = Vec::new();
+        record::encode(kept, &mut payload);
+        if let Err(second) = self.journal.replace(&payload, kept.len() as u32) {
+            let why = format!("a transaction could not be applied: {source}; nor taken out of the journal: {second}");
+            return self.stop(why).into();
+        }
+        // A recovery would bring files back to where the refused transaction took them from. Without room for that they
+        // wait for the next checkpoint.
+        if let Err(error @ VolumeError::Broken { .. }) = self.checkpoint() {
+            return error.into();
+        }
+        if self.options.quota_bytes.is_some() {
+            // The part that is applied may be of any size.
+            match count_bytes(self.shared.tree.as_ref()) {
+                Ok(bytes) => self.shared.size_bytes.store(bytes, Ordering::Relaxed),
+                Err(error) => return self.stop(format!("the files could not be counted: {error}")).into(),
+            }
+        }
+        Unwritten::From(result, VolumeError::Refused { source })
     }
 
     /// Recovers while readers wait.
@@ -303,6 +365,25 @@ impl Committer {
         *self.shared.gate.write().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
         VolumeError::Broken { why }
     }
+}
+
+/// Whether the file system said no, and will say it again. What may be because somebody else works
+/// in the folder, or because the disk failed for once, a recovery mends; so what we found ourselves,
+/// which has no number.
+fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::*;
+    let refuses = matches!(
+        error.kind(),
+        PermissionDenied
+            | Unsupported
+            | TooManyLinks
+            | FileTooLarge
+            | InvalidInput
+            | InvalidFilename
+            | ResourceBusy
+            | ExecutableFileBusy
+    );
+    refuses && error.raw_os_error().is_some()
 }
 
 /// Brings files and table to what the journal says.

@@ -127,6 +127,13 @@ pub enum VolumeError {
         /// What cannot be kept.
         what: &'static str,
     },
+    /// The file system below the volume refused what had looked possible. What the transaction does before that may be
+    /// done, the rest is not; no other transaction is concerned.
+    #[error("the server's file system refuses this, and a part of the change may be done: {source}")]
+    Refused {
+        /// What the system said.
+        source: io::Error,
+    },
     /// The volume is served for reading only.
     #[error("the volume is served for reading only")]
     ReadOnly,

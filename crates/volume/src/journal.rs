@@ -22,6 +22,8 @@ pub(crate) struct Journal {
     key: Key,
     /// Where the next frame begins.
     end: u64,
+    /// Where the last one begins.
+    last: u64,
     bytes_max: u64,
     /// Sequence of the last frame.
     pub sequence: u64,
@@ -61,7 +63,7 @@ impl Journal {
         }
         file.sync().map_err(failed)?;
         disk.sync_folder(b"").map_err(failed)?;
-        Ok(Journal { file, key, end: 0, bytes_max, sequence })
+        Ok(Journal { file, key, end: 0, last: 0, bytes_max, sequence })
     }
 
     /// Whether there is room for a frame of this payload.
@@ -85,14 +87,26 @@ impl Journal {
         self.file.write_at(self.end, &frame)?;
         self.file.sync()?;
         self.sequence += 1;
-        self.end += frame.len() as u64;
+        (self.last, self.end) = (self.end, self.end + frame.len() as u64);
         Ok(())
+    }
+
+    /// Takes the last frame back, of which nobody was told yet, and writes this one in its place, or
+    /// none if there are no records. After an error nobody knows which is there.
+    pub fn replace(&mut self, payload: &[u8], records: u32) -> std::io::Result<()> {
+        self.sequence -= 1;
+        self.end = self.last;
+        if records > 0 {
+            return self.append(payload, records);
+        }
+        self.file.write_at(self.end, &[0; FRAME_HEADER_BYTES])?;
+        self.file.sync()
     }
 
     /// Begins anew after a checkpoint whose table holds `key`.
     pub fn restart(&mut self, key: Key) {
         self.key = key;
-        self.end = 0;
+        (self.last, self.end) = (0, 0);
     }
 }
 

@@ -42,6 +42,11 @@ impl SimulatedDisk {
         self.world().changes
     }
 
+    /// Folders that were listed so far.
+    pub fn listings(&self) -> u64 {
+        self.world().listings
+    }
+
     /// Stops the machine at this changing call, counted from 1 since the disk was made.
     pub fn crash_at(&self, change: Option<u64>) {
         self.world().crash_at = change;
@@ -50,6 +55,12 @@ impl SimulatedDisk {
     /// Lets this changing call fail, once and without effect.
     pub fn fail_at(&self, change: Option<u64>) {
         self.world().fail_at = change;
+    }
+
+    /// Refuses every call of one kind on this disk, but not on the folders of it, with this number of an error:
+    /// `hard_link`, `make_link`, `rename`, `set_mtime` or `write_at`.
+    pub fn refuse(&self, call: Option<(&'static str, i32)>) {
+        self.world().refused = call;
     }
 
     /// Whether the machine was stopped.
@@ -113,6 +124,15 @@ impl SimulatedDisk {
         change(world)
     }
 
+    fn check_refused(&self, call: &str) -> io::Result<()> {
+        match self.world().refused {
+            Some((refused, number)) if refused == call && self.folder.is_empty() => {
+                Err(io::Error::from_raw_os_error(number))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Sets permission bits and attribute, one after the other: a crash may come in between.
     fn set_inode(&self, id: u64, wanted: &Inode) -> io::Result<()> {
         let plain = wanted.is_plain(OWNER);
@@ -171,6 +191,7 @@ impl Disk for SimulatedDisk {
             let kind = |inode: &u64| world.inodes.get(inode).map_or(Kind::Special, |inode| inode.kind);
             Ok(names.iter().map(|(name, inode)| (name.clone(), kind(inode))).collect::<Vec<_>>())
         })?;
+        self.world().listings += 1;
         let _ = names.iter().all(|(name, kind)| each(name, *kind));
         Ok(())
     }
@@ -222,6 +243,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn make_link(&self, path: &[u8], target: &[u8]) -> io::Result<()> {
+        self.check_refused("make_link")?;
         self.change(|world| {
             let (folder, name) = world.vacant(&self.full(path))?;
             let inode = world.inode(Kind::Symlink, 0o777, target.to_vec());
@@ -238,6 +260,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn rename(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        self.check_refused("rename")?;
         self.change(|world| {
             let (from, to) = (self.full(from), self.full(to));
             let inode = world.find(&from)?;
@@ -266,6 +289,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn hard_link(&self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        self.check_refused("hard_link")?;
         self.change(|world| {
             let inode = world.find(&self.full(from))?;
             let (folder, name) = world.vacant(&self.full(to))?;
@@ -320,6 +344,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn set_mtime(&self, path: &[u8], mtime_ns: i64) -> io::Result<()> {
+        self.check_refused("set_mtime")?;
         self.change(|world| {
             let inode = world.find(&self.full(path))?;
             let clock = world.clock;
@@ -427,6 +452,7 @@ impl DiskFile for SimulatedFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.disk.check_refused("write_at")?;
         self.disk.change(|world| world.write(self.inode, offset, bytes))
     }
 

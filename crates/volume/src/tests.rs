@@ -13,6 +13,7 @@ mod owners;
 mod permissions;
 mod ranges;
 mod real;
+mod refused;
 mod repeats;
 mod rules;
 

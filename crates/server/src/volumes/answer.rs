@@ -430,6 +430,18 @@ fn info(info: &volume::Info) -> FileInfo {
     }
 }
 
+/// The code of what the file system refused.
+fn refused(kind: std::io::ErrorKind) -> ErrorCode {
+    use std::io::ErrorKind::*;
+    match kind {
+        PermissionDenied | ResourceBusy | ExecutableFileBusy => ErrorCode::Denied,
+        TooManyLinks | FileTooLarge => ErrorCode::TooLarge,
+        InvalidInput | InvalidFilename => ErrorCode::BadRequest,
+        Unsupported => ErrorCode::Unsupported,
+        _ => ErrorCode::Storage,
+    }
+}
+
 impl From<VolumeError> for Failure {
     fn from(error: VolumeError) -> Failure {
         let code = match &error {
@@ -454,6 +466,7 @@ impl From<VolumeError> for Failure {
             // is not done twice.
             VolumeError::Busy { .. } | VolumeError::InUse { .. } | VolumeError::Broken { .. } => ErrorCode::Busy,
             VolumeError::Corrupt { .. } => ErrorCode::Corrupt,
+            VolumeError::Refused { source } => refused(source.kind()),
             // What stopped, what the system refused, and whatever a later version adds.
             _ => ErrorCode::Storage,
         };
