@@ -10,7 +10,7 @@ use crate::disk::{Disk, DiskFile, FileStat, Kind, Space};
 use crate::format::SECRET_BYTES;
 use crate::info::{BlockTable, Blocks, Entry, Info, InfoListing, Listing};
 use crate::lease::Leases;
-use crate::path::OWN_FOLDER;
+use crate::path::{OWN_FOLDER, PATH_BYTES_MAX};
 use crate::real::RealDisk;
 use crate::recover::Recovered;
 use crate::table::{Table, volume_id};
@@ -24,6 +24,9 @@ pub const TABLE_BLOCKS_MAX: u32 = 1 << 20;
 
 /// Entries of one page of a listing, at most.
 pub const LIST_ENTRIES_MAX: usize = 4096;
+
+/// Pages that one call looks at until one has an entry that is served.
+const LIST_ROUNDS_MAX: usize = 16;
 
 /// Entries of a folder that can be listed; each page looks at all of them.
 pub const FOLDER_ENTRIES_MAX: usize = 1_000_000;
@@ -184,22 +187,30 @@ impl Volume {
     /// # Errors
     /// As [`Volume::list`].
     pub fn list_infos(&self, path: &VolumePath, after: &[u8], limit: usize) -> Result<InfoListing, VolumeError> {
-        let limit = limit.clamp(1, LIST_ENTRIES_MAX);
-        let _gate = self.gate()?;
-        let mut after = after.to_vec();
-        loop {
+        let wanted = limit.clamp(1, LIST_ENTRIES_MAX);
+        let (mut limit, mut after) = (wanted, after.to_vec());
+        for _ in 0..LIST_ROUNDS_MAX {
+            // Not longer: commits wait for it.
+            let _gate = self.gate()?;
             let (seen, names, more) = self.page(path, &after, limit)?;
             let infos = names.iter().filter_map(|name| {
                 let stat = self.look(&path.join(name).ok()?).ok()?;
                 Some((name.clone(), self.info(&stat)))
             });
-            let infos: Vec<_> = infos.collect();
+            let mut entries: Vec<_> = infos.take(wanted + 1).collect();
             match names.last() {
                 // All of the page were left out: whoever asks needs a name to go on after.
-                Some(last) if more && infos.is_empty() => after.clone_from(last),
-                _ => return Ok(InfoListing { seen, entries: infos, more }),
+                Some(last) if more && entries.is_empty() => after.clone_from(last),
+                _ => {
+                    let more = more || entries.len() > wanted;
+                    entries.truncate(wanted);
+                    return Ok(InfoListing { seen, entries, more });
+                }
             }
+            limit = LIST_ENTRIES_MAX;
         }
+        let limit = (LIST_ROUNDS_MAX * LIST_ENTRIES_MAX) as u64;
+        Err(VolumeError::TooLarge { what: "entries in a row that are not served", found: limit + 1, limit })
     }
 
     /// The first names after one; what they stand for was not looked at yet.
@@ -211,12 +222,14 @@ impl Volume {
         let seen = self.seen(&stat);
         let mut page: BTreeSet<Vec<u8>> = BTreeSet::new();
         let mut count = 0;
+        // A folder may have been moved to where the paths in it are too long.
+        let name_bytes_max = PATH_BYTES_MAX.saturating_sub(path.as_bytes().len() + usize::from(!path.is_top()));
         let listed = self.shared.tree.list(path.as_bytes(), &mut |name, kind| {
             count += 1;
             let ours = path.is_top() && name == OWN_FOLDER;
             // Of a large folder most names are on another page.
             let beyond = page.len() > limit && page.last().is_some_and(|last| name > last.as_slice());
-            if name > after && !beyond && kind != Kind::Special && !ours {
+            if name > after && !beyond && kind != Kind::Special && !ours && name.len() <= name_bytes_max {
                 page.insert(name.to_vec());
                 if page.len() > limit + 1 {
                     page.pop_last();

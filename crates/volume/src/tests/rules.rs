@@ -270,3 +270,26 @@ fn the_table_forgets_the_oldest_first() {
     let table = Table::load(&disk.folder(OWN_FOLDER)).unwrap().unwrap();
     assert!(table.get(FileId::TOP).is_some() && table.get(seen[3].file).is_some());
 }
+
+/// A folder is made under a short path, and then moved to where nothing in it can be named.
+#[test]
+fn names_whose_paths_would_be_too_long_cost_a_page_and_no_more() {
+    let disk = SimulatedDisk::new(1);
+    let volume = open(&disk, SMALL).unwrap();
+    let folder = |at: &str| Operation::MakeFolder { path: path(at), mode: 0o755, owner: None };
+    volume.commit(transaction(vec![folder("short"), create("short/s")])).unwrap();
+    volume.commit(transaction((0..30).map(|index| create(&format!("short/{index:0200}"))).collect())).unwrap();
+    let mut long = String::new();
+    while long.len() + 200 < PATH_BYTES_MAX {
+        long = format!("{long}{}{}", if long.is_empty() { "" } else { "/" }, "x".repeat(180));
+        volume.commit(transaction(vec![folder(&long)])).unwrap();
+    }
+    let (last, long) = (format!("{long}/y"), long);
+    assert!(last.len() + 201 > PATH_BYTES_MAX && long.len() < PATH_BYTES_MAX);
+    volume.commit(transaction(vec![rename("short", &last)])).unwrap();
+    let before = disk.listings();
+    let listing = volume.list(&path(&last), b"", 1).unwrap();
+    let names: Vec<_> = listing.entries.iter().map(|entry| &entry.name[..]).collect();
+    assert_eq!((names, listing.more), (vec![&b"s"[..]], false));
+    assert_eq!(disk.listings(), before + 1);
+}
