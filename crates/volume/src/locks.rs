@@ -112,11 +112,19 @@ impl Locks {
     }
 
     /// Unlocks from byte `start` to byte `end`.
-    pub fn unlock(&self, file: FileId, owner: LockOwner, start: u64, end: u64) {
+    ///
+    /// # Errors
+    /// [`VolumeError::TooLarge`] as [`Locks::lock`], for a part in the middle of a range, which leaves two. The whole
+    /// of a range can be unlocked always.
+    pub fn unlock(&self, file: FileId, owner: LockOwner, start: u64, end: u64) -> Result<(), VolumeError> {
         let mut inner = self.locked();
-        if inner.files.get(&file).is_some_and(|owners| owners.contains_key(&owner)) {
-            inner.set(file, owner, (Peer::UNKNOWN, 0), start, end, None);
+        let Some(owned) = inner.files.get(&file).and_then(|owners| owners.get(&owner)) else { return Ok(()) };
+        if owned.ranges.as_slice().iter().any(|range| range.start < start && end < range.end) {
+            let peer = inner.holders.get(&owner.holder).map_or(Peer::UNKNOWN, |count| count.peer);
+            inner.check_share(owner.holder, peer)?;
         }
+        inner.set(file, owner, (Peer::UNKNOWN, 0), start, end, None);
+        Ok(())
     }
 
     /// A holder has no connection any more: its locks end in [`LEASE_GRACE`].

@@ -364,7 +364,7 @@ fn lock(volume: &Volume, caller: &Caller, ask: &LockAsk) -> Result<VolumeReply, 
     let owner = LockOwner { holder, is_flock: ask.is_flock, number: ask.owner };
     let locks = volume.locks();
     let Some(kind) = ask.kind else {
-        locks.unlock(file, owner, ask.start, ask.end);
+        locks.unlock(file, owner, ask.start, ask.end)?;
         return Ok(VolumeReply::Locked(None));
     };
     let range = LockRange { start: ask.start, end: ask.end, kind };

@@ -39,9 +39,9 @@ fn owners_of_one_and_of_several_devices_exclude_each_other() {
     // One's own lock becomes another.
     assert!(lock(&locks, one, shared(12, 15), now) && lock(&locks, far, shared(13, 14), now));
     assert!(!lock(&locks, far, shared(11, 14), now) && !lock(&locks, one, exclusive(10, 19), now));
-    locks.unlock(FILE, far, 13, 14);
+    locks.unlock(FILE, far, 13, 14).unwrap();
     assert!(lock(&locks, one, exclusive(10, 19), now));
-    locks.unlock(FILE, far, 0, u64::MAX);
+    locks.unlock(FILE, far, 0, u64::MAX).unwrap();
     assert_eq!(locks.test(FILE, two, exclusive(0, 9), now), None);
 }
 
@@ -86,6 +86,22 @@ fn devices_and_peers_have_shares_of_all_locks() {
     assert!(locks.is_empty());
 }
 
+#[test]
+fn unlocking_makes_no_more_ranges_than_locking() {
+    let (locks, now) = (Locks::default(), Moment(0));
+    assert!(lock(&locks, owner(1, 1), exclusive(0, u64::MAX), now));
+    let unlock = |byte: u64| locks.unlock(FILE, owner(1, 1), byte, byte);
+    let most = (0..).find(|index| unlock(2 * index + 1).is_err()).unwrap();
+    assert_eq!(most, LOCKS_HOLDER_MAX as u64 - 1, "each leaves one more");
+    assert!(matches!(unlock(2 * most + 1), Err(VolumeError::TooLarge { .. })));
+    // What was refused is locked as before; what leaves no more is not refused.
+    assert!(!lock(&locks, owner(2, 1), shared(2 * most + 1, 2 * most + 1), now));
+    unlock(0).unwrap();
+    unlock(2 * most + 1).unwrap();
+    locks.unlock(FILE, owner(1, 1), 0, u64::MAX).unwrap();
+    assert!(locks.is_empty());
+}
+
 /// Against a table of bytes, over several files, owners and devices that come and go.
 #[test]
 fn ref_locks_agree_with_a_table_of_bytes() {
@@ -103,7 +119,7 @@ fn ref_locks_agree_with_a_table_of_bytes() {
         let end = start + rng.below(8 - start);
         let kind = if rng.below(2) == 0 { LockKind::Shared } else { LockKind::Exclusive };
         if rng.below(3) == 0 {
-            locks.unlock(file, who, start, end);
+            locks.unlock(file, who, start, end).unwrap();
             held.retain(|(of, owner, byte, _)| (*of, *owner) != (file, who) || !(start..=end).contains(byte));
             continue;
         }
