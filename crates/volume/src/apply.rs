@@ -114,6 +114,10 @@ impl<'a> Applier<'a> {
             Record::AccessTime { file, atime_ns } => self.disk.set_atime(&self.path(*file)?, *atime_ns)?,
             Record::Mode { file, mode } => self.disk.set_mode(&self.path(*file)?, *mode)?,
             Record::Owner { file, owner, mode } => self.disk.set_owner(&self.path(*file)?, *owner, *mode)?,
+            Record::SetXattr { file, name, value } => {
+                self.disk.set_xattr(&self.path(*file)?, name, Some(value))?;
+            }
+            Record::RemoveXattr { file, name } => self.disk.set_xattr(&self.path(*file)?, name, None)?,
             Record::Answer { .. } | Record::Inherit { .. } => table.note(record),
             Record::Version { file, version } => {
                 let stat = self.disk.stat(&self.path(*file)?)?;

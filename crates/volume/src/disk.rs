@@ -10,6 +10,7 @@
 use std::io;
 
 use crate::Inode;
+use crate::xattrs::Xattrs;
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,6 +89,8 @@ pub struct FileStat {
     pub atime_ns: i64,
     /// Bytes that it takes on the disk.
     pub stored_bytes: u64,
+    /// It may have extended attributes that devices see; otherwise it has none.
+    pub has_xattrs: bool,
 }
 
 #[cfg(test)]
@@ -103,6 +106,7 @@ impl FileStat {
         rdev: 0,
         atime_ns: 0,
         stored_bytes: 0,
+        has_xattrs: false,
     };
 }
 
@@ -299,6 +303,26 @@ pub trait Disk: Send + Sync {
     /// Whether files can have attributes, so that they can have other owners than the server's
     /// user.
     fn has_attributes(&self) -> bool;
+
+    /// The extended attributes of a file or folder that devices see; none where files cannot have
+    /// attributes.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn xattrs(&self, path: &[u8]) -> io::Result<Xattrs>;
+
+    /// Gives a file or folder an extended attribute; without a value, takes it away if it has it.
+    ///
+    /// # Errors
+    /// Those of the system; so where there is no room for it, see [`Disk::fits_xattrs`].
+    fn set_xattr(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> io::Result<()>;
+
+    /// Whether a file can have all of these: most file systems have a limit of their own, such as
+    /// one block.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn fits_xattrs(&self, all: &Xattrs) -> io::Result<bool>;
 
     /// Whether we may write this file, or make and remove names in this folder.
     ///

@@ -134,6 +134,12 @@ pub enum VolumeError {
         /// What the system said.
         source: io::Error,
     },
+    /// There is no extended attribute of this name.
+    #[error("{path} is not there")]
+    NoAttribute {
+        /// The attribute and the path.
+        path: String,
+    },
     /// The volume is served for reading only.
     #[error("the volume is served for reading only")]
     ReadOnly,

@@ -84,6 +84,10 @@ pub const TAG_KNOWN_LINKED: u8 = 20;
 pub const TAG_ZERO: u8 = 25;
 /// Room is kept for a range.
 pub const TAG_RESERVE: u8 = 26;
+/// An extended attribute gets a value.
+pub const TAG_SET_XATTR: u8 = 21;
+/// An extended attribute is removed.
+pub const TAG_REMOVE_XATTR: u8 = 22;
 
 /// Kind of a file.
 pub const KIND_FILE: u8 = 0;

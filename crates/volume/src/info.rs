@@ -32,6 +32,8 @@ pub struct Info {
     pub links: u32,
     /// Bytes that it takes on the disk: holes take none.
     pub stored_bytes: u64,
+    /// It may have extended attributes; otherwise it has none.
+    pub has_xattrs: bool,
 }
 
 /// Whole blocks of one version of a file.

@@ -6,9 +6,11 @@
 mod making;
 mod naming;
 mod ranges;
+mod xattrs;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
+use std::sync::Arc;
 
 use crate::disk::{Disk, FileStat, Kind, Owner};
 use crate::lease::Leases;
@@ -17,6 +19,7 @@ use crate::record::{Place, Record};
 use crate::reserve::RangeSupport;
 use crate::table::Table;
 use crate::transaction::OPERATIONS_MAX;
+use crate::xattrs::Xattrs;
 use crate::{Committed, FileId, Operation, Seen, Transaction, VolumeError, VolumePath, Writer};
 
 /// Longest file that a transaction can make, bytes: what every file system of today can hold.
@@ -50,6 +53,8 @@ struct Node {
     atime_ns: Option<i64>,
     /// Its names, as far as the group knows them.
     names: Vec<Place>,
+    /// Its extended attributes, once somebody changed them; until then those on the disk.
+    xattrs: Option<Arc<Xattrs>>,
 }
 
 /// What may be needed to apply the group.
@@ -294,6 +299,10 @@ impl<'a> Plan<'a> {
                 self.records.push(Record::Mode { file, mode });
                 Ok(file)
             }
+            Operation::SetXattr { path, base, name, value, how } => {
+                self.set_xattr((path, base), (name, value), *how, from)
+            }
+            Operation::RemoveXattr { path, base, name } => self.remove_xattr((path, base), name, from),
         }
     }
 
@@ -507,6 +516,7 @@ impl Node {
             mtime_ns: stat.stamp.mtime_ns,
             atime_ns: Some(stat.atime_ns),
             names: Vec::new(),
+            xattrs: None,
         }
     }
 }

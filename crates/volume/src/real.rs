@@ -2,6 +2,7 @@
 //! kernel or a sandbox does not allow that call.
 
 mod permissions;
+mod xattrs;
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -21,6 +22,7 @@ use crate::format::{INODE_BYTES, INODE_NAME};
 use crate::inode::{Inode, SET_ID, shown};
 use crate::path::split;
 use crate::transaction::LINK_BYTES_MAX;
+use crate::xattrs::Xattrs;
 
 /// Room for entries of a folder that are read at once: hundreds of names of usual length.
 const LIST_ROOM_BYTES: usize = 32 << 10;
@@ -297,6 +299,18 @@ impl Disk for RealDisk {
         })
     }
 
+    fn xattrs(&self, path: &[u8]) -> io::Result<Xattrs> {
+        self.read_xattrs(path)
+    }
+
+    fn set_xattr(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> io::Result<()> {
+        self.change_xattr(path, name, value)
+    }
+
+    fn fits_xattrs(&self, all: &Xattrs) -> io::Result<bool> {
+        self.try_xattrs(all)
+    }
+
     fn check_writable(&self, path: &[u8], kind: Kind) -> io::Result<()> {
         Ok(self.may_write(path, kind)?)
     }
@@ -454,7 +468,13 @@ impl Found {
     fn stat(&self) -> io::Result<FileStat> {
         let plain = self.plain()?;
         match plain.kind {
-            Kind::File | Kind::Folder => Ok(shown(plain, self.attribute()?.as_deref())),
+            Kind::File | Kind::Folder => {
+                let named = self.named()?;
+                let value = if named.inode { self.attribute()? } else { None };
+                let stat = shown(plain, value.as_deref());
+                let has_xattrs = named.served && matches!(stat.kind, Kind::File | Kind::Folder);
+                Ok(FileStat { has_xattrs, ..stat })
+            }
             _ => Ok(plain),
         }
     }
@@ -564,5 +584,6 @@ fn from_statx(stat: &Statx) -> FileStat {
         rdev: 0,
         atime_ns: nanoseconds(&stat.stx_atime),
         stored_bytes: stat.stx_blocks.saturating_mul(512),
+        has_xattrs: false,
     }
 }

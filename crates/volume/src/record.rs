@@ -6,6 +6,7 @@ use crate::format::*;
 use crate::inode::{from_number, to_number};
 use crate::path::NAME_BYTES_MAX;
 use crate::transaction::{OPERATIONS_MAX, is_link_target};
+use crate::xattrs::{XATTR_VALUE_BYTES_MAX, is_served};
 use crate::{FileId, Peer, Seen, Writer};
 
 /// A name in a folder.
@@ -117,6 +118,15 @@ pub(crate) enum Record {
         owner: Owner,
         mode: u16,
     },
+    SetXattr {
+        file: FileId,
+        name: Vec<u8>,
+        value: Vec<u8>,
+    },
+    RemoveXattr {
+        file: FileId,
+        name: Vec<u8>,
+    },
     Version {
         file: FileId,
         version: u64,
@@ -148,6 +158,8 @@ impl Record {
             Record::Link { at, target, .. } | Record::LinkOwned { at, target, .. } => at.name.len() + target.len(),
             Record::Move { from, to, .. } => from.name.len() + to.name.len(),
             Record::Write { bytes, .. } => bytes.len(),
+            Record::SetXattr { name, value, .. } => name.len() + value.len(),
+            Record::RemoveXattr { name, .. } => name.len(),
             Record::Answer { versions, .. } => size_of_val(&versions[..]),
             _ => 0,
         };
@@ -248,6 +260,18 @@ pub(crate) fn encode(records: &[Record], out: &mut Vec<u8>) {
                 put(out, TAG_OWNER, *file);
                 put_owner(out, *owner);
                 out.extend(mode.to_le_bytes());
+            }
+            Record::SetXattr { file, name, value } => {
+                put(out, TAG_SET_XATTR, *file);
+                out.push(name.len() as u8);
+                out.extend_from_slice(name);
+                out.extend((value.len() as u32).to_le_bytes());
+                out.extend_from_slice(value);
+            }
+            Record::RemoveXattr { file, name } => {
+                put(out, TAG_REMOVE_XATTR, *file);
+                out.push(name.len() as u8);
+                out.extend_from_slice(name);
             }
             Record::Version { file, version } => {
                 put(out, TAG_VERSION, *file);
@@ -381,6 +405,8 @@ impl<'a> Source<'a> {
             TAG_TIME => Record::Time { file, mtime_ns: self.u64()? as i64 },
             TAG_ACCESS_TIME => Record::AccessTime { file, atime_ns: self.u64()? as i64 },
             TAG_MODE => Record::Mode { file, mode: self.mode()? },
+            TAG_SET_XATTR => Record::SetXattr { file, name: self.xattr_name()?, value: self.xattr_value()? },
+            TAG_REMOVE_XATTR => Record::RemoveXattr { file, name: self.xattr_name()? },
             TAG_VERSION => Record::Version { file, version: self.u64()? },
             _ => return Err("a record of an unknown kind"),
         })
@@ -461,6 +487,19 @@ impl<'a> Source<'a> {
         let count = u16::from_le_bytes(self.array()?) as usize;
         let target = self.take(count)?;
         if is_link_target(target) { Ok(target.to_vec()) } else { Err("a symbolic link that cannot be") }
+    }
+
+    fn xattr_name(&mut self) -> Result<Vec<u8>, &'static str> {
+        let count = self.array::<1>()?[0] as usize;
+        let name = self.take(count)?;
+        if is_served(name) { Ok(name.to_vec()) } else { Err("an extended attribute that nobody may set") }
+    }
+
+    fn xattr_value(&mut self) -> Result<Vec<u8>, &'static str> {
+        match self.u32()? as usize {
+            count if count > XATTR_VALUE_BYTES_MAX => Err("the value of an extended attribute is too long"),
+            count => Ok(self.take(count)?.to_vec()),
+        }
     }
 
     fn place(&mut self) -> Result<Place, &'static str> {

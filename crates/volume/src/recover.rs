@@ -202,6 +202,7 @@ impl Recovery<'_> {
             | Record::Reserve { .. }
             | Record::Time { .. } => {}
             Record::AccessTime { .. } | Record::Mode { .. } | Record::Owner { .. } => {}
+            Record::SetXattr { .. } | Record::RemoveXattr { .. } => {}
             Record::Answer { .. } | Record::Inherit { .. } => {}
         }
     }
@@ -441,7 +442,9 @@ impl Recovery<'_> {
                 | Record::Time { file, .. }
                 | Record::AccessTime { file, .. }
                 | Record::Mode { file, .. }
-                | Record::Owner { file, .. } => *file,
+                | Record::Owner { file, .. }
+                | Record::SetXattr { file, .. }
+                | Record::RemoveXattr { file, .. } => *file,
                 _ => continue,
             };
             if !self.nodes.get(&file).is_some_and(|node| node.placed) {
@@ -472,10 +475,21 @@ impl Recovery<'_> {
                 (Record::AccessTime { atime_ns, .. }, _) => self.disk.set_atime(&path, *atime_ns)?,
                 (Record::Mode { mode, .. }, _) => self.disk.set_mode(&path, *mode)?,
                 (Record::Owner { owner, mode, .. }, _) => self.disk.set_owner(&path, *owner, *mode)?,
+                (Record::SetXattr { name, value, .. }, _) => self.redo_xattr(&path, name, Some(value))?,
+                (Record::RemoveXattr { name, .. }, _) => self.redo_xattr(&path, name, None)?,
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// The plan saw that there is room for it. If there is none any more, since others gave the
+    /// file attributes, it goes without: a volume that nobody can open would be worse.
+    fn redo_xattr(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> io::Result<()> {
+        match self.disk.set_xattr(path, name, value) {
+            Err(error) if is_full(&error) || error.kind() == io::ErrorKind::ArgumentListTooLong => Ok(()),
+            other => other,
+        }
     }
 
     fn stamp(&self, file: FileId, sequence: u64, table: &mut Table) -> io::Result<()> {

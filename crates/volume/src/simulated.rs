@@ -18,6 +18,7 @@ use crate::disk::{Disk, DiskFile, FileStat, Kind, Owner, Space};
 use crate::inode::{Inode, SET_ID};
 use crate::path::{join, split};
 use crate::world::{OWNER, SECTOR_BYTES, World};
+use crate::xattrs::Xattrs;
 
 /// A disk in memory.
 #[derive(Clone)]
@@ -380,6 +381,28 @@ impl Disk for SimulatedDisk {
 
     fn has_attributes(&self) -> bool {
         self.world().has_attributes
+    }
+
+    fn xattrs(&self, path: &[u8]) -> io::Result<Xattrs> {
+        self.look(|world| Ok(world.get(world.find(&self.full(path))?)?.current.xattrs.clone()))
+    }
+
+    fn set_xattr(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> io::Result<()> {
+        let (id, _) = self.find(path)?;
+        self.change(|world| {
+            let clock = world.clock;
+            let content = &mut world.get_mut(id)?.current;
+            content.ctime_ns = clock;
+            match value {
+                Some(value) => drop(content.xattrs.insert(name.to_vec(), value.to_vec())),
+                None => drop(content.xattrs.remove(name)),
+            }
+            Ok(())
+        })
+    }
+
+    fn fits_xattrs(&self, _all: &Xattrs) -> io::Result<bool> {
+        Ok(true)
     }
 
     fn check_writable(&self, path: &[u8], _kind: Kind) -> io::Result<()> {

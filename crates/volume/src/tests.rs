@@ -16,6 +16,7 @@ mod real;
 mod refused;
 mod repeats;
 mod rules;
+mod xattrs;
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use units::Moment;
 
 use crate::disk::{Kind, Owner};
-use crate::{Seen, VolumePath};
+use crate::{Seen, VolumePath, XattrHow};
 
 /// Operations of one transaction; a longer list is two transactions.
 pub const OPERATIONS_MAX: usize = 4096;
@@ -230,6 +230,28 @@ pub enum Operation {
         base: Option<Seen>,
         /// Permission bits (07777).
         mode: u16,
+    },
+    /// Gives a file or folder an extended attribute of users.
+    SetXattr {
+        /// The file or folder.
+        path: VolumePath,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Its name, with `user.` before it.
+        name: Vec<u8>,
+        /// Its value, at most [`crate::XATTR_VALUE_BYTES_MAX`] bytes.
+        value: Vec<u8>,
+        /// Whether it must be there before, or must not.
+        how: XattrHow,
+    },
+    /// Removes an extended attribute, which must be there.
+    RemoveXattr {
+        /// The file or folder.
+        path: VolumePath,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Its name.
+        name: Vec<u8>,
     },
 }
 

@@ -14,6 +14,7 @@ use crate::path::{OWN_FOLDER, PATH_BYTES_MAX};
 use crate::real::RealDisk;
 use crate::recover::Recovered;
 use crate::table::{Table, volume_id};
+use crate::xattrs::Xattrs;
 use crate::{Committed, FileId, Mode, Options, Seen, Transaction, VolumeError, VolumePath};
 
 /// Bytes that one call reads at most: what a reader may hold up a commit for.
@@ -258,6 +259,20 @@ impl Volume {
         self.shared.tree.read_link(path.as_bytes()).map_err(|error| VolumeError::io("reading", path.as_bytes(), error))
     }
 
+    /// What is at a path, and its extended attributes: those of users, without our own. If others
+    /// gave it more than [`crate::XATTRS_BYTES_MAX`] bytes, those that fit.
+    ///
+    /// # Errors
+    /// As [`Volume::stat`].
+    pub fn xattrs(&self, path: &VolumePath) -> Result<(Info, Xattrs), VolumeError> {
+        let _gate = self.gate()?;
+        let info = self.look(path).map(|stat| self.info(&stat))?;
+        let failed = |error| VolumeError::io("reading extended attributes of", path.as_bytes(), error);
+        let has = info.has_xattrs && matches!(info.kind, Kind::File | Kind::Folder);
+        let xattrs = if has { self.shared.tree.xattrs(path.as_bytes()).map_err(failed)? } else { Xattrs::new() };
+        Ok((Info { has_xattrs: !xattrs.is_empty(), ..info }, xattrs))
+    }
+
     /// Reads `count` whole blocks from block `first`, all of one version. Blocks after the end are left out.
     ///
     /// # Errors
@@ -476,6 +491,7 @@ impl Volume {
             rdev: stat.rdev,
             links: stat.links,
             stored_bytes: stat.stored_bytes,
+            has_xattrs: stat.has_xattrs,
         }
     }
 

@@ -9,6 +9,7 @@ use units::{Rng, SplitMix64};
 use crate::disk::{FileStat, Identity, Kind, Owner, Stamp};
 use crate::inode::shown;
 use crate::path::split;
+use crate::xattrs::Xattrs;
 
 /// What is written at once or not at all, bytes.
 pub(crate) const SECTOR_BYTES: u64 = 512;
@@ -26,6 +27,8 @@ pub(crate) struct Content {
     pub atime_ns: i64,
     /// The extended attribute that tells what the file system cannot.
     pub attribute: Option<Vec<u8>>,
+    /// Those that devices see.
+    pub xattrs: Xattrs,
     pub sectors: BTreeMap<u64, Sector>,
 }
 
@@ -157,7 +160,9 @@ impl World {
 
     /// What is shown of a file.
     pub fn stat(&self, inode: u64) -> io::Result<FileStat> {
-        Ok(shown(self.plain(inode)?, self.get(inode)?.current.attribute.as_deref()))
+        let content = &self.get(inode)?.current;
+        let stat = shown(self.plain(inode)?, content.attribute.as_deref());
+        Ok(FileStat { has_xattrs: !content.xattrs.is_empty(), ..stat })
     }
 
     /// What the file system says.
@@ -173,6 +178,7 @@ impl World {
             rdev: 0,
             atime_ns: current.atime_ns,
             stored_bytes: current.sectors.len() as u64 * SECTOR_BYTES,
+            has_xattrs: false,
         })
     }
 
@@ -402,6 +408,14 @@ fn merge(durable: &Content, current: &Content, rng: &mut SplitMix64, share: u64)
     }
     if written() {
         merged.attribute = current.attribute.clone();
+    }
+    let names = durable.xattrs.keys().chain(current.xattrs.keys());
+    for name in names.filter(|name| durable.xattrs.get(*name) != current.xattrs.get(*name)) {
+        match current.xattrs.get(name) {
+            _ if !written() => {}
+            Some(value) => drop(merged.xattrs.insert(name.clone(), value.clone())),
+            None => drop(merged.xattrs.remove(name)),
+        }
     }
     let indexes: Vec<u64> = durable.sectors.keys().chain(current.sectors.keys()).copied().collect();
     for index in indexes {

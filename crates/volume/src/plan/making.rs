@@ -174,6 +174,7 @@ impl Plan<'_> {
             mtime_ns: 0,
             atime_ns: None,
             names: vec![at.clone()],
+            xattrs: None,
         };
         self.overlay.nodes.insert(file, node);
         self.overlay.entries.insert(at, Some(file));

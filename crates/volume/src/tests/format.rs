@@ -20,6 +20,10 @@ fn place() -> impl Strategy<Value = Place> {
     (id(), name).prop_map(|(folder, name)| Place { folder, name })
 }
 
+fn attribute() -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(1..=255u8, 1..250).prop_map(|name| [b"user.", &name[..]].concat())
+}
+
 fn kind() -> impl Strategy<Value = Kind> {
     prop_oneof![Just(Kind::File), Just(Kind::Folder)]
 }
@@ -61,6 +65,9 @@ fn record() -> impl Strategy<Value = Record> {
         (id(), any::<i64>()).prop_map(|(file, mtime_ns)| Record::Time { file, mtime_ns }),
         (id(), place()).prop_map(|(file, at)| Record::HardLink { file, at }),
         (id(), place(), any::<u64>()).prop_map(|(file, at, version)| Record::Unlink { file, at, version }),
+        (id(), attribute(), proptest::collection::vec(any::<u8>(), 0..600))
+            .prop_map(|(file, name, value)| Record::SetXattr { file, name, value }),
+        (id(), attribute()).prop_map(|(file, name)| Record::RemoveXattr { file, name }),
         (id(), any::<i64>()).prop_map(|(file, atime_ns)| Record::AccessTime { file, atime_ns }),
         (id(), 0..=0o7777u16).prop_map(|(file, mode)| Record::Mode { file, mode }),
         (id(), place(), any::<(u32, u32)>(), proptest::collection::vec(1..=255u8, 1..60)).prop_map(

@@ -20,6 +20,7 @@ pub(crate) struct Node {
     pub atime_ns: Option<i64>,
     /// Of a file the content, of a symbolic link the target.
     pub bytes: Vec<u8>,
+    pub xattrs: Xattrs,
 }
 
 /// The tree: names by path, and what they stand for by numbers of no meaning.
@@ -47,12 +48,12 @@ impl PartialEq for Model {
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (path, (node, first)) in self.shown() {
-            let Node { kind, mode, owner, rdev, mtime_ns, atime_ns, bytes } = node;
+            let Node { kind, mode, owner, rdev, mtime_ns, atime_ns, bytes, xattrs } = node;
             let (path, first) = (String::from_utf8_lossy(path), String::from_utf8_lossy(first));
             let hash = blake3::hash(bytes).to_hex();
             writeln!(
                 f,
-                "{path} = {first}: {kind:?} {mode:o} {}:{} {rdev} {mtime_ns} {atime_ns:?} {} {}",
+                "{path} = {first}: {kind:?} {mode:o} {}:{} {rdev} {mtime_ns} {atime_ns:?} {} {} {xattrs:x?}",
                 owner.uid,
                 owner.gid,
                 bytes.len(),
@@ -108,7 +109,7 @@ impl Model {
 
     /// A plain file or folder of nobody else.
     pub fn plain(&self, kind: Kind, mode: u16, mtime_ns: i64, bytes: Vec<u8>) -> Node {
-        Node { kind, mode, owner: self.owner, rdev: 0, mtime_ns, atime_ns: None, bytes }
+        Node { kind, mode, owner: self.owner, rdev: 0, mtime_ns, atime_ns: None, bytes, xattrs: Xattrs::new() }
     }
 
     /// Does all of a transaction or nothing.
@@ -231,6 +232,15 @@ impl Model {
                 Node { kind: Kind::Symlink, .. } => return Err(Refused),
                 node => node.mode = *new,
             },
+            Operation::SetXattr { path, name, value, how, .. } => {
+                let xattrs = self.xattrs(path)?;
+                let there = xattrs.contains_key(name);
+                if (*how == XattrHow::Create && there) || (*how == XattrHow::Replace && !there) {
+                    return Err(Refused);
+                }
+                xattrs.insert(name.clone(), value.clone());
+            }
+            Operation::RemoveXattr { path, name, .. } => drop(self.xattrs(path)?.remove(name).ok_or(Refused)?),
         }
         Ok(())
     }
@@ -306,6 +316,11 @@ impl Model {
         if self.names.keys().any(|path| path.starts_with(&inside)) { Err(Refused) } else { Ok(()) }
     }
 
+    fn xattrs(&mut self, path: &VolumePath) -> Result<&mut Xattrs, Refused> {
+        let node = self.get_mut(path.as_bytes())?;
+        if matches!(node.kind, Kind::File | Kind::Folder) { Ok(&mut node.xattrs) } else { Err(Refused) }
+    }
+
     fn file(&mut self, path: &VolumePath) -> Result<&mut Node, Refused> {
         let number = *self.names.get(path.as_bytes()).ok_or(Refused)?;
         self.written.insert(number);
@@ -356,7 +371,9 @@ pub(crate) fn walk(volume: &Volume) -> (Model, BTreeMap<Vec<u8>, Seen>) {
                 let Info { kind, mode, owner, rdev, .. } = info;
                 // Reading may change it on a real disk, but not to what random transactions set.
                 let atime_ns = Some(info.atime_ns).filter(|atime| ACCESS_TIMES.contains(atime));
-                let node = Node { kind, mode, owner, rdev, mtime_ns, atime_ns, bytes };
+                let (again, xattrs) = volume.xattrs(&path).unwrap();
+                assert_eq!((again.seen, info.has_xattrs), (info.seen, !xattrs.is_empty()));
+                let node = Node { kind, mode, owner, rdev, mtime_ns, atime_ns, bytes, xattrs };
                 match files.get(&info.seen.file) {
                     Some(number) if kind != Kind::Folder => drop(model.names.insert(path.as_bytes().to_vec(), *number)),
                     _ => {
@@ -406,11 +423,15 @@ fn some_owner(rng: &mut SplitMix64) -> Option<Owner> {
     (rng.below(3) == 0).then_some(owner)
 }
 
+fn some_attribute(rng: &mut SplitMix64) -> Vec<u8> {
+    [b"user.a", b"user.b"][rng.below(2) as usize].to_vec()
+}
+
 fn operation(rng: &mut SplitMix64) -> Operation {
     let (path, owner) = (some_path(rng), some_owner(rng));
     let base = None;
     let mode = [0o600, 0o644, 0o755, 0o444, 0o4755, 0o2640][rng.below(6) as usize];
-    match rng.below(36) {
+    match rng.below(40) {
         31..33 => {
             let (zero, extend) = (rng.below(2) == 0, rng.below(2) == 0);
             let allocation = Allocation { zero, reserve: rng.below(2) == 0, extend };
@@ -428,6 +449,13 @@ fn operation(rng: &mut SplitMix64) -> Operation {
                 length: 1 + rng.below(2000) as u32,
             }
         }
+        36..39 => {
+            let how = [XattrHow::Any, XattrHow::Any, XattrHow::Create, XattrHow::Replace][rng.below(4) as usize];
+            // Two of them fit into what an ext4 has for a file.
+            let value = some_bytes(rng).into_iter().take(900).collect();
+            Operation::SetXattr { path, base, name: some_attribute(rng), value, how }
+        }
+        39 => Operation::RemoveXattr { path, base, name: some_attribute(rng) },
         30 => Operation::OnlyName { path },
         27..30 => Operation::Link { from: path, base, to: some_path(rng) },
         26 => Operation::SetAccessTime { path, base, atime_ns: ACCESS_TIMES.start + rng.below(1 << 50) as i64 },

@@ -39,6 +39,7 @@ fn plain(folder: &Path) -> Model {
                 mtime_ns: if kind == Kind::Folder { 0 } else { mtime_ns },
                 atime_ns: Some(meta.atime() * 1_000_000_000 + meta.atime_nsec()).filter(|atime| *atime >= 1 << 61),
                 bytes,
+                xattrs: attributes(&at, kind),
             };
             let mut value = [0; 16];
             if kind != Kind::Symlink && rustix::fs::getxattr(&at, "user.runnel.inode", &mut value) == Ok(16) {
@@ -56,6 +57,17 @@ fn plain(folder: &Path) -> Model {
         }
     }
     model
+}
+
+/// Those that random transactions set, as the system has them.
+fn attributes(at: &Path, kind: Kind) -> Xattrs {
+    let found = ["user.a", "user.b"].into_iter().filter(|_| kind != Kind::Symlink).filter_map(|name| {
+        let mut value = vec![0; 1024];
+        let bytes = rustix::fs::getxattr(at, name, &mut value[..]).ok()?;
+        value.truncate(bytes);
+        Some((name.as_bytes().to_vec(), value))
+    });
+    found.collect()
 }
 
 #[test]
