@@ -67,6 +67,7 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         | ClientKind::LinkRead
         | ClientKind::SpaceStat
         | ClientKind::Lock
+        | ClientKind::XattrsRead
         | ClientKind::PullBlocks
         | ClientKind::Commit
         | ClientKind::Lease
@@ -200,6 +201,7 @@ pub(crate) fn server(kind: ServerKind, payload: Bytes) -> Result<ServerMessage, 
         | ServerKind::LinkTarget
         | ServerKind::Space
         | ServerKind::Locked
+        | ServerKind::Xattrs
         | ServerKind::Blocks
         | ServerKind::Committed
         | ServerKind::Leased
@@ -249,6 +251,7 @@ fn server_reply(kind: ServerKind, reader: &mut Reader) -> Result<Reply, WireErro
         | ServerKind::LinkTarget
         | ServerKind::Space
         | ServerKind::Locked
+        | ServerKind::Xattrs
         | ServerKind::Blocks
         | ServerKind::Committed
         | ServerKind::Leased

@@ -73,6 +73,18 @@ pub const PATH_BYTES_MAX: usize = 4095;
 
 /// Bytes of what a symbolic link points to: Linux takes no more.
 pub const LINK_BYTES_MAX: usize = 4095;
+
+/// Bytes of the name of an extended attribute: Linux takes no more.
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+
+/// Bytes of the value of an extended attribute: Linux takes no more.
+pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes of all names and values of the extended attributes of a file.
+pub const XATTRS_BYTES_MAX: usize = 64 << 10;
+
+/// Extended attributes of a file: with the shortest names there are, so many fit the bytes.
+pub const XATTRS_MAX: usize = XATTRS_BYTES_MAX / 4;
 /// Longest name of a file in a volume: what Linux file systems accept. One byte holds the length.
 pub const FILE_NAME_BYTES_MAX: usize = 255;
 /// Smallest number of an open file: 0 is no inode and 1 is the top of an image.
@@ -255,6 +267,8 @@ kinds! {
         SpaceStat = 0x4d,
         /// Locks a range of bytes, or tells what is in the way.
         Lock = 0x4e,
+        /// Asks for the extended attributes of a file.
+        XattrsRead = 0x4f,
     }
 }
 
@@ -319,6 +333,8 @@ kinds! {
         Space = 0xcb,
         /// Answers Lock.
         Locked = 0xcc,
+        /// Answers XattrsRead.
+        Xattrs = 0xcd,
         /// Begins a push stream of a volume.
         VolumePushStart = 0xe0,
         /// Blocks of a push stream of a volume.
@@ -351,6 +367,7 @@ impl ServerKind {
             | ServerKind::StatusReply
             | ServerKind::Entries
             | ServerKind::Blocks
+            | ServerKind::Xattrs
             | ServerKind::Committed => FRAME_BYTES_MAX,
             _ => SMALL_FRAME_BYTES_MAX,
         }

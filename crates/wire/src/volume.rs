@@ -14,7 +14,7 @@ use std::fmt;
 use bytes::Bytes;
 use units::{InodeId, LockKind, LockRange, PageId, Token};
 
-pub use self::change::{Allocation, Change};
+pub use self::change::{Allocation, Change, XattrHow};
 use crate::format::SECRET_BYTES;
 use crate::message::BlockRange;
 
@@ -94,6 +94,17 @@ pub struct FileInfo {
     pub links: u32,
     /// Bytes that it takes on the server's disk: holes take none.
     pub stored_bytes: u64,
+    /// It may have extended attributes; otherwise it has none.
+    pub has_xattrs: bool,
+}
+
+/// An extended attribute.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Xattr {
+    /// Its name, 1 to 255 bytes, with what says of which kind it is, such as `user.`.
+    pub name: Vec<u8>,
+    /// Its value.
+    pub value: Bytes,
 }
 
 /// How much room a volume has: what its disk and its quota leave.
@@ -261,6 +272,11 @@ pub enum VolumeAsk {
     },
     /// Locks or unlocks a range of bytes.
     Lock(LockAsk),
+    /// Asks for the extended attributes of a file, folder or link.
+    XattrsRead {
+        /// Which.
+        path: Vec<u8>,
+    },
     /// Asks how much room there is.
     SpaceStat,
     /// Asks for a device number, which nobody else has, and the secret that goes with it.
@@ -307,6 +323,13 @@ pub enum VolumeReply {
     },
     /// Answers `Lock`: `None` if it was done, or nothing is in the way.
     Locked(Option<HeldLock>),
+    /// Answers `XattrsRead`.
+    Xattrs {
+        /// What the file is.
+        info: FileInfo,
+        /// All that it has.
+        xattrs: Vec<Xattr>,
+    },
     /// Answers `SpaceStat`.
     Space(Space),
     /// Answers `LinkRead`.
@@ -383,6 +406,7 @@ impl VolumeAsk {
             }
             (VolumeAsk::LinkRead { .. }, VolumeReply::LinkTarget(_))
             | (VolumeAsk::SpaceStat, VolumeReply::Space(_))
+            | (VolumeAsk::XattrsRead { .. }, VolumeReply::Xattrs { .. })
             | (VolumeAsk::Lock(_), VolumeReply::Locked(_)) => true,
             (VolumeAsk::PullBlocks { .. }, VolumeReply::Blocks { .. }) => true,
             // A server keeps only the number of changes, elsewhere.
@@ -410,6 +434,7 @@ impl VolumeAsk {
             VolumeAsk::FileOpen { token, .. } => VolumeAsk::FileOpen { token: *token, path },
             VolumeAsk::FileStat { .. } => VolumeAsk::FileStat { path },
             VolumeAsk::LinkRead { .. } => VolumeAsk::LinkRead { path },
+            VolumeAsk::XattrsRead { .. } => VolumeAsk::XattrsRead { path },
             VolumeAsk::FolderList { limit, .. } => VolumeAsk::FolderList { path, after: Vec::new(), limit: *limit },
             VolumeAsk::SpaceStat
             | VolumeAsk::Lock(_)
@@ -425,6 +450,7 @@ impl VolumeAsk {
             VolumeAsk::FileOpen { path, .. } | VolumeAsk::FileStat { path } | VolumeAsk::LinkRead { path } => {
                 path.len()
             }
+            VolumeAsk::XattrsRead { path } => path.len(),
             VolumeAsk::FolderList { path, after, .. } => path.len() + after.len(),
             VolumeAsk::PullBlocks { blocks, .. } => size_of_val(blocks.as_slice()),
             VolumeAsk::Commit { changes, .. } => changes.iter().map(|change| change.data_bytes() + 64).sum(),

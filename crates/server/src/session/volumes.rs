@@ -237,6 +237,8 @@ impl Session {
                 places = self.shared.listings.clone();
                 (LISTING_BYTES_LEAST, After::Nothing)
             }
+            // Names and values, each as the system tells them and as they are sent.
+            VolumeAsk::XattrsRead { .. } => (256 << 10, After::Nothing),
             _ => (8 << 10, After::Nothing),
         };
         let caller = self.caller(&open);

@@ -10,7 +10,9 @@ use store::Memory;
 use tempfile::TempDir;
 use units::{InodeId, Moment, PageId, Rng, SplitMix64, Token};
 use volume::{Mode, Options, Volume};
-use wire::volume::{Change, FileInfo, FileKind, LeaseKind, Secret, Seen, VolumeAsk, VolumePiece, VolumeReply};
+use wire::volume::{
+    Change, FileInfo, FileKind, LeaseKind, Secret, Seen, VolumeAsk, VolumePiece, VolumeReply, XattrHow,
+};
 use wire::{ClientConfig, ErrorCode, ImageHandle, Reply, Request};
 
 use super::client::Client;
@@ -499,7 +501,8 @@ fn some_number(rng: &mut SplitMix64) -> u64 {
 fn some_ask(rng: &mut SplitMix64) -> VolumeAsk {
     let (path, token) = (some_path(rng), Token(1));
     let base = (rng.below(3) == 0).then(|| Seen { file: some_number(rng), version: some_number(rng) });
-    match rng.below(8) {
+    match rng.below(9) {
+        8 => VolumeAsk::XattrsRead { path },
         0 => VolumeAsk::FileOpen { token, path },
         1 => VolumeAsk::FileStat { path },
         2 => VolumeAsk::FolderList { path, after: some_path(rng), limit: some_number(rng) as u16 },
@@ -514,7 +517,10 @@ fn some_ask(rng: &mut SplitMix64) -> VolumeAsk {
         _ => {
             let bytes = Bytes::from(vec![7; rng.below(100) as usize]);
             let (to, mode, number) = (some_path(rng), some_number(rng) as u16, some_number(rng));
-            let change = match rng.below(10) {
+            let name = [&b"user.a"[..], b"user.runnel.inode", b"trusted.a", b"", b"user.a\0b"][rng.below(5) as usize];
+            let change = match rng.below(12) {
+                10 => Change::SetXattr { path, base, name: name.into(), value: bytes, how: XattrHow::Any },
+                11 => Change::RemoveXattr { path, base, name: name.into() },
                 0 => Change::Write { path, base, offset: number, bytes },
                 1 => Change::Append { path, base, bytes },
                 2 => Change::Truncate { path, base, size: number },

@@ -13,7 +13,7 @@ use volume::{FileId, Holder, LockOwner, Mode, Operation, Peer, Transaction, Volu
 use wire::format::{FRAME_BYTES_MAX_WRITTEN, NEED_RANGES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX};
 use wire::volume::{
     Allocation, Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Space,
-    VolumeAsk, VolumePiece, VolumeReply,
+    VolumeAsk, VolumePiece, VolumeReply, Xattr, XattrHow,
 };
 use wire::{BlockRange, ErrorCode};
 
@@ -70,6 +70,11 @@ pub fn answer(
         }
         VolumeAsk::LinkRead { path } => {
             Ok(VolumeReply::LinkTarget(Bytes::from(volume.read_link(&VolumePath::new(path)?)?)))
+        }
+        VolumeAsk::XattrsRead { path } => {
+            let (found, xattrs) = volume.xattrs(&VolumePath::new(path)?)?;
+            let xattr = |(name, value): (Vec<u8>, Vec<u8>)| Xattr { name, value: value.into() };
+            Ok(VolumeReply::Xattrs { info: info(&found), xattrs: xattrs.into_iter().map(xattr).collect() })
         }
         VolumeAsk::Lock(ask) => lock(volume, caller, ask),
         VolumeAsk::SpaceStat => {
@@ -258,6 +263,8 @@ fn named(files: &Mutex<OpenFiles>, changes: &[Change], error: VolumeError) -> Fa
         | Change::SetAccessTime { path, base, .. }
         | Change::Link { from: path, base, .. }
         | Change::SetOwner { path, base, .. }
+        | Change::SetXattr { path, base, .. }
+        | Change::RemoveXattr { path, base, .. }
         | Change::SetMode { path, base, .. } => Some((path.clone(), base.map(|seen| seen.file))),
         Change::Create { .. }
         | Change::MakeFolder { .. }
@@ -338,6 +345,18 @@ fn operation(change: &Change) -> Result<Operation, VolumeError> {
         }
         Change::SetMode { path, base: seen, mode } => {
             Operation::SetMode { path: at(path)?, base: base(seen), mode: *mode }
+        }
+        Change::SetXattr { path, base: seen, name, value, how } => {
+            let (name, value) = (name.clone(), value.to_vec());
+            let how = match how {
+                XattrHow::Any => volume::XattrHow::Any,
+                XattrHow::Create => volume::XattrHow::Create,
+                XattrHow::Replace => volume::XattrHow::Replace,
+            };
+            Operation::SetXattr { path: at(path)?, base: base(seen), name, value, how }
+        }
+        Change::RemoveXattr { path, base: seen, name } => {
+            Operation::RemoveXattr { path: at(path)?, base: base(seen), name: name.clone() }
         }
     })
 }
@@ -427,6 +446,7 @@ fn info(info: &volume::Info) -> FileInfo {
         rdev: info.rdev,
         links: info.links,
         stored_bytes: info.stored_bytes,
+        has_xattrs: info.has_xattrs,
     }
 }
 
@@ -462,6 +482,7 @@ impl From<VolumeError> for Failure {
             VolumeError::ReadOnly => ErrorCode::ReadOnly,
             VolumeError::Unsupported { .. } => ErrorCode::Unsupported,
             VolumeError::Linked { .. } => ErrorCode::Linked,
+            VolumeError::NoAttribute { .. } => ErrorCode::NoAttribute,
             // The server opens a volume that stopped again; a transaction may be done by then, and
             // is not done twice.
             VolumeError::Busy { .. } | VolumeError::InUse { .. } | VolumeError::Broken { .. } => ErrorCode::Busy,

@@ -59,12 +59,14 @@ pub enum ErrorCode {
     Unsupported,
     /// A file has other names than the one that was to be its only one.
     Linked,
+    /// There is no extended attribute of this name.
+    NoAttribute,
     /// A code of a later version.
     Unknown(u16),
 }
 
 impl ErrorCode {
-    const CODES: [(u16, ErrorCode); 27] = [
+    const CODES: [(u16, ErrorCode); 28] = [
         (1, ErrorCode::NotFound),
         (2, ErrorCode::BadRequest),
         (3, ErrorCode::Busy),
@@ -92,6 +94,7 @@ impl ErrorCode {
         (25, ErrorCode::OverQuota),
         (26, ErrorCode::Unsupported),
         (27, ErrorCode::Linked),
+        (28, ErrorCode::NoAttribute),
     ];
 
     /// The code with this number; every number has one.

@@ -7,7 +7,7 @@ use super::samples::flat;
 use crate::encode;
 use crate::format::EVENT_BYTES_MAX;
 use crate::message::ServerMessage;
-use crate::volume::{Change, FileInfo, Seen, Share, VolumeAsk, VolumePiece, VolumeReply};
+use crate::volume::{Change, FileInfo, Seen, Share, VolumeAsk, VolumePiece, VolumeReply, XattrHow};
 use crate::{
     ClientConfig, ClientConnection, ClientEvent, ErrorCode, ImageHandle, PushEncoding, PushHeader, PushPiece, Refused,
     Reply, Request, ServerConfig, ServerConnection, ServerEvent, WireError,
@@ -107,6 +107,12 @@ fn transactions_in_events_hold_the_reader_up() -> Result<(), WireError> {
     Ok(())
 }
 
+fn set_xattr(name: Vec<u8>, bytes: usize) -> Request {
+    let (path, value, how) = (b"a".to_vec(), vec![7; bytes].into(), XattrHow::Any);
+    let changes = vec![Change::SetXattr { path, base: None, name, value, how }];
+    Request::Volume { volume: VOLUME, ask: VolumeAsk::Commit { number: 1, mtime_ns: 0, changes } }
+}
+
 #[test]
 fn limits_are_looked_at_before_anything_is_sent() -> Result<(), WireError> {
     let (mut client, _) = pair()?;
@@ -117,6 +123,10 @@ fn limits_are_looked_at_before_anything_is_sent() -> Result<(), WireError> {
         commit(1, 2 << 20),
         ask(VolumeAsk::Commit { number: 1, mtime_ns: 0, changes: Vec::new() }),
         ask(VolumeAsk::FileStat { path: vec![b'a'; 4096] }),
+        ask(VolumeAsk::XattrsRead { path: vec![b'a'; 4096] }),
+        set_xattr(vec![b'n'; 256], 1),
+        set_xattr(Vec::new(), 1),
+        set_xattr(b"user.a".to_vec(), (64 << 10) + 1),
         ask(VolumeAsk::PullBlocks { token: Token(1), blocks: Vec::new(), force: false }),
         ask(VolumeAsk::PullBlocks { token: Token(1), blocks: mixed, force: false }),
         ask(VolumeAsk::FolderList { path: Vec::new(), after: Vec::new(), limit: 0 }),

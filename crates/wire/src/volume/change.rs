@@ -28,6 +28,19 @@ impl Allocation {
     }
 }
 
+/// Whether there must be an extended attribute of a name before it is set, or must not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum XattrHow {
+    /// Set in any case.
+    #[default]
+    Any = 0,
+    /// Only if there is none.
+    Create = 1,
+    /// Only if there is one.
+    Replace = 2,
+}
+
 /// One change of a transaction. `base` is what the writer saw: if it is not there any more, the
 /// whole transaction is refused as a conflict. Without one, whatever is there is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,6 +223,29 @@ pub enum Change {
         /// Permission bits.
         mode: u16,
     },
+    /// Gives a file or folder an extended attribute.
+    SetXattr {
+        /// The file or folder.
+        path: Vec<u8>,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Its name, 1 to 255 bytes.
+        name: Vec<u8>,
+        /// Its value, at most
+        /// [`XATTR_VALUE_BYTES_MAX`](crate::format::XATTR_VALUE_BYTES_MAX) bytes.
+        value: Bytes,
+        /// Whether it must be there before, or must not.
+        how: XattrHow,
+    },
+    /// Removes an extended attribute, which must be there.
+    RemoveXattr {
+        /// The file or folder.
+        path: Vec<u8>,
+        /// What the writer saw.
+        base: Option<Seen>,
+        /// Its name, 1 to 255 bytes.
+        name: Vec<u8>,
+    },
 }
 
 impl Change {
@@ -218,6 +254,8 @@ impl Change {
         match self {
             Change::Write { path, bytes, .. } | Change::Append { path, bytes, .. } => path.len() + bytes.len(),
             Change::MakeLink { path, target, .. } => path.len() + target.len(),
+            Change::SetXattr { path, name, value, .. } => path.len() + name.len() + value.len(),
+            Change::RemoveXattr { path, name, .. } => path.len() + name.len(),
             Change::Link { from, to, .. } | Change::Rename { from, to, .. } => from.len() + to.len(),
             Change::Copy { path, from, .. } => path.len() + from.len(),
             Change::Truncate { path, .. }
@@ -262,6 +300,8 @@ impl Change {
             Change::Unlink { base: seen, .. } => base(seen) + 2,
             Change::OnlyName { .. } | Change::RemoveFolder { .. } => 2,
             Change::SetMode { base: seen, .. } => base(seen) + 2 + 2,
+            Change::SetXattr { base: seen, .. } => base(seen) + 2 + 1 + 4 + 1,
+            Change::RemoveXattr { base: seen, .. } => base(seen) + 2 + 1,
         };
         1 + rest + self.data_bytes()
     }

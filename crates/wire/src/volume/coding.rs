@@ -5,14 +5,14 @@ use units::{InodeId, LockKind, LockRange};
 
 use super::{
     Allocation, Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Share,
-    Space, VolumeAsk, VolumeReply,
+    Space, VolumeAsk, VolumeReply, Xattr, XattrHow,
 };
 use crate::coding::{Frame, Reader, Writer};
 use crate::error::WireError;
 use crate::format::{
     COPY_BYTES_MAX, ClientKind, FILE_NAME_BYTES_MAX, FILE_NUMBER_MIN, FOLDER_ENTRIES_MAX, FRAME_BYTES_MAX,
     LINK_BYTES_MAX, NEED_RANGES_MAX, PATH_BYTES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX, ServerKind,
-    TRANSACTION_CHANGES_MAX,
+    TRANSACTION_CHANGES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX, XATTRS_MAX,
 };
 
 /// The kind of frame that carries a request.
@@ -23,6 +23,7 @@ pub(crate) fn ask_kind(ask: &VolumeAsk) -> ClientKind {
         VolumeAsk::FolderList { .. } => ClientKind::FolderList,
         VolumeAsk::LinkRead { .. } => ClientKind::LinkRead,
         VolumeAsk::SpaceStat => ClientKind::SpaceStat,
+        VolumeAsk::XattrsRead { .. } => ClientKind::XattrsRead,
         VolumeAsk::Lock(_) => ClientKind::Lock,
         VolumeAsk::PullBlocks { .. } => ClientKind::PullBlocks,
         VolumeAsk::Commit { .. } => ClientKind::Commit,
@@ -40,6 +41,7 @@ pub(crate) fn reply_kind(reply: &VolumeReply) -> ServerKind {
         VolumeReply::Entries { .. } => ServerKind::Entries,
         VolumeReply::LinkTarget(_) => ServerKind::LinkTarget,
         VolumeReply::Space(_) => ServerKind::Space,
+        VolumeReply::Xattrs { .. } => ServerKind::Xattrs,
         VolumeReply::Locked(_) => ServerKind::Locked,
         VolumeReply::Blocks { .. } => ServerKind::Blocks,
         VolumeReply::Committed { .. } => ServerKind::Committed,
@@ -53,7 +55,9 @@ pub(crate) fn reply_kind(reply: &VolumeReply) -> ServerKind {
 pub(crate) fn write_ask(writer: Writer, ask: &VolumeAsk) -> Frame {
     match ask {
         VolumeAsk::FileOpen { token, path } => writer.u128(token.0).path(path),
-        VolumeAsk::FileStat { path } | VolumeAsk::LinkRead { path } => writer.path(path),
+        VolumeAsk::FileStat { path } | VolumeAsk::LinkRead { path } | VolumeAsk::XattrsRead { path } => {
+            writer.path(path)
+        }
         VolumeAsk::FolderList { path, after, limit } => writer.u16(*limit).path(path).u8(after.len() as u8).raw(after),
         VolumeAsk::PullBlocks { token, blocks, force } => writer.u128(token.0).u8(u8::from(*force)).pages(blocks),
         VolumeAsk::Commit { number, mtime_ns, changes } => {
@@ -80,6 +84,7 @@ pub(crate) fn read_ask(kind: ClientKind, reader: &mut Reader) -> Result<VolumeAs
         ClientKind::FileOpen => VolumeAsk::FileOpen { token: crate::decode::token(reader)?, path: reader.path()? },
         ClientKind::FileStat => VolumeAsk::FileStat { path: reader.path()? },
         ClientKind::LinkRead => VolumeAsk::LinkRead { path: reader.path()? },
+        ClientKind::XattrsRead => VolumeAsk::XattrsRead { path: reader.path()? },
         ClientKind::SpaceStat => VolumeAsk::SpaceStat,
         ClientKind::Lock => VolumeAsk::Lock(read_lock(reader)?),
         ClientKind::FolderList => {
@@ -149,6 +154,8 @@ mod change {
     pub const ONLY_NAME: u8 = 16;
     pub const ALLOCATE: u8 = 19;
     pub const COPY: u8 = 20;
+    pub const SET_XATTR: u8 = 17;
+    pub const REMOVE_XATTR: u8 = 18;
 }
 
 /// In the place of a user or group that stays: no file can belong to it.
@@ -200,6 +207,13 @@ fn write_change(writer: Writer, change: &Change) -> Writer {
             writer.u32(uid.unwrap_or(STAYS)).u32(gid.unwrap_or(STAYS))
         }
         Change::SetMode { path, base, mode } => writer.u8(change::SET_MODE).path(path).base(base).u16(*mode),
+        Change::SetXattr { path, base, name, value, how } => {
+            let writer = writer.u8(change::SET_XATTR).path(path).base(base).xattr(name, value);
+            writer.u8(*how as u8)
+        }
+        Change::RemoveXattr { path, base, name } => {
+            writer.u8(change::REMOVE_XATTR).path(path).base(base).u8(name.len() as u8).raw(name)
+        }
     }
 }
 
@@ -266,6 +280,15 @@ fn read_change(reader: &mut Reader) -> Result<Change, WireError> {
             reader.check(fits, "length of a target", bytes.into(), "1 to 4095")?;
             Change::MakeLink { path, target: reader.raw("target", bytes.into())?, owner }
         }
+        change::SET_XATTR => {
+            let (base, Xattr { name, value }) = (reader.base()?, reader.xattr()?);
+            let number = reader.u8("flags")?;
+            let mut known = [XattrHow::Any, XattrHow::Create, XattrHow::Replace].into_iter();
+            let how = known.find(|how| *how as u8 == number);
+            let how = how.ok_or_else(|| reader.bad("flags", number.into(), "0 to 2"))?;
+            Change::SetXattr { path, base, name, value, how }
+        }
+        change::REMOVE_XATTR => Change::RemoveXattr { path, base: reader.base()?, name: reader.xattr_name()? },
         _ => return Err(reader.bad("kind of change", kind.into(), "1 to 20")),
     })
 }
@@ -297,6 +320,10 @@ pub(crate) fn write_reply(writer: Writer, reply: &VolumeReply) -> Frame {
             entries.iter().fold(writer, entry).finish()
         }
         VolumeReply::LinkTarget(target) => writer.finish_with(target.clone()),
+        VolumeReply::Xattrs { info, xattrs } => {
+            let writer = writer.info(info).u16(xattrs.len() as u16);
+            xattrs.iter().fold(writer, |writer, xattr| writer.xattr(&xattr.name, &xattr.value)).finish()
+        }
         VolumeReply::Locked(None) => writer.u8(0).finish(),
         VolumeReply::Locked(Some(HeldLock { range, pid, is_own })) => {
             let writer = writer.u8(lock_kind(range.kind)).u64(range.start).u64(range.end);
@@ -341,6 +368,18 @@ pub(crate) fn read_reply(kind: ServerKind, reader: &mut Reader) -> Result<Volume
             };
             let entries = (0..count).map(|_| entry(reader)).collect::<Result<_, WireError>>()?;
             VolumeReply::Entries { folder, more, entries }
+        }
+        ServerKind::Xattrs => {
+            let (info, count) = (reader.info()?, usize::from(reader.u16("attributes")?));
+            reader.check(count <= XATTRS_MAX, "attributes", count as u64, "at most 16384")?;
+            let (mut xattrs, mut bytes) = (Vec::new(), 0);
+            for _ in 0..count {
+                let xattr = reader.xattr()?;
+                bytes += xattr.name.len() + xattr.value.len();
+                reader.check(bytes <= XATTRS_BYTES_MAX, "bytes of attributes", bytes as u64, "at most 65536")?;
+                xattrs.push(xattr);
+            }
+            VolumeReply::Xattrs { info, xattrs }
         }
         ServerKind::Locked => VolumeReply::Locked(match read_lock_kind(reader)? {
             None => None,
@@ -467,13 +506,12 @@ impl Writer {
         for time in [info.mtime_ns, info.ctime_ns, info.atime_ns] {
             writer = writer.u64(time.cast_unsigned());
         }
-        writer
-            .u16(info.mode)
-            .u32(info.owner.uid)
-            .u32(info.owner.gid)
-            .u32(info.rdev)
-            .u32(info.links)
-            .u64(info.stored_bytes)
+        let writer = writer.u16(info.mode).u32(info.owner.uid).u32(info.owner.gid).u32(info.rdev).u32(info.links);
+        writer.u64(info.stored_bytes).u8(u8::from(info.has_xattrs))
+    }
+
+    fn xattr(self, name: &[u8], value: &[u8]) -> Writer {
+        self.u8(name.len() as u8).raw(name).u32(value.len() as u32).raw(value)
     }
 }
 
@@ -497,8 +535,34 @@ impl Reader {
         let [mtime_ns, ctime_ns, atime_ns] = [self.u64("time")?, self.u64("time")?, self.u64("time")?];
         let [mtime_ns, ctime_ns, atime_ns] = [mtime_ns, ctime_ns, atime_ns].map(u64::cast_signed);
         let (mode, owner) = (mode(self)?, Owner { uid: self.u32("user")?, gid: self.u32("group")? });
-        let (rdev, links, stored_bytes) = (self.u32("device")?, self.u32("links")?, self.u64("stored bytes")?);
-        Ok(FileInfo { seen, kind, size, mtime_ns, ctime_ns, atime_ns, mode, owner, rdev, links, stored_bytes })
+        let (rdev, links) = (self.u32("device")?, self.u32("links")?);
+        let (stored_bytes, has_xattrs) = (self.u64("stored bytes")?, self.flag("flags")?);
+        Ok(FileInfo {
+            seen,
+            kind,
+            size,
+            mtime_ns,
+            ctime_ns,
+            atime_ns,
+            mode,
+            owner,
+            rdev,
+            links,
+            stored_bytes,
+            has_xattrs,
+        })
+    }
+
+    fn xattr_name(&mut self) -> Result<Vec<u8>, WireError> {
+        let bytes = self.u8("name length")?;
+        self.check(bytes > 0, "name length", 0, "1 to 255")?;
+        Ok(self.raw("name", bytes.into())?.to_vec())
+    }
+
+    fn xattr(&mut self) -> Result<Xattr, WireError> {
+        let (name, bytes) = (self.xattr_name()?, self.u32("value length")? as usize);
+        self.check(bytes <= XATTR_VALUE_BYTES_MAX, "value length", bytes as u64, "at most 65536")?;
+        Ok(Xattr { name, value: self.raw("value", bytes)? })
     }
 
     fn owner(&mut self) -> Result<Option<Owner>, WireError> {
@@ -508,7 +572,7 @@ impl Reader {
 }
 
 /// Bytes of the attributes of a file.
-const INFO_BYTES: usize = 8 + 8 + 1 + 8 + 3 * 8 + 2 + 4 * 4 + 8;
+const INFO_BYTES: usize = 8 + 8 + 1 + 8 + 3 * 8 + 2 + 4 * 4 + 8 + 1;
 const _: () = assert!(FILE_NAME_BYTES_MAX == u8::MAX as usize && PATH_BYTES_MAX <= u16::MAX as usize);
 // Before names and attributes, an entry has a length; a whole page of the longest names fits a frame.
 const _: () = assert!(FOLDER_ENTRIES_MAX * (FILE_NAME_BYTES_MAX + 1 + INFO_BYTES) + 64 <= FRAME_BYTES_MAX);

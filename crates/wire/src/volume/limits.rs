@@ -4,7 +4,7 @@ use super::{Change, VolumeAsk};
 use crate::error::Refused;
 use crate::format::{
     COMMIT_BYTES_MAX_WRITTEN, COPY_BYTES_MAX, FILE_NAME_BYTES_MAX, FOLDER_ENTRIES_MAX, LINK_BYTES_MAX, PATH_BYTES_MAX,
-    PUSH_PAGES_MAX, TRANSACTION_CHANGES_MAX,
+    PUSH_PAGES_MAX, TRANSACTION_CHANGES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 
 /// Checks a request against the limits of its frame.
@@ -13,6 +13,7 @@ pub(crate) fn check(ask: &VolumeAsk) -> Result<(), Refused> {
         VolumeAsk::FileOpen { path, .. } | VolumeAsk::FileStat { path } | VolumeAsk::LinkRead { path } => {
             check_path(path)
         }
+        VolumeAsk::XattrsRead { path } => check_path(path),
         VolumeAsk::FolderList { path, after, limit } => {
             check_path(path)?;
             within("bytes of a name", after.len(), 0, FILE_NAME_BYTES_MAX)?;
@@ -63,6 +64,15 @@ fn check_change(change: &Change) -> Result<(), Refused> {
         Change::MakeLink { path, target, .. } => {
             check_path(path)?;
             within("bytes of a link's target", target.len(), 1, LINK_BYTES_MAX)
+        }
+        Change::SetXattr { path, name, value, .. } => {
+            check_path(path)?;
+            within("bytes of an attribute's name", name.len(), 1, XATTR_NAME_BYTES_MAX)?;
+            within("bytes of an attribute", value.len(), 0, XATTR_VALUE_BYTES_MAX)
+        }
+        Change::RemoveXattr { path, name, .. } => {
+            check_path(path)?;
+            within("bytes of an attribute's name", name.len(), 1, XATTR_NAME_BYTES_MAX)
         }
         Change::Write { path, .. }
         | Change::Append { path, .. }

@@ -7,7 +7,7 @@ use crate::format::COPY_BYTES_MAX;
 use crate::message::ClientMessage;
 use crate::volume::{
     Allocation, Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Share,
-    Space, VolumeAsk, VolumeReply,
+    Space, VolumeAsk, VolumeReply, Xattr, XattrHow,
 };
 use crate::{Reply, Request};
 
@@ -47,6 +47,7 @@ impl Samples {
             rdev: self.u32(),
             links: self.u32(),
             stored_bytes: self.number(),
+            has_xattrs: self.flag(),
         }
     }
 
@@ -59,7 +60,7 @@ impl Samples {
     }
 
     fn change(&mut self) -> Change {
-        match self.below(18) {
+        match self.below(20) {
             17 => Change::Copy {
                 path: self.path(),
                 base: self.base(),
@@ -74,6 +75,12 @@ impl Samples {
                 let allocation = Allocation { zero, reserve: !zero || self.flag(), extend };
                 let (path, base, offset, length) = (self.path(), self.base(), self.number(), self.number().max(1));
                 Change::Allocate { path, base, offset, length, allocation }
+            }
+            19 => Change::RemoveXattr { path: self.path(), base: self.base(), name: self.bytes(1, 255).to_vec() },
+            18 => {
+                let (path, base, Xattr { name, value }) = (self.path(), self.base(), self.xattr());
+                let how = [XattrHow::Any, XattrHow::Create, XattrHow::Replace][self.below(3) as usize];
+                Change::SetXattr { path, base, name, value, how }
             }
             15 => Change::OnlyName { path: self.path() },
             14 => Change::Link { from: self.path(), base: self.base(), to: self.path() },
@@ -107,6 +114,10 @@ impl Samples {
         }
     }
 
+    fn xattr(&mut self) -> Xattr {
+        Xattr { name: self.bytes(1, 255).to_vec(), value: self.bytes(0, 300) }
+    }
+
     fn lock_range(&mut self) -> LockRange {
         let (a, b) = (self.number(), self.number());
         let kind = if self.flag() { LockKind::Shared } else { LockKind::Exclusive };
@@ -114,7 +125,8 @@ impl Samples {
     }
 
     fn volume_ask(&mut self) -> VolumeAsk {
-        match self.below(11) {
+        match self.below(12) {
+            10 => VolumeAsk::XattrsRead { path: self.path() },
             8 => VolumeAsk::SpaceStat,
             9 => {
                 let (range, test) = (self.lock_range(), self.flag());
@@ -159,7 +171,11 @@ impl Samples {
     }
 
     pub fn volume_reply(&mut self) -> Reply {
-        Reply::Volume(match self.below(12) {
+        Reply::Volume(match self.below(13) {
+            11 => {
+                let xattrs = (0..self.below(4)).map(|_| self.xattr()).collect();
+                VolumeReply::Xattrs { info: self.info(), xattrs }
+            }
             10 => {
                 let held =
                     self.flag().then(|| HeldLock { range: self.lock_range(), pid: self.u32(), is_own: self.flag() });
