@@ -1,10 +1,13 @@
 //! What callers want of a volume, and what they get.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use units::{LockKind, Token};
-use wire::volume::{Allocation, Change, FileInfo, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space};
+use wire::volume::{
+    Allocation, Change, FileInfo, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space, Xattr, XattrHow,
+};
 
 use crate::StreamError;
 
@@ -80,6 +83,18 @@ impl SetAttributes {
         let mtime = mtime_ns.map(|mtime_ns| Change::SetTime { path: path(), base, mtime_ns });
         owner.into_iter().chain(mode).chain(atime).chain(mtime).collect()
     }
+}
+
+/// The extended attributes of a file, in no order.
+pub type Xattrs = Arc<Vec<Xattr>>;
+
+/// What becomes of an extended attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum XattrChange {
+    /// It gets a value of 64 KiB at most.
+    Set(Bytes, XattrHow),
+    /// It is removed.
+    Remove,
 }
 
 /// An open file, and what it is.
@@ -216,6 +231,16 @@ pub(crate) enum Call {
     SetAttributes {
         of: FileRef,
         wanted: SetAttributes,
+        done: Done<()>,
+    },
+    Xattrs {
+        of: FileRef,
+        done: Done<Xattrs>,
+    },
+    ChangeXattr {
+        of: FileRef,
+        name: Vec<u8>,
+        change: XattrChange,
         done: Done<()>,
     },
     Sync {

@@ -3,7 +3,7 @@
 //!
 //! Parts: `file` (one file's table and changes), `arrival` (what a push brings next), `reading`
 //! (reads, answers, pushes), `touching` (touches, hints), `opening` (handles), `naming` (names and
-//! attributes), `writing` (changes into transactions), `commits` (transactions to the server),
+//! attributes), `xattrs` (extended attributes), `writing` (changes into transactions), `commits` (transactions to the server),
 //! `identity` (who this device is), `locks` (locks across devices), `restart` (connections that
 //! come and go, the outbox).
 
@@ -24,6 +24,7 @@ mod touching;
 mod transaction;
 mod wants;
 mod writing;
+mod xattrs;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -276,6 +277,8 @@ impl Engine {
             Call::Seek { handle, offset, hole, done } => self.seek(handle, offset, hole, done),
             Call::SetSize { of, size, done } => self.set_size(of, size, done),
             Call::SetAttributes { of, wanted, done } => self.set_attributes(of, wanted, done),
+            Call::Xattrs { of, done } => self.xattrs(&of, done),
+            Call::ChangeXattr { of, name, change, done } => self.change_xattr(&of, name, change, done),
             Call::Sync { handle, done } => self.sync(handle, done),
             Call::Close { handle, done } => self.close(handle, done),
             Call::Make { path, change, done } => self.make(&path, change, done),
@@ -546,6 +549,7 @@ impl Engine {
             Call::List { done, .. } => effects.finish(done, Err(error)),
             Call::ReadLink { done, .. } | Call::Read { done, .. } => effects.finish(done, Err(error)),
             Call::Space { done } => effects.finish(done, Err(error)),
+            Call::Xattrs { done, .. } => effects.finish(done, Err(error)),
             Call::Lock { done, .. } => effects.finish(done, Err(error)),
             Call::Open { done, .. } | Call::Look { done, .. } => effects.finish(done, Err(error)),
             Call::Lease { done, .. } => effects.finish(done, Err(error)),
@@ -555,6 +559,7 @@ impl Engine {
             | Call::Allocate { done, .. }
             | Call::SetSize { done, .. }
             | Call::SetAttributes { done, .. }
+            | Call::ChangeXattr { done, .. }
             | Call::Sync { done, .. }
             | Call::Close { done, .. }
             | Call::Make { done, .. }

@@ -36,6 +36,10 @@ pub enum ErrorKind {
     OutboxFull,
     /// More than is possible. EFBIG.
     TooLarge,
+    /// The value of an extended attribute is longer than 64 KiB. E2BIG.
+    ValueTooLarge,
+    /// There is no extended attribute of this name. ENODATA.
+    NoAttribute,
     /// A name is longer than 255 bytes, or a path longer than 4095. ENAMETOOLONG.
     NameTooLong,
     /// The call makes no sense. EINVAL.
@@ -62,6 +66,7 @@ impl ErrorKind {
         match self {
             ErrorKind::NotFound => 2,
             ErrorKind::Failed => 5,
+            ErrorKind::ValueTooLarge => 7,
             ErrorKind::BadHandle => 9,
             ErrorKind::Denied | ErrorKind::Exposed => 13,
             ErrorKind::Leased => 16,
@@ -74,6 +79,7 @@ impl ErrorKind {
             ErrorKind::ReadOnly => 30,
             ErrorKind::NameTooLong => 36,
             ErrorKind::NotEmpty => 39,
+            ErrorKind::NoAttribute => 61,
             ErrorKind::Protocol => 71,
             ErrorKind::NoVolumes | ErrorKind::Unsupported => 95,
             ErrorKind::Shutdown => 108,
@@ -137,6 +143,7 @@ impl StreamError {
             ErrorCode::Unsupported => {
                 (ErrorKind::Unsupported, "the server's file system cannot hold this; ext4, XFS and Btrfs can")
             }
+            ErrorCode::NoAttribute => (ErrorKind::NoAttribute, "there is no extended attribute of this name"),
             ErrorCode::TooLarge => (ErrorKind::TooLarge, "this is over a limit of the server"),
             ErrorCode::BadRequest => (ErrorKind::Invalid, "the server takes this for nonsense"),
             _ => (ErrorKind::Failed, "the server failed; see its log, and try again"),

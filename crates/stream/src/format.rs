@@ -47,6 +47,10 @@ pub const CHANGE_SET_MODE: u8 = 10;
 pub const CHANGE_SET_OWNER: u8 = 13;
 /// Sets the time of the last access.
 pub const CHANGE_SET_ACCESS_TIME: u8 = 14;
+/// Gives a file or folder an extended attribute.
+pub const CHANGE_SET_XATTR: u8 = 17;
+/// Removes an extended attribute.
+pub const CHANGE_REMOVE_XATTR: u8 = 18;
 /// Makes a file with an owner; on the wire that is a field of the other one.
 pub const CHANGE_CREATE_OWNED: u8 = 128;
 

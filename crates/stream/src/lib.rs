@@ -38,13 +38,15 @@ mod shelf;
 mod status;
 mod wait;
 
-pub use call::{Done, FileRef, Handle, LockOwner, LockWish, OpenHow, Opened, SetAttributes};
+pub use call::{Done, FileRef, Handle, LockOwner, LockWish, OpenHow, Opened, SetAttributes, XattrChange, Xattrs};
 pub use error::{ErrorKind, StreamError};
 pub use options::{Options, Room, Waiting};
 pub use remote::{READ_BYTES_MAX, RemoteVolume, VolumeInfo};
 pub use status::{Lost, Status};
 pub use wait::Answer;
-pub use wire::volume::{Allocation, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Seen, Share, Space};
+pub use wire::volume::{
+    Allocation, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Seen, Share, Space, Xattr, XattrHow,
+};
 
 #[cfg(test)]
 mod tests;

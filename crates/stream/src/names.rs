@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use units::Moment;
-use wire::volume::{FileInfo, FileKind, FolderEntry};
+use wire::volume::{FileInfo, FileKind, FolderEntry, Xattr};
+
+use crate::call::Xattrs;
 
 /// Names that are remembered at most; all are forgotten when there are more.
 const NAMES_MAX: usize = 16 << 10;
@@ -20,6 +22,11 @@ pub(crate) struct Names {
     known: HashMap<Vec<u8>, (Moment, Option<FileInfo>)>,
     listed: BTreeMap<Vec<u8>, (Moment, Arc<Vec<FolderEntry>>)>,
     listed_entries: usize,
+    /// Extended attributes of files that have some, with their bytes.
+    xattrs: HashMap<Vec<u8>, (Moment, usize, Xattrs)>,
+    xattr_bytes: usize,
+    /// Where some were changed here, until when: an answer from before may still come.
+    xattrs_changed: HashMap<Vec<u8>, Moment>,
     /// Folders that give their group to what is made in them, with it, as the server said last.
     groups: HashMap<Vec<u8>, u32>,
 }
@@ -27,6 +34,18 @@ pub(crate) struct Names {
 /// Folders with the set-group-id bit that are remembered at most; all are forgotten when there are
 /// more.
 const GROUPS_MAX: usize = 1024;
+
+/// Bytes of extended attributes that are remembered at most, and of each file besides them; all are
+/// forgotten when there are more.
+const XATTR_BYTES_MAX: usize = 4 << 20;
+const XATTR_FILE_BYTES: usize = 256;
+
+/// For so long after a change what the server says of extended attributes may be from before it:
+/// connections answer within seconds, or are given up.
+const XATTRS_OLD_TIME: Duration = Duration::from_secs(5);
+
+/// Changes that are remembered for that; a program would have to make so many within that time.
+const XATTRS_CHANGED_MAX: usize = 64 << 10;
 
 /// The set-group-id bit.
 const SET_GROUP_ID: u16 = 0o2000;
@@ -59,6 +78,52 @@ impl Names {
             self.known.clear();
         }
         self.known.insert(path.to_vec(), (now.after(self.time), info));
+    }
+
+    /// The extended attributes of a path, if they need not be asked for.
+    pub fn xattrs(&self, path: &[u8], now: Moment) -> Option<Xattrs> {
+        if self.xattrs_changed.get(path).is_some_and(|until| now < *until) {
+            return None;
+        }
+        if let Some((_, _, xattrs)) = self.xattrs.get(path).filter(|(until, ..)| now < *until) {
+            return Some(Arc::clone(xattrs));
+        }
+        let known = self.get(path, now).flatten();
+        known.filter(|info| !info.has_xattrs).map(|_| Xattrs::default())
+    }
+
+    /// Remembers what the server said.
+    pub fn put_xattrs(&mut self, path: &[u8], xattrs: &Xattrs, now: Moment) {
+        let size = |xattr: &Xattr| xattr.name.len() + xattr.value.len() + size_of::<Xattr>();
+        let bytes = XATTR_FILE_BYTES + path.len() + xattrs.iter().map(size).sum::<usize>();
+        if self.time.is_zero() || bytes > XATTR_BYTES_MAX {
+            return;
+        }
+        if self.xattr_bytes + bytes > XATTR_BYTES_MAX {
+            self.xattrs.clear();
+            self.xattr_bytes = 0;
+        }
+        self.xattr_bytes += bytes;
+        let entry = (now.after(self.time), bytes, Arc::clone(xattrs));
+        if let Some((_, old, _)) = self.xattrs.insert(path.to_vec(), entry) {
+            self.xattr_bytes -= old;
+        }
+    }
+
+    /// The server changed extended attributes of a path for this device.
+    pub fn xattrs_changed(&mut self, path: &[u8], now: Moment) {
+        if self.time.is_zero() {
+            return;
+        }
+        if self.xattrs_changed.len() >= XATTRS_CHANGED_MAX {
+            self.xattrs_changed.retain(|_, until| now < *until);
+        }
+        if self.xattrs_changed.len() >= XATTRS_CHANGED_MAX {
+            // None is worth more than another; what is asked once too often is right.
+            self.known.clear();
+            self.xattrs_changed.clear();
+        }
+        self.xattrs_changed.insert(path.to_vec(), now.after(XATTRS_OLD_TIME));
     }
 
     /// The group that files get which are made in a folder, if not that of who makes them. What was
@@ -95,6 +160,9 @@ impl Names {
         let folder = parent(path);
         self.known.remove(path);
         self.known.remove(folder);
+        if let Some((_, bytes, _)) = self.xattrs.remove(path) {
+            self.xattr_bytes -= bytes;
+        }
         for listing in [folder, parent(folder)] {
             if let Some((_, old)) = self.listed.remove(listing) {
                 self.listed_entries -= old.len();
@@ -105,6 +173,8 @@ impl Names {
     /// Everything changed.
     pub fn forget_all(&mut self) {
         self.known.clear();
+        self.xattrs.clear();
+        self.xattr_bytes = 0;
         self.listed.clear();
         self.listed_entries = 0;
     }

@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use wire::format::SECRET_BYTES;
-use wire::volume::{Change, Owner, Secret, Seen};
+use wire::volume::{Change, Owner, Secret, Seen, XattrHow};
 
 use crate::error::path_text;
 use crate::format::{
-    BASE_AFTER, BASE_FREE, BASE_KNOWN, CHANGE_APPEND, CHANGE_CREATE, CHANGE_CREATE_OWNED, CHANGE_SET_ACCESS_TIME,
-    CHANGE_SET_MODE, CHANGE_SET_OWNER, CHANGE_SET_TIME, CHANGE_TRUNCATE, CHANGE_WRITE, DEVICE_BYTES, DEVICE_MAGIC,
-    DEVICE_MAGIC_1, HASH_BYTES, OWNER_STAYS, TRANSACTION_BYTES_MAX, TRANSACTION_HEADER_BYTES, TRANSACTION_MAGIC,
+    BASE_AFTER, BASE_FREE, BASE_KNOWN, CHANGE_APPEND, CHANGE_CREATE, CHANGE_CREATE_OWNED, CHANGE_REMOVE_XATTR,
+    CHANGE_SET_ACCESS_TIME, CHANGE_SET_MODE, CHANGE_SET_OWNER, CHANGE_SET_TIME, CHANGE_SET_XATTR, CHANGE_TRUNCATE,
+    CHANGE_WRITE, DEVICE_BYTES, DEVICE_MAGIC, DEVICE_MAGIC_1, HASH_BYTES, OWNER_STAYS, TRANSACTION_BYTES_MAX,
+    TRANSACTION_HEADER_BYTES, TRANSACTION_MAGIC,
 };
 use crate::{ErrorKind, Lost, StreamError, private};
 
@@ -148,6 +149,19 @@ fn put_change(out: &mut Vec<u8>, change: &Change) {
             out.extend(uid.unwrap_or(OWNER_STAYS).to_le_bytes());
             out.extend(gid.unwrap_or(OWNER_STAYS).to_le_bytes());
         }
+        Change::SetXattr { path, name, value, how, .. } => {
+            head(CHANGE_SET_XATTR, path);
+            out.push(name.len() as u8);
+            out.extend(name);
+            out.extend((value.len() as u32).to_le_bytes());
+            out.extend(value);
+            out.push(*how as u8);
+        }
+        Change::RemoveXattr { path, name, .. } => {
+            head(CHANGE_REMOVE_XATTR, path);
+            out.push(name.len() as u8);
+            out.extend(name);
+        }
         // Changes that the server makes are waited for and never stored.
         Change::Allocate { .. }
         | Change::Copy { .. }
@@ -196,6 +210,22 @@ fn take_change(reader: &mut Reader<'_>) -> Result<Change, &'static str> {
             let [uid, gid] = [reader.u32()?, reader.u32()?].map(|id| Some(id).filter(|id| *id != OWNER_STAYS));
             Change::SetOwner { path, base, uid, gid }
         }
+        CHANGE_SET_XATTR => {
+            let name = reader.name()?;
+            let length = u32::from_le_bytes(reader.array()?) as usize;
+            if length > wire::format::XATTR_VALUE_BYTES_MAX {
+                return Err("an extended attribute in it is too long");
+            }
+            let value = Bytes::copy_from_slice(reader.take(length)?);
+            let how = match reader.array::<1>()?[0] {
+                0 => XattrHow::Any,
+                1 => XattrHow::Create,
+                2 => XattrHow::Replace,
+                _ => return Err("an extended attribute in it is set in an unknown way"),
+            };
+            Change::SetXattr { path, base, name, value, how }
+        }
+        CHANGE_REMOVE_XATTR => Change::RemoveXattr { path, base, name: reader.name()? },
         CHANGE_SET_TIME => Change::SetTime { path, base, mtime_ns: i64::from_le_bytes(reader.array()?) },
         CHANGE_SET_MODE => Change::SetMode { path, base, mode: u16::from_le_bytes(reader.array()?) & 0o7777 },
         _ => return Err("a change in it is of an unknown kind"),
@@ -209,6 +239,14 @@ impl<'a> Reader<'a> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or("it ends within a field")?;
         self.0 = rest;
         Ok(taken)
+    }
+
+    /// The name of an extended attribute.
+    fn name(&mut self) -> Result<Vec<u8>, &'static str> {
+        match self.array::<1>()?[0] {
+            0 => Err("an extended attribute in it has no name"),
+            length => Ok(self.take(length.into())?.to_vec()),
+        }
     }
 
     fn u32(&mut self) -> Result<u32, &'static str> {

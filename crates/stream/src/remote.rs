@@ -12,7 +12,7 @@ use units::{Moment, StreamId, Token};
 use wire::volume::{Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space};
 use wire::{PushEndReason, PushHeader, PushPiece, Reply};
 
-use crate::call::Call;
+use crate::call::{Call, XattrChange, Xattrs};
 use crate::engine::{Engine, Time};
 use crate::keeper::{Keeper, Order};
 use crate::outbox::{Held, Outbox};
@@ -175,6 +175,17 @@ impl RemoteVolume {
     /// [`RemoteVolume::set_attributes`].
     pub fn set_time(&self, of: impl Into<FileRef>, mtime_ns: i64, done: Done<()>) {
         self.set_attributes(of, SetAttributes { mtime_ns: Some(mtime_ns), ..SetAttributes::default() }, done);
+    }
+
+    /// The extended attributes of a file, folder or link.
+    pub fn xattrs(&self, of: impl Into<FileRef>, done: Done<Xattrs>) {
+        self.call(Call::Xattrs { of: of.into(), done });
+    }
+
+    /// Sets or removes an extended attribute of a file or folder. Done when the server has it; what
+    /// is unsent of the file is sent before.
+    pub fn change_xattr(&self, of: impl Into<FileRef>, name: &[u8], change: XattrChange, done: Done<()>) {
+        self.call(Call::ChangeXattr { of: of.into(), name: name.to_vec(), change, done });
     }
 
     /// Done when everything that was written to the file through any handle is on the server's stable storage. An error of earlier

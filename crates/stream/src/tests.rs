@@ -15,6 +15,7 @@ mod removed;
 mod sim;
 mod storage;
 mod writers;
+mod xattrs;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

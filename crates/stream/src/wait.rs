@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use wire::volume::{FileInfo, FolderEntry};
 
-use crate::{Done, ErrorKind, Opened, RemoteVolume, StreamError};
+use crate::{Done, ErrorKind, Opened, RemoteVolume, StreamError, Xattrs};
 
 /// What a call can bring; too late, it is given back.
 pub trait Answer: Send + 'static + Sized {
@@ -18,6 +18,7 @@ impl Answer for () {}
 impl Answer for Bytes {}
 impl Answer for FileInfo {}
 impl Answer for Vec<FolderEntry> {}
+impl Answer for Xattrs {}
 impl Answer for Duration {}
 impl Answer for Opened {
     fn give_back(self, volume: &RemoteVolume) {

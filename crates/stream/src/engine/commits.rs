@@ -484,7 +484,12 @@ impl Engine {
         };
         let followers: Vec<u64> =
             self.transactions.iter().filter(|(_, other)| follows(other)).map(|(id, _)| *id).collect();
-        let kept_as = self.unstore(id, &mut txn, Some(&error.to_string()));
+        if !txn.is_data() {
+            self.without_attributes(id, txn.base);
+        }
+        // A change of names or attributes is told to whoever waits for it, and kept for nobody.
+        let lost = txn.is_data().then(|| error.to_string());
+        let kept_as = self.unstore(id, &mut txn, lost.as_deref());
         for other in self.transactions.values_mut() {
             other.after.remove(&id);
         }

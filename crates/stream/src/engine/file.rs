@@ -102,19 +102,21 @@ pub(super) struct Attributes {
     pub links: u32,
     /// Bytes that it takes on the server's disk.
     pub stored_bytes: u64,
+    pub has_xattrs: bool,
 }
 
 impl Attributes {
     /// Those that the server tells.
     pub fn of(info: &FileInfo) -> Attributes {
-        let FileInfo { mtime_ns, ctime_ns, atime_ns, mode, owner, links, stored_bytes, .. } = *info;
-        Attributes { mtime_ns, ctime_ns, atime_ns, mode, owner, links, stored_bytes }
+        let FileInfo { mtime_ns, ctime_ns, atime_ns, mode, owner, links, stored_bytes, has_xattrs, .. } = *info;
+        Attributes { mtime_ns, ctime_ns, atime_ns, mode, owner, links, stored_bytes, has_xattrs }
     }
 
     /// Those of a file that is made here now.
     pub fn new(mode: u16, owner: Option<Owner>, now_ns: i64) -> Attributes {
         let (mode, owner) = (mode & 0o7777, owner.unwrap_or_default());
-        Attributes { mtime_ns: now_ns, ctime_ns: now_ns, atime_ns: now_ns, mode, owner, links: 1, stored_bytes: 0 }
+        let times = Attributes { mtime_ns: now_ns, ctime_ns: now_ns, atime_ns: now_ns, ..Attributes::default() };
+        Attributes { mode, owner, links: 1, ..times }
     }
 
     /// The content was changed.
@@ -149,6 +151,9 @@ impl Attributes {
                 let Owner { uid: user, gid: group } = self.owner;
                 self.owner = Owner { uid: uid.unwrap_or(user), gid: gid.unwrap_or(group) };
             }
+            Change::SetXattr { .. } => self.has_xattrs = true,
+            // It may have others.
+            Change::RemoveXattr { .. } => {}
             _ => return,
         }
         self.touch(now_ns);
@@ -269,7 +274,7 @@ impl File {
     }
 
     pub fn info(&self) -> FileInfo {
-        let Attributes { mtime_ns, ctime_ns, atime_ns, mode, owner, links, .. } = self.attributes;
+        let Attributes { mtime_ns, ctime_ns, atime_ns, mode, owner, links, has_xattrs, .. } = self.attributes;
         FileInfo {
             seen: self.seen.unwrap_or_default(),
             kind: FileKind::File,
@@ -282,6 +287,7 @@ impl File {
             rdev: 0,
             links,
             stored_bytes: self.stored_bytes(),
+            has_xattrs,
         }
     }
 }

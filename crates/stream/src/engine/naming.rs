@@ -274,6 +274,9 @@ impl Engine {
             if let Change::SetTime { path, .. } | Change::RemoveFolder { path } = change {
                 self.folder_times.forget(path);
             }
+            if let Change::SetXattr { path, .. } | Change::RemoveXattr { path, .. } = change {
+                self.xattr_changed(path, versions.get(index));
+            }
             match change {
                 Change::Allocate { path, .. } | Change::Copy { path, .. }
                     if versions.get(index).is_some_and(|to| self.range_changed(path, change, *to)) =>
@@ -284,6 +287,8 @@ impl Engine {
                 | Change::SetOwner { path, .. }
                 | Change::SetTime { path, .. }
                 | Change::SetAccessTime { path, .. }
+                | Change::SetXattr { path, .. }
+                | Change::RemoveXattr { path, .. }
                     if versions.get(index).is_some_and(|to| self.attributes_changed(path, change, *to)) =>
                 {
                     self.names.forget(path);
@@ -320,7 +325,9 @@ impl Engine {
                 | Change::SetMode { path, .. }
                 | Change::SetOwner { path, .. }
                 | Change::SetTime { path, .. }
-                | Change::SetAccessTime { path, .. } => {
+                | Change::SetAccessTime { path, .. }
+                | Change::SetXattr { path, .. }
+                | Change::RemoveXattr { path, .. } => {
                     if let Some(file) = self.known_at(path).and_then(|key| self.files.get_mut(&key)) {
                         file.unsure = file.seen.is_some();
                         file.kernel = None;
@@ -355,6 +362,9 @@ impl Engine {
         {
             file.attributes.change(change, wall_ns);
         }
+        // What was written meanwhile is sent behind this, and goes on from there too.
+        let follows = |txn: &&mut Transaction| txn.file == Some(key) && txn.base == Base::Known(from);
+        self.transactions.values_mut().filter(follows).for_each(|txn| txn.base = Base::Known(to));
         self.rebase_reads(key, from, to, |_| false);
         true
     }
@@ -431,6 +441,8 @@ impl Engine {
                     VolumeAsk::FolderList { path: path.clone(), after, limit: PAGE_ENTRIES }
                 }
                 Want::ReadLink { path, .. } => VolumeAsk::LinkRead { path: path.clone() },
+                Want::Xattrs { path, .. } if held(path) || self.is_being_made(path) => continue,
+                Want::Xattrs { path, .. } => VolumeAsk::XattrsRead { path: path.clone() },
                 Want::Space { .. } => VolumeAsk::SpaceStat,
                 Want::Open { path, token, .. } => VolumeAsk::FileOpen { token: *token, path: path.clone() },
                 Want::Lease { file: Some(file), kind, duration, .. } => VolumeAsk::Lease {
@@ -513,6 +525,10 @@ impl Engine {
                 self.effects.finish(done, Ok(info));
             }
             (Want::ReadLink { done, .. }, VolumeReply::LinkTarget(target)) => self.effects.finish(done, Ok(target)),
+            (Want::Xattrs { path, done }, VolumeReply::Xattrs { info, xattrs }) => {
+                let xattrs = self.keep_xattrs(&path, info, xattrs);
+                self.effects.finish(done, Ok(xattrs));
+            }
             (Want::Space { done }, VolumeReply::Space(space)) => self.effects.finish(done, Ok(space)),
             (Want::Open { path, how, token, done }, reply @ VolumeReply::FileOpened { .. }) => {
                 let outcome = self.opened(&path, how, token, reply);

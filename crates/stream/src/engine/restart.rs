@@ -156,7 +156,7 @@ impl Engine {
 
     /// While the server is away, brings what it has not got to the outbox, as far as there is room.
     pub(super) fn store_unsent(&mut self) {
-        let (Some(room), Some(info)) = (self.options.outbox.clone(), self.info) else { return };
+        let Some(room) = self.options.outbox.clone().filter(|_| self.info.is_some()) else { return };
         if self.link.volume.is_some() {
             return;
         }
@@ -172,32 +172,87 @@ impl Engine {
                 continue;
             }
             bytes += txn.bytes;
-            if !self.give_number(id) {
+            for before in self.attributes_before(id) {
+                if !self.store(before) {
+                    return;
+                }
+            }
+            if !self.store(id) {
                 return;
             }
-            let Some(txn) = self.transactions.get(&id) else { continue };
-            let Some(number) = txn.number else { continue };
-            let base = match txn.base {
-                Base::Free => StoredBase::Free,
-                Base::Known(seen) => StoredBase::Known(seen),
-                Base::Chain(other) => match self.transactions.get_mut(&other) {
-                    Some(Transaction { known_as: Some(known), .. }) => StoredBase::After(*known),
-                    // It may be stored later, by another number.
-                    Some(Transaction { known_as, number: Some(number), .. }) => {
-                        StoredBase::After(*known_as.insert(*number))
-                    }
-                    _ => continue,
-                },
-            };
-            let Some(txn) = self.transactions.get(&id) else { continue };
-            let known_as = txn.known_as.unwrap_or(number);
-            let changes = self.dressed_changes(txn);
-            let stored = Stored { number, known_as, volume: info.id, mtime_ns: txn.mtime_ns, base, changes };
-            self.effects.jobs.push(Job::Store { number, known_as, bytes: stored.to_bytes() });
-            if let Some(txn) = self.transactions.get_mut(&id) {
-                (txn.keep, txn.stored_as, txn.known_as) = (Keep::Storing, Some(number), Some(known_as));
+        }
+    }
+
+    /// Changes of attributes that a transaction of the same file waits for: each makes a version, on
+    /// which the next one is based from now on. They are kept with it, since nobody would know that
+    /// version after a restart of the device.
+    fn attributes_before(&mut self, id: u64) -> Vec<u64> {
+        let Some(txn) = self.transactions.get(&id).filter(|txn| txn.base != Base::Free) else { return Vec::new() };
+        let path = txn.file.and_then(|key| self.files.get(&key)).map_or(&txn.path, |file| &file.path);
+        let known = |before: &u64| match txn.base {
+            Base::Chain(last) => {
+                last == *before || self.transactions.get(&last).is_some_and(|l| l.after.contains(before))
+            }
+            _ => false,
+        };
+        let of_it = |before: &u64| self.transactions.get(before).is_some_and(|before| before.is_attributes_of(path));
+        let found: Vec<u64> = txn.after.iter().copied().filter(|before| of_it(before) && !known(before)).collect();
+        let mut base = txn.base;
+        for before in &found {
+            if let Some(before) = self.transactions.get_mut(before) {
+                before.base = base;
+            }
+            base = Base::Chain(*before);
+        }
+        if let Some(txn) = self.transactions.get_mut(&id) {
+            txn.base = base;
+        }
+        found
+    }
+
+    /// A change of attributes was refused: what was based on the version that it would have made is
+    /// based on the one before.
+    pub(super) fn without_attributes(&mut self, refused: u64, base: Base) {
+        let chained = self.transactions.iter().filter(|(_, txn)| txn.base == Base::Chain(refused));
+        let chained: Vec<u64> = chained.map(|(id, _)| *id).collect();
+        for id in chained {
+            let Some(txn) = self.transactions.get_mut(&id) else { continue };
+            txn.base = base;
+            if txn.keep != Keep::No {
+                self.store(id);
             }
         }
+    }
+
+    /// Brings one transaction to the outbox; false if it gets no number now.
+    fn store(&mut self, id: u64) -> bool {
+        let Some(info) = self.info else { return false };
+        if !self.give_number(id) {
+            return false;
+        }
+        let Some(txn) = self.transactions.get(&id) else { return true };
+        let Some(number) = txn.number else { return true };
+        let base = match txn.base {
+            Base::Free => StoredBase::Free,
+            Base::Known(seen) => StoredBase::Known(seen),
+            Base::Chain(other) => match self.transactions.get_mut(&other) {
+                Some(Transaction { known_as: Some(known), .. }) => StoredBase::After(*known),
+                // It may be stored later, by another number.
+                Some(Transaction { known_as, number: Some(number), .. }) => {
+                    StoredBase::After(*known_as.insert(*number))
+                }
+                _ => return true,
+            },
+        };
+        let Some(txn) = self.transactions.get(&id) else { return true };
+        let known_as = txn.known_as.unwrap_or(number);
+        let changes = self.dressed_changes(txn);
+        let stored = Stored { number, known_as, volume: info.id, mtime_ns: txn.mtime_ns, base, changes };
+        self.effects.jobs.push(Job::Store { number, known_as, bytes: stored.to_bytes() });
+        if let Some(txn) = self.transactions.get_mut(&id) {
+            (txn.keep, txn.stored_as, txn.known_as) = (Keep::Storing, Some(number), Some(known_as));
+        }
+        true
     }
 
     /// A transaction is in the outbox, or cannot be.

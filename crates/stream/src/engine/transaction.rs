@@ -177,6 +177,11 @@ impl Transaction {
         self.file.is_some() || self.replayed.is_some()
     }
 
+    /// Whether it changes nothing but attributes of what is at this path, asked for by path.
+    pub fn is_attributes_of(&self, path: &[u8]) -> bool {
+        !self.is_data() && self.changes.iter().all(|change| is_of_attributes(change) && path_of(change) == path)
+    }
+
     /// Whether it is about exactly this path.
     pub fn names(&self, path: &[u8]) -> bool {
         self.changes.iter().flat_map(paths_of).any(|named| named == path)
@@ -195,7 +200,12 @@ impl Transaction {
 fn is_of_attributes(change: &Change) -> bool {
     matches!(
         change,
-        Change::SetMode { .. } | Change::SetOwner { .. } | Change::SetTime { .. } | Change::SetAccessTime { .. }
+        Change::SetMode { .. }
+            | Change::SetOwner { .. }
+            | Change::SetTime { .. }
+            | Change::SetAccessTime { .. }
+            | Change::SetXattr { .. }
+            | Change::RemoveXattr { .. }
     )
 }
 
@@ -226,6 +236,8 @@ pub(super) fn path_of(change: &Change) -> &[u8] {
         | Change::SetTime { path, .. }
         | Change::SetOwner { path, .. }
         | Change::SetAccessTime { path, .. }
+        | Change::SetXattr { path, .. }
+        | Change::RemoveXattr { path, .. }
         | Change::SetMode { path, .. } => path,
         Change::Link { from, .. } | Change::Rename { from, .. } => from,
     }
@@ -252,6 +264,8 @@ pub(super) fn dressed(change: &Change, path: Option<&[u8]>, seen: Option<Seen>) 
         | Change::SetTime { path: at, base, .. }
         | Change::SetOwner { path: at, base, .. }
         | Change::SetAccessTime { path: at, base, .. }
+        | Change::SetXattr { path: at, base, .. }
+        | Change::RemoveXattr { path: at, base, .. }
         | Change::SetMode { path: at, base, .. } => {
             *base = seen;
             if let Some(path) = path {

@@ -8,7 +8,7 @@ use units::{Moment, Token};
 use wire::volume::{FileInfo, FolderEntry, LeaseKind, Seen, Space};
 
 use super::Effects;
-use crate::call::{Done, Handle, OpenHow, Opened};
+use crate::call::{Done, Handle, OpenHow, Opened, Xattrs};
 use crate::{FileRef, StreamError};
 
 /// A call that waits, and since when.
@@ -35,6 +35,10 @@ pub(super) enum Want {
     ReadLink {
         path: Vec<u8>,
         done: Done<Bytes>,
+    },
+    Xattrs {
+        path: Vec<u8>,
+        done: Done<Xattrs>,
     },
     /// Ends with the connection.
     Space {
@@ -103,6 +107,7 @@ impl Want {
             Want::Stat { path, .. }
             | Want::List { path, .. }
             | Want::ReadLink { path, .. }
+            | Want::Xattrs { path, .. }
             | Want::Open { path, .. }
             | Want::Create { path, .. }
             | Want::Lease { path, .. }
@@ -119,6 +124,7 @@ impl Want {
             Want::Stat { done, .. } | Want::Fstat { done, .. } => effects.finish(done, Err(error)),
             Want::List { done, .. } => effects.finish(done, Err(error)),
             Want::ReadLink { done, .. } => effects.finish(done, Err(error)),
+            Want::Xattrs { done, .. } => effects.finish(done, Err(error)),
             Want::Space { done } => effects.finish(done, Err(error)),
             Want::Open { done, .. } | Want::Create { done, .. } | Want::Look { done, .. } => {
                 effects.finish(done, Err(error))

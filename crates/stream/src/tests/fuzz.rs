@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tempfile::TempDir;
 use units::{Rng, SplitMix64};
-use wire::volume::{Change, Owner, Secret, Seen};
+use wire::volume::{Change, Owner, Secret, Seen, XattrHow};
 
 use crate::cache::Cache;
 use crate::job::BlockKey;
@@ -20,7 +20,9 @@ fn stored(rng: &mut SplitMix64, number: u64) -> Stored {
     };
     let changes = (0..1 + rng.below(6)).map(|_| {
         let (path, base) = (path(rng), None);
-        match rng.below(9) {
+        match rng.below(11) {
+            9 => Change::SetXattr { path, base, name: b"user.a".to_vec(), value: bytes(rng), how: XattrHow::Replace },
+            10 => Change::RemoveXattr { path, base, name: b"user.b".to_vec() },
             8 => Change::SetAccessTime { path, base, atime_ns: rng.next_u64() as i64 },
             6 => {
                 let owner = Some(Owner { uid: rng.next_u64() as u32, gid: 7 });

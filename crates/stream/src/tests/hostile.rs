@@ -9,7 +9,7 @@ use units::{
     ActionId, BlockId, InodeId, LockKind, LockRange, Moment, PageId, Rng, SegmentIndex, SplitMix64, StreamId, Token,
 };
 use wire::volume::{
-    FileInfo, FileKind, FolderEntry, HeldLock, Secret, Seen, Space, VolumeAsk, VolumePiece, VolumeReply,
+    FileInfo, FileKind, FolderEntry, HeldLock, Secret, Seen, Space, VolumeAsk, VolumePiece, VolumeReply, Xattr,
 };
 use wire::{BlockRange, ErrorCode, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request};
 
@@ -129,6 +129,10 @@ impl Liar {
                     VolumeReply::Entries { folder: Seen { file: 1, version: 1 }, more: self.rng.below(3) > 0, entries }
                 }
                 VolumeAsk::FileStat { .. } => VolumeReply::Attributes(self.info()),
+                VolumeAsk::XattrsRead { .. } => {
+                    let xattr = Xattr { name: b"user.a".to_vec(), value: Bytes::from_static(b"lie") };
+                    VolumeReply::Xattrs { info: self.info(), xattrs: vec![xattr; self.rng.below(3) as usize] }
+                }
                 VolumeAsk::LinkRead { .. } => VolumeReply::LinkTarget(Bytes::new()),
                 VolumeAsk::Lease { .. } => VolumeReply::Leased { duration_ms: 5 },
                 VolumeAsk::Enrol => VolumeReply::Enrolled { number: 9, secret: Secret([3; 32]) },
