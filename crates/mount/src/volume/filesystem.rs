@@ -1,5 +1,5 @@
-//! The FUSE file system over a volume: each operation is counted and handed to `names`, `files` or
-//! `lease`.
+//! The FUSE file system over a volume: each operation is counted and handed to `names`, `files`,
+//! `locks` or `xattrs`.
 //!
 //! Nothing here waits: the reply moves into the call on the volume, which answers it from whatever
 //! thread has the outcome. What the kernel keeps: names and attributes for a short time, pages of a
@@ -10,7 +10,6 @@
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
 use fuse::{
     CopyFileRange, Create, Fallocate, FileHandle, Filesystem, INodeNo, KernelConfig, Lock, Make, Rename, ReplyAttr,
@@ -21,7 +20,7 @@ use units::PAGE_BYTES;
 
 use super::names::NAME_BYTES_MAX;
 use super::state::State;
-use super::{files, lease, locks, names};
+use super::{files, locks, names, xattrs};
 use crate::counters::count;
 use crate::errno;
 
@@ -232,48 +231,24 @@ impl Filesystem for VolumeFilesystem {
         }));
     }
 
-    fn setxattr(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        _flags: i32,
-        reply: ReplyEmpty,
-    ) {
+    fn setxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, value: &[u8], flags: i32, reply: ReplyEmpty) {
         count(&self.state.operations.xattr);
-        if name != lease::NAME {
-            return reply.error(errno::NOT_SUPPORTED);
-        }
-        lease::set(&self.state, number, value, reply);
+        xattrs::set(&self.state, number, name, value, flags, reply);
     }
 
     fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         count(&self.state.operations.xattr);
-        if name != lease::NAME {
-            return reply.error(errno::NOT_SUPPORTED);
-        }
-        let value = self.state.leases().value(number.0, Instant::now());
-        if size == 0 {
-            reply.size(value.len() as u32);
-        } else if value.len() <= size as usize {
-            reply.data(value.as_bytes());
-        } else {
-            reply.error(errno::BUFFER_TOO_SMALL);
-        }
+        xattrs::get(&self.state, number, name, size, reply);
     }
 
-    fn listxattr(&self, _request: &Request, _number: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         count(&self.state.operations.xattr);
-        if size == 0 { reply.size(0) } else { reply.data(&[]) }
+        xattrs::list(&self.state, number, size, reply);
     }
 
     fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         count(&self.state.operations.xattr);
-        if name != lease::NAME {
-            return reply.error(errno::NOT_SUPPORTED);
-        }
-        lease::set(&self.state, number, b"none", reply);
+        xattrs::remove(&self.state, number, name, reply);
     }
 
     fn access(&self, _request: &Request, _number: INodeNo, _mask: u32, reply: ReplyEmpty) {

@@ -318,6 +318,11 @@ impl Inodes {
         }
     }
 
+    /// What a file is, if it is known.
+    pub fn kind(&self, number: INodeNo) -> Option<FileKind> {
+        self.nodes.get(&number.0).map(|node| node.kind)
+    }
+
     /// Some open handle of a file.
     pub fn handle(&self, number: INodeNo) -> Option<Handle> {
         self.nodes.get(&number.0)?.handles.first().copied()

@@ -9,3 +9,4 @@ mod locks;
 mod names;
 mod owners;
 mod world;
+mod xattrs;

@@ -143,9 +143,9 @@ fn fuse_what_a_volume_does_not_have_is_refused() {
     let long = "n".repeat(256);
     assert_eq!(errno(fs::write(mount.at(&long), "")), 36, "ENAMETOOLONG");
     let set = |name: &str, value: &[u8]| rustix::fs::setxattr(mount.at("f"), name, value, XattrFlags::empty());
-    assert_eq!(set("user.other", b"1"), Err(rustix::io::Errno::OPNOTSUPP));
+    assert_eq!(set("trusted.other", b"1"), Err(rustix::io::Errno::OPNOTSUPP));
     assert_eq!(set("user.runnel.lease", b"for ever"), Err(rustix::io::Errno::INVAL));
     let mut value = [0; 64];
-    assert_eq!(rustix::fs::getxattr(mount.at("f"), "user.other", &mut value[..]), Err(rustix::io::Errno::OPNOTSUPP));
+    assert_eq!(rustix::fs::getxattr(mount.at("f"), "trusted.other", &mut value[..]), Err(rustix::io::Errno::OPNOTSUPP));
     assert_eq!(rustix::fs::listxattr(mount.at("f"), &mut value[..]), Ok(0));
 }

@@ -1,0 +1,126 @@
+//! Extended attributes of a mounted volume: those of users, which files and folders can have.
+//!
+//! All others are refused as by a file system that does not have them: they give rights
+//! (`security.capability`), or belong to the system that sets them. `user.runnel.lease` is a lease,
+//! and other names of ours are for nobody.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use fuse::{Errno, INodeNo, ReplyEmpty, ReplyXattr};
+use stream::{Done, FileKind, XattrChange, XattrHow, Xattrs};
+
+use super::lease;
+use super::names::path_or_reply;
+use super::state::{State, reply_empty};
+use crate::errno;
+
+/// Names that a volume keeps begin with it.
+const PREFIX: &[u8] = b"user.";
+
+/// Names of ours begin with it.
+const OWN_PREFIX: &[u8] = b"user.runnel.";
+
+/// Flags of setxattr(2): there must not be one yet, or there must be one.
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
+
+/// Whether a volume keeps attributes of this name.
+fn is_kept(name: &[u8]) -> bool {
+    name.starts_with(PREFIX) && name.len() > PREFIX.len() && !name.starts_with(OWN_PREFIX)
+}
+
+/// Whether a file can have attributes of users, as on other file systems of Linux.
+fn can_have(state: &State, number: INodeNo) -> bool {
+    matches!(state.inodes().kind(number), None | Some(FileKind::File | FileKind::Folder))
+}
+
+/// Checks what an attribute that is to be changed is called, and what it is of.
+fn check(state: &State, number: INodeNo, name: &[u8]) -> Result<(), Errno> {
+    match name {
+        _ if name == PREFIX => Err(errno::INVALID),
+        _ if !is_kept(name) => Err(errno::NOT_SUPPORTED),
+        // The top folder stays as the server has it.
+        _ if number == INodeNo::ROOT || !can_have(state, number) => Err(errno::NOT_ALLOWED),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn set(state: &Arc<State>, number: INodeNo, name: &OsStr, value: &[u8], flags: i32, reply: ReplyEmpty) {
+    if name == lease::NAME {
+        return lease::set(state, number, value, reply);
+    }
+    let how = match flags {
+        0 => XattrHow::Any,
+        XATTR_CREATE => XattrHow::Create,
+        XATTR_REPLACE => XattrHow::Replace,
+        _ => return reply.error(errno::INVALID),
+    };
+    change(state, number, name.as_bytes(), XattrChange::Set(Bytes::copy_from_slice(value), how), reply);
+}
+
+pub(super) fn remove(state: &Arc<State>, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    if name == lease::NAME {
+        return lease::set(state, number, b"none", reply);
+    }
+    change(state, number, name.as_bytes(), XattrChange::Remove, reply);
+}
+
+fn change(state: &Arc<State>, number: INodeNo, name: &[u8], change: XattrChange, reply: ReplyEmpty) {
+    if let Err(error) = check(state, number, name) {
+        return reply.error(error);
+    }
+    let of = path_or_reply!(state.file(number, None), reply);
+    state.volume.change_xattr(of, name, change, reply_empty(reply));
+}
+
+pub(super) fn get(state: &Arc<State>, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    if name == lease::NAME {
+        let value = state.leases().value(number.0, Instant::now());
+        return answer(reply, size, value.as_bytes());
+    }
+    if !is_kept(name.as_bytes()) {
+        return reply.error(errno::NOT_SUPPORTED);
+    }
+    if !can_have(state, number) {
+        return reply.error(errno::NO_ATTRIBUTE);
+    }
+    let of = path_or_reply!(state.file(number, None), reply);
+    let name = name.as_bytes().to_vec();
+    let done: Done<Xattrs> = Box::new(move |found| match found {
+        Ok(xattrs) => match xattrs.iter().find(|xattr| xattr.name == name) {
+            Some(xattr) => answer(reply, size, &xattr.value),
+            None => reply.error(errno::NO_ATTRIBUTE),
+        },
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.xattrs(of, done);
+}
+
+pub(super) fn list(state: &Arc<State>, number: INodeNo, size: u32, reply: ReplyXattr) {
+    if !can_have(state, number) {
+        return answer(reply, size, &[]);
+    }
+    let of = path_or_reply!(state.file(number, None), reply);
+    let done: Done<Xattrs> = Box::new(move |found| match found {
+        Ok(xattrs) => {
+            let names = xattrs.iter().map(|xattr| &xattr.name).filter(|name| is_kept(name) && !name.contains(&0));
+            let names: Vec<u8> = names.flat_map(|name| name.iter().copied().chain([0])).collect();
+            answer(reply, size, &names);
+        }
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.xattrs(of, done);
+}
+
+/// The bytes, if there is room for them, or how many there are for a caller that offers none.
+fn answer(reply: ReplyXattr, size: u32, bytes: &[u8]) {
+    match size as usize {
+        0 => reply.size(bytes.len() as u32),
+        size if bytes.len() <= size => reply.data(bytes),
+        _ => reply.error(errno::BUFFER_TOO_SMALL),
+    }
+}
