@@ -3,6 +3,7 @@
 //! What needs root or /dev/fuse says so and ends early where they are missing.
 
 mod access;
+mod attributes;
 mod bad_input;
 mod coverage;
 mod cpython;

@@ -362,9 +362,6 @@ impl Engine {
         {
             file.attributes.change(change, wall_ns);
         }
-        // What was written meanwhile is sent behind this, and goes on from there too.
-        let follows = |txn: &&mut Transaction| txn.file == Some(key) && txn.base == Base::Known(from);
-        self.transactions.values_mut().filter(follows).for_each(|txn| txn.base = Base::Known(to));
         self.rebase_reads(key, from, to, |_| false);
         true
     }
