@@ -122,6 +122,9 @@ fn a_lock_outlives_a_connection_and_a_server_and_is_lost_to_who_comes_later() {
     let text = write(&mut sim, 0, one, 0, vec![4; 10]).unwrap_err();
     assert!(text.kind() == ErrorKind::Failed && text.to_string().contains("lost"), "{text}");
     assert!(sync(&mut sim, 0, one).is_err() && exclusive(&mut sim, 0, one).is_err());
+    let (of, name) = (one.into(), b"user.a".to_vec());
+    let set = sim.wait(0, |done| Call::ChangeXattr { of, name, change: crate::XattrChange::Remove, done });
+    assert_eq!(set.unwrap_err().kind(), ErrorKind::Failed, "as a write");
     unlock(&mut sim, 0, one);
     unlock(&mut sim, 1, two);
     lock_soon(&mut sim, 0, one, ALL);
