@@ -3,8 +3,8 @@
 //! * `tidy`: the structural rules of ARCHITECTURE.md, checked;
 //! * `ci`: everything that checks the product, in the order in which a failure is cheapest, with the programs of a fresh machine
 //!   and a limit for each step. `./x test` calls exactly this;
-//! * `posix [--full]`: pjdfstest and fsx on a mounted volume, as root; `./x test --posix` calls
-//!   this, and `ci` the short form;
+//! * `posix [--full] [--binary=PATH] [PART…]`: what programs expect of files, tried on mounted
+//!   volumes, as root; `./x test --posix` calls this, and `ci` the short form;
 //! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x test --kernel` fetches one and calls
 //!   this. Takes most of an hour the first time, so `ci` does only the small part, and only where a kernel was built before. Builds are
 //!   kept in the user's caches.
@@ -24,10 +24,14 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&root()),
         Some("ci") => ci_on_a_fresh_machine(),
         Some("ci-steps") => ci(),
-        Some("posix") => posix(std::env::args().nth(2).as_deref() == Some("--full")),
+        Some("posix") => posix(&std::env::args().skip(2).collect::<Vec<_>>()),
+        // A process of its own for the tests of crashes.
+        Some("posix-writer") => posix_writer(),
         Some("kernel") => kernel(std::env::args().skip(2).collect()),
         _ => {
-            eprintln!("usage: cargo xtask tidy|ci|posix [--full]|kernel SOURCE [--full|--small]");
+            eprintln!(
+                "usage: cargo xtask tidy|ci|posix [--full] [--binary=PATH] [PART…]|kernel SOURCE [--full|--small]"
+            );
             return ExitCode::from(2);
         }
     };
@@ -64,7 +68,7 @@ fn ci() -> anyhow::Result<()> {
     step("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-audit", "--quiet"]))?;
     step("building tests", || cargo(&["test", "--workspace", "--no-run", "--quiet"]))?;
     step("tests", || watch::run_tests(cargo_command(&["test", "--workspace", "--no-fail-fast"]).stdin(Stdio::null())))?;
-    posix(false)?;
+    posix(&[])?;
     match cached_kernel() {
         Some(source) => kernel(vec![source.display().to_string(), "--small".to_string()])?,
         None => eprintln!("== kernels: skipped: none was built in the cache folder; ./x test --kernel builds one"),
@@ -87,12 +91,28 @@ fn ci() -> anyhow::Result<()> {
     })
 }
 
-/// Tests of a mounted volume by others; `full` takes fsx ten times as far.
-fn posix(full: bool) -> anyhow::Result<()> {
+/// Tests of mounted volumes; `--full` takes them far, with the program as it is released, since times
+/// count then; `--binary=PATH` with one that is there.
+fn posix(arguments: &[String]) -> anyhow::Result<()> {
     let cache = cache().ok_or_else(|| anyhow::anyhow!("set HOME: tools are kept in its .cache"))?.join("posix");
-    step("building the program", || cargo(&["build", "--package", "runnel", "--quiet"]))?;
-    let runnel = root().join("target/debug/runnel");
-    step("posix", || posix::run(&root(), &runnel, &cache, if full { 100_000 } else { 10_000 }))
+    let (options, parts): (Vec<&str>, Vec<&str>) =
+        arguments.iter().map(String::as_str).partition(|word| word.starts_with('-'));
+    let full = options.contains(&"--full");
+    let runnel = match options.iter().find_map(|option| option.strip_prefix("--binary=")) {
+        Some(path) => std::fs::canonicalize(path)?,
+        None => {
+            let profile = if full { "release" } else { "dev" };
+            step("building the program", || cargo(&["build", "--package", "runnel", "--quiet", "--profile", profile]))?;
+            root().join(if full { "target/release/runnel" } else { "target/debug/runnel" })
+        }
+    };
+    step("posix", || posix::run(&root(), &runnel, &cache, full, &parts))
+}
+
+fn posix_writer() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    let [path, number] = &arguments[..] else { anyhow::bail!("a path and a number are needed") };
+    posix::crash_writer(Path::new(path), number.parse()?)
 }
 
 /// The user's cache folder of this product.
