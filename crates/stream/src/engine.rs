@@ -8,7 +8,6 @@
 //! come and go, the outbox).
 
 mod arrival;
-mod busy;
 mod commits;
 mod file;
 mod identity;
@@ -19,6 +18,7 @@ mod opening;
 mod ranges;
 mod reading;
 mod restart;
+mod retry;
 mod taking;
 mod touching;
 mod transaction;
@@ -175,7 +175,7 @@ pub(crate) struct Engine {
     showing: Showing,
     asks: HashMap<u64, Asked>,
     /// What the server had no time for, and when it is asked again.
-    busy: Vec<(Moment, AskFor)>,
+    postponed: Vec<(Moment, AskFor)>,
     /// Last number given to a request, call, read, file, handle or transaction.
     last_id: u64,
     files: BTreeMap<u64, File>,
@@ -223,7 +223,7 @@ impl Engine {
             link: Link::default(),
             showing: Showing::new(who),
             asks: HashMap::new(),
-            busy: Vec::new(),
+            postponed: Vec::new(),
             last_id: 0,
             files: BTreeMap::new(),
             by_path: HashMap::new(),
@@ -402,8 +402,8 @@ impl Engine {
             }
         };
         let (patience, write_back) = (self.patience_due(), self.write_back_due());
-        let busy = self.busy.iter().map(|(again, _)| *again).min();
-        let links = [self.link.again, self.showing.due(), self.touches_due, self.commits_due(), busy];
+        let postponed = self.postponed.iter().map(|(again, _)| *again).min();
+        let links = [self.link.again, self.showing.due(), self.touches_due, self.commits_due(), postponed];
         [soft, patience, write_back].into_iter().chain(links).flatten().min()
     }
 

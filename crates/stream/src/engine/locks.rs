@@ -16,7 +16,7 @@ use units::{LockKind, LockRange, LockRanges, Moment};
 use wire::volume::{HeldLock, LockAsk, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
-use super::busy::BUSY_TIME;
+use super::retry::BUSY_TIME;
 use super::{ANSWER_TIME, AskFor, Effects, Engine, Want};
 use crate::call::{Done, Handle, LockOwner, LockWish, Opened};
 use crate::{ErrorKind, StreamError};

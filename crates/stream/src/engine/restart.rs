@@ -137,7 +137,7 @@ impl Engine {
             reason.clone_into(&mut self.link.reason);
         }
         self.asks.clear();
-        self.busy.clear();
+        self.postponed.clear();
         self.by_number.clear();
         self.touches.clear();
         self.credits.clear();

@@ -13,14 +13,14 @@ pub(super) const BUSY_TIME: Duration = Duration::from_millis(100);
 impl Engine {
     /// The server had no time for a request.
     pub(super) fn ask_later(&mut self, what: AskFor) {
-        self.busy.push((self.time.now.after(BUSY_TIME), what));
+        self.postponed.push((self.time.now.after(BUSY_TIME), what));
     }
 
     /// Asks for what the server had no time for, once some has passed.
     pub(super) fn ask_again(&mut self) {
         let now = self.time.now;
-        let (due, later) = std::mem::take(&mut self.busy).into_iter().partition(|(again, _)| *again <= now);
-        self.busy = later;
+        let (due, later) = std::mem::take(&mut self.postponed).into_iter().partition(|(again, _)| *again <= now);
+        self.postponed = later;
         let due: Vec<(Moment, AskFor)> = due;
         for (_, what) in due {
             match what {
