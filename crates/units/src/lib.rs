@@ -4,6 +4,7 @@
 //! the stored unit after deduplication; a *block* is a compressed group of chunks; an *extent* is a run of pages.
 //! Ids are newtypes so that an index, a count and a size cannot be confused.
 
+mod acl;
 mod date;
 mod id;
 mod lock;
@@ -11,6 +12,7 @@ mod moment;
 mod printable;
 mod rng;
 
+pub use acl::{ACL_ENTRIES_MAX, Acl};
 pub use date::date;
 pub use id::{ActionId, BlockId, ChunkId, ImageId, InodeId, PageId, RequestId, SegmentIndex, StreamId, Token};
 pub use lock::{LockKind, LockPiece, LockRange, LockRanges};
