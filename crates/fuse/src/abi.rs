@@ -158,9 +158,12 @@ wire! { StatfsOut 80 {
 } }
 wire! { FsyncIn 16 { handle: u64, flags: u32, padding: u32 } }
 wire! {
-    /// Without `FUSE_SETXATTR_EXT`, which is never asked for.
+    /// What `FUSE_SETXATTR_EXT` adds behind it is [`SetXattrMore`].
     SetXattrIn 8 { size: u32, flags: u32 }
 }
+wire! { SetXattrMore 8 { flags: u32, padding: u32 } }
+/// Of [`SetXattrMore`].
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 wire! { GetXattrIn 8 { size: u32, padding: u32 } }
 wire! { GetXattrOut 8 { size: u32, padding: u32 } }
 wire! {

@@ -15,6 +15,8 @@ pub mod capability {
     pub const BIG_WRITES: u64 = 1 << 5;
     /// Locks of flock(2) come as SETLK and SETLKW.
     pub const FLOCK_LOCKS: u64 = 1 << 10;
+    /// Permissions come as they were asked for, with the umask beside them.
+    pub const DONT_MASK: u64 = 1 << 6;
     /// READDIRPLUS instead of READDIR.
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     /// READDIRPLUS only where attributes are asked for.
@@ -25,6 +27,9 @@ pub mod capability {
     pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
     /// LOOKUP and READDIR of one directory side by side.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    /// The kernel reads access control lists as extended attributes, and obeys them. Who has them
+    /// keeps them and permission bits together, and gives what is made in a directory its own.
+    pub const POSIX_ACL: u64 = 1 << 20;
     /// `max_pages` counts.
     pub const MAX_PAGES: u64 = 1 << 22;
     /// Targets of symbolic links are kept.
@@ -33,6 +38,8 @@ pub mod capability {
     pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     /// Pages are dropped only when it is told to.
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+    /// SETXATTR says when the set-group-id bit goes; see [`crate::xattr_flag`].
+    pub const SETXATTR_EXT: u64 = 1 << 29;
     /// `flags2` counts.
     pub const INIT_EXT: u64 = 1 << 30;
     /// Shared mappings of files with direct I/O.

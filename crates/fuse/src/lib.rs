@@ -40,7 +40,7 @@ pub use reply::{
 };
 pub use request::{
     CopyFileRange, Create, Fallocate, Lock, LockType, Make, Read, Rename, Request, SetAttr, Write, open_flag,
-    rename_flag,
+    rename_flag, xattr_flag,
 };
 pub use rustix::io::Errno;
 pub use session::Session;

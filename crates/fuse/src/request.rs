@@ -26,6 +26,17 @@ pub mod open_flag {
     pub const NOFLUSH: u32 = 1 << 5;
 }
 
+/// Flags of SETXATTR: those of setxattr(2), and one more.
+pub mod xattr_flag {
+    /// There must be no attribute of the name yet.
+    pub const CREATE: i32 = 1;
+    /// There must be one.
+    pub const REPLACE: i32 = 2;
+    /// Who sets this access control list is not in the group of the file, which loses its
+    /// set-group-id bit.
+    pub const KILL_SET_GROUP_ID: i32 = 1 << 16;
+}
+
 /// Flags of RENAME2, those of renameat2(2).
 pub mod rename_flag {
     /// The new name must be free.
@@ -491,8 +502,16 @@ fn xattrs<'a>(header: &InHeader, arguments: &mut Arguments<'a>) -> Result<Operat
     Ok(match header.opcode {
         opcode::SETXATTR => {
             let given: abi::SetXattrIn = arguments.take()?;
+            let mut flags = given.flags.cast_signed();
+            // A name has a prefix. So these are the flags of the longer form, 0 or 1 and zeros.
+            if matches!(arguments.0, [_, 0, ..]) {
+                let more: abi::SetXattrMore = arguments.take()?;
+                if more.flags & abi::SETXATTR_ACL_KILL_SGID != 0 {
+                    flags |= xattr_flag::KILL_SET_GROUP_ID;
+                }
+            }
             let name = arguments.text()?;
-            Operation::SetXattr { name, value: arguments.bytes(given.size)?, flags: given.flags.cast_signed() }
+            Operation::SetXattr { name, value: arguments.bytes(given.size)?, flags }
         }
         opcode::GETXATTR => {
             let size = arguments.take::<abi::GetXattrIn>()?.size;
