@@ -106,7 +106,11 @@ pub const KIND_BLOCK_DEVICE: u8 = 6;
 
 /// Name of the extended attribute of a file of the volume that says what its file system cannot.
 pub const INODE_NAME: &str = "user.runnel.inode";
-/// First byte of its value.
+/// Name of the one that has an access control list.
+pub const ACL_ACCESS_STORED: &str = "user.runnel.acl";
+/// Name of the one that has the list that files get which are made in a folder.
+pub const ACL_DEFAULT_STORED: &str = "user.runnel.default";
+/// First byte of the value of [`INODE_NAME`].
 pub const INODE_VERSION: u8 = 1;
 /// Bytes of its value: version, kind, permission bits (u16), user (u32), group (u32), device (u32).
 pub const INODE_BYTES: usize = 16;

@@ -63,7 +63,9 @@ pub use transaction::{
     Allocation, COPY_BYTES_MAX, Committed, Holder, LINK_BYTES_MAX, OPERATIONS_MAX, Operation, Peer, Transaction, Writer,
 };
 pub use volume::{FOLDER_ENTRIES_MAX, LIST_ENTRIES_MAX, READ_BYTES_MAX, TABLE_BLOCKS_MAX, Volume};
-pub use xattrs::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX, XattrHow, Xattrs};
+pub use xattrs::{
+    ACL_ACCESS, ACL_DEFAULT, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX, XattrHow, Xattrs,
+};
 
 /// A file, folder or symbolic link of one volume: the same while it exists, whatever its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -55,6 +55,8 @@ struct Node {
     names: Vec<Place>,
     /// Its extended attributes, once somebody changed them; until then those on the disk.
     xattrs: Option<Arc<Xattrs>>,
+    /// It may have some.
+    has_xattrs: bool,
 }
 
 /// What may be needed to apply the group.
@@ -293,10 +295,8 @@ impl<'a> Plan<'a> {
                 if self.overlay.nodes[&file].kind == Kind::Symlink {
                     return Err(VolumeError::NotFile { path: path.to_string() });
                 }
-                if let Some(node) = self.overlay.nodes.get_mut(&file) {
-                    node.mode = mode;
-                }
-                self.records.push(Record::Mode { file, mode });
+                self.set_mode(file, mode);
+                self.chmod_acl(path, file, mode)?;
                 Ok(file)
             }
             Operation::SetXattr { path, base, name, value, how } => {
@@ -517,6 +517,7 @@ impl Node {
             atime_ns: Some(stat.atime_ns),
             names: Vec::new(),
             xattrs: None,
+            has_xattrs: stat.has_xattrs,
         }
     }
 }

@@ -472,7 +472,7 @@ impl Found {
                 let named = self.named()?;
                 let value = if named.inode { self.attribute()? } else { None };
                 let stat = shown(plain, value.as_deref());
-                let has_xattrs = named.served && matches!(stat.kind, Kind::File | Kind::Folder);
+                let has_xattrs = named.served && stat.kind != Kind::Symlink;
                 Ok(FileStat { has_xattrs, ..stat })
             }
             _ => Ok(plain),

@@ -259,7 +259,8 @@ impl Volume {
         self.shared.tree.read_link(path.as_bytes()).map_err(|error| VolumeError::io("reading", path.as_bytes(), error))
     }
 
-    /// What is at a path, and its extended attributes: those of users, without our own. If others
+    /// What is at a path, and its extended attributes: those of users, without our own, and access
+    /// control lists. If others
     /// gave it more than [`crate::XATTRS_BYTES_MAX`] bytes, those that fit.
     ///
     /// # Errors
@@ -268,7 +269,7 @@ impl Volume {
         let _gate = self.gate()?;
         let info = self.look(path).map(|stat| self.info(&stat))?;
         let failed = |error| VolumeError::io("reading extended attributes of", path.as_bytes(), error);
-        let has = info.has_xattrs && matches!(info.kind, Kind::File | Kind::Folder);
+        let has = info.has_xattrs && info.kind != Kind::Symlink;
         let xattrs = if has { self.shared.tree.xattrs(path.as_bytes()).map_err(failed)? } else { Xattrs::new() };
         Ok((Info { has_xattrs: !xattrs.is_empty(), ..info }, xattrs))
     }

@@ -3,9 +3,15 @@
 //! They are real attributes of the server's files, so programs there see them too. Only those of
 //! users are served (`user.NAME`): the others give rights, or belong to the server's system. Names
 //! that begin with `user.runnel.` are our own.
+//!
+//! Access control lists are attributes too, but not real ones of the server's files, on which they
+//! would give the server's users rights, or take the server's own: they lie in two of ours.
 
 use std::collections::BTreeMap;
 
+use units::Acl;
+
+use crate::format::{ACL_ACCESS_STORED, ACL_DEFAULT_STORED};
 use crate::{VolumeError, VolumePath};
 
 /// Names that are served begin with it.
@@ -30,6 +36,12 @@ const ENTRY_BYTES: usize = 16;
 /// in an ext4 with blocks of 1 KiB and with the attributes that the system itself may add.
 const ALWAYS_FIT_BYTES: usize = 512;
 
+/// Name of the access control list of a file.
+pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+
+/// Name of the list that files get which are made in a folder.
+pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
 /// Names and values.
 pub type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -47,6 +59,32 @@ pub enum XattrHow {
 
 /// Whether an attribute is one that devices see and set.
 pub(crate) fn is_served(name: &[u8]) -> bool {
+    is_acl(name) || is_of_users(name)
+}
+
+pub(crate) fn is_acl(name: &[u8]) -> bool {
+    name == ACL_ACCESS || name == ACL_DEFAULT
+}
+
+/// What an attribute is called on the server's file.
+pub(crate) fn stored_name(name: &[u8]) -> &[u8] {
+    match name {
+        ACL_ACCESS => ACL_ACCESS_STORED.as_bytes(),
+        ACL_DEFAULT => ACL_DEFAULT_STORED.as_bytes(),
+        other => other,
+    }
+}
+
+/// The other way round; `None` for those that devices do not see.
+pub(crate) fn shown_name(stored: &[u8]) -> Option<&[u8]> {
+    match stored {
+        _ if stored == ACL_ACCESS_STORED.as_bytes() => Some(ACL_ACCESS),
+        _ if stored == ACL_DEFAULT_STORED.as_bytes() => Some(ACL_DEFAULT),
+        _ => is_of_users(stored).then_some(stored),
+    }
+}
+
+fn is_of_users(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
         && !name.starts_with(OWN_PREFIX)
         && name.len() > PREFIX.len()
@@ -84,6 +122,15 @@ pub(crate) fn check_name(path: &VolumePath, name: &[u8]) -> Result<(), VolumeErr
     if is_served(name) { Ok(()) } else { Err(VolumeError::Invalid { path: path.to_string(), why }) }
 }
 
+/// The access control list that a value is, if the name says that it is one.
+pub(crate) fn acl_of(path: &VolumePath, name: &[u8], value: &[u8]) -> Result<Option<Acl>, VolumeError> {
+    let why = "this is no access control list";
+    match is_acl(name).then(|| Acl::parse(value)) {
+        Some(None) => Err(VolumeError::Invalid { path: path.to_string(), why }),
+        found => Ok(found.flatten()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,6 +141,13 @@ mod tests {
             assert!(is_served(good), "{good:?}");
         }
         let long = [b"user.", &[b'n'; 251][..]].concat();
+        assert!(is_served(ACL_ACCESS) && is_served(ACL_DEFAULT));
+        for name in [ACL_ACCESS, ACL_DEFAULT, b"user.a"] {
+            assert_eq!(shown_name(stored_name(name)), Some(name));
+        }
+        for stored in [ACL_ACCESS, b"user.runnel.inode", b"user.runnel.x"] {
+            assert_eq!(shown_name(stored), None, "that of the server's system is not ours");
+        }
         for bad in [
             &b""[..],
             b"user.",

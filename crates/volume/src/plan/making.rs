@@ -175,6 +175,7 @@ impl Plan<'_> {
             atime_ns: None,
             names: vec![at.clone()],
             xattrs: None,
+            has_xattrs: false,
         };
         self.overlay.nodes.insert(file, node);
         self.overlay.entries.insert(at, Some(file));

@@ -10,7 +10,7 @@ use super::{Found, RealDisk};
 use crate::format::INODE_NAME;
 use crate::inode::Inode;
 use crate::path::OWN_FOLDER;
-use crate::xattrs::{XATTR_VALUE_BYTES_MAX, Xattrs, is_served, served};
+use crate::xattrs::{XATTR_VALUE_BYTES_MAX, Xattrs, served, shown_name, stored_name};
 use crate::{Disk, Kind, Owner};
 
 /// Room for the names that a file has: most have none, or a few of the system.
@@ -38,7 +38,10 @@ impl Found {
         match listed {
             Ok(bytes) => {
                 let each = || names[..bytes].split(|byte| *byte == 0);
-                Ok(Named { inode: each().any(|name| name == INODE_NAME.as_bytes()), served: each().any(is_served) })
+                Ok(Named {
+                    inode: each().any(|name| name == INODE_NAME.as_bytes()),
+                    served: each().any(|name| shown_name(name).is_some()),
+                })
             }
             // Many: whoever looks for one finds out.
             Err(Errno::RANGE) => Ok(Named { inode: true, served: true }),
@@ -58,14 +61,15 @@ impl Found {
             other => other?,
         };
         let (mut all, mut room) = (Vec::new(), Vec::new());
-        for name in names[..bytes].split(|byte| *byte == 0).filter(|name| is_served(name)) {
+        let names = names[..bytes].split(|byte| *byte == 0);
+        for (name, shown) in names.filter_map(|name| Some((name, shown_name(name)?))) {
             room.resize(XATTR_VALUE_BYTES_MAX, 0);
             let got = match self.opened {
                 true => rustix::fs::fgetxattr(&self.fd, name, &mut room[..]),
                 false => rustix::fs::getxattr(self.name(), name, &mut room[..]),
             };
             match got {
-                Ok(bytes) => all.push((name.to_vec(), room[..bytes].to_vec())),
+                Ok(bytes) => all.push((shown.to_vec(), room[..bytes].to_vec())),
                 // Removed meanwhile, or none of ours to read.
                 Err(Errno::NODATA | Errno::ACCESS | Errno::RANGE) => {}
                 Err(error) => return Err(error.into()),
@@ -97,7 +101,7 @@ impl RealDisk {
     }
 
     pub(super) fn change_xattr(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> io::Result<()> {
-        let found = self.find(path)?;
+        let (found, name) = (self.find(path)?, stored_name(name));
         let plain = found.plain()?;
         // A link that took the place of the file is not followed, nor given anything.
         if !matches!(plain.kind, Kind::File | Kind::Folder) {
@@ -132,7 +136,7 @@ impl RealDisk {
         };
         let inode = Inode { kind: Kind::File, mode: 0, owner: Owner::default(), rdev: 0 }.encode();
         let own = (INODE_NAME.as_bytes(), &inode);
-        for (name, value) in all.iter().map(|(name, value)| (&name[..], value)).chain([own]) {
+        for (name, value) in all.iter().map(|(name, value)| (stored_name(name), value)).chain([own]) {
             match rustix::fs::fsetxattr(fd.as_fd(), name, value, XattrFlags::empty()) {
                 // The last two are what some file systems say of a value that is too large for them.
                 Err(Errno::NOSPC | Errno::DQUOT | Errno::TOOBIG | Errno::RANGE) => return Ok(false),
