@@ -88,6 +88,13 @@ impl SetAttributes {
 /// The extended attributes of a file, in no order.
 pub type Xattrs = Arc<Vec<Xattr>>;
 
+/// Name of the extended attribute that is the access control list of a file: the server changes the
+/// permission bits with it, and it with them.
+pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+
+/// Name of the one that says what files get which are made in a folder. Who makes one gives it that.
+pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
 /// What becomes of an extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XattrChange {
@@ -249,6 +256,17 @@ pub(crate) enum Call {
     },
     Close {
         handle: Handle,
+        done: Done<()>,
+    },
+    /// Those of a folder, for who is about to make something in it.
+    FolderXattrs {
+        path: Vec<u8>,
+        done: Done<Xattrs>,
+    },
+    /// As `Make`, with what the new thing gets at the same time.
+    MakeWith {
+        path: Vec<u8>,
+        changes: Vec<Change>,
         done: Done<()>,
     },
     /// A change that makes something, and its path.

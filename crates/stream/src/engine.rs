@@ -281,7 +281,9 @@ impl Engine {
             Call::ChangeXattr { of, name, change, done } => self.change_xattr(&of, name, change, done),
             Call::Sync { handle, done } => self.sync(handle, done),
             Call::Close { handle, done } => self.close(handle, done),
-            Call::Make { path, change, done } => self.make(&path, change, done),
+            Call::FolderXattrs { path, done } => self.folder_xattrs(path, done),
+            Call::MakeWith { path, changes, done } => self.make(&path, changes, done),
+            Call::Make { path, change, done } => self.make(&path, vec![change], done),
             Call::Remove { path, done } => self.remove(path, done),
             Call::RemoveFolder { path, done } => self.remove_folder(path, done),
             Call::Link { from, to, done } => self.link(from, to, done),
@@ -549,7 +551,7 @@ impl Engine {
             Call::List { done, .. } => effects.finish(done, Err(error)),
             Call::ReadLink { done, .. } | Call::Read { done, .. } => effects.finish(done, Err(error)),
             Call::Space { done } => effects.finish(done, Err(error)),
-            Call::Xattrs { done, .. } => effects.finish(done, Err(error)),
+            Call::Xattrs { done, .. } | Call::FolderXattrs { done, .. } => effects.finish(done, Err(error)),
             Call::Lock { done, .. } => effects.finish(done, Err(error)),
             Call::Open { done, .. } | Call::Look { done, .. } => effects.finish(done, Err(error)),
             Call::Lease { done, .. } => effects.finish(done, Err(error)),
@@ -563,6 +565,7 @@ impl Engine {
             | Call::Sync { done, .. }
             | Call::Close { done, .. }
             | Call::Make { done, .. }
+            | Call::MakeWith { done, .. }
             | Call::Remove { done, .. }
             | Call::RemoveFolder { done, .. }
             | Call::Link { done, .. }

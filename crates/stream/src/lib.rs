@@ -38,7 +38,10 @@ mod shelf;
 mod status;
 mod wait;
 
-pub use call::{Done, FileRef, Handle, LockOwner, LockWish, OpenHow, Opened, SetAttributes, XattrChange, Xattrs};
+pub use call::{
+    ACL_ACCESS, ACL_DEFAULT, Done, FileRef, Handle, LockOwner, LockWish, OpenHow, Opened, SetAttributes, XattrChange,
+    Xattrs,
+};
 pub use error::{ErrorKind, StreamError};
 pub use options::{Options, Room, Waiting};
 pub use remote::{READ_BYTES_MAX, RemoteVolume, VolumeInfo};

@@ -1,6 +1,6 @@
 //! What names stood for a short time ago.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub(crate) struct Names {
     xattr_bytes: usize,
     /// Where some were changed here, until when: an answer from before may still come.
     xattrs_changed: HashMap<Vec<u8>, Moment>,
+    /// Folders without extended attributes, as the server said last: what is made in them gets none.
+    plain_folders: HashSet<Vec<u8>>,
     /// Folders that give their group to what is made in them, with it, as the server said last.
     groups: HashMap<Vec<u8>, u32>,
 }
@@ -46,6 +48,9 @@ const XATTRS_OLD_TIME: Duration = Duration::from_secs(5);
 
 /// Changes that are remembered for that; a program would have to make so many within that time.
 const XATTRS_CHANGED_MAX: usize = 64 << 10;
+
+/// Folders that are remembered to have no extended attributes; beyond that all are asked for again.
+const PLAIN_FOLDERS_MAX: usize = 4096;
 
 /// The set-group-id bit.
 const SET_GROUP_ID: u16 = 0o2000;
@@ -71,6 +76,15 @@ impl Names {
             _ if self.groups.is_empty() => {}
             _ => drop(self.groups.remove(path)),
         }
+        match info {
+            Some(info) if info.kind == FileKind::Folder && !info.has_xattrs => {
+                if self.plain_folders.len() >= PLAIN_FOLDERS_MAX {
+                    self.plain_folders.clear();
+                }
+                self.plain_folders.insert(path.to_vec());
+            }
+            _ => drop(self.plain_folders.remove(path)),
+        }
         if self.time.is_zero() {
             return;
         }
@@ -90,6 +104,17 @@ impl Names {
         }
         let known = self.get(path, now).flatten();
         known.filter(|info| !info.has_xattrs).map(|_| Xattrs::default())
+    }
+
+    /// Whether a folder had no extended attributes when it was last looked at. What was said last
+    /// counts, however long ago, as for its group.
+    pub fn is_plain_folder(&self, path: &[u8]) -> bool {
+        self.plain_folders.contains(path)
+    }
+
+    /// At this path and below it are other folders now, or none.
+    pub fn forget_folders(&mut self, path: &[u8]) {
+        self.plain_folders.retain(|folder| folder != path && !is_below(folder, path));
     }
 
     /// Remembers what the server said.
@@ -112,6 +137,7 @@ impl Names {
 
     /// The server changed extended attributes of a path for this device.
     pub fn xattrs_changed(&mut self, path: &[u8], now: Moment) {
+        self.plain_folders.remove(path);
         if self.time.is_zero() {
             return;
         }

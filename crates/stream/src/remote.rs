@@ -9,7 +9,9 @@ use bytes::Bytes;
 use client::carry::{Carrier, Connected, Errand, Networker, Passenger, Tag, Unanswered};
 use client::{Config, Server, Session};
 use units::{Moment, StreamId, Token};
-use wire::volume::{Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space};
+use wire::volume::{
+    Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space, Xattr, XattrHow,
+};
 use wire::{PushEndReason, PushHeader, PushPiece, Reply};
 
 use crate::call::{Call, XattrChange, Xattrs};
@@ -182,6 +184,11 @@ impl RemoteVolume {
         self.call(Call::Xattrs { of: of.into(), done });
     }
 
+    /// Those of a folder in which something is about to be made, as it was when it was last looked at.
+    pub fn folder_xattrs(&self, path: &[u8], done: Done<Xattrs>) {
+        self.call(Call::FolderXattrs { path: path.to_vec(), done });
+    }
+
     /// Sets or removes an extended attribute of a file or folder. Done when the server has it; what
     /// is unsent of the file is sent before.
     pub fn change_xattr(&self, of: impl Into<FileRef>, name: &[u8], change: XattrChange, done: Done<()>) {
@@ -242,6 +249,25 @@ impl RemoteVolume {
     ) {
         let change = Change::MakeNode { path: path.to_vec(), kind, mode: mode & 0o7777, rdev, owner };
         self.call(Call::Make { path: path.to_vec(), change, done });
+    }
+
+    /// As [`RemoteVolume::make_folder`]; the folder has these extended attributes from the beginning.
+    pub fn make_folder_with(&self, path: &[u8], (mode, owner): (u16, Option<Owner>), xattrs: &[Xattr], done: Done<()>) {
+        let change = Change::MakeFolder { path: path.to_vec(), mode: mode & 0o7777, owner };
+        self.call(Call::MakeWith { path: path.to_vec(), changes: with_xattrs(path, change, xattrs), done });
+    }
+
+    /// As [`RemoteVolume::make_node`], with extended attributes.
+    pub fn make_node_with(
+        &self,
+        path: &[u8],
+        (kind, mode, rdev): (FileKind, u16, u32),
+        owner: Option<Owner>,
+        xattrs: &[Xattr],
+        done: Done<()>,
+    ) {
+        let change = Change::MakeNode { path: path.to_vec(), kind, mode: mode & 0o7777, rdev, owner };
+        self.call(Call::MakeWith { path: path.to_vec(), changes: with_xattrs(path, change, xattrs), done });
     }
 
     /// Removes a file or symbolic link. Unsent changes of it are dropped.
@@ -325,6 +351,15 @@ impl Drop for RemoteVolume {
     fn drop(&mut self) {
         self.shutdown();
     }
+}
+
+/// A change that makes something, and those that give it its attributes.
+fn with_xattrs(path: &[u8], change: Change, xattrs: &[Xattr]) -> Vec<Change> {
+    let set = |Xattr { name, value }: &Xattr| {
+        let (name, value, how) = (name.clone(), value.clone(), XattrHow::Any);
+        Change::SetXattr { path: path.to_vec(), base: None, name, value, how }
+    };
+    std::iter::once(change).chain(xattrs.iter().map(set)).collect()
 }
 
 /// Waits until the keeper has done what it was told, unless this is the keeper.

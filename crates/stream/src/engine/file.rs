@@ -3,11 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
-use units::{InodeId, Moment, StreamId, Token};
+use units::{Acl, InodeId, Moment, StreamId, Token};
 use wire::volume::{Change, FileInfo, FileKind, Owner, Seen, Share};
 
 use super::arrival::Arrival;
 use crate::StreamError;
+use crate::call::ACL_ACCESS;
 use crate::memory::Stamp;
 use crate::overlay::Overlay;
 use crate::present::Present;
@@ -151,7 +152,12 @@ impl Attributes {
                 let Owner { uid: user, gid: group } = self.owner;
                 self.owner = Owner { uid: uid.unwrap_or(user), gid: gid.unwrap_or(group) };
             }
-            Change::SetXattr { .. } => self.has_xattrs = true,
+            Change::SetXattr { name, value, .. } => {
+                self.has_xattrs = true;
+                if let Some(acl) = Some(name).filter(|name| *name == ACL_ACCESS).and_then(|_| Acl::parse(value)) {
+                    self.mode = self.mode & 0o7000 | acl.mode();
+                }
+            }
             // It may have others.
             Change::RemoveXattr { .. } => {}
             _ => return,

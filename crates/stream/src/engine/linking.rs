@@ -225,6 +225,8 @@ impl Engine {
             return;
         }
         self.folder_times.rename(from, to);
+        self.names.forget_folders(from);
+        self.names.forget_folders(to);
         match self.by_path.get(to).copied() {
             Some(key) if self.has_other_names(key) => self.unlinked(key, to),
             Some(key) if self.is_another(key, replaced) => self.taken_away(key),

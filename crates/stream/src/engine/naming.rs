@@ -120,8 +120,8 @@ impl Engine {
     }
 
     /// Makes something whose name must be free, also of files that the server does not know.
-    pub(super) fn make(&mut self, path: &[u8], change: Change, done: Done<()>) {
-        if let Change::MakeLink { target, .. } = &change
+    pub(super) fn make(&mut self, path: &[u8], changes: Vec<Change>, done: Done<()>) {
+        if let Some(Change::MakeLink { target, .. }) = changes.first()
             && (target.is_empty() || target.len() > LINK_BYTES_MAX)
         {
             let text = format!("a symbolic link points to 1 to {LINK_BYTES_MAX} bytes");
@@ -130,7 +130,7 @@ impl Engine {
         if self.is_only_here_at(path) {
             return self.effects.finish(done, Err(StreamError::refused(ErrorCode::Exists, path, "")));
         }
-        self.change(path, vec![change], done);
+        self.change(path, changes, done);
     }
 
     pub(super) fn remove(&mut self, path: Vec<u8>, done: Done<()>) {
@@ -336,6 +336,7 @@ impl Engine {
                 }
                 Change::RemoveFolder { path } => {
                     self.names.forget_all();
+                    self.names.forget_folders(path);
                     let below: Vec<u64> = self.below(path);
                     below.into_iter().for_each(|key| self.taken_away(key));
                 }

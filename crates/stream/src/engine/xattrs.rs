@@ -37,6 +37,15 @@ impl Engine {
         self.wait_for(Want::Xattrs { path, done });
     }
 
+    /// Those of a folder in which something is about to be made: access control lists may go on to
+    /// it. A folder that had none when it was last looked at is not asked again for every file.
+    pub(super) fn folder_xattrs(&mut self, path: Vec<u8>, done: Done<Xattrs>) {
+        match self.names.is_plain_folder(&path) {
+            true => self.effects.finish(done, Ok(Xattrs::default())),
+            false => self.xattrs(&FileRef::Path(path), done),
+        }
+    }
+
     pub(super) fn change_xattr(&mut self, of: &FileRef, name: Vec<u8>, change: XattrChange, done: Done<()>) {
         let outcome = self.meant(of).and_then(|(key, path)| {
             check_name(&path, &name)?;
