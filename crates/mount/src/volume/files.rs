@@ -10,11 +10,12 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fuse::{
-    CopyFileRange, Create, Fallocate, FileHandle, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyLseek,
-    ReplyOpen, ReplyWrite, Request, SetAttr, TimeOrNow, Write, open_flag,
+    CopyFileRange, Create, Errno, Fallocate, FileHandle, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty,
+    ReplyLseek, ReplyOpen, ReplyWrite, Request, SetAttr, TimeOrNow, Write, open_flag,
 };
 use stream::{Allocation, Done, ErrorKind, FileInfo, FileRef, Handle, OpenHow, Opened, Owner, SetAttributes};
 
+use super::acls::{self, Maker, Wanted};
 use super::attributes::nanoseconds;
 use super::locks;
 use super::names::{NAME_BYTES_MAX, path_or_reply};
@@ -106,9 +107,10 @@ pub(super) fn create(
         return reply.error(errno::NAME_TOO_LONG);
     }
     let path = path_or_reply!(state.path_in(folder, &name), reply);
-    let how = OpenHow { owner: state.maker(request), ..how(create.flags, Some((create.mode & 0o7777) as u16)) };
-    let making = state.clone();
-    let done: Done<Opened> = Box::new(move |opened| match opened {
+    let Maker { owner, token } = Maker::new(state, request);
+    let how = OpenHow { owner, ..how(create.flags, Some((create.mode & 0o7777) as u16)) };
+    let (making, opening) = (state.clone(), state.clone());
+    let finish = move |opened: Result<Opened, Errno>| match opened {
         Ok(opened) => {
             let number = making.inodes().found(folder.0, &name, &opened.info);
             making.opened(number, opened.handle, how.changes());
@@ -122,9 +124,15 @@ pub(super) fn create(
                 making.closed(number, opened.handle, Box::new(drop));
             }
         }
-        Err(error) => reply.error(errno::of_stream(&error)),
+        Err(error) => reply.error(error),
+    };
+    acls::made_in(state, folder, Wanted::opened(create), move |given| match given {
+        Ok(given) => {
+            let done: Done<Opened> = Box::new(move |opened| finish(opened.map_err(|error| errno::of_stream(&error))));
+            acls::open_file(&opening, &path, how, given, token, done);
+        }
+        Err(error) => finish(Err(error)),
     });
-    state.volume.open_file(&path, how, state.token(request), done);
 }
 
 pub(super) fn read(state: &Arc<State>, request: &Request, read: fuse::Read, reply: ReplyData) {

@@ -57,6 +57,12 @@ impl Filesystem for VolumeFilesystem {
         if self.state.settings.direct {
             wanted |= capability::DIRECT_IO_ALLOW_MMAP;
         }
+        let acls = capability::POSIX_ACL | capability::DONT_MASK;
+        let has_acls = self.state.settings.owner.is_none() && config.capabilities() & acls == acls;
+        if has_acls {
+            wanted |= acls | capability::SETXATTR_EXT;
+        }
+        self.state.set_acls(has_acls);
         // Each is an improvement only; a kernel that lacks one works without.
         config.add_capabilities(wanted);
         config.set_max_readahead(self.state.settings.readahead_bytes);
@@ -97,7 +103,7 @@ impl Filesystem for VolumeFilesystem {
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, make: Make, reply: ReplyEntry) {
         count(&self.state.operations.rename);
-        names::mkdir(&self.state, request, parent, name, make.mode, reply);
+        names::mkdir(&self.state, request, parent, name, make, reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {

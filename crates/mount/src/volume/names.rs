@@ -14,6 +14,7 @@ use fuse::{
 };
 use stream::{Done, ErrorKind, FileInfo, FileKind, OpenHow, Opened};
 
+use super::acls::{self, Made, Maker, Wanted};
 use super::attributes::file_type;
 use super::state::{GENERATION, State, reply_empty};
 use crate::errno;
@@ -68,13 +69,19 @@ pub(super) fn mkdir(
     request: &Request,
     folder: INodeNo,
     name: &OsStr,
-    mode: u32,
+    make: Make,
     reply: ReplyEntry,
 ) {
     let name = name.as_bytes().to_vec();
     let path = path_or_reply!(state.path_in(folder, &name), reply);
-    let done = made(state, folder, name, path.clone(), reply);
-    state.volume.make_folder(&path, (mode & 0o7777) as u16, state.maker(request), done);
+    let (making, owner) = (state.clone(), state.maker(request));
+    acls::made_in(state, folder, Wanted::folder(make), move |given| match given {
+        Ok(Made { mode, xattrs }) => {
+            let done = made(&making, folder, name, path.clone(), reply);
+            making.volume.make_folder_with(&path, (mode, owner), &xattrs, done);
+        }
+        Err(error) => reply.error(error),
+    });
 }
 
 pub(super) fn symlink(
@@ -106,11 +113,12 @@ pub(super) fn mknod(
     request: &Request,
     folder: INodeNo,
     name: &OsStr,
-    Make { mode, rdev, .. }: Make,
+    make: Make,
     reply: ReplyEntry,
 ) {
-    let (bits, owner) = ((mode & 0o7777) as u16, state.maker(request));
-    let special = match mode & KIND_BITS {
+    let (maker, rdev) = (Maker::new(state, request), make.rdev);
+    let owner = maker.owner;
+    let special = match make.mode & KIND_BITS {
         0 | 0o100_000 => None,
         0o010_000 => Some(FileKind::Fifo),
         0o020_000 => Some(FileKind::CharDevice),
@@ -123,11 +131,28 @@ pub(super) fn mknod(
     }
     let name = name.as_bytes().to_vec();
     let path = path_or_reply!(state.path_in(folder, &name), reply);
-    if let Some(kind) = special {
-        let done = made(state, folder, name, path.clone(), reply);
-        return state.volume.make_node(&path, (kind, bits, rdev), owner, done);
-    }
-    let how = OpenHow { write: true, create: Some(bits), owner, exclusive: true, ..OpenHow::default() };
+    let making = state.clone();
+    acls::made_in(state, folder, Wanted::file(make), move |given| match (given, special) {
+        (Ok(Made { mode, xattrs }), Some(kind)) => {
+            let done = made(&making, folder, name, path.clone(), reply);
+            making.volume.make_node_with(&path, (kind, mode, rdev), owner, &xattrs, done);
+        }
+        (Ok(given), None) => make_file(&making, folder, name, path, maker, given, reply),
+        (Err(error), _) => reply.error(error),
+    });
+}
+
+/// Makes a file that is not opened.
+fn make_file(
+    state: &Arc<State>,
+    folder: INodeNo,
+    name: Vec<u8>,
+    path: Vec<u8>,
+    Maker { owner, token }: Maker,
+    given: Made,
+    reply: ReplyEntry,
+) {
+    let how = OpenHow { write: true, owner, exclusive: true, ..OpenHow::default() };
     let (making, asked) = (state.clone(), path.clone());
     let done: Done<Opened> = Box::new(move |made| match made {
         Ok(opened) => {
@@ -140,7 +165,7 @@ pub(super) fn mknod(
         }
         Err(error) => reply.error(errno::of_stream(&error)),
     });
-    state.volume.open_file(&asked, how, state.token(request), done);
+    acls::open_file(state, &asked, how, given, token, done);
 }
 
 pub(super) fn link(state: &Arc<State>, number: INodeNo, folder: INodeNo, name: &OsStr, reply: ReplyEntry) {

@@ -1,7 +1,7 @@
 //! What all operations on a mounted volume share, and the steps that many of them take.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ pub(super) struct State {
     /// The room that the server told last.
     space: Mutex<Space>,
     processes: Processes,
+    /// The kernel obeys access control lists, and has not taken the umask from what is made.
+    acls: AtomicBool,
     /// The way to the kernel's caches; set once the mount is made.
     connection: OnceLock<Arc<Connection>>,
 }
@@ -81,8 +83,19 @@ impl State {
                 free_files: u64::MAX,
             }),
             processes,
+            acls: AtomicBool::new(false),
             connection: OnceLock::new(),
         })
+    }
+
+    /// It was agreed with the kernel whether there are access control lists.
+    pub fn set_acls(&self, has: bool) {
+        self.acls.store(has, Ordering::Relaxed);
+    }
+
+    /// Whether there are access control lists.
+    pub fn has_acls(&self) -> bool {
+        self.acls.load(Ordering::Relaxed)
     }
 
     /// From now on the kernel can be told that what it knows is old.

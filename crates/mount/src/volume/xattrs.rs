@@ -1,8 +1,8 @@
 //! Extended attributes of a mounted volume: those of users, which files and folders can have.
 //!
-//! All others are refused as by a file system that does not have them: they give rights
-//! (`security.capability`), or belong to the system that sets them. `user.runnel.lease` is a lease,
-//! and other names of ours are for nobody.
+//! Access control lists come as such too, where owners are kept (`acls`). All others are refused as
+//! by a file system that does not have them: they give rights (`security.capability`), or belong to
+//! the system that sets them. `user.runnel.lease` is a lease, and other names of ours are for nobody.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use fuse::{Errno, INodeNo, ReplyEmpty, ReplyXattr};
-use stream::{Done, FileKind, XattrChange, XattrHow, Xattrs};
+use fuse::{Errno, INodeNo, ReplyEmpty, ReplyXattr, xattr_flag};
+use stream::{ACL_ACCESS, ACL_DEFAULT, Done, ErrorKind, FileInfo, FileKind, XattrChange, XattrHow, Xattrs};
 
 use super::lease;
 use super::names::path_or_reply;
@@ -24,13 +24,17 @@ const PREFIX: &[u8] = b"user.";
 /// Names of ours begin with it.
 const OWN_PREFIX: &[u8] = b"user.runnel.";
 
-/// Flags of setxattr(2): there must not be one yet, or there must be one.
-const XATTR_CREATE: i32 = 1;
-const XATTR_REPLACE: i32 = 2;
+/// The set-group-id bit.
+const SET_GROUP_ID: u16 = 0o2000;
 
 /// Whether a volume keeps attributes of this name.
 fn is_kept(name: &[u8]) -> bool {
     name.starts_with(PREFIX) && name.len() > PREFIX.len() && !name.starts_with(OWN_PREFIX)
+}
+
+/// Whether it is an access control list, and there are some here.
+fn is_acl(state: &State, name: &[u8]) -> bool {
+    state.has_acls() && (name == ACL_ACCESS || name == ACL_DEFAULT)
 }
 
 /// Whether a file can have attributes of users, as on other file systems of Linux.
@@ -38,9 +42,19 @@ fn can_have(state: &State, number: INodeNo) -> bool {
     matches!(state.inodes().kind(number), None | Some(FileKind::File | FileKind::Folder))
 }
 
+/// Whether it can have access control lists.
+fn can_have_acls(state: &State, number: INodeNo) -> bool {
+    state.has_acls() && state.inodes().kind(number) != Some(FileKind::Symlink)
+}
+
 /// Checks what an attribute that is to be changed is called, and what it is of.
 fn check(state: &State, number: INodeNo, name: &[u8]) -> Result<(), Errno> {
     match name {
+        _ if is_acl(state, name) => match number == INodeNo::ROOT {
+            true => Err(errno::NOT_ALLOWED),
+            false if can_have_acls(state, number) => Ok(()),
+            false => Err(errno::NOT_SUPPORTED),
+        },
         _ if name == PREFIX => Err(errno::INVALID),
         _ if !is_kept(name) => Err(errno::NOT_SUPPORTED),
         // The top folder stays as the server has it.
@@ -53,13 +67,36 @@ pub(super) fn set(state: &Arc<State>, number: INodeNo, name: &OsStr, value: &[u8
     if name == lease::NAME {
         return lease::set(state, number, value, reply);
     }
-    let how = match flags {
+    let how = match flags & !xattr_flag::KILL_SET_GROUP_ID {
         0 => XattrHow::Any,
-        XATTR_CREATE => XattrHow::Create,
-        XATTR_REPLACE => XattrHow::Replace,
+        xattr_flag::CREATE => XattrHow::Create,
+        xattr_flag::REPLACE => XattrHow::Replace,
         _ => return reply.error(errno::INVALID),
     };
-    change(state, number, name.as_bytes(), XattrChange::Set(Bytes::copy_from_slice(value), how), reply);
+    let set = XattrChange::Set(Bytes::copy_from_slice(value), how);
+    match flags & xattr_flag::KILL_SET_GROUP_ID {
+        0 => change(state, number, name.as_bytes(), set, reply),
+        _ => kill_set_group_id(state, number, name.as_bytes().to_vec(), set, reply),
+    }
+}
+
+/// Takes the set-group-id bit of a file before it gets the list of somebody who is not in its group.
+fn kill_set_group_id(state: &Arc<State>, number: INodeNo, name: Vec<u8>, set: XattrChange, reply: ReplyEmpty) {
+    let of = path_or_reply!(state.file(number, None), reply);
+    let (killing, file) = (state.clone(), of.clone());
+    let then: Done<FileInfo> = Box::new(move |found| match found {
+        Ok(info) if info.mode & SET_GROUP_ID != 0 => {
+            let volume = killing.volume.clone();
+            let killed: Done<()> = Box::new(move |killed| match killed {
+                Ok(()) => change(&killing, number, &name, set, reply),
+                Err(error) => reply.error(errno::of_stream(&error)),
+            });
+            volume.set_mode(file, info.mode & !SET_GROUP_ID, killed);
+        }
+        Ok(_) => change(&killing, number, &name, set, reply),
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.stat(of, then);
 }
 
 pub(super) fn remove(state: &Arc<State>, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -74,7 +111,13 @@ fn change(state: &Arc<State>, number: INodeNo, name: &[u8], change: XattrChange,
         return reply.error(error);
     }
     let of = path_or_reply!(state.file(number, None), reply);
-    state.volume.change_xattr(of, name, change, reply_empty(reply));
+    let removes_acl = is_acl(state, name) && change == XattrChange::Remove;
+    let done: Done<()> = Box::new(move |done| match done {
+        // To have none is what was wanted.
+        Err(error) if removes_acl && error.kind() == ErrorKind::NoAttribute => reply.ok(),
+        other => reply_empty(reply)(other),
+    });
+    state.volume.change_xattr(of, name, change, done);
 }
 
 pub(super) fn get(state: &Arc<State>, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -82,10 +125,12 @@ pub(super) fn get(state: &Arc<State>, number: INodeNo, name: &OsStr, size: u32, 
         let value = state.leases().value(number.0, Instant::now());
         return answer(reply, size, value.as_bytes());
     }
-    if !is_kept(name.as_bytes()) {
-        return reply.error(errno::NOT_SUPPORTED);
-    }
-    if !can_have(state, number) {
+    let can = match name.as_bytes() {
+        name if is_acl(state, name) => can_have_acls(state, number),
+        name if is_kept(name) => can_have(state, number),
+        _ => return reply.error(errno::NOT_SUPPORTED),
+    };
+    if !can {
         return reply.error(errno::NO_ATTRIBUTE);
     }
     let of = path_or_reply!(state.file(number, None), reply);
@@ -101,13 +146,15 @@ pub(super) fn get(state: &Arc<State>, number: INodeNo, name: &OsStr, size: u32, 
 }
 
 pub(super) fn list(state: &Arc<State>, number: INodeNo, size: u32, reply: ReplyXattr) {
-    if !can_have(state, number) {
+    if !can_have(state, number) && !can_have_acls(state, number) {
         return answer(reply, size, &[]);
     }
+    let listing = state.clone();
     let of = path_or_reply!(state.file(number, None), reply);
     let done: Done<Xattrs> = Box::new(move |found| match found {
         Ok(xattrs) => {
-            let names = xattrs.iter().map(|xattr| &xattr.name).filter(|name| is_kept(name) && !name.contains(&0));
+            let names = xattrs.iter().map(|xattr| &xattr.name).filter(|name| is_kept(name) || is_acl(&listing, name));
+            let names = names.filter(|name| !name.contains(&0));
             let names: Vec<u8> = names.flat_map(|name| name.iter().copied().chain([0])).collect();
             answer(reply, size, &names);
         }
