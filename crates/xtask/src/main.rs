@@ -91,8 +91,8 @@ fn ci() -> anyhow::Result<()> {
     })
 }
 
-/// Tests of mounted volumes; `--full` takes them far, with the program as it is released, since times
-/// count then; `--binary=PATH` with one that is there.
+/// Tests of mounted volumes; `--full` takes them far, with the program as it is released, since
+/// times count then; `--binary=PATH` with one that is there.
 fn posix(arguments: &[String]) -> anyhow::Result<()> {
     let cache = cache().ok_or_else(|| anyhow::anyhow!("set HOME: tools are kept in its .cache"))?.join("posix");
     let (options, parts): (Vec<&str>, Vec<&str>) =

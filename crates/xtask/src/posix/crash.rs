@@ -68,8 +68,8 @@ pub fn run(setting: &Setting) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Until so many records were acknowledged: how often a server and a mount was killed, and connections
-/// were cut.
+/// Until so many records were acknowledged. Gives how often a server and a mount was killed, and
+/// connections were cut.
 fn kill_and_cut(
     records: u64,
     writers: &[Writer],
@@ -100,8 +100,8 @@ fn kill_and_cut(
     }
 }
 
-/// A process that writes. It is not this one: whoever starts a program closes copies of its own files
-/// on the way, which waits for the server; so this process could not start the server.
+/// A process that writes. It is not this one: whoever starts a program closes copies of its own
+/// files on the way, which waits for the server; so this process could not start the server.
 struct Writer {
     child: Child,
     acknowledged: Arc<AtomicU64>,
@@ -140,7 +140,7 @@ impl Writer {
 }
 
 /// The process of a writer: says after each sync how many records there are, until its input ends.
-/// Those with odd numbers append, others write at offsets.
+/// Every second one of each mount appends, others write at offsets.
 pub fn write(path: &Path, at: u64) -> anyhow::Result<()> {
     let ends = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&ends);

@@ -1,8 +1,8 @@
 //! What programs expect of files, tried on mounted volumes: real servers, real mounts, and tools of
 //! others.
 //!
-//! The short form takes about a minute. The full form runs all parts at length, some beside the same
-//! on a folder of this machine; what misses its bar is an error at the end.
+//! The short form takes about a minute. The full form runs all parts at length, some beside the
+//! same on a folder of this machine; what misses its bar is an error at the end.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -173,7 +173,8 @@ fn terminate(child: &Child) {
 
 fn signal(id: Option<u32>, signal: Signal) {
     if let Some(pid) = id.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw) {
-        // It may have ended by itself; nobody has waited for it, so no other process has its number.
+        // It may have ended by itself. Nobody has waited for it, so no other process has its
+        // number.
         let _ = kill_process(pid, signal);
     }
 }

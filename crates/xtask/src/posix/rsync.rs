@@ -1,4 +1,5 @@
-//! rsync of folders to a volume: the copy is equal, a second run moves nothing, and how long a file takes.
+//! rsync of folders to a volume: the copy is equal, a second run moves nothing, and how long a file
+//! takes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -25,7 +25,7 @@ const BYTES_MAX: u64 = 256 << 10;
 const CHANGE_BYTES_MAX: u64 = 20_000;
 
 pub fn run(setting: &Setting) -> anyhow::Result<()> {
-    let (seeds, operations) = if setting.full { (20, 10_000) } else { (2, 1_000) };
+    let (seeds, operations) = if setting.full { (20, 5_000) } else { (2, 1_000) };
     let server = Server::start(&setting.runnel, &setting.folder.join("turns"))?;
     let mut mounts = [server.mount("one")?, server.mount("two")?];
     for seed in 1..=seeds {

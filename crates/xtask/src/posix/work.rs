@@ -1,4 +1,5 @@
-//! What programmers do in a folder, whole: builds of C and Rust, npm, git, and SQLite; beside the same here.
+//! What programmers do in a folder, whole: builds of C and Rust, npm, git, and SQLite; beside the
+//! same here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -91,8 +92,8 @@ fn print(name: &str, times: &Times) {
     );
 }
 
-/// The archive of a Debian source package, by apt with lists of its own: few machines have sources in
-/// theirs.
+/// The archive of a Debian source package, by apt with lists of its own: few machines have sources
+/// in theirs.
 fn debian_source(cache: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let folder = cache.join("debian");
     let found = |folder: &Path| -> Option<PathBuf> {
