@@ -8,6 +8,7 @@
 //! come and go, the outbox).
 
 mod arrival;
+mod busy;
 mod commits;
 mod file;
 mod identity;
@@ -44,6 +45,7 @@ use crate::names::{FolderTimes, Names};
 use crate::outbox::Held;
 use crate::shelf::Shelf;
 use crate::{ErrorKind, Lost, Options, Status, StreamError, VolumeInfo, Waiting as Patience};
+use busy::Busy;
 use file::File;
 use identity::Showing;
 use locks::Locks;
@@ -179,6 +181,7 @@ pub(crate) struct Engine {
     /// Last number given to a request, call, read, file, handle or transaction.
     last_id: u64,
     files: BTreeMap<u64, File>,
+    busy: Busy,
     by_path: HashMap<Vec<u8>, u64>,
     by_number: HashMap<InodeId, u64>,
     handles: HashMap<Handle, Open>,
@@ -226,6 +229,7 @@ impl Engine {
             postponed: Vec::new(),
             last_id: 0,
             files: BTreeMap::new(),
+            busy: Busy::default(),
             by_path: HashMap::new(),
             by_number: HashMap::new(),
             handles: HashMap::new(),
@@ -518,6 +522,7 @@ impl Engine {
             self.pump_locks();
             self.admit_writes();
             self.pump_commits();
+            self.rest();
         }
     }
 

@@ -146,7 +146,7 @@ impl Engine {
             seen.is_none_or(|seen| seen.file == info.seen.file)
         });
         // It may be known here by another name.
-        let same = same.or_else(|| self.known_file(info.seen.file).filter(|_| info.links > 1));
+        let same = same.or_else(|| (info.links > 1).then(|| self.known_file(info.seen.file)).flatten());
         let key = match (same, known) {
             (Some(key), _) => key,
             (None, replaced) => {

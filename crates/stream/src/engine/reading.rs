@@ -64,6 +64,7 @@ impl Engine {
             touched: false,
         };
         self.reads.insert(id, read);
+        self.works_on(file);
         if let Some(file) = self.files.get_mut(&file) {
             file.reads.insert(id);
             file.attributes.read(self.time.wall_ns);
@@ -484,8 +485,7 @@ impl Engine {
     }
 
     fn force(&mut self, late: impl Fn(StreamId, Moment) -> bool) {
-        let keys: Vec<u64> =
-            self.files.iter().filter(|(_, file)| !file.reads.is_empty()).map(|(key, _)| *key).collect();
+        let keys: Vec<u64> = self.read_files().map(|(key, _)| key).collect();
         for key in keys {
             let Some(file) = self.files.get_mut(&key) else { continue };
             let mut late_ones = Vec::new();
@@ -523,8 +523,7 @@ impl Engine {
     }
 
     pub(super) fn patience_due(&self) -> Option<Moment> {
-        let files = self.files.values().filter(|file| !file.reads.is_empty());
-        let blocks = files.flat_map(|file| file.blocks.values());
+        let blocks = self.read_files().flat_map(|(_, file)| file.blocks.values());
         blocks.filter_map(|block| if let Block::OnTheWay { until, .. } = block { Some(*until) } else { None }).min()
     }
 

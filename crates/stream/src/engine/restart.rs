@@ -109,8 +109,7 @@ impl Engine {
         {
             self.effects.finish(done, Ok(info));
         }
-        let reading: Vec<u64> =
-            self.files.iter().filter(|(_, file)| !file.reads.is_empty()).map(|(key, _)| *key).collect();
+        let reading: Vec<u64> = self.read_files().map(|(key, _)| key).collect();
         reading.into_iter().for_each(|key| self.advance_reads(key));
     }
 
@@ -333,8 +332,7 @@ impl Engine {
         }
         // As if the server were away: it is for what is made now.
         self.link.volume = None;
-        let changed: Vec<u64> =
-            self.files.iter().filter(|(_, file)| file.dirty.is_some()).map(|(key, _)| *key).collect();
+        let changed: Vec<u64> = self.changed_files().map(|(key, _)| key).collect();
         changed.into_iter().for_each(|key| self.seal(key));
         self.store_unsent();
         let name = self.name.clone();

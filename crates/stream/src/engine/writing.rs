@@ -145,6 +145,7 @@ impl Engine {
             None => {}
         }
         let now = self.time;
+        self.works_on(key);
         let Some(file) = self.files.get_mut(&key) else { return };
         let base = match (file.sealed.last(), file.seen) {
             (Some(last), _) => Base::Chain(*last),
@@ -277,8 +278,7 @@ impl Engine {
     /// Those of them that no transaction carries. What files that are gone have over their blocks
     /// is never sent.
     fn unsealed_bytes(&self) -> u64 {
-        let changed = self.files.values().filter(|file| file.dirty.is_some());
-        changed.map(|file| file.overlay.open_bytes()).sum()
+        self.changed_files().map(|(_, file)| file.overlay.open_bytes()).sum()
     }
 
     /// Bytes of files that the server refuses for now: waiting makes no room of them.
@@ -384,8 +384,8 @@ impl Engine {
         if self.unsealed_bytes() <= self.options.dirty_bytes as u64 / 2 {
             return;
         }
-        let most = self.files.iter().filter(|(_, file)| file.dirty.is_some());
-        if let Some(key) = most.max_by_key(|(_, file)| file.overlay.open_bytes()).map(|(key, _)| *key) {
+        let most = self.changed_files().max_by_key(|(_, file)| file.overlay.open_bytes());
+        if let Some(key) = most.map(|(key, _)| key) {
             self.seal(key);
         }
     }
@@ -394,13 +394,13 @@ impl Engine {
     pub(super) fn write_back(&mut self) {
         let now = self.time.now;
         let old = |dirty: &Dirty| now >= dirty.since.after(DIRTY_TIME);
-        let keys = self.files.iter().filter(|(_, file)| file.dirty.as_ref().is_some_and(old));
-        let keys: Vec<u64> = keys.map(|(key, _)| *key).collect();
+        let keys = self.changed_files().filter(|(_, file)| file.dirty.as_ref().is_some_and(old));
+        let keys: Vec<u64> = keys.map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.seal(key));
     }
 
     pub(super) fn write_back_due(&self) -> Option<Moment> {
-        let dirty = self.files.values().filter_map(|file| file.dirty.as_ref());
+        let dirty = self.changed_files().filter_map(|(_, file)| file.dirty.as_ref());
         let crowded = self.crowded.front().filter(|_| self.link.volume.is_none());
         let crowded = crowded.and_then(|id| self.wants.get(id));
         let crowded = crowded.map(|waiting| waiting.since.max(self.link.away).after(CUT_OFF_TIME));
@@ -436,7 +436,7 @@ impl Engine {
     }
 
     pub(super) fn sync_all(&mut self, done: Done<()>) {
-        let keys: Vec<u64> = self.files.iter().filter(|(_, file)| file.dirty.is_some()).map(|(key, _)| *key).collect();
+        let keys: Vec<u64> = self.changed_files().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.seal(key));
         let txns: BTreeSet<u64> = self.transactions.keys().copied().collect();
         if txns.is_empty() {
