@@ -34,6 +34,8 @@ pub enum ErrorKind {
     OverQuota,
     /// No room for more unsent changes on this device. ENOSPC.
     OutboxFull,
+    /// The server has too many files of this device open. ENFILE.
+    TooManyFiles,
     /// More than is possible. EFBIG.
     TooLarge,
     /// The value of an extended attribute is longer than 64 KiB. E2BIG.
@@ -74,6 +76,7 @@ impl ErrorKind {
             ErrorKind::NotFolder => 20,
             ErrorKind::NotFile => 21,
             ErrorKind::Invalid => 22,
+            ErrorKind::TooManyFiles => 23,
             ErrorKind::TooLarge => 27,
             ErrorKind::NoSpace | ErrorKind::OutboxFull => 28,
             ErrorKind::ReadOnly => 30,
@@ -144,6 +147,7 @@ impl StreamError {
                 (ErrorKind::Unsupported, "the server's file system cannot hold this; ext4, XFS and Btrfs can")
             }
             ErrorCode::NoAttribute => (ErrorKind::NoAttribute, "there is no extended attribute of this name"),
+            ErrorCode::TooManyFiles => (ErrorKind::TooManyFiles, "close some files first"),
             ErrorCode::TooLarge => (ErrorKind::TooLarge, "this is over a limit of the server"),
             ErrorCode::BadRequest => (ErrorKind::Invalid, "the server takes this for nonsense"),
             _ => (ErrorKind::Failed, "the server failed; see its log, and try again"),

@@ -27,7 +27,11 @@ impl OpenFiles {
             self.by_number.insert(*number, (path.clone(), id));
             return Ok(InodeId(*number));
         }
-        let full = || Failure::new(ErrorCode::Busy, "too many files are open on this connection; close some");
+        let full = || {
+            // Not Busy, which is asked again until files are closed, perhaps by nobody.
+            let text = "too many files are open on this connection; close some";
+            Failure::new(ErrorCode::TooManyFiles, text)
+        };
         if self.by_number.len() >= FILES_OPEN_MAX {
             return Err(full());
         }
@@ -67,5 +71,23 @@ impl OpenFiles {
                 *path = moved;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_file_too_many_is_refused_for_good() {
+        let mut files = OpenFiles::default();
+        let mut open = |id: usize| files.open(&VolumePath::new(b"f").unwrap(), FileId(id as u64));
+        for id in 0..FILES_OPEN_MAX {
+            open(id).unwrap();
+        }
+        assert_eq!(open(FILES_OPEN_MAX).unwrap_err().code, ErrorCode::TooManyFiles);
+        let first = open(0).unwrap();
+        files.close(first);
+        files.open(&VolumePath::new(b"g").unwrap(), FileId(FILES_OPEN_MAX as u64)).unwrap();
     }
 }

@@ -61,6 +61,8 @@ pub enum ErrorCode {
     Linked,
     /// There is no extended attribute of this name.
     NoAttribute,
+    /// The connection has as many files of the volume open as it may.
+    TooManyFiles,
     /// A code of a later version.
     Unknown(u16),
 }
@@ -95,6 +97,7 @@ impl ErrorCode {
         (26, ErrorCode::Unsupported),
         (27, ErrorCode::Linked),
         (28, ErrorCode::NoAttribute),
+        (29, ErrorCode::TooManyFiles),
     ];
 
     /// The code with this number; every number has one.
