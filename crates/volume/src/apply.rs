@@ -23,8 +23,8 @@ impl<'a> Applier<'a> {
         Applier { disk, places: HashMap::new(), open: None }
     }
 
-    /// Applies all records, or tells how many were. `make_room` is called when the disk is full, and the record then
-    /// tried again, once.
+    /// Applies all records, or tells how many were. `make_room` is called when the disk is full,
+    /// and the record then tried again, once.
     pub fn apply(
         &mut self,
         records: &[Record],

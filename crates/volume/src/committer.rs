@@ -281,8 +281,9 @@ impl Committer {
         })
     }
 
-    /// The file system refuses a record: of the group, of which nobody was told yet, the journal keeps the transactions
-    /// before. They are applied, those after it are not, and of the refused one a part may be.
+    /// The file system refuses a record: of the group, of which nobody was told yet, the journal
+    /// keeps the transactions before. They are applied, those after it are not, and of the refused
+    /// one a part may be.
     fn take_back(&mut self, planned: &Planned, index: usize, source: io::Error) -> Unwritten {
         let after = planned.ends.iter().position(|(_, end)| index < *end);
         let Some((after, result)) = after.map(|after| (after, planned.ends[after].0)) else {
@@ -295,8 +296,8 @@ impl Committer {
             let why = format!("a transaction could not be applied: {source}; nor taken out of the journal: {second}");
             return self.stop(why).into();
         }
-        // A recovery would bring files back to where the refused transaction took them from. Without room for that they
-        // wait for the next checkpoint.
+        // A recovery would bring files back to where the refused transaction took them from. Without
+        // room for that they wait for the next checkpoint.
         if let Err(error @ VolumeError::Broken { .. }) = self.checkpoint() {
             return error.into();
         }
@@ -368,8 +369,8 @@ impl Committer {
 }
 
 /// Whether the file system said no, and will say it again. What may be because somebody else works
-/// in the folder, or because the disk failed for once, a recovery mends; so what we found ourselves,
-/// which has no number.
+/// in the folder, or because the disk failed for once, a recovery mends; so what we found
+/// ourselves, which has no number.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::*;
     let refuses = matches!(

@@ -127,8 +127,8 @@ pub enum VolumeError {
         /// What cannot be kept.
         what: &'static str,
     },
-    /// The file system below the volume refused what had looked possible. What the transaction does before that may be
-    /// done, the rest is not; no other transaction is concerned.
+    /// The file system below the volume refused what had looked possible. What the transaction does
+    /// before that may be done, the rest is not; no other transaction is concerned.
     #[error("the server's file system refuses this, and a part of the change may be done: {source}")]
     Refused {
         /// What the system said.

@@ -91,8 +91,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Takes the last frame back, of which nobody was told yet, and writes this one in its place, or
-    /// none if there are no records. After an error nobody knows which is there.
+    /// Takes the last frame back, of which nobody was told yet, and writes this one in its place,
+    /// or none if there are no records. After an error nobody knows which is there.
     pub fn replace(&mut self, payload: &[u8], records: u32) -> std::io::Result<()> {
         self.sequence -= 1;
         self.end = self.last;

@@ -114,8 +114,8 @@ impl Locks {
     /// Unlocks from byte `start` to byte `end`.
     ///
     /// # Errors
-    /// [`VolumeError::TooLarge`] as [`Locks::lock`], for a part in the middle of a range, which leaves two. The whole
-    /// of a range can be unlocked always.
+    /// [`VolumeError::TooLarge`] as [`Locks::lock`], for a part in the middle of a range, which
+    /// leaves two. The whole of a range can be unlocked always.
     pub fn unlock(&self, file: FileId, owner: LockOwner, start: u64, end: u64) -> Result<(), VolumeError> {
         let mut inner = self.locked();
         let Some(owned) = inner.files.get(&file).and_then(|owners| owners.get(&owner)) else { return Ok(()) };

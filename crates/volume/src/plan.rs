@@ -362,7 +362,8 @@ impl<'a> Plan<'a> {
             if end > self.overlay.nodes[&file].size {
                 self.resize(file, end)?;
             }
-            // Whole blocks of the file system at both ends, and one of its tables for each 2 MiB and at both ends.
+            // Whole blocks of the file system at both ends, and one of its tables for each 2 MiB
+            // and at both ends.
             let count = bytes.len() as u64;
             self.overlay.needs.bytes += count.next_multiple_of(4096) + 4096 * (4 + count / (2 << 20));
             self.records.push(Record::Write { file, offset, bytes: bytes.to_vec() });

@@ -58,8 +58,8 @@ impl SimulatedDisk {
         self.world().fail_at = change;
     }
 
-    /// Refuses every call of one kind on this disk, but not on the folders of it, with this number of an error:
-    /// `hard_link`, `make_link`, `rename`, `set_mtime` or `write_at`.
+    /// Refuses every call of one kind on this disk, but not on the folders of it, with this number
+    /// of an error: `hard_link`, `make_link`, `rename`, `set_mtime` or `write_at`.
     pub fn refuse(&self, call: Option<(&'static str, i32)>) {
         self.world().refused = call;
     }

@@ -372,8 +372,8 @@ impl Volume {
     /// threads share a sync.
     ///
     /// # Errors
-    /// Nothing was applied, except that after [`VolumeError::Refused`] a part may be, and after [`VolumeError::Broken`]
-    /// the transaction may be found when the volume is opened again.
+    /// Nothing was applied, except that after [`VolumeError::Refused`] a part may be, and after
+    /// [`VolumeError::Broken`] the transaction may be found when the volume is opened again.
     pub fn commit(&self, transaction: Transaction) -> Result<Committed, VolumeError> {
         let died = || Err(VolumeError::Broken { why: "the committing thread died".to_owned() });
         self.commit_all(vec![transaction]).pop().unwrap_or_else(died)

@@ -11,7 +11,8 @@ use crate::disk::Kind;
 /// attributes.
 const FIXED: StatxAttributes = StatxAttributes::IMMUTABLE.union(StatxAttributes::APPEND);
 
-/// In a folder with this permission bit only who owns it, or the file, may remove and rename the file.
+/// In a folder with this permission bit only who owns it, or the file, may remove and rename the
+/// file.
 const STICKY: u16 = 0o1000;
 
 impl RealDisk {

@@ -1,4 +1,5 @@
-//! What a journal accepts from transactions, a recovery accepts from the journal, whatever numbers are in it.
+//! What a journal accepts from transactions, a recovery accepts from the journal, whatever numbers
+//! are in it.
 
 use units::{Rng, SplitMix64};
 
