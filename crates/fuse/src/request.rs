@@ -4,6 +4,8 @@
 //! short, holds a name without its end or says sizes that are not there is an error and never a
 //! panic: the answer is then the error number.
 
+mod ranges;
+
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::SystemTime;
@@ -13,6 +15,8 @@ use zerocopy::{FromBytes, Immutable};
 use crate::abi::{self, InHeader, fattr, opcode};
 use crate::attributes::{TimeOrNow, time};
 use crate::{Errno, FileHandle, INodeNo};
+
+pub use ranges::{CopyFileRange, Fallocate};
 
 /// Flags of open answers.
 pub mod open_flag {
@@ -198,36 +202,6 @@ pub struct Lock {
     pub pid: u32,
     /// It is of flock(2), which has nothing to do with those of fcntl(2).
     pub is_flock: bool,
-}
-
-/// What a FALLOCATE reserves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fallocate {
-    /// Of the open file.
-    pub handle: FileHandle,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes.
-    pub length: u64,
-    /// That of fallocate(2).
-    pub mode: i32,
-}
-
-/// What a COPY_FILE_RANGE copies, from the inode that the request is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopyFileRange {
-    /// Of the open file that is read.
-    pub handle: FileHandle,
-    /// First byte there.
-    pub offset: u64,
-    /// Of the open file that is written, which may be the same one.
-    pub to_handle: FileHandle,
-    /// Its inode.
-    pub to_inode: INodeNo,
-    /// First byte there.
-    pub to_offset: u64,
-    /// Bytes.
-    pub length: u64,
 }
 
 /// A request that asks for one of our operations.

@@ -50,6 +50,7 @@ use file::File;
 use identity::Showing;
 use locks::Locks;
 use reading::Read;
+use retry::AskFor;
 use transaction::Transaction;
 use wants::{Waiting, Want};
 
@@ -116,17 +117,6 @@ struct Link {
     outgoing: Estimate,
     received: u64,
     streams: BTreeSet<StreamId>,
-}
-
-/// What a request on its way is for.
-enum AskFor {
-    Volume,
-    Want(u64),
-    File(u64),
-    Blocks { file: u64, indexes: Vec<u32> },
-    Commit(u64),
-    Lock(u64),
-    Device,
 }
 
 struct Asked {

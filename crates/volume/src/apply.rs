@@ -172,6 +172,29 @@ impl<'a> Applier<'a> {
     }
 }
 
+/// Whether a record changes what is in an open file, or its room.
+pub(crate) fn is_of_content(record: &Record) -> bool {
+    matches!(record, Record::Write { .. } | Record::Size { .. } | Record::Zero { .. } | Record::Reserve { .. })
+}
+
+/// Repeats such a record after a crash. Room that others have taken since is not kept; the content
+/// needs none of it.
+pub(crate) fn redo_content(open: &dyn DiskFile, record: &Record) -> io::Result<()> {
+    match record {
+        Record::Write { offset, bytes, .. } => open.write_at(*offset, bytes),
+        Record::Size { size, .. } => open.set_size(*size),
+        Record::Zero { offset, length, reserved, .. } => match open.zero(*offset, *length, *reserved) {
+            Err(error) if *reserved && is_full(&error) => open.zero(*offset, *length, false),
+            other => other,
+        },
+        Record::Reserve { offset, length, .. } => match open.allocate(*offset, *length) {
+            Err(error) if is_full(&error) => Ok(()),
+            other => other,
+        },
+        _ => Ok(()),
+    }
+}
+
 /// Makes a symbolic link: one of the file system if its owner is the one that all files here have.
 pub(crate) fn make_link(disk: &dyn Disk, path: &[u8], owner: Owner, target: &[u8]) -> io::Result<()> {
     if owner == disk.owner() {

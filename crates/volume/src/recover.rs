@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 
-use crate::apply::{make_link, open_for_writing};
+use crate::apply::{is_of_content, make_link, open_for_writing, redo_content};
 use crate::disk::{Disk, Identity, Kind, Owner, Stamp, is_full};
 use crate::path::{OWN_FOLDER, join};
 use crate::record::{Place, Record};
@@ -451,26 +451,11 @@ impl Recovery<'_> {
                 continue;
             }
             let path = self.path(file);
-            if let Record::Write { .. } | Record::Size { .. } | Record::Zero { .. } | Record::Reserve { .. } = record
-                && open.as_ref().is_none_or(|(before, _)| *before != file)
-            {
+            if is_of_content(record) && open.as_ref().is_none_or(|(before, _)| *before != file) {
                 open = Some((file, open_for_writing(self.disk, &path)?));
             }
             match (record, &open) {
-                (Record::Write { offset, bytes, .. }, Some((_, open))) => open.write_at(*offset, bytes)?,
-                (Record::Size { size, .. }, Some((_, open))) => open.set_size(*size)?,
-                (Record::Zero { offset, length, reserved, .. }, Some((_, open))) => {
-                    match open.zero(*offset, *length, *reserved) {
-                        // Without its room, as far as it went.
-                        Err(error) if *reserved && is_full(&error) => open.zero(*offset, *length, false)?,
-                        other => other?,
-                    }
-                }
-                // Others have taken what there was.
-                (Record::Reserve { offset, length, .. }, Some((_, open))) => match open.allocate(*offset, *length) {
-                    Err(error) if is_full(&error) => {}
-                    other => other?,
-                },
+                (_, Some((_, open))) if is_of_content(record) => redo_content(open.as_ref(), record)?,
                 (Record::Time { mtime_ns, .. }, _) => self.disk.set_mtime(&path, *mtime_ns)?,
                 (Record::AccessTime { atime_ns, .. }, _) => self.disk.set_atime(&path, *atime_ns)?,
                 (Record::Mode { mode, .. }, _) => self.disk.set_mode(&path, *mode)?,

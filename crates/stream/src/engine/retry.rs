@@ -5,10 +5,21 @@ use std::time::Duration;
 
 use units::Moment;
 
-use super::{AskFor, Engine};
+use super::Engine;
 
 /// How long before it is asked again.
 pub(super) const BUSY_TIME: Duration = Duration::from_millis(100);
+
+/// What a request on its way is for.
+pub(super) enum AskFor {
+    Volume,
+    Want(u64),
+    File(u64),
+    Blocks { file: u64, indexes: Vec<u32> },
+    Commit(u64),
+    Lock(u64),
+    Device,
+}
 
 impl Engine {
     /// The server had no time for a request.

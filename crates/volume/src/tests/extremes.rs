@@ -5,8 +5,11 @@ use units::{Rng, SplitMix64};
 
 use super::model::random;
 use super::*;
-use crate::plan::Plan;
+use crate::plan::{Limits, Plan};
 use crate::record::{decode, encode};
+use crate::reserve::RangeSupport;
+
+const LIMITS: Limits = Limits { quota_bytes: None, ranges: RangeSupport { room: true, holes: true, zeros: true } };
 
 fn one_of<T: Clone>(rng: &mut SplitMix64, all: &[T]) -> T {
     all[rng.below(all.len() as u64) as usize].clone()
@@ -63,7 +66,7 @@ fn prop_every_accepted_transaction_can_be_read_again() {
         }
         disk.set_capacity(Some(disk.space().unwrap().bytes.min(4 << 20)));
         let mut table = volume.shared.table.lock().unwrap().clone();
-        let mut plan = Plan::new(&disk, volume.leases(), &mut table, None).unwrap();
+        let mut plan = Plan::new(&disk, volume.leases(), &mut table, LIMITS).unwrap();
         for _ in 0..100 {
             let mut transaction = random(&mut rng);
             transaction.operations.truncate(1);

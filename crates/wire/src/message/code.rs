@@ -68,7 +68,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    const CODES: [(u16, ErrorCode); 28] = [
+    const CODES: [(u16, ErrorCode); 29] = [
         (1, ErrorCode::NotFound),
         (2, ErrorCode::BadRequest),
         (3, ErrorCode::Busy),
