@@ -190,9 +190,7 @@ impl Transaction {
     /// Whether it is about this path or one above it.
     pub fn concerns(&self, path: &[u8]) -> bool {
         let above = |other: &[u8]| other == path || crate::names::is_below(path, other);
-        self.changes.iter().any(|change| match change {
-            other => paths_of(other).into_iter().any(above),
-        })
+        self.changes.iter().flat_map(paths_of).any(above)
     }
 }
 
