@@ -72,7 +72,7 @@ fn same(source: &Path, target: &Path) -> anyhow::Result<()> {
 
 fn rsync(source: &Path, target: &Path, options: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", "600", "rsync", "-aH"]).args(options).arg(source.join("")).arg(target);
+    command.args(["-k", "5", "600", "rsync", "-aHAX"]).args(options).arg(source.join("")).arg(target);
     let output = command.output()?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
