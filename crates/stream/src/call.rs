@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use units::{LockKind, Token};
 use wire::volume::{
-    Allocation, Change, FileInfo, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space, Xattr, XattrHow,
+    Allocation, Change, FileInfo, FolderEntry, HeldLock, LeaseKind, Owner, Seen, Share, Space, Xattr, XattrHow,
 };
 
 use crate::StreamError;
@@ -74,9 +74,9 @@ pub struct SetAttributes {
 impl SetAttributes {
     /// As changes of the file at a path: bits after the owner, since a change of that may take
     /// some.
-    pub(crate) fn changes(&self, path: &[u8]) -> Vec<Change> {
+    pub(crate) fn changes(&self, path: &[u8], base: Option<Seen>) -> Vec<Change> {
         let SetAttributes { mode, uid, gid, atime_ns, mtime_ns } = *self;
-        let (path, base) = (|| path.to_vec(), None);
+        let path = || path.to_vec();
         let owner = (uid.is_some() || gid.is_some()).then(|| Change::SetOwner { path: path(), base, uid, gid });
         let mode = mode.map(|mode| Change::SetMode { path: path(), base, mode: mode & 0o7777 });
         let atime = atime_ns.map(|atime_ns| Change::SetAccessTime { path: path(), base, atime_ns });
@@ -123,6 +123,24 @@ pub enum FileRef {
     Handle(Handle),
     /// Whatever is at this path.
     Path(Vec<u8>),
+    /// What is at this path, if it is the file with this id; else a change of it is
+    /// [`crate::ErrorKind::Stale`].
+    File {
+        /// Its path.
+        path: Vec<u8>,
+        /// Its id ([`Seen::file`]), not 0.
+        id: u64,
+    },
+}
+
+impl FileRef {
+    /// What a change of it is based on.
+    pub(crate) fn base(&self) -> Option<Seen> {
+        match self {
+            FileRef::File { id, .. } => Some(Seen::of_file(*id)),
+            _ => None,
+        }
+    }
 }
 
 impl From<Handle> for FileRef {

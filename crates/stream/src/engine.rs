@@ -8,6 +8,7 @@
 //! come and go, the outbox).
 
 mod arrival;
+mod attributes;
 mod busy;
 mod commits;
 mod file;

@@ -87,8 +87,16 @@ impl fmt::Display for FileId {
 pub struct Seen {
     /// Which file.
     pub file: FileId,
-    /// Its version; grows with every transaction that changes the file.
+    /// Its version, at least 1; grows with every transaction that changes the file. In a base 0 is
+    /// any version.
     pub version: u64,
+}
+
+impl Seen {
+    /// Whether what was found is what a writer based its change on.
+    pub(crate) fn is(&self, found: Seen) -> bool {
+        found.file == self.file && (self.version == 0 || found.version == self.version)
+    }
 }
 
 /// What a volume is opened for.

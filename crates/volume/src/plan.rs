@@ -334,7 +334,9 @@ impl<'a> Plan<'a> {
             Seen { file, version }
         });
         match (base, now) {
-            (Some(base), found) if found != Some(*base) => Err(VolumeError::Conflict { path: path.to_string(), found }),
+            (Some(base), found) if !found.is_some_and(|found| base.is(found)) => {
+                Err(VolumeError::Conflict { path: path.to_string(), found })
+            }
             (_, None) => Err(VolumeError::not_found(path)),
             (_, Some(seen)) => {
                 self.leases.check(seen.file, from.holder, from.now)?;

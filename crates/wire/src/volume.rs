@@ -26,8 +26,15 @@ const PROOF_CONTEXT: &[u8] = b"runnel device 1";
 pub struct Seen {
     /// Which file, whatever its name.
     pub file: u64,
-    /// Grows with every transaction that changes the file.
+    /// Grows with every transaction that changes the file; at least 1. In a base 0 is any version.
     pub version: u64,
+}
+
+impl Seen {
+    /// This file in any version: as a base of changes, it is only asked that it is the same file.
+    pub fn of_file(file: u64) -> Seen {
+        Seen { file, version: 0 }
+    }
 }
 
 /// What a name of a volume stands for.

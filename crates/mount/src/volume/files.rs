@@ -64,6 +64,8 @@ fn open_flags(state: &State, how: OpenHow, unchanged: bool) -> u32 {
 pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags: i32, reply: ReplyOpen) {
     let path = path_or_reply!(state.path(number), reply);
     let (how, opening) = (how(flags, None), state.clone());
+    // Another file may be there by now: it is cut once it is known to be this one.
+    let cuts = how.truncate && (how.write || how.append);
     let done: Done<Opened> = Box::new(move |opened| {
         let opened = match opened {
             Ok(opened) => opened,
@@ -86,12 +88,27 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
         }
         opening.opened(number, opened.handle, how.changes());
         let unchanged = opened.unchanged && !opening.locks.drops_pages(number);
-        if !reply.opened(FileHandle(opened.handle.0), open_flags(&opening, how, unchanged)) {
-            // The program was killed while it waited: nobody will release this handle.
-            opening.closed(number, opened.handle, Box::new(drop));
+        let (volume, handle) = (opening.volume.clone(), opened.handle);
+        let finish: Done<()> = Box::new(move |cut| {
+            let answered = match cut {
+                Ok(()) => reply.opened(FileHandle(handle.0), open_flags(&opening, how, unchanged)),
+                Err(error) => {
+                    reply.error(errno::of_stream(&error));
+                    false
+                }
+            };
+            if !answered {
+                // The program was killed while it waited, or hears of an error: nobody will release
+                // this handle.
+                opening.closed(number, handle, Box::new(drop));
+            }
+        });
+        match cuts {
+            true => volume.set_size(handle, 0, finish),
+            false => finish(Ok(())),
         }
     });
-    state.volume.open_file(&path, how, state.token(request), done);
+    state.volume.open_file(&path, OpenHow { truncate: how.truncate && !cuts, ..how }, state.token(request), done);
 }
 
 pub(super) fn create(
@@ -215,12 +232,8 @@ pub(super) fn setattr(state: &Arc<State>, number: INodeNo, wanted: SetAttr, repl
     if number == INodeNo::ROOT {
         return setattr_of_top(state, &wanted, reply);
     }
-    let of = match state.file(number, handle) {
+    let of = match state.file_to_change(number, handle) {
         Ok(of) => of,
-        Err(error) => return reply.error(error),
-    };
-    let changed = match state.file_to_change(number, handle) {
-        Ok(changed) => changed,
         Err(error) => return reply.error(error),
     };
     let (finishing, volume) = (state.clone(), state.volume.clone());
@@ -229,9 +242,9 @@ pub(super) fn setattr(state: &Arc<State>, number: INodeNo, wanted: SetAttr, repl
         Err(error) => reply.error(errno::of_stream(&error)),
     });
     let attributes = attributes(&wanted, owner.is_none());
-    let Some(size) = wanted.size else { return volume.set_attributes(changed, attributes, then) };
+    let Some(size) = wanted.size else { return volume.set_attributes(of, attributes, then) };
     // The times come after the size, whose change would set them.
-    let (next, again) = (volume.clone(), changed);
+    let (next, again) = (volume.clone(), of.clone());
     let cut: Done<()> = Box::new(move |outcome| match outcome {
         Ok(()) if attributes != SetAttributes::default() => next.set_attributes(again, attributes, then),
         outcome => then(outcome),

@@ -328,6 +328,11 @@ impl Inodes {
         self.nodes.get(&number.0)?.handles.first().copied()
     }
 
+    /// Id of a file on the server; 0 if it has none, or is not known.
+    pub fn file(&self, number: INodeNo) -> u64 {
+        self.nodes.get(&number.0).map_or(0, |node| node.file)
+    }
+
     /// This handle of a file if it is open, else another one that is, if there is one.
     pub fn open_handle(&self, number: INodeNo, wanted: Handle) -> Handle {
         let open = self.nodes.get(&number.0).map_or(&[][..], |node| &node.handles);

@@ -161,12 +161,13 @@ impl State {
         }
     }
 
-    /// The file whose attributes are to be changed: by a handle if it is open, since another one may
-    /// have its path by now.
+    /// A file that is to be changed as [`State::file`] has it, and no other one that may have its
+    /// path by now: the kernel has asked whether this one may be changed.
     pub fn file_to_change(&self, number: INodeNo, handle: Option<FileHandle>) -> Result<FileRef, Errno> {
-        match handle.map(|handle| Handle(handle.0)).or_else(|| self.inodes().handle(number)) {
-            Some(handle) => Ok(FileRef::Handle(handle)),
-            None => self.file(number, None),
+        let file = self.file(number, handle)?;
+        match (file, self.inodes().file(number)) {
+            (FileRef::Path(path), id @ 1..) => Ok(FileRef::File { path, id }),
+            (file, _) => Ok(file),
         }
     }
 

@@ -82,7 +82,7 @@ pub(super) fn set(state: &Arc<State>, number: INodeNo, name: &OsStr, value: &[u8
 
 /// Takes the set-group-id bit of a file before it gets the list of somebody who is not in its group.
 fn kill_set_group_id(state: &Arc<State>, number: INodeNo, name: Vec<u8>, set: XattrChange, reply: ReplyEmpty) {
-    let of = path_or_reply!(state.file(number, None), reply);
+    let of = path_or_reply!(state.file_to_change(number, None), reply);
     let (killing, file) = (state.clone(), of.clone());
     let then: Done<FileInfo> = Box::new(move |found| match found {
         Ok(info) if info.mode & SET_GROUP_ID != 0 => {
@@ -110,7 +110,7 @@ fn change(state: &Arc<State>, number: INodeNo, name: &[u8], change: XattrChange,
     if let Err(error) = check(state, number, name) {
         return reply.error(error);
     }
-    let of = path_or_reply!(state.file(number, None), reply);
+    let of = path_or_reply!(state.file_to_change(number, None), reply);
     let removes_acl = is_acl(state, name) && change == XattrChange::Remove;
     let done: Done<()> = Box::new(move |done| match done {
         // To have none is what was wanted.

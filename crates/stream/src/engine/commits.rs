@@ -37,10 +37,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// transaction that is refused again and again takes little of the link.
 const PARKED: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(16);
 
-/// How often a file is looked at again that somebody else changed before a change of ours by a
-/// handle: it need not be the last one.
-const LOOKS_MAX: u32 = 5;
-
 /// How often a transaction is sent to a server that fails with it.
 const TRIES_MAX: u32 = 20;
 
@@ -82,6 +78,8 @@ impl Engine {
                 }
                 (true, false) => return,
                 (false, false) => continue,
+                // Whether the file may be written, nobody knows yet.
+                (_, true) if self.is_taken(txn) => continue,
                 (_, true) if from > self.time.now => return,
                 (_, true) => {}
             }
@@ -147,7 +145,8 @@ impl Engine {
     /// What a transaction changes, with the present path of its file and what it is based on.
     pub(super) fn dressed_changes(&self, txn: &Transaction) -> Vec<Change> {
         if let Some(file) = txn.changes_file.and_then(|key| self.files.get(&key)) {
-            return txn.changes.iter().map(|change| dressed(change, Some(&file.path), file.seen)).collect();
+            let base = file.seen.map(|seen| Seen::of_file(seen.file));
+            return txn.changes.iter().map(|change| dressed(change, Some(&file.path), base)).collect();
         }
         if txn.file.is_none() && txn.replayed.is_none() {
             return txn.changes.clone();
@@ -200,17 +199,6 @@ impl Engine {
                 txn.state = State::Queued(again);
             }
             Ok(Reply::Error { code: ErrorCode::Exists, .. }) if takes_existing => self.take_existing(id),
-            // Somebody else may have changed the file, or put another one at its path.
-            Ok(Reply::Error { code: ErrorCode::Conflict, .. })
-                if txn.tries < LOOKS_MAX
-                    && !matches!(txn.changes[..], [Change::Copy { .. }])
-                    && let Some(key) = txn.changes_file =>
-            {
-                txn.tries += 1;
-                (txn.number, txn.sent, txn.state) = (None, false, State::Queued(again));
-                self.files.get_mut(&key).into_iter().for_each(|file| file.unsure = !file.gone);
-                self.open_number(key);
-            }
             Ok(Reply::Error { code: ErrorCode::Linked, .. }) if txn.unnames.is_some() => self.is_linked_there(id),
             // It was to remove what is only here.
             Ok(Reply::Error { code: ErrorCode::NotFound, .. }) if removes_only_here => {
@@ -250,7 +238,7 @@ impl Engine {
         self.counters.committed += 1;
         let seen = versions.last().copied().unwrap_or_default();
         self.unstore(id, &mut txn, None);
-        let next = txn.effect.next_base(seen);
+        let next = Base::Known(txn.effect.seen_before(seen));
         for other in self.transactions.values_mut() {
             other.after.remove(&id);
             if other.base == Base::Chain(id) {
@@ -295,7 +283,7 @@ impl Engine {
         if let Some(dirty) = &mut file.dirty
             && dirty.base == Base::Chain(id)
         {
-            dirty.base = txn.effect.next_base(to);
+            dirty.base = Base::Known(txn.effect.seen_before(to));
         }
         let effect = &txn.effect;
         let from = match txn.base {
@@ -350,6 +338,10 @@ impl Engine {
         if let Some(path) = self.files.get(&key).map(|file| file.path.clone()) {
             self.names.forget(&path);
             self.forget_names(to.file);
+        }
+        if txn.effect.taken {
+            // Whether it may be the file that was made here, nobody knows before.
+            self.open_number(key);
         }
         self.advance_reads(key);
         self.drop_unused(key);

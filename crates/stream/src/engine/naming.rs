@@ -39,7 +39,7 @@ impl Engine {
                 let info = file.info();
                 self.effects.finish(done, Ok(info));
             }
-            FileRef::Path(path) => {
+            FileRef::Path(path) | FileRef::File { path, .. } => {
                 if let Err(error) = check_path(&path) {
                     return self.effects.finish(done, Err(error));
                 }
@@ -102,7 +102,7 @@ impl Engine {
 
     pub(super) fn lease(&mut self, of: FileRef, kind: Option<LeaseKind>, duration: Duration, done: Done<Duration>) {
         let (path, file) = match of {
-            FileRef::Path(path) => (path, None),
+            FileRef::Path(path) | FileRef::File { path, .. } => (path, None),
             FileRef::Handle(handle) => {
                 let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
                 let Some(file) = file else {

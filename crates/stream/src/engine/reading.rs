@@ -134,7 +134,9 @@ impl Engine {
         for index in first as u32..=last as u32 {
             let start = u64::from(index) * block;
             let (from, until) = (start.max(read.offset), (start + block).min(end));
-            if start >= zero_from || file.present.is_hole(index) || file.overlay.covers(from, until) {
+            // Behind what the server has of it there are zeros.
+            let needed = until.min(zero_from);
+            if from >= needed || file.present.is_hole(index) || file.overlay.covers(from, needed) {
                 continue;
             }
             if read.parts.contains_key(&index) {

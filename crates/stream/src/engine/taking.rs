@@ -4,7 +4,7 @@ use wire::ErrorCode;
 
 use super::Engine;
 use super::file::Base;
-use super::transaction::State;
+use super::transaction::{State, Transaction};
 use crate::StreamError;
 use crate::present::Present;
 
@@ -19,6 +19,12 @@ impl Engine {
             dirty || file.overlay.open_bytes() > 0
         });
         !written && !self.transactions.values().any(|other| other.base == Base::Chain(id))
+    }
+
+    /// Whether it is of a file that another device had made, and nobody has looked at since.
+    pub(super) fn is_taken(&self, txn: &Transaction) -> bool {
+        let file = txn.file.and_then(|key| self.files.get(&key));
+        file.is_some_and(|file| file.taken.is_some() && file.seen.is_some())
     }
 
     pub(super) fn take_existing(&mut self, id: u64) {
@@ -42,7 +48,9 @@ impl Engine {
         self.drop_blocks(key, |_| true);
         let Some(file) = self.files.get(&key) else { return };
         let error = StreamError::refused(ErrorCode::Stale, &file.path, "");
+        let sealed = file.sealed.clone();
         self.overtaken(key, &error);
         self.reopen_failed(key, &error);
+        sealed.into_iter().for_each(|id| self.refuse(id, &error));
     }
 }

@@ -58,10 +58,10 @@ impl Effect {
         move |index| ranges.iter().any(|(first, end)| (*first..*end).contains(&u64::from(index)))
     }
 
-    /// What the next changes of the file are based on, after this made it a version. What was
-    /// written over a file that somebody else made is based on nothing that this device has seen.
-    pub fn next_base(&self, to: Seen) -> Base {
-        Base::Known(if self.taken { Seen { version: 0, ..to } } else { to })
+    /// What those have seen of the file who changed it before they knew of this version. Of one that
+    /// somebody else had made they have seen nothing: it is a conflict.
+    pub fn seen_before(&self, to: Seen) -> Seen {
+        if self.taken { Seen { version: u64::MAX, ..to } } else { to }
     }
 }
 
@@ -97,8 +97,8 @@ pub(super) struct Transaction {
     pub parked: u32,
     /// The file known here whose name it takes away.
     pub unnames: Option<u64>,
-    /// The file that it is to change on the server, by a handle: no other one that may be at its
-    /// path by then.
+    /// The file that it is to change on the server, and no other one that may be at its path by
+    /// then.
     pub changes_file: Option<u64>,
     pub effect: Effect,
     /// Bytes of its data.

@@ -113,7 +113,7 @@ impl Want {
             | Want::Lease { path, .. }
             | Want::Change { path, .. }
             | Want::Sync { path, .. } => path,
-            Want::Fstat { of: FileRef::Path(path), .. } => path,
+            Want::Fstat { of: FileRef::Path(path) | FileRef::File { path, .. }, .. } => path,
             Want::Space { .. } | Want::Write { .. } | Want::Look { .. } | Want::Fstat { .. } => b"",
         }
     }

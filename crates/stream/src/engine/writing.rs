@@ -12,7 +12,7 @@ use super::file::{Base, Dirty, File};
 use super::transaction::{Effect, State, Transaction};
 use super::wants::Want;
 use super::{Engine, Open};
-use crate::call::{Done, Handle, SetAttributes};
+use crate::call::{Done, Handle};
 use crate::{ErrorKind, FileRef, StreamError};
 
 /// Changes that no sync asks for are sent after this time, as kernels do with their pages.
@@ -204,6 +204,7 @@ impl Engine {
         };
         let stale = key.and_then(|key| self.files.get(&key)).and_then(|file| file.stale.clone());
         let checked = stale.map_or(Ok(()), Err).and_then(|()| self.check_size(&path, size));
+        let checked = checked.and_then(|()| self.check_is(&of, key));
         if checked.is_err() {
             return self.effects.finish(done, checked);
         }
@@ -212,49 +213,15 @@ impl Engine {
                 self.resize(key, size);
                 match of {
                     FileRef::Handle(_) => self.effects.finish(done, Ok(())),
-                    FileRef::Path(_) => self.sync_file(key, None, done),
+                    FileRef::Path(_) | FileRef::File { .. } => self.sync_file(key, None, done),
                 }
             }
-            None => self.change(&path.clone(), vec![Change::Truncate { path, base: None, size }], done),
+            None => self.change(&path.clone(), vec![Change::Truncate { path, base: of.base(), size }], done),
         }
-    }
-
-    /// Changes attributes: of a file with changes that no transaction carries together with these,
-    /// of others on the server.
-    pub(super) fn set_attributes(&mut self, of: FileRef, wanted: SetAttributes, done: Done<()>) {
-        let (key, path) = match self.resolve(&of, false) {
-            Ok(found) => found,
-            Err(error) => return self.effects.finish(done, Err(error)),
-        };
-        let (changes, now_ns) = (wanted.changes(&path), self.time.wall_ns);
-        if let Some(file) = self.gone_file(key) {
-            changes.iter().for_each(|change| file.attributes.change(change, now_ns));
-            let outcome = file.stale.clone().map_or(Ok(()), Err);
-            return self.effects.finish(done, outcome);
-        }
-        if let Some(file) = key.and_then(|key| self.files.get_mut(&key))
-            && let Some(dirty) = &mut file.dirty
-        {
-            for change in &changes {
-                dirty.change(change);
-                file.attributes.change(change, now_ns);
-            }
-            return self.effects.finish(done, Ok(()));
-        }
-        match (changes.is_empty(), key) {
-            (true, _) => self.effects.finish(done, Ok(())),
-            (false, Some(key)) => self.change_file(key, &path, changes, done),
-            (false, None) => self.change(&path, changes, done),
-        }
-    }
-
-    /// A file that is not at its path any more: the server is not asked to change it.
-    fn gone_file(&mut self, key: Option<u64>) -> Option<&mut File> {
-        self.files.get_mut(&key?).filter(|file| file.gone)
     }
 
     /// The file that is meant, if it is known here, and its path. By path only a file with changes is meant here, others are the server's.
-    fn resolve(&self, of: &FileRef, write: bool) -> Result<(Option<u64>, Vec<u8>), StreamError> {
+    pub(super) fn resolve(&self, of: &FileRef, write: bool) -> Result<(Option<u64>, Vec<u8>), StreamError> {
         match of {
             FileRef::Handle(handle) => {
                 let open = self.handles.get(handle).filter(|open| !write || open.how.write || open.how.append);
@@ -262,7 +229,7 @@ impl Engine {
                 let path = self.files.get(&open.file).map(|file| file.path.clone()).unwrap_or_default();
                 Ok((Some(open.file), path))
             }
-            FileRef::Path(path) => {
+            FileRef::Path(path) | FileRef::File { path, .. } => {
                 super::check_path(path)?;
                 let changed = |key: &u64| self.files.get(key).is_some_and(|file| file.is_changed());
                 Ok((self.known_at(path).filter(changed), path.clone()))

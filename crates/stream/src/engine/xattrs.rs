@@ -48,6 +48,7 @@ impl Engine {
 
     pub(super) fn change_xattr(&mut self, of: &FileRef, name: Vec<u8>, change: XattrChange, done: Done<()>) {
         let outcome = self.meant(of).and_then(|(key, path)| {
+            self.check_is(of, key)?;
             check_name(&path, &name)?;
             if matches!(&change, XattrChange::Set(value, _) if value.len() > XATTR_VALUE_BYTES_MAX) {
                 let text = format!("the value of an extended attribute has {XATTR_VALUE_BYTES_MAX} bytes at most");
@@ -72,18 +73,23 @@ impl Engine {
             Err(error) => return self.effects.finish(done, Err(error)),
         };
         key.into_iter().for_each(|key| self.seal(key));
-        let (at, base) = (path.clone(), None);
+        let (at, base) = (path.clone(), of.base());
         let change = match change {
             XattrChange::Set(value, how) => Change::SetXattr { path: at, base, name, value, how },
             XattrChange::Remove => Change::RemoveXattr { path: at, base, name },
         };
-        self.change(&path, vec![change], done);
+        match key {
+            Some(key) => self.change_file(key, &path, vec![change], done),
+            None => self.change(&path, vec![change], done),
+        }
     }
 
     /// The file that is meant, if it is known here, and its path.
     fn meant(&self, of: &FileRef) -> Result<(Option<u64>, Vec<u8>), StreamError> {
         match of {
-            FileRef::Path(path) => check_path(path).map(|()| (self.known_at(path), path.clone())),
+            FileRef::Path(path) | FileRef::File { path, .. } => {
+                check_path(path).map(|()| (self.known_at(path), path.clone()))
+            }
             FileRef::Handle(handle) => {
                 let key = self.handles.get(handle).map(|open| open.file);
                 let file = key.and_then(|key| self.files.get(&key)).ok_or_else(StreamError::bad_handle)?;

@@ -68,7 +68,9 @@ fn a_copy_is_made_by_the_server_and_not_of_what_another_device_changed() {
 #[test]
 fn an_empty_file_is_new_unless_another_device_made_it_first() {
     let mut sim = Sim::new(62, Faults::default());
-    let (one, two) = (device(&mut sim, options()), device(&mut sim, options()));
+    let one = device(&mut sim, options());
+    // It believes for long that there is no file of a name.
+    let two = device(&mut sim, crate::Options { names_ttl: std::time::Duration::from_secs(3600), ..options() });
     let stat = |sim: &mut Sim, at, path: &str| {
         sim.wait(at, |done| Call::Stat { of: FileRef::Path(path.into()), done }).unwrap()
     };
@@ -85,19 +87,30 @@ fn an_empty_file_is_new_unless_another_device_made_it_first() {
     assert_eq!(seen[0], seen[1], "both have the file that came first");
 
     // With other permission bits it is a file that nobody was asked whether he may open.
-    let (first, second) = (open(&mut sim, one, "own", WRITE).unwrap(), open(&mut sim, two, "own", WRITE).unwrap());
-    let wanted = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
-    sim.wait(one, |done| Call::SetAttributes { of: first.into(), wanted, done }).unwrap();
-    write(&mut sim, one, first, 0, b"secret".to_vec()).unwrap();
-    close(&mut sim, one, first).unwrap();
-    sync(&mut sim, two, second).unwrap();
-    let found = read(&mut sim, two, second, 0, 100);
-    assert!(found.as_ref().is_err_and(|error| error.kind() == ErrorKind::Stale), "{found:?}");
+    for (name, reads_first) in [("own", true), ("mine", false)] {
+        let (first, second) = (open(&mut sim, one, name, WRITE).unwrap(), open(&mut sim, two, name, WRITE).unwrap());
+        let wanted = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+        sim.wait(one, |done| Call::SetAttributes { of: first.into(), wanted, done }).unwrap();
+        write(&mut sim, one, first, 0, b"secret".to_vec()).unwrap();
+        close(&mut sim, one, first).unwrap();
+        sync(&mut sim, two, second).unwrap();
+        if reads_first {
+            let found = read(&mut sim, two, second, 0, 100);
+            assert!(found.as_ref().is_err_and(|error| error.kind() == ErrorKind::Stale), "{found:?}");
+        }
+        let written = write(&mut sim, two, second, 0, b"other".to_vec()).and_then(|()| sync(&mut sim, two, second));
+        assert_eq!(written.unwrap_err().kind(), ErrorKind::Stale);
+        assert_eq!(sim.on_server(name.as_bytes()), Some(b"secret".to_vec()));
+        assert_ne!(read(&mut sim, two, second, 0, 100).ok(), Some("secret".into()));
+    }
 
     // Who has written something by then has a conflict, also if that was not to be sent yet.
-    let (first, second) = (open(&mut sim, one, "log", WRITE).unwrap(), open(&mut sim, two, "log", WRITE).unwrap());
+    let missing = sim.wait(two, |done| Call::Stat { of: FileRef::Path(b"log".to_vec()), done });
+    assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
+    let first = open(&mut sim, one, "log", WRITE).unwrap();
     write(&mut sim, one, first, 0, b"first".to_vec()).unwrap();
     close(&mut sim, one, first).unwrap();
+    let second = open(&mut sim, two, "log", WRITE).unwrap();
     let making = sim.call(two, |done| Call::Sync { handle: second, done });
     write(&mut sim, two, second, 0, b"SECOND".to_vec()).unwrap();
     sim.until(|_| taken(&making).is_some());
@@ -123,8 +136,20 @@ fn what_is_done_by_a_handle_is_done_to_its_file_and_no_other() {
     let changed = sim.wait(one, |done| Call::SetAttributes { of: handle.into(), wanted, done });
     assert_eq!(changed.unwrap_err().kind(), ErrorKind::Stale);
     assert_eq!(sim.on_server(b"f"), Some(b"another file".to_vec()));
-    let info = sim.wait(two, |done| Call::Stat { of: FileRef::Path(b"f".to_vec()), done }).unwrap();
-    assert_eq!(info.mode, 0o644);
+    // So it is by path, for whoever had the file in mind.
+    let stat = |done| Call::Stat { of: FileRef::Path(b"f".to_vec()), done };
+    let id = sim.wait(one, |done| Call::Stat { of: source.into(), done }).unwrap().seen.file;
+    let of = || FileRef::File { path: b"f".to_vec(), id };
+    let changed = sim.wait(one, |done| Call::SetAttributes { of: of(), wanted, done });
+    assert_eq!(changed.unwrap_err().kind(), ErrorKind::Stale);
+    let cut = sim.wait(one, |done| Call::SetSize { of: of(), size: 0, done });
+    assert_eq!(cut.unwrap_err().kind(), ErrorKind::Stale);
+    let info = sim.wait(two, stat).unwrap();
+    assert_eq!((info.mode, info.size), (0o644, 12));
+    let of = || FileRef::File { path: b"f".to_vec(), id: info.seen.file };
+    sim.wait(one, |done| Call::SetAttributes { of: of(), wanted, done }).unwrap();
+    sim.wait(one, |done| Call::SetSize { of: of(), size: 7, done }).unwrap();
+    assert_eq!(sim.on_server(b"f"), Some(b"another".to_vec()));
 
     // A file that another device has written meanwhile is still the file.
     let handle = file(&mut sim, one, "h");
@@ -144,4 +169,17 @@ fn a_file_is_read_on_when_the_name_by_which_it_was_opened_is_removed() {
     assert_eq!(read(&mut sim, one, handle, 0, 10).unwrap().len(), 10);
     sim.wait(one, |done| Call::Remove { path: b"a".to_vec(), done }).unwrap();
     assert_eq!(read(&mut sim, one, handle, 3000, 1000).unwrap(), vec![7; 1000]);
+}
+
+#[test]
+fn a_file_without_a_name_keeps_its_last_block_when_it_grows() {
+    let mut sim = Sim::new(65, Faults::default());
+    let one = device(&mut sim, options());
+    let handle = open(&mut sim, one, "f", WRITE).unwrap();
+    write(&mut sim, one, handle, 0, vec![7; 100]).unwrap();
+    sync(&mut sim, one, handle).unwrap();
+    sim.wait(one, |done| Call::Remove { path: b"f".to_vec(), done }).unwrap();
+    sim.wait(one, |done| Call::SetSize { of: handle.into(), size: 20_000, done }).unwrap();
+    let read = read(&mut sim, one, handle, 0, 20_000).unwrap();
+    assert!(read[..100] == [7; 100] && read[100..] == [0; 19_900], "{}", read.len());
 }

@@ -241,7 +241,8 @@ fn some_transactions(rng: &mut SplitMix64, known: &Known) -> (Vec<Transaction>, 
         let chosen = rng.below(known.versions.len() as u64) as usize;
         let (path, seen) = known.versions.iter().nth(chosen).unwrap();
         stale = rng.below(2) == 0;
-        let base = Some(Seen { version: seen.version - u64::from(stale), ..*seen });
+        // One version that never was, since 0 would be any.
+        let base = Some(Seen { version: seen.version + u64::from(stale), ..*seen });
         let path = VolumePath::new(path).unwrap();
         transactions.truncate(1);
         transactions[0].operations.insert(0, Operation::Append { path, base, bytes: b"seen".to_vec() });
