@@ -115,10 +115,11 @@ fn short_and_odd_requests_are_errors() {
         (opcode::OPEN, b"123"),
         (opcode::INIT, b"123"),
         (opcode::SETLK, b"123"),
+        (opcode::COPY_FILE_RANGE, b"123"),
     ] {
         assert_eq!(parsed(opcode, &[body]), Err(Errno::IO), "{opcode} {body:?}");
     }
-    for unknown in [0, 7, 19, 37, 39, 40, 47, 50, 52, 4096, u32::MAX] {
+    for unknown in [0, 7, 19, 37, 39, 40, 48, 50, 52, 4096, u32::MAX] {
         assert_eq!(parsed(unknown, &[b"whatever it is"]), Err(Errno::NOSYS), "{unknown}");
     }
     // A header that does not tell the truth about the length, and one with extensions that are not

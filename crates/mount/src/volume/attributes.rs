@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn attributes_are_those_of_the_file() {
-        let info = FileInfo { size: 1025, mode: 0o644, ..FileInfo::default() };
+        let info = FileInfo { size: 1025, stored_bytes: 1025, mode: 0o644, ..FileInfo::default() };
         let user = Some(Owner { uid: 3, gid: 4 });
         let shown = attributes(INodeNo(7), &info, user, 512);
         assert_eq!((shown.size, shown.blocks, shown.perm, shown.blksize), (1025, 3, 0o644, 4096));
