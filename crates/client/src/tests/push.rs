@@ -65,6 +65,10 @@ fn a_segment_is_stored_but_for_its_sentinel_which_tells_of_its_use() {
     rig.read(70);
     rig.server.wait_touched(1, &[rig.page(70)]);
     assert!(rig.server.pulls().is_empty());
+    // The count follows the call.
+    while rig.session.counters().pages_stored < 30 {
+        std::thread::yield_now();
+    }
     let counters = rig.session.counters();
     assert_eq!((counters.pages_pushed, counters.pages_push_hit, counters.pages_wasted), (31, 31, 0));
     assert_eq!((counters.pages_stored, counters.pages_held), (30, 1));
