@@ -216,8 +216,8 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Copies a range of an open file into another one, or into the same one; fewer bytes than asked
-    /// for may be copied, and none behind the end.
+    /// Copies a range of an open file into another one, or into the same one; fewer bytes than
+    /// asked for may be copied, and none behind the end.
     fn copy_file_range(&self, _request: &Request, _inode: INodeNo, _copy: CopyFileRange, reply: ReplyWrite) {
         reply.error(Errno::NOSYS);
     }

@@ -92,7 +92,8 @@ pub type Xattrs = Arc<Vec<Xattr>>;
 /// permission bits with it, and it with them.
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
-/// Name of the one that says what files get which are made in a folder. Who makes one gives it that.
+/// Name of the one that says what files get which are made in a folder. Who makes one gives it
+/// that.
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// What becomes of an extended attribute.

@@ -3,9 +3,9 @@
 //!
 //! Parts: `file` (one file's table and changes), `arrival` (what a push brings next), `reading`
 //! (reads, answers, pushes), `touching` (touches, hints), `opening` (handles), `naming` (names and
-//! attributes), `xattrs` (extended attributes), `writing` (changes into transactions), `commits` (transactions to the server),
-//! `identity` (who this device is), `locks` (locks across devices), `restart` (connections that
-//! come and go, the outbox).
+//! attributes), `xattrs` (extended attributes), `writing` (changes into transactions), `commits`
+//! (transactions to the server), `identity` (who this device is), `locks` (locks across devices),
+//! `restart` (connections that come and go, the outbox).
 
 mod arrival;
 mod attributes;

@@ -27,7 +27,8 @@ pub(crate) struct Names {
     xattr_bytes: usize,
     /// Where some were changed here, until when: an answer from before may still come.
     xattrs_changed: HashMap<Vec<u8>, Moment>,
-    /// Folders without extended attributes, as the server said last: what is made in them gets none.
+    /// Folders without extended attributes, as the server said last: what is made in them gets
+    /// none.
     plain_folders: HashSet<Vec<u8>>,
     /// Folders that give their group to what is made in them, with it, as the server said last.
     groups: HashMap<Vec<u8>, u32>,

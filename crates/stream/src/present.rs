@@ -44,7 +44,8 @@ impl Present {
         index < self.unknown_from && (after == 0 || self.ranges[after - 1].1 <= index)
     }
 
-    /// The next blocks from `index` on that may hold data, first and one behind the last; `None` if all are holes.
+    /// The next blocks from `index` on that may hold data, first and one behind the last; `None` if
+    /// all are holes.
     pub fn data_after(&self, index: u64) -> Option<(u64, u64)> {
         let range = self.ranges.get(self.ranges.partition_point(|range| range.1 <= index)).copied();
         let range = range.filter(|range| range.0 < self.unknown_from);

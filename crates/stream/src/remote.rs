@@ -184,7 +184,8 @@ impl RemoteVolume {
         self.call(Call::Xattrs { of: of.into(), done });
     }
 
-    /// Those of a folder in which something is about to be made, as it was when it was last looked at.
+    /// Those of a folder in which something is about to be made, as it was when it was last looked
+    /// at.
     pub fn folder_xattrs(&self, path: &[u8], done: Done<Xattrs>) {
         self.call(Call::FolderXattrs { path: path.to_vec(), done });
     }
@@ -206,21 +207,22 @@ impl RemoteVolume {
         self.call(Call::Close { handle, done });
     }
 
-    /// Makes zeros or room of a range (offset, length) of a file that is open for writing. Done when the server has it; what was
-    /// written before is sent first.
+    /// Makes zeros or room of a range (offset, length) of a file that is open for writing. Done
+    /// when the server has it; what was written before is sent first.
     pub fn allocate(&self, handle: Handle, range: (u64, u64), allocation: Allocation, done: Done<()>) {
         self.call(Call::Allocate { handle, range, allocation, done });
     }
 
-    /// Copies a range of an open file into one that is open for writing, on the server; tells how many bytes, which may be fewer
-    /// than asked for, and 0 at the end. Both files are to be synced before. Where the server cannot do it, or somebody changed the
-    /// file that is read, it is [`crate::ErrorKind::Unsupported`]: read and write then.
+    /// Copies a range of an open file into one that is open for writing, on the server; tells how
+    /// many bytes, which may be fewer than asked for, and 0 at the end. Both files are to be synced
+    /// before. Where the server cannot do it, or somebody changed the file that is read, it is
+    /// [`crate::ErrorKind::Unsupported`]: read and write then.
     pub fn copy(&self, from: (Handle, u64), to: (Handle, u64), length: u64, done: Done<u64>) {
         self.call(Call::Copy { from, to, length, done });
     }
 
-    /// The first byte from `offset` on that may be no zero, or with `hole` the first one that lies in a hole, as far as this device
-    /// knows; the end of the file is one. `None` if there is none.
+    /// The first byte from `offset` on that may be no zero, or with `hole` the first one that lies
+    /// in a hole, as far as this device knows; the end of the file is one. `None` if there is none.
     pub fn seek(&self, handle: Handle, offset: u64, hole: bool, done: Done<Option<u64>>) {
         self.call(Call::Seek { handle, offset, hole, done });
     }
@@ -251,7 +253,8 @@ impl RemoteVolume {
         self.call(Call::Make { path: path.to_vec(), change, done });
     }
 
-    /// As [`RemoteVolume::make_folder`]; the folder has these extended attributes from the beginning.
+    /// As [`RemoteVolume::make_folder`]; the folder has these extended attributes from the
+    /// beginning.
     pub fn make_folder_with(&self, path: &[u8], (mode, owner): (u16, Option<Owner>), xattrs: &[Xattr], done: Done<()>) {
         let change = Change::MakeFolder { path: path.to_vec(), mode: mode & 0o7777, owner };
         self.call(Call::MakeWith { path: path.to_vec(), changes: with_xattrs(path, change, xattrs), done });

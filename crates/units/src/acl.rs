@@ -2,9 +2,9 @@
 //! group and all others.
 //!
 //! As bytes they are what Linux has in `system.posix_acl_access` (whom the file admits) and
-//! `system.posix_acl_default` (what files get that are made in the folder): a version (u32: 2), then
-//! for each entry a tag (u16), permissions (u16: at most 7) and the number of a user or group (u32;
-//! all ones where the tag names none), little-endian.
+//! `system.posix_acl_default` (what files get that are made in the folder): a version (u32: 2),
+//! then for each entry a tag (u16), permissions (u16: at most 7) and the number of a user or group
+//! (u32; all ones where the tag names none), little-endian.
 
 /// Entries at most: FUSE asks for no more than a page of bytes.
 pub const ACL_ENTRIES_MAX: usize = 511;

@@ -296,8 +296,8 @@ impl Committer {
             let why = format!("a transaction could not be applied: {source}; nor taken out of the journal: {second}");
             return self.stop(why).into();
         }
-        // A recovery would bring files back to where the refused transaction took them from. Without
-        // room for that they wait for the next checkpoint.
+        // A recovery would bring files back to where the refused transaction took them from.
+        // Without room for that they wait for the next checkpoint.
         if let Err(error @ VolumeError::Broken { .. }) = self.checkpoint() {
             return error.into();
         }

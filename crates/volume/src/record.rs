@@ -93,8 +93,8 @@ pub(crate) enum Record {
         length: u64,
         reserved: bool,
     },
-    /// Room is kept for a range, also behind the end; content and size stay. As long as the disk has
-    /// it: others beside the server may have taken what there was.
+    /// Room is kept for a range, also behind the end; content and size stay. As long as the disk
+    /// has it: others beside the server may have taken what there was.
     Reserve {
         file: FileId,
         offset: u64,

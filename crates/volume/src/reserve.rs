@@ -12,8 +12,9 @@ use crate::recover::make_folder;
 /// Room for what a file system needs besides what we count, bytes.
 const SLACK_BYTES: u64 = 128 << 10;
 
-/// What any transaction of a device needs; kept at hand, so that it costs no system call, and so that what is written into room
-/// that a program reserved finds this much of a disk that is full since.
+/// What any transaction of a device needs; kept at hand, so that it costs no system call, and so
+/// that what is written into room that a program reserved finds this much of a disk that is full
+/// since.
 const USUAL_BYTES: u64 = 2 << 20;
 
 pub(crate) struct Reserve {

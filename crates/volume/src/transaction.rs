@@ -8,8 +8,8 @@ use crate::{Seen, VolumePath, XattrHow};
 /// Operations of one transaction; a longer list is two transactions.
 pub const OPERATIONS_MAX: usize = 4096;
 
-/// Bytes that one operation copies, and that all of a transaction copy together: they go through the
-/// journal.
+/// Bytes that one operation copies, and that all of a transaction copy together: they go through
+/// the journal.
 pub const COPY_BYTES_MAX: u32 = 1 << 20;
 
 /// Bytes of what a symbolic link points to: Linux takes no more.

@@ -295,8 +295,8 @@ pub(super) fn fallocate(state: &Arc<State>, wanted: Fallocate, reply: ReplyEmpty
     state.volume.allocate(Handle(wanted.handle.0), range, allocation, reply_empty(reply));
 }
 
-/// The server copies what it has, so both files are brought there first. Where it cannot, the kernel
-/// reads and writes.
+/// The server copies what it has, so both files are brought there first. Where it cannot, the
+/// kernel reads and writes.
 pub(super) fn copy_file_range(state: &Arc<State>, copy: CopyFileRange, reply: ReplyWrite) {
     let (from, to) = (Handle(copy.handle.0), Handle(copy.to_handle.0));
     let volume = state.volume.clone();

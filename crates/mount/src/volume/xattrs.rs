@@ -2,7 +2,8 @@
 //!
 //! Access control lists come as such too, where owners are kept (`acls`). All others are refused as
 //! by a file system that does not have them: they give rights (`security.capability`), or belong to
-//! the system that sets them. `user.runnel.lease` is a lease, and other names of ours are for nobody.
+//! the system that sets them. `user.runnel.lease` is a lease, and other names of ours are for
+//! nobody.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -80,7 +81,8 @@ pub(super) fn set(state: &Arc<State>, number: INodeNo, name: &OsStr, value: &[u8
     }
 }
 
-/// Takes the set-group-id bit of a file before it gets the list of somebody who is not in its group.
+/// Takes the set-group-id bit of a file before it gets the list of somebody who is not in its
+/// group.
 fn kill_set_group_id(state: &Arc<State>, number: INodeNo, name: Vec<u8>, set: XattrChange, reply: ReplyEmpty) {
     let of = path_or_reply!(state.file_to_change(number, None), reply);
     let (killing, file) = (state.clone(), of.clone());

@@ -367,8 +367,8 @@ impl Engine {
         true
     }
 
-    /// Goes on from the version that a change of our own made of a file, if it is the next one, with
-    /// what was written to the file meanwhile. Returns the version before.
+    /// Goes on from the version that a change of our own made of a file, if it is the next one,
+    /// with what was written to the file meanwhile. Returns the version before.
     pub(super) fn follow(&mut self, key: u64, to: Seen) -> Option<Seen> {
         let from = Seen { file: to.file, version: to.version.checked_sub(1)? };
         let file = self.files.get_mut(&key)?;

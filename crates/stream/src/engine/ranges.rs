@@ -128,8 +128,8 @@ impl Engine {
         Ok((*key, file.path.clone()))
     }
 
-    /// The server has changed a range of a file for this device: its blocks are asked for anew. False
-    /// if somebody else came between, or the file is not known here.
+    /// The server has changed a range of a file for this device: its blocks are asked for anew.
+    /// False if somebody else came between, or the file is not known here.
     pub(super) fn range_changed(&mut self, path: &[u8], change: &Change, to: Seen) -> bool {
         self.forget_names(to.file);
         let Some(key) = self.known_at(path) else { return false };

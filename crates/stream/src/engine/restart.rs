@@ -182,9 +182,9 @@ impl Engine {
         }
     }
 
-    /// Changes of attributes that a transaction of the same file waits for: each makes a version, on
-    /// which the next one is based from now on. They are kept with it, since nobody would know that
-    /// version after a restart of the device.
+    /// Changes of attributes that a transaction of the same file waits for: each makes a version,
+    /// on which the next one is based from now on. They are kept with it, since nobody would know
+    /// that version after a restart of the device.
     fn attributes_before(&mut self, id: u64) -> Vec<u64> {
         let Some(txn) = self.transactions.get(&id).filter(|txn| txn.base != Base::Free) else { return Vec::new() };
         let path = txn.file.and_then(|key| self.files.get(&key)).map_or(&txn.path, |file| &file.path);

@@ -1,5 +1,5 @@
-//! A server that has no time, or whose volume has stopped, is asked again later: not at the speed of
-//! the link.
+//! A server that has no time, or whose volume has stopped, is asked again later: not at the speed
+//! of the link.
 
 use std::time::Duration;
 

@@ -58,8 +58,8 @@ impl Effect {
         move |index| ranges.iter().any(|(first, end)| (*first..*end).contains(&u64::from(index)))
     }
 
-    /// What those have seen of the file who changed it before they knew of this version. Of one that
-    /// somebody else had made they have seen nothing: it is a conflict.
+    /// What those have seen of the file who changed it before they knew of this version. Of one
+    /// that somebody else had made they have seen nothing: it is a conflict.
     pub fn seen_before(&self, to: Seen) -> Seen {
         if self.taken { Seen { version: u64::MAX, ..to } } else { to }
     }

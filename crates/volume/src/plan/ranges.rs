@@ -66,8 +66,9 @@ impl Plan<'_> {
         Ok(self.change(file))
     }
 
-    /// Whether the disk has room for a range that ends at `end`, asked before anything is promised: who asks for more must not
-    /// leave a full disk behind. What the file has already may all lie in the range.
+    /// Whether the disk has room for a range that ends at `end`, asked before anything is promised:
+    /// who asks for more must not leave a full disk behind. What the file has already may all lie
+    /// in the range.
     fn check_room(&mut self, file: FileId, length: u64, end: u64) -> Result<(), VolumeError> {
         let node = &self.overlay.nodes[&file];
         // A quota counts sizes; room behind the end would be counted by nobody.

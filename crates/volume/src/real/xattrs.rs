@@ -138,7 +138,8 @@ impl RealDisk {
         let own = (INODE_NAME.as_bytes(), &inode);
         for (name, value) in all.iter().map(|(name, value)| (stored_name(name), value)).chain([own]) {
             match rustix::fs::fsetxattr(fd.as_fd(), name, value, XattrFlags::empty()) {
-                // The last two are what some file systems say of a value that is too large for them.
+                // The last two are what some file systems say of a value that is too large for
+                // them.
                 Err(Errno::NOSPC | Errno::DQUOT | Errno::TOOBIG | Errno::RANGE) => return Ok(false),
                 other => other?,
             }

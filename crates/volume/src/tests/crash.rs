@@ -64,8 +64,8 @@ impl Known {
 
     fn answered(&mut self, transaction: &Transaction, committed: &Committed) {
         if let Some(writer) = transaction.writer {
-            // As many as are remembered in any case: the volume may know of some that were in flight
-            // when the machine stopped.
+            // As many as are remembered in any case: the volume may know of some that were in
+            // flight when the machine stopped.
             let same = |other: &Transaction| other.writer.is_some_and(|other| other.device == writer.device);
             if self.answered.iter().filter(|(other, _)| same(other)).count() >= ANSWERS_MAX - IN_FLIGHT_MAX {
                 let oldest = self.answered.iter().position(|(other, _)| same(other)).unwrap();
