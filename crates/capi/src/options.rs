@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::ptr;
 use std::time::Duration;
 
-use client::{Config, Identity, Trust};
+use connection::{Config, Identity, Trust};
 use stream::{Options, Room, Waiting};
 
 use crate::error::{Failure, call};
@@ -141,7 +141,7 @@ pub(crate) fn wanted(options: *const runnel_options) -> Result<Wanted, Failure> 
         _ => return Err(Failure::new(libc::EINVAL, "a certificate needs its key, and a key its certificate")),
     };
     let trust = Trust { authorities: file(given.authorities_file, "options.authorities_file")?, identity };
-    let config = Config { open_deadline: deadline, waiting: options.waiting, trust, ..Config::default() };
+    let config = Config { open_deadline: deadline, trust, ..Config::default() };
     Ok(Wanted { config, options, deadline_ms: given.deadline_ms })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use client::Target;
+use connection::Target;
 use stream::{Answer, Done, ErrorKind, RemoteVolume, StreamError};
 use units::Token;
 

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use client::ClientError;
+use connection::ConnectionError;
 
 /// The table `--help` ends with.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed; 2 wrong usage; 3 corrupt, truncated or unknown file; \
@@ -86,6 +87,9 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = error.downcast_ref::<ClientError>() {
         return Some(client_code(error));
     }
+    if let Some(error) = error.downcast_ref::<ConnectionError>() {
+        return Some(connection_code(error));
+    }
     if let Some(error) = error.downcast_ref::<::mount::MountError>() {
         return Some(mount_code(error));
     }
@@ -95,7 +99,7 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = error.downcast_ref::<client::ReadError>() {
         return Some(if *error == client::ReadError::Corrupt { 3 } else { 5 });
     }
-    if error.is::<client::TargetError>() {
+    if error.is::<connection::TargetError>() {
         return Some(2);
     }
     if let Some(error) = error.downcast_ref::<image::ImageError>() {
@@ -192,13 +196,20 @@ fn image_code(error: &image::ImageError) -> u8 {
 
 fn client_code(error: &ClientError) -> u8 {
     match error {
-        ClientError::Target(_) | ClientError::NotATag(_) | ClientError::NoImage { .. } => 2,
+        ClientError::Connection(error) => connection_code(error),
+        ClientError::NotATag(_) | ClientError::NoImage { .. } => 2,
         ClientError::Image { .. } => 3,
-        ClientError::Refused { code: wire::ErrorCode::NotFound, .. } => 4,
         ClientError::NoSuchFile { .. } => 4,
-        ClientError::Trust { .. } => 1,
         ClientError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 4,
-        ClientError::File { .. } | ClientError::System(_) => 1,
+        ClientError::File { .. } => 1,
+        _ => 5,
+    }
+}
+
+fn connection_code(error: &ConnectionError) -> u8 {
+    match error {
+        ConnectionError::Refused { code: wire::ErrorCode::NotFound, .. } => 4,
+        ConnectionError::Trust { .. } | ConnectionError::System(_) => 1,
         _ => 5,
     }
 }

@@ -3,20 +3,17 @@
 //!
 //! *Short connections*: every demand gets a connection of its own, which is made, used once and closed. That takes three
 //! round trips in place of one: TCP's handshake, hello and open together (an image handle belongs to a connection), then
-//! the demand. The lane waits for the answer, so it has one demand under way at a time; what is no demand (touches, the
-//! metadata, readahead) still goes over the lane's own connection. A demand that fails takes that one down with it, so
+//! the demand. The connection waits for the answer, so it has one demand under way at a time; what is no demand (touches, the
+//! metadata, readahead) still goes over the connection's own connection. A demand that fails takes that one down with it, so
 //! that back-off, replay and waiting are the usual ones. Only connections to a server of ours can be short.
 //!
 //! *Allocated pages*: see [`crate::allocator`].
 
+use connection::{Connection, ConnectionError, Dialer};
 use units::Moment;
 use wire::{ClientConfig, Reply, Request, Traffic};
 
-use crate::connection::Connection;
-use crate::error::ClientError;
-use crate::lane::{answer_time, wire_config};
 use crate::session::Shared;
-use crate::transport::Dialer;
 
 /// Parts of the I/O path that are left out; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,21 +25,26 @@ pub struct Ablation {
 }
 
 /// Makes a connection, asks for `ask`, whose answer has about `bytes`, and closes. The bytes moved are told in any case.
-pub(crate) fn ask(shared: &Shared, dialer: &Dialer, ask: Request, bytes: u64) -> (Result<Reply, ClientError>, Traffic) {
+pub(crate) fn ask(
+    shared: &Shared,
+    dialer: &Dialer,
+    ask: Request,
+    bytes: u64,
+) -> (Result<Reply, ConnectionError>, Traffic) {
     // What is pushed needs a connection that stays.
-    let config = ClientConfig { push_bytes_max: 0, ..wire_config(&shared.config, shared.device) };
-    match Connection::connect(dialer, config, shared.clock, shared.config.open_deadline) {
+    let config = ClientConfig { push_bytes_max: 0, ..shared.config.connection.wire(shared.device) };
+    match Connection::connect(dialer, config, shared.clock, shared.config.connection.open_deadline) {
         Ok(mut connection) => (exchange(shared, &mut connection, ask, bytes), connection.machine.traffic()),
         Err(error) => (Err(error), Traffic::default()),
     }
 }
 
-fn exchange(shared: &Shared, connection: &mut Connection, ask: Request, bytes: u64) -> Result<Reply, ClientError> {
+fn exchange(shared: &Shared, connection: &mut Connection, ask: Request, bytes: u64) -> Result<Reply, ConnectionError> {
     let id = shared.metadata.id();
-    let until = shared.clock.now().after(shared.config.open_deadline);
+    let until = shared.clock.now().after(shared.config.connection.open_deadline);
     match one(shared, connection, Request::Open { name: format!("@{id}") }, until)? {
         Reply::Opened { image, id: found, .. } if found == id => {
-            let until = shared.clock.now().after(answer_time(shared.config.answer_deadline, bytes));
+            let until = shared.clock.now().after(shared.config.connection.answer_time(bytes));
             one(shared, connection, ask.with_image(image), until)
         }
         // No answer to the demand, and taken for a refusal of it.
@@ -51,11 +53,11 @@ fn exchange(shared: &Shared, connection: &mut Connection, ask: Request, bytes: u
 }
 
 /// One request and its answer; an error of the server is an answer too.
-fn one(shared: &Shared, connection: &mut Connection, ask: Request, until: Moment) -> Result<Reply, ClientError> {
+fn one(shared: &Shared, connection: &mut Connection, ask: Request, until: Moment) -> Result<Reply, ConnectionError> {
     let request = connection.machine.request_until(shared.clock.now(), ask, until);
     let request = request.map_err(|why| connection.refused(why))?;
     match connection.answer(request, until) {
-        Err(ClientError::Refused { code, text, .. }) => Ok(Reply::Error { code, text }),
+        Err(ConnectionError::Refused { code, text, .. }) => Ok(Reply::Error { code, text }),
         answer => answer,
     }
 }

@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
+use connection::{Clock, Connection, ConnectionError, Dialer, Server, Trust};
 use wire::{ClientConfig, Reply, Request};
 
-use crate::clock::Clock;
-use crate::connection::Connection;
 use crate::error::ClientError;
-use crate::target::Server;
-use crate::transport::{Dialer, Trust};
 
 /// The images a server publishes, as the JSON document it sends.
 ///
@@ -45,6 +42,6 @@ fn ask(server: &Server, trust: &Trust, request: Request, time: Duration) -> Resu
             String::from_utf8(json.into()).map_err(not_text)
         }
         // The state machine lets no other answer through.
-        _ => Err(ClientError::NoAnswer { server: server.clone(), waited: time }),
+        _ => Err(ConnectionError::NoAnswer { server: server.clone(), waited: time }.into()),
     }
 }

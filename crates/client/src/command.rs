@@ -1,11 +1,10 @@
 //! What the schedule tells the thread that owns a connection (or the local file), and names the two share.
 
+use connection::VolumeMessage;
 use units::{BlockId, PageId, StreamId, Token};
 
-use crate::carry::Errand;
-
 /// A connection of a session, by position.
-pub(crate) type LaneIndex = usize;
+pub(crate) type ConnectionIndex = usize;
 
 /// A request of the session; unlike the numbers of the wire it survives the loss of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,8 +13,8 @@ pub(crate) struct AskKey(pub u64);
 /// A push stream of the session: streams are numbered per connection, and a connection may be made anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct StreamKey {
-    pub lane: LaneIndex,
-    /// How often the lane connected.
+    pub connection: ConnectionIndex,
+    /// How often it was made.
     pub generation: u64,
     pub stream: StreamId,
 }
@@ -29,7 +28,7 @@ pub(crate) enum Wanted {
     Pages(Vec<PageId>),
 }
 
-/// A message to the thread that owns a lane.
+/// A message to the thread that owns a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Ask {
@@ -64,12 +63,10 @@ pub(crate) enum Command {
     StopPush {
         stream: StreamKey,
     },
-    /// A passenger came on board.
-    Board,
-    /// The passenger wants something of the connection of this generation.
-    Errand {
+    /// A message of the volume client, for the connection of this generation.
+    Volume {
         generation: u64,
-        errand: Errand,
+        message: VolumeMessage,
     },
     Close,
 }

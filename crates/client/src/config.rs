@@ -1,6 +1,6 @@
 //! What a session can be told, with the defaults and their bounds.
 
-use std::time::Duration;
+use connection::Waiting;
 
 use crate::ablation::Ablation;
 
@@ -17,21 +17,6 @@ pub enum Granularity {
     Block,
     /// The pages of the READ alone, as in the paper.
     Page,
-}
-
-/// What to do when the server is away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Waiting {
-    /// READs wait for its return.
-    #[default]
-    Hard,
-    /// READs fail with [`crate::ReadError::Timeout`] after this time.
-    Soft(Duration),
-}
-
-impl Waiting {
-    /// Soft mode with its usual time: long enough for a server to restart.
-    pub const SOFT_DEFAULT: Waiting = Waiting::Soft(Duration::from_secs(30));
 }
 
 /// Settings of a session.
@@ -57,18 +42,8 @@ pub struct Config {
     /// Whether untouched pages of a block that leaves the cache are stored into the page cache. Their use is invisible
     /// afterwards, so a device that is to teach the server may prefer `false`.
     pub store_evicted: bool,
-    /// Whether the server may push at all.
-    pub push: bool,
-    /// Push bytes of one connection that may stand uncredited: what can come in while the storer is stuck.
-    pub push_bytes_max: u32,
-    /// Largest zstd window of a push stream, as a power of two: what one stream's decoder costs in memory.
-    pub window_log_max: u8,
-    /// Time to make one connection and to get an answer while opening.
-    pub open_deadline: Duration,
-    /// Time without an answer after which a connection is given up and its requests go elsewhere.
-    pub answer_deadline: Duration,
-    /// Whom to trust over TLS, and who we are.
-    pub trust: crate::transport::Trust,
+    /// Each connection to the server.
+    pub connection: connection::Config,
     /// An image with at most this much metadata is opened with its chunk hashes; a larger one is ready before they are
     /// there. Pushes cannot be used without them, so a program that starts meanwhile has to ask for what is under way
     /// already: on a link of 20 ms that costs more than the mount gains.
@@ -91,12 +66,7 @@ impl Default for Config {
             held_bytes: 1 << 20,
             audit_bytes: 3 << 20,
             store_evicted: true,
-            push: true,
-            push_bytes_max: 1 << 20,
-            window_log_max: 21,
-            open_deadline: Duration::from_secs(10),
-            answer_deadline: Duration::from_secs(10),
-            trust: crate::transport::Trust::default(),
+            connection: connection::Config::default(),
             whole_metadata_bytes: 1 << 20,
             ablation: Ablation::default(),
             limits: image::Limits::default(),
@@ -106,7 +76,7 @@ impl Default for Config {
 
 impl Config {
     /// Connections to make on this machine.
-    pub(crate) fn lanes(&self) -> usize {
+    pub(crate) fn connection_count(&self) -> usize {
         let wanted = match self.connections {
             0 => std::thread::available_parallelism().map_or(1, |cores| cores.get()),
             given => given,

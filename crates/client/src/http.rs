@@ -15,19 +15,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use connection::{BACK_OFF_MAX, BACK_OFF_MIN, Clock, Dialer, HttpFile, answer_time, random_number, spawn};
 use image::{ImageError, Metadata, ReadAt, Superblock};
 use units::{BlockId, Rng, SplitMix64};
 
 use crate::block_cache::StoredBlock;
-use crate::clock::Clock;
-use crate::command::{AskKey, Command, LaneIndex, Wanted};
+use crate::command::{AskKey, Command, ConnectionIndex, Wanted};
 use crate::config::{Config, Granularity};
 use crate::error::ClientError;
-use crate::lane::{BACK_OFF_MAX, BACK_OFF_MIN, answer_time};
 use crate::schedule::Failure;
-use crate::session::{LaneHandle, Session, Shared, random_number, spawn};
-use crate::target::HttpFile;
-use crate::transport::Dialer;
+use crate::session::{ConnectionHandle, Session, Shared};
 use exchange::{Edition, Exchange, Fault};
 
 /// Blocks that lie side by side are read together up to so many bytes: what one connection is busy with while another
@@ -55,7 +52,7 @@ struct Worker {
     dialer: Dialer,
     file: HttpFile,
     edition: Edition,
-    lane: LaneIndex,
+    index: ConnectionIndex,
     commands: Receiver<Command>,
     exchange: Option<Exchange>,
     /// Asked for and not begun yet, what somebody waits for first.
@@ -81,26 +78,27 @@ enum Ended {
 
 pub(crate) fn open(file: &HttpFile, config: Config) -> Result<Arc<Session>, ClientError> {
     // A web server knows no pages, and pushes nothing.
-    let config = Config { granularity: Granularity::Block, push: false, ..config };
-    let dialer = Dialer::new(&file.server, &config.trust)?;
+    let mut config = Config { granularity: Granularity::Block, ..config };
+    config.connection.push = false;
+    let dialer = Dialer::new(&file.server, &config.connection.trust)?;
     let (exchange, edition, metadata) = fetch(&dialer, file, &config)?;
     let seed = random_number()?;
     let mut handles = Vec::new();
     let mut receivers = Vec::new();
-    for _ in 0..config.lanes() {
+    for _ in 0..config.connection_count() {
         let (commands, receiver) = channel();
-        handles.push(LaneHandle { commands, waker: None });
+        handles.push(ConnectionHandle { commands, waker: None });
         receivers.push(receiver);
     }
     let (session, shared) = Session::start(Arc::new(metadata), config, Clock::start(), seed, handles, true)?;
     // Up before its thread runs: what is asked from now on waits in the channel.
     let (received, sent) = exchange.moved;
     shared.run(|schedule, now| {
-        schedule.lane_traffic(0, received, sent);
-        schedule.lane_up(now, 0, false);
+        schedule.connection_traffic(0, received, sent);
+        schedule.connection_up(now, 0, false);
     });
     let mut ready = Some(exchange);
-    for (lane, commands) in receivers.into_iter().enumerate() {
+    for (index, commands) in receivers.into_iter().enumerate() {
         let mut exchange = ready.take();
         if let Some(exchange) = &mut exchange {
             exchange.moved = (0, 0);
@@ -110,7 +108,7 @@ pub(crate) fn open(file: &HttpFile, config: Config) -> Result<Arc<Session>, Clie
             dialer: dialer.clone(),
             file: file.clone(),
             edition: edition.clone(),
-            lane,
+            index,
             commands,
             exchange,
             waiting: VecDeque::new(),
@@ -125,7 +123,7 @@ pub(crate) fn open(file: &HttpFile, config: Config) -> Result<Arc<Session>, Clie
 fn fetch(dialer: &Dialer, file: &HttpFile, config: &Config) -> Result<(Exchange, Edition, Metadata), ClientError> {
     let failed = |fault: Fault| fault.explain(dialer, file);
     let bad = |source| ClientError::Image { name: file.to_string(), source };
-    let time = config.open_deadline;
+    let time = config.connection.open_deadline;
     let mut exchange = Exchange::dial(dialer, file, time).map_err(failed)?;
     let mut superblock = [0; SUPERBLOCK_BYTES];
     let edition = read(&mut exchange, 0, &mut superblock, time).map_err(failed)?;
@@ -180,7 +178,7 @@ fn read(exchange: &mut Exchange, start: u64, bytes: &mut [u8], time: Duration) -
 impl Worker {
     /// Serves until the session closes.
     fn work(mut self) {
-        let mut rng = SplitMix64(self.shared.device as u64 ^ self.lane as u64);
+        let mut rng = SplitMix64(self.shared.device as u64 ^ self.index as u64);
         let mut back_off = BACK_OFF_MIN;
         let mut up = self.exchange.is_some();
         let mut was_up = up;
@@ -188,7 +186,7 @@ impl Worker {
             if !up && self.is_same_image() {
                 up = true;
                 let again = std::mem::replace(&mut was_up, true);
-                self.shared.run(|schedule, now| schedule.lane_up(now, self.lane, again));
+                self.shared.run(|schedule, now| schedule.connection_up(now, self.index, again));
             }
             if up {
                 let before = self.delivered;
@@ -199,7 +197,7 @@ impl Worker {
                 self.exchange = None;
                 self.waiting.clear();
                 // What it asked for goes to other connections, or waits.
-                self.shared.run(|schedule, now| schedule.lane_down(now, self.lane));
+                self.shared.run(|schedule, now| schedule.connection_down(now, self.index));
                 if self.delivered > before {
                     back_off = BACK_OFF_MIN;
                 }
@@ -215,7 +213,7 @@ impl Worker {
 
     /// Connects and looks whether the file is the image that is mounted.
     fn is_same_image(&mut self) -> bool {
-        let time = self.shared.config.open_deadline;
+        let time = self.shared.config.connection.open_deadline;
         let mut superblock = [0; SUPERBLOCK_BYTES];
         let found = Exchange::dial(&self.dialer, &self.file, time).and_then(|mut exchange| {
             let edition = read(&mut exchange, 0, &mut superblock, time);
@@ -250,7 +248,7 @@ impl Worker {
         loop {
             match self.commands.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(Command::Close) | Err(RecvTimeoutError::Disconnected) => return false,
-                // The lane is down, so this was handed to others already.
+                // The connection is down, so this was handed to others already.
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => return true,
             }
@@ -347,10 +345,10 @@ impl Worker {
         }
         loop {
             let config = &self.shared.config;
-            let time = answer_time(config.answer_deadline, range.end - range.start);
+            let time = config.connection.answer_time(range.end - range.start);
             let mut exchange = match self.exchange.take().filter(Exchange::is_reusable) {
                 Some(exchange) => exchange,
-                None => Exchange::dial(&self.dialer, &self.file, config.open_deadline)?,
+                None => Exchange::dial(&self.dialer, &self.file, config.connection.open_deadline)?,
             };
             let outcome = self.read_group(&mut exchange, group, range.clone(), Instant::now() + time, done);
             self.count(&mut exchange);
@@ -408,7 +406,7 @@ impl Worker {
     fn count(&self, exchange: &mut Exchange) {
         let (received, sent) = std::mem::take(&mut exchange.moved);
         if received + sent > 0 {
-            self.shared.run(|schedule, _| schedule.lane_traffic(self.lane, received, sent));
+            self.shared.run(|schedule, _| schedule.connection_traffic(self.index, received, sent));
         }
     }
 }

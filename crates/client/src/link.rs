@@ -1,29 +1,19 @@
-//! What the link to the server is like, estimated from the replies themselves, and what follows from it: whether a miss
-//! asks for a block or for pages, how much may be read ahead, and how long to wait for a page that is on its way.
+//! What follows from the estimate of the link: whether a miss asks for a block or for pages, how
+//! much may be read ahead, and how long to wait for a page that is on its way.
 //!
-//! The round trip is the shortest time from request to reply seen so far. The rate is measured over replies that are
-//! large enough to tell: all bytes that arrived between request and reply, divided by the time beyond the round trip if
-//! nothing else was under way, else by the whole time, in which bytes came all along.
-//! The best of the last few samples counts: a busy server or device makes a sample too low, but nothing makes a thin
-//! link fast. Opening an image tells at once of a link so thin that its answers took long; small replies tell how fast a link
-//! is at least.
+//! Opening an image tells at once of a link so thin that its answers took long; small replies tell
+//! how fast a link is at least.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
+use connection::LinkEstimate;
 use units::{Moment, PAGE_BYTES};
 
 /// Replies below this size say little about the rate.
 const RATE_SAMPLE_BYTES_MIN: u64 = 8 << 10;
 
-/// Samples the rate is taken from; a link that became worse is noticed after so many.
-const RATE_SAMPLES: usize = 8;
-
 /// Samples before the rate is believed.
 const RATE_SAMPLES_MIN: usize = 3;
-
-/// Shorter times are not told apart.
-const TIME_MIN: Duration = Duration::from_micros(20);
 
 /// What opening an image takes beyond round trips on a link that is thin beyond doubt, in round trips and in time.
 const THIN_ROUND_TRIPS: u32 = 2;
@@ -58,14 +48,18 @@ const LINGER: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=D
 /// Bytes that may stand before a page which is said to be on its way: the in-flight window a push starts with.
 const PUSH_AHEAD_BYTES: f64 = 131_072.0;
 
-/// A running estimate of round trip and rate.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LinkEstimate {
-    round_trip: Option<Duration>,
-    /// The last samples, oldest first, in bytes a second.
-    rates: VecDeque<f64>,
+/// The estimate for one image.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    estimate: LinkEstimate,
     /// Opening the image took long: its sample is believed alone.
     thin: bool,
+}
+
+impl Default for Link {
+    fn default() -> Link {
+        Link { estimate: LinkEstimate::new(RATE_SAMPLE_BYTES_MIN), thin: false }
+    }
 }
 
 /// What opening an image showed of the link.
@@ -79,53 +73,39 @@ pub(crate) struct FirstAnswers {
     pub received_bytes: u64,
 }
 
-impl LinkEstimate {
+impl Link {
     /// An image was opened. Its metadata is small, so that only a thin link shows.
     pub fn opened(&mut self, answers: FirstAnswers) {
         let FirstAnswers { round_trip, elapsed, received_bytes } = answers;
-        self.round_trip = Some(self.round_trip.map_or(round_trip, |shortest| shortest.min(round_trip)));
+        self.estimate.took(round_trip);
         let beyond = elapsed.saturating_sub(round_trip);
         if beyond >= THIN_TIME.max(round_trip * THIN_ROUND_TRIPS) {
             self.thin = true;
-            self.note(received_bytes, beyond);
+            self.estimate.note(received_bytes, beyond);
         }
-    }
-
-    fn note(&mut self, bytes: u64, time: Duration) {
-        if self.rates.len() == RATE_SAMPLES {
-            self.rates.pop_front();
-        }
-        self.rates.push_back(bytes as f64 / time.max(TIME_MIN).as_secs_f64());
     }
 
     /// A reply came: `received_bytes` arrived on its connection since the request was sent at `sent`. `pipelined`: other
     /// replies were under way at that time.
     pub fn sample(&mut self, sent: Moment, now: Moment, received_bytes: u64, pipelined: bool) {
-        let elapsed = now.since(sent);
-        let round_trip = self.round_trip.map_or(elapsed, |shortest| shortest.min(elapsed));
-        self.round_trip = Some(round_trip);
-        if received_bytes < RATE_SAMPLE_BYTES_MIN {
-            // Waiting included, the link is as fast as this at least.
-            let least = received_bytes as f64 / elapsed.max(TIME_MIN).as_secs_f64();
-            if self.rate().is_some_and(|rate| rate < least) {
-                self.note(received_bytes, elapsed);
-            }
+        if self.estimate.sample(sent, now, received_bytes, pipelined) {
             return;
         }
-        // A reply as quick as the quickest tells only that the link is fast: count a tenth of the round trip.
-        let beyond = if pipelined { elapsed } else { elapsed - round_trip };
-        let transfer = beyond.max(round_trip / 10);
-        self.note(received_bytes, transfer);
+        // Waiting included, the link is as fast as this at least.
+        let elapsed = now.since(sent);
+        if self.rate().is_some_and(|rate| rate < LinkEstimate::rate_of(received_bytes, elapsed)) {
+            self.estimate.note(received_bytes, elapsed);
+        }
     }
 
     /// The rate, once it was measured.
     fn rate(&self) -> Option<f64> {
-        let known = self.thin || self.rates.len() >= RATE_SAMPLES_MIN;
-        self.rates.iter().copied().reduce(f64::max).filter(|_| known)
+        let known = self.thin || self.estimate.samples() >= RATE_SAMPLES_MIN;
+        self.estimate.rate().filter(|_| known)
     }
 
     pub fn round_trip(&self) -> Duration {
-        self.round_trip.unwrap_or(ROUND_TRIP_START)
+        self.estimate.round_trip().unwrap_or(ROUND_TRIP_START)
     }
 
     pub fn bytes_per_second(&self) -> f64 {
@@ -164,8 +144,8 @@ mod tests {
     use super::*;
 
     /// Replies of `block_bytes` over a link with this round trip and rate, one at a time.
-    fn measured(round_trip_micros: u64, bytes_per_second: u64, block_bytes: u64) -> LinkEstimate {
-        let mut link = LinkEstimate::default();
+    fn measured(round_trip_micros: u64, bytes_per_second: u64, block_bytes: u64) -> Link {
+        let mut link = Link::default();
         link.sample(Moment(0), Moment(round_trip_micros), 100, false);
         for _ in 0..40 {
             let elapsed = round_trip_micros + block_bytes * 1_000_000 / bytes_per_second;
@@ -193,13 +173,13 @@ mod tests {
         ] {
             assert_eq!(measured(round_trip, rate, 30_000).block_is_worth_it(30_000), blocks, "{round_trip} {rate}");
         }
-        assert!(LinkEstimate::default().block_is_worth_it(30_000));
+        assert!(Link::default().block_is_worth_it(30_000));
     }
 
     #[test]
     fn a_slow_answer_on_a_fast_link_changes_nothing() {
         let mut link = measured(200, 125_000_000, 30_000);
-        for _ in 1..RATE_SAMPLES {
+        for _ in 1..8 {
             link.sample(Moment(0), Moment(500_000), 30_000, false);
         }
         assert!(link.block_is_worth_it(30_000));
@@ -210,7 +190,7 @@ mod tests {
     #[test]
     fn opening_an_image_tells_of_a_thin_link_and_of_no_other() {
         let opened = |round_trip, elapsed, received_bytes| {
-            let mut link = LinkEstimate::default();
+            let mut link = Link::default();
             let time = Duration::from_millis;
             link.opened(FirstAnswers { round_trip: time(round_trip), elapsed: time(elapsed), received_bytes });
             link
@@ -224,7 +204,7 @@ mod tests {
 
     #[test]
     fn small_replies_that_come_fast_clear_a_link_of_the_suspicion() {
-        let mut link = LinkEstimate::default();
+        let mut link = Link::default();
         let (round_trip, elapsed) = (Duration::from_millis(1), Duration::from_secs(1));
         link.opened(FirstAnswers { round_trip, elapsed, received_bytes: 9600 });
         assert!(!link.block_is_worth_it(30_000));
@@ -235,8 +215,8 @@ mod tests {
     }
 
     /// Replies to requests of which `depth` blocks' worth are always under way.
-    fn pipelined(round_trip_micros: u64, bytes_per_second: u64, block_bytes: u64, depth: u64) -> LinkEstimate {
-        let mut link = LinkEstimate::default();
+    fn pipelined(round_trip_micros: u64, bytes_per_second: u64, block_bytes: u64, depth: u64) -> Link {
+        let mut link = Link::default();
         link.sample(Moment(0), Moment(round_trip_micros), 100, false);
         let transfer = block_bytes * 1_000_000 / bytes_per_second;
         for _ in 0..40 {

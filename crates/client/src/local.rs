@@ -7,15 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
+use connection::{Clock, spawn};
 use image::{Metadata, ReadAt};
 use units::BlockId;
 
-use crate::clock::Clock;
 use crate::command::{AskKey, Command, Wanted};
 use crate::config::Config;
 use crate::error::ClientError;
 use crate::schedule::Failure;
-use crate::session::{LaneHandle, Session, Shared, spawn};
+use crate::session::{ConnectionHandle, Session, Shared};
 
 /// A file that an image is read from.
 pub struct ImageFile(pub File);
@@ -46,11 +46,11 @@ pub fn open_file(path: &Path, limits: &image::Limits) -> Result<(ImageFile, Meta
 pub(crate) fn open(path: &Path, config: Config) -> Result<Arc<Session>, ClientError> {
     let (file, metadata) = open_file(path, &config.limits)?;
     let (commands, receiver) = channel();
-    let handles = vec![LaneHandle { commands, waker: None }];
+    let handles = vec![ConnectionHandle { commands, waker: None }];
     let (session, shared) = Session::start(Arc::new(metadata), config, Clock::start(), 0, handles, false)?;
     let worker = Arc::clone(&shared);
     spawn("runnel-file", move || serve(&worker, &file, &receiver))?;
-    shared.run(|schedule, now| schedule.lane_up(now, 0, false));
+    shared.run(|schedule, now| schedule.connection_up(now, 0, false));
     Ok(session)
 }
 

@@ -1,4 +1,4 @@
-//! Opening an image on a server: connect, open, fetch the metadata, start the lanes.
+//! Opening an image on a server: connect, open, fetch the metadata, start the threads of the connections.
 //!
 //! Hello and Open leave together, then the superblock and the first part of the metadata are asked for at once: three
 //! round trips from nothing to a mount, a fourth if the first part did not hold all that is needed to begin. What is not
@@ -12,21 +12,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
+use connection::{
+    Clock, Connection, ConnectionError, Dialer, Driver, ImageName, Remote, Waker, answer_time, random_number, spawn,
+};
 use image::{Metadata, ReadAt, Superblock};
 use units::{ImageId, Moment, RequestId};
 use wire::{ClientEvent, ImageHandle, Reply, Request};
 
-use crate::clock::Clock;
 use crate::config::{Config, Granularity};
-use crate::connection::Connection;
 use crate::error::ClientError;
+use crate::handler::ImageHandler;
 use crate::hashes::HashFetch;
-use crate::lane::{Lane, answer_time, wire_config};
 use crate::link::FirstAnswers;
-use crate::session::{LaneHandle, Session, random_number, spawn};
-use crate::target::{ImageName, Remote};
-use crate::transport::Dialer;
-use crate::waker::Waker;
+use crate::session::{ConnectionHandle, Session};
 
 /// Bytes of metadata asked for at once. Several answers are under way together.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -75,8 +73,9 @@ struct Fetcher<'a> {
 pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, ClientError> {
     let clock = Clock::start();
     let device = random_number()?;
-    let dialer = Dialer::new(&remote.server, &config.trust)?;
-    let mut connection = Connection::connect(&dialer, wire_config(&config, device), clock, config.open_deadline)?;
+    let dialer = Dialer::new(&remote.server, &config.connection.trust)?;
+    let mut connection =
+        Connection::connect(&dialer, config.connection.wire(device), clock, config.connection.open_deadline)?;
     let began = clock.now();
     let opened = open_image(&mut connection, remote, &config, clock)?;
     let round_trip = clock.now().since(began);
@@ -87,26 +86,29 @@ pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, Clie
     let metadata = Arc::new(metadata);
     let mut handles = Vec::new();
     let mut threads = Vec::new();
-    for _ in 0..config.lanes() {
+    for _ in 0..config.connection_count() {
         let (commands, receiver) = channel();
-        let waker = Arc::new(Waker::new().map_err(ClientError::System)?);
-        handles.push(LaneHandle { commands, waker: Some(Arc::clone(&waker)) });
+        let waker = Arc::new(Waker::new().map_err(ConnectionError::System)?);
+        handles.push(ConnectionHandle { commands, waker: Some(Arc::clone(&waker)) });
         threads.push((receiver, waker));
     }
     let (session, shared) = Session::start(metadata, config, clock, device, handles, true)?;
-    shared.carries.store(true, Ordering::Release);
+    shared.takes_volumes.store(true, Ordering::Release);
     // Up before its thread runs: what is asked from now on waits in the channel.
     let traffic = connection.machine.traffic();
     shared.run(|schedule, now| {
-        schedule.lane_traffic(0, traffic.bytes_received, traffic.bytes_sent);
+        schedule.connection_traffic(0, traffic.bytes_received, traffic.bytes_sent);
         schedule.opened(answers);
-        schedule.lane_up(now, 0, false);
+        schedule.connection_up(now, 0, false);
     });
     let mut ready = Some((connection, opened.image));
-    for (lane, (commands, waker)) in threads.into_iter().enumerate() {
-        let (dialer, hashes, ready) = (dialer.clone(), hashes.take(), ready.take());
-        let lane = Lane { shared: Arc::clone(&shared), dialer, lane, commands, waker, hashes };
-        spawn("runnel-lane", move || lane.work(ready))?;
+    for (index, (commands, waker)) in threads.into_iter().enumerate() {
+        let (ready, image) = ready.take().unzip();
+        let handler = ImageHandler::new(Arc::clone(&shared), dialer.clone(), index, hashes.take(), image);
+        let config = shared.config.connection.clone();
+        let (dialer, seed) = (dialer.clone(), device as u64 ^ index as u64);
+        let driver = Driver { dialer, config, device, seed, clock, commands, waker, handler };
+        spawn("runnel-connect", move || driver.run(ready))?;
     }
     Ok(session)
 }
@@ -118,13 +120,13 @@ fn open_image(
     clock: Clock,
 ) -> Result<Opened, ClientError> {
     let server = || remote.server.clone();
-    let until = clock.now().after(config.open_deadline);
+    let until = clock.now().after(config.connection.open_deadline);
     let ask = Request::Open { name: remote.image.to_string() };
     let request = connection.machine.request_until(clock.now(), ask, until).map_err(|why| connection.refused(why))?;
     let Reply::Opened { image, id, file_bytes, metadata_offset, metadata_bytes } = connection.answer(request, until)?
     else {
         // The state machine lets no other answer through.
-        return Err(ClientError::NoAnswer { server: server(), waited: config.open_deadline });
+        return Err(ConnectionError::NoAnswer { server: server(), waited: config.connection.open_deadline }.into());
     };
     if let ImageName::Id(expected) = remote.image
         && id != expected
@@ -149,7 +151,7 @@ fn open_image(
 
 /// Fetches what a mount needs to begin. The superblock and the region's first part are asked for together; the rest of
 /// what is needed follows as soon as the superblock tells where it ends. Chunk hashes that came along are loaded; if some
-/// are missing, they are left to a lane.
+/// are missing, they are left to a connection.
 fn fetch(
     connection: &mut Connection,
     opened: &Opened,
@@ -159,7 +161,7 @@ fn fetch(
 ) -> Result<(Metadata, Option<HashFetch>), ClientError> {
     let failed = |source| ClientError::Image { name: format!("{}/{}", remote.server, remote.image), source };
     let whole = SUPERBLOCK_BYTES + (opened.region.end - opened.region.start);
-    let until = clock.now().after(answer_time(config.open_deadline, whole));
+    let until = clock.now().after(answer_time(config.connection.open_deadline, whole));
     // Pages that are asked for one by one cannot be verified without hashes.
     let at_once = config.granularity == Granularity::Page || whole <= config.whole_metadata_bytes;
     let head = if at_once { whole } else { whole.min(Fetched::head_bytes(whole)) };
@@ -228,7 +230,7 @@ impl Fetcher<'_> {
                 }
                 ClientEvent::Expired { .. } => {
                     let waited = self.clock.now().since(began);
-                    return Err(ClientError::NoAnswer { server: self.connection.server.clone(), waited });
+                    return Err(ConnectionError::NoAnswer { server: self.connection.server.clone(), waited }.into());
                 }
                 _ => {}
             }

@@ -11,21 +11,20 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use connection::{
+    Attach, Clock, ConnectionError, Target, VolumeConnection, VolumeHandler, VolumeMessage, Waker, random_number, spawn,
+};
 use image::Metadata;
 use units::{InodeId, Moment, PageId, Token};
 
 use crate::allocator::Allocator;
-use crate::carry::{Carrier, Errand, Passenger};
-use crate::clock::Clock;
-use crate::command::{Command, LaneIndex};
+use crate::command::{Command, ConnectionIndex};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{ClientError, ReadError};
-use crate::lane::CARRYING_LANE;
+use crate::handler::VOLUME_CONNECTION;
 use crate::schedule::Schedule;
 use crate::storer::{Job, Storer};
-use crate::target::Target;
-use crate::waker::Waker;
 use crate::{http, local, remote};
 
 /// What became of pages offered to the kernel.
@@ -71,18 +70,18 @@ pub(crate) struct Shared {
     /// Stored bytes of push pieces that lie with the storer.
     pub undigested_bytes: AtomicUsize,
     pool: Arc<Allocator>,
-    lanes: Vec<LaneHandle>,
+    connections: Vec<ConnectionHandle>,
     guarded: Mutex<Guarded>,
     timer: Condvar,
     sink: RwLock<Option<Arc<dyn PageSink>>>,
-    /// Whose frames go along; see [`Session::carry`].
-    pub passenger: OnceLock<Arc<dyn Passenger>>,
-    /// The lanes are connections to a server that speaks our protocol.
-    pub carries: AtomicBool,
+    /// The volume client whose frames go along; see [`Attach`].
+    pub volumes: OnceLock<Arc<dyn VolumeHandler>>,
+    /// The connections lead to a server that speaks our protocol.
+    pub takes_volumes: AtomicBool,
 }
 
-/// How to reach the thread of a lane.
-pub(crate) struct LaneHandle {
+/// How to reach the thread of a connection.
+pub(crate) struct ConnectionHandle {
     pub commands: Sender<Command>,
     /// The local file's thread waits on the channel itself and needs none.
     pub waker: Option<Arc<Waker>>,
@@ -117,11 +116,11 @@ impl Session {
         config: Config,
         clock: Clock,
         device: u128,
-        handles: Vec<LaneHandle>,
+        handles: Vec<ConnectionHandle>,
         remote: bool,
     ) -> Result<(Arc<Session>, Arc<Shared>), ClientError> {
         let pool = if config.ablation.allocated_pages { Ok(Allocator::without_pool()) } else { Allocator::start() };
-        let pool = Arc::new(pool.map_err(ClientError::System)?);
+        let pool = Arc::new(pool.map_err(ConnectionError::System)?);
         let mut schedule = Schedule::new(Arc::clone(&metadata), Arc::clone(&pool), &config, handles.len(), remote);
         schedule.set_hint_token(Token(random_number()?));
         let (storer, jobs) = channel();
@@ -133,12 +132,12 @@ impl Session {
             storer,
             undigested_bytes: AtomicUsize::new(0),
             pool,
-            lanes: handles,
+            connections: handles,
             guarded: Mutex::new(Guarded { schedule, closed: false, told: false, timer_wakes: Moment(u64::MAX) }),
             timer: Condvar::new(),
             sink: RwLock::new(None),
-            passenger: OnceLock::new(),
-            carries: AtomicBool::new(false),
+            volumes: OnceLock::new(),
+            takes_volumes: AtomicBool::new(false),
         });
         let session = Arc::new(Session { shared: Arc::clone(&shared) });
         let timer = Arc::clone(&shared);
@@ -176,18 +175,6 @@ impl Session {
         parts.map(|pages| self.shared.run(|schedule, now| schedule.hint(now, pages))).sum()
     }
 
-    /// Carries frames of volumes over a connection of this session: what somebody waits for goes first, whether of the image or
-    /// of a volume, and pushes of both share one window. `None` if the image does not come from a Runnel server, or somebody
-    /// is carried already.
-    pub fn carry(&self, passenger: Arc<dyn Passenger>) -> Option<Arc<dyn Carrier>> {
-        let shared = &self.shared;
-        if shared.is_closed() || !shared.carries.load(Ordering::Acquire) || shared.passenger.set(passenger).is_err() {
-            return None;
-        }
-        shared.command(CARRYING_LANE, Command::Board);
-        Some(Arc::new(SessionCarrier { shared: Arc::clone(shared) }))
-    }
-
     /// A running action ended.
     pub fn end(&self, token: Token) {
         self.shared.run(|schedule, _| schedule.end(token));
@@ -204,14 +191,28 @@ impl Session {
     }
 }
 
-/// The first lane of a session as a carrier.
-struct SessionCarrier {
+/// What somebody waits for goes first, whether of the image or of a volume, and pushes of both share
+/// one window.
+impl Attach for Session {
+    fn attach_volumes(&self, handler: Arc<dyn VolumeHandler>) -> Option<Arc<dyn VolumeConnection>> {
+        let shared = &self.shared;
+        let takes = !shared.is_closed() && shared.takes_volumes.load(Ordering::Acquire);
+        if !takes || shared.volumes.set(handler).is_err() {
+            return None;
+        }
+        shared.wake(VOLUME_CONNECTION);
+        Some(Arc::new(SharedConnection { shared: Arc::clone(shared) }))
+    }
+}
+
+/// The connection of a session that frames of volumes go over.
+struct SharedConnection {
     shared: Arc<Shared>,
 }
 
-impl Carrier for SessionCarrier {
-    fn send(&self, generation: u64, errand: Errand) {
-        self.shared.command(CARRYING_LANE, Command::Errand { generation, errand });
+impl VolumeConnection for SharedConnection {
+    fn send(&self, generation: u64, message: VolumeMessage) {
+        self.shared.command(VOLUME_CONNECTION, Command::Volume { generation, message });
     }
 
     fn now(&self) -> Moment {
@@ -242,17 +243,17 @@ impl Shared {
             guarded.told |= refused.is_some();
             let effects = guarded.schedule.take_effects();
             let mut woken = [false; crate::config::CONNECTIONS_MAX];
-            for (lane, command) in effects.commands {
+            for (connection, command) in effects.commands {
                 // A thread that is gone has handed its requests back, or the session is closed.
-                let _ = self.lanes[lane].commands.send(command);
-                woken[lane] = true;
+                let _ = self.connections[connection].commands.send(command);
+                woken[connection] = true;
             }
             if guarded.schedule.deadline().is_some_and(|deadline| deadline < guarded.timer_wakes) {
                 self.timer.notify_one();
             }
             (result, effects.finished, effects.evicted, effects.hinted, woken)
         };
-        for (handle, _) in self.lanes.iter().zip(woken).filter(|(_, woken)| *woken) {
+        for (handle, _) in self.connections.iter().zip(woken).filter(|(_, woken)| *woken) {
             if let Some(waker) = &handle.waker {
                 waker.wake();
             }
@@ -298,11 +299,14 @@ impl Shared {
         }
     }
 
-    /// Sends a command to a lane outside of any call of the schedule.
-    pub fn command(&self, lane: LaneIndex, command: Command) {
-        let handle = &self.lanes[lane];
-        let _ = handle.commands.send(command);
-        if let Some(waker) = &handle.waker {
+    /// Sends a command to a connection outside of any call of the schedule.
+    pub fn command(&self, connection: ConnectionIndex, command: Command) {
+        let _ = self.connections[connection].commands.send(command);
+        self.wake(connection);
+    }
+
+    fn wake(&self, connection: ConnectionIndex) {
+        if let Some(waker) = &self.connections[connection].waker {
             waker.wake();
         }
     }
@@ -363,18 +367,6 @@ impl Shared {
     }
 }
 
-/// Starts a detached thread of a session.
-pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), ClientError> {
-    std::thread::Builder::new().name(name.into()).spawn(body).map(drop).map_err(ClientError::System)
-}
-
-fn spawn_storer(shared: Arc<Shared>, jobs: Receiver<Job>) -> Result<(), ClientError> {
+fn spawn_storer(shared: Arc<Shared>, jobs: Receiver<Job>) -> Result<(), ConnectionError> {
     spawn("runnel-storer", move || Storer::new(shared).work(jobs))
-}
-
-/// A random number from the system.
-pub(crate) fn random_number() -> Result<u128, ClientError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| ClientError::System(std::io::Error::other(error)))?;
-    Ok(u128::from_le_bytes(bytes))
 }

@@ -150,7 +150,7 @@ impl Storer {
                 drop(piece);
                 self.shared.undigested_bytes.fetch_sub(bytes, Ordering::AcqRel);
                 if credit > 0 {
-                    self.shared.command(key.lane, Command::Credit { stream: key, bytes: credit });
+                    self.shared.command(key.connection, Command::Credit { stream: key, bytes: credit });
                 }
             }
             Job::Over { key } => {
@@ -172,7 +172,7 @@ impl Storer {
             PushEncoding::ZstdStream => self.zstd_decoder(window_log),
         };
         if matches!(decoder, Decoder::Dead) {
-            self.shared.command(key.lane, Command::StopPush { stream: key });
+            self.shared.command(key.connection, Command::StopPush { stream: key });
         }
         self.streams.insert(key, Stream { info, decoder, segment: None });
     }
@@ -201,7 +201,7 @@ impl Storer {
         let Some(candidates) = stream.decoder.decode(&self.shared.metadata, piece, &mut self.raw) else {
             stream.decoder = Decoder::Dead;
             self.shared.run(|schedule, now| schedule.piece_lost(now, &piece.pages, true));
-            self.shared.command(key.lane, Command::StopPush { stream: key });
+            self.shared.command(key.connection, Command::StopPush { stream: key });
             return;
         };
         let raw = std::mem::take(&mut self.raw);

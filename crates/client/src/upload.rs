@@ -10,16 +10,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use connection::{Clock, Connection, ConnectionError, Dialer, ImageName, Remote, Trust};
 use image::{Metadata, ReadAt};
 use units::{BlockId, ImageId, Moment, RequestId};
 use wire::{BlockRange, ClientConfig, ClientEvent, ErrorCode, Refused, Reply, Request, WireError};
 
-use crate::clock::Clock;
-use crate::connection::Connection;
 use crate::error::ClientError;
 use crate::local::{ImageFile, open_file};
-use crate::target::{ImageName, Remote};
-use crate::transport::{Dialer, Trust};
 
 /// Metadata bytes of one frame.
 const META_BYTES: u64 = 256 << 10;
@@ -94,10 +91,12 @@ pub fn upload(
 }
 
 fn is_worth_another_try(error: &ClientError) -> bool {
+    use ConnectionError::{Lost, NoAnswer, NoGreeting, Refused, Wire};
+    let ClientError::Connection(error) = error else { return false };
     match error {
-        ClientError::Lost { .. } | ClientError::NoAnswer { .. } | ClientError::NoGreeting { .. } => true,
-        ClientError::Wire { source: WireError::Lost | WireError::Deadline { .. }, .. } => true,
-        ClientError::Wire { source: WireError::Peer { code, .. }, .. } | ClientError::Refused { code, .. } => {
+        Lost { .. } | NoAnswer { .. } | NoGreeting { .. } => true,
+        Wire { source: WireError::Lost | WireError::Deadline { .. }, .. } => true,
+        Wire { source: WireError::Peer { code, .. }, .. } | Refused { code, .. } => {
             matches!(code, ErrorCode::Busy | ErrorCode::Shutdown)
         }
         _ => false,
@@ -209,7 +208,7 @@ impl<'a> Upload<'a> {
             Ok(()) => Ok(true),
             // Closed: the event that says why is waiting.
             Err(Refused::Full { .. } | Refused::Closed | Refused::UnknownRequest(_)) => Ok(false),
-            Err(why) => Err(self.connection.refused(why)),
+            Err(why) => Err(self.connection.refused(why).into()),
         }
     }
 
@@ -242,9 +241,9 @@ impl<'a> Upload<'a> {
                 }
             }
             ClientEvent::Expired { .. } => {
-                return Err(ClientError::NoAnswer { server, waited: wire::format::PUT_DEADLINE });
+                return Err(ConnectionError::NoAnswer { server, waited: wire::format::PUT_DEADLINE }.into());
             }
-            ClientEvent::Closed(error) => return Err(self.connection.explain(error)),
+            ClientEvent::Closed(error) => return Err(self.connection.explain(error).into()),
             _ => {}
         }
         Ok(None)

@@ -44,7 +44,8 @@ pub enum Answer {
 
 /// `config`, changed so that every first touch of a page reaches the mount: nothing comes into the page cache unasked.
 pub fn exact(config: Config) -> Config {
-    Config { push: false, store_evicted: false, ..config }
+    let connection = connection::Config { push: false, ..config.connection };
+    Config { connection, store_evicted: false, ..config }
 }
 
 /// What stands between the file system and its recorder: which tokens have started.

@@ -7,7 +7,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use client::{Config, Session, Target};
+use client::{Config, Session};
+use connection::Target;
 use mount::{Mounted, Options};
 use pack::compare::{Attribute, CompareOptions, assert_equal};
 use pack::{Silent, Source, pack};

@@ -1,5 +1,5 @@
-//! The state machine of a volume: calls, what the carrier and the disk tell, and the time come in;
-//! errands, jobs and completed calls go out. Nothing here blocks, sleeps or calls anybody.
+//! The state machine of a volume: calls, what the connection and the disk tell, and the time come in;
+//! messages, jobs and completed calls go out. Nothing here blocks, sleeps or calls anybody.
 //!
 //! Parts: `file` (one file's table and changes), `arrival` (what a push brings next), `reading`
 //! (reads, answers, pushes), `touching` (touches, hints), `opening` (handles), `naming` (names and
@@ -13,6 +13,7 @@ mod busy;
 mod commits;
 mod file;
 mod identity;
+mod link;
 mod linking;
 mod locks;
 mod naming;
@@ -28,17 +29,15 @@ mod wants;
 mod writing;
 mod xattrs;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use client::carry::{Errand, Tag, Unanswered};
+use connection::{Tag, Unanswered, VolumeMessage};
 use units::{InodeId, Moment, StreamId};
 use wire::volume::{VolumeAsk, VolumeReply};
-use wire::{ImageHandle, PushEndReason, PushHeader, PushPiece, Reply, Request};
+use wire::{Notice, PushEndReason, PushHeader, PushPiece, Reply, Request};
 
 use crate::call::{Call, Done, Handle, OpenHow};
-use crate::estimate::Estimate;
 use crate::job::{Job, JobDone};
 use crate::linked::Linked;
 use crate::memory::Memory;
@@ -49,6 +48,7 @@ use crate::{ErrorKind, Lost, Options, Status, StreamError, VolumeInfo, Waiting a
 use busy::Busy;
 use file::File;
 use identity::Showing;
+use link::Link;
 use locks::Locks;
 use reading::Read;
 use retry::AskFor;
@@ -88,7 +88,7 @@ pub(crate) type Finish = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub(crate) struct Effects {
     /// For the connection of this generation.
-    pub errands: Vec<(u64, Errand)>,
+    pub messages: Vec<(u64, VolumeMessage)>,
     pub jobs: Vec<Job>,
     pub finished: Vec<Finish>,
 }
@@ -97,27 +97,6 @@ impl Effects {
     fn finish<T: Send + 'static>(&mut self, done: Done<T>, outcome: Result<T, StreamError>) {
         self.finished.push(Box::new(move || done(outcome)));
     }
-}
-
-/// The connection to the server.
-#[derive(Debug, Default)]
-struct Link {
-    /// Of the present connection, if there is one.
-    generation: Option<u64>,
-    /// Where it leads, if others on the way can read and change what is sent.
-    exposed_to: Option<SocketAddr>,
-    /// The volume is open on it.
-    volume: Option<ImageHandle>,
-    /// When to try to open it again.
-    again: Option<Moment>,
-    reason: String,
-    /// Since when there is none.
-    away: Moment,
-    connections: u64,
-    incoming: Estimate,
-    outgoing: Estimate,
-    received: u64,
-    streams: BTreeSet<StreamId>,
 }
 
 struct Asked {
@@ -289,7 +268,7 @@ impl Engine {
             Call::Share { handle, share } => self.share(handle, share),
             Call::RateLimit { bytes_per_second } => {
                 self.rate_limit = bytes_per_second;
-                self.send(Errand::RateLimit { bytes_per_second });
+                self.notify(Notice::RateLimit { bytes_per_second });
             }
         }
         self.pump();
@@ -476,10 +455,10 @@ impl Engine {
         self.info.map_or(4096, |info| info.block_bytes)
     }
 
-    /// Sends something on the present connection if the volume is open there.
-    fn send(&mut self, errand: Errand) {
+    /// Tells the server something if the volume is open on the present connection.
+    fn notify(&mut self, notice: Notice) {
         if let (Some(generation), Some(_)) = (self.link.generation, self.link.volume) {
-            self.effects.errands.push((generation, errand));
+            self.effects.messages.push((generation, VolumeMessage::Notice(notice)));
         }
     }
 
@@ -496,7 +475,7 @@ impl Engine {
         let pipelined = !self.asks.is_empty() || !self.link.streams.is_empty();
         let asked = Asked { what, sent: self.time.now, received: self.link.received, pipelined };
         self.asks.insert(tag, asked);
-        self.effects.errands.push((generation, Errand::Ask { tag: Tag(tag), ask, time }));
+        self.effects.messages.push((generation, VolumeMessage::Request { tag: Tag(tag), ask, time }));
     }
 
     fn wait_for(&mut self, want: Want) -> u64 {

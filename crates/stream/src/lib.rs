@@ -2,7 +2,7 @@
 //!
 //! [`RemoteVolume`] is what mounts and libraries use: every call returns at once and tells its outcome to a callback;
 //! [`RemoteVolume::wait`] is for those who want to block, for a stated time. Inside is an `Engine` without threads, sockets, clocks or
-//! files: calls, what the carrier brings (`client::carry`), what the disk did, and the time go in; errands for the carrier, jobs for the
+//! files: calls, what the connection brings, what the disk did, and the time go in; messages for the connection, jobs for the
 //! disk, and completed calls come out. So hours of lost connections and crashes are tested in seconds, by seed.
 //!
 //! *Reading.* Each file has a data block table (`table`): a block is absent, asked for, in memory, in the disk cache, or a hole. All

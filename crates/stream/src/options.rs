@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use client::Waiting;
+pub use connection::Waiting;
 
 /// A folder of this device that belongs to one volume, and how many bytes may lie there.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use client::carry::{Carrier, Connected, Errand, Networker, Passenger, Tag, Unanswered};
-use client::{Config, Server, Session};
+use connection::{
+    Attach, Config, Connected, Networker, Server, Tag, Unanswered, VolumeConnection, VolumeHandler, VolumeMessage,
+};
 use units::{Moment, StreamId, Token};
 use wire::volume::{
     Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space, Xattr, XattrHow,
@@ -55,15 +56,15 @@ pub(crate) struct Inner {
 
 struct Guarded {
     engine: Engine,
-    carrier: Option<Arc<dyn Carrier>>,
-    /// Until the carrier is known.
-    early: Vec<(u64, Errand)>,
+    connection: Option<Arc<dyn VolumeConnection>>,
+    /// Until the connection is known.
+    early: Vec<(u64, VolumeMessage)>,
     orders: Sender<Order>,
     /// When the keeper looks at the time next.
     wakes: Moment,
 }
 
-/// What is made before there is a carrier.
+/// What is made before there is a connection.
 struct Start {
     inner: Arc<Inner>,
     orders: Sender<Order>,
@@ -85,25 +86,26 @@ impl RemoteVolume {
         options: Options,
     ) -> Result<Arc<RemoteVolume>, StreamError> {
         let start = Start::new(name, options)?;
-        let passenger: Arc<dyn Passenger> = start.inner.clone();
-        match Networker::start(server, config, passenger) {
+        match Networker::start(server, config, start.inner.clone()) {
             Ok(networker) => start.finish(name, networker),
             Err(error) => Err(start.give_up(StreamError::volume(ErrorKind::Failed, name, error.to_string()))),
         }
     }
 
-    /// Opens a volume over a connection of an image's session, so that a program and its data share
-    /// it.
+    /// Opens a volume over the connection of an image's session, so that a program and its data
+    /// share it.
     ///
     /// # Errors
-    /// As [`RemoteVolume::open`]; the session's image comes from no Runnel server, or it carries a volume already.
-    pub fn carried(session: &Session, name: &str, options: Options) -> Result<Arc<RemoteVolume>, StreamError> {
+    /// As [`RemoteVolume::open`]; the session's image comes from no Runnel server, or its
+    /// connection has a volume already.
+    pub fn attached(session: &dyn Attach, name: &str, options: Options) -> Result<Arc<RemoteVolume>, StreamError> {
         let start = Start::new(name, options)?;
-        let Some(carrier) = session.carry(start.inner.clone()) else {
-            let text = "the image comes from no Runnel server, or its session carries a volume already; open the volume by itself";
+        let Some(connection) = session.attach_volumes(start.inner.clone()) else {
+            let text =
+                "the image comes from no Runnel server, or its session has a volume already; open the volume by itself";
             return Err(start.give_up(StreamError::volume(ErrorKind::Failed, name, text)));
         };
-        start.finish(name, carrier)
+        start.finish(name, connection)
     }
 
     fn call(&self, call: Call) {
@@ -343,8 +345,8 @@ impl RemoteVolume {
     /// [`RemoteVolume::sync_all`] with a deadline before, to get them to the server. A second call does nothing.
     pub fn shutdown(&self) -> Vec<Lost> {
         self.inner.run(|engine, time| engine.shut_down(time));
-        let carrier = self.inner.lock().carrier.take();
-        drop(carrier);
+        let connection = self.inner.lock().connection.take();
+        drop(connection);
         stop(&self.orders, self.keeper);
         self.inner.lock().engine.take_unkept()
     }
@@ -390,7 +392,7 @@ impl Start {
         let opening = Box::new(move |outcome| drop(tell.send(outcome)));
         let engine = Engine::new(name, options, held, opening);
         let (orders, receiver) = channel();
-        let guarded = Guarded { engine, carrier: None, early: Vec::new(), orders: orders.clone(), wakes: Moment(0) };
+        let guarded = Guarded { engine, connection: None, early: Vec::new(), orders: orders.clone(), wakes: Moment(0) };
         let inner = Arc::new(Inner { guarded: Mutex::new(guarded), clock: Instant::now() });
         let keeper = Keeper { inner: Arc::clone(&inner), orders: receiver, outbox, room, cache: None };
         let spawned = thread::Builder::new().name("runnel-volume".to_owned()).spawn(move || keeper.work());
@@ -399,8 +401,8 @@ impl Start {
         Ok(Start { inner, orders, keeper: thread.thread().id(), opened, deadline })
     }
 
-    fn finish(self, name: &str, carrier: Arc<dyn Carrier>) -> Result<Arc<RemoteVolume>, StreamError> {
-        self.inner.lock().carrier = Some(carrier);
+    fn finish(self, name: &str, connection: Arc<dyn VolumeConnection>) -> Result<Arc<RemoteVolume>, StreamError> {
+        self.inner.lock().connection = Some(connection);
         self.inner.run(|_, _| ());
         let info = match self.opened.recv_timeout(self.deadline) {
             Ok(Ok(info)) => info,
@@ -418,8 +420,8 @@ impl Start {
 
     fn give_up(self, error: StreamError) -> StreamError {
         self.inner.run(|engine, time| engine.shut_down(time));
-        let carrier = self.inner.lock().carrier.take();
-        drop(carrier);
+        let connection = self.inner.lock().connection.take();
+        drop(connection);
         stop(&self.orders, self.keeper);
         error
     }
@@ -436,16 +438,16 @@ impl Inner {
         Time { now, wall_ns: i64::try_from(since_1970().as_nanos()).unwrap_or(i64::MAX) }
     }
 
-    /// Lets the engine do something, and carries out what it wants: errands and jobs under the lock, which keeps their order, callbacks without it.
+    /// Lets the engine do something, and carries out what it wants: messages and jobs under the lock, which keeps their order, callbacks without it.
     pub fn run<R>(&self, call: impl FnOnce(&mut Engine, Time) -> R) -> R {
         let (result, finished) = {
             let mut guarded = self.lock();
             let result = call(&mut guarded.engine, self.time());
             let effects = guarded.engine.take_effects();
-            let Guarded { engine, carrier, early, orders, wakes } = &mut *guarded;
-            early.extend(effects.errands);
-            if let Some(carrier) = carrier {
-                early.drain(..).for_each(|(generation, errand)| carrier.send(generation, errand));
+            let Guarded { engine, connection, early, orders, wakes } = &mut *guarded;
+            early.extend(effects.messages);
+            if let Some(connection) = connection {
+                early.drain(..).for_each(|(generation, message)| connection.send(generation, message));
             }
             // The keeper is gone only after the end.
             effects.jobs.into_iter().for_each(|job| drop(orders.send(Order::Job(job))));
@@ -477,7 +479,7 @@ impl Inner {
     }
 }
 
-impl Passenger for Inner {
+impl VolumeHandler for Inner {
     fn connected(&self, generation: u64, connected: Connected) {
         self.run(|engine, time| engine.connected(time, generation, connected));
     }

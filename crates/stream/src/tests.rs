@@ -19,7 +19,7 @@ mod xattrs;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use client::carry::Connected;
+use connection::Connected;
 
 /// A connection within this machine.
 const HERE: Connected = Connected {

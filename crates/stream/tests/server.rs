@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::target::Scheme;
+use connection::target::Scheme;
 use server::{Config, Logger, Server, StoreAt, VolumeConfig};
 use store::Memory;
 use stream::{ErrorKind, FileKind, LeaseKind, OpenHow, Options, RemoteVolume, Room, StreamError, Waiting};
@@ -58,12 +58,12 @@ impl Rig {
         Rig { address, stop: Some(stop), thread: Some(thread) }
     }
 
-    fn at(&self) -> client::Server {
-        client::Server { scheme: Scheme::Runnel, host: "127.0.0.1".to_owned(), port: self.address.port() }
+    fn at(&self) -> connection::Server {
+        connection::Server { scheme: Scheme::Runnel, host: "127.0.0.1".to_owned(), port: self.address.port() }
     }
 
     fn open(&self, options: Options) -> Arc<RemoteVolume> {
-        RemoteVolume::open(&self.at(), client::Config::default(), "data", options).unwrap()
+        RemoteVolume::open(&self.at(), connection::Config::default(), "data", options).unwrap()
     }
 }
 
@@ -287,12 +287,13 @@ fn changes_made_while_the_server_is_away_come_from_the_outbox_after_a_restart() 
 fn a_volume_that_is_not_there_is_said() {
     let folder = TempDir::new().unwrap();
     let rig = Rig::start(folder.path(), 0, |_| {});
-    let error = RemoteVolume::open(&rig.at(), client::Config::default(), "other", Options::default()).err().unwrap();
+    let error =
+        RemoteVolume::open(&rig.at(), connection::Config::default(), "other", Options::default()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     let at = rig.at();
     drop(rig);
     let options = Options { open_deadline: Duration::from_millis(200), ..Options::default() };
-    let error = RemoteVolume::open(&at, client::Config::default(), "data", options).err().unwrap();
+    let error = RemoteVolume::open(&at, connection::Config::default(), "data", options).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
 }
 

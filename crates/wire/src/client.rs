@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use units::{BlockId, InodeId, Moment, PageId, RequestId, StreamId, Token};
+use units::{BlockId, Moment, PageId, RequestId, StreamId, Token};
 
 pub use event::ClientEvent;
 
@@ -34,10 +34,10 @@ use crate::format::{
     REQUEST_QUEUE_BYTES_MAX, SILENCE_MAX, TOUCH_PAGES_MAX, VERSION, WINDOW_BYTES_MAX, WINDOW_LOG_MAX,
 };
 use crate::inbox::Inbox;
-use crate::message::{ClientMessage, Hello, HelloReply, ImageHandle, Request};
+use crate::message::{ClientMessage, Hello, HelloReply, ImageHandle, Notice, Request};
 use crate::outbox::{Lane, Spout};
 use crate::traffic::Traffic;
-use crate::volume::{Share, VolumeAsk};
+use crate::volume::VolumeAsk;
 use requests::{Pending, Requests};
 use streams::Streams;
 
@@ -196,7 +196,7 @@ impl ClientConnection {
             }
             if let Some((stream, bytes)) = streams.take_credit() {
                 traffic.push_bytes_credited += u64::from(bytes);
-                return Some(encode::client(&ClientMessage::Credit { stream, bytes }));
+                return Some(encode::client(&ClientMessage::Notice(Notice::Credit { stream, bytes })));
             }
             if let Some((_, frame)) = ordered.pop() {
                 return Some(frame);
@@ -314,6 +314,21 @@ impl ClientConnection {
         Ok(())
     }
 
+    /// Tells the server something that gets no answer.
+    ///
+    /// # Errors
+    /// As the methods of the kinds say.
+    pub fn notify(&mut self, notice: Notice) -> Result<(), Refused> {
+        match notice {
+            Notice::Touch { image, token, pages } => self.touch(image, token, pages),
+            Notice::Hint { image, token, pages } => self.hint(image, token, pages),
+            Notice::TokenEnd { image, token } => self.token_end(image, token),
+            Notice::Credit { stream, bytes } => self.credit(stream, bytes),
+            Notice::StopPush { stream } => self.stop_push(stream),
+            Notice::FileClose { .. } | Notice::FileShare { .. } | Notice::RateLimit { .. } => self.tell_volume(notice),
+        }
+    }
+
     /// Reports first touches that needed no network, in order: 1 to 1024 pages.
     pub fn touch(&mut self, image: ImageHandle, token: Token, pages: Vec<PageId>) -> Result<(), Refused> {
         self.check_room()?;
@@ -321,40 +336,16 @@ impl ClientConnection {
         if found == 0 || found > max {
             return Err(Refused::Limit { what: "pages of a touch", found, min: 1, max });
         }
-        self.ordered.push(None, encode::client(&ClientMessage::Touch { image, token, pages }));
+        self.ordered.push(None, encode::client(&ClientMessage::Notice(Notice::Touch { image, token, pages })));
         Ok(())
     }
 
-    /// A file of a volume is not open any more.
-    ///
-    /// # Errors
-    /// As [`ClientConnection::touch`]; [`Refused::NoFeature`] if the server has no volumes.
-    pub fn file_close(&mut self, volume: ImageHandle, file: InodeId) -> Result<(), Refused> {
-        self.tell_volume(ClientMessage::FileClose { volume, file })
-    }
-
-    /// Gives a file of a volume its share of the link for what is pushed of it.
-    ///
-    /// # Errors
-    /// As [`ClientConnection::file_close`].
-    pub fn file_share(&mut self, volume: ImageHandle, file: InodeId, share: Share) -> Result<(), Refused> {
-        self.tell_volume(ClientMessage::FileShare { volume, file, share })
-    }
-
-    /// Caps what the server sends on this connection, bytes per second; 0 for no limit.
-    ///
-    /// # Errors
-    /// As [`ClientConnection::file_close`].
-    pub fn rate_limit(&mut self, bytes_per_second: u64) -> Result<(), Refused> {
-        self.tell_volume(ClientMessage::RateLimit { bytes_per_second })
-    }
-
-    fn tell_volume(&mut self, message: ClientMessage) -> Result<(), Refused> {
+    fn tell_volume(&mut self, notice: Notice) -> Result<(), Refused> {
         self.check_room()?;
         if self.hello().ok_or(Refused::NotReady)?.features & FEATURE_VOLUMES == 0 {
             return Err(Refused::NoFeature("volumes"));
         }
-        self.ordered.push(None, encode::client(&message));
+        self.ordered.push(None, encode::client(&ClientMessage::Notice(notice)));
         Ok(())
     }
 
@@ -374,14 +365,14 @@ impl ClientConnection {
         if found == 0 || found > max {
             return Err(Refused::Limit { what: "pages of a hint", found, min: 1, max });
         }
-        self.ordered.push(None, encode::client(&ClientMessage::Hint { image, token, pages }));
+        self.ordered.push(None, encode::client(&ClientMessage::Notice(Notice::Hint { image, token, pages })));
         Ok(())
     }
 
     /// Reports the end of a running action.
     pub fn token_end(&mut self, image: ImageHandle, token: Token) -> Result<(), Refused> {
         self.check_room()?;
-        self.ordered.push(None, encode::client(&ClientMessage::TokenEnd { image, token }));
+        self.ordered.push(None, encode::client(&ClientMessage::Notice(Notice::TokenEnd { image, token })));
         Ok(())
     }
 
@@ -396,7 +387,7 @@ impl ClientConnection {
     pub fn stop_push(&mut self, stream: StreamId) -> Result<(), Refused> {
         self.check_open().map_err(|_| Refused::Closed)?;
         if self.streams.stop(stream) {
-            self.control.push(None, encode::client(&ClientMessage::StopPush { stream }));
+            self.control.push(None, encode::client(&ClientMessage::Notice(Notice::StopPush { stream })));
         }
         Ok(())
     }

@@ -10,8 +10,8 @@ use crate::format::{
     NEED_RANGES_MAX, PUSH_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TOUCH_PAGES_MAX, VOLUME_BLOCK_BYTES, WINDOW_LOG_MAX,
 };
 use crate::message::{
-    ClientMessage, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece,
-    Reply, Request, ServerMessage,
+    ClientMessage, ErrorCode, Hello, HelloReply, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader,
+    PushPiece, Reply, Request, ServerMessage,
 };
 use crate::volume::coding as volume;
 
@@ -23,24 +23,26 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         ClientKind::Ping => ClientMessage::Ping { nonce: reader.u64("nonce")? },
         ClientKind::Cancel => ClientMessage::Cancel { request: request(&mut reader)? },
         ClientKind::Hurry => ClientMessage::Hurry { request: request(&mut reader)? },
-        ClientKind::Touch => ClientMessage::Touch {
+        ClientKind::Touch => ClientMessage::Notice(Notice::Touch {
             image: image(&mut reader)?,
             token: token(&mut reader)?,
             pages: reader.pages(TOUCH_PAGES_MAX)?,
-        },
-        ClientKind::Hint => ClientMessage::Hint {
+        }),
+        ClientKind::Hint => ClientMessage::Notice(Notice::Hint {
             image: image(&mut reader)?,
             token: token(&mut reader)?,
             pages: reader.pages(HINT_PAGES_MAX)?,
-        },
-        ClientKind::TokenEnd => ClientMessage::TokenEnd { image: image(&mut reader)?, token: token(&mut reader)? },
+        }),
+        ClientKind::TokenEnd => {
+            ClientMessage::Notice(Notice::TokenEnd { image: image(&mut reader)?, token: token(&mut reader)? })
+        }
         ClientKind::Credit => {
             let stream = stream(&mut reader)?;
             let bytes = reader.u32("bytes")?;
             reader.check(bytes > 0, "bytes", 0, "at least 1")?;
-            ClientMessage::Credit { stream, bytes }
+            ClientMessage::Notice(Notice::Credit { stream, bytes })
         }
-        ClientKind::StopPush => ClientMessage::StopPush { stream: stream(&mut reader)? },
+        ClientKind::StopPush => ClientMessage::Notice(Notice::StopPush { stream: stream(&mut reader)? }),
         ClientKind::PutMeta => ClientMessage::PutMeta {
             request: request(&mut reader)?,
             offset: reader.u64("offset")?,
@@ -52,15 +54,18 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
             bytes: reader.bulk("bytes", 1, FRAME_BYTES_MAX)?,
         },
         ClientKind::PutCommit => ClientMessage::PutCommit { request: request(&mut reader)? },
-        ClientKind::FileClose => {
-            ClientMessage::FileClose { volume: image(&mut reader)?, file: volume::file_number(&mut reader)? }
-        }
-        ClientKind::FileShare => ClientMessage::FileShare {
+        ClientKind::FileClose => ClientMessage::Notice(Notice::FileClose {
+            volume: image(&mut reader)?,
+            file: volume::file_number(&mut reader)?,
+        }),
+        ClientKind::FileShare => ClientMessage::Notice(Notice::FileShare {
             volume: image(&mut reader)?,
             file: volume::file_number(&mut reader)?,
             share: volume::read_share(&mut reader)?,
-        },
-        ClientKind::RateLimit => ClientMessage::RateLimit { bytes_per_second: reader.u64("bytes per second")? },
+        }),
+        ClientKind::RateLimit => {
+            ClientMessage::Notice(Notice::RateLimit { bytes_per_second: reader.u64("bytes per second")? })
+        }
         ClientKind::FileOpen
         | ClientKind::FileStat
         | ClientKind::FolderList

@@ -3,7 +3,8 @@
 use crate::coding::{Frame, Writer};
 use crate::format::{ClientKind, ERROR_TEXT_BYTES_MAX_WRITTEN, MAGIC, ServerKind};
 use crate::message::{
-    ClientMessage, ErrorCode, Hello, HelloReply, PushEncoding, PushHeader, PushPiece, Reply, Request, ServerMessage,
+    ClientMessage, ErrorCode, Hello, HelloReply, Notice, PushEncoding, PushHeader, PushPiece, Reply, Request,
+    ServerMessage,
 };
 use crate::volume::coding as volume;
 
@@ -48,15 +49,19 @@ pub(crate) fn client(message: &ClientMessage) -> Frame {
         ClientMessage::Cancel { request } => writer(ClientKind::Cancel).u32(request.0).finish(),
         ClientMessage::Hurry { request } => writer(ClientKind::Hurry).u32(request.0).finish(),
         ClientMessage::Ping { nonce } => writer(ClientKind::Ping).u64(*nonce).finish(),
-        ClientMessage::Touch { image, token, pages } => {
+        ClientMessage::Notice(Notice::Touch { image, token, pages }) => {
             writer(ClientKind::Touch).u32(image.0).u128(token.0).pages(pages).finish()
         }
-        ClientMessage::Hint { image, token, pages } => {
+        ClientMessage::Notice(Notice::Hint { image, token, pages }) => {
             writer(ClientKind::Hint).u32(image.0).u128(token.0).pages(pages).finish()
         }
-        ClientMessage::TokenEnd { image, token } => writer(ClientKind::TokenEnd).u32(image.0).u128(token.0).finish(),
-        ClientMessage::Credit { stream, bytes } => writer(ClientKind::Credit).u32(stream.0).u32(*bytes).finish(),
-        ClientMessage::StopPush { stream } => writer(ClientKind::StopPush).u32(stream.0).finish(),
+        ClientMessage::Notice(Notice::TokenEnd { image, token }) => {
+            writer(ClientKind::TokenEnd).u32(image.0).u128(token.0).finish()
+        }
+        ClientMessage::Notice(Notice::Credit { stream, bytes }) => {
+            writer(ClientKind::Credit).u32(stream.0).u32(*bytes).finish()
+        }
+        ClientMessage::Notice(Notice::StopPush { stream }) => writer(ClientKind::StopPush).u32(stream.0).finish(),
         ClientMessage::PutMeta { request, offset, bytes } => {
             writer(ClientKind::PutMeta).u32(request.0).u64(*offset).finish_with(bytes.clone())
         }
@@ -64,11 +69,15 @@ pub(crate) fn client(message: &ClientMessage) -> Frame {
             writer(ClientKind::PutBlock).u32(request.0).u32(block.0).finish_with(bytes.clone())
         }
         ClientMessage::PutCommit { request } => writer(ClientKind::PutCommit).u32(request.0).finish(),
-        ClientMessage::FileClose { volume, file } => writer(ClientKind::FileClose).u32(volume.0).u32(file.0).finish(),
-        ClientMessage::FileShare { volume, file, share } => {
+        ClientMessage::Notice(Notice::FileClose { volume, file }) => {
+            writer(ClientKind::FileClose).u32(volume.0).u32(file.0).finish()
+        }
+        ClientMessage::Notice(Notice::FileShare { volume, file, share }) => {
             volume::write_share(writer(ClientKind::FileShare).u32(volume.0).u32(file.0), *share).finish()
         }
-        ClientMessage::RateLimit { bytes_per_second } => writer(ClientKind::RateLimit).u64(*bytes_per_second).finish(),
+        ClientMessage::Notice(Notice::RateLimit { bytes_per_second }) => {
+            writer(ClientKind::RateLimit).u64(*bytes_per_second).finish()
+        }
     }
 }
 

@@ -28,8 +28,8 @@ mod tests;
 pub use client::{ClientConfig, ClientConnection, ClientEvent, Unanswered};
 pub use error::{Refused, WireError};
 pub use message::{
-    BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply,
-    Request,
+    BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader, PushPiece,
+    Reply, Request,
 };
 pub use server::{MEMORY_PER_BYTE, PushPosition, ServerConfig, ServerConnection, ServerEvent};
 pub use traffic::Traffic;

@@ -428,6 +428,36 @@ pub enum ClientMessage {
         /// Comes back in the Pong.
         nonce: u64,
     },
+    /// What gets no answer.
+    Notice(Notice),
+    /// Part of the superblock or metadata region of an upload.
+    PutMeta {
+        /// Number of the put.
+        request: RequestId,
+        /// First byte, in the image file.
+        offset: u64,
+        /// The bytes, at least one.
+        bytes: Bytes,
+    },
+    /// One stored block of an upload.
+    PutBlock {
+        /// Number of the put.
+        request: RequestId,
+        /// The block.
+        block: BlockId,
+        /// Its stored bytes, at least one.
+        bytes: Bytes,
+    },
+    /// Everything was sent.
+    PutCommit {
+        /// Number of the put.
+        request: RequestId,
+    },
+}
+
+/// What a client tells a server without an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
     /// First touches that needed no network, in order.
     Touch {
         /// The image.
@@ -465,29 +495,6 @@ pub enum ClientMessage {
     StopPush {
         /// The stream.
         stream: StreamId,
-    },
-    /// Part of the superblock or metadata region of an upload.
-    PutMeta {
-        /// Number of the put.
-        request: RequestId,
-        /// First byte, in the image file.
-        offset: u64,
-        /// The bytes, at least one.
-        bytes: Bytes,
-    },
-    /// One stored block of an upload.
-    PutBlock {
-        /// Number of the put.
-        request: RequestId,
-        /// The block.
-        block: BlockId,
-        /// Its stored bytes, at least one.
-        bytes: Bytes,
-    },
-    /// Everything was sent.
-    PutCommit {
-        /// Number of the put.
-        request: RequestId,
     },
     /// A file of a volume is not open any more: its number means nothing from now on.
     FileClose {

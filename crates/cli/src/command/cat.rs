@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 
 use anyhow::Context;
-use client::{Config, Session, Target, Waiting};
+use client::{Config, Session};
+use connection::{Target, Waiting};
 use image::Kind;
 use units::Token;
 
@@ -29,8 +30,12 @@ pub struct Args {
 
 /// Reads through the same session as a mount, so every byte is verified.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config =
-        Config { connections: 1, waiting: Waiting::SOFT_DEFAULT, trust: args.trust.trust(), ..Config::default() };
+    let config = Config {
+        connections: 1,
+        waiting: Waiting::SOFT_DEFAULT,
+        connection: args.trust.connection(),
+        ..Config::default()
+    };
     let session = Session::open(&Target::parse(&args.image)?, config)?;
     let metadata = session.metadata();
     let id = metadata

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use client::{Config, Server};
+use connection::{Config, Server};
 
 use crate::command::trust::TrustArgs;
 

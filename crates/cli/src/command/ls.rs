@@ -4,7 +4,8 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use client::{Config, Session, Target, Waiting};
+use client::{Config, Session};
+use connection::{Target, Waiting};
 use image::{Kind, Metadata};
 use units::InodeId;
 
@@ -34,8 +35,12 @@ pub struct Args {
 
 /// Prints names, one a line, as the bytes they are.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config =
-        Config { connections: 1, waiting: Waiting::SOFT_DEFAULT, trust: args.trust.trust(), ..Config::default() };
+    let config = Config {
+        connections: 1,
+        waiting: Waiting::SOFT_DEFAULT,
+        connection: args.trust.connection(),
+        ..Config::default()
+    };
     let session = Session::open(&Target::parse(&args.image)?, config)?;
     let metadata = session.metadata();
     let inode = metadata

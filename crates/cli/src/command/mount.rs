@@ -14,7 +14,8 @@ use ::mount::{
     KernelMount, MountPoint, Mounted, Mounter, Options, Owners, Stop, VolumeMount, VolumeOptions, mounter, mountpoint,
 };
 use anyhow::Context;
-use client::{Config, Session, Target, VolumeAt};
+use client::{Config, Session};
+use connection::{Target, VolumeAt};
 use host::Exit;
 use rustix::process::{Pid, Signal};
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use client::{Config, Target};
+use client::Config;
+use connection::Target;
 
 use crate::command::trust::TrustArgs;
 use crate::{failure, progress};

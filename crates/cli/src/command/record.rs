@@ -8,7 +8,8 @@ use std::sync::Arc;
 use ::mount::record::exact;
 use ::mount::run::Request;
 use ::mount::{MountError, Mounted, Options, Stop, mountpoint};
-use client::{Session, Target};
+use client::Session;
+use connection::Target;
 
 use crate::command::enter::PlanArgs;
 use crate::command::mount::short_name;

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use ::mount::enter::Plan;
 use ::mount::run::{Request, Sources};
 use ::mount::{Data, MountError, Options, VolumeOptions};
-use client::{Session, Target};
+use client::Session;
+use connection::Target;
 
 use crate::command::enter::PlanArgs;
 use crate::command::mount::short_name;
@@ -75,11 +76,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         let session = Session::open(&target, config.clone())?;
         let mut opened = Vec::new();
         // One volume of the image's server goes over the connections of the image: one order of importance, one budget.
-        let mut lanes = Some(&*session);
+        let mut unshared = Some(&*session);
         for (wanted, options) in data.iter().zip(volumes) {
             let shares = matches!(&target, Target::Remote(remote) if remote.server == wanted.at.server);
-            let carrier = if shares { lanes.take() } else { None };
-            opened.push(volume::open(&wanted.at, config.clone(), options, carrier)?);
+            let shared = if shares { unshared.take() } else { None };
+            opened.push(volume::open(&wanted.at, config.clone(), options, shared)?);
         }
         Ok::<_, MountError>(Sources { session: session.clone(), volumes: opened })
     })?;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use client::{Ablation, Config, Granularity, Waiting};
+use client::{Ablation, Config, Granularity};
+use connection::Waiting;
 
 use crate::command::trust::TrustArgs;
 
@@ -75,12 +76,11 @@ impl SessionArgs {
             },
             readahead_blocks: self.readahead,
             waiting: self.soft.map_or(Waiting::Hard, |seconds| Waiting::Soft(Duration::from_secs(seconds))),
-            push: !self.no_push,
             ablation: Ablation {
                 short_connections: self.ablation.contains(&Part::Short),
                 allocated_pages: self.ablation.contains(&Part::Alloc),
             },
-            trust: self.trust.trust(),
+            connection: connection::Config { push: !self.no_push, ..self.trust.connection() },
             ..Config::default()
         }
     }

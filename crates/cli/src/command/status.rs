@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ::mount::MountStatus;
-use client::{Config, Server};
+use connection::{Config, Server};
 
 use crate::command::trust::TrustArgs;
 use crate::{failure, progress};

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use client::{Config, Session, Target, Waiting};
+use client::{Config, Session};
+use connection::{Target, Waiting};
 use pack::LocalRoot;
 use syscalls::analysis::{AnalysisError, Options, Policy, Report, Subject, analyse};
 
@@ -134,7 +135,7 @@ fn report(args: &Args, options: &Options) -> anyhow::Result<Report> {
             report.with_context(|| args.subject.display().to_string())
         }
         Some(_) => Err(not_for_programs()),
-        None => find(&args.subject, programs, args.trust.trust(), options),
+        None => find(&args.subject, programs, args.trust.connection(), options),
     }
 }
 
@@ -142,7 +143,7 @@ fn report(args: &Args, options: &Options) -> anyhow::Result<Report> {
 pub(super) fn find(
     subject: &Path,
     programs: Vec<Vec<u8>>,
-    trust: client::Trust,
+    connection: connection::Config,
     options: &Options,
 ) -> anyhow::Result<Report> {
     let named = |report: Result<Report, AnalysisError>| report.with_context(|| subject.display().to_string());
@@ -155,7 +156,7 @@ pub(super) fn find(
     }
     let text = subject.to_string_lossy();
     if text.contains("://") || is_image(subject) {
-        let config = Config { connections: 1, waiting: Waiting::SOFT_DEFAULT, trust, ..Config::default() };
+        let config = Config { connections: 1, waiting: Waiting::SOFT_DEFAULT, connection, ..Config::default() };
         let session = Session::open(&Target::parse(&text)?, config)?;
         let report = named(analyse(&ImageRoot::new(&session), &wanted, options));
         session.shutdown();

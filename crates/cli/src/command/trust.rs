@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use client::{Identity, Trust};
+use connection::{Identity, Trust};
 
 /// Variable that names a file of authorities, for commands without `--ca`.
 const AUTHORITIES: &str = "RUNNEL_CA";
@@ -25,7 +25,12 @@ pub struct TrustArgs {
 }
 
 impl TrustArgs {
-    /// As the client takes them.
+    /// As a connection takes them.
+    pub fn connection(&self) -> connection::Config {
+        connection::Config { trust: self.trust(), ..connection::Config::default() }
+    }
+
+    /// Whom to trust, and who we are.
     pub fn trust(&self) -> Trust {
         let from_environment = || std::env::var_os(AUTHORITIES).filter(|file| !file.is_empty()).map(PathBuf::from);
         let identity = self.cert.clone().zip(self.key.clone());

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::mount::{MountError, UnmountReport, VolumeOptions};
-use client::{Config, Session, Target, VolumeAt};
+use client::{Config, Session};
+use connection::{Target, VolumeAt};
 use stream::{Lost, Options, RemoteVolume, Room, Status};
 
 use crate::{failure, progress};
@@ -70,9 +71,9 @@ impl VolumeArgs {
             outbox: room(&self.unsent, UNSENT_BYTES)?,
             names_ttl: self.half_ttl()?,
             waiting: config.waiting,
-            open_deadline: config.open_deadline,
+            open_deadline: config.connection.open_deadline,
             rate_limit: self.rate.unwrap_or(0),
-            hints: config.push,
+            hints: config.connection.push,
             // What lies in a folder for unsent changes is sent even so.
             insecure: self.insecure || (read_only && self.unsent.is_none()),
             ..defaults
@@ -127,8 +128,8 @@ pub fn open(
     session: Option<&Session>,
 ) -> Result<Arc<RemoteVolume>, MountError> {
     match session {
-        Some(session) => Ok(RemoteVolume::carried(session, &at.name, options)?),
-        None => Ok(RemoteVolume::open(&at.server, config, &at.name, options)?),
+        Some(session) => Ok(RemoteVolume::attached(session, &at.name, options)?),
+        None => Ok(RemoteVolume::open(&at.server, config.connection, &at.name, options)?),
     }
 }
 

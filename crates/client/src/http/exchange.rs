@@ -7,9 +7,9 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use connection::{ConnectionError, Dialer, HttpFile, Transport};
+
 use crate::error::ClientError;
-use crate::target::HttpFile;
-use crate::transport::{Dialer, Transport};
 
 /// Longest head of an answer. Web servers send under 1 KiB, gateways in front of them up to a few.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -27,7 +27,7 @@ const SHOWN_BYTES_MAX: usize = 100;
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// No connection, or none that can be trusted.
-    Dial(ClientError),
+    Dial(ConnectionError),
     /// The connection failed or ended in the middle, or no answer came in time.
     Lost(io::Error),
     /// Another status than 206.
@@ -313,9 +313,9 @@ impl Fault {
     /// The fault as the error of a session that cannot be opened.
     pub fn explain(self, dialer: &Dialer, file: &HttpFile) -> ClientError {
         let reason = match self {
-            Fault::Dial(error) => return error,
+            Fault::Dial(error) => return error.into(),
             Fault::Lost(source) if source.kind() == io::ErrorKind::TimedOut => "no answer in time".into(),
-            Fault::Lost(source) => return dialer.explain(source),
+            Fault::Lost(source) => return dialer.explain(source).into(),
             Fault::Status { status, location: Some(location) } if (300..400).contains(&status) => {
                 format!("the web server sends us elsewhere ({status}): use {location}")
             }

@@ -2,7 +2,7 @@
 
 use super::{Ask, Schedule, Source};
 use crate::block_cache::{BlockBytes, StoredBlock};
-use crate::command::{AskKey, Command, LaneIndex, StreamKey, Wanted};
+use crate::command::{AskKey, Command, ConnectionIndex, StreamKey, Wanted};
 use crate::config::Granularity;
 use crate::error::ReadError;
 use crate::link::FirstAnswers;
@@ -95,8 +95,8 @@ impl Schedule {
         let Some(ask) = self.asks.get_mut(&key).filter(|ask| ask.speculative && !ask.hurried) else { return false };
         ask.hurried = true;
         self.counters.requests += 1;
-        if let Some(lane) = ask.lane {
-            self.effects.commands.push((lane, Command::Hurry { key }));
+        if let Some(connection) = ask.connection {
+            self.effects.commands.push((connection, Command::Hurry { key }));
         }
         true
     }
@@ -135,7 +135,7 @@ impl Schedule {
             force,
             speculative,
             hurried: false,
-            lane: None,
+            connection: None,
             sent: now,
             received_before: 0,
             pipelined: false,
@@ -153,29 +153,30 @@ impl Schedule {
     pub(super) fn dispatch(&mut self, now: Moment, key: AskKey) {
         let Some(ask) = self.asks.get(&key) else { return };
         // What readahead asks for goes over the connection of the program: there the server knows what goes first.
-        let Some(lane) = self.lane_for(ask.token, 0) else {
+        let Some(connection) = self.connection_for(ask.token, 0) else {
             self.parked.push_back(key);
             return;
         };
-        let received_before = self.lanes[lane].bytes_received;
-        let pipelined = self.asks.values().any(|other| other.lane == Some(lane));
+        let received_before = self.connections[connection].bytes_received;
+        let pipelined = self.asks.values().any(|other| other.connection == Some(connection));
         if let Some(ask) = self.asks.get_mut(&key) {
-            (ask.lane, ask.sent, ask.received_before, ask.pipelined) = (Some(lane), now, received_before, pipelined);
+            (ask.connection, ask.sent, ask.received_before, ask.pipelined) =
+                (Some(connection), now, received_before, pipelined);
             let (token, wanted, force) = (ask.token, ask.wanted.clone(), ask.force);
             let (speculative, hurried) = (ask.speculative, ask.hurried);
-            self.effects.commands.push((lane, Command::Ask { key, token, wanted, force, speculative }));
+            self.effects.commands.push((connection, Command::Ask { key, token, wanted, force, speculative }));
             if hurried {
-                self.effects.commands.push((lane, Command::Hurry { key }));
+                self.effects.commands.push((connection, Command::Hurry { key }));
             }
         }
     }
 
     /// The connection that carries everything of a token, so that the server sees it in order: the token's own one, or
     /// the next that is up. `aside` counts further from there.
-    pub(super) fn lane_for(&self, token: Token, aside: usize) -> Option<LaneIndex> {
-        let lanes = self.lanes.len();
-        let own = (token.0 % lanes as u128) as usize + aside;
-        (0..lanes).map(|i| (own + i) % lanes).find(|lane| self.lanes[*lane].up)
+    pub(super) fn connection_for(&self, token: Token, aside: usize) -> Option<ConnectionIndex> {
+        let connections = self.connections.len();
+        let own = (token.0 % connections as u128) as usize + aside;
+        (0..connections).map(|i| (own + i) % connections).find(|connection| self.connections[*connection].up)
     }
 
     /// A page was taken from the cache: remember which parts, and read on if it was the first of a block read ahead.
@@ -382,8 +383,9 @@ impl Schedule {
             self.fetching.remove(&block);
             self.hints.asked_no_more(block);
         }
-        if let Some(lane) = ask.lane.filter(|_| self.settings.remote) {
-            let received = self.lanes[lane].bytes_received - ask.received_before.min(self.lanes[lane].bytes_received);
+        if let Some(connection) = ask.connection.filter(|_| self.settings.remote) {
+            let received = self.connections[connection].bytes_received
+                - ask.received_before.min(self.connections[connection].bytes_received);
             self.link.sample(ask.sent, now, received, ask.pipelined);
         }
         Some(ask)
@@ -391,8 +393,8 @@ impl Schedule {
 
     /// Connections that are up.
     #[cfg(test)]
-    pub fn lanes_up(&self) -> usize {
-        self.lanes.iter().filter(|lane| lane.up).count()
+    pub fn connections_up(&self) -> usize {
+        self.connections.iter().filter(|connection| connection.up).count()
     }
 
     /// A sample for the estimate of the link, as a reply would give it.
@@ -406,16 +408,16 @@ impl Schedule {
         self.link.opened(answers);
     }
 
-    /// A lane received bytes and sent some; for the counters and the estimate.
-    pub fn lane_traffic(&mut self, lane: LaneIndex, received: u64, sent: u64) {
-        self.lanes[lane].bytes_received += received;
+    /// A connection received bytes and sent some; for the counters and the estimate.
+    pub fn connection_traffic(&mut self, connection: ConnectionIndex, received: u64, sent: u64) {
+        self.connections[connection].bytes_received += received;
         self.counters.bytes_received += received;
         self.counters.bytes_sent += sent;
     }
 
-    /// A lane is connected and its image is open: whatever was parked goes out.
-    pub fn lane_up(&mut self, now: Moment, lane: LaneIndex, again: bool) {
-        self.lanes[lane].up = true;
+    /// A connection is connected and its image is open: whatever was parked goes out.
+    pub fn connection_up(&mut self, now: Moment, connection: ConnectionIndex, again: bool) {
+        self.connections[connection].up = true;
         self.stale = false;
         self.counters.reconnects += u64::from(again);
         for key in std::mem::take(&mut self.parked) {
@@ -424,16 +426,16 @@ impl Schedule {
         self.pull_on(now);
     }
 
-    /// A lane lost its connection: its requests go to the others, or wait.
-    pub fn lane_down(&mut self, now: Moment, lane: LaneIndex) {
-        self.lanes[lane].up = false;
+    /// A connection lost its connection: its requests go to the others, or wait.
+    pub fn connection_down(&mut self, now: Moment, connection: ConnectionIndex) {
+        self.connections[connection].up = false;
         self.hints.forget();
         let lost: Vec<AskKey> =
-            self.asks.iter().filter(|(_, ask)| ask.lane == Some(lane)).map(|(key, _)| *key).collect();
+            self.asks.iter().filter(|(_, ask)| ask.connection == Some(connection)).map(|(key, _)| *key).collect();
         for key in lost {
             let unwanted = self.asks.get(&key).is_some_and(|ask| self.dependents(&ask.wanted).is_empty());
             if let Some(ask) = self.asks.get_mut(&key) {
-                (ask.lane, ask.hurried) = (None, ask.speculative);
+                (ask.connection, ask.hurried) = (None, ask.speculative);
             }
             if unwanted {
                 self.take_ask(now, key);
@@ -446,7 +448,7 @@ impl Schedule {
 
     /// The server serves another image under this id, or none: READs fail until it is back.
     pub fn image_gone(&mut self, now: Moment) {
-        if self.lanes.iter().any(|lane| lane.up) {
+        if self.connections.iter().any(|connection| connection.up) {
             return;
         }
         self.stale = true;

@@ -103,8 +103,8 @@ impl Schedule {
     /// Somebody knows that `pages` will be needed, in this order, and that the kernel has not got them. Returns how many
     /// were asked for: those that are not here nor on their way, as far as not too many are open already.
     pub fn hint(&mut self, now: Moment, pages: &[PageId]) -> usize {
-        let lane = self.lane_for(self.hints.token, 0);
-        let Some(lane) = lane.filter(|_| !self.closed) else { return 0 };
+        let connection = self.connection_for(self.hints.token, 0);
+        let Some(connection) = connection.filter(|_| !self.closed) else { return 0 };
         if now.since(self.hints.quiet_since) > QUIET_MAX {
             self.hints.forget();
         }
@@ -127,7 +127,7 @@ impl Schedule {
         }
         if self.settings.remote {
             let token = self.hints.token;
-            self.effects.commands.push((lane, Command::Hint { token, pages: wanted }));
+            self.effects.commands.push((connection, Command::Hint { token, pages: wanted }));
         } else {
             self.pull_hinted(now, &wanted);
         }
@@ -185,7 +185,7 @@ impl Schedule {
 
     fn has_room_to_pull(&self) -> bool {
         let busy = self.hints.busy.len();
-        if self.closed || self.hints.blocks.is_empty() || !self.lanes.iter().any(|lane| lane.up) {
+        if self.closed || self.hints.blocks.is_empty() || !self.connections.iter().any(|connection| connection.up) {
             return false;
         }
         match self.settings.remote {

@@ -25,17 +25,18 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use connection::Waiting;
 use image::{ImageError, Kind, Metadata};
 use units::{BlockId, InodeId, Moment, PAGE_BYTES, PageId, Token};
 
 use crate::allocator::{Allocator, PageBuffer};
 use crate::block_cache::{BlockBytes, BlockCache, Evicted};
-use crate::command::{AskKey, Command, LaneIndex, StreamKey, Wanted};
-use crate::config::{Config, Granularity, Waiting};
+use crate::command::{AskKey, Command, ConnectionIndex, StreamKey, Wanted};
+use crate::config::{Config, Granularity};
 use crate::counters::Counters;
 use crate::error::ReadError;
 use crate::holding::{HeldKind, HoldingArea};
-use crate::link::LinkEstimate;
+use crate::link::Link;
 use crate::place::Place;
 use crate::readahead::Readahead;
 use crate::session::Done;
@@ -68,7 +69,7 @@ pub(crate) struct Schedule {
     asks_begun: u64,
     /// Blocks that were asked for.
     fetching: HashMap<BlockId, AskKey>,
-    lanes: Vec<Lane>,
+    connections: Vec<ConnectionState>,
     /// Requests that no connection can take at present.
     parked: VecDeque<AskKey>,
     /// Requests to be made again at their time.
@@ -80,7 +81,7 @@ pub(crate) struct Schedule {
     used_at: Moment,
     touches: Touches,
     hints: Hints,
-    link: LinkEstimate,
+    link: Link,
     streams: HashMap<StreamKey, StreamInfo>,
     /// Pages of pieces that were received and not digested yet.
     arriving: HashMap<u64, u32>,
@@ -113,7 +114,7 @@ struct Settings {
 /// it, answer `finished` and hand `evicted` and `hinted` to the storer.
 #[derive(Default)]
 pub(crate) struct Effects {
-    pub commands: Vec<(LaneIndex, Command)>,
+    pub commands: Vec<(ConnectionIndex, Command)>,
     pub finished: Vec<Finished>,
     pub evicted: Vec<Evicted>,
     pub hinted: Vec<HintedBlock>,
@@ -190,7 +191,7 @@ struct Ask {
     /// Made by readahead, and the server was told that a READ waits for it by now.
     hurried: bool,
     /// The connection it was handed to.
-    lane: Option<LaneIndex>,
+    connection: Option<ConnectionIndex>,
     sent: Moment,
     /// Bytes the connection had received when it was sent.
     received_before: u64,
@@ -204,14 +205,20 @@ struct Ask {
 
 /// A connection as the schedule sees it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lane {
+struct ConnectionState {
     up: bool,
     bytes_received: u64,
 }
 
 impl Schedule {
-    /// The schedule of a session with `lanes` connections, all down; `remote` is false for a local file.
-    pub fn new(metadata: Arc<Metadata>, pool: Arc<Allocator>, config: &Config, lanes: usize, remote: bool) -> Schedule {
+    /// The schedule of a session with `connections` connections, all down; `remote` is false for a local file.
+    pub fn new(
+        metadata: Arc<Metadata>,
+        pool: Arc<Allocator>,
+        config: &Config,
+        connections: usize,
+        remote: bool,
+    ) -> Schedule {
         let soft = match config.waiting {
             Waiting::Soft(time) if remote => Some(time),
             _ => None,
@@ -233,7 +240,7 @@ impl Schedule {
             asks: BTreeMap::new(),
             asks_begun: 0,
             fetching: HashMap::new(),
-            lanes: vec![Lane::default(); lanes],
+            connections: vec![ConnectionState::default(); connections],
             parked: VecDeque::new(),
             delayed: Vec::new(),
             cache: BlockCache::new(config.cache_bytes, if remote { config.stored_bytes } else { 0 }),
@@ -242,7 +249,7 @@ impl Schedule {
             used_at: Moment(0),
             touches: Touches::default(),
             hints: Hints::default(),
-            link: LinkEstimate::default(),
+            link: Link::default(),
             streams: HashMap::new(),
             arriving: HashMap::new(),
             storing: None,
@@ -508,7 +515,7 @@ impl Schedule {
         self.parked.clear();
         self.delayed.clear();
         self.hints.forget();
-        (0..self.lanes.len()).for_each(|lane| self.effects.commands.push((lane, Command::Close)));
+        (0..self.connections.len()).for_each(|connection| self.effects.commands.push((connection, Command::Close)));
     }
 
     /// A running action ended.
@@ -516,8 +523,8 @@ impl Schedule {
         let pages = self.touches.end(token);
         if self.settings.remote {
             self.send_touches(token, pages);
-            if let Some(lane) = self.lane_for(token, 0) {
-                self.effects.commands.push((lane, Command::TokenEnd { token }));
+            if let Some(connection) = self.connection_for(token, 0) {
+                self.effects.commands.push((connection, Command::TokenEnd { token }));
             }
         }
         self.readahead.end(token);
@@ -543,9 +550,9 @@ impl Schedule {
             return;
         }
         // Without a connection there is nobody to learn; the server will have forgotten the action by the next one.
-        if let Some(lane) = self.lane_for(token, 0) {
+        if let Some(connection) = self.connection_for(token, 0) {
             self.counters.pages_touched += pages.len() as u64;
-            self.effects.commands.push((lane, Command::Touch { token, pages }));
+            self.effects.commands.push((connection, Command::Touch { token, pages }));
         }
     }
 

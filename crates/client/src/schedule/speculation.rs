@@ -40,7 +40,7 @@ impl Schedule {
     /// Asks for blocks ahead of need while the link has room for them.
     pub(super) fn speculate(&mut self, now: Moment) {
         let idle = self.reads.is_empty() && now.since(self.used_at) > self.link.linger();
-        if idle || self.closed || !self.lanes.iter().any(|lane| lane.up) {
+        if idle || self.closed || !self.connections.iter().any(|connection| connection.up) {
             return;
         }
         // Beside a push there is half the room.

@@ -12,7 +12,7 @@ use crate::block_cache::StoredBlock;
 use crate::session::StoreOutcome;
 use crate::tests::tree::Tree;
 
-const LANES: usize = 2;
+const CONNECTIONS: usize = 2;
 
 type Outcome = Result<Vec<u8>, ReadError>;
 
@@ -26,9 +26,9 @@ struct Sim {
     expected: BTreeMap<u64, Vec<u8>>,
     outcomes: Arc<Mutex<BTreeMap<u64, Outcome>>>,
     reads: u64,
-    /// Commands the lanes have not obeyed yet.
-    commands: Vec<(LaneIndex, Command)>,
-    up: [bool; LANES],
+    /// Commands the connections have not obeyed yet.
+    commands: Vec<(ConnectionIndex, Command)>,
+    up: [bool; CONNECTIONS],
     generation: u64,
     /// Replies the kernel is still taking in.
     replying: Vec<Pages>,
@@ -46,7 +46,7 @@ struct Sim {
 impl Sim {
     fn new(tree: Arc<Tree>, seed: u64, config: &Config) -> Sim {
         let pool = Arc::new(Allocator::start().unwrap());
-        let schedule = Schedule::new(Arc::clone(&tree.metadata), pool, config, LANES, true);
+        let schedule = Schedule::new(Arc::clone(&tree.metadata), pool, config, CONNECTIONS, true);
         Sim {
             tree,
             schedule,
@@ -56,7 +56,7 @@ impl Sim {
             outcomes: Arc::default(),
             reads: 0,
             commands: Vec::new(),
-            up: [false; LANES],
+            up: [false; CONNECTIONS],
             generation: 0,
             replying: Vec::new(),
             streams: Vec::new(),
@@ -81,9 +81,12 @@ impl Sim {
             if effects.commands.is_empty() && effects.finished.is_empty() && effects.evicted.is_empty() {
                 break;
             }
-            for (lane, command) in effects.commands {
-                assert!(self.up[lane] || command == Command::Close, "a command for a lane that is down: {command:?}");
-                self.commands.push((lane, command));
+            for (connection, command) in effects.commands {
+                assert!(
+                    self.up[connection] || command == Command::Close,
+                    "a command for a connection that is down: {command:?}"
+                );
+                self.commands.push((connection, command));
             }
             for read in effects.finished {
                 match read.outcome {
@@ -126,20 +129,20 @@ impl Sim {
         self.read(inode, offset as u64, bytes);
     }
 
-    /// A lane obeys one of its commands, honestly or not.
+    /// A connection obeys one of its commands, honestly or not.
     fn obey(&mut self, honest: bool) {
         if self.commands.is_empty() {
             return;
         }
         let at = self.pick(self.commands.len());
-        let (lane, command) = self.commands.remove(at);
+        let (connection, command) = self.commands.remove(at);
         if let Command::Hint { token, pages } = command {
-            return self.obey_hint(lane, token, &pages);
+            return self.obey_hint(connection, token, &pages);
         }
         let Command::Ask { key, wanted, force, .. } = command else { return };
-        self.schedule.lane_traffic(lane, 3000, 50);
+        self.schedule.connection_traffic(connection, 3000, 50);
         let mood = if honest { 99 } else { self.pick(100) };
-        let stream = self.streams.iter().find(|(stream, _)| stream.lane == lane).map(|(stream, _)| *stream);
+        let stream = self.streams.iter().find(|(stream, _)| stream.connection == connection).map(|(stream, _)| *stream);
         match (mood, stream) {
             (0..3, _) => {
                 self.spoils = true;
@@ -171,15 +174,15 @@ impl Sim {
         }
     }
 
-    fn toggle_lane(&mut self, lane: LaneIndex) {
-        self.up[lane] = !self.up[lane];
-        if self.up[lane] {
-            self.schedule.lane_up(self.now, lane, true);
+    fn toggle_connection(&mut self, connection: ConnectionIndex) {
+        self.up[connection] = !self.up[connection];
+        if self.up[connection] {
+            self.schedule.connection_up(self.now, connection, true);
         } else {
-            self.schedule.lane_down(self.now, lane);
-            self.commands.retain(|(found, _)| *found != lane);
+            self.schedule.connection_down(self.now, connection);
+            self.commands.retain(|(found, _)| *found != connection);
             self.generation += 1;
-            let over: Vec<_> = self.streams.extract_if(.., |(stream, _)| stream.lane == lane).collect();
+            let over: Vec<_> = self.streams.extract_if(.., |(stream, _)| stream.connection == connection).collect();
             // The storer hears of the end behind the pieces.
             while over.iter().any(|(stream, _)| self.pieces.iter().any(|piece| piece.0 == *stream)) {
                 self.digest();
@@ -191,9 +194,9 @@ impl Sim {
 
     fn push(&mut self) {
         if self.streams.len() < 2 || self.pick(10) == 0 {
-            let Some(lane) = (0..LANES).find(|lane| self.up[*lane]) else { return };
+            let Some(connection) = (0..CONNECTIONS).find(|connection| self.up[*connection]) else { return };
             self.streams_begun += 1;
-            let key = StreamKey { lane, generation: self.generation, stream: StreamId(self.streams_begun) };
+            let key = StreamKey { connection, generation: self.generation, stream: StreamId(self.streams_begun) };
             let info = StreamInfo { token: Token(self.rng.below(3).into()), audit: self.pick(4) == 0, hinted: false };
             self.schedule.stream_started(key, info);
             self.streams.push((key, info));
@@ -217,13 +220,13 @@ impl Sim {
     }
 
     /// A server that pushes what was hinted, or one that has never heard of hints.
-    fn obey_hint(&mut self, lane: LaneIndex, token: Token, pages: &[PageId]) {
+    fn obey_hint(&mut self, connection: ConnectionIndex, token: Token, pages: &[PageId]) {
         if self.pick(2) == 0 {
             self.schedule.pull_hinted(self.now, pages);
             return self.settle();
         }
         self.streams_begun += 1;
-        let key = StreamKey { lane, generation: self.generation, stream: StreamId(self.streams_begun) };
+        let key = StreamKey { connection, generation: self.generation, stream: StreamId(self.streams_begun) };
         let info = StreamInfo { token, audit: false, hinted: true };
         self.schedule.stream_started(key, info);
         self.streams.push((key, info));
@@ -325,8 +328,8 @@ impl Sim {
             75..84 => self.digest(),
             84 => self.store_hinted(),
             85..88 => {
-                let lane = self.pick(LANES);
-                self.toggle_lane(lane);
+                let connection = self.pick(CONNECTIONS);
+                self.toggle_connection(connection);
             }
             88..90 if !self.streams.is_empty() => {
                 let at = self.pick(self.streams.len());
@@ -368,11 +371,11 @@ impl Sim {
         assert_eq!(counters.pages_pushed, counters.pages_push_hit + counters.pages_wasted + undecided, "{counters:?}");
     }
 
-    /// Everything comes to an end when lanes are up and answer honestly.
+    /// Everything comes to an end when connections are up and answer honestly.
     fn finish(mut self) -> Sim {
-        for lane in 0..LANES {
-            if !self.up[lane] {
-                self.toggle_lane(lane);
+        for connection in 0..CONNECTIONS {
+            if !self.up[connection] {
+                self.toggle_connection(connection);
             }
         }
         for _ in 0..10_000 {
@@ -473,7 +476,7 @@ fn closing_answers_every_read() {
 fn a_cut_answer_is_the_canary_of_the_simulation() {
     // If a wrong page went unnoticed, the simulation would notice: spoil one byte on its way in.
     let mut sim = Sim::new(Arc::new(Tree::plain()), 5, &small_config(0));
-    sim.toggle_lane(0);
+    sim.toggle_connection(0);
     let page = PageId::new(sim.tree.big(), 3);
     sim.read(page.inode, 3 * PAGE_BYTES as u64, 4096);
     let mut bytes = sim.tree.page(page).to_vec();

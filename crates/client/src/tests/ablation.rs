@@ -9,13 +9,15 @@ use wire::{ErrorCode, Reply, Request, ServerEvent};
 use super::fake_server::{FakeServer, is_pull};
 use super::tree::Tree;
 use super::{HANG, open, plain, read, read_page};
-use crate::{Ablation, Config, Granularity, ReadError, Waiting};
+use crate::{Ablation, Config, Granularity, ReadError};
+use connection::Waiting;
 
 const SHORT: Ablation = Ablation { short_connections: true, allocated_pages: false };
 
 /// As in the figure: one page a request, nothing read ahead, nothing pushed.
 fn demand_only(ablation: Ablation) -> Config {
-    Config { granularity: Granularity::Page, push: false, ablation, ..plain() }
+    let connection = connection::Config { push: false, ..connection::Config::default() };
+    Config { granularity: Granularity::Page, connection, ablation, ..plain() }
 }
 
 #[test]
@@ -106,7 +108,7 @@ fn hard_mode_waits_for_the_server() {
     for (index, read) in reads {
         assert_eq!(read.wait().unwrap(), tree.page(PageId::new(tree.big(), index)));
     }
-    // The lane may have served them before it saw that its own connection is gone.
+    // The connection may have served them before it saw that its own connection is gone.
     let began = Instant::now();
     while session.counters().reconnects == 0 {
         assert!(began.elapsed() < HANG, "{:?}", session.counters());

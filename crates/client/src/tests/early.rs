@@ -170,7 +170,7 @@ fn regress_a_local_file_with_two_contents_is_refused_when_they_meet() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("two.rnl");
     std::fs::write(&path, &tree.bytes).unwrap();
-    let session = Session::open(&crate::Target::File(path), plain()).unwrap();
+    let session = Session::open(&connection::Target::File(path), plain()).unwrap();
     assert_eq!(read_page(&session, 1, tree.big(), 5).wait().unwrap(), tree.page(PageId::new(tree.big(), 5)));
     assert_eq!(read_page(&session, 1, tree.big(), 20).wait(), Err(ReadError::Corrupt));
     assert_refused(&session, &tree);

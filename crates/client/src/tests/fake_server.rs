@@ -20,7 +20,7 @@ use wire::{
 
 use super::HANG;
 use super::tree::Tree;
-use crate::clock::Clock;
+use connection::Clock;
 
 /// The handle under which every connection knows the image.
 pub(crate) const HANDLE: ImageHandle = ImageHandle(5);

@@ -17,7 +17,8 @@ use super::real_server::Rig;
 use super::tree::Tree;
 use super::{HANG, read_page};
 use crate::upload::upload;
-use crate::{Config, Granularity, Session, Target, Trust, Waiting};
+use crate::{Config, Granularity, Session};
+use connection::{Target, Trust, Waiting};
 
 /// Flips of each test.
 const FLIPS: u64 = 2000;
@@ -123,7 +124,8 @@ fn order() -> impl Iterator<Item = u32> {
 fn start(target: &Target, tree: &Tree, token: u128, push: bool) -> (usize, usize) {
     let waiting = Waiting::Soft(Duration::from_secs(5));
     let granularity = Granularity::Page;
-    let config = Config { waiting, push, granularity, connections: 1, ..Config::default() };
+    let connection = connection::Config { push, ..connection::Config::default() };
+    let config = Config { waiting, connection, granularity, connections: 1, ..Config::default() };
     let Ok(session) = Session::open(target, config) else { return (0, 0) };
     assert_eq!(session.metadata().id(), tree.metadata.id(), "another image was opened");
     let sink = Arc::new(FakeSink::default());

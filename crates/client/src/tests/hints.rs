@@ -12,7 +12,8 @@ use super::fake_sink::FakeSink;
 use super::tree::Tree;
 use super::web_server::WebServer;
 use super::{open, plain, read_page, real_server};
-use crate::{Config, Session, Target};
+use crate::{Config, Session};
+use connection::Target;
 
 struct Rig {
     tree: Arc<Tree>,
@@ -159,7 +160,10 @@ fn in_an_audit_hinted_pages_stay_in_the_daemon_and_their_touches_are_seen() {
 
 #[test]
 fn without_pushes_the_blocks_of_hinted_pages_are_pulled() {
-    let rig = Rig::with(Config { push: false, ..plain() });
+    let rig = Rig::with(Config {
+        connection: connection::Config { push: false, ..connection::Config::default() },
+        ..plain()
+    });
     let wanted = [rig.pages(3..5), rig.pages(40..43), rig.pages(100..101)].concat();
     assert_eq!(rig.session.hint(&wanted), 6);
     wait_stored(&rig.session, &rig.sink, &rig.tree, &wanted);
@@ -172,7 +176,10 @@ fn without_pushes_the_blocks_of_hinted_pages_are_pulled() {
 
 #[test]
 fn a_pull_for_a_hint_that_fails_is_given_up_and_the_others_go_on() {
-    let rig = Rig::with(Config { push: false, ..plain() });
+    let rig = Rig::with(Config {
+        connection: connection::Config { push: false, ..connection::Config::default() },
+        ..plain()
+    });
     let mut refused = 0;
     rig.server.policy(move |_, machine, event| match event {
         ServerEvent::Request { request, ask } if super::fake_server::is_pull(ask) && refused == 0 => {

@@ -13,7 +13,8 @@ use super::fake_server::{FakeServer, HANDLE, honest_reply, is_pull};
 use super::fake_sink::FakeSink;
 use super::tree::Tree;
 use super::{HANG, open, plain, read};
-use crate::{Config, Granularity, Waiting};
+use crate::{Config, Granularity};
+use connection::Waiting;
 
 /// Bytes with a few of them changed, or cut, or extended.
 fn spoil(rng: &mut SplitMix64, bytes: &[u8]) -> Vec<u8> {
@@ -138,9 +139,9 @@ fn said_of(greeting: &'static [u8], closes: bool) -> String {
         // Until the client goes.
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    let server = crate::Server { scheme: crate::Scheme::Runnel, host: "127.0.0.1".into(), port };
+    let server = connection::Server { scheme: connection::Scheme::Runnel, host: "127.0.0.1".into(), port };
     let time = if greeting.is_empty() && !closes { Duration::from_millis(20) } else { HANG };
-    let said = crate::admin::list(&server, &crate::Trust::default(), time).unwrap_err().to_string();
+    let said = crate::admin::list(&server, &connection::Trust::default(), time).unwrap_err().to_string();
     service.join().unwrap();
     assert!(said.contains(&format!("check the port {port}")) && said.contains("runnels://"), "{said}");
     said

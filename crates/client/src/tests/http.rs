@@ -9,8 +9,9 @@ use units::PageId;
 
 use super::tree::Tree;
 use super::web_server::{Act, WebServer};
-use super::{HANG, plain, read, read_page};
-use crate::{ClientError, Config, ReadError, Session, Target, Waiting};
+use super::{HANG, plain, read, read_page, with_open_deadline};
+use crate::{ClientError, Config, ReadError, Session};
+use connection::{Target, Waiting};
 
 fn open(server: &WebServer, config: Config) -> Result<Arc<Session>, ClientError> {
     Session::open(&Target::parse(&server.url()).unwrap(), config)
@@ -104,7 +105,7 @@ fn servers_that_cannot_serve_ranges_are_refused_when_opening() {
 fn a_server_that_never_answers_is_given_up_when_opening() {
     let server = WebServer::start(&Tree::plain().bytes);
     server.policy(|_| Act::Silence);
-    let config = Config { open_deadline: Duration::from_millis(20), ..plain() };
+    let config = with_open_deadline(20);
     let text = open(&server, config).err().unwrap().to_string();
     assert!(text.contains("no answer"), "{text}");
 }

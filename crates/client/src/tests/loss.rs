@@ -10,7 +10,8 @@ use wire::{ErrorCode, Reply, Request, ServerEvent};
 use super::fake_server::{FakeServer, is_pull};
 use super::tree::Tree;
 use super::{open, plain, read, read_page};
-use crate::{Config, Granularity, ReadError, Waiting};
+use crate::{Config, Granularity, ReadError};
+use connection::Waiting;
 
 /// Never answers pulls.
 fn ignore_pulls(server: &FakeServer) {
@@ -48,10 +49,10 @@ fn other_connections_take_over_while_one_is_down() {
         _ => false,
     });
     let session = open(&server, Config { connections: 2, ..plain() });
-    while session.shared.run(|schedule, _| schedule.lanes_up()) < 2 {
+    while session.shared.run(|schedule, _| schedule.connections_up()) < 2 {
         std::thread::yield_now();
     }
-    // Token 2 belongs to the first lane.
+    // Token 2 belongs to the first connection.
     let read = read_page(&session, 2, tree.big(), 0);
     server.wait(|log| {
         log.iter()
@@ -105,7 +106,8 @@ fn a_request_without_an_answer_goes_elsewhere() {
     server.policy(|connection, _, event| {
         connection == 0 && matches!(event, ServerEvent::Request { ask, .. } if is_pull(ask))
     });
-    let config = Config { answer_deadline: Duration::from_millis(300), granularity: Granularity::Page, ..plain() };
+    let mut config = Config { granularity: Granularity::Page, ..plain() };
+    config.connection.answer_deadline = Duration::from_millis(300);
     let session = open(&server, config);
     // The server answers pings but never this: only the deadline of the request helps.
     assert_eq!(read_page(&session, 1, tree.big(), 0).wait().unwrap(), tree.page(PageId::new(tree.big(), 0)));
@@ -186,7 +188,7 @@ fn dropping_the_session_closes_its_connections() {
     let tree = Arc::new(Tree::plain());
     let server = FakeServer::start(&tree);
     let session = open(&server, Config { connections: 2, ..plain() });
-    while session.shared.run(|schedule, _| schedule.lanes_up()) < 2 {
+    while session.shared.run(|schedule, _| schedule.connections_up()) < 2 {
         std::thread::yield_now();
     }
     drop(session);

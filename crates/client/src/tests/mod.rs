@@ -1,7 +1,6 @@
 //! Tests of the whole client against a server that runs in this process and can be told to misbehave.
 
 mod ablation;
-mod carry;
 mod demand;
 mod early;
 pub(crate) mod fake_server;
@@ -18,6 +17,7 @@ mod real_server;
 mod tls;
 pub(crate) mod tree;
 mod upload;
+mod volumes;
 mod web_server;
 
 use std::sync::Arc;
@@ -26,7 +26,8 @@ use std::time::Duration;
 
 use units::{InodeId, PAGE_BYTES, Token};
 
-use crate::{Config, Granularity, ReadError, Session, Target};
+use crate::{Config, Granularity, ReadError, Session};
+use connection::Target;
 use fake_server::FakeServer;
 
 /// No test waits so long unless something hangs.
@@ -68,6 +69,13 @@ pub(crate) fn plain() -> Config {
         whole_metadata_bytes: 0,
         ..Config::default()
     }
+}
+
+/// The same that waits for the first answers so many milliseconds.
+pub(crate) fn with_open_deadline(milliseconds: u64) -> Config {
+    let mut config = plain();
+    config.connection.open_deadline = Duration::from_millis(milliseconds);
+    config
 }
 
 pub(crate) fn open(server: &FakeServer, config: Config) -> Arc<Session> {

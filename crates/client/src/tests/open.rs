@@ -12,8 +12,9 @@ use wire::{Reply, Request, ServerEvent};
 use super::fake_server::{FakeServer, HANDLE, opened};
 use super::fake_sink::FakeSink;
 use super::tree::Tree;
-use super::{open, plain, read};
-use crate::{ClientError, Config, ReadError, Session, Target, admin};
+use super::{open, plain, read, with_open_deadline};
+use crate::{ClientError, Config, ReadError, Session, admin};
+use connection::Target;
 
 fn refused(server: &FakeServer, image: &str, config: Config) -> ClientError {
     match Session::open(&Target::parse(&server.url(image)).unwrap(), config) {
@@ -100,7 +101,8 @@ fn missing_images_and_servers_are_named() {
     assert!(missing.to_string().contains("/no/such.rnl"), "{missing}");
     server.kill();
     let error = refused(&server, "app", plain());
-    let gone = matches!(error, ClientError::Connect { .. } | ClientError::Lost { .. } | ClientError::Wire { .. });
+    use connection::ConnectionError::{Connect, Lost, Wire};
+    let gone = matches!(error, ClientError::Connection(Connect { .. } | Lost { .. } | Wire { .. }));
     assert!(gone, "{error}");
 }
 
@@ -162,7 +164,7 @@ fn every_flipped_byte_of_the_metadata_is_noticed() {
 fn a_server_that_says_nothing_is_given_up() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("runnel://{}/app", listener.local_addr().unwrap());
-    let config = Config { open_deadline: Duration::from_millis(50), ..plain() };
+    let config = with_open_deadline(50);
     assert!(Session::open(&Target::parse(&url).unwrap(), config).is_err());
 }
 
@@ -170,8 +172,8 @@ fn a_server_that_says_nothing_is_given_up() {
 fn list_and_status_are_passed_on() {
     let tree = Arc::new(Tree::plain());
     let server = FakeServer::start(&tree);
-    let address = crate::Server::parse(server.url("").trim_end_matches('/')).unwrap();
+    let address = connection::Server::parse(server.url("").trim_end_matches('/')).unwrap();
     let time = Duration::from_secs(10);
-    assert_eq!(admin::list(&address, &crate::Trust::default(), time).unwrap(), "{\"images\":[]}");
-    assert_eq!(admin::status(&address, &crate::Trust::default(), time).unwrap(), "{\"pulls\":0}");
+    assert_eq!(admin::list(&address, &connection::Trust::default(), time).unwrap(), "{\"images\":[]}");
+    assert_eq!(admin::status(&address, &connection::Trust::default(), time).unwrap(), "{\"pulls\":0}");
 }

@@ -385,7 +385,10 @@ fn a_page_the_kernel_dropped_is_demanded_by_force() {
 
 #[test]
 fn a_device_that_wants_no_push_says_so() {
-    let rig = Rig::with(Config { push: false, ..plain() });
+    let rig = Rig::with(Config {
+        connection: connection::Config { push: false, ..connection::Config::default() },
+        ..plain()
+    });
     let push = wire::PushHeader {
         image: super::fake_server::HANDLE,
         token: units::Token(1),

@@ -13,7 +13,8 @@ use super::fake_sink::FakeSink;
 use super::tree::Tree;
 use super::{HANG, read_page};
 use crate::upload::upload;
-use crate::{Config, Session, Target, Trust, admin};
+use crate::{Config, Session, admin};
+use connection::{Target, Trust};
 
 pub(super) struct Rig {
     pub address: std::net::SocketAddr,

@@ -14,7 +14,8 @@ use super::real_server::Rig;
 use super::tree::Tree;
 use super::{HANG, plain, read};
 use crate::upload::upload;
-use crate::{ClientError, Config, Identity, Session, Target, Trust, admin};
+use crate::{ClientError, Config, Session, admin};
+use connection::{ConnectionError, Identity, Target, Trust};
 
 /// An authority, with its certificate in a file.
 struct Authority {
@@ -87,9 +88,13 @@ fn trusting(authorities: &Path) -> Trust {
     Trust { authorities: Some(authorities.into()), identity: None }
 }
 
+fn trusted(trust: &Trust) -> connection::Config {
+    connection::Config { trust: trust.clone(), ..connection::Config::default() }
+}
+
 fn open(rig: &Rig, scheme: &str, trust: &Trust) -> Result<Arc<Session>, ClientError> {
     let target = Target::parse(&format!("{scheme}://{}/app", rig.address)).unwrap();
-    Session::open(&target, Config { trust: trust.clone(), ..plain() })
+    Session::open(&target, Config { connection: trusted(trust), ..plain() })
 }
 
 fn refusal(rig: &Rig, scheme: &str, trust: &Trust) -> String {
@@ -110,7 +115,7 @@ fn every_command_works_over_tls() {
     let identity = keys.issue(&authority, "127.0.0.1", |_| ());
     let rig = start(&tree, files(&identity, None));
     let trust = trusting(&authority.file);
-    let config = Config { connections: 3, trust: trust.clone(), ..Config::default() };
+    let config = Config { connections: 3, connection: trusted(&trust), ..Config::default() };
     let target = Target::parse(&format!("runnels://{}/app", rig.address)).unwrap();
     read_all(&Session::open(&target, config).unwrap(), &tree);
     let Target::Remote(target) = target else { panic!("remote") };
@@ -193,7 +198,7 @@ fn only_certificates_of_the_push_authorities_may_push() {
         start(&tree, Some(tls))
     };
     let refused = |rig: &Rig, trust: &Trust| match push(rig, &keys, &tree, trust).unwrap_err() {
-        ClientError::Refused { code: wire::ErrorCode::Forbidden, text, .. } => text,
+        ClientError::Connection(ConnectionError::Refused { code: wire::ErrorCode::Forbidden, text, .. }) => text,
         other => panic!("{other}"),
     };
 
@@ -290,8 +295,12 @@ fn a_server_that_says_nothing_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = Target::parse(&format!("runnels://{}/app", listener.local_addr().unwrap())).unwrap();
     let open_deadline = Duration::from_millis(50);
-    let config = Config { trust: trusting(&authority.file), open_deadline, ..plain() };
+    let config =
+        Config { connection: connection::Config { open_deadline, ..trusted(&trusting(&authority.file)) }, ..plain() };
     let error = Session::open(&target, config).err().unwrap();
     // The time is over in the handshake, or just before it.
-    assert!(matches!(error, ClientError::NoAnswer { .. } | ClientError::NoGreeting { .. }), "{error}");
+    assert!(
+        matches!(error, ClientError::Connection(ConnectionError::NoAnswer { .. } | ConnectionError::NoGreeting { .. })),
+        "{error}"
+    );
 }

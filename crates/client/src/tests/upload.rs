@@ -9,8 +9,9 @@ use wire::{BlockRange, ErrorCode, Reply, Request, ServerConnection, ServerEvent}
 
 use super::fake_server::FakeServer;
 use super::tree::Tree;
+use crate::ClientError;
 use crate::upload::{Progress, upload};
-use crate::{ClientError, Remote, Target, Trust};
+use connection::{Remote, Target, Trust};
 
 /// The server's side: collects an image, asking for blocks it has not got yet.
 #[derive(Default)]
@@ -164,8 +165,8 @@ fn refusals_and_hostile_answers_are_errors() {
     let error = rig.upload("app").unwrap_err();
     assert!(matches!(error, ClientError::NoSuchBlock { .. }), "{error}");
     let target = Remote {
-        server: crate::Server { scheme: crate::Scheme::Runnel, host: "127.0.0.1".into(), port: 1 },
-        image: crate::ImageName::parse("x").unwrap(),
+        server: connection::Server { scheme: connection::Scheme::Runnel, host: "127.0.0.1".into(), port: 1 },
+        image: connection::ImageName::parse("x").unwrap(),
     };
     let missing = upload("/no/such".as_ref(), &target, &Limits::default(), &Trust::default(), &mut |_| ()).unwrap_err();
     assert!(matches!(missing, ClientError::File { .. }), "{missing}");

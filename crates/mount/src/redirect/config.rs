@@ -11,7 +11,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
-use client::Target;
+use connection::Target;
 use serde::Deserialize;
 use toml::Spanned;
 

@@ -12,7 +12,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use client::{Config, Session, Target};
+use client::{Config, Session};
+use connection::Target;
 use mount::enter::Plan;
 use mount::{MountError, Mounted, Options, Stop};
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use client::{Scheme, Waiting};
+use connection::{Scheme, Waiting};
 use mount::{VolumeMount, VolumeOptions};
 use server::{Config, Logger, Server, StoreAt, VolumeConfig};
 use store::Memory;
@@ -93,9 +93,8 @@ impl World {
 
     /// Opens the volume as a new device.
     fn open(address: SocketAddr, options: Options) -> Arc<RemoteVolume> {
-        let server = client::Server { scheme: Scheme::Runnel, host: "127.0.0.1".into(), port: address.port() };
-        let config = client::Config { waiting: options.waiting, ..client::Config::default() };
-        RemoteVolume::open(&server, config, "data", options).expect("opens")
+        let server = connection::Server { scheme: Scheme::Runnel, host: "127.0.0.1".into(), port: address.port() };
+        RemoteVolume::open(&server, connection::Config::default(), "data", options).expect("opens")
     }
 
     /// Mounts the volume as a new device that believes nothing for longer than 40 ms.

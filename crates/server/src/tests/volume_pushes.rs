@@ -10,7 +10,7 @@ use store::{Memory, Store};
 use tempfile::TempDir;
 use units::{InodeId, PageId, Rng, SplitMix64, Token};
 use wire::volume::{VolumeAsk, VolumePiece, VolumeReply};
-use wire::{ClientConfig, PushEncoding, Reply};
+use wire::{ClientConfig, Notice, PushEncoding, Reply};
 
 use super::client::{Client, Stream};
 use super::learning::{actions, teach};
@@ -227,7 +227,10 @@ fn the_device_overrules_the_profile_and_hints_are_background() {
     let mut data = Data::open(&rig, 1);
     data.client.credits = false;
     let (g, _) = data.file("g", Token(5));
-    data.client.wire.file_share(data.volume, g, wire::volume::Share::Percent(100)).unwrap();
+    data.client
+        .wire
+        .notify(Notice::FileShare { volume: data.volume, file: g, share: wire::volume::Share::Percent(100) })
+        .unwrap();
     let all: Vec<PageId> = (0..300).map(|index| PageId::new(g, index)).collect();
     data.client.hint(data.volume, Token(5), &all);
     let (f, _) = open(&mut data);
@@ -329,13 +332,13 @@ fn a_device_caps_what_is_sent_to_it() {
     let rate = 1_000_000;
     let before = data.client.wire.traffic().bytes_received;
     let begun = Instant::now();
-    data.client.wire.rate_limit(rate).unwrap();
+    data.client.wire.notify(Notice::RateLimit { bytes_per_second: rate }).unwrap();
     let content: Vec<u8> = (0..4).flat_map(|part| data.pull(file, part * 32..(part + 1) * 32).1).collect();
     assert_eq!(Bytes::from(content), Bytes::from(noise(1, 128 * 4096)));
     let received = data.client.wire.traffic().bytes_received - before;
     let allowed = rate as f64 * begun.elapsed().as_secs_f64() + rate as f64 / 10.0;
     assert!(received >= 128 * 4096 && received as f64 <= allowed, "{received} bytes of {allowed}");
-    data.client.wire.rate_limit(0).unwrap();
+    data.client.wire.notify(Notice::RateLimit { bytes_per_second: 0 }).unwrap();
     data.pull(file, 0..32);
 }
 
@@ -370,13 +373,13 @@ fn sim_any_order_of_wishes_is_survived() {
                     open.insert(number, which);
                 }
                 2 => {
-                    let _ = data.client.wire.file_close(volume, file);
+                    let _ = data.client.wire.notify(Notice::FileClose { volume, file });
                 }
                 3 => data.client.end(volume, token),
                 4 => {
                     let shares =
                         [wire::volume::Share::Rest, wire::volume::Share::Percent(30), wire::volume::Share::Rate(5000)];
-                    data.client.wire.file_share(volume, file, shares[which]).unwrap();
+                    data.client.wire.notify(Notice::FileShare { volume, file: file, share: shares[which] }).unwrap();
                 }
                 5 => data.client.hint(volume, Token(50), &blocks),
                 6 => {

@@ -13,7 +13,7 @@ use volume::{Mode, Options, Volume};
 use wire::volume::{
     Change, FileInfo, FileKind, LeaseKind, Secret, Seen, VolumeAsk, VolumePiece, VolumeReply, XattrHow,
 };
-use wire::{ClientConfig, ErrorCode, ImageHandle, Reply, Request};
+use wire::{ClientConfig, ErrorCode, ImageHandle, Notice, Reply, Request};
 
 use super::client::Client;
 use super::rig::{Rig, config};
@@ -271,7 +271,7 @@ fn wrong_requests_are_refused_by_name() {
         data.refused(pull(Token(1), InodeId(number), [0]), ErrorCode::BadRequest);
     }
     let (file, _) = data.file("d/f", Token(1));
-    data.client.wire.file_close(data.volume, file).unwrap();
+    data.client.wire.notify(Notice::FileClose { volume: data.volume, file }).unwrap();
     data.refused(pull(Token(1), file, [0]), ErrorCode::BadRequest);
     let open = |path: &str| VolumeAsk::FileOpen { token: Token(1), path: path.into() };
     for (path, code) in [
@@ -293,9 +293,12 @@ fn wrong_requests_are_refused_by_name() {
     let huge = Change::Truncate { path: b"d/f".into(), base: None, size: u64::MAX };
     data.refused(transaction(1, vec![huge]), ErrorCode::TooLarge);
     // Unknown files may be closed and shared: the device may have closed them just now.
-    data.client.wire.file_close(data.volume, InodeId(99)).unwrap();
-    data.client.wire.file_close(ImageHandle(5), InodeId(2)).unwrap();
-    data.client.wire.file_share(data.volume, InodeId(99), wire::volume::Share::Percent(3)).unwrap();
+    data.client.wire.notify(Notice::FileClose { volume: data.volume, file: InodeId(99) }).unwrap();
+    data.client.wire.notify(Notice::FileClose { volume: ImageHandle(5), file: InodeId(2) }).unwrap();
+    data.client
+        .wire
+        .notify(Notice::FileShare { volume: data.volume, file: InodeId(99), share: wire::volume::Share::Percent(3) })
+        .unwrap();
     data.client.touch(data.volume, Token(1), &[PageId::new(InodeId(99), 7)]);
     assert_eq!(data.stat("d/f").size, 1);
     drop((data, rig));

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use client::carry::Unanswered;
+use connection::Unanswered;
 use units::Moment;
 use wire::volume::{Change, Seen, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};

@@ -2,7 +2,7 @@
 //! which it is shown on every connection before anything is written. With an outbox, both are on
 //! stable storage before the first transaction has the number.
 
-use client::carry::Unanswered;
+use connection::Unanswered;
 use units::Moment;
 use wire::volume::{VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use client::carry::Unanswered;
+use connection::Unanswered;
 use units::{LockKind, LockRange, LockRanges, Moment};
 use wire::volume::{HeldLock, LockAsk, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::carry::Unanswered;
+use connection::Unanswered;
 use wire::format::LINK_BYTES_MAX;
 use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};

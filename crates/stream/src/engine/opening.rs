@@ -1,9 +1,9 @@
 //! Handles: opening, closing, and which file a path stands for.
 
-use client::carry::{Errand, Unanswered};
+use connection::Unanswered;
 use units::{InodeId, Token};
 use wire::volume::{Change, FileInfo, FileKind, Owner, Seen, VolumeAsk, VolumeReply};
-use wire::{BlockRange, ErrorCode, Reply};
+use wire::{BlockRange, ErrorCode, Notice, Reply};
 
 use super::file::{Attributes, Block, File};
 use super::transaction::Transaction;
@@ -209,7 +209,7 @@ impl Engine {
             self.by_number.insert(number, key);
         }
         if let (Some(share), Some(volume)) = (share, self.link.volume) {
-            self.send(Errand::FileShare { volume, file: number, share });
+            self.notify(Notice::FileShare { volume, file: number, share });
         }
     }
 
@@ -292,7 +292,7 @@ impl Engine {
         if let Some(volume) = self.link.volume
             && !self.by_number.contains_key(&number)
         {
-            self.send(Errand::FileClose { volume, file: number });
+            self.notify(Notice::FileClose { volume, file: number });
         }
     }
 

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use client::carry::Unanswered;
 use codec::Codec;
+use connection::Unanswered;
 use units::{Moment, PageId, StreamId, Token};
 use wire::volume::{Seen, VolumeAsk, VolumePiece, VolumeReply};
 use wire::{ErrorCode, PushPiece, Reply};
@@ -16,6 +16,7 @@ use super::arrival::Arrival;
 use super::file::Block;
 use super::{ANSWER_TIME, AskFor, Engine, Open};
 use crate::call::{Done, Handle};
+use crate::estimate;
 use crate::job::{BlockKey, Job};
 use crate::present::Present;
 use crate::{ErrorKind, READ_BYTES_MAX, StreamError};
@@ -202,7 +203,7 @@ impl Engine {
     /// Asks for blocks of a file, those first that are first in the list.
     fn ask_blocks(&mut self, key: u64, token: Token, indexes: Vec<u32>, force: bool) {
         let block = self.block_bytes() as usize;
-        let bytes = self.link.incoming.answer_bytes().min(wire::format::PULL_BLOCKS_BYTES_MAX);
+        let bytes = estimate::answer_bytes(&self.link.incoming).min(wire::format::PULL_BLOCKS_BYTES_MAX);
         let at_once = (bytes / block).clamp(1, wire::format::PUSH_PAGES_MAX);
         if indexes.is_empty() || self.link.volume.is_none() {
             return;
@@ -236,7 +237,7 @@ impl Engine {
                 }
             }
             Ok(Reply::OnTheWay { stream }) => {
-                let until = self.time.now.after(self.link.incoming.patience());
+                let until = self.time.now.after(estimate::patience(&self.link.incoming));
                 let known = self.link.streams.contains(&stream);
                 let Some(file) = self.files.get_mut(&key) else { return };
                 let absent: Vec<u32> =

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use client::carry::{Connected, Errand, Unanswered};
+use connection::{Connected, Unanswered};
 use units::Moment;
-use wire::{ErrorCode, Reply, Request};
+use wire::{ErrorCode, Notice, Reply, Request};
 
 use super::file::{Base, Block};
 use super::transaction::{Keep, State, Transaction, path_of};
@@ -95,7 +95,7 @@ impl Engine {
         }
         self.show_on(nonce);
         if self.rate_limit > 0 {
-            self.send(Errand::RateLimit { bytes_per_second: self.rate_limit });
+            self.notify(Notice::RateLimit { bytes_per_second: self.rate_limit });
         }
         let strange = self.transactions.iter().filter(|(_, txn)| txn.replayed.is_some_and(|id| id != info.id));
         let strange: Vec<u64> = strange.map(|(id, _)| *id).collect();

@@ -1,8 +1,8 @@
 //! What the server is told of blocks besides requests: touches, in their order, since it pushes by them; credit for pieces; hints; shares
 //! of the link. On a thin link each packet costs an acknowledgement on the way that is full: what belongs together leaves together.
 
-use client::carry::Errand;
 use units::{InodeId, Moment, PageId, StreamId, Token};
+use wire::Notice;
 
 use super::file::Block;
 use super::{Engine, TOUCH_TIME};
@@ -96,7 +96,7 @@ impl Engine {
     pub(super) fn send_touches(&mut self) {
         self.touches_due = None;
         for (stream, bytes) in std::mem::take(&mut self.credits) {
-            self.send(Errand::Credit { stream, bytes });
+            self.notify(Notice::Credit { stream, bytes });
         }
         let touches = std::mem::take(&mut self.touches);
         let Some(volume) = self.link.volume else { return };
@@ -108,7 +108,7 @@ impl Engine {
         let runs = numbered.chunk_by(|a, b| a.0 == b.0);
         for run in runs.flat_map(|run| run.chunks(wire::format::TOUCH_PAGES_MAX)) {
             let blocks = run.iter().map(|(_, block)| *block).collect();
-            self.send(Errand::Touch { volume, token: run[0].0, blocks });
+            self.notify(Notice::Touch { image: volume, token: run[0].0, pages: blocks });
         }
     }
 
@@ -135,7 +135,7 @@ impl Engine {
             }
         }
         for blocks in blocks.chunks(HINT_BLOCKS_MAX) {
-            self.send(Errand::Hint { volume, token: HINT_TOKEN, blocks: blocks.to_vec() });
+            self.notify(Notice::Hint { image: volume, token: HINT_TOKEN, pages: blocks.to_vec() });
         }
     }
 
@@ -144,7 +144,7 @@ impl Engine {
         let Some(file) = self.files.get_mut(&open.file) else { return };
         file.share = Some(share);
         if let (Some(number), Some(volume)) = (file.number, self.link.volume) {
-            self.send(Errand::FileShare { volume, file: number, share });
+            self.notify(Notice::FileShare { volume, file: number, share });
         }
     }
 }

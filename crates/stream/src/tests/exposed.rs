@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use bytes::Bytes;
-use client::carry::{Connected, Errand, Tag};
+use connection::{Connected, Tag, VolumeMessage};
 use units::Moment;
 use wire::volume::{Secret, VolumeAsk, VolumeReply};
 use wire::{ImageHandle, Reply, Request};
@@ -62,10 +62,10 @@ impl Device {
     fn asked(&mut self) -> Vec<(Tag, Request)> {
         let effects = self.engine.take_effects();
         effects.finished.into_iter().for_each(|finish| finish());
-        let errands = effects.errands.into_iter();
-        errands
-            .filter_map(|(_, errand)| match errand {
-                Errand::Ask { tag, ask, .. } => Some((tag, ask)),
+        let messages = effects.messages.into_iter();
+        messages
+            .filter_map(|(_, message)| match message {
+                VolumeMessage::Request { tag, ask, .. } => Some((tag, ask)),
                 _ => None,
             })
             .collect()

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::carry::{Errand, Tag, Unanswered};
+use connection::{Tag, Unanswered, VolumeMessage};
 use units::{
     ActionId, BlockId, InodeId, LockKind, LockRange, Moment, PageId, Rng, SegmentIndex, SplitMix64, StreamId, Token,
 };
@@ -178,8 +178,8 @@ impl World {
 
     fn step(&mut self) {
         let effects = self.engine.take_effects();
-        for (generation, errand) in effects.errands {
-            if let Errand::Ask { tag, ask, .. } = errand {
+        for (generation, message) in effects.messages {
+            if let VolumeMessage::Request { tag, ask, .. } = message {
                 self.asked.push((generation, tag, ask));
             }
         }

@@ -1,13 +1,13 @@
-//! What the server is told and asked while it pushes, errand by errand.
+//! What the server is told and asked while it pushes, message by message.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::carry::{Errand, Tag};
+use connection::{Tag, VolumeMessage};
 use units::{ActionId, BlockId, InodeId, Moment, PageId, SegmentIndex, StreamId, Token};
 use wire::volume::{FileInfo, FileKind, Seen, VolumeAsk, VolumePiece, VolumeReply};
-use wire::{BlockRange, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request};
+use wire::{BlockRange, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request};
 
 use crate::call::Call;
 use crate::engine::{Engine, Time};
@@ -28,7 +28,7 @@ struct Device {
     engine: Engine,
     now: Moment,
     handle: Handle,
-    said: Vec<Errand>,
+    said: Vec<VolumeMessage>,
 }
 
 impl Device {
@@ -74,17 +74,17 @@ impl Device {
     }
 
     /// What it said since the last look; completed calls are told.
-    fn listen(&mut self) -> Vec<Errand> {
+    fn listen(&mut self) -> Vec<VolumeMessage> {
         let effects = self.engine.take_effects();
         effects.finished.into_iter().for_each(|finish| finish());
-        self.said.extend(effects.errands.into_iter().map(|(_, errand)| errand));
+        self.said.extend(effects.messages.into_iter().map(|(_, message)| message));
         std::mem::take(&mut self.said)
     }
 
     fn answer(&mut self, which: impl Fn(&Request) -> bool, reply: Reply) {
         let said = self.listen();
-        let tag = said.iter().find_map(|errand| match errand {
-            Errand::Ask { tag, ask, .. } if which(ask) => Some(*tag),
+        let tag = said.iter().find_map(|message| match message {
+            VolumeMessage::Request { tag, ask, .. } if which(ask) => Some(*tag),
             _ => None,
         });
         let tag: Tag = tag.expect("it is asked");
@@ -136,27 +136,28 @@ impl Device {
 }
 
 /// Blocks asked for, with whether the server has to send them.
-fn asked(said: &[Errand]) -> Vec<(u32, bool)> {
-    let asks = said.iter().filter_map(|errand| match errand {
-        Errand::Ask { ask: Request::Volume { ask: VolumeAsk::PullBlocks { blocks, force, .. }, .. }, .. } => {
-            Some(blocks.iter().map(|block| (block.index, *force)))
-        }
+fn asked(said: &[VolumeMessage]) -> Vec<(u32, bool)> {
+    let asks = said.iter().filter_map(|message| match message {
+        VolumeMessage::Request {
+            ask: Request::Volume { ask: VolumeAsk::PullBlocks { blocks, force, .. }, .. },
+            ..
+        } => Some(blocks.iter().map(|block| (block.index, *force))),
         _ => None,
     });
     asks.flatten().collect()
 }
 
-fn touched(said: &[Errand]) -> Vec<u32> {
-    let touches = said.iter().filter_map(|errand| match errand {
-        Errand::Touch { blocks, .. } => Some(blocks.iter().map(|block| block.index)),
+fn touched(said: &[VolumeMessage]) -> Vec<u32> {
+    let touches = said.iter().filter_map(|message| match message {
+        VolumeMessage::Notice(Notice::Touch { pages, .. }) => Some(pages.iter().map(|block| block.index)),
         _ => None,
     });
     touches.flatten().collect()
 }
 
-fn given(said: &[Errand]) -> u64 {
-    let credits = said.iter().filter_map(|errand| match errand {
-        Errand::Credit { stream, bytes } if *stream == STREAM => Some(u64::from(*bytes)),
+fn given(said: &[VolumeMessage]) -> u64 {
+    let credits = said.iter().filter_map(|message| match message {
+        VolumeMessage::Notice(Notice::Credit { stream, bytes }) if *stream == STREAM => Some(u64::from(*bytes)),
         _ => None,
     });
     credits.sum()

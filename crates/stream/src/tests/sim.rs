@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use client::carry::{Errand, Tag, Unanswered};
+use connection::{Tag, Unanswered, VolumeMessage};
 use server::volumes::{Caller, OpenFiles, answer};
 use units::{ActionId, Moment, RequestId, Rng, SegmentIndex, SplitMix64, StreamId};
 use volume::{Holder, Mode, SimulatedDisk, Volume};
@@ -64,7 +64,7 @@ struct Pipe {
     server: ServerConnection,
     up: VecDeque<u8>,
     down: VecDeque<u8>,
-    errands: VecDeque<Errand>,
+    messages: VecDeque<VolumeMessage>,
     asked: HashMap<RequestId, Tag>,
     files: Mutex<OpenFiles>,
     nonce: u128,
@@ -253,12 +253,12 @@ impl Sim {
         let device = &mut self.devices[at];
         loop {
             let effects = device.engine.take_effects();
-            if effects.errands.is_empty() && effects.jobs.is_empty() && effects.finished.is_empty() {
+            if effects.messages.is_empty() && effects.jobs.is_empty() && effects.finished.is_empty() {
                 return;
             }
-            for (generation, errand) in effects.errands {
+            for (generation, message) in effects.messages {
                 if let Some(pipe) = device.pipe.as_mut().filter(|_| generation == device.generation) {
-                    pipe.errands.push_back(errand);
+                    pipe.messages.push_back(message);
                 }
             }
             device.jobs.extend(effects.jobs);
@@ -311,7 +311,7 @@ impl Sim {
                 server: ServerConnection::new(ServerConfig::default(), now),
                 up: VecDeque::new(),
                 down: VecDeque::new(),
-                errands: VecDeque::new(),
+                messages: VecDeque::new(),
                 asked: HashMap::new(),
                 files: Mutex::default(),
                 nonce: self.rng.next_u64().into(),
@@ -338,7 +338,7 @@ impl Sim {
         let part = 1 + self.rng.below(3000);
         let moved = match self.rng.below(3) {
             0 => {
-                run_errands(pipe, &mut device.engine, time);
+                run_messages(pipe, &mut device.engine, time);
                 let mut out = Vec::new();
                 pipe.client.transmit(now, &mut out, 4096);
                 pipe.up.extend(&out);
@@ -385,7 +385,7 @@ impl Sim {
                 || device.pipe.as_ref().is_some_and(|pipe| {
                     !pipe.up.is_empty()
                         || !pipe.down.is_empty()
-                        || !pipe.errands.is_empty()
+                        || !pipe.messages.is_empty()
                         || !pipe.pushing.is_empty()
                         || pipe.client.has_output()
                         || pipe.passes == 0
@@ -455,32 +455,27 @@ fn deliver_up(pipe: &mut Pipe, now: Moment, part: u64, random: u64) -> bool {
     part > 0
 }
 
-fn run_errands(pipe: &mut Pipe, engine: &mut Engine, time: Time) {
-    while let Some(errand) = pipe.errands.front().cloned() {
+fn run_messages(pipe: &mut Pipe, engine: &mut Engine, time: Time) {
+    while let Some(message) = pipe.messages.front().cloned() {
         let client = &mut pipe.client;
-        let told = match errand {
-            Errand::Ask { tag, ask, time: limit } => match client.request_until(time.now, ask, time.now.after(limit)) {
-                Ok(request) => {
-                    pipe.asked.insert(request, tag);
-                    Ok(())
+        let told = match message {
+            VolumeMessage::Request { tag, ask, time: limit } => {
+                match client.request_until(time.now, ask, time.now.after(limit)) {
+                    Ok(request) => {
+                        pipe.asked.insert(request, tag);
+                        Ok(())
+                    }
+                    Err(refused @ (Refused::Full { .. } | Refused::NotReady)) => Err(refused),
+                    Err(refused) => panic!("the engine keeps the limits: {refused}"),
                 }
-                Err(refused @ (Refused::Full { .. } | Refused::NotReady)) => Err(refused),
-                Err(refused) => panic!("the engine keeps the limits: {refused}"),
-            },
-            Errand::Touch { volume, token, blocks } => client.touch(volume, token, blocks),
-            Errand::Hint { volume, token, blocks } => client.hint(volume, token, blocks),
-            Errand::TokenEnd { volume, token } => client.token_end(volume, token),
-            Errand::Credit { stream, bytes } => client.credit(stream, bytes),
-            Errand::StopPush { stream } => client.stop_push(stream),
-            Errand::FileClose { volume, file } => client.file_close(volume, file),
-            Errand::FileShare { volume, file, share } => client.file_share(volume, file, share),
-            Errand::RateLimit { bytes_per_second } => client.rate_limit(bytes_per_second),
+            }
+            VolumeMessage::Notice(notice) => client.notify(notice),
         };
         match told {
             Err(Refused::Full { .. } | Refused::NotReady) => return,
             other => other.unwrap(),
         }
-        pipe.errands.pop_front();
+        pipe.messages.pop_front();
     }
     let _ = engine;
 }

@@ -11,7 +11,9 @@ use crate::format::{
     ClientKind, FEATURE_HINTS, FEATURE_VOLUMES, FEATURES, PUTS_MAX, REQUESTS_MAX, VERSION, VERSION_MIN,
 };
 use crate::inbox::Arrived;
-use crate::message::{ClientMessage, ErrorCode, Hello, HelloReply, PushEndReason, Reply, Request, ServerMessage};
+use crate::message::{
+    ClientMessage, ErrorCode, Hello, HelloReply, Notice, PushEndReason, Reply, Request, ServerMessage,
+};
 
 impl ServerConnection {
     pub(super) fn take_frames(&mut self, now: Moment, mut bytes: &[u8]) -> Result<(), WireError> {
@@ -45,18 +47,20 @@ impl ServerConnection {
                 self.pings.take(now)?;
                 self.answer(ServerMessage::Pong { nonce })?;
             }
-            ClientMessage::Touch { image, token, pages } => {
+            ClientMessage::Notice(Notice::Touch { image, token, pages }) => {
                 self.add_event(ServerEvent::Touch { image, token, pages });
             }
-            ClientMessage::Hint { image, token, pages } => {
+            ClientMessage::Notice(Notice::Hint { image, token, pages }) => {
                 self.add_event(ServerEvent::Hint { image, token, pages });
             }
-            ClientMessage::TokenEnd { image, token } => self.add_event(ServerEvent::TokenEnd { image, token }),
-            ClientMessage::Credit { stream, bytes } => {
+            ClientMessage::Notice(Notice::TokenEnd { image, token }) => {
+                self.add_event(ServerEvent::TokenEnd { image, token })
+            }
+            ClientMessage::Notice(Notice::Credit { stream, bytes }) => {
                 self.push.credit(now, stream, bytes)?;
                 self.traffic.push_bytes_credited += u64::from(bytes);
             }
-            ClientMessage::StopPush { stream } => self.take_stop(stream)?,
+            ClientMessage::Notice(Notice::StopPush { stream }) => self.take_stop(stream)?,
             ClientMessage::PutMeta { request, offset, bytes } => {
                 if let Some(put) = self.put_in_flight(request, "PutMeta")? {
                     put.meta(offset, bytes.len())?;
@@ -75,11 +79,13 @@ impl ServerConnection {
                     self.add_event(ServerEvent::PutCommit { request });
                 }
             }
-            ClientMessage::FileClose { volume, file } => self.add_event(ServerEvent::FileClose { volume, file }),
-            ClientMessage::FileShare { volume, file, share } => {
+            ClientMessage::Notice(Notice::FileClose { volume, file }) => {
+                self.add_event(ServerEvent::FileClose { volume, file })
+            }
+            ClientMessage::Notice(Notice::FileShare { volume, file, share }) => {
                 self.add_event(ServerEvent::FileShare { volume, file, share });
             }
-            ClientMessage::RateLimit { bytes_per_second } => {
+            ClientMessage::Notice(Notice::RateLimit { bytes_per_second }) => {
                 self.rate_limit = bytes_per_second;
                 self.add_event(ServerEvent::RateLimit { bytes_per_second });
             }
@@ -90,13 +96,13 @@ impl ServerConnection {
     /// What belongs to a feature is said only by clients that stated it.
     fn check_features(&self, message: &ClientMessage) -> Result<(), WireError> {
         let (feature, kind) = match message {
-            ClientMessage::Hint { .. } => (FEATURE_HINTS, "Hint"),
+            ClientMessage::Notice(Notice::Hint { .. }) => (FEATURE_HINTS, "Hint"),
             ClientMessage::Request { ask: ask @ (Request::VolumeOpen { .. } | Request::Volume { .. }), .. } => {
                 (FEATURE_VOLUMES, ask.name())
             }
-            ClientMessage::FileClose { .. } => (FEATURE_VOLUMES, "FileClose"),
-            ClientMessage::FileShare { .. } => (FEATURE_VOLUMES, "FileShare"),
-            ClientMessage::RateLimit { .. } => (FEATURE_VOLUMES, "RateLimit"),
+            ClientMessage::Notice(Notice::FileClose { .. }) => (FEATURE_VOLUMES, "FileClose"),
+            ClientMessage::Notice(Notice::FileShare { .. }) => (FEATURE_VOLUMES, "FileShare"),
+            ClientMessage::Notice(Notice::RateLimit { .. }) => (FEATURE_VOLUMES, "RateLimit"),
             _ => return Ok(()),
         };
         let stated = self.hello.is_some_and(|hello| hello.features & feature != 0);

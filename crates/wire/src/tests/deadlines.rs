@@ -8,7 +8,7 @@ use units::{BlockId, InodeId, Moment, PageId, Token};
 use super::rig::{LinkConfig, Pair};
 use super::samples::{flat, header};
 use crate::format::{ClientKind, ServerKind};
-use crate::message::{ClientMessage, ServerMessage};
+use crate::message::{ClientMessage, Notice, ServerMessage};
 use crate::{
     ClientConfig, ClientConnection, ClientEvent, ErrorCode, HelloReply, ImageHandle, Reply, Request, ServerConfig,
     ServerConnection, ServerEvent, WireError, encode,
@@ -208,7 +208,7 @@ fn a_client_that_reads_slower_than_any_link_is_dropped_and_one_on_a_thin_link_is
         let ping = flat(&encode::client(&ClientMessage::Ping { nonce: 1 }));
         let mut now = pair.now;
         pair.server
-            .receive(now, &flat(&encode::client(&ClientMessage::RateLimit { bytes_per_second: limit })))
+            .receive(now, &flat(&encode::client(&ClientMessage::Notice(Notice::RateLimit { bytes_per_second: limit }))))
             .unwrap();
         (0..200).all(|_| {
             now = now.after(Duration::from_secs(1));

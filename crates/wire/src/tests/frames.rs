@@ -7,7 +7,7 @@ use units::{BlockId, InodeId, Moment, PageId, RequestId, SegmentIndex, SplitMix6
 use super::samples::{Samples, flat};
 use crate::coding::{Reader, Writer};
 use crate::format::{ClientKind, FRAME_HEADER_BYTES, KIND_HASHED, ServerKind, TOUCH_PAGES_MAX};
-use crate::message::{ClientMessage, ServerMessage};
+use crate::message::{ClientMessage, Notice, ServerMessage};
 use crate::{
     BlockRange, ClientConfig, ClientConnection, Reply, Request, ServerConfig, ServerConnection, WireError, decode,
     encode,
@@ -261,11 +261,11 @@ fn bytes_of_a_pull_are_pinned() {
 #[test]
 fn bytes_of_a_hint_are_pinned() {
     let pages = vec![PageId::new(InodeId(0x11), 0x22), PageId::new(InodeId(0x11), 0x23), PageId::new(InodeId(0x10), 3)];
-    let hint = ClientMessage::Hint {
+    let hint = ClientMessage::Notice(Notice::Hint {
         image: crate::ImageHandle(2),
         token: Token(0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100),
         pages,
-    };
+    });
     let mut bytes = flat(&encode::client(&hint));
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     // three pages: inode + 17 and an index; one page on; inode - 1 and an index

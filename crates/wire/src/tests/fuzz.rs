@@ -12,7 +12,7 @@ use units::{Moment, Rng, SplitMix64, StreamId};
 use super::samples::{Samples, flat};
 use crate::coding::frame_hash;
 use crate::format::{ClientKind, FRAME_HASH_BYTES, FRAME_HEADER_BYTES, KIND_HASHED, ServerKind};
-use crate::message::{ClientMessage, ServerMessage};
+use crate::message::{ClientMessage, Notice, ServerMessage};
 use crate::{
     ClientConfig, ClientConnection, ClientEvent, ErrorCode, PushEndReason, PushPiece, Reply, Request, ServerConfig,
     ServerConnection, ServerEvent, decode, encode,
@@ -118,8 +118,10 @@ fn server_session(seed: u64, mutations: bool) -> bool {
             | ClientMessage::PutCommit { request }
             | ClientMessage::Hurry { request }
             | ClientMessage::Cancel { request } => request.0 = 1 + rng.below(u64::from(requests) + 1) as u32,
-            ClientMessage::Credit { stream, bytes } => (*stream, *bytes) = (StreamId(1), 1 + *bytes % 300),
-            ClientMessage::StopPush { stream } => *stream = StreamId(1),
+            ClientMessage::Notice(Notice::Credit { stream, bytes }) => {
+                (*stream, *bytes) = (StreamId(1), 1 + *bytes % 300)
+            }
+            ClientMessage::Notice(Notice::StopPush { stream }) => *stream = StreamId(1),
             ClientMessage::Hello(_) if !mutations => continue,
             _ => {}
         }

@@ -7,7 +7,7 @@ use super::samples::{Samples, flat, header};
 use crate::format::{
     ClientKind, EVENTS_MAX, FRAME_BYTES_MAX, PINGS_MAX, REQUESTS_MAX, SMALL_FRAME_BYTES_MAX, STREAMS_MAX, ServerKind,
 };
-use crate::message::{ClientMessage, ServerMessage};
+use crate::message::{ClientMessage, Notice, ServerMessage};
 use crate::server::MEMORY_PER_BYTE;
 use crate::{
     BlockRange, ClientConfig, ClientConnection, ClientEvent, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding,
@@ -215,7 +215,8 @@ fn a_flood_of_touches_holds_the_socket_back() {
     let mut server = server_gets(&[hello()]).unwrap();
     let mut samples = Samples(units::SplitMix64(1));
     let pages = samples.pages(5);
-    let touch = flat(&encode::client(&ClientMessage::Touch { image: ImageHandle(1), token: Token(1), pages }));
+    let touch =
+        flat(&encode::client(&ClientMessage::Notice(Notice::Touch { image: ImageHandle(1), token: Token(1), pages })));
     let taken = (0..10_000).take_while(|_| server.wants_bytes() && server.receive(Moment(1), &touch).is_ok()).count();
     assert_eq!(taken, EVENTS_MAX - 1);
     while server.poll_event().is_some() {}
@@ -224,7 +225,8 @@ fn a_flood_of_touches_holds_the_socket_back() {
 
 #[test]
 fn hints_need_the_feature() {
-    let hint = ClientMessage::Hint { image: ImageHandle(1), token: Token(1), pages: vec![PageId::default()] };
+    let hint =
+        ClientMessage::Notice(Notice::Hint { image: ImageHandle(1), token: Token(1), pages: vec![PageId::default()] });
     let error = server_gets(&[hello(), hint]).err();
     assert_eq!(error, Some(WireError::WrongOrder { kind: "Hint", when: "without the feature" }));
 }
@@ -232,9 +234,9 @@ fn hints_need_the_feature() {
 #[test]
 fn credit_and_stop_need_a_stream() {
     let stream = StreamId(1);
-    let error = server_gets(&[hello(), ClientMessage::Credit { stream, bytes: 1 }]).err();
+    let error = server_gets(&[hello(), ClientMessage::Notice(Notice::Credit { stream, bytes: 1 })]).err();
     assert_eq!(error, Some(WireError::UnknownStream { kind: "Credit", stream }));
-    let error = server_gets(&[hello(), ClientMessage::StopPush { stream }]).err();
+    let error = server_gets(&[hello(), ClientMessage::Notice(Notice::StopPush { stream })]).err();
     assert_eq!(error, Some(WireError::UnknownStream { kind: "StopPush", stream }));
     for (bytes, overrun) in [(1, false), (1_000_000, true), (u32::MAX, true)] {
         let mut server = server_gets(&[hello()]).unwrap();
@@ -243,14 +245,14 @@ fn credit_and_stop_need_a_stream() {
         let pages = vec![PageId::default()];
         server.push(PushPiece { stream, segment: SegmentIndex(0), pages, bytes: Bytes::from_static(b"x") }).unwrap();
         server.transmit(Moment(1), &mut Vec::new(), usize::MAX);
-        let credit = flat(&encode::client(&ClientMessage::Credit { stream, bytes }));
+        let credit = flat(&encode::client(&ClientMessage::Notice(Notice::Credit { stream, bytes })));
         let result = server.receive(Moment(2), &credit);
         assert_eq!(matches!(result, Err(WireError::CreditOverrun { .. })), overrun, "{result:?}");
         // an ended stream, credited in full, takes no more
         if !overrun {
             let rest = server.in_flight_push_bytes() as u32;
             server.cancel_push(stream, PushEndReason::Mismatch);
-            let credit = |bytes| flat(&encode::client(&ClientMessage::Credit { stream, bytes }));
+            let credit = |bytes| flat(&encode::client(&ClientMessage::Notice(Notice::Credit { stream, bytes })));
             server.receive(Moment(2), &credit(rest)).unwrap();
             let result = server.receive(Moment(2), &credit(1));
             assert_eq!(result, Err(WireError::CreditOverrun { stream, found: 1, expected: 0 }));

@@ -7,7 +7,7 @@ use units::{ActionId, BlockId, ImageId, InodeId, PageId, RequestId, Rng, Segment
 
 use crate::coding::Frame;
 use crate::format::{FRAME_BYTES_MAX_LEAST, HINT_PAGES_MAX, TOUCH_PAGES_MAX};
-use crate::message::{ClientMessage, ServerMessage};
+use crate::message::{ClientMessage, Notice, ServerMessage};
 use crate::{
     BlockRange, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply,
     Request,
@@ -165,7 +165,11 @@ impl Samples {
     pub fn client(&mut self) -> ClientMessage {
         match self.below(16) {
             14.. => self.volume_message(),
-            13 => ClientMessage::Hint { image: self.image(), token: self.token(), pages: self.pages(HINT_PAGES_MAX) },
+            13 => ClientMessage::Notice(Notice::Hint {
+                image: self.image(),
+                token: self.token(),
+                pages: self.pages(HINT_PAGES_MAX),
+            }),
             12 => ClientMessage::Hurry { request: self.request_id() },
             0 => ClientMessage::Hello(Hello {
                 version: self.number() as u16,
@@ -177,10 +181,14 @@ impl Samples {
             }),
             1 => ClientMessage::Cancel { request: self.request_id() },
             2 => ClientMessage::Ping { nonce: self.number() },
-            3 => ClientMessage::Touch { image: self.image(), token: self.token(), pages: self.pages(TOUCH_PAGES_MAX) },
-            4 => ClientMessage::TokenEnd { image: self.image(), token: self.token() },
-            5 => ClientMessage::Credit { stream: self.stream_id(), bytes: self.u32().max(1) },
-            6 => ClientMessage::StopPush { stream: self.stream_id() },
+            3 => ClientMessage::Notice(Notice::Touch {
+                image: self.image(),
+                token: self.token(),
+                pages: self.pages(TOUCH_PAGES_MAX),
+            }),
+            4 => ClientMessage::Notice(Notice::TokenEnd { image: self.image(), token: self.token() }),
+            5 => ClientMessage::Notice(Notice::Credit { stream: self.stream_id(), bytes: self.u32().max(1) }),
+            6 => ClientMessage::Notice(Notice::StopPush { stream: self.stream_id() }),
             7 => {
                 ClientMessage::PutMeta { request: self.request_id(), offset: self.number(), bytes: self.bytes(1, 300) }
             }

@@ -9,8 +9,8 @@ use crate::format::EVENT_BYTES_MAX;
 use crate::message::ServerMessage;
 use crate::volume::{Change, FileInfo, Seen, Share, VolumeAsk, VolumePiece, VolumeReply, XattrHow};
 use crate::{
-    ClientConfig, ClientConnection, ClientEvent, ErrorCode, ImageHandle, PushEncoding, PushHeader, PushPiece, Refused,
-    Reply, Request, ServerConfig, ServerConnection, ServerEvent, WireError,
+    ClientConfig, ClientConnection, ClientEvent, ErrorCode, ImageHandle, Notice, PushEncoding, PushHeader, PushPiece,
+    Refused, Reply, Request, ServerConfig, ServerConnection, ServerEvent, WireError,
 };
 
 const NOW: Moment = Moment(1000);
@@ -140,16 +140,18 @@ fn limits_are_looked_at_before_anything_is_sent() -> Result<(), WireError> {
 #[test]
 fn what_is_said_of_volumes_needs_a_server_that_has_them() -> Result<(), WireError> {
     let (mut client, mut server) = pair()?;
-    client.file_share(VOLUME, InodeId(2), Share::Percent(30)).expect("the feature is there");
-    client.rate_limit(16_000).expect("the feature is there");
-    client.file_close(VOLUME, InodeId(2)).expect("the feature is there");
+    client
+        .notify(Notice::FileShare { volume: VOLUME, file: InodeId(2), share: Share::Percent(30) })
+        .expect("the feature is there");
+    client.notify(Notice::RateLimit { bytes_per_second: 16_000 }).expect("the feature is there");
+    client.notify(Notice::FileClose { volume: VOLUME, file: InodeId(2) }).expect("the feature is there");
     exchange(&mut client, &mut server)?;
     let share = ServerEvent::FileShare { volume: VOLUME, file: InodeId(2), share: Share::Percent(30) };
     assert_eq!(server.poll_event(), Some(share));
     assert_eq!(server.poll_event(), Some(ServerEvent::RateLimit { bytes_per_second: 16_000 }));
     assert_eq!(server.poll_event(), Some(ServerEvent::FileClose { volume: VOLUME, file: InodeId(2) }));
     let mut early = ClientConnection::new(ClientConfig::default(), NOW);
-    assert_eq!(early.rate_limit(1), Err(Refused::NotReady));
+    assert_eq!(early.notify(Notice::RateLimit { bytes_per_second: 1 }), Err(Refused::NotReady));
     Ok(())
 }
 

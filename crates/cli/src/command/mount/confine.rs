@@ -5,7 +5,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use ::sandbox::{Role, Sandbox};
-use client::{Config, Target};
+use client::Config;
+use connection::Target;
 
 use crate::command::ready::ReadyFile;
 
@@ -25,7 +26,7 @@ pub fn sandbox(target: &Target, config: &Config, folders: Vec<PathBuf>, ready: &
         (Target::File(image), _) => Sandbox::new(Role::LocalMount).read([image]),
         (_, None) => Sandbox::new(Role::LocalMount),
         (_, Some(server)) => {
-            Sandbox::new(Role::RemoteMount).connect([server.port, DNS]).read(config.trust.files(server))
+            Sandbox::new(Role::RemoteMount).connect([server.port, DNS]).read(config.connection.trust.files(server))
         }
     };
     for folder in &folders {

@@ -1,6 +1,7 @@
 //! A hostile client: what it knows of its connection, and what it sends next.
 
 use super::*;
+use wire::Notice;
 
 /// An upload of a hostile client.
 #[derive(Default)]
@@ -169,7 +170,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         match rng.below(100) {
             0..20 => {
                 let (image, pages) = (self.handle(rng, 0), self.pages(rng, world, number, count));
-                self.send(&ClientMessage::Touch { image, token, pages });
+                self.send(&ClientMessage::Notice(Notice::Touch { image, token, pages }));
             }
             20..36 => self.hint(rng, world, count as u32),
             36..44 => {
@@ -186,7 +187,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
             }
             49..55 => {
                 if let Some((stream, _)) = self.stream(rng) {
-                    self.send(&ClientMessage::StopPush { stream: StreamId(stream) });
+                    self.send(&ClientMessage::Notice(Notice::StopPush { stream: StreamId(stream) }));
                 }
             }
             55..66 => self.credit(rng),
@@ -194,7 +195,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 self.places.remove(&number);
                 let image = self.handle(rng, rng.clone().below(3) as usize);
                 let token = if rng.below(4) == 0 { Token(100) } else { token };
-                self.send(&ClientMessage::TokenEnd { image, token });
+                self.send(&ClientMessage::Notice(Notice::TokenEnd { image, token }));
             }
             71..74 => {
                 let request = RequestId(self.requests.saturating_sub(rng.below(8) as u32).max(1));
@@ -238,7 +239,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         let inode = if rng.below(30) == 0 { InodeId(rng.below(9) as u32) } else { world.noise };
         let pages = (first..first + 3 * count).map(|index| PageId::new(inode, index)).collect();
         let image = self.handle(rng, 1);
-        self.send(&ClientMessage::Hint { image, token, pages });
+        self.send(&ClientMessage::Notice(Notice::Hint { image, token, pages }));
     }
 
     fn credit(&mut self, rng: &mut SplitMix64) {
@@ -247,7 +248,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         // More than came is the end of the connection.
         let bytes = if rng.below(400) == 0 { bytes.saturating_add(1 << rng.below(31)) } else { bytes };
         if bytes > 0 {
-            self.send(&ClientMessage::Credit { stream: StreamId(stream), bytes });
+            self.send(&ClientMessage::Notice(Notice::Credit { stream: StreamId(stream), bytes }));
             self.streams.entry(stream).and_modify(|left| *left = left.saturating_sub(bytes));
         }
     }
@@ -280,14 +281,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 self.transactions += rng.below(3);
                 VolumeAsk::Commit { number: self.transactions.max(1), mtime_ns: 0, changes: vec![change] }
             }
-            14 => return self.send(&ClientMessage::FileClose { volume, file }),
+            14 => return self.send(&ClientMessage::Notice(Notice::FileClose { volume, file })),
             15 => {
                 let share = [Share::Rest, Share::Percent(1 + rng.below(101) as u8), Share::Rate(rng.below(1 << 40))];
                 let share = share[rng.below(3) as usize];
-                return self.send(&ClientMessage::FileShare { volume, file, share });
+                return self.send(&ClientMessage::Notice(Notice::FileShare { volume, file, share }));
             }
             16 if rng.below(20) == 0 => {
-                return self.send(&ClientMessage::RateLimit { bytes_per_second: rng.below(1 << 22) });
+                return self.send(&ClientMessage::Notice(Notice::RateLimit { bytes_per_second: rng.below(1 << 22) }));
             }
             16 if rng.below(4) == 0 => VolumeAsk::Enrol,
             16 if rng.below(4) == 0 => VolumeAsk::SpaceStat,
@@ -309,8 +310,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 proof: [rng.below(2) as u8; 32],
                 previous: rng.below(4).into(),
             },
-            17 => return self.send(&ClientMessage::Hint { image: volume, token, pages: blocks(20) }),
-            _ => return self.send(&ClientMessage::Touch { image: volume, token, pages: blocks(4) }),
+            17 => return self.send(&ClientMessage::Notice(Notice::Hint { image: volume, token, pages: blocks(20) })),
+            _ => return self.send(&ClientMessage::Notice(Notice::Touch { image: volume, token, pages: blocks(4) })),
         };
         self.ask(Request::Volume { volume, ask });
     }

@@ -4,7 +4,7 @@ use units::{InodeId, LockKind, LockRange, PageId};
 
 use super::Samples;
 use crate::format::COPY_BYTES_MAX;
-use crate::message::ClientMessage;
+use crate::message::{ClientMessage, Notice};
 use crate::volume::{
     Allocation, Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Share,
     Space, VolumeAsk, VolumeReply, Xattr, XattrHow,
@@ -221,16 +221,16 @@ impl Samples {
 
     pub fn volume_message(&mut self) -> ClientMessage {
         match self.below(3) {
-            0 => ClientMessage::FileClose { volume: self.image(), file: self.file() },
+            0 => ClientMessage::Notice(Notice::FileClose { volume: self.image(), file: self.file() }),
             1 => {
                 let share = match self.below(3) {
                     0 => Share::Rest,
                     1 => Share::Percent(1 + self.below(100) as u8),
                     _ => Share::Rate(self.number().max(1)),
                 };
-                ClientMessage::FileShare { volume: self.image(), file: self.file(), share }
+                ClientMessage::Notice(Notice::FileShare { volume: self.image(), file: self.file(), share })
             }
-            _ => ClientMessage::RateLimit { bytes_per_second: self.number() },
+            _ => ClientMessage::Notice(Notice::RateLimit { bytes_per_second: self.number() }),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use client::{Config, Target};
+use connection::{Config, Target};
 use stream::{Handle, OpenHow, Options, READ_BYTES_MAX, RemoteVolume, StreamError};
 use units::Token;
 

@@ -1,5 +1,6 @@
-//! One connection, plain or encrypted, and its protocol state machine, driven by `poll`. Whoever owns it calls [`Connection::turn`] in a
-//! loop and takes the events between: a lane's thread for ever, the commands without a mount until they are done.
+//! One connection, plain or encrypted, and its protocol state machine, driven by `poll`. Its owner
+//! calls [`Connection::turn`] in a loop and takes the events between: a [`crate::Driver`] for ever,
+//! the commands without a mount until they are done.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -9,11 +10,11 @@ use std::time::Duration;
 use units::{Moment, RequestId};
 use wire::{ClientConfig, ClientConnection, ClientEvent, Reply, WireError};
 
-use crate::carry::Connected;
 use crate::clock::Clock;
-use crate::error::ClientError;
+use crate::error::ConnectionError;
 use crate::target::Server;
 use crate::transport::{Dialer, Transport};
+use crate::volume::Connected;
 use crate::waker::Waker;
 
 /// Read from the socket at once; also what one turn sends at most.
@@ -26,8 +27,10 @@ const READS_PER_TURN: usize = 8;
 const SHOWN_BYTES_MAX: usize = 40;
 
 /// A connection. Once it is lost, the machine says so by its event `Closed`.
-pub(crate) struct Connection {
+pub struct Connection {
+    /// The state machine of the protocol.
     pub machine: ClientConnection,
+    /// Where it leads.
     pub server: Server,
     dialer: Dialer,
     stream: Transport,
@@ -44,8 +47,10 @@ pub(crate) struct Connection {
 
 /// Bytes that one turn moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub struct Moved {
+    /// From the server.
     pub received: u64,
+    /// To the server.
     pub sent: u64,
 }
 
@@ -56,7 +61,7 @@ impl Connection {
         config: ClientConfig,
         clock: Clock,
         time: Duration,
-    ) -> Result<Connection, ClientError> {
+    ) -> Result<Connection, ConnectionError> {
         let stream = dialer.dial(time)?;
         let address = stream.address().map_err(|source| dialer.explain(source))?;
         Ok(Connection {
@@ -73,7 +78,12 @@ impl Connection {
         })
     }
 
-    /// What a passenger is told of this connection.
+    /// The present moment, on the clock that the connection was made with.
+    pub fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// What a volume client is told of this connection.
     pub fn connected(&self, features: u64) -> Connected {
         Connected { features, address: self.address, encrypted: self.stream.is_encrypted() }
     }
@@ -167,14 +177,14 @@ impl Connection {
     }
 
     /// The next event, for callers that have nothing else to do.
-    pub fn event(&mut self, until: Moment) -> Result<ClientEvent, ClientError> {
+    pub fn event(&mut self, until: Moment) -> Result<ClientEvent, ConnectionError> {
         let began = self.clock.now();
         loop {
             match self.machine.poll_event() {
                 Some(ClientEvent::Closed(error)) => return Err(self.explain(error)),
                 Some(event) => return Ok(event),
                 None if self.clock.now() >= until => {
-                    return Err(ClientError::NoAnswer { server: self.server.clone(), waited: until.since(began) });
+                    return Err(ConnectionError::NoAnswer { server: self.server.clone(), waited: until.since(began) });
                 }
                 None => {
                     self.turn(None, until);
@@ -184,14 +194,14 @@ impl Connection {
     }
 
     /// The answer to a request; everything else that comes meanwhile is of no interest.
-    pub fn answer(&mut self, request: RequestId, until: Moment) -> Result<Reply, ClientError> {
+    pub fn answer(&mut self, request: RequestId, until: Moment) -> Result<Reply, ConnectionError> {
         let began = self.clock.now();
         loop {
             match self.event(until)? {
                 ClientEvent::Reply { request: found, reply } if found == request => return self.accept(reply),
                 ClientEvent::Expired { request: found } if found == request => {
                     let waited = self.clock.now().since(began);
-                    return Err(ClientError::NoAnswer { server: self.server.clone(), waited });
+                    return Err(ConnectionError::NoAnswer { server: self.server.clone(), waited });
                 }
                 _ => {}
             }
@@ -199,33 +209,33 @@ impl Connection {
     }
 
     /// Turns an error reply into an error.
-    pub fn accept(&self, reply: Reply) -> Result<Reply, ClientError> {
+    pub fn accept(&self, reply: Reply) -> Result<Reply, ConnectionError> {
         match reply {
-            Reply::Error { code, text } => Err(ClientError::Refused { server: self.server.clone(), code, text }),
+            Reply::Error { code, text } => Err(ConnectionError::Refused { server: self.server.clone(), code, text }),
             reply => Ok(reply),
         }
     }
 
     /// A refusal of our own state machine, as an error: it means that the connection is gone or a limit was exceeded.
-    pub fn refused(&self, refused: wire::Refused) -> ClientError {
-        ClientError::Lost { server: self.server.clone(), source: io::Error::other(refused) }
+    pub fn refused(&self, refused: wire::Refused) -> ConnectionError {
+        ConnectionError::Lost { server: self.server.clone(), source: io::Error::other(refused) }
     }
 
     /// Why the connection is over.
-    pub fn explain(&mut self, error: WireError) -> ClientError {
+    pub fn explain(&mut self, error: WireError) -> ConnectionError {
         let server = self.server.clone();
         let greeted = self.machine.hello().is_some();
         match (error, self.failure.take()) {
             (WireError::Lost, Some(source)) => match self.dialer.explain(source) {
-                ClientError::Lost { source, .. } if !greeted => ClientError::no_greeting(server, &source),
+                ConnectionError::Lost { source, .. } if !greeted => ConnectionError::no_greeting(server, &source),
                 other => other,
             },
             (source @ (WireError::Peer { .. } | WireError::Version { .. } | WireError::Lost), _) => {
-                ClientError::Wire { server, source }
+                ConnectionError::Wire { server, source }
             }
-            (WireError::Deadline { limit, .. }, _) if !greeted => ClientError::no_greeting_within(server, limit),
-            (source, _) if !greeted => ClientError::OtherProtocol { server, found: self.described(&source) },
-            (source, _) => ClientError::Wire { server, source },
+            (WireError::Deadline { limit, .. }, _) if !greeted => ConnectionError::no_greeting_within(server, limit),
+            (source, _) if !greeted => ConnectionError::OtherProtocol { server, found: self.described(&source) },
+            (source, _) => ConnectionError::Wire { server, source },
         }
     }
 

@@ -1,4 +1,4 @@
-//! Frames of volumes over a session's lane and over a connection of their own.
+//! Frames of volumes over a session's connection and over a connection of their own.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use units::{ActionId, InodeId, PageId, SegmentIndex, StreamId, Token};
 use wire::volume::{VolumeAsk, VolumePiece, VolumeReply};
-use wire::{ErrorCode, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request, ServerEvent};
+use wire::{ErrorCode, Notice, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request, ServerEvent};
 
 use super::fake_server::{FakeServer, VOLUME, is_pull};
 use super::tree::Tree;
 use super::{HANG, open, plain, read_page};
-use crate::carry::{Carrier, Connected, Errand, Networker, Passenger, Tag, Unanswered};
-use crate::{Config, Server};
+use connection::Server;
+use connection::{Attach, Connected, Networker, Tag, Unanswered, VolumeConnection, VolumeHandler, VolumeMessage};
 
-/// What a passenger was told.
+/// What a handler was told.
 #[derive(Debug, PartialEq)]
 enum Told {
     Connected(u64, Connected),
@@ -41,7 +41,7 @@ impl Diary {
     }
 }
 
-impl Passenger for Diary {
+impl VolumeHandler for Diary {
     fn connected(&self, generation: u64, connected: Connected) {
         self.note(Told::Connected(generation, connected));
     }
@@ -72,7 +72,7 @@ impl Passenger for Diary {
 }
 
 fn next(told: &Receiver<Told>) -> Told {
-    told.recv_timeout(HANG).expect("the passenger is told nothing")
+    told.recv_timeout(HANG).expect("the handler is told nothing")
 }
 
 fn generation(told: &Receiver<Told>) -> u64 {
@@ -85,11 +85,11 @@ fn generation(told: &Receiver<Told>) -> u64 {
     }
 }
 
-fn ask(tag: u64, ask: Request) -> Errand {
-    Errand::Ask { tag: Tag(tag), ask, time: Duration::from_secs(30) }
+fn ask(tag: u64, ask: Request) -> VolumeMessage {
+    VolumeMessage::Request { tag: Tag(tag), ask, time: Duration::from_secs(30) }
 }
 
-fn link(tag: u64, path: &str) -> Errand {
+fn link(tag: u64, path: &str) -> VolumeMessage {
     ask(tag, Request::Volume { volume: VOLUME, ask: VolumeAsk::LinkRead { path: path.into() } })
 }
 
@@ -100,29 +100,29 @@ fn target(tag: u64, path: &'static str) -> Told {
 
 fn networker(server: &FakeServer, told: Arc<Diary>) -> Arc<Networker> {
     let url = server.url("");
-    Networker::start(&Server::parse(&url).unwrap(), Config::default(), told).unwrap()
+    Networker::start(&Server::parse(&url).unwrap(), connection::Config::default(), told).unwrap()
 }
 
 #[test]
 fn a_connection_of_its_own_is_made_again_when_it_breaks() {
     let mut server = FakeServer::start(&Arc::new(Tree::plain()));
     let (diary, told) = Diary::new();
-    let carrier = networker(&server, diary);
+    let connection = networker(&server, diary);
     let first = generation(&told);
-    carrier.send(first, ask(1, Request::VolumeOpen { name: "data".into() }));
+    connection.send(first, ask(1, Request::VolumeOpen { name: "data".into() }));
     assert!(matches!(next(&told), Told::Answered(Tag(1), Ok(Reply::VolumeOpened { volume: VOLUME, .. }))));
-    carrier.send(first, link(2, "a"));
+    connection.send(first, link(2, "a"));
     assert_eq!(next(&told), target(2, "a"));
     server.kill();
     assert_eq!(next(&told), Told::Lost);
-    carrier.send(first, link(3, "for nobody"));
+    connection.send(first, link(3, "for nobody"));
     server.restart();
     let second = generation(&told);
     assert!(second > first);
-    carrier.send(first, link(4, "of the connection before"));
-    carrier.send(second, link(5, "b"));
+    connection.send(first, link(4, "of the connection before"));
+    connection.send(second, link(5, "b"));
     assert_eq!(next(&told), target(5, "b"), "what was meant for a connection goes with it");
-    carrier.close();
+    connection.close();
     while next(&told) != Told::Closed {}
 }
 
@@ -131,25 +131,25 @@ fn requests_that_break_limits_are_refused_and_those_without_answer_expire() {
     let server = FakeServer::start(&Arc::new(Tree::plain()));
     server.policy(|_, _, event| matches!(event, ServerEvent::Request { .. }));
     let (diary, told) = Diary::new();
-    let carrier = networker(&server, diary);
+    let connection = networker(&server, diary);
     let generation = generation(&told);
-    carrier.send(generation, link(1, &"x".repeat(5000)));
+    connection.send(generation, link(1, &"x".repeat(5000)));
     assert_eq!(next(&told), Told::Answered(Tag(1), Err(Unanswered::Refused)));
     let ask = Request::Volume { volume: VOLUME, ask: VolumeAsk::FileStat { path: Vec::new() } };
-    carrier.send(generation, Errand::Ask { tag: Tag(2), ask, time: Duration::from_millis(1) });
+    connection.send(generation, VolumeMessage::Request { tag: Tag(2), ask, time: Duration::from_millis(1) });
     assert_eq!(next(&told), Told::Answered(Tag(2), Err(Unanswered::Expired)));
 }
 
 #[test]
-fn a_session_carries_a_volume_beside_its_image() {
+fn a_session_has_a_volume_beside_its_image() {
     let tree = Arc::new(Tree::plain());
     let server = FakeServer::start(&tree);
     let session = open(&server, plain());
     let (diary, told) = Diary::new();
-    let carrier = session.carry(diary.clone()).expect("it is remote");
-    assert!(session.carry(diary).is_none(), "one passenger");
+    let connection = session.attach_volumes(diary.clone()).expect("it is remote");
+    assert!(session.attach_volumes(diary).is_none(), "one handler");
     let first = generation(&told);
-    carrier.send(first, link(1, "a"));
+    connection.send(first, link(1, "a"));
     assert_eq!(next(&told), target(1, "a"));
     let page = PageId::new(tree.big(), 3);
     assert_eq!(read_page(&session, 1, tree.big(), 3).wait().unwrap(), tree.page(page));
@@ -175,7 +175,7 @@ fn a_session_carries_a_volume_beside_its_image() {
     let Told::Pushed(found, credit) = next(&told) else { panic!("a piece") };
     assert_eq!(found, piece);
     assert_eq!(next(&told), Told::Ended(stream, PushEndReason::Complete));
-    carrier.send(first, Errand::Credit { stream, bytes: credit });
+    connection.send(first, VolumeMessage::Notice(Notice::Credit { stream, bytes: credit }));
     while server.ask(0, |machine| machine.in_flight_push_bytes()) > 0 {
         std::thread::yield_now();
     }
@@ -183,7 +183,7 @@ fn a_session_carries_a_volume_beside_its_image() {
     server.cut();
     assert_eq!(next(&told), Told::Lost);
     let second = generation(&told);
-    carrier.send(second, link(2, "b"));
+    connection.send(second, link(2, "b"));
     assert_eq!(next(&told), target(2, "b"));
     session.shutdown();
     while next(&told) != Told::Closed {}
@@ -194,17 +194,17 @@ fn a_server_that_cannot_be_had_is_told_and_tried_again() {
     let mut server = FakeServer::start(&Arc::new(Tree::plain()));
     server.kill();
     let (diary, told) = Diary::new();
-    let carrier = networker(&server, diary);
+    let connection = networker(&server, diary);
     assert_eq!(next(&told), Told::Lost);
     server.restart();
     let generation = generation(&told);
-    carrier.send(generation, link(1, "a"));
+    connection.send(generation, link(1, "a"));
     assert_eq!(next(&told), target(1, "a"));
     let busy = || Reply::error(ErrorCode::Busy, "later");
     server.policy(move |_, machine, event| match event {
         ServerEvent::Request { request, .. } => machine.reply(*request, busy()).is_ok(),
         _ => false,
     });
-    carrier.send(generation, link(2, "a"));
+    connection.send(generation, link(2, "a"));
     assert_eq!(next(&told), Told::Answered(Tag(2), Ok(busy())));
 }

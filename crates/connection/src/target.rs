@@ -278,7 +278,7 @@ impl Server {
     }
 
     /// `host` or `host:port`, with brackets where they are needed.
-    pub(crate) fn authority(&self) -> String {
+    pub fn authority(&self) -> String {
         let host = &self.host;
         let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
         if self.port == self.scheme.port() {

@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore};
 
-use crate::error::ClientError;
+use crate::error::ConnectionError;
 use crate::target::Server;
 use crate::transport::{SYSTEM_AUTHORITIES, Trust, wait_until};
 
@@ -30,15 +30,15 @@ pub(crate) struct Truster {
 }
 
 /// An encrypted connection.
-pub(crate) struct TlsStream {
+pub struct TlsStream {
     socket: TcpStream,
     session: ClientConnection,
 }
 
 impl Truster {
-    pub fn new(server: &Server, trust: &Trust) -> Result<Truster, ClientError> {
+    pub fn new(server: &Server, trust: &Trust) -> Result<Truster, ConnectionError> {
         let host = server.host.clone();
-        let bad_name = |_| ClientError::Tls {
+        let bad_name = |_| ConnectionError::Tls {
             server: server.clone(),
             reason: "its name cannot stand in a certificate".to_string(),
         };
@@ -46,7 +46,8 @@ impl Truster {
         let authorities = trust.authorities.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
         let roots = read_authorities(&authorities)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let unusable = |error: rustls::Error| ClientError::Tls { server: server.clone(), reason: error.to_string() };
+        let unusable =
+            |error: rustls::Error| ConnectionError::Tls { server: server.clone(), reason: error.to_string() };
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(unusable)?
@@ -57,7 +58,7 @@ impl Truster {
                 let chain = read_certificates(&identity.certificate)?;
                 let unreadable = |error| unusable_file(&identity.key, "private key", &error);
                 let key = PrivateKeyDer::from_pem_file(&identity.key).map_err(unreadable)?;
-                builder.with_client_auth_cert(chain, key).map_err(|error| ClientError::Trust {
+                builder.with_client_auth_cert(chain, key).map_err(|error| ConnectionError::Trust {
                     path: identity.key.clone(),
                     reason: format!("does not go with {}: {error}", identity.certificate.display()),
                 })?
@@ -69,15 +70,15 @@ impl Truster {
     }
 
     /// Agrees on keys over a fresh connection and checks the server's certificate.
-    pub fn handshake(&self, socket: TcpStream, time: Duration) -> Result<TlsStream, ClientError> {
+    pub fn handshake(&self, socket: TcpStream, time: Duration) -> Result<TlsStream, ConnectionError> {
         let until = Instant::now() + time;
         let mut session = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
             .map_err(|error| self.explain(io::Error::other(error)))?;
         session.set_buffer_limit(Some(UNSENT_BYTES_MAX));
         let mut stream = TlsStream { socket, session };
         let failed = |error| match self.explain(error) {
-            ClientError::Lost { server, source } if !server.scheme.is_http() => {
-                ClientError::no_greeting(server, &source)
+            ConnectionError::Lost { server, source } if !server.scheme.is_http() => {
+                ConnectionError::no_greeting(server, &source)
             }
             other => other,
         };
@@ -86,8 +87,8 @@ impl Truster {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     let server = self.server.clone();
                     return Err(match server.scheme.is_http() {
-                        true => ClientError::NoAnswer { server, waited: time },
-                        false => ClientError::no_greeting_within(server, time),
+                        true => ConnectionError::NoAnswer { server, waited: time },
+                        false => ConnectionError::no_greeting_within(server, time),
                     });
                 }
                 waited => waited.map_err(|error| self.explain(error))?,
@@ -97,10 +98,10 @@ impl Truster {
     }
 
     /// What went wrong, in words.
-    pub fn explain(&self, source: io::Error) -> ClientError {
+    pub fn explain(&self, source: io::Error) -> ConnectionError {
         let server = self.server.clone();
         let Some(error) = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
-            return ClientError::Lost { server, source };
+            return ConnectionError::Lost { server, source };
         };
         let reason = match error {
             rustls::Error::InvalidCertificate(why) => self.explain_certificate(why),
@@ -123,7 +124,7 @@ impl Truster {
             rustls::Error::AlertReceived(AlertDescription::ProtocolVersion) => "the server has no TLS 1.3".into(),
             other => format!("TLS: {other}"),
         };
-        ClientError::Tls { server, reason }
+        ConnectionError::Tls { server, reason }
     }
 
     fn explain_certificate(&self, why: &CertificateError) -> String {
@@ -225,30 +226,30 @@ impl AsFd for TlsStream {
 }
 
 /// The authorities of a PEM file. One that rustls cannot use is no reason to refuse the others: bundles hold odd ones.
-fn read_authorities(path: &Path) -> Result<RootCertStore, ClientError> {
+fn read_authorities(path: &Path) -> Result<RootCertStore, ConnectionError> {
     let mut roots = RootCertStore::empty();
     let (good, _) = roots.add_parsable_certificates(read_certificates(path)?);
     if good == 0 {
-        return Err(ClientError::Trust { path: path.into(), reason: "holds no authority that can be used".into() });
+        return Err(ConnectionError::Trust { path: path.into(), reason: "holds no authority that can be used".into() });
     }
     Ok(roots)
 }
 
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError> {
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectionError> {
     let unreadable = |error| unusable_file(path, "certificates", &error);
     let certificates = CertificateDer::pem_file_iter(path).map_err(unreadable)?;
     let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
     if certificates.is_empty() {
-        return Err(ClientError::Trust { path: path.into(), reason: "holds no certificate in PEM form".into() });
+        return Err(ConnectionError::Trust { path: path.into(), reason: "holds no certificate in PEM form".into() });
     }
     Ok(certificates)
 }
 
-fn unusable_file(path: &Path, what: &str, error: &rustls::pki_types::pem::Error) -> ClientError {
+fn unusable_file(path: &Path, what: &str, error: &rustls::pki_types::pem::Error) -> ConnectionError {
     let reason = match error {
         rustls::pki_types::pem::Error::Io(error) => format!("{what} cannot be read: {error}"),
         rustls::pki_types::pem::Error::NoItemsFound => format!("{what} in PEM form were expected, none is there"),
         other => format!("{what} in PEM form were expected: {other}"),
     };
-    ClientError::Trust { path: path.into(), reason }
+    ConnectionError::Trust { path: path.into(), reason }
 }

@@ -1,7 +1,7 @@
 //! How bytes reach a server: plain TCP, or TLS over it, behind one small enum with the manners of a non-blocking socket.
 //!
 //! A [`Dialer`] makes connections to one server; what it needs to trust that server is read once, when a session opens,
-//! and shared by its lanes. The TLS handshake is part of dialling, so that a server that cannot be trusted is an error
+//! and shared by its connections. The TLS handshake is part of dialling, so that a server that cannot be trusted is an error
 //! with a reason and not a lost connection.
 
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::error::ClientError;
+use crate::error::ConnectionError;
 use crate::target::Server;
 #[cfg(feature = "tls")]
 use crate::tls::{TlsStream, Truster};
@@ -52,22 +52,25 @@ impl Trust {
 
 /// Makes connections to one server.
 #[derive(Clone)]
-pub(crate) struct Dialer {
+pub struct Dialer {
+    /// The server.
     pub server: Server,
     #[cfg(feature = "tls")]
     truster: Option<Truster>,
 }
 
 /// A connection. Reading and writing never block.
-pub(crate) enum Transport {
+pub enum Transport {
+    /// TCP.
     Plain(TcpStream),
+    /// TLS over TCP.
     #[cfg(feature = "tls")]
     Tls(Box<TlsStream>),
 }
 
 impl Dialer {
     /// Reads what is needed to trust the server.
-    pub fn new(server: &Server, trust: &Trust) -> Result<Dialer, ClientError> {
+    pub fn new(server: &Server, trust: &Trust) -> Result<Dialer, ConnectionError> {
         #[cfg(feature = "tls")]
         {
             let truster = server.scheme.is_secure().then(|| Truster::new(server, trust)).transpose()?;
@@ -78,14 +81,14 @@ impl Dialer {
             let _ = trust;
             if server.scheme.is_secure() {
                 let reason = "this runnel was built without TLS (cargo feature `tls`)".into();
-                return Err(ClientError::Tls { server: server.clone(), reason });
+                return Err(ConnectionError::Tls { server: server.clone(), reason });
             }
             Ok(Dialer { server: server.clone() })
         }
     }
 
     /// Connects, trying each address of the host in turn; each may take `time`.
-    pub fn dial(&self, time: Duration) -> Result<Transport, ClientError> {
+    pub fn dial(&self, time: Duration) -> Result<Transport, ConnectionError> {
         let socket = self.connect(time)?;
         #[cfg(feature = "tls")]
         if let Some(truster) = &self.truster {
@@ -94,9 +97,9 @@ impl Dialer {
         Ok(Transport::Plain(socket))
     }
 
-    fn connect(&self, time: Duration) -> Result<TcpStream, ClientError> {
+    fn connect(&self, time: Duration) -> Result<TcpStream, ConnectionError> {
         let server = &self.server;
-        let resolve = |source| ClientError::Resolve { server: server.clone(), source };
+        let resolve = |source| ConnectionError::Resolve { server: server.clone(), source };
         let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in (server.host.as_str(), server.port).to_socket_addrs().map_err(resolve)? {
             match TcpStream::connect_timeout(&address, time).and_then(prepare) {
@@ -104,16 +107,16 @@ impl Dialer {
                 Err(error) => failure = error,
             }
         }
-        Err(ClientError::Connect { server: server.clone(), source: failure })
+        Err(ConnectionError::Connect { server: server.clone(), source: failure })
     }
 
     /// An error of a connection that was dialled here: TLS may have found something worth telling only later.
-    pub fn explain(&self, source: io::Error) -> ClientError {
+    pub fn explain(&self, source: io::Error) -> ConnectionError {
         #[cfg(feature = "tls")]
         if let Some(truster) = &self.truster {
             return truster.explain(source);
         }
-        ClientError::Lost { server: self.server.clone(), source }
+        ConnectionError::Lost { server: self.server.clone(), source }
     }
 }
 

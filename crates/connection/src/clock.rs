@@ -1,18 +1,20 @@
-//! The session's clock: moments since it was opened.
+//! The clock of a session or a connection.
 
 use std::time::Instant;
 
 use units::Moment;
 
-/// A start; all threads of a session share one.
+/// Moments since it was started; all threads of a session share one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock(Instant);
+pub struct Clock(Instant);
 
 impl Clock {
+    /// Starts one.
     pub fn start() -> Clock {
         Clock(Instant::now())
     }
 
+    /// The present moment.
     pub fn now(&self) -> Moment {
         Moment(self.0.elapsed().as_micros() as u64)
     }

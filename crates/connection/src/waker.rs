@@ -6,19 +6,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+/// See the module.
 #[derive(Debug)]
-pub(crate) struct Waker {
+pub struct Waker {
     event: OwnedFd,
     /// The descriptor is readable, or about to be: no need to write again.
     signalled: AtomicBool,
 }
 
 impl Waker {
+    /// A waker that was not used.
+    ///
+    /// # Errors
+    /// The system refuses an event descriptor.
     pub fn new() -> io::Result<Waker> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Waker { event, signalled: AtomicBool::new(false) })
     }
 
+    /// Wakes the thread, or the next sleep ends at once.
     pub fn wake(&self) {
         if !self.signalled.swap(true, Ordering::AcqRel) {
             // The same number in either byte order. A full counter is readable all the same, so no error matters.
