@@ -1,5 +1,6 @@
 //! The engine against a simulated server, link, clock and storage, by seed.
 
+mod attributes;
 mod exposed;
 mod flip;
 mod fuzz;

@@ -198,6 +198,9 @@ impl Engine {
                 txn.tries += 1;
                 txn.state = State::Queued(again);
             }
+            Ok(Reply::Error { .. }) | Err(Unanswered::Refused) if txn.renames_with_attributes() => {
+                self.without_taken_attributes(id);
+            }
             Ok(Reply::Error { code: ErrorCode::Exists, .. }) if takes_existing => self.take_existing(id),
             Ok(Reply::Error { code: ErrorCode::Linked, .. }) if txn.unnames.is_some() => self.is_linked_there(id),
             // It was to remove what is only here.
@@ -495,6 +498,9 @@ impl Engine {
             }
             self.lose(&txn.path, bytes, error.to_string(), kept_as);
         }
+        if !txn.is_data() && !self.is_asked_for(id) {
+            self.lose(&txn.path, 0, error.to_string(), None);
+        }
         self.tell_wants(id, Some(error), &[]);
         followers.into_iter().for_each(|id| self.refuse(id, error));
         if let Some(key) = txn.file {
@@ -519,49 +525,6 @@ impl Engine {
             self.lost.pop_front();
         }
         self.lost.push_back(Lost { path: path_text(path), bytes, reason, kept_as });
-    }
-
-    /// Tells those who wait for a transaction.
-    pub(super) fn tell_wants(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
-        let mut ended = Vec::new();
-        for (want, waiting) in &mut self.wants {
-            match &mut waiting.want {
-                Want::Change { txn, .. } | Want::Create { txn, .. } if *txn == id => ended.push(*want),
-                Want::Sync { txns, error: first, .. } => {
-                    if !txns.remove(&id) {
-                        continue;
-                    }
-                    if first.is_none() {
-                        *first = error.cloned();
-                    }
-                    if txns.is_empty() {
-                        ended.push(*want);
-                    }
-                }
-                _ => {}
-            }
-        }
-        for want in ended {
-            let Some(waiting) = self.wants.remove(&want) else { continue };
-            let outcome = error.cloned().map_or(Ok(()), Err);
-            match waiting.want {
-                Want::Change { done, .. } => self.effects.finish(done, outcome),
-                Want::Sync { error, closing, done, .. } => {
-                    if let Some(key) = closing {
-                        self.release(key);
-                    }
-                    self.effects.finish(done, error.map_or(Ok(()), Err));
-                }
-                Want::Create { path, how, token, done, .. } => {
-                    let made = outcome.map(|()| {
-                        let seen = versions.first().copied().unwrap_or_default();
-                        self.created(&path, how, token, seen)
-                    });
-                    self.effects.finish(done, made);
-                }
-                _ => {}
-            }
-        }
     }
 
     /// A call that nobody waits for any more: what it wanted is not sent if that is still possible.

@@ -1,6 +1,7 @@
 //! One file as this device knows it: its blocks of the server's version, and what was changed here.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use bytes::Bytes;
 use units::{Acl, InodeId, Moment, StreamId, Token};
@@ -42,6 +43,13 @@ pub(super) enum Base {
     /// On what this transaction makes of the file.
     Chain(u64),
 }
+
+/// Changes that no sync asks for are sent after this time, as kernels do with their pages.
+const DIRTY_TIME: Duration = Duration::from_secs(30);
+
+/// The same of attributes alone: longer than a program takes to set one after the other and to
+/// rename the file, and less than others believe what they know of it.
+const ATTRIBUTES_TIME: Duration = Duration::from_millis(100);
 
 /// Changes that no transaction carries yet, beside the open extents of the overlay.
 #[derive(Debug)]
@@ -104,20 +112,22 @@ pub(super) struct Attributes {
     /// Bytes that it takes on the server's disk.
     pub stored_bytes: u64,
     pub has_xattrs: bool,
+    /// This device made the file, and has not asked the server about it since.
+    pub made_here: bool,
 }
 
 impl Attributes {
     /// Those that the server tells.
     pub fn of(info: &FileInfo) -> Attributes {
         let FileInfo { mtime_ns, ctime_ns, atime_ns, mode, owner, links, stored_bytes, has_xattrs, .. } = *info;
-        Attributes { mtime_ns, ctime_ns, atime_ns, mode, owner, links, stored_bytes, has_xattrs }
+        Attributes { mtime_ns, ctime_ns, atime_ns, mode, owner, links, stored_bytes, has_xattrs, made_here: false }
     }
 
     /// Those of a file that is made here now.
     pub fn new(mode: u16, owner: Option<Owner>, now_ns: i64) -> Attributes {
         let (mode, owner) = (mode & 0o7777, owner.unwrap_or_default());
         let times = Attributes { mtime_ns: now_ns, ctime_ns: now_ns, atime_ns: now_ns, ..Attributes::default() };
-        Attributes { mode, owner, links: 1, ..times }
+        Attributes { mode, owner, links: 1, made_here: true, ..times }
     }
 
     /// The content was changed.
@@ -270,6 +280,18 @@ impl File {
     /// Whether something of it is not on the server.
     pub fn is_changed(&self) -> bool {
         self.dirty.is_some() || !self.sealed.is_empty()
+    }
+
+    /// Whether nothing but its attributes was changed since the last transaction.
+    pub fn has_only_attributes(&self) -> bool {
+        let only = |dirty: &Dirty| dirty.create.is_none() && dirty.cut.is_none() && !dirty.extended;
+        self.dirty.as_ref().is_some_and(only) && self.overlay.open_bytes() == 0
+    }
+
+    /// When its changes are sent though nobody asks for that.
+    pub fn write_back_due(&self) -> Option<Moment> {
+        let time = if self.has_only_attributes() { ATTRIBUTES_TIME } else { DIRTY_TIME };
+        self.dirty.as_ref().map(|dirty| dirty.since.after(time))
     }
 
     /// What it will take on the server's disk, roughly, with what was written here.

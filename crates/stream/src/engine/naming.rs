@@ -72,8 +72,8 @@ impl Engine {
             // As this device told it when it made the change: no time may change because a file was
             // sent.
             Some(File { seen, unsure: false, attributes, .. }) if *seen == Some(info.seen) => {
-                let Attributes { mtime_ns, ctime_ns, atime_ns, .. } = *attributes;
-                FileInfo { mtime_ns, ctime_ns, atime_ns: info.atime_ns.max(atime_ns), ..info }
+                let Attributes { mtime_ns, ctime_ns, atime_ns, mode, .. } = *attributes;
+                FileInfo { mtime_ns, ctime_ns, mode, atime_ns: info.atime_ns.max(atime_ns), ..info }
             }
             Some(_) => info,
             None => self.folder_times.shown(path, info),
@@ -184,8 +184,16 @@ impl Engine {
             file.dirty.is_some() && !file.gone && (file.path == from || is_below(&file.path, &from))
         });
         let moved: Vec<u64> = moved.map(|(key, _)| *key).collect();
+        let attributes = self.take_attributes_at(&from);
         moved.into_iter().for_each(|key| self.seal(key));
-        self.change(&from.clone(), vec![Change::Rename { from, base: None, to, replace }], done);
+        let rename = Change::Rename { from: from.clone(), base: None, to, replace };
+        match attributes {
+            Some((key, mut changes)) => {
+                changes.push(rename);
+                self.change_file(key, &from, changes, done);
+            }
+            None => self.change(&from, vec![rename], done),
+        }
     }
 
     /// Makes a transaction of changes of names, behind all that is on its way for the same paths.
@@ -195,15 +203,15 @@ impl Engine {
     /// And what is parked holds up only changes of the name of its own file, not of the folders
     /// above.
     pub(super) fn change(&mut self, path: &[u8], changes: Vec<Change>, done: Done<()>) {
-        self.change_by(None, path, changes, done);
+        self.change_of(None, path, changes, done);
     }
 
     /// The same of one file, whatever its path is by then.
     pub(super) fn change_file(&mut self, key: u64, path: &[u8], changes: Vec<Change>, done: Done<()>) {
-        self.change_by(Some(key), path, changes, done);
+        self.change_of(Some(key), path, changes, done);
     }
 
-    fn change_by(&mut self, file: Option<u64>, path: &[u8], mut changes: Vec<Change>, done: Done<()>) {
+    fn change_of(&mut self, file: Option<u64>, path: &[u8], changes: Vec<Change>, done: Done<()>) {
         let checked = check_path(path).and_then(|()| match (path.is_empty(), self.info) {
             (true, _) => Err(StreamError::new(ErrorKind::Invalid, path, "the top folder stays as it is")),
             (_, Some(info)) if info.writable => Ok(()),
@@ -212,6 +220,12 @@ impl Engine {
         if checked.is_err() {
             return self.effects.finish(done, checked);
         }
+        let txn = self.queue_change(file, path, changes);
+        self.wait_for(Want::Change { path: path.to_vec(), txn, done });
+    }
+
+    /// Makes the transaction, for which nobody waits yet.
+    pub(super) fn queue_change(&mut self, file: Option<u64>, path: &[u8], mut changes: Vec<Change>) -> u64 {
         let unnamed = unnamed_path(&changes).map(<[u8]>::to_vec);
         let unnames = unnamed.as_ref().and_then(|path| self.by_path.get(path)).copied();
         let unnames = unnames.filter(|key| !self.has_other_names(*key));
@@ -255,7 +269,7 @@ impl Engine {
         }
         // It fails with them if they are refused again.
         self.unpark(&again);
-        self.wait_for(Want::Change { path: path.to_vec(), txn: id, done });
+        id
     }
 
     /// Whether a change of names waits for this transaction.
@@ -400,8 +414,10 @@ impl Engine {
             }
         }
         let changed = self.by_path.iter().filter(|(path, _)| parent(path) == folder && !path.is_empty());
-        let changed = changed.filter_map(|(path, key)| Some((path, self.files.get(key)?)));
-        for (path, file) in changed.filter(|(_, file)| file.is_changed() && !file.gone) {
+        let on_way = self.attributes_on_way();
+        let changed = changed.filter_map(|(path, key)| Some((path, key, self.files.get(key)?)));
+        let is_ahead = |key: &u64, file: &File| (file.is_changed() || on_way.contains(key)) && !file.gone;
+        for (path, _, file) in changed.filter(|(_, key, file)| is_ahead(key, file)) {
             let name = last(path);
             match entries.binary_search_by(|entry| entry.name.as_slice().cmp(name)) {
                 Ok(index) => entries[index].info = file.info(),

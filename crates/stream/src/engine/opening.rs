@@ -179,6 +179,7 @@ impl Engine {
     /// What the server says of a file when it is opened on the present connection.
     fn refresh(&mut self, key: u64, number: InodeId, info: &FileInfo, present: &[BlockRange], cut: bool) {
         let version = info.seen.version;
+        let is_ahead = self.attributes_on_way().contains(&key);
         let Some(file) = self.files.get_mut(&key) else { return };
         file.opening = false;
         let Some(seen) = file.seen else { return };
@@ -192,7 +193,7 @@ impl Engine {
         if file.seen == Some(info.seen) {
             (file.size, file.unsure) = (info.size, false);
             file.present = Present::new(present, cut);
-            if !file.is_changed() {
+            if !file.is_changed() && !is_ahead {
                 let read_here = file.attributes.atime_ns;
                 file.attributes = Attributes::of(info);
                 file.attributes.atime_ns = info.atime_ns.max(read_here);

@@ -182,6 +182,11 @@ impl Transaction {
         !self.is_data() && self.changes.iter().all(|change| is_of_attributes(change) && path_of(change) == path)
     }
 
+    /// Whether it renames a file that gets attributes at the same time.
+    pub fn renames_with_attributes(&self) -> bool {
+        matches!(self.changes.last(), Some(Change::Rename { .. })) && self.changes.iter().any(is_of_attributes)
+    }
+
     /// Whether it is about exactly this path.
     pub fn names(&self, path: &[u8]) -> bool {
         self.changes.iter().flat_map(paths_of).any(|named| named == path)
@@ -195,7 +200,7 @@ impl Transaction {
 }
 
 /// Whether it changes nothing that is in a file.
-fn is_of_attributes(change: &Change) -> bool {
+pub(super) fn is_of_attributes(change: &Change) -> bool {
     matches!(
         change,
         Change::SetMode { .. }
@@ -209,9 +214,10 @@ fn is_of_attributes(change: &Change) -> bool {
 
 /// The path whose file has no name any more when these changes are made.
 pub(super) fn unnamed_path(changes: &[Change]) -> Option<&[u8]> {
-    match changes {
-        [Change::Unlink { path, .. }] => Some(path),
-        [Change::Rename { from, to, replace: true, .. }] if from != to => Some(to),
+    let (last, before) = changes.split_last()?;
+    match last {
+        Change::Unlink { path, .. } if before.is_empty() => Some(path),
+        Change::Rename { from, to, replace: true, .. } if from != to && before.iter().all(is_of_attributes) => Some(to),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use units::{Moment, Token};
 use wire::volume::{FileInfo, FolderEntry, LeaseKind, Seen, Space};
 
-use super::Effects;
+use super::{Effects, Engine};
 use crate::call::{Done, Handle, OpenHow, Opened, Xattrs};
 use crate::{FileRef, StreamError};
 
@@ -132,6 +132,57 @@ impl Want {
             Want::Lease { done, .. } => effects.finish(done, Err(error)),
             Want::Write { done, .. } | Want::Change { done, .. } | Want::Sync { done, .. } => {
                 effects.finish(done, Err(error));
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Whether the call that made a transaction waits for its end.
+    pub(super) fn is_asked_for(&self, id: u64) -> bool {
+        let asks = |want: &Want| matches!(want, Want::Change { txn, .. } | Want::Create { txn, .. } if *txn == id);
+        self.wants.values().any(|waiting| asks(&waiting.want))
+    }
+
+    /// Tells those who wait for a transaction.
+    pub(super) fn tell_wants(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
+        let mut ended = Vec::new();
+        for (want, waiting) in &mut self.wants {
+            match &mut waiting.want {
+                Want::Change { txn, .. } | Want::Create { txn, .. } if *txn == id => ended.push(*want),
+                Want::Sync { txns, error: first, .. } => {
+                    if !txns.remove(&id) {
+                        continue;
+                    }
+                    if first.is_none() {
+                        *first = error.cloned();
+                    }
+                    if txns.is_empty() {
+                        ended.push(*want);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for want in ended {
+            let Some(waiting) = self.wants.remove(&want) else { continue };
+            let outcome = error.cloned().map_or(Ok(()), Err);
+            match waiting.want {
+                Want::Change { done, .. } => self.effects.finish(done, outcome),
+                Want::Sync { error, closing, done, .. } => {
+                    if let Some(key) = closing {
+                        self.release(key);
+                    }
+                    self.effects.finish(done, error.map_or(Ok(()), Err));
+                }
+                Want::Create { path, how, token, done, .. } => {
+                    let made = outcome.map(|()| {
+                        let seen = versions.first().copied().unwrap_or_default();
+                        self.created(&path, how, token, seen)
+                    });
+                    self.effects.finish(done, made);
+                }
+                _ => {}
             }
         }
     }

@@ -15,9 +15,6 @@ use super::{Engine, Open};
 use crate::call::{Done, Handle};
 use crate::{ErrorKind, FileRef, StreamError};
 
-/// Changes that no sync asks for are sent after this time, as kernels do with their pages.
-const DIRTY_TIME: Duration = Duration::from_secs(30);
-
 /// Time that a write without room waits for the server's return before it fails.
 const CUT_OFF_TIME: Duration = Duration::from_secs(5);
 
@@ -134,11 +131,13 @@ impl Engine {
         if file.gone {
             return;
         }
+        let attributes = file.has_only_attributes();
         match &mut file.dirty {
             Some(dirty) if dirty.appends && !append => self.seal(key),
             Some(dirty) => {
-                // A file that is only to be made so far can become one that is appended to.
-                let bare = dirty.create.is_some() && dirty.cut.is_none() && !dirty.extended;
+                // A file that is only to be made so far, or only gets attributes, can become one
+                // that is appended to.
+                let bare = attributes || dirty.create.is_some() && dirty.cut.is_none() && !dirty.extended;
                 dirty.appends |= append && bare && file.overlay.is_empty();
                 return;
             }
@@ -360,18 +359,17 @@ impl Engine {
     /// Sends changes that are old.
     pub(super) fn write_back(&mut self) {
         let now = self.time.now;
-        let old = |dirty: &Dirty| now >= dirty.since.after(DIRTY_TIME);
-        let keys = self.changed_files().filter(|(_, file)| file.dirty.as_ref().is_some_and(old));
-        let keys: Vec<u64> = keys.map(|(key, _)| key).collect();
+        let due = |file: &File| file.write_back_due().is_some_and(|due| now >= due);
+        let keys: Vec<u64> = self.changed_files().filter(|(_, file)| due(file)).map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.seal(key));
     }
 
     pub(super) fn write_back_due(&self) -> Option<Moment> {
-        let dirty = self.changed_files().filter_map(|(_, file)| file.dirty.as_ref());
+        let due = self.changed_files().filter_map(|(_, file)| file.write_back_due());
         let crowded = self.crowded.front().filter(|_| self.link.volume.is_none());
         let crowded = crowded.and_then(|id| self.wants.get(id));
         let crowded = crowded.map(|waiting| waiting.since.max(self.link.away).after(CUT_OFF_TIME));
-        dirty.map(|dirty| dirty.since.after(DIRTY_TIME)).chain(crowded).min()
+        due.chain(crowded).min()
     }
 
     pub(super) fn sync(&mut self, handle: Handle, done: Done<()>) {
@@ -390,9 +388,11 @@ impl Engine {
         let Some(file) = self.files.get(&key) else {
             return self.effects.finish(done, Err(StreamError::bad_handle()));
         };
-        let (path, txns) = (file.path.clone(), file.sealed.iter().copied().collect::<BTreeSet<u64>>());
+        let (path, mut txns) = (file.path.clone(), file.sealed.iter().copied().collect::<BTreeSet<u64>>());
+        let stale = file.stale.clone();
+        txns.extend(self.attributes_told(key));
         if txns.is_empty() {
-            let outcome = file.stale.clone().map_or(Ok(()), Err);
+            let outcome = stale.map_or(Ok(()), Err);
             if let Some(key) = closing {
                 self.release(key);
             }
@@ -423,6 +423,9 @@ impl Engine {
 
     /// Makes transactions of what was changed of a file.
     pub(super) fn seal(&mut self, key: u64) {
+        if self.send_attributes(key) {
+            return;
+        }
         let limit = self.link.outgoing.rate().unwrap_or(COMMIT_BYTES_START) as usize;
         let limit = limit.clamp(*COMMIT_BYTES.start(), *COMMIT_BYTES.end()).min(self.stored_bytes_max()) - 4096;
         let first = self.next_id();
