@@ -231,8 +231,8 @@ fn calls(args: &Args) -> anyhow::Result<Calls> {
             KernelError::UnknownCalls { .. } => failure::with_code(
                 UNKNOWN,
                 format!(
-                    "{error}\nhint: vouch for these places with --policy or --trace (see docs/guides/syscalls.md), or list the calls with \
-                     --syscalls instead"
+                    "{error}\nhint: vouch for these places with --policy or --trace (see docs/guides/syscalls.md), or list \
+                     the calls with --syscalls instead"
                 ),
             ),
             error => error.into(),
