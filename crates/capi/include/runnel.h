@@ -19,7 +19,7 @@
  * Stable storage: what was written is on the server for certain after a runnel_fsync, runnel_sync or runnel_close that
  * returned 0, and not before.
  *
- * This file is generated from crates/capi/src. Full documentation: runnel(3), docs/librunnel.md.
+ * This file is generated from crates/capi/src. Full documentation: runnel(3), docs/guides/librunnel.md.
  */
 
 

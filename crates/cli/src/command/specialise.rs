@@ -25,7 +25,7 @@ const UNKNOWN: u8 = 6;
 #[command(
     after_help = "Results in the folder of --output: vmlinux, bzImage (of AArch64 Image.gz), System.map, report.json, report.html. The \
 configuration says the processor: AArch64 with CONFIG_ARM64=y, else x86-64. The kernel is \
-built once, in --build, and used again as long as the configuration is the same; the source is not changed. See docs/specialise.md."
+built once, in --build, and used again as long as the configuration is the same; the source is not changed. See docs/guides/kernels.md."
 )]
 pub struct Args {
     /// Source of the kernel (Linux 6.12; for x86-64 also 6.1), unpacked and not configured
@@ -63,7 +63,7 @@ pub struct Args {
     devices: Option<PathBuf>,
 
     /// TOML with `roots` (symbols of the kernel that stay), `syscalls` (more of them) and what places of programs call that cannot be
-    /// resolved ([[site]]; see docs/syscalls.md)
+    /// resolved ([[site]]; see docs/guides/syscalls.md)
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
 
@@ -231,8 +231,8 @@ fn calls(args: &Args) -> anyhow::Result<Calls> {
             KernelError::UnknownCalls { .. } => failure::with_code(
                 UNKNOWN,
                 format!(
-                    "{error}\nhint: vouch for these places with --policy or --trace (see docs/syscalls.md), or list the calls with \
-                     --syscalls instead"
+                    "{error}\nhint: vouch for these places with --policy or --trace (see docs/guides/syscalls.md), or list \
+                     the calls with --syscalls instead"
                 ),
             ),
             error => error.into(),

@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     plugin: Vec<PathBuf>,
 
-    /// What places call that cannot be resolved (TOML; see docs/syscalls.md)
+    /// What places call that cannot be resolved (TOML; see docs/guides/syscalls.md)
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
 

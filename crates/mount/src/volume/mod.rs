@@ -4,7 +4,7 @@
 //! `stream` keeps the blocks, the unsent changes and the connection; here is what FUSE needs beside
 //! it. Bottom up: `inodes` (numbers and names; pure), `attributes`, `state` (what operations
 //! share), `names`, `files`, `locks`, `xattrs`, `acls` and `lease` (the operations), `filesystem`
-//! (what the kernel asks for), and in this file one live mount and its end. docs/volumes.md says
+//! (what the kernel asks for), and in this file one live mount and its end. docs/semantics.md says
 //! what holds for programs.
 //!
 //! Ending: what is unsent gets some seconds to reach the server. What does not stays in the outbox
