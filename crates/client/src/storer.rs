@@ -165,7 +165,7 @@ impl Storer {
     fn start(&mut self, key: StreamKey, info: StreamInfo, encoding: PushEncoding, window_log: u8) {
         self.shared.run(|schedule, _| schedule.counters.pushes_refused += u64::from(self.refuses));
         let decoder = match encoding {
-            // Those of volumes have a passenger.
+            // Those of volumes are for the volume client.
             PushEncoding::Volume => Decoder::Dead,
             _ if self.refuses => Decoder::Dead,
             PushEncoding::Stored => Decoder::Stored,
