@@ -185,16 +185,43 @@ impl Names {
     /// A path changed: it and its folder are forgotten, and the listings that tell of either.
     pub fn forget(&mut self, path: &[u8]) {
         let folder = parent(path);
-        self.known.remove(path);
+        self.forget_file(path);
         self.known.remove(folder);
+        self.forget_listing(parent(folder));
+    }
+
+    /// What is at a path changed, and nothing of its folder: it is forgotten, and the listing that
+    /// tells of it.
+    pub fn forget_file(&mut self, path: &[u8]) {
+        self.known.remove(path);
         if let Some((_, bytes, _)) = self.xattrs.remove(path) {
             self.xattr_bytes -= bytes;
         }
-        for listing in [folder, parent(folder)] {
-            if let Some((_, old)) = self.listed.remove(listing) {
-                self.listed_entries -= old.len();
-            }
+        self.forget_listing(parent(path));
+    }
+
+    /// This device made or removed the name of a file: of its folder that is known to change
+    /// nothing but the times. Kernels ask for a folder before each name in it.
+    pub fn name_changed(&mut self, path: &[u8], wall_ns: i64) {
+        let folder = parent(path);
+        self.forget_file(path);
+        if let Some((_, Some(info))) = self.known.get_mut(folder) {
+            info.mtime_ns = info.mtime_ns.max(wall_ns);
+            info.ctime_ns = info.ctime_ns.max(wall_ns);
         }
+        self.forget_listing(parent(folder));
+    }
+
+    fn forget_listing(&mut self, folder: &[u8]) {
+        if let Some((_, old)) = self.listed.remove(folder) {
+            self.listed_entries -= old.len();
+        }
+    }
+
+    /// Whether a file is known that has several names.
+    pub fn has_linked(&self) -> bool {
+        let linked = |info: &FileInfo| info.kind == FileKind::File && info.links > 1;
+        self.known.values().any(|(_, info)| info.as_ref().is_some_and(linked))
     }
 
     /// Everything changed.

@@ -320,7 +320,9 @@ fn fuse_volume_a_program_from_an_image_works_on_data_from_a_volume() {
     }
     drop(input);
     let sql = "create table t(k,v);\n.mode csv\n.import input.csv t\nselect count(*), max(length(v)) from t;";
-    for (target, how) in [(server.url("sqlite"), "the session's own connection"), (image.display().to_string(), "its own")] {
+    for (target, how) in
+        [(server.url("sqlite"), "the session's own connection"), (image.display().to_string(), "its own")]
+    {
         let volume = format!("{}=/srv/data", server.url("volume/data"));
         let mut child = runnel()
             .args(["run", &target, "--data", &volume, "--cwd", "/srv/data", "--", program.trim(), "db"])

@@ -338,9 +338,17 @@ impl Engine {
         {
             file.local_size = None;
         }
-        if let Some(path) = self.files.get(&key).map(|file| file.path.clone()) {
-            self.names.forget(&path);
+        if let Some(file) = self.files.get(&key) {
+            let is_whole = exact && file.seen == Some(to) && !file.unsure && !file.is_changed();
+            let (path, info) = (file.path.clone(), file.info());
+            match txn.effect.created {
+                true => self.names.name_changed(&path, self.time.wall_ns),
+                false => self.names.forget_file(&path),
+            }
             self.forget_names(to.file);
+            if is_whole {
+                self.names.put(&path, Some(info), self.time.now);
+            }
         }
         if txn.effect.taken {
             // Whether it may be the file that was made here, nobody knows before.

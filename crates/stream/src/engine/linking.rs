@@ -220,7 +220,11 @@ impl Engine {
     /// What was renamed is at its new place; `replaced` is what was there, where the server told
     /// it.
     pub(super) fn renamed(&mut self, from: &[u8], to: &[u8], replaced: Option<u64>) {
-        self.names.forget_all();
+        match self.by_path.contains_key(from) && !self.names.has_linked() {
+            true => [from, to].into_iter().for_each(|path| self.names.name_changed(path, self.time.wall_ns)),
+            // What is below it has another name; or names of one file tell how many there are.
+            false => self.names.forget_all(),
+        }
         if from == to {
             return;
         }

@@ -295,7 +295,7 @@ impl Engine {
                 Change::Allocate { path, .. } | Change::Copy { path, .. }
                     if versions.get(index).is_some_and(|to| self.range_changed(path, change, *to)) =>
                 {
-                    self.names.forget(path);
+                    self.names.forget_file(path);
                 }
                 Change::SetMode { path, .. }
                 | Change::SetOwner { path, .. }
@@ -305,7 +305,7 @@ impl Engine {
                 | Change::RemoveXattr { path, .. }
                     if versions.get(index).is_some_and(|to| self.attributes_changed(path, change, *to)) =>
                 {
-                    self.names.forget(path);
+                    self.names.forget_file(path);
                 }
                 Change::Rename { from, to, .. } => self.renamed(from, to, was_there),
                 Change::Link { from, to, .. } => {
@@ -331,7 +331,7 @@ impl Engine {
                         self.forget_names(removed);
                         self.linked.remove(removed, path);
                     }
-                    self.names.forget(path);
+                    self.names.name_changed(path, self.time.wall_ns);
                 }
                 Change::Truncate { path, .. }
                 | Change::Allocate { path, .. }
@@ -353,6 +353,9 @@ impl Engine {
                     self.names.forget_folders(path);
                     let below: Vec<u64> = self.below(path);
                     below.into_iter().for_each(|key| self.taken_away(key));
+                }
+                Change::Create { path, .. } | Change::MakeLink { path, .. } | Change::MakeNode { path, .. } => {
+                    self.names.name_changed(path, self.time.wall_ns);
                 }
                 other => self.names.forget(path_of(other)),
             }

@@ -80,7 +80,7 @@ impl Engine {
             dirty.create = Some((mode, how.owner));
             (dirty.replaces, dirty.unasked) = (how.truncate && !how.append, unasked);
         }
-        self.names.forget(path);
+        self.names.forget_file(path);
         self.folder_times.note(parent(path), self.time.wall_ns);
         self.add_handle(key, OpenHow { truncate: false, ..how }, token, true)
     }
@@ -103,7 +103,7 @@ impl Engine {
         let key = self.next_id();
         self.files.insert(key, file);
         self.by_path.insert(path.to_vec(), key);
-        self.names.forget(path);
+        self.names.name_changed(path, self.time.wall_ns);
         self.add_handle(key, OpenHow { truncate: false, ..how }, token, true)
     }
 
@@ -183,6 +183,7 @@ impl Engine {
         let Some(file) = self.files.get_mut(&key) else { return };
         file.opening = false;
         let Some(seen) = file.seen else { return };
+        let made_here = file.attributes.made_here && seen == info.seen;
         if version > seen.version {
             self.move_file(key, version, Some(info.size));
         }
@@ -195,7 +196,7 @@ impl Engine {
             file.present = Present::new(present, cut);
             if !file.is_changed() && !is_ahead {
                 let read_here = file.attributes.atime_ns;
-                file.attributes = Attributes::of(info);
+                file.attributes = Attributes { made_here, ..Attributes::of(info) };
                 file.attributes.atime_ns = info.atime_ns.max(read_here);
             }
         }

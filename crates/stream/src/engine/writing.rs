@@ -166,7 +166,7 @@ impl Engine {
             wrote_ns: now.wall_ns,
             since: now.now,
         });
-        self.names.forget(&file.path);
+        self.names.forget_file(&file.path);
     }
 
     /// Cuts or extends a file here.
