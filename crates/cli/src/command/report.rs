@@ -1,12 +1,14 @@
 //! `runnel report`.
 
+mod page;
+
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ::bench::plan_report::{Input, Speed, page};
 use ::launch::learn::LocalFiles;
 use anyhow::Context;
+use page::{Input, Speed, page};
 use profile::plan::{self, Limits, Plan, Run};
 use trace::Tail;
 

@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// As `println!`, but a full disk or a closed pipe is an error of the command, not a panic.
@@ -69,18 +70,32 @@ enum Command {
     #[cfg(feature = "full")]
     Specialise(specialise::Args),
     #[cfg(feature = "full")]
-    Bench(bench::Args),
-    #[cfg(feature = "full")]
     Report(report::Args),
-    #[cfg(feature = "full")]
-    Demo(demo::Args),
 }
 
-fn parse() -> Cli {
+/// The command line.
+fn command() -> clap::Command {
     let command = Cli::command();
     #[cfg(feature = "full")]
     let command = command.mut_subcommand("convert", convert::with_help);
-    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    command
+}
+
+/// Commands that were ours once.
+const MOVED: [&str; 2] = ["bench", "demo"];
+
+fn parse() -> Cli {
+    let matches = command().try_get_matches().unwrap_or_else(|error| {
+        // What cannot be printed is not what the user asked about.
+        let _ = error.print();
+        if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
+            && MOVED.contains(&name.as_str())
+        {
+            tell!("hint: that is in runnel-bench now; `./x {name}` in the source folder builds and runs it");
+        }
+        std::process::exit(error.exit_code())
+    });
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
 /// A thread that panics must not leave the others behind, half alive: a mount would hang instead of ending. Only the server
@@ -136,11 +151,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "full")]
         Command::Specialise(args) => specialise::run(args),
         #[cfg(feature = "full")]
-        Command::Bench(args) => bench::run(args),
-        #[cfg(feature = "full")]
         Command::Report(args) => report::run(args),
-        #[cfg(feature = "full")]
-        Command::Demo(args) => demo::run(args),
     };
     match outcome {
         Ok(code) => code,
