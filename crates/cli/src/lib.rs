@@ -29,7 +29,7 @@ use command::{hot as hot_command, *};
 
 /// Run software that your device has no room to install.
 #[derive(Parser)]
-#[command(name = "runnel", version, max_term_width = 100, after_help = failure::EXIT_CODES)]
+#[command(name = "runnel", version, propagate_version = true, max_term_width = 100, after_help = failure::EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -73,19 +73,21 @@ enum Command {
     Report(report::Args),
 }
 
-/// The command line.
+/// The command line, with all that its help tells.
 fn command() -> clap::Command {
     let command = Cli::command();
     #[cfg(feature = "full")]
     let command = command.mut_subcommand("convert", convert::with_help);
-    command
+    help::with_examples(command)
 }
 
 /// Commands that were ours once.
 const MOVED: [&str; 2] = ["bench", "demo"];
 
 fn parse() -> Cli {
-    let matches = command().try_get_matches().unwrap_or_else(|error| {
+    let asks = std::env::args_os().nth(1).is_none_or(|word| ["-h", "--help", "help"].iter().any(|help| word == *help));
+    let command = if asks { help::by_job(command()) } else { command() };
+    let matches = command.try_get_matches().unwrap_or_else(|error| {
         // What cannot be printed is not what the user asked about.
         let _ = error.print();
         if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)

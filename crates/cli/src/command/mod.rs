@@ -12,6 +12,7 @@ pub mod export;
 pub mod extract;
 #[cfg(feature = "full")]
 pub mod foreign;
+pub mod help;
 pub mod hot;
 pub mod images;
 pub mod launch;

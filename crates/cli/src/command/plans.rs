@@ -69,6 +69,7 @@ struct LearnArgs {
 
 /// How bursts are told from idle periods.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Bursts")]
 pub struct AnalyseArgs {
     /// Seconds: the reads of the queue are a burst while they took less. With --auto, the largest that is chosen
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
