@@ -146,10 +146,6 @@ pub struct Tuning {
     #[arg(long, value_name = "N", default_value_t = ::pack::LOCALITY_DEFAULT)]
     locality: u32,
 
-    /// Seed of sort methods that draw random numbers
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
-
     /// Keep equal chunks as often as they come
     #[arg(long)]
     no_dedup: bool,
@@ -200,8 +196,6 @@ pub struct Tuning {
 enum Sort {
     /// Blocks filled with what shares most with them
     Greedy,
-    /// A similarity graph cut into blocks by METIS, as in RubikFS
-    Metis,
     /// Similar files one after the other
     Files,
     /// In the order of the tree
@@ -267,7 +261,6 @@ impl Tuning {
                 sort: match self.sort {
                     None => base.sort,
                     Some(Sort::Greedy) => Method::Greedy,
-                    Some(Sort::Metis) => Method::Metis,
                     Some(Sort::Files) => Method::Files,
                     Some(Sort::None) => Method::None,
                 },
@@ -280,7 +273,7 @@ impl Tuning {
             },
             hot: Default::default(),
             locality: self.locality,
-            seed: self.seed,
+            seed: 0,
             derive_hashes: (self.small || self.derive_hashes) && !self.page_hashes,
             explain: self.explain,
             threads: self.threads,
