@@ -71,12 +71,12 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    #[command(flatten)]
-    analyse: AnalyseArgs,
-
     /// The program and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
+
+    #[command(flatten)]
+    analyse: AnalyseArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

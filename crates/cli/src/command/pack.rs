@@ -54,9 +54,6 @@ pub struct Args {
     #[arg(long, help_heading = "Source")]
     one_file_system: bool,
 
-    #[command(flatten)]
-    tuning: Tuning,
-
     /// Replace the output even if it is not an image
     #[arg(short, long)]
     force: bool,
@@ -67,6 +64,9 @@ pub struct Args {
 
     #[command(flatten)]
     pub sandbox: SandboxArgs,
+
+    #[command(flatten)]
+    tuning: Tuning,
 }
 
 /// See [`Layout`].

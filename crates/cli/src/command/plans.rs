@@ -59,12 +59,12 @@ struct LearnArgs {
     #[arg(required = true)]
     traces: Vec<PathBuf>,
 
-    #[command(flatten)]
-    analyse: AnalyseArgs,
-
     /// The command that the plan is for, if it is an interpreter with a script (default: the traced program)
     #[arg(last = true)]
     command: Vec<OsString>,
+
+    #[command(flatten)]
+    analyse: AnalyseArgs,
 }
 
 /// How bursts are told from idle periods.

@@ -30,9 +30,6 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    #[command(flatten)]
-    analyse: AnalyseArgs,
-
     /// Megabytes that the disk reads in a second, for the time that fetching takes
     #[arg(long, value_name = "MB/S", default_value_t = 120.0)]
     disk_rate: f64,
@@ -40,6 +37,9 @@ pub struct Args {
     /// Milliseconds that each request and each file that is opened takes on that disk
     #[arg(long, value_name = "MS", default_value_t = 0.6)]
     disk_access: f64,
+
+    #[command(flatten)]
+    analyse: AnalyseArgs,
 }
 
 /// Writes the page.

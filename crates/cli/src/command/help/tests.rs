@@ -55,6 +55,17 @@ fn every_command_has_examples_that_it_takes_and_a_version() {
 }
 
 #[test]
+fn arguments_stand_under_no_heading_of_options() {
+    fn look(command: &Command) {
+        for argument in command.get_positionals() {
+            assert_eq!(argument.get_help_heading(), None, "{} {argument}", command.get_name());
+        }
+        command.get_subcommands().for_each(look);
+    }
+    look(&crate::command());
+}
+
+#[test]
 fn what_was_said_after_options_is_still_said() {
     let help = long_help(&crate::command(), "launchd");
     assert!(help.contains("Watches the programs"), "{help}");
