@@ -74,11 +74,16 @@ enum Command {
 }
 
 /// The command line, with all that its help tells.
-fn command() -> clap::Command {
+pub fn command() -> clap::Command {
     let command = Cli::command();
     #[cfg(feature = "full")]
     let command = command.mut_subcommand("convert", convert::with_help);
     help::with_examples(command)
+}
+
+/// The names of the commands by job.
+pub fn jobs() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    help::JOBS.iter().map(|(job, commands)| (*job, commands.iter().map(|(name, _)| *name).collect()))
 }
 
 /// Commands that were ours once.
@@ -111,7 +116,8 @@ fn abort_on_panic() {
     }));
 }
 
-fn main() -> ExitCode {
+/// Does what the command line says.
+pub fn start() -> ExitCode {
     let command = parse().command;
     #[cfg(all(feature = "full", panic = "unwind"))]
     if !matches!(command, Command::Serve(_)) {

@@ -4,9 +4,10 @@ use clap::Command;
 use clap::builder::Styles;
 
 /// A job, and its commands with examples.
-type Job = (&'static str, &'static [(&'static str, &'static [&'static str])]);
+pub type Job = (&'static str, &'static [(&'static str, &'static [&'static str])]);
 
-const JOBS: &[Job] = &[
+/// All jobs.
+pub const JOBS: &[Job] = &[
     (
         "Images",
         &[

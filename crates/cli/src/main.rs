@@ -1,0 +1,5 @@
+//! The `runnel` binary.
+
+fn main() -> std::process::ExitCode {
+    runnel::start()
+}
