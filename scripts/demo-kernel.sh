@@ -3,7 +3,7 @@
 # reach, started in QEMU, and asked for a page.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-runnel=$PWD/target/release/runnel
+runnel=$PWD/target/demo/runnel
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/runnel/kernel
 source=$(scripts/kernel-source.sh)
 line="console=ttyS0 quiet panic=-1"

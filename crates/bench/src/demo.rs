@@ -1,37 +1,36 @@
-//! `runnel demo`: the main job once, told step by step, with a small table at the end.
+//! `runnel-bench demo`: the main job once, told step by step, with a small table at the end.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use report::row::{Metric, Sample};
+use report::table::aligned;
 
 use crate::interrupt;
 use crate::link::Link;
+use crate::options::{beside, binary};
 use crate::product::{Product, Server, learn};
-use crate::row::{Metric, Sample};
 use crate::site::{Local, Starter, drop_caches};
 use crate::stream::fresh_folder;
-use crate::table::aligned;
 use crate::workload::{Database, Workload};
 
-/// What the demo needs from its caller.
-#[derive(Clone, Debug)]
+/// Stream a real Python program over a slow link, step by step
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The `runnel` binary to drive.
-    pub runnel: PathBuf,
-    /// Folder for the tree and the image, kept for the next demo. `None`: a temporary folder, removed at the end.
-    pub work: Option<PathBuf>,
-    /// The link.
+    /// The link: lan, wifi, thin, 20ms-25mbit, or RTT-RATE[-LOSS]
+    #[arg(long, value_name = "LINK", default_value = "20ms-25mbit")]
     pub link: String,
-    /// Starts from which the server learns.
-    pub learning_runs: usize,
+    /// Keep the tree and the image in this folder for the next demo
+    #[arg(long, value_name = "DIR")]
+    pub work: Option<PathBuf>,
+    /// Show this runnel instead of the one beside this program
+    #[arg(long = "binary", value_name = "FILE", default_value_os_t = beside(), hide_default_value = true)]
+    pub runnel: PathBuf,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { runnel: PathBuf::from("/proc/self/exe"), work: None, link: "20ms-25mbit".into(), learning_runs: 3 }
-    }
-}
+/// Starts from which the server learns.
+const LEARNING_RUNS: usize = 3;
 
 /// The program that is started.
 const CASE: &str = "python-200";
@@ -39,7 +38,7 @@ const CASE: &str = "python-200";
 /// Runs the demo; everything is told on `out`.
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let link: Link = options.link.parse()?;
-    let runnel = crate::options::binary(&options.runnel)?;
+    let runnel = binary(&options.runnel)?;
     ensure!(
         rustix::process::geteuid().is_root(),
         "the demo mounts file systems and empties the page cache, which needs root; run it with sudo"
@@ -74,7 +73,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     writeln!(out, "Packed into one image: {packed:.1} MB, in {:.1} s.", packed_in.as_secs_f64())?;
     let starter = Starter { runnel: runnel.clone(), scratch };
     let stage = Stage { product, starter, workload, link, image, folder: fresh_folder(&folder.join("run-demo"))? };
-    let results = stage.play(&root, options.learning_runs, out)?;
+    let results = stage.play(&root, out)?;
     finish(&results, &stage.link, out)
 }
 
@@ -91,7 +90,7 @@ struct Stage {
 type Outcome = (&'static str, Sample);
 
 impl Stage {
-    fn play(&self, root: &Path, learning_runs: usize, out: &mut dyn Write) -> anyhow::Result<Vec<Outcome>> {
+    fn play(&self, root: &Path, out: &mut dyn Write) -> anyhow::Result<Vec<Outcome>> {
         let native = Local(root.to_path_buf());
         self.starter.measure(&native, &self.workload, None)?;
         let local = self.starter.measure(&native, &self.workload, None)?;
@@ -106,7 +105,7 @@ impl Stage {
         )?;
         writeln!(out, "\nFirst start: the device has nothing but the list of files; the server knows nothing yet.")?;
         let mut first = None;
-        for run in 1..=learning_runs {
+        for run in 1..=LEARNING_RUNS {
             if run == 2 {
                 writeln!(
                     out,
@@ -173,7 +172,7 @@ fn finish(results: &[Outcome], link: &Link, out: &mut dyn Write) -> anyhow::Resu
     writeln!(out, "\nStarting a python program that loads 200 modules ({link}):\n\n{}", aligned(&lines))?;
     writeln!(
         out,
-        "A page is 4 KiB of a file. `runnel bench stream --peers` measures this with repeats and against other systems."
+        "A page is 4 KiB of a file. `./x bench stream --peers` measures this with repeats and against other systems."
     )?;
     Ok(out.flush()?)
 }

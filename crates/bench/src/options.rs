@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
+use clap::Parser;
 
 use crate::link::Link;
 use crate::workload::Workload;
@@ -17,60 +18,61 @@ const RUNS_MAX: usize = 1000;
 /// Most learning runs; the profile is stable long before.
 const LEARNING_RUNS_MAX: usize = 100;
 
-/// Options of `runnel bench stream`.
-#[derive(Clone, Debug)]
+/// Cold and warm program starts over a shaped link
+#[derive(Clone, Debug, clap::Parser)]
 pub struct Options {
-    /// The `runnel` binary to drive; usually the one that runs.
-    pub runnel: PathBuf,
-    /// Folder for trees, images and mounts, kept for the next bench. `None`: a temporary folder, removed at the end.
-    pub work: Option<PathBuf>,
-    /// Names of workloads; empty: all, or `python-200` alone if quick.
-    pub cases: Vec<String>,
-    /// Links as text; empty: `20ms-25mbit` and `lan`.
-    pub links: Vec<String>,
-    /// Ends within five minutes: python-200 and, without peers, perl.
+    /// Few cases; ends within 5 minutes
+    #[arg(long)]
     pub quick: bool,
-    /// Measured runs of each mode.
-    pub runs: usize,
-    /// Starts from which the server learns before the learned modes are measured.
-    pub learning_runs: usize,
-    /// Measure the peers too.
+    /// Also squashfs over NBD and Nydus, where they are installed
+    #[arg(long)]
     pub peers: bool,
-    /// Connections of our client; `None`: its own default.
+    /// Only these programs: python-200, python-pass, perl, openssl, gcc, jvm; may be given several times
+    #[arg(long = "case", value_name = "NAME")]
+    pub cases: Vec<String>,
+    /// Only these links: lan, wifi, thin, 20ms-25mbit, or RTT-RATE[-LOSS]; may be given several times
+    #[arg(long = "link", value_name = "LINK")]
+    pub links: Vec<String>,
+    /// Measured runs of each row, at least 5
+    #[arg(long, value_name = "N", default_value_t = RUNS_MIN)]
+    pub runs: usize,
+    /// Starts from which the server learns
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub learning_runs: usize,
+    /// Connections of our client
+    #[arg(long, value_name = "N")]
     pub connections: Option<u32>,
-    /// Further options handed to `runnel mount`, for ablations.
+    /// A further option for `runnel mount`, for ablations; may be given several times
+    #[arg(long = "mount-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub mount_options: Vec<String>,
-    /// Leave the page cache of the machine alone: cold starts rely on fresh mounts, native cold starts are left out.
+    /// Leave the page cache of this machine alone between runs
+    ///
+    /// Cold starts then rely on fresh mounts, and native cold starts are left out.
+    #[arg(long)]
     pub keep_caches: bool,
-    /// Seed of the losses of a link.
+    /// Seed of the link's losses
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Rows as JSON lines on standard output instead of tables.
+    /// Keep trees and images in this folder for the next bench
+    #[arg(long, value_name = "DIR")]
+    pub work: Option<PathBuf>,
+    /// One JSON line per row
+    #[arg(long)]
     pub json: bool,
-    /// File to which rows are added.
+    /// Measure this runnel instead of the one beside this program
+    #[arg(long = "binary", value_name = "FILE", default_value_os_t = beside(), hide_default_value = true)]
+    pub runnel: PathBuf,
+    /// Add the rows to this file
+    #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,
     /// Source revision for the rows; `None`: asked from git, else `unknown`.
+    #[arg(skip)]
     pub commit: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            runnel: PathBuf::from("/proc/self/exe"),
-            work: None,
-            cases: Vec::new(),
-            links: Vec::new(),
-            quick: false,
-            runs: RUNS_MIN,
-            learning_runs: 3,
-            peers: false,
-            connections: None,
-            mount_options: Vec::new(),
-            keep_caches: false,
-            seed: 1,
-            json: false,
-            history: None,
-            commit: None,
-        }
+        Options::parse_from([""])
     }
 }
 
@@ -138,10 +140,17 @@ impl Options {
     }
 }
 
-/// The real path of the binary: `/proc/self/exe` means something else in a child.
+/// The `runnel` beside this program: what is measured is what lies in the same folder, in a guest too.
+pub fn beside() -> PathBuf {
+    std::env::current_exe().unwrap_or_default().with_file_name("runnel")
+}
+
+/// The real path of the binary, which stays valid in children.
 pub fn binary(path: &std::path::Path) -> anyhow::Result<PathBuf> {
-    let real =
-        std::fs::canonicalize(path).with_context(|| format!("cannot find the runnel binary {}", path.display()))?;
+    let real = std::fs::canonicalize(path).with_context(|| {
+        let path = path.display();
+        format!("cannot find the runnel binary {path}: build it (cargo build --package runnel), or name another")
+    })?;
     if !real.is_file() {
         bail!("{} is not a program", real.display());
     }
@@ -161,7 +170,8 @@ mod tests {
     use super::*;
 
     fn plan(change: impl FnOnce(&mut Options)) -> anyhow::Result<Plan> {
-        let mut options = Options { commit: Some("abc".into()), ..Options::default() };
+        let runnel = "/proc/self/exe".into();
+        let mut options = Options { runnel, commit: Some("abc".into()), ..Options::default() };
         change(&mut options);
         options.plan()
     }

@@ -1,4 +1,4 @@
-//! `runnel bench predict`: the predictors compared on the same first-touch orders, over a modelled link.
+//! `runnel-bench predict`: the predictors compared on the same first-touch orders, over a modelled link.
 //!
 //! The orders come from trace files, or are recorded: each workload is started several times, every time with a server that
 //! knows nothing, so that what the server wrote down of a start is the order of that start alone. All predictors then see
@@ -15,16 +15,17 @@ use predict::{
     Predictor, Visible, evaluate,
 };
 use profile::Order;
+use report::row::{Metric, Row, Sample, Series};
+use report::table::table;
 use units::{ImageId, InodeId, Moment, Token};
 
+use crate::history::append_history;
 use crate::interrupt;
 use crate::link::Link;
 use crate::options::{Options, Plan};
 use crate::product::{Product, learn};
-use crate::row::{Metric, Row, Sample, Series, append_history};
 use crate::site::Starter;
 use crate::stream::{fresh_folder, say};
-use crate::table::table;
 use crate::workload::{Database, Workload};
 
 /// Name of this bench in rows.

@@ -1,4 +1,4 @@
-//! `runnel bench processor`: what a start costs the server's processor, beside nginx.
+//! `runnel-bench processor`: what a start costs the server's processor, beside nginx.
 //!
 //! One server and a program that varies: python imports another nine tenths of forty-odd modules at
 //! each start. Each of the starts is cold, from a fresh mount over loopback. The server's processor
@@ -17,15 +17,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use report::results::Results;
 use serde_json::Value;
 use units::{Rng, SplitMix64};
 
+use crate::history::append_history;
 use crate::interrupt;
-use crate::options::{binary, revision};
+use crate::options::{beside, binary, revision};
 use crate::process::{Service, find_program, ready_text, timed, tool};
 use crate::product::Product;
-use crate::results::Results;
-use crate::row::append_history;
 use crate::site::{MountPoint, drop_caches};
 use crate::stream::{fresh_folder, say};
 use crate::workload::{Database, Tree, python};
@@ -60,18 +60,26 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// A run that nothing touches any more is over after three seconds; then the server learns and looks for bundles that pay.
 const LEARNING: Duration = Duration::from_secs(5);
 
-/// Options of `runnel bench processor`.
-#[derive(Clone, Debug)]
+/// What starts cost the server's processor, beside nginx
+///
+/// A program that varies is started five times, cold, from one server, over loopback; then nginx sends as many bytes. Needs
+/// root, FUSE, and the Debian packages nginx-light and python3. About two minutes.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The `runnel` binary to measure.
-    pub runnel: PathBuf,
-    /// Runs of five starts, each with a server that knows nothing.
+    /// Runs of five starts, each with a server that knows nothing
+    #[arg(long, value_name = "N", default_value_t = 3)]
     pub runs: usize,
-    /// Folder for the tree and the image, kept for the next bench. `None`: a temporary folder.
+    /// Keep the tree and the image in this folder for the next bench
+    #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
-    /// Rows as JSON lines instead of a table.
+    /// One JSON line per row instead of a table
+    #[arg(long)]
     pub json: bool,
-    /// File to which rows are added.
+    /// Measure this runnel instead of the one beside this program
+    #[arg(long = "binary", value_name = "FILE", default_value_os_t = beside(), hide_default_value = true)]
+    pub runnel: PathBuf,
+    /// Add the rows to this file
+    #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,
 }
 

@@ -5,11 +5,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use report::row::{Metric, Sample};
 use serde_json::Value;
 
 use crate::link::{Link, ShapedLink, Traffic, Upstream};
 use crate::process::{Service, ready_text, tool, try_tool};
-use crate::row::{Metric, Sample};
 use crate::site::{MountPoint, Site};
 
 /// How long a server or a mount may take to be ready; metadata over the slowest named link takes about a minute.

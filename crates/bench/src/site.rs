@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use report::row::{Metric, Sample};
 
 use crate::interrupt;
 use crate::link::{Link, Traffic};
 use crate::process::{timed, try_tool};
-use crate::row::{Metric, Sample};
 use crate::workload::Workload;
 
 /// Longest start that is waited for: the slowest case on the slowest named link takes about six minutes.

@@ -1,4 +1,4 @@
-//! `runnel bench stream`: how long programs take to start from an image that lies behind a network.
+//! `runnel-bench stream`: how long programs take to start from an image that lies behind a network.
 //!
 //! For each workload: the native tree and a mounted image file, both warm, turn by turn; then over each link our client
 //! without learning, with learning as in the paper, with push, and the peers. Every cold start has a fresh mount and
@@ -8,15 +8,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use report::row::{Metric, Row, Sample, Series};
+use report::table::table;
 
+use crate::history::append_history;
 use crate::interrupt;
 use crate::link::Link;
 use crate::options::{Options, Plan};
 use crate::peer::{Peer, available};
 use crate::product::{Product, Server, Store, learn};
-use crate::row::{Metric, Row, Sample, Series, append_history};
 use crate::site::{Local, Site, Starter, drop_caches};
-use crate::table::table;
 use crate::workload::{Database, Workload};
 
 /// Name of this bench in rows.

@@ -138,18 +138,21 @@ pub(super) const KINDS: [Kind; 10] = [
     },
 ];
 
-/// What the process is to do.
-#[derive(Clone, Debug)]
+/// Be the bad peer of `hostile`
+#[derive(Clone, Debug, clap::Args)]
 pub struct Orders {
-    /// Name of the kind.
+    /// What it does
     pub kind: String,
-    /// The server.
+    /// Address of the server
     pub server: SocketAddr,
-    /// The image that it serves.
+    /// The image that it serves
+    #[arg(long, value_name = "FILE")]
     pub image: PathBuf,
-    /// Time after which the process ends, if nobody ended it before.
+    /// End after this time, if nobody ended it before
+    #[arg(long, value_name = "SECONDS")]
     pub seconds: f64,
-    /// File for the counts; it is there once the attack has begun.
+    /// Write counts to this file, which is there once the attack has begun
+    #[arg(long, value_name = "FILE")]
     pub result: PathBuf,
 }
 

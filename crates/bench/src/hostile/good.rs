@@ -51,18 +51,22 @@ pub(super) const PUSH: Operation =
 /// All kinds, in the order of reports.
 pub(super) const OPERATIONS: [Operation; 3] = [READ, COMMIT, PUSH];
 
-/// What the process is to do.
-#[derive(Clone, Debug)]
+/// Be the good devices of `hostile`
+#[derive(Clone, Debug, clap::Args)]
 pub struct Work {
-    /// The server.
+    /// Address of the server
     pub server: SocketAddr,
-    /// The image that it serves.
+    /// The image that it serves
+    #[arg(long, value_name = "FILE")]
     pub image: PathBuf,
-    /// Folder of images to push.
+    /// Folder of images to push
+    #[arg(long, value_name = "DIR")]
     pub pushes: PathBuf,
-    /// Time that is measured.
+    /// Time that is measured
+    #[arg(long, value_name = "SECONDS")]
     pub seconds: f64,
-    /// File for the times.
+    /// Write the times to this file
+    #[arg(long, value_name = "FILE")]
     pub result: PathBuf,
 }
 

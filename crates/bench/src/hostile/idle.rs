@@ -7,13 +7,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use report::results::Results;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use wire::ClientConfig;
 
 use super::connection::Connection;
 use crate::process::{Service, ready_text, tool};
-use crate::results::Results;
 use crate::stream::{fresh_folder, say};
 
 /// Connections at once, and the addresses that they come from.

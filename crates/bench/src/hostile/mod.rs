@@ -1,4 +1,4 @@
-//! `runnel bench hostile`: how far one bad peer hurts twenty good devices of the same server.
+//! `runnel-bench hostile`: how far one bad peer hurts twenty good devices of the same server.
 //!
 //! Server, good devices and bad peer are processes of their own. Peers are told apart by their
 //! address, so each device has one of its own (127.0.1.x), and all connections of the bad peer come
@@ -37,10 +37,10 @@ use units::{Rng, SplitMix64};
 pub use bad::{Orders, attack};
 pub use good::{Work, work};
 
+use crate::history::append_history;
 use crate::interrupt;
-use crate::options::{binary, revision};
+use crate::options::{beside, binary, revision};
 use crate::product::Product;
-use crate::row::append_history;
 use crate::stream::say;
 use crate::workload::{Database, Tree};
 use bad::{KINDS, Kind};
@@ -55,22 +55,35 @@ const SECONDS_QUICK: f64 = 4.0;
 /// Bytes of the one file in an image that is pushed.
 const PUSHED_BYTES: usize = 48 << 10;
 
-/// Options of `runnel bench hostile`.
-#[derive(Clone, Debug)]
+/// How far one bad peer hurts twenty good devices of the same server
+///
+/// Twenty devices read, commit and push at a modest pace: alone, beside a peer that never reads,
+/// floods, or announces what it does not send, and while the same peer attacks another server on
+/// this machine. Needs the Debian package python3. About twenty minutes. Ends with an error that
+/// names the runs that failed, after the report.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The `runnel` binary to measure.
-    pub runnel: PathBuf,
-    /// Short runs.
+    /// Short runs: about four minutes for one of each kind
+    #[arg(long)]
     pub quick: bool,
-    /// Names of the kinds of bad peers; empty: all.
+    /// Only these kinds: never-reads, slow-readers, pings, connects, half-hellos, idle-uploads,
+    /// slow-uploads, leases, stops-and-touches, garbage; may be given several times
+    #[arg(long = "kind", value_name = "NAME", value_delimiter = ',')]
     pub kinds: Vec<String>,
-    /// Runs of each kind.
-    pub runs: usize,
-    /// Folder for images and stores, kept for the next bench. `None`: a temporary folder.
+    /// Runs of each kind (default: 3, with --quick 1)
+    #[arg(long, value_name = "N")]
+    pub runs: Option<usize>,
+    /// Keep images in this folder for the next bench
+    #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
-    /// Rows as JSON lines instead of a table.
+    /// One JSON line per row instead of a table
+    #[arg(long)]
     pub json: bool,
-    /// File to which rows are added.
+    /// Measure this runnel instead of the one beside this program
+    #[arg(long = "binary", value_name = "FILE", default_value_os_t = beside(), hide_default_value = true)]
+    pub runnel: PathBuf,
+    /// Add the rows to this file
+    #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,
 }
 
@@ -80,18 +93,19 @@ pub struct Options {
 /// A Debian package of the workload is missing, a program failed, or a process did not end by its
 /// deadline; the last after the report.
 pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
-    ensure!(options.runs > 0, "--runs 0: at least 1");
+    let runs = options.runs.unwrap_or(if options.quick { 1 } else { 3 });
+    ensure!(runs > 0, "--runs 0: at least 1");
     let kinds: Vec<&Kind> = match options.kinds.is_empty() {
         true => KINDS.iter().collect(),
         false => options.kinds.iter().map(|name| bad::kind(name)).collect::<anyhow::Result<_>>()?,
     };
-    let (runnel, own) = (binary(&options.runnel)?, binary(Path::new("/proc/self/exe"))?);
+    let (runnel, own) = (binary(&options.runnel)?, std::env::current_exe()?);
     interrupt::listen()?;
     let temporary = tempfile::Builder::new().prefix("runnel-bench-").tempdir().context("cannot make a folder")?;
     let folder = options.work.clone().unwrap_or_else(|| temporary.path().to_path_buf());
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let folder = std::fs::canonicalize(&folder)?;
-    let (seconds, runs) = (if options.quick { SECONDS_QUICK } else { SECONDS }, options.runs);
+    let seconds = if options.quick { SECONDS_QUICK } else { SECONDS };
     let commit = revision();
     say(&format!("{DEVICES} good devices, {runs} runs of three times {seconds} s, source revision {commit}"));
     let product = Product { runnel: runnel.clone() };

@@ -1,12 +1,13 @@
 //! Ratios of what the good devices measured, as a table and as rows.
 
+use report::results::Results;
+use report::statistic::Summary;
+use report::table::aligned;
+
 use super::bad::Kind;
 use super::good::OPERATIONS;
 use super::scene::{Against, Part};
-use crate::results::Results;
-use crate::statistic::Summary;
 use crate::stream::say;
-use crate::table::aligned;
 
 /// Name of this bench in rows.
 const BENCH: &str = "hostile";
@@ -115,7 +116,7 @@ impl Report {
     /// A JSON line for each series.
     pub fn rows(&self, commit: &str) -> anyhow::Result<Vec<String>> {
         let all = self.idle.iter().chain(self.kinds.iter().map(|(_, results)| results));
-        let rows: anyhow::Result<Vec<_>> = all.map(|results| results.rows(commit)).collect();
+        let rows: serde_json::Result<Vec<_>> = all.map(|results| results.rows(commit)).collect();
         Ok(rows?.into_iter().flatten().collect())
     }
 

@@ -69,7 +69,7 @@ pub(super) struct Part {
 pub(super) struct Scene<'a> {
     /// The binary whose server is measured.
     pub runnel: &'a Path,
-    /// The binary of the devices and of the bad peer.
+    /// This program, which is the devices and the bad peer too.
     pub own: &'a Path,
     pub image: &'a Path,
     /// Folder of images to push.
@@ -135,7 +135,7 @@ impl Scene<'_> {
     /// Starts the bad peer, and waits until it has begun.
     fn attack(&self, kind: &Kind, address: &str, time: Duration, result: &Path) -> anyhow::Result<Service> {
         let mut command = Command::new(self.own);
-        command.args(["bench", "hostile-bad", kind.name, address, "--image"]).arg(self.image);
+        command.args(["hostile-bad", kind.name, address, "--image"]).arg(self.image);
         command.args(["--seconds", &time.as_secs_f64().to_string(), "--result"]).arg(result);
         let mut bad = Service::start("bad", &mut command, result.parent().context("a file is in a folder")?)?;
         bad.wait_ready(READY, || result.exists().then_some(()))?;
@@ -146,7 +146,7 @@ impl Scene<'_> {
     fn work(&self, address: &str, time: Duration, folder: &Path) -> anyhow::Result<Timings> {
         let measured = folder.join("good.json");
         let mut command = Command::new(self.own);
-        command.args(["bench", "hostile-good", address, "--image"]).arg(self.image).arg("--pushes").arg(self.pushes);
+        command.args(["hostile-good", address, "--image"]).arg(self.image).arg("--pushes").arg(self.pushes);
         command.args(["--seconds", &self.seconds.to_string(), "--result"]).arg(&measured);
         let mut good = Service::start("good", &mut command, folder)?;
         let end = Instant::now() + time;

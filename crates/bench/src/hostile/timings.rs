@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
+use report::statistic::quantile;
 use serde::{Deserialize, Serialize};
-
-use crate::statistic::quantile;
 
 /// The share of operations that may take longer than the value that the bench compares.
 const SHARE: f64 = 0.99;

@@ -1,7 +1,7 @@
-//! `runnel bench compare A B`: rows that both sides have, with medians, ratio and a mark for real changes.
+//! `runnel-bench compare A B`: rows that both sides have, with medians, ratio and a mark for real changes.
 //!
 //! A side is a file, or `FILE@COMMIT`: the results of a lab run (one [`Record`] a line) or a history file. A history
-//! file holds lines of lab runs ([`Line`]) and rows of other benches ([`crate::row::Row`]). Without a commit the
+//! file holds lines of lab runs ([`Line`]) and rows of other benches ([`report::row::Row`]). Without a commit the
 //! newest lab line counts, in a file without one the rows of its newest commit; with a commit, the newest lab line
 //! and the rows whose commit starts so. A change is marked when it is larger than the spread of both sides.
 
@@ -11,11 +11,11 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
+use report::table::aligned;
 use serde::{Deserialize, Serialize};
 
 use super::history::{self, Line};
 use super::record::Record;
-use crate::table::aligned;
 
 /// Spread taken for a value that was measured once, or whose spread is not known, as a share of it: repeats of the lab
 /// differ by up to this.

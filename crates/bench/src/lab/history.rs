@@ -6,16 +6,16 @@
 //! ```
 //!
 //! `rows` holds medians, `spread` the distance of the largest from the smallest run of a time, where there were
-//! several runs. Other benches write another shape into the same file, one line per row ([`crate::row::Row`]);
+//! several runs. Other benches write another shape into the same file, one line per row ([`report::row::Row`]);
 //! [`super::compare`] reads both. Times are seconds, sizes bytes.
 
 use std::collections::BTreeMap;
 
+use report::statistic::Summary;
 use serde::{Deserialize, Serialize};
 
 use super::record::{Record, measurement};
 use super::report::About;
-use crate::statistic::Summary;
 
 /// Values kept of a row. The rest can be had from the results of the run; these tell whether something got worse.
 const KEPT: [&str; 17] = [

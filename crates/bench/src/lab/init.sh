@@ -15,8 +15,8 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup
 ip link set lo up
 modprobe 9pnet_virtio
 mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=262144 host /host || echo "lab-init: cannot mount the share"
-cp /host/runnel /host/plan /tmp/ && umount /host && chmod 755 /tmp/runnel
-/tmp/runnel bench lab-guest --plan /tmp/plan </dev/null
+cp /host/runnel /host/runnel-bench /host/plan /tmp/ && umount /host && chmod 755 /tmp/runnel /tmp/runnel-bench
+/tmp/runnel-bench lab-guest --plan /tmp/plan </dev/null
 echo "lab-init: the driver ended with $?"
 sync
 echo o > /proc/sysrq-trigger

@@ -72,7 +72,9 @@ impl Drop for Running {
 pub fn run(world: &World, plan: &str, folder: &Path, on_event: &mut OnEvent<'_>) -> anyhow::Result<End> {
     let share = folder.join("share");
     fs::create_dir_all(&share).with_context(|| format!("cannot make {}", share.display()))?;
-    fs::copy(&world.runnel, share.join("runnel")).context("cannot copy the binary for the guest")?;
+    for (binary, name) in [(&world.binaries.runnel, "runnel"), (&world.binaries.bench, "runnel-bench")] {
+        fs::copy(binary, share.join(name)).with_context(|| format!("cannot copy {name} for the guest"))?;
+    }
     fs::write(share.join("plan"), plan).context("cannot write the plan for the guest")?;
     let log_path = folder.join("console.log");
     let mut log = File::options().create(true).append(true).open(&log_path);

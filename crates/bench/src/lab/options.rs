@@ -1,4 +1,4 @@
-//! Options of `runnel bench lab`, checked before anything is set up.
+//! Options of `runnel-bench lab`, checked before anything is set up.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -6,17 +6,17 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use clap::Parser;
 
 use super::guest;
 use super::plan::{self, Entry, Row};
 
 /// A plan that comes with the lab.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// The cheapest rows, to see that the lab works: seconds.
     Smoke,
     /// The programs of the SYSFLOW paper over the usual links: minutes.
-    #[default]
     Quick,
     /// Everything: up to an hour.
     Full,
@@ -38,57 +38,69 @@ impl Size {
     }
 }
 
-/// What the command line gives.
-#[derive(Clone, Debug)]
+/// Every claim beside NFS, an SD card and other systems, in a reproducible guest
+///
+/// Sets up a QEMU guest from Debian packages (kept in a cache folder), measures what was not measured before with the same
+/// binary, and writes a report. Needs root. Ends with an error that names the rows that failed, after the report.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(group = clap::ArgGroup::new("what").args(["quick", "full", "smoke", "plan"]))]
 pub struct Options {
-    /// The binary that runs now.
-    pub runnel: PathBuf,
-    /// A static binary to measure; without it, one is built.
-    pub binary: Option<PathBuf>,
-    /// The plan, if none is given as a file.
-    pub size: Size,
-    /// A plan of the user.
+    /// The programs of the paper over the usual links: a few minutes after set-up (default)
+    #[arg(long)]
+    pub quick: bool,
+    /// Everything: up to an hour after set-up
+    #[arg(long)]
+    pub full: bool,
+    /// The cheapest rows only, to see that the lab works
+    #[arg(long)]
+    pub smoke: bool,
+    /// A plan of your own: lines EXPERIMENT LINK SYSTEM[:MODE] PROGRAM RUNS
+    #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
-    /// Only rows whose line contains this.
+    /// The plan of another bench, whatever else is said.
+    #[arg(skip)]
+    pub size: Option<Size>,
+    /// Only rows whose line contains TEXT
+    #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// Only rows of these systems, with or without their modes; of all if there are none.
+    #[arg(skip)]
     pub systems: Vec<String>,
     /// Only rows of these programs or cases; of all if there are none.
+    #[arg(skip)]
     pub programs: Vec<String>,
-    /// Measure again what was measured already.
+    /// Measure again what was measured already
+    #[arg(long)]
     pub fresh: bool,
-    /// The cache folder.
+    /// Cache folder (default: $RUNNEL_LAB, or runnel/lab in the user's caches); about 8 GB
+    #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
-    /// Where the report goes; without it, to the cache folder.
+    /// Where the report goes (default: report.html in the cache folder)
+    #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// Print records instead of tables.
+    /// One JSON line per run instead of tables
+    #[arg(long)]
     pub json: bool,
-    /// Guests at once; without it, one per core.
+    /// Guests at once (default: one per core)
+    #[arg(long, value_name = "N")]
     pub jobs: Option<usize>,
-    /// Add a line to this file.
+    /// Add a line with all medians to this file
+    #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,
-    /// Build Nydus if it is not there.
+    /// A static runnel to measure, instead of building one from the source folder
+    ///
+    /// Where a runnel-bench lies beside it (of the same name otherwise, as scripts/dist.sh names them), that one is the
+    /// guest's half; else it is built.
+    #[arg(long, value_name = "FILE")]
+    pub binary: Option<PathBuf>,
+    /// Build Nydus for its rows if it is not there (18 minutes, once); --full does so too
+    #[arg(long)]
     pub nydus: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            runnel: PathBuf::from("/proc/self/exe"),
-            binary: None,
-            size: Size::default(),
-            plan: None,
-            only: None,
-            systems: Vec::new(),
-            programs: Vec::new(),
-            fresh: false,
-            work: None,
-            report: None,
-            json: false,
-            jobs: None,
-            history: None,
-            nydus: false,
-        }
+        Options::parse_from([""])
     }
 }
 
@@ -99,6 +111,16 @@ const JOBS_MAX: usize = 64;
 const PLAN_BYTES_MAX: u64 = 256 << 10;
 
 impl Options {
+    /// Which plan, if none is given as a file.
+    pub fn size(&self) -> Size {
+        match (self.size, self.smoke, self.full) {
+            (Some(size), ..) => size,
+            (_, true, _) => Size::Smoke,
+            (_, _, true) => Size::Full,
+            _ => Size::Quick,
+        }
+    }
+
     /// The rows to measure.
     pub fn entries(&self) -> anyhow::Result<Vec<Entry>> {
         let (name, text) = match &self.plan {
@@ -106,7 +128,7 @@ impl Options {
                 let text = read_plan(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
                 (path.display().to_string(), text)
             }
-            None => (format!("{:?}", self.size).to_lowercase(), self.size.text().to_string()),
+            None => (format!("{:?}", self.size()).to_lowercase(), self.size().text().to_string()),
         };
         let mut entries = plan::parse(&text).with_context(|| format!("plan {name}"))?;
         check(&entries).with_context(|| format!("plan {name}"))?;
@@ -185,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_plans_of_the_lab_are_valid_and_grow() -> anyhow::Result<()> {
-        let count = |size| Options { size, ..Options::default() }.entries().map(|entries| entries.len());
+        let count = |size| Options { size: Some(size), ..Options::default() }.entries().map(|entries| entries.len());
         let (smoke, quick, full) = (count(Size::Smoke)?, count(Size::Quick)?, count(Size::Full)?);
         assert!(smoke < quick && quick < full, "{smoke} {quick} {full}");
         Ok(())

@@ -1,4 +1,4 @@
-//! Runs the lab: options, world, guests, results, report. Called by `runnel bench lab`.
+//! Runs the lab: options, world, guests, results, report. Called by `runnel-bench lab`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ::report::statistic::Summary;
 use anyhow::{Context, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 
@@ -20,9 +21,8 @@ use super::results::Results;
 use super::slice::slices;
 use super::world::needs::Needs;
 use super::world::{self, Settings, World, nydus};
+use crate::history::append_history;
 use crate::interrupt;
-use crate::row::append_history;
-use crate::statistic::Summary;
 use crate::stream::say;
 
 /// How often the wait for news looks for an interrupt.
@@ -114,7 +114,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
         writeln!(out, "{}", report::tables(records, &pages))?;
     }
     collected.judge()?;
-    if options.size == Size::Smoke && options.plan.is_none() {
+    if options.size() == Size::Smoke && options.plan.is_none() {
         check_smoke(records, &path)?;
     }
     // A run with failures is no point of the history: the next one goes on from it.
@@ -131,10 +131,9 @@ fn set_up(
     cache: &Path,
     notes: &mut Vec<String>,
 ) -> anyhow::Result<(World, Vec<Entry>)> {
-    let runnel = crate::options::binary(&options.runnel)?;
     let mut needs = Needs::of(&entries)?;
     if needs.nydus() && nydus::find(cache).is_none() {
-        let why = match options.nydus {
+        let why = match options.nydus || options.full {
             false => "--nydus builds it (18 minutes), or set NYDUS_BIN to its folder".to_string(),
             true => match nydus::build(cache, &world::stage::Stages::open(cache.join("stamps"))?) {
                 Ok(()) => String::new(),
@@ -153,7 +152,7 @@ fn set_up(
     ensure!(!entries.is_empty(), "nothing is left of the plan: {}", notes.join("; "));
     // Into the guest whether or not this plan uses it, so that plans do not undo each other's set-up.
     let nydus = nydus::find(cache);
-    let settings = Settings { cache: cache.to_path_buf(), runnel, binary: options.binary.clone(), nydus };
+    let settings = Settings { cache: cache.to_path_buf(), binary: options.binary.clone(), nydus };
     Ok((world::prepare(&needs, &settings)?, entries))
 }
 
@@ -270,7 +269,7 @@ fn page_lists(cache: &Path) -> anyhow::Result<PageLists> {
 
 /// Where and of what the results are.
 fn about(world: &World, notes: Vec<String>) -> About {
-    let binary_bytes = fs::metadata(&world.runnel).map(|found| found.len()).unwrap_or(0);
+    let binary_bytes = fs::metadata(&world.binaries.runnel).map(|found| found.len()).unwrap_or(0);
     About { kernel: world.kernel.release.clone(), ..About::here(binary_bytes, notes) }
 }
 

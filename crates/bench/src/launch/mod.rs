@@ -1,4 +1,4 @@
-//! `runnel bench launch`: starts of local programs from slow disks, with and without prefetching.
+//! `runnel-bench launch`: starts of local programs from slow disks, with and without prefetching.
 //!
 //! [`tree`] makes one Debian system with all programs and an ext4 image of it, once. The crate `disk` serves that image
 //! as a disk whose reads take as long as a model says, and [`place`] starts programs in it, cold or warm. [`touched`]

@@ -1,64 +1,62 @@
-//! Options of `runnel bench launch`, checked before anything is set up.
+//! Options of `runnel-bench launch`, checked before anything is set up.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
+use clap::Parser;
 use disk::{MODELS, Model};
 
 use super::program::{PROGRAMS, Profile, Program};
+use crate::options::beside;
 
 /// Most runs: more would not end.
 const RUNS_MAX: usize = 100;
 
-/// How much is measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Size {
-    /// Programs without windows on a hard disk and a SATA SSD: about half an hour.
-    #[default]
-    Quick,
-    /// All programs on all disks: some hours.
-    Full,
-}
-
-/// What the command line gives.
-#[derive(Clone, Debug)]
+/// Starts of local programs from slow disks: cold, warm, prefetched perfectly, and by `runnel launch`
+///
+/// Makes a Debian system with all programs (kept in a cache folder; needs root), serves it as a disk whose reads take as long
+/// as a model of a hard disk, SATA SSD, eMMC or network disk says, and starts programs from it. Ends with an error that names
+/// what failed, after the report.
+#[derive(Clone, Debug, clap::Parser)]
 pub struct Options {
-    /// The binary that is measured.
-    pub runnel: PathBuf,
-    /// See [`Size`].
-    pub size: Size,
-    /// Names of disks; without any, those of the size.
+    /// Programs without windows on a hard disk and a SATA SSD: about half an hour (default)
+    #[arg(long, conflicts_with = "full")]
+    pub quick: bool,
+    /// All programs on all disks: some hours
+    #[arg(long)]
+    pub full: bool,
+    /// Only these disks: hdd, sata, emmc, net
+    #[arg(long = "disk", value_name = "NAME", value_delimiter = ',')]
     pub disks: Vec<String>,
-    /// Names of programs; without any, those of the size.
+    /// Only these programs: python, java, gxx, office, gimp, inkscape, later-0.5, later-2, later-4
+    #[arg(long = "program", value_name = "NAME", value_delimiter = ',')]
     pub programs: Vec<String>,
-    /// Names of modes; without any, all.
+    /// Only these modes: cold, warm, perfect, readahead-512, files, preload, runnel, runnel-warm
+    #[arg(long = "mode", value_name = "NAME", value_delimiter = ',')]
     pub modes: Vec<String>,
-    /// Runs of each program in each mode on each disk.
+    /// Runs of each program in each mode on each disk
+    #[arg(long, value_name = "N", default_value_t = 3)]
     pub runs: usize,
-    /// The cache folder.
+    /// Cache folder (default: runnel/launch in the user's caches); up to 8 GB while the system is made
+    #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
-    /// Print rows as JSON instead of tables.
-    pub json: bool,
-    /// Where the report goes; without it, to the cache folder.
+    /// Where the report goes (default: report.html in the cache folder)
+    #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// Add the rows to this file.
+    /// One JSON line per row instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Measure this runnel instead of the one beside this program
+    #[arg(long = "binary", value_name = "FILE", default_value_os_t = beside(), hide_default_value = true)]
+    pub runnel: PathBuf,
+    /// Add the rows to this file
+    #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            runnel: PathBuf::from("/proc/self/exe"),
-            size: Size::default(),
-            disks: Vec::new(),
-            programs: Vec::new(),
-            modes: Vec::new(),
-            runs: 3,
-            work: None,
-            json: false,
-            report: None,
-            history: None,
-        }
+        Options::parse_from([""])
     }
 }
 
@@ -99,7 +97,7 @@ impl Options {
 
     fn disks(&self) -> anyhow::Result<Vec<&'static Model>> {
         if self.disks.is_empty() {
-            let quick = |model: &&Model| self.size == Size::Full || ["hdd", "sata"].contains(&model.name);
+            let quick = |model: &&Model| self.full || ["hdd", "sata"].contains(&model.name);
             return Ok(MODELS.iter().filter(quick).collect());
         }
         let known = MODELS.map(|model| model.name).join(", ");
@@ -109,7 +107,7 @@ impl Options {
 
     fn programs(&self) -> anyhow::Result<Vec<&'static Program>> {
         if self.programs.is_empty() {
-            let quick = |program: &&Program| self.size == Size::Full || program.profile == Profile::Small;
+            let quick = |program: &&Program| self.full || program.profile == Profile::Small;
             return Ok(PROGRAMS.iter().filter(quick).collect());
         }
         let known = PROGRAMS.map(|program| program.name).join(", ");
@@ -141,7 +139,7 @@ mod tests {
         let quick = plan(|_| {})?;
         assert_eq!(quick.disks.iter().map(|disk| disk.name).collect::<Vec<_>>(), ["hdd", "sata"]);
         assert_eq!((quick.programs.len(), quick.profile, quick.runs), (6, Profile::Small, 3));
-        let full = plan(|options| options.size = Size::Full)?;
+        let full = plan(|options| options.full = true)?;
         assert_eq!((full.disks.len(), full.programs.len(), full.profile), (4, PROGRAMS.len(), Profile::Full));
         let one = plan(|options| options.programs = vec!["gimp".into()])?;
         assert_eq!((one.programs.len(), one.profile), (1, Profile::Full));

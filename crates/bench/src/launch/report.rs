@@ -4,6 +4,12 @@
 use std::fmt::Write;
 
 use disk::Model;
+use report::html::{Table, escape, head};
+use report::plot::bars::{Bar as Drawn, Bars, Group};
+use report::plot::neutral_tone;
+use report::plot::scale::Unit;
+use report::table::aligned;
+use report::text::{bytes, count, percent, seconds};
 
 use super::bar;
 use super::place::Run;
@@ -11,14 +17,8 @@ use super::product;
 use super::program::Program;
 use super::results::Results;
 use super::run::Mode;
-use crate::html::{Table, escape, head};
 use crate::lab::report::About;
 use crate::pack::report::{section, summary};
-use crate::plot::bars::{Bar as Drawn, Bars, Group};
-use crate::plot::neutral_tone;
-use crate::plot::scale::Unit;
-use crate::table::aligned;
-use crate::text::{bytes, count, percent, seconds};
 
 /// What each mode does, for the reader.
 const MODES: [(Mode, &str); 10] = [

@@ -1,11 +1,12 @@
 //! What was measured, and what follows from it: savings, shares of the perfect prefetch, over-fetch, rows.
 
+use report::row::{Row, rounded};
+use report::statistic::Summary;
+
 use super::place::Run;
 use super::product;
 use super::program::{PROGRAMS, Program};
 use super::run::Mode;
-use crate::row::{Row, rounded};
-use crate::statistic::Summary;
 
 /// Name of this bench in rows.
 const BENCH: &str = "launch";

@@ -18,10 +18,10 @@ use super::program::Program;
 use super::results::{Case, Facts, Learning, Results};
 use super::touched::{self, Touched};
 use super::{report, tree};
+use crate::history::append_history;
 use crate::interrupt;
 use crate::lab::report::About;
 use crate::options::{binary, revision};
-use crate::row::append_history;
 use crate::stage::Stages;
 use crate::stream::say;
 

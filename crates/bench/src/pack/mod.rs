@@ -1,4 +1,4 @@
-//! `runnel bench pack`: our packer beside SquashFS, EROFS, DwarFS and one compressed stream, in one run.
+//! `runnel-bench pack`: our packer beside SquashFS, EROFS, DwarFS and one compressed stream, in one run.
 //!
 //! [`tree`] makes the trees, [`plan`] says which images are made of each, [`packer`] and [`peer`] make them as child
 //! processes whose cost [`measure`] takes, [`row`] keeps what came out. Every image of ours is decoded back and compared

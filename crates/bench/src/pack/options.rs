@@ -1,66 +1,82 @@
-//! Options of `runnel bench pack`, checked before anything is set up.
+//! Options of `runnel-bench pack`, checked before anything is set up.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
+use clap::Parser;
 
 use super::tree;
+use crate::options::beside;
 
 /// How much is measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Size {
     /// The first tree, few rows: minutes.
     Quick,
     /// The trees and rows that the bars need: about an hour and a half.
-    #[default]
     Usual,
     /// One tree more, every codec and block size on every tree, and memory on all trees together: some hours.
     Full,
 }
 
-/// What the command line gives.
-#[derive(Clone, Debug)]
+/// Images of real trees beside SquashFS, EROFS, DwarFS and one compressed stream
+///
+/// Makes the trees from Debian packages (kept in a cache folder; needs root), packs each with runnel and with the tools
+/// of the other systems, decodes every image of ours and compares it with its tree, and measures what a start reads. Rows
+/// that were measured before with the same binary are known. Ends with an error that names the rows that failed.
+#[derive(Clone, Debug, clap::Parser)]
 pub struct Options {
-    /// The binary that is measured.
-    pub runnel: PathBuf,
-    /// See [`Size`].
-    pub size: Size,
-    /// Names of trees; without any, those of the size.
+    /// The first tree and few rows: some minutes
+    #[arg(long, conflicts_with = "full")]
+    pub quick: bool,
+    /// One tree more, and every codec and block size on every tree: some hours
+    #[arg(long)]
+    pub full: bool,
+    /// Only these trees: debian-amd64, debian-arm64, jdk, node, gimp
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub trees: Vec<String>,
-    /// Trees of the user.
+    /// A tree of your own; may be given several times
+    #[arg(long = "tree", value_name = "DIR")]
     pub folders: Vec<PathBuf>,
-    /// Only rows whose name contains this.
+    /// Only rows whose name contains TEXT
+    #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// The cache folder.
-    pub work: Option<PathBuf>,
-    /// Measure again what was measured already.
+    /// Measure again what was measured already
+    #[arg(long)]
     pub fresh: bool,
-    /// Print rows as JSON instead of tables.
-    pub json: bool,
-    /// Where the report goes; without it, to the cache folder.
+    /// Cache folder (default: runnel/pack in the user's caches); about 10 GB
+    #[arg(long, value_name = "DIR")]
+    pub work: Option<PathBuf>,
+    /// Where the report goes (default: report.html in the cache folder)
+    #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// Add a line to this file.
+    /// One JSON line per row instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Measure this runnel instead of the one beside this program
+    #[arg(long = "binary", value_name = "FILE", default_value_os_t = beside(), hide_default_value = true)]
+    pub runnel: PathBuf,
+    /// Add a line with all figures to this file
+    #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            runnel: PathBuf::from("/proc/self/exe"),
-            size: Size::default(),
-            trees: Vec::new(),
-            folders: Vec::new(),
-            only: None,
-            work: None,
-            fresh: false,
-            json: false,
-            report: None,
-            history: None,
-        }
+        Options::parse_from([""])
     }
 }
 
 impl Options {
+    /// How much is measured.
+    pub fn size(&self) -> Size {
+        match (self.quick, self.full) {
+            (true, _) => Size::Quick,
+            (_, true) => Size::Full,
+            _ => Size::Usual,
+        }
+    }
+
     /// The recipes of the trees to pack.
     ///
     /// # Errors
@@ -77,7 +93,7 @@ impl Options {
         if !self.folders.is_empty() {
             return Ok(Vec::new());
         }
-        let count = match self.size {
+        let count = match self.size() {
             Size::Quick => 1,
             Size::Usual => tree::REQUIRED,
             Size::Full => tree::RECIPES.len(),
@@ -122,7 +138,7 @@ mod tests {
         let names = |options: &Options| -> anyhow::Result<Vec<&str>> {
             Ok(options.recipes()?.into_iter().map(|recipe| recipe.name).collect())
         };
-        let quick = Options { size: Size::Quick, ..Options::default() };
+        let quick = Options { quick: true, ..Options::default() };
         assert_eq!(names(&quick)?, [tree::FIRST]);
         assert!(names(&Options::default())?.len() >= 4);
         let error = names(&Options { trees: vec!["moon".into()], ..Options::default() }).expect_err("no such tree");

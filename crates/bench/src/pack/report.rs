@@ -3,16 +3,17 @@
 
 use std::fmt::Write;
 
+use report::html::{Cell, Table, escape, head};
+use report::plot::bars::{Bar as Drawn, Bars, Group};
+use report::plot::scale::Unit;
+use report::plot::strips::Strips;
+use report::plot::{Key, neutral_tone};
+
 use super::bar::{self, Bar, Verdict};
 use super::result::{Results, Spread};
 use super::row::{Row, size};
 use super::text_report::{origin, read_cells, sorted};
-use crate::html::{Cell, Table, escape, head};
 use crate::lab::report::About;
-use crate::plot::bars::{Bar as Drawn, Bars, Group};
-use crate::plot::scale::Unit;
-use crate::plot::strips::Strips;
-use crate::plot::{Key, neutral_tone};
 
 /// Systems in the order of their colours.
 const SYSTEMS: [&str; 5] = ["runnel", "squashfs", "erofs", "dwarfs", "tar"];

@@ -15,9 +15,10 @@ use super::row::{Kept, Origin, Row};
 use super::startup;
 use super::tree::{self, Tree};
 use super::{peer, reference, report, text_report};
+use crate::history::append_history;
 use crate::interrupt;
 use crate::lab::report::About;
-use crate::row::append_history;
+use crate::options::binary;
 use crate::stage::{Fingerprint, Stages, remove, unfinished};
 use crate::stream::say;
 
@@ -51,7 +52,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> anyhow::Result<()> {
     if options.fresh {
         remove(&cache.join("rows.jsonl"))?;
     }
-    let runnel = fs::canonicalize(&options.runnel).context("cannot find the binary that runs")?;
+    let runnel = binary(&options.runnel)?;
     let kept = Kept::open(&cache.join("rows.jsonl"))?;
     let mut bench =
         Bench { packer: Packer::open(&runnel)?, cache, kept, options: options.clone(), results: Results::default() };
@@ -83,7 +84,7 @@ impl Bench {
             self.results.notes.push(format!("no row contains '{only}'"));
         }
         ensure!(!self.results.rows.is_empty(), "nothing was packed: {}", self.results.notes.join("; "));
-        if self.options.size == Size::Full {
+        if self.options.size() == Size::Full {
             self.all_together()?;
         }
         Ok(())
@@ -98,12 +99,12 @@ impl Bench {
     fn tree(&mut self, tree: &Tree) -> anyhow::Result<()> {
         say(&format!("pack: {}: {} files, {:.1} MB", tree.name, tree.files, tree.data_bytes as f64 / 1e6));
         self.results.trees.push(TreeFacts::of(tree));
-        let ours = plan::ours(self.options.size);
+        let ours = plan::ours(self.options.size());
         for job in &ours {
             self.row(tree, job)?;
         }
         let list = self.sort_list(tree)?;
-        for job in plan::peers(self.options.size, list) {
+        for job in plan::peers(self.options.size(), list) {
             self.row(tree, &job)?;
         }
         let references = reference::rows(&tree.name, &self.results.rows);

@@ -42,7 +42,7 @@ pub fn run(bench: &mut Bench, tree: &Tree) -> anyhow::Result<()> {
     let folder = bench.cache.join("reads").join(&id[..id.len().min(16)]);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let sets = sets(bench, tree, &base, &base_path, &folder)?;
-    let blocks: &[u64] = if bench.options.size == Size::Full { &plan::BLOCKS } else { &[BLOCK] };
+    let blocks: &[u64] = if bench.options.size() == Size::Full { &plan::BLOCKS } else { &[BLOCK] };
     for block in blocks {
         for set in &sets {
             bench.row(tree, &plan::traced(*block, &set.name, set.trace.clone()))?;
@@ -86,7 +86,7 @@ fn sets(bench: &mut Bench, tree: &Tree, base: &Opened, image: &Path, folder: &Pa
         let all: Vec<&ReadSet> = sets.iter().collect();
         sets.push(ReadSet::union(START, &all, base, folder)?);
     }
-    if bench.options.size > Size::Quick {
+    if bench.options.size() > Size::Quick {
         for share in HOT_SHARES {
             sets.push(read_set::chosen(share, base, folder)?);
         }
@@ -233,7 +233,7 @@ fn files_and_heat(bench: &mut Bench, tree: &Tree, sets: &[ReadSet]) -> anyhow::R
 /// The stages one after another, then hotness, then deflate streams.
 fn stages(bench: &mut Bench, tree: &Tree, start: Option<&ReadSet>) -> anyhow::Result<()> {
     let (_, most) = plan::STEPS[plan::STEPS.len() - 1];
-    for block in plan::ablation_blocks(bench.options.size) {
+    for block in plan::ablation_blocks(bench.options.size()) {
         let mut jobs: Vec<Job> =
             plan::STEPS.iter().map(|(name, stages)| plan::step(name, stages, *block, &[])).collect();
         jobs.extend(start.map(|set| plan::step("+ hot", most, *block, std::slice::from_ref(&set.trace))));

@@ -1,9 +1,10 @@
 //! The results as tables for the terminal.
 
+use report::table::aligned;
+
 use super::bar;
 use super::result::{Results, Spread};
 use super::row::{Origin, Row};
-use crate::table::aligned;
 
 /// All tables.
 pub fn tables(results: &Results) -> String {

@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use report::row::{Metric, Sample};
 
 use super::Peer;
 use super::range_server::RangeServer;
 use crate::link::{Link, ShapedLink, Traffic, Upstream};
 use crate::process::{Service, find_program, tool};
-use crate::row::{Metric, Sample};
 use crate::site::{MountPoint, Site, is_mounted};
 
 const READY_DEADLINE: Duration = Duration::from_secs(20);

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use report::row::{Metric, Sample};
+
 use super::Peer;
 use crate::link::{Link, ShapedLink, Traffic, Upstream};
 use crate::process::{Service, find_program, ready_text, tool};
-use crate::row::{Metric, Sample};
 use crate::site::{MountPoint, Site};
 
 /// Bytes of a read request on the wire (simple and structured replies alike), so that requests can be counted exactly.

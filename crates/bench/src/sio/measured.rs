@@ -1,11 +1,12 @@
 //! Records by case and system.
 
+use report::statistic::Summary;
+
 use crate::lab::data::EXPERIMENT;
 use crate::lab::data::case::{CASES, Case};
 use crate::lab::link::Link;
 use crate::lab::record::{Record, measurement};
 use crate::sio::limit::{Limit, Needed};
-use crate::statistic::Summary;
 
 /// Every system, in the order of the tables: as plans name it, as people read it.
 pub const SYSTEMS: [(&str, &str); 7] = [

@@ -3,20 +3,21 @@
 
 use std::fmt::Write;
 
+use report::html::{Table, escape, head};
+use report::plot::bars::{Bar as Drawn, Bars, Group};
+use report::plot::lines::{Axis, Curve, Lines, Style};
+use report::plot::neutral_tone;
+use report::plot::scale::Unit;
+use report::table::aligned;
+use report::text::{bytes, count, ratio, seconds};
+
 use super::bar::{self, Goal};
 use super::limit::Limit;
 use super::measured::{Measured, SYSTEMS, label};
-use crate::html::{Table, escape, head};
 use crate::lab::data::case::{CASES, Case, SEQUENTIAL_BYTES, Work};
 use crate::lab::report::{About, measured};
 use crate::pack::bar::{Bar, Verdict};
 use crate::pack::report::{section, summary};
-use crate::plot::bars::{Bar as Drawn, Bars, Group};
-use crate::plot::lines::{Axis, Curve, Lines, Style};
-use crate::plot::neutral_tone;
-use crate::plot::scale::Unit;
-use crate::table::aligned;
-use crate::text::{bytes, count, ratio, seconds};
 
 /// What each case does, for the reader.
 const WORDS: [(&str, &str); 5] = [

@@ -1,12 +1,12 @@
 //! What `--json` prints and the history keeps: a line for each value of each case on each system.
 
+use report::row::{Number, Row, rounded};
+use report::statistic::Summary;
 use serde::Serialize;
 
 use super::limit::Limit;
 use super::measured::{Measured, SYSTEMS};
 use crate::lab::data::case::{Case, Work};
-use crate::row::{Number, Row, rounded};
-use crate::statistic::Summary;
 
 /// Bytes whose arrival is told for sequential reads, KiB.
 pub const FIRST_KILOBYTES: [usize; 6] = [4, 16, 64, 128, 256, 512];

@@ -1,8 +1,9 @@
 //! What was measured: values by kernel, variant and metric; rows of them, tables, and the project's bars.
 
+use report::row::{Row, rounded};
+use report::table::aligned;
+
 use crate::pack::bar::{Bar, Form};
-use crate::row::{Row, rounded};
-use crate::table::aligned;
 
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +61,7 @@ impl Results {
     }
 
     /// A row for each value.
-    pub fn lines(&self, commit: &str) -> anyhow::Result<Vec<String>> {
+    pub fn lines(&self, commit: &str) -> serde_json::Result<Vec<String>> {
         let line = |value: &Value| {
             let number = rounded(value.value);
             Row {
@@ -129,7 +130,7 @@ impl Results {
     pub fn text(&self) -> String {
         let mut lines = vec![["case", "peer", "mode", "metric", "value", "unit"].map(str::to_string).to_vec()];
         for value in &self.values {
-            let number = crate::text::plain(value.value);
+            let number = report::text::plain(value.value);
             let (peer, unit) = (value.peer.to_string(), value.unit.to_string());
             lines.push(vec![value.case.clone(), peer, value.mode.clone(), value.metric.clone(), number, unit]);
         }

@@ -16,15 +16,15 @@ pub struct Args {
     /// The root directory
     root: PathBuf,
 
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+
     #[command(flatten)]
     plan: PlanArgs,
 
     #[command(flatten)]
     seccomp: SeccompArgs,
-
-    /// The program and its arguments
-    #[arg(last = true, required = true)]
-    command: Vec<OsString>,
 }
 
 /// What a program gets besides the image.

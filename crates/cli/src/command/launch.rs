@@ -27,23 +27,23 @@ inside it (strace, gdb) fail, set-user-id programs have no privileges without ro
 `--learn --no-ptrace` does without, and learns 64 KiB around each page.")]
 pub struct Args {
     /// Record this run, and make or better the plan with it
-    #[arg(long, conflicts_with_all = ["plan", "install", "uninstall"])]
+    #[arg(long, conflicts_with_all = ["plan", "install", "uninstall"], help_heading = "Plans")]
     learn: bool,
 
     /// Start the program this way from menus and by plain name: a shim in ~/.local/bin, and desktop entries
-    #[arg(long, conflicts_with = "uninstall")]
+    #[arg(long, conflicts_with = "uninstall", help_heading = "Plans")]
     install: bool,
 
     /// Take away what --install made
-    #[arg(long)]
+    #[arg(long, help_heading = "Plans")]
     uninstall: bool,
 
     /// Use this plan
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Plans")]
     plan: Option<PathBuf>,
 
     /// The folder of plans (default: ~/.cache/runnel/plans)
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Plans")]
     plans: Option<PathBuf>,
 
     /// The kind of disk that the program lies on (default: what the kernel says)
@@ -71,12 +71,12 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    #[command(flatten)]
-    analyse: AnalyseArgs,
-
     /// The program and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
+
+    #[command(flatten)]
+    analyse: AnalyseArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

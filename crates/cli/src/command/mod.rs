@@ -1,13 +1,9 @@
 //! One file per subcommand: its arguments, and what it does with them.
 
-#[cfg(feature = "full")]
-pub mod bench;
 pub mod cat;
 pub mod check;
 #[cfg(feature = "full")]
 pub mod convert;
-#[cfg(feature = "full")]
-pub mod demo;
 pub mod dump;
 pub mod enter;
 #[cfg(feature = "full")]
@@ -16,6 +12,7 @@ pub mod export;
 pub mod extract;
 #[cfg(feature = "full")]
 pub mod foreign;
+pub mod help;
 pub mod hot;
 pub mod images;
 pub mod launch;

@@ -42,15 +42,15 @@ pub struct Args {
     overlay: Option<PathBuf>,
 
     /// Let other users use the mount (always so for root)
-    #[arg(long)]
+    #[arg(long, help_heading = "Rights")]
     allow_other: bool,
 
     /// Honour set-user-id bits of the image or volume, and file capabilities of the image
-    #[arg(long)]
+    #[arg(long, help_heading = "Rights")]
     allow_suid: bool,
 
     /// Let device nodes of the image or volume work
-    #[arg(long)]
+    #[arg(long, help_heading = "Rights")]
     allow_devices: bool,
 
     /// Let the kernel's EROFS serve the files (an image file, root, Linux 6.12): no server, no pushes
@@ -63,7 +63,7 @@ pub struct Args {
 
     /// Show and set the owners that the files of a volume have on the server, and let special files
     /// be made; or all belongs to who mounts (default: keep for root)
-    #[arg(long, value_enum, value_name = "WHOSE")]
+    #[arg(long, value_enum, value_name = "WHOSE", help_heading = "Rights")]
     owners: Option<OwnersArg>,
 
     /// Make the empty directory immutable first, so that nobody writes into it while nothing is

@@ -31,31 +31,28 @@ pub struct Args {
     pub output: PathBuf,
 
     /// Pack this program with its interpreter and shared libraries; may be given several times
-    #[arg(long, value_name = "PROGRAM")]
+    #[arg(long, value_name = "PROGRAM", help_heading = "Source")]
     pub closure: Vec<PathBuf>,
 
     /// With --closure: pack this path too, with all below it
-    #[arg(long, value_name = "PATH", requires = "closure")]
+    #[arg(long, value_name = "PATH", requires = "closure", help_heading = "Source")]
     include: Vec<PathBuf>,
 
     /// With --closure: the directory that is / for the programs
-    #[arg(long, value_name = "DIR", default_value = "/", requires = "closure")]
+    #[arg(long, value_name = "DIR", default_value = "/", requires = "closure", help_heading = "Source")]
     root: PathBuf,
 
     /// How to understand the source
-    #[arg(long, value_enum, default_value_t = As::Detect, conflicts_with = "closure")]
+    #[arg(long, value_enum, default_value_t = As::Detect, conflicts_with = "closure", help_heading = "Source")]
     layout: As,
 
     /// Which image of a container archive: a tag, digest or platform such as linux/arm64
-    #[arg(long, value_name = "NAME", conflicts_with = "closure")]
+    #[arg(long, value_name = "NAME", conflicts_with = "closure", help_heading = "Source")]
     select: Option<String>,
 
     /// Leave out other file systems mounted in the directory
-    #[arg(long)]
+    #[arg(long, help_heading = "Source")]
     one_file_system: bool,
-
-    #[command(flatten)]
-    tuning: Tuning,
 
     /// Replace the output even if it is not an image
     #[arg(short, long)]
@@ -67,6 +64,9 @@ pub struct Args {
 
     #[command(flatten)]
     pub sandbox: SandboxArgs,
+
+    #[command(flatten)]
+    tuning: Tuning,
 }
 
 /// See [`Layout`].
@@ -92,39 +92,40 @@ enum Compression {
 
 /// How to pack, whatever the source.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Making it small")]
 pub struct Tuning {
     /// How blocks are compressed
-    #[arg(long, value_enum, default_value_t = Compression::Zstd)]
+    #[arg(long, value_enum, default_value_t = Compression::Zstd, help_heading = "Blocks")]
     codec: Compression,
 
     /// Compression level (zstd 1 to 22, xz 0 to 19, lz4 0 to 12). Levels 10 to 19 of xz are 0 to 9 with a slower, more
     /// thorough search, as `xz -0e` to `xz -9e`
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Blocks")]
     level: Option<i32>,
 
     /// Size of a block before compression: 4k to 1m, a multiple of 4096
-    #[arg(long, alias = "block-bytes", value_name = "SIZE", value_parser = size, default_value_t = ::pack::BLOCK_BYTES_DEFAULT)]
+    #[arg(long, alias = "block-bytes", value_name = "SIZE", value_parser = size, default_value_t = ::pack::BLOCK_BYTES_DEFAULT, help_heading = "Blocks")]
     block_size: u32,
 
     /// Size of a block of what traces call hot, the block size at least; such blocks are read all together
     /// [default: 1m with --small, else a block's size]
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "trace")]
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "trace", help_heading = "Blocks")]
     hot_block_size: Option<u32>,
 
     /// Size of a chunk: 256 to 4k [default: a sixteenth of a block, at most 4k]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Blocks")]
     chunk_size: Option<u32>,
 
     /// What programs read when they start, from `runnel record` or a server; may be given several times
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Traces")]
     trace: Vec<PathBuf>,
 
     /// The image that the traces were recorded on, for traces that name no files
-    #[arg(long, value_name = "IMAGE", requires = "trace")]
+    #[arg(long, value_name = "IMAGE", requires = "trace", help_heading = "Traces")]
     trace_image: Option<PathBuf>,
 
     /// Leave out pages that fewer runs than this touched
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "trace")]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "trace", help_heading = "Traces")]
     min_runs: u32,
 
     /// Make the image small instead of quick to stream: kinds of data apart, similar chunks together, machine code
@@ -144,10 +145,6 @@ pub struct Tuning {
     /// How much keeping a file together counts against size, in per cent of the default; 0 sorts for size alone
     #[arg(long, value_name = "N", default_value_t = ::pack::LOCALITY_DEFAULT)]
     locality: u32,
-
-    /// Seed of sort methods that draw random numbers
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
 
     /// Keep equal chunks as often as they come
     #[arg(long)]
@@ -182,15 +179,15 @@ pub struct Tuning {
     page_hashes: bool,
 
     /// Print what each stage saved; compresses everything once more for each
-    #[arg(long)]
+    #[arg(long, help_heading = "Packing")]
     explain: bool,
 
     /// Worker threads (0: one per core); the image does not depend on it
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Packing")]
     threads: usize,
 
     /// Folder for contents of compressed or piped archives meanwhile [default: $TMPDIR, else /var/tmp]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Packing")]
     spool: Option<PathBuf>,
 }
 
@@ -199,8 +196,6 @@ pub struct Tuning {
 enum Sort {
     /// Blocks filled with what shares most with them
     Greedy,
-    /// A similarity graph cut into blocks by METIS, as in RubikFS
-    Metis,
     /// Similar files one after the other
     Files,
     /// In the order of the tree
@@ -266,7 +261,6 @@ impl Tuning {
                 sort: match self.sort {
                     None => base.sort,
                     Some(Sort::Greedy) => Method::Greedy,
-                    Some(Sort::Metis) => Method::Metis,
                     Some(Sort::Files) => Method::Files,
                     Some(Sort::None) => Method::None,
                 },
@@ -279,7 +273,7 @@ impl Tuning {
             },
             hot: Default::default(),
             locality: self.locality,
-            seed: self.seed,
+            seed: 0,
             derive_hashes: (self.small || self.derive_hashes) && !self.page_hashes,
             explain: self.explain,
             threads: self.threads,

@@ -59,16 +59,17 @@ struct LearnArgs {
     #[arg(required = true)]
     traces: Vec<PathBuf>,
 
-    #[command(flatten)]
-    analyse: AnalyseArgs,
-
     /// The command that the plan is for, if it is an interpreter with a script (default: the traced program)
     #[arg(last = true)]
     command: Vec<OsString>,
+
+    #[command(flatten)]
+    analyse: AnalyseArgs,
 }
 
 /// How bursts are told from idle periods.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Bursts")]
 pub struct AnalyseArgs {
     /// Seconds: the reads of the queue are a burst while they took less. With --auto, the largest that is chosen
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]

@@ -60,6 +60,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR", requires = "target")]
     overlay: Option<PathBuf>,
 
+    /// The program and its arguments
+    #[arg(last = true, required_unless_present_any = NO_PROGRAM)]
+    command: Vec<OsString>,
+
     #[command(flatten)]
     local: local::Options,
 
@@ -72,10 +76,6 @@ pub struct Args {
 
     #[command(flatten)]
     session: SessionArgs,
-
-    /// The program and its arguments
-    #[arg(last = true, required_unless_present_any = NO_PROGRAM)]
-    command: Vec<OsString>,
 }
 
 /// Runs the program in a recorded mount of its own, or serves a recorded mount; ends with the program's exit code.

@@ -1,12 +1,14 @@
 //! `runnel report`.
 
+mod page;
+
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ::bench::plan_report::{Input, Speed, page};
 use ::launch::learn::LocalFiles;
 use anyhow::Context;
+use page::{Input, Speed, page};
 use profile::plan::{self, Limits, Plan, Run};
 use trace::Tail;
 
@@ -28,9 +30,6 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    #[command(flatten)]
-    analyse: AnalyseArgs,
-
     /// Megabytes that the disk reads in a second, for the time that fetching takes
     #[arg(long, value_name = "MB/S", default_value_t = 120.0)]
     disk_rate: f64,
@@ -38,6 +37,9 @@ pub struct Args {
     /// Milliseconds that each request and each file that is opened takes on that disk
     #[arg(long, value_name = "MS", default_value_t = 0.6)]
     disk_access: f64,
+
+    #[command(flatten)]
+    analyse: AnalyseArgs,
 }
 
 /// Writes the page.

@@ -27,12 +27,16 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     overlay: Option<PathBuf>,
 
-    #[command(flatten)]
-    plan: PlanArgs,
-
     /// Show the program a volume: runnel://host/volume/NAME=/path/inside, with `:ro` at the end for reading only; may be given several times
     #[arg(long, value_name = "VOLUME=PATH")]
     data: Vec<OsString>,
+
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+
+    #[command(flatten)]
+    plan: PlanArgs,
 
     #[command(flatten)]
     seccomp: SeccompArgs,
@@ -42,10 +46,6 @@ pub struct Args {
 
     #[command(flatten)]
     session: SessionArgs,
-
-    /// The program and its arguments
-    #[arg(last = true, required = true)]
-    command: Vec<OsString>,
 }
 
 /// Mounts the image where only the program sees it, runs the program, and ends with its exit code.

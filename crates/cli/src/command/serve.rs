@@ -15,6 +15,10 @@ use crate::command::ready::ReadyFile;
 use crate::command::sandboxed::{SandboxArgs, folders_of};
 use crate::failure;
 
+const ACCESS: &str = "Who may connect";
+const LEARNING: &str = "Learning";
+const LIMITS: &str = "Limits";
+
 /// Publish the images of a folder, and learn from the devices that use them
 #[derive(clap::Args)]
 pub struct Args {
@@ -37,84 +41,84 @@ pub struct Args {
     volume: Vec<volume::VolumeArg>,
 
     /// Take encrypted connections only (runnels://), with this certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = ACCESS)]
     tls_cert: Option<PathBuf>,
 
     /// Private key of the certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = ACCESS)]
     tls_key: Option<PathBuf>,
 
     /// Serve only clients with a certificate issued by an authority in this file (PEM); pushing also needs --push-ca
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = ACCESS)]
     client_ca: Option<PathBuf>,
 
     /// Take pushes from clients with a certificate issued by an authority in this file (PEM), and from no others
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = ACCESS)]
     push_ca: Option<PathBuf>,
 
     /// How far to push ahead of a program at most, in KiB; 0 pushes one segment per round trip, as in the paper
-    #[arg(long, value_name = "KIB", default_value_t = 8192)]
+    #[arg(long, value_name = "KIB", default_value_t = 8192, hide = true)]
     push_window: u64,
 
     /// Pages in a segment of an action
-    #[arg(long, value_name = "PAGES", default_value_t = 32)]
+    #[arg(long, value_name = "PAGES", default_value_t = 32, hide = true)]
     segment_pages: u32,
 
     /// Seconds without a page after which an action under construction ends
-    #[arg(long, value_name = "SECONDS", default_value_t = 3)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, hide = true)]
     construction_timer: u64,
 
     /// Every so many pushes of an action, check in an audit run that all its pages are still used (0: never)
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, hide = true)]
     audit_every: u64,
 
     /// Normalised variance (0 to 1) over which a segment is kept in memory from the start
-    #[arg(long, value_name = "N", default_value_t = 0.5)]
+    #[arg(long, value_name = "N", default_value_t = 0.5, hide = true)]
     provider_threshold: f64,
 
     /// Segments read ahead of a push
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, hide = true)]
     provider_ahead: usize,
 
     /// What is in memory before it is asked for
-    #[arg(long, value_enum, value_name = "MODE", default_value_t = Mode::Bundle)]
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = Mode::Bundle, hide = true)]
     provider: Mode,
 
     /// Memory for all that devices make the server hold, in MiB; each connection takes some 15 KiB
     /// beside it
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(32..))]
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(32..), help_heading = LIMITS)]
     memory: u32,
 
     /// Connections at most
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 1024, help_heading = LIMITS)]
     connections: usize,
 
     /// Connections at most from one address (from one /64 for IPv6) [default: a quarter of all, at least 64]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = LIMITS)]
     connections_per_address: Option<usize>,
 
     /// Answer demands only: neither learn nor push
-    #[arg(long)]
+    #[arg(long, help_heading = LEARNING)]
     no_learn: bool,
 
     /// Push what was learned before, but learn nothing new
-    #[arg(long, conflicts_with = "no_learn")]
+    #[arg(long, conflicts_with = "no_learn", help_heading = LEARNING)]
     frozen: bool,
 
     /// Do not make bundles of learned actions: --provider nv-async
-    #[arg(long, conflicts_with = "provider")]
+    #[arg(long, conflicts_with = "provider", hide = true)]
     no_bundles: bool,
 
     /// Refuse uploads; with --frozen or --no-learn too, several servers may share the folder
-    #[arg(long, conflicts_with = "push_ca")]
+    #[arg(long, conflicts_with = "push_ca", help_heading = ACCESS)]
     read_only: bool,
 
     /// Let everyone who can connect replace any image
-    #[arg(long, conflicts_with_all = ["read_only", "client_ca", "push_ca"])]
+    #[arg(long, conflicts_with_all = ["read_only", "client_ca", "push_ca"], help_heading = ACCESS)]
     allow_anonymous_push: bool,
 
     /// Serve rw volumes to other machines without TLS, though others on the way can read and change what is sent
-    #[arg(long)]
+    #[arg(long, help_heading = ACCESS)]
     insecure: bool,
 
     /// Write the address to this file once the server listens

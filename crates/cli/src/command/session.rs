@@ -17,7 +17,7 @@ pub struct SessionArgs {
     pub connections: usize,
 
     /// What a miss asks the server for
-    #[arg(long, value_enum, default_value_t = Unit::Auto)]
+    #[arg(long, value_enum, default_value_t = Unit::Auto, hide = true)]
     pub granularity: Unit,
 
     /// Largest readahead window for programs the server does not know yet, in blocks (0: off)

@@ -37,34 +37,34 @@ pub struct Args {
     config: PathBuf,
 
     /// The device's command line: other boot parameters are dropped
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help_heading = "The device")]
     cmdline: Option<String>,
 
     /// What runs on the device: app.rnl, runnel://host/name, a directory that is the root of a system, or a program of this machine;
     /// system calls that none of its programs makes answer ENOSYS. Only x86-64; for AArch64 list them (--syscalls). May be given several
     /// times
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", help_heading = "The device")]
     image: Vec<PathBuf>,
 
     /// Of directories and images, only this program; may be given several times
-    #[arg(long, value_name = "PATH", requires = "image")]
+    #[arg(long, value_name = "PATH", requires = "image", help_heading = "The device")]
     program: Vec<PathBuf>,
 
     /// Calls of a run, as strace writes them or one name a line: places of programs that cannot be resolved make no others
-    #[arg(long, value_name = "FILE", requires = "image")]
+    #[arg(long, value_name = "FILE", requires = "image", help_heading = "The device")]
     trace: Vec<PathBuf>,
 
     /// System calls of the device's programs, beside those of --image or instead: JSON with a list `names`, or a name a line
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "The device")]
     syscalls: Option<PathBuf>,
 
     /// PCI devices there are, a line each: `vendor:device [class]`; quirks and drivers of others are dropped
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "The device")]
     devices: Option<PathBuf>,
 
     /// TOML with `roots` (symbols of the kernel that stay), `syscalls` (more of them) and what places of programs call that cannot be
     /// resolved ([[site]]; see docs/guides/syscalls.md)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "The device")]
     policy: Option<PathBuf>,
 
     /// Folder of the build (default: `build` in the folder of --output)
@@ -77,42 +77,42 @@ pub struct Args {
 
     /// How sections lie in memory; compact drops the alignment to 2 MiB, where page table isolation and memory encryption are off (x86-64
     /// only)
-    #[arg(long, value_enum, default_value = "stock")]
+    #[arg(long, value_enum, default_value = "stock", help_heading = "Passes")]
     layout: LayoutName,
 
     /// Leave a pass out (several times for several)
-    #[arg(long, value_enum, value_name = "PASS")]
+    #[arg(long, value_enum, value_name = "PASS", help_heading = "Passes")]
     without: Vec<PassName>,
 
     /// Run a pass that is left out by default
-    #[arg(long, value_enum, value_name = "PASS")]
+    #[arg(long, value_enum, value_name = "PASS", help_heading = "Passes")]
     with: Vec<OptionalPass>,
 
     /// A variable of the kernel has this number for good (several times for several): its branches are decided. Refused if anything may write it
-    #[arg(long, value_name = "VAR=VALUE", value_parser = fixed)]
+    #[arg(long, value_name = "VAR=VALUE", value_parser = fixed, help_heading = "Passes")]
     fix: Vec<(String, u64)>,
 
     /// Code that did not run in this coverage (of runnel record --kernel) is kept compressed, by a patch of the kernel, and comes back when it
     /// runs
-    #[arg(long, value_name = "COVERAGE", conflicts_with = "instrument")]
+    #[arg(long, value_name = "COVERAGE", conflicts_with = "instrument", help_heading = "Code that does not run")]
     freeze: Option<PathBuf>,
 
     /// How frozen code is compressed: lz4 comes back three times faster, zstd is smaller
-    #[arg(long, value_enum, default_value = "lz4", requires = "freeze")]
+    #[arg(long, value_enum, default_value = "lz4", requires = "freeze", help_heading = "Code that does not run")]
     codec: CodecName,
 
     /// What the order of functions is for: memory puts those together that ran together, image keeps that of the build, so that the boot
     /// image grows less
-    #[arg(long, value_enum, default_value = "memory", requires = "freeze")]
+    #[arg(long, value_enum, default_value = "memory", requires = "freeze", help_heading = "Code that does not run")]
     optimise: Optimise,
 
     /// Leave dead code in place, filled with instructions that trap: shows what should not have been removed
-    #[arg(long)]
+    #[arg(long, help_heading = "Passes")]
     trap: bool,
 
     /// Count which blocks of the kernel's functions run: each sets a byte from `specialise_coverage` on. What counts is in coverage.map
     /// beside the kernel. The passes for constants and blocks stay off. Only x86-64
-    #[arg(long)]
+    #[arg(long, help_heading = "Passes")]
     instrument: bool,
 
     /// Only say what keeps a symbol of the kernel alive

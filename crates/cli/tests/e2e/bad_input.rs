@@ -300,3 +300,10 @@ fn a_file_that_is_no_program_is_called_so_where_there_is_no_shell() {
         "/opt is a directory; name a program",
     );
 }
+
+#[test]
+fn commands_that_moved_say_where_to() {
+    for name in ["bench", "demo"] {
+        fails(&[name, "--quick"], 2, &format!("`./x {name}`"));
+    }
+}

@@ -45,7 +45,7 @@ impl Capture {
     pub fn start() -> anyhow::Result<Capture> {
         let file = Path::new(WORK).join("capture.pcap");
         let mut command = Command::new("/proc/self/exe");
-        command.args(["bench", "lab-exec", "--group", CAPTURE_GROUP, "--", "tcpdump", "-i", DEVICE_INTERFACE]);
+        command.args(["lab-exec", "--group", CAPTURE_GROUP, "--", "tcpdump", "-i", DEVICE_INTERFACE]);
         // Only heads, no names, nobody else's rights: it could not write the file.
         command.args(["-n", "-s", "64", "-B", "16384", "-Z", "root", "-w"]).arg(&file);
         let mut service = Service::start("tcpdump", &mut command, Path::new(WORK))?;

@@ -2,7 +2,7 @@
 //!
 //! A process of its own, because all of this can be done between `fork` and `exec` only with unsafe code. It writes the
 //! time just before `exec`, so that a measured program is charged for nothing that happens here. Called by
-//! `runnel bench lab-exec`, which [`super::net::server_command`] and [`super::execution`] run.
+//! `runnel-bench lab-exec`, which [`super::net::server_command`] and [`super::execution`] run.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,18 +20,23 @@ use super::{group, kernel};
 /// Where `ip netns` keeps its network name spaces.
 const SPACES: &str = "/run/netns";
 
-/// What is started, and where.
-#[derive(Clone, Debug, Default)]
+/// Start a program in another control group, network name space or root folder of the lab's guest
+#[derive(Clone, Debug, clap::Args)]
 pub struct Exec {
-    /// Name of a network name space.
+    /// Network name space
+    #[arg(long, value_name = "NAME")]
     pub space: Option<String>,
-    /// Name of a control group.
+    /// Control group
+    #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Folder that becomes the root.
+    /// Folder that becomes the root
+    #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
-    /// File that gets the time of the start: seconds of the monotonic clock.
+    /// Write the time of the start to this file: seconds of the monotonic clock
+    #[arg(long, value_name = "FILE")]
     pub stamp: Option<PathBuf>,
-    /// Program and arguments.
+    /// Program and arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 

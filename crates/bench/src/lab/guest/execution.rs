@@ -85,7 +85,7 @@ pub fn run(program: &Program) -> anyhow::Result<Execution> {
     let (stamp, output, errors) = (file("program.start"), file("program.out"), file("program.err"));
     let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
     let mut command = Command::new("/proc/self/exe");
-    command.args(["bench", "lab-exec", "--group", PROGRAM_GROUP, "--root", APP, "--stamp"]).arg(&stamp).arg("--");
+    command.args(["lab-exec", "--group", PROGRAM_GROUP, "--root", APP, "--stamp"]).arg(&stamp).arg("--");
     command.args(program.command).env_clear().envs(ENVIRONMENT);
     command.stdin(Stdio::null()).stdout(create(&output)?).stderr(create(&errors)?);
     let _ = fs::remove_file(&stamp);

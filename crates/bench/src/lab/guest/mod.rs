@@ -3,7 +3,7 @@
 //! Device, server and the link between them ([`net`]) are in this one machine. A row is measured by its experiment
 //! ([`start`], [`touch`], [`fault`], [`set`], [`data`]) on its [`system`]; one line of JSON per event goes to the serial console.
 //! [`exec`] is the little helper that programs and servers are started through. Times are seconds of the guest's clock,
-//! sizes bytes. Called by `runnel bench lab-guest`, which the first process of the guest runs as root.
+//! sizes bytes. Called by `runnel-bench lab-guest`, which the first process of the guest runs as root.
 
 use std::collections::BTreeMap;
 use std::io::Write;

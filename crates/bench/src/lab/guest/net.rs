@@ -51,7 +51,7 @@ const ECHO_DEADLINE: Duration = Duration::from_secs(120);
 /// `PATH` is searched.
 pub fn server_command(program: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["bench", "lab-exec", "--space", SERVER_SPACE, "--group", SERVER_GROUP, "--", program]);
+    command.args(["lab-exec", "--space", SERVER_SPACE, "--group", SERVER_GROUP, "--", program]);
     command
 }
 
@@ -163,6 +163,6 @@ mod tests {
     fn the_server_is_started_through_the_helper() {
         let command = server_command("true");
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
-        assert_eq!(words.join(" "), "bench lab-exec --space srv --group server -- true");
+        assert_eq!(words.join(" "), "lab-exec --space srv --group server -- true");
     }
 }

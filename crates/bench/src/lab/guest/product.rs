@@ -1,4 +1,4 @@
-//! Runnel itself, in all its modes: the static binary that the driver is part of.
+//! Runnel itself, in all its modes: the static binary beside the driver.
 //!
 //! The server publishes a copy of the prepared store (the image as a hard link) from the content disk, or from a slow card
 //! in the modes of the experiment `cache`. The copy lasts as long as the row, also when the server is started anew. Each
@@ -19,6 +19,7 @@ use super::net::{SERVER_ADDRESS, SERVER_GROUP, server_command};
 use super::system::{APP, CONTENT, System, WORK};
 use super::{Values, execution, group, kernel};
 use crate::lab::program::Program;
+use crate::options::beside;
 use crate::process::{Service, ready_text, tool};
 
 /// Port of the server.
@@ -126,9 +127,8 @@ pub struct Runnel {
 impl Runnel {
     /// In the mode called `mode`, for one program.
     pub fn new(mode: &str, program: &str) -> anyhow::Result<Runnel> {
-        let runnel = std::env::current_exe().context("cannot find this program")?;
         let (mode, program) = (Mode::named(mode)?, Program::named(program)?);
-        Ok(Runnel { mode, program, runnel, store: None, server: None, client: None, card: None })
+        Ok(Runnel { mode, program, runnel: beside(), store: None, server: None, client: None, card: None })
     }
 
     /// Makes the row's own store, with the image of `tree` only.

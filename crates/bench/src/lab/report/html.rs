@@ -7,13 +7,13 @@ use super::figure::{self, Figure};
 use super::measured::Measured;
 use super::target::{self, Target, Verdict};
 use super::text;
-pub use crate::html::{Cell, Table, escape};
+pub use report::html::{Cell, Table, escape};
 
 /// The whole report.
 pub fn page(measured: &Measured, about: &About) -> String {
     let figures = figure::all(measured);
     let targets = target::all(measured);
-    let mut html = crate::html::head(&format!("Runnel lab, {} at {}", about.date, about.commit));
+    let mut html = report::html::head(&format!("Runnel lab, {} at {}", about.date, about.commit));
     html.push_str(&header(about));
     html.push_str(&summary(&targets));
     html.push_str("<nav aria-label=\"Contents\"><h2>Contents</h2><ol>\n");

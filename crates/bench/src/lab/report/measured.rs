@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use report::plot::{RESERVED_TONES, neutral_tone};
+use report::statistic::Summary;
+
 use super::PageLists;
 use crate::lab::program::PROGRAMS;
 use crate::lab::record::{Record, measurement};
-use crate::plot::{RESERVED_TONES, neutral_tone};
-use crate::statistic::Summary;
-pub use crate::statistic::{quantile, thinned};
+pub use report::statistic::{quantile, thinned};
 
 /// Programs of the SYSFLOW paper and those of the same kind; `jvm`, `python`, `perl`, `openssl` and `gcc` are its five.
 pub const PAPER_KINDS: [&str; 7] = ["jvm", "python", "python-imports", "python-200", "perl", "openssl", "gcc"];

@@ -4,7 +4,7 @@
 //! at all, [`target`] judges the bars of the project, [`figure`] makes the tables and figures of the SYSFLOW paper
 //! and ours, [`plot`] draws them as SVG, [`html`] puts the page together and [`text`] writes for people. What was not
 //! measured leaves a note in its place, so a report of a short run is a valid report. Times are seconds, sizes bytes,
-//! shares fractions. `runnel bench lab` calls [`write`] and [`tables`] after its runs.
+//! shares fractions. `runnel-bench lab` calls [`write`] and [`tables`] after its runs.
 
 pub mod figure;
 pub mod html;
@@ -24,13 +24,13 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context;
+use report::html::escape;
+use report::table::aligned;
 
 use super::record::Record;
-use crate::html::escape;
-pub use crate::plot;
 use crate::process::tool;
-use crate::table::aligned;
 use measured::Measured;
+pub use report::plot;
 use target::Verdict;
 
 /// The pages of each program in the order of their first touch: path of the file and index of the page in it.

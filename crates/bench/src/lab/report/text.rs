@@ -1,6 +1,6 @@
-//! Names of the lab as people read them; numbers are written by [`crate::text`].
+//! Names of the lab as people read them; numbers are written by [`report::text`].
 
-pub use crate::text::*;
+pub use report::text::*;
 
 /// Plain language for a system of the lab.
 pub fn system(name: &str) -> String {

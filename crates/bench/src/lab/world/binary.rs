@@ -1,4 +1,4 @@
-//! The binary under test: everything, static, so that it runs in the guest whatever library the host has.
+//! The binary under test and the one that measures it in the guest: static, so that they run there whatever library the host has.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,22 +10,35 @@ use super::stage::{Fingerprint, Stages};
 use crate::options;
 use crate::process::tool;
 
-/// Makes the static binary, below the source folder.
+/// Makes the static binaries, below the source folder.
 const SCRIPT: &str = "scripts/dist.sh";
 
 /// What the script leaves.
 const RESULT: &str = "target/dist/runnel-x86_64-full";
 
-/// The binary given by the user, or the one built from the source folder if its sources changed.
-pub fn prepare(given: Option<&Path>, runnel: &Path, stages: &Stages) -> anyhow::Result<PathBuf> {
-    if let Some(path) = given {
-        return options::binary(path);
+/// The static binaries.
+#[derive(Clone, Debug)]
+pub struct Binaries {
+    /// The product.
+    pub runnel: PathBuf,
+    /// The guest's half of the lab.
+    pub bench: PathBuf,
+}
+
+/// The binary given by the user, with the guest's half beside it; or those built from the source folder if its sources changed.
+pub fn prepare(given: Option<&Path>, stages: &Stages) -> anyhow::Result<Binaries> {
+    let given = given.map(options::binary).transpose()?;
+    if let Some(runnel) = &given {
+        let bench = bench_beside(runnel);
+        if bench.is_file() {
+            return Ok(Binaries { runnel: runnel.clone(), bench });
+        }
     }
-    let folder = source_folder(runnel).with_context(|| {
+    let folder = source_folder().with_context(|| {
         format!(
-            "the lab runs a static binary, which it builds from Runnel's source folder; neither the current folder nor \
-             that of {} is one: go there, or give --binary FILE (made by {SCRIPT} x86_64 --full)",
-            runnel.display()
+            "the lab runs static binaries, which it builds from Runnel's source folder; neither the current folder nor \
+             that of this program is one: go there, or give --binary FILE with its runnel-bench beside it (made by \
+             {SCRIPT} x86_64 --full)"
         )
     })?;
     let result = folder.join(RESULT);
@@ -36,18 +49,24 @@ pub fn prepare(given: Option<&Path>, runnel: &Path, stages: &Stages) -> anyhow::
         command.args(["x86_64", "--full"]).current_dir(&folder).env_remove("CARGO_TARGET_DIR");
         tool(&mut command).map(drop)
     })?;
-    ensure!(result.is_file(), "{SCRIPT} left no {}", result.display());
-    Ok(result)
+    let bench = bench_beside(&result);
+    for file in [&result, &bench] {
+        ensure!(file.is_file(), "{SCRIPT} left no {}", file.display());
+    }
+    Ok(Binaries { runnel: given.unwrap_or(result), bench })
 }
 
-/// The source folder: the current one or one above it, or one above the binary that runs.
-fn source_folder(runnel: &Path) -> Option<PathBuf> {
-    let current = std::env::current_dir().unwrap_or_default();
-    let folders = current.ancestors().chain(runnel.ancestors());
-    folders
-        .into_iter()
-        .find(|folder| folder.join(SCRIPT).is_file() && folder.join("Cargo.lock").is_file())
-        .map(Path::to_path_buf)
+/// `runnel-bench-X` for `runnel-X`, in the same folder.
+fn bench_beside(runnel: &Path) -> PathBuf {
+    let name = runnel.file_name().unwrap_or_default().to_string_lossy();
+    runnel.with_file_name(format!("runnel-bench{}", name.strip_prefix("runnel").unwrap_or_default()))
+}
+
+/// The source folder: the current one or one above it, or one above this program.
+fn source_folder() -> Option<PathBuf> {
+    let (current, program) = (std::env::current_dir().unwrap_or_default(), std::env::current_exe().unwrap_or_default());
+    let mut folders = current.ancestors().chain(program.ancestors());
+    folders.find(|folder| folder.join(SCRIPT).is_file() && folder.join("Cargo.lock").is_file()).map(Path::to_path_buf)
 }
 
 /// Tells the sources from others: names and contents of all files that the build reads.

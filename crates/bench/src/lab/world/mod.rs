@@ -30,12 +30,13 @@ use anyhow::{Context, ensure};
 use super::data::VERSION as DATA_VERSION;
 use super::program::{PROGRAMS, Program};
 pub use crate::stage;
+use binary::Binaries;
 use kernel::Kernel;
 use needs::{Form, Needs};
 use stage::{Fingerprint, Stages};
 use tree::Tree;
 
-/// Changes when results of the same binary can no longer be compared with older ones.
+/// Changes when results of the same binaries can no longer be compared with older ones.
 const VERSION: u32 = 1;
 
 /// Free space of the content's disk: the guest writes profiles, copies of stores and caches there.
@@ -53,9 +54,9 @@ pub struct World {
     pub guest: PathBuf,
     /// Disk with what servers publish.
     pub content: PathBuf,
-    /// The binary under test.
-    pub runnel: PathBuf,
-    /// Tells this binary in this world from others: results with the same key can be compared.
+    /// The programs under test, and those that measure them.
+    pub binaries: Binaries,
+    /// Tells these binaries in this world from others: results with the same key can be compared.
     pub key: String,
 }
 
@@ -64,8 +65,6 @@ pub struct World {
 pub struct Settings {
     /// The cache folder.
     pub cache: PathBuf,
-    /// The binary that runs now.
-    pub runnel: PathBuf,
     /// A static binary to test instead of building one.
     pub binary: Option<PathBuf>,
     /// Nydus' programs, if they are there.
@@ -82,22 +81,23 @@ pub fn prepare(needs: &Needs, settings: &Settings) -> anyhow::Result<World> {
     let cache = settings.cache.as_path();
     // The kernel first: it needs apt's package list, which the build of the binary may update.
     let (minimal, kernel) = both(|| debian::minimal(cache, &stages), || kernel::prepare(cache, &stages))?;
-    let build = || binary::prepare(settings.binary.as_deref(), &settings.runnel, &stages);
+    let build = || binary::prepare(settings.binary.as_deref(), &stages);
     let systems = || {
         let guest = || guest(needs, settings, &minimal, &kernel, &stages);
         both(guest, || trees(needs, cache, &minimal, &stages))
     };
-    let (runnel, (guest, trees)) = both(build, systems)?;
+    let (binaries, (guest, trees)) = both(build, systems)?;
     let makers = image::Makers {
-        runnel_fingerprint: Fingerprint::EMPTY.and_file(&runnel)?,
-        runnel: runnel.clone(),
+        runnel_fingerprint: Fingerprint::EMPTY.and_file(&binaries.runnel)?,
+        runnel: binaries.runnel.clone(),
         nydus_image: settings.nydus.as_ref().map(|nydus| nydus.converter.clone()),
     };
     let content = content(needs, &trees, &makers, cache, &stages)?;
     let key = Fingerprint::EMPTY
         .and(makers.runnel_fingerprint.to_string().as_bytes())
+        .and_file(&binaries.bench)?
         .and(format!("{VERSION} {} {} {DATA_VERSION} {}", tree::VERSION, learn::VERSION, kernel.release).as_bytes());
-    Ok(World { kernel, guest, content, runnel, key: key.to_string() })
+    Ok(World { kernel, guest, content, binaries, key: key.to_string() })
 }
 
 /// Does two things side by side: one waits for the network or one core while the other computes.

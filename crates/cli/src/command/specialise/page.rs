@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use ::bench::html::{Table, escape, head};
 use ::kernel::{Calls, JobReport, SizeRow};
+use ::report::html::{Table, escape, head};
 use specialise::{FreezeReport, Sizes};
 
 /// Removals that the page shows.

@@ -1,6 +1,6 @@
 //! Experiment `data`: work on data files, cold, on each [`system`].
 //!
-//! The work ([`work`]) is done by a process of its own, the helper `runnel bench lab-data`, by plain input and output on a
+//! The work ([`work`]) is done by a process of its own, the helper `runnel-bench lab-data`, by plain input and output on a
 //! path ([`file`]); the game is a program of its own ([`crate::lab::data::game`]). Nothing is in the memory of the device
 //! before a run; the server has its files in memory. Times begin after mounting, whose time is a value of its own, and
 //! with what is fetched before the work. `seconds` is the time of the work, for the game the time until its first scene.
@@ -33,14 +33,15 @@ pub mod product;
 pub mod system;
 pub mod work;
 
-/// What the helper is told.
-#[derive(Clone, Debug)]
+/// Do the work of a case on data files in the lab's guest
+#[derive(Clone, Debug, clap::Args)]
 pub struct Helper {
-    /// Name of the case.
+    /// Name of the case
     pub case: String,
-    /// Where the files are.
+    /// Folder with its files
     pub folder: String,
-    /// See [`How`].
+    /// How it is done.
+    #[command(flatten)]
     pub how: How,
 }
 
@@ -135,7 +136,7 @@ fn rounded(seconds: f64) -> f64 {
 /// Does the work in a process of its own.
 pub fn work_of(case: &Case, folder: &str, how: &How) -> anyhow::Result<Found> {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["bench", "lab-exec", "--group", PROGRAM_GROUP, "--", "/proc/self/exe", "bench", "lab-data"]);
+    command.args(["lab-exec", "--group", PROGRAM_GROUP, "--", "/proc/self/exe", "lab-data"]);
     command.args([case.name, folder, "--run", &how.run.to_string()]);
     command.args(["--compute", &format!("{:e}", how.compute_seconds)]);
     if how.learning {

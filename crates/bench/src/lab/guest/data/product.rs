@@ -20,6 +20,7 @@ use super::{download, play, work_of};
 use crate::lab::data::GAME_TREE;
 use crate::lab::data::case::{Case, PROGRAM_FILE, SCENES_FILE, Work};
 use crate::lab::link::Link;
+use crate::options::beside;
 use crate::process::{Service, ready_text};
 
 /// Name of the volume.
@@ -65,9 +66,8 @@ fn volume_url() -> String {
 
 impl Product {
     /// Not yet served.
-    pub fn new(how: Use, case: &'static Case, link: Link) -> anyhow::Result<Product> {
-        let runnel = std::env::current_exe().context("cannot find this program")?;
-        Ok(Product { how, case, link, runnel, server: None, client: None, downloads: None })
+    pub fn new(how: Use, case: &'static Case, link: Link) -> Product {
+        Product { how, case, link, runnel: beside(), server: None, client: None, downloads: None }
     }
 
     /// Options of the server besides its store.

@@ -72,11 +72,11 @@ pub fn make(row: &Row, case: &'static Case) -> anyhow::Result<Box<dyn DataSystem
     let named = (row.system.as_str(), row.mode.as_str());
     let system: Box<dyn System> = match named {
         ("download", "") if !writable => return Ok(Box::new(Download::new(case))),
-        ("runnel", "") if case.work == Work::Game => return Ok(Box::new(Product::new(Use::Run, case, link)?)),
-        ("runnel", "") => return Ok(Box::new(Product::new(Use::Library, case, link)?)),
-        ("runnel", "mount") if case.work != Work::Game => return Ok(Box::new(Product::new(Use::Mount, case, link)?)),
+        ("runnel", "") if case.work == Work::Game => return Ok(Box::new(Product::new(Use::Run, case, link))),
+        ("runnel", "") => return Ok(Box::new(Product::new(Use::Library, case, link))),
+        ("runnel", "mount") if case.work != Work::Game => return Ok(Box::new(Product::new(Use::Mount, case, link))),
         ("runnel", "program") if case.work == Work::Game => {
-            return Ok(Box::new(Product::new(Use::Program, case, link)?));
+            return Ok(Box::new(Product::new(Use::Program, case, link)));
         }
         ("nfs", "") => Box::new(nfs::Nfs::new(writable)),
         ("sshfs", "") => Box::new(Mounted::new(sshfs::Sshfs { writable })),

@@ -1,6 +1,6 @@
 //! The workloads, over [`DataFolder`]: what is read or written in which order, and what that takes.
 //!
-//! The helper `runnel bench lab-data` runs one of them in a process of its own and prints what was found as JSON. The
+//! The helper `runnel-bench lab-data` runs one of them in a process of its own and prints what was found as JSON. The
 //! driver runs the same over the server's own folder afterwards and compares fingerprints: no system is measured that
 //! does not deliver the right bytes.
 
@@ -25,13 +25,16 @@ use crate::stage::Fingerprint;
 const CALIBRATION_ROUNDS: u64 = 1 << 18;
 
 /// How a workload is run.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, clap::Args)]
 pub struct How {
-    /// Number of the run, from 1: chooses what is looked up.
+    /// Number of the run, from 1: chooses what is looked up
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub run: u32,
-    /// Whether a server learns from it: then something else is looked up than in measured runs.
+    /// A server learns from it: look up something else than measured runs do
+    #[arg(long)]
     pub learning: bool,
-    /// Processor time that is spent on each block, seconds.
+    /// Processor time spent on each block, seconds
+    #[arg(long = "compute", value_name = "SECONDS", default_value_t = 0.0)]
     pub compute_seconds: f64,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Paths resolve as in a root of their own, so that the links of a tree (`bin -> usr/bin`, `/etc/alternatives`) lead
 //! where they lead for programs inside it, never out of the folder. Links look like what they point to: HTTP has no
-//! links. One thread per connection. `runnel bench lab-http` calls [`serve`] in the server's name space; its requests
+//! links. One thread per connection. `runnel-bench lab-http` calls [`serve`] in the server's name space; its requests
 //! are counted in a file, which also says that it is ready.
 
 use std::ffi::OsStr;

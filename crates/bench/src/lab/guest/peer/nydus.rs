@@ -33,7 +33,7 @@ impl Mounter for Nydus {
         fs::create_dir(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
         fs::write(&configuration, configuration_of(&cache))
             .with_context(|| format!("cannot write {}", configuration.display()))?;
-        let mut command = Command::new(program("nydusd", "nydus-rs 2.2 (runnel bench lab --nydus builds it)")?);
+        let mut command = Command::new(program("nydusd", "nydus-rs 2.2 (./x lab --nydus builds it)")?);
         // The limit of open files stays as it is, as in the bench on the host.
         command.args(["fuse", "--rlimit-nofile", "0", "--log-level", "warn", "--config"]).arg(configuration);
         command.arg("--bootstrap").arg(image(tree, "nydus")?.join("bootstrap"));

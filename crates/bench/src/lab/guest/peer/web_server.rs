@@ -1,4 +1,4 @@
-//! The web server of the lab on the server's side of the link: `runnel bench lab-http`, see [`super::http`].
+//! The web server of the lab on the server's side of the link: `runnel-bench lab-http`, see [`super::http`].
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl WebServer {
     pub fn start(published: &Path, folder: &Path) -> anyhow::Result<WebServer> {
         let count = folder.join("requests");
         let mut command = server_command("/proc/self/exe");
-        command.args(["bench", "lab-http"]).arg(published);
+        command.arg("lab-http").arg(published);
         command.args(["--listen", &format!("{SERVER_ADDRESS}:{PORT}"), "--count"]).arg(&count);
         let mut service = Service::start("web-server", &mut command, folder)?;
         service.wait_ready(READY_DEADLINE, || ready_text(&count))?;

@@ -1,11 +1,7 @@
-//! Measured rows: what a bench prints with `--json`, one line each, and keeps in a history file.
+//! Measured rows: what a bench prints with `--json`, one line each.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::Path;
 
-use anyhow::Context;
 use serde::Serialize;
 
 use crate::statistic::Summary;
@@ -134,8 +130,11 @@ pub struct Row<'a> {
 
 impl Row<'_> {
     /// The line, without its line end.
-    pub fn to_json(&self) -> anyhow::Result<String> {
-        serde_json::to_string(self).context("cannot write a row")
+    ///
+    /// # Errors
+    /// JSON cannot say it.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
     }
 }
 
@@ -149,18 +148,10 @@ pub enum Number {
     Real(f64),
 }
 
-pub(crate) fn rounded(value: f64) -> Number {
+/// To the microsecond of a second.
+pub fn rounded(value: f64) -> Number {
     let micro = (value * 1e6).round() / 1e6;
     if micro.fract() == 0.0 && micro.abs() < 1e15 { Number::Whole(micro as i64) } else { Number::Real(micro) }
-}
-
-/// Adds `lines` to the end of the history file, creating it if it is not there.
-pub fn append_history(path: &Path, lines: &[String]) -> anyhow::Result<()> {
-    let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    // One write, so that two benches that end together do not mix their lines.
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.with_context(|| format!("cannot add to the history file {}", path.display()))
 }
 
 #[cfg(test)]
@@ -179,26 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn rows_have_the_documented_form() -> anyhow::Result<()> {
+    fn rows_have_the_documented_form() -> serde_json::Result<()> {
         let series = series();
-        let lines: anyhow::Result<Vec<String>> = series.rows("stream", "abc123").iter().map(Row::to_json).collect();
+        let lines: serde_json::Result<Vec<String>> = series.rows("stream", "abc123").iter().map(Row::to_json).collect();
         let expected = [
             r#"{"bench":"stream","case":"python-200","peer":"runnel","mode":"push","link":"20ms-25mbit","metric":"wall","unit":"s","median":1.21,"min":1.18,"max":1.3,"n":3,"commit":"abc123"}"#,
             r#"{"bench":"stream","case":"python-200","peer":"runnel","mode":"push","link":"20ms-25mbit","metric":"requests","unit":"count","median":8,"min":7,"max":9,"n":3,"commit":"abc123"}"#,
         ];
         assert_eq!(lines?, expected);
-        Ok(())
-    }
-
-    #[test]
-    fn history_grows_by_whole_lines() -> anyhow::Result<()> {
-        let folder = tempfile::tempdir()?;
-        let path = folder.path().join("history.jsonl");
-        append_history(&path, &["{\"a\":1}".into(), "{\"a\":2}".into()])?;
-        append_history(&path, &["{\"a\":3}".into()])?;
-        assert_eq!(std::fs::read_to_string(&path)?, "{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n");
-        let error = append_history(folder.path(), &[]).expect_err("a folder is no file");
-        assert!(format!("{error:#}").contains("history file"));
         Ok(())
     }
 }

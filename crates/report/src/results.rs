@@ -1,13 +1,11 @@
 //! What a bench without a grid of links and workloads measured: series of values, as rows and as a table.
 
-use anyhow::Context;
-
 use crate::row::{Row, rounded};
 use crate::statistic::Summary;
 use crate::table::aligned;
 
 /// Values by series. One bench, one case, one link.
-pub(crate) struct Results {
+pub struct Results {
     bench: &'static str,
     case: &'static str,
     link: &'static str,
@@ -24,6 +22,7 @@ struct Measured {
 }
 
 impl Results {
+    /// No values yet.
     pub fn new(bench: &'static str, case: &'static str, link: &'static str) -> Results {
         Results { bench, case, link, series: Vec::new() }
     }
@@ -44,9 +43,12 @@ impl Results {
     }
 
     /// A JSON line for each series.
-    pub fn rows(&self, commit: &str) -> anyhow::Result<Vec<String>> {
+    ///
+    /// # Errors
+    /// JSON cannot say it.
+    pub fn rows(&self, commit: &str) -> serde_json::Result<Vec<String>> {
         let row = |found: &Measured| {
-            let summary = Summary::of(&found.values).context("a series without values")?;
+            let summary = Summary::of(&found.values)?;
             let row = Row {
                 bench: self.bench,
                 case: self.case,
@@ -61,9 +63,9 @@ impl Results {
                 n: summary.count,
                 commit,
             };
-            row.to_json()
+            Some(row.to_json())
         };
-        self.series.iter().map(row).collect()
+        self.series.iter().filter_map(row).collect()
     }
 
     /// A line for each series, in milliseconds and megabytes.
@@ -95,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_a_line_for_each_series_and_the_rows_their_units() -> anyhow::Result<()> {
+    fn a_table_has_a_line_for_each_series_and_the_rows_their_units() -> serde_json::Result<()> {
         let mut results = Results::new("processor", "python", "loopback");
         results.add("nginx", "one-file", ("processor", "s"), 0.001);
         results.add("nginx", "one-file", ("processor", "s"), 0.003);

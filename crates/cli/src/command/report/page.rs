@@ -9,10 +9,10 @@ use std::fmt::Write;
 use profile::plan::{Analysis, Group, Plan, PlanFile, Run, Timeline, Trigger};
 use units::{Moment, PAGE_BYTES};
 
-use crate::html::{Table, escape, head};
-use crate::plot::course::{Course, Mark, Stretch};
-use crate::plot::leads::{Lead, Leads};
-use crate::text;
+use ::report::html::{Table, escape, head};
+use ::report::plot::course::{Course, Mark, Stretch};
+use ::report::plot::leads::{Lead, Leads};
+use ::report::text;
 
 /// Runs of which the course is drawn; more say nothing new.
 const COURSES_MAX: usize = 8;

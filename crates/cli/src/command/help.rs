@@ -1,0 +1,154 @@
+//! What `--help` tells beside options: the commands by job, and examples of each.
+
+use clap::Command;
+use clap::builder::Styles;
+
+/// A job, and its commands with examples.
+pub type Job = (&'static str, &'static [(&'static str, &'static [&'static str])]);
+
+/// All jobs.
+pub const JOBS: &[Job] = &[
+    (
+        "Images",
+        &[
+            #[cfg(feature = "full")]
+            (
+                "pack",
+                &[
+                    "runnel pack /opt/app -o app.rnl",
+                    "runnel pack --closure /usr/bin/python3 --include /usr/lib/python3.11 -o python.rnl",
+                    "runnel pack app.tar -o app.rnl --small --trace start.trace",
+                ],
+            ),
+            ("ls", &["runnel ls -l app.rnl /usr/bin", "runnel ls -R runnel://server/app"]),
+            ("cat", &["runnel cat runnel://server/app /etc/os-release"]),
+            #[cfg(feature = "full")]
+            ("extract", &["runnel extract app.rnl -C /opt/app"]),
+            ("check", &["runnel check app.rnl"]),
+            #[cfg(feature = "full")]
+            ("export", &["runnel export app.rnl --tar app.tar", "runnel export app.rnl --squashfs app.squashfs"]),
+            #[cfg(feature = "full")]
+            ("convert", &["runnel convert app.squashfs -o app.rnl --small"]),
+        ],
+    ),
+    (
+        "Streaming",
+        &[
+            #[cfg(feature = "full")]
+            (
+                "serve",
+                &[
+                    "runnel serve /srv/runnel --read-only --listen 0.0.0.0:7327",
+                    "runnel serve /srv/runnel --tls-cert server.pem --tls-key server.key --push-ca ca.pem",
+                    "runnel serve /srv/runnel --volume data=/srv/data:rw",
+                ],
+            ),
+            ("push", &["runnel push app.rnl runnel://server/app:2.1"]),
+            ("images", &["runnel images runnel://server"]),
+            (
+                "mount",
+                &[
+                    "runnel mount runnel://server/app /opt/app",
+                    "runnel mount --kernel app.rnl /opt/app",
+                    "runnel mount runnels://server/volume/data /mnt --unsent /var/lib/unsent",
+                ],
+            ),
+            ("umount", &["runnel umount /opt/app"]),
+            (
+                "run",
+                &[
+                    "runnel run runnel://server/python -- python3 app.py",
+                    "runnel run app.rnl --data runnel://server/volume/data=/srv/data -- app",
+                ],
+            ),
+            ("enter", &["runnel enter /opt/app -- /bin/sh"]),
+            ("redirect", &["runnel redirect -c redirect.toml", "runnel redirect -c redirect.toml --stop"]),
+            ("status", &["runnel status /opt/app", "runnel status --json runnel://server"]),
+        ],
+    ),
+    (
+        "Data",
+        &[(
+            "profile",
+            &["runnel profile learn app.trace --file /srv/data/table.db", "runnel profile show table.db.flow"],
+        )],
+    ),
+    (
+        "Launch",
+        &[
+            ("launch", &["runnel launch --learn -- gimp", "runnel launch -- gimp", "runnel launch --install -- gimp"]),
+            ("launchd", &["runnel launchd --verbose", "runnel launchd --install"]),
+            (
+                "plans",
+                &["runnel plans", "runnel plans learn first.trace second.trace -- gimp", "runnel plans off gimp"],
+            ),
+            (
+                "record",
+                &[
+                    "runnel record -o start.trace app.rnl -- app --version",
+                    "runnel record -- gimp",
+                    #[cfg(feature = "full")]
+                    "runnel record --kernel bzImage --vmlinux vmlinux -o web.coverage",
+                ],
+            ),
+            #[cfg(feature = "full")]
+            ("report", &["runnel report gimp.trace -o report.html"]),
+        ],
+    ),
+    #[cfg(feature = "full")]
+    (
+        "Kernel",
+        &[
+            (
+                "specialise",
+                &["runnel specialise --kernel-source linux-6.12 --config web.config --image app.rnl -o web"],
+            ),
+            ("syscalls", &["runnel syscalls --table /usr/bin/curl", "runnel syscalls --seccomp app.rnl"]),
+        ],
+    ),
+    ("Inspect", &[("dump", &["runnel dump app.rnl"]), ("hot", &["runnel hot start.trace"])]),
+];
+
+/// Adds the examples to the help of each command.
+pub fn with_examples(command: Command) -> Command {
+    JOBS.iter().flat_map(|(_, commands)| *commands).fold(command, |command, (name, examples)| {
+        command.mut_subcommand(name, |command| {
+            let more = command.get_after_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
+            command.after_long_help(format!("{more}{}\n  {}", heading("Examples"), examples.join("\n  ")))
+        })
+    })
+}
+
+/// Lists the commands by job in the help of all. Takes as long as help takes to be written: only for whoever reads it.
+pub fn by_job(command: Command) -> Command {
+    let listed = command.clone().help_template("{subcommands}").render_help().to_string();
+    let mut entries: Vec<(&str, String)> = Vec::new();
+    for line in listed.lines().filter(|line| !line.trim().is_empty()) {
+        // What follows a command is its own text, further to the right.
+        match (line.strip_prefix("  ").filter(|text| !text.starts_with(' ')), entries.last_mut()) {
+            (None, Some((_, text))) => *text += &format!("{line}\n"),
+            _ => entries.push((line.split_whitespace().next().unwrap_or_default(), format!("{line}\n"))),
+        }
+    }
+    let mut text = String::new();
+    for (job, commands) in JOBS {
+        text += &format!("{}\n", heading(job));
+        for (name, _) in *commands {
+            text.extend(entries.extract_if(.., |(entry, _)| *entry == *name).map(|(_, entry)| entry));
+        }
+        text.push('\n');
+    }
+    text.extend(entries.into_iter().map(|(_, entry)| entry));
+    let options = heading("Options");
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{text}\n{options}\n{{options}}{{after-help}}"
+    ))
+}
+
+fn heading(text: &str) -> String {
+    let style = *Styles::styled().get_header();
+    format!("{style}{text}:{style:#}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! The `runnel` command: one file per subcommand in `command/`, exit codes in `failure`, bars in `progress`.
+//!
+//! All that needs no data is validated before any work begins. Data goes to standard output, everything else to standard
+//! error. Errors are printed once, here.
+
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+/// As `println!`, but a full disk or a closed pipe is an error of the command, not a panic.
+macro_rules! outln {
+    ($($argument:tt)*) => { $crate::progress::line(format_args!($($argument)*))? };
+}
+
+/// As `eprintln!`, but what steers a terminal is escaped, since names and messages of others may be among the text. Where
+/// standard error is closed or full, what was worked for goes on.
+macro_rules! tell {
+    ($($argument:tt)*) => { $crate::progress::told(format_args!($($argument)*)) };
+}
+
+mod command;
+mod failure;
+mod hot;
+mod progress;
+mod recording;
+
+use command::{hot as hot_command, *};
+
+/// Run software that your device has no room to install.
+#[derive(Parser)]
+#[command(name = "runnel", version, propagate_version = true, max_term_width = 100, after_help = failure::EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    #[cfg(feature = "full")]
+    Pack(pack::Args),
+    Ls(ls::Args),
+    Cat(cat::Args),
+    #[cfg(feature = "full")]
+    Extract(extract::Args),
+    #[cfg(feature = "full")]
+    Export(export::Args),
+    #[cfg(feature = "full")]
+    Convert(convert::Args),
+    Check(check::Args),
+    Dump(dump::Args),
+    #[cfg(feature = "full")]
+    Serve(serve::Args),
+    Push(push::Args),
+    Images(images::Args),
+    Mount(mount::Args),
+    Umount(umount::Args),
+    Run(run::Args),
+    Record(Box<record::Args>),
+    Hot(hot_command::Args),
+    Launch(launch::Args),
+    Launchd(launchd::Args),
+    Plans(plans::Args),
+    Profile(profile::Args),
+    Enter(enter::Args),
+    Redirect(redirect::Args),
+    Status(status::Args),
+    #[cfg(feature = "full")]
+    Syscalls(syscalls::Args),
+    #[cfg(feature = "full")]
+    Specialise(specialise::Args),
+    #[cfg(feature = "full")]
+    Report(report::Args),
+}
+
+/// The command line, with all that its help tells.
+pub fn command() -> clap::Command {
+    let command = Cli::command();
+    #[cfg(feature = "full")]
+    let command = command.mut_subcommand("convert", convert::with_help);
+    help::with_examples(command)
+}
+
+/// The names of the commands by job.
+pub fn jobs() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    help::JOBS.iter().map(|(job, commands)| (*job, commands.iter().map(|(name, _)| *name).collect()))
+}
+
+/// Commands that were ours once.
+const MOVED: [&str; 2] = ["bench", "demo"];
+
+fn parse() -> Cli {
+    let asks = std::env::args_os().nth(1).is_none_or(|word| ["-h", "--help", "help"].iter().any(|help| word == *help));
+    let command = if asks { help::by_job(command()) } else { command() };
+    let matches = command.try_get_matches().unwrap_or_else(|error| {
+        // What cannot be printed is not what the user asked about.
+        let _ = error.print();
+        if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
+            && MOVED.contains(&name.as_str())
+        {
+            tell!("hint: that is in runnel-bench now; `./x {name}` in the source folder builds and runs it");
+        }
+        std::process::exit(error.exit_code())
+    });
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// A thread that panics must not leave the others behind, half alive: a mount would hang instead of ending. Only the server
+/// knows what a panic may end.
+#[cfg(panic = "unwind")]
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
+}
+
+/// Does what the command line says.
+pub fn start() -> ExitCode {
+    let command = parse().command;
+    #[cfg(all(feature = "full", panic = "unwind"))]
+    if !matches!(command, Command::Serve(_)) {
+        abort_on_panic();
+    }
+    #[cfg(all(not(feature = "full"), panic = "unwind"))]
+    abort_on_panic();
+    let outcome = match command {
+        #[cfg(feature = "full")]
+        Command::Pack(args) => pack::run(args),
+        Command::Ls(args) => ls::run(args),
+        Command::Cat(args) => cat::run(args),
+        #[cfg(feature = "full")]
+        Command::Extract(args) => extract::run(args),
+        #[cfg(feature = "full")]
+        Command::Export(args) => export::run(args),
+        #[cfg(feature = "full")]
+        Command::Convert(args) => convert::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Dump(args) => dump::run(args),
+        #[cfg(feature = "full")]
+        Command::Serve(args) => serve::run(args),
+        Command::Push(args) => push::run(args),
+        Command::Images(args) => images::run(args),
+        Command::Mount(args) => mount::run(args),
+        Command::Umount(args) => umount::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Record(args) => record::run(*args),
+        Command::Hot(args) => hot_command::run(args),
+        Command::Launch(args) => launch::run(args),
+        Command::Launchd(args) => launchd::run(args),
+        Command::Plans(args) => plans::run(args),
+        Command::Profile(args) => profile::run(args),
+        Command::Enter(args) => enter::run(args),
+        Command::Redirect(args) => redirect::run(args),
+        Command::Status(args) => status::run(args),
+        #[cfg(feature = "full")]
+        Command::Syscalls(args) => syscalls::run(args),
+        #[cfg(feature = "full")]
+        Command::Specialise(args) => specialise::run(args),
+        #[cfg(feature = "full")]
+        Command::Report(args) => report::run(args),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => failure::report(&error),
+    }
+}
