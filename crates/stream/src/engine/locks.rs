@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use connection::Unanswered;
 use units::{LockKind, LockRange, LockRanges, Moment};
-use wire::volume::{HeldLock, LockAsk, VolumeAsk, VolumeReply};
+use wire::volume::{HeldLock, LeaseKind, LockAsk, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
 use super::retry::BUSY_TIME;
-use super::{ANSWER_TIME, AskFor, Effects, Engine, Want};
+use super::{ANSWER_TIME, AskFor, Effects, Engine, Want, check_path};
 use crate::call::{Done, Handle, LockOwner, LockWish, Opened};
-use crate::{ErrorKind, StreamError};
+use crate::{ErrorKind, FileRef, StreamError};
 
 /// An owner of locks in a file.
 type Place = (u64, LockOwner);
@@ -387,5 +387,27 @@ mod tests {
         let shared = Some(LockKind::Shared);
         assert!(asked.eq([(0, 9, None, false), (10, 14, shared, true), (4, 5, None, false)]));
         assert!(locks.is_claiming());
+    }
+}
+
+impl Engine {
+    /// Takes a lease, or gives it back.
+    pub(super) fn lease(&mut self, of: FileRef, kind: Option<LeaseKind>, duration: Duration, done: Done<Duration>) {
+        let (path, file) = match of {
+            FileRef::Path(path) | FileRef::File { path, .. } => (path, None),
+            FileRef::Handle(handle) => {
+                let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
+                let Some(file) = file else {
+                    return self.effects.finish(done, Err(StreamError::bad_handle()));
+                };
+                (file.path.clone(), file.seen.map(|seen| seen.file))
+            }
+        };
+        match check_path(&path) {
+            Err(error) => self.effects.finish(done, Err(error)),
+            Ok(()) => {
+                self.wait_for(Want::Lease { path, file, kind, duration, done });
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Names and attributes: asking for them, changing them, leases.
+//! Names and attributes: asking for them, changing them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use connection::Unanswered;
 use wire::format::LINK_BYTES_MAX;
-use wire::volume::{Change, FileInfo, FileKind, FolderEntry, LeaseKind, Seen, VolumeAsk, VolumeReply};
+use wire::volume::{Change, FileInfo, FileKind, FolderEntry, Seen, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
 use super::file::{Attributes, Base, Block, File};
@@ -96,25 +96,6 @@ impl Engine {
             Err(error) => self.effects.finish(done, Err(error)),
             Ok(()) => {
                 self.wait_for(Want::ReadLink { path, done });
-            }
-        }
-    }
-
-    pub(super) fn lease(&mut self, of: FileRef, kind: Option<LeaseKind>, duration: Duration, done: Done<Duration>) {
-        let (path, file) = match of {
-            FileRef::Path(path) | FileRef::File { path, .. } => (path, None),
-            FileRef::Handle(handle) => {
-                let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
-                let Some(file) = file else {
-                    return self.effects.finish(done, Err(StreamError::bad_handle()));
-                };
-                (file.path.clone(), file.seen.map(|seen| seen.file))
-            }
-        };
-        match check_path(&path) {
-            Err(error) => self.effects.finish(done, Err(error)),
-            Ok(()) => {
-                self.wait_for(Want::Lease { path, file, kind, duration, done });
             }
         }
     }
