@@ -23,19 +23,22 @@ fn main() -> anyhow::Result<()> {
     }
     command.build();
     let mut index = String::from("# Commands\n\n");
+    let mut summary = String::from("\n- [Commands](reference/index.md)\n");
     for (job, names) in runnel::jobs() {
         let _ = writeln!(index, "## {job}\n");
         for name in names {
             let found = command.find_subcommand(name).with_context(|| format!("no command {name}"))?;
             let about = found.get_about().map(ToString::to_string).unwrap_or_default();
             let _ = writeln!(index, "- [runnel {name}]({name}.md): {}", escaped(&about));
+            let _ = writeln!(summary, "  - [runnel {name}](reference/{name}.md)");
             let mut page = String::new();
             describe(found, 1, &mut page);
             fs::write(reference.join(format!("{name}.md")), page)?;
         }
         index.push('\n');
     }
-    Ok(fs::write(reference.join("README.md"), index)?)
+    fs::write(reference.join("index.md"), index)?;
+    Ok(fs::write(reference.join("SUMMARY.md"), summary)?)
 }
 
 /// A command and those below it, as sections of a page.
