@@ -127,7 +127,12 @@ impl Engine {
     /// Attributes of one file that were taken are to be sent with its other changes again.
     fn put_back(&mut self, attributes: Vec<Change>) {
         let Some(path) = attributes.first().map(path_of).map(<[u8]>::to_vec) else { return };
-        let Some(key) = self.known_at(&path) else {
+        // Another device may have put another file there.
+        let key = self.known_at(&path).filter(|key| {
+            let seen = self.files.get(key).and_then(|file| file.seen);
+            attributes.iter().all(|change| base_of(change).map(|base| base.file) == seen.map(|seen| seen.file))
+        });
+        let Some(key) = key else {
             return self.lose(&path, 0, "its attributes were not sent".to_owned(), None);
         };
         self.begin(key, false);
@@ -154,5 +159,13 @@ impl Engine {
     /// A file that is not at its path any more: the server is not asked to change it.
     fn gone_file(&mut self, key: Option<u64>) -> Option<&mut File> {
         self.files.get_mut(&key?).filter(|file| file.gone)
+    }
+}
+
+/// Which file a change of attributes is meant for.
+fn base_of(change: &Change) -> Option<Seen> {
+    match change {
+        Change::SetMode { base, .. } | Change::SetTime { base, .. } | Change::SetAccessTime { base, .. } => *base,
+        _ => None,
     }
 }

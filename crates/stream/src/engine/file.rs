@@ -112,7 +112,7 @@ pub(super) struct Attributes {
     /// Bytes that it takes on the server's disk.
     pub stored_bytes: u64,
     pub has_xattrs: bool,
-    /// This device made the file, and has not asked the server about it since.
+    /// This device made the file, and knows of nobody who changed it since.
     pub made_here: bool,
 }
 

@@ -425,6 +425,7 @@ impl Engine {
         if let Some(seen) = &mut file.seen {
             seen.version = version;
         }
+        file.attributes.made_here = false;
         match size {
             Some(size) => (file.size, file.unsure) = (size, false),
             None => file.unsure = true,

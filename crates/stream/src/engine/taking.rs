@@ -34,6 +34,7 @@ impl Engine {
         txn.state = State::Queued(self.time.now);
         if let Some(file) = txn.file.and_then(|key| self.files.get_mut(&key)) {
             file.taken = made;
+            file.attributes.made_here = false;
         }
     }
 
