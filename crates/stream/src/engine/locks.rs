@@ -373,23 +373,6 @@ impl Engine {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_nobody_waits_for_any_more_leaves_what_was_locked_before() {
-        let (mut locks, place) = (Locks::default(), (1, LockOwner { is_flock: false, number: 2 }));
-        locks.note(place, 7, 3, (10, 19), Some(LockKind::Shared));
-        locks.give_up(place, 7, (0, 14), Moment(5));
-        locks.give_up((1, LockOwner { is_flock: true, number: 2 }), 7, (4, 5), Moment(5));
-        let asked = locks.waiting.iter().map(|step| (step.ask.start, step.ask.end, step.ask.kind, step.is_claim));
-        let shared = Some(LockKind::Shared);
-        assert!(asked.eq([(0, 9, None, false), (10, 14, shared, true), (4, 5, None, false)]));
-        assert!(locks.is_claiming());
-    }
-}
-
 impl Engine {
     /// Takes a lease, or gives it back.
     pub(super) fn lease(&mut self, of: FileRef, kind: Option<LeaseKind>, duration: Duration, done: Done<Duration>) {
@@ -409,5 +392,22 @@ impl Engine {
                 self.wait_for(Want::Lease { path, file, kind, duration, done });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_waits_for_any_more_leaves_what_was_locked_before() {
+        let (mut locks, place) = (Locks::default(), (1, LockOwner { is_flock: false, number: 2 }));
+        locks.note(place, 7, 3, (10, 19), Some(LockKind::Shared));
+        locks.give_up(place, 7, (0, 14), Moment(5));
+        locks.give_up((1, LockOwner { is_flock: true, number: 2 }), 7, (4, 5), Moment(5));
+        let asked = locks.waiting.iter().map(|step| (step.ask.start, step.ask.end, step.ask.kind, step.is_claim));
+        let shared = Some(LockKind::Shared);
+        assert!(asked.eq([(0, 9, None, false), (10, 14, shared, true), (4, 5, None, false)]));
+        assert!(locks.is_claiming());
     }
 }
