@@ -379,7 +379,7 @@ fn sim_any_order_of_wishes_is_survived() {
                 4 => {
                     let shares =
                         [wire::volume::Share::Rest, wire::volume::Share::Percent(30), wire::volume::Share::Rate(5000)];
-                    data.client.wire.notify(Notice::FileShare { volume, file: file, share: shares[which] }).unwrap();
+                    data.client.wire.notify(Notice::FileShare { volume, file, share: shares[which] }).unwrap();
                 }
                 5 => data.client.hint(volume, Token(50), &blocks),
                 6 => {
