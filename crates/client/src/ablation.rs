@@ -13,16 +13,7 @@ use connection::{Connection, ConnectionError, Dialer};
 use units::Moment;
 use wire::{ClientConfig, Reply, Request, Traffic};
 
-use crate::session::Shared;
-
-/// Parts of the I/O path that are left out; none by default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ablation {
-    /// A fresh connection for each demand instead of one that is held.
-    pub short_connections: bool,
-    /// A page from the system for each page buffer instead of one from the pool.
-    pub allocated_pages: bool,
-}
+use crate::shared::Shared;
 
 /// Makes a connection, asks for `ask`, whose answer has about `bytes`, and closes. The bytes moved are told in any case.
 pub(crate) fn ask(

@@ -6,6 +6,9 @@ use units::{BlockId, PageId, StreamId, Token};
 /// A connection of a session, by position.
 pub(crate) type ConnectionIndex = usize;
 
+/// The connection that carries the frames of volumes: one, so that their order of importance holds.
+pub(crate) const VOLUME_CONNECTION: ConnectionIndex = 0;
+
 /// A request of the session; unlike the numbers of the wire it survives the loss of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AskKey(pub u64);

@@ -2,8 +2,6 @@
 
 use connection::Waiting;
 
-use crate::ablation::Ablation;
-
 /// Connections at most; more than one per core brings nothing, and a device has few cores.
 pub const CONNECTIONS_MAX: usize = 8;
 
@@ -17,6 +15,15 @@ pub enum Granularity {
     Block,
     /// The pages of the READ alone, as in the paper.
     Page,
+}
+
+/// Parts of the I/O path that are left out; none by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ablation {
+    /// A fresh connection for each demand instead of one that is held.
+    pub short_connections: bool,
+    /// A page from the system for each page buffer instead of one from the pool.
+    pub allocated_pages: bool,
 }
 
 /// Settings of a session.

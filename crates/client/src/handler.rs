@@ -18,14 +18,11 @@ use wire::{ClientEvent, ErrorCode, ImageHandle, PushHeader, PushPiece, Refused, 
 
 use crate::ablation;
 use crate::block_cache::StoredBlock;
-use crate::command::{AskKey, Command, ConnectionIndex, StreamKey, Wanted};
+use crate::command::{AskKey, Command, ConnectionIndex, StreamKey, VOLUME_CONNECTION, Wanted};
 use crate::hashes::{HashFetch, Step};
+use crate::job::{Job, UNDIGESTED_BYTES_MAX};
 use crate::schedule::{Failure, StreamInfo};
-use crate::session::Shared;
-use crate::storer::{Job, UNDIGESTED_BYTES_MAX};
-
-/// The connection that carries the frames of volumes: one, so that their order of importance holds.
-pub(crate) const VOLUME_CONNECTION: ConnectionIndex = 0;
+use crate::shared::Shared;
 
 /// What is done on one connection of a session.
 pub(crate) struct ImageHandler {

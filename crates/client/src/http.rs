@@ -24,7 +24,8 @@ use crate::command::{AskKey, Command, ConnectionIndex, Wanted};
 use crate::config::{Config, Granularity};
 use crate::error::ClientError;
 use crate::schedule::Failure;
-use crate::session::{ConnectionHandle, Session, Shared};
+use crate::session::Session;
+use crate::shared::{ConnectionHandle, Shared};
 use exchange::{Edition, Exchange, Fault};
 
 /// Blocks that lie side by side are read together up to so many bytes: what one connection is busy with while another

@@ -15,7 +15,8 @@ use crate::command::{AskKey, Command, Wanted};
 use crate::config::Config;
 use crate::error::ClientError;
 use crate::schedule::Failure;
-use crate::session::{ConnectionHandle, Session, Shared};
+use crate::session::Session;
+use crate::shared::{ConnectionHandle, Shared};
 
 /// A file that an image is read from.
 pub struct ImageFile(pub File);

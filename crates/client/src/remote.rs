@@ -24,7 +24,8 @@ use crate::error::ClientError;
 use crate::handler::ImageHandler;
 use crate::hashes::HashFetch;
 use crate::link::FirstAnswers;
-use crate::session::{ConnectionHandle, Session};
+use crate::session::Session;
+use crate::shared::ConnectionHandle;
 
 /// Bytes of metadata asked for at once. Several answers are under way together.
 const PIECE_BYTES: u64 = 256 << 10;

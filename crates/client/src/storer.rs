@@ -18,12 +18,10 @@ use wire::{PushEncoding, PushPiece};
 
 use crate::block_cache::Evicted;
 use crate::command::{Command, StreamKey};
+use crate::job::Job;
 use crate::schedule::{Candidate, HintedBlock, Run, StreamInfo, evicted_candidates};
-use crate::session::{Shared, StoreOutcome};
-
-/// Push bytes that may lie undigested before credit is held back, which lets the server's window close. Four raw
-/// segments: enough to keep the storer busy, and a quarter of a second for a slow core.
-pub(crate) const UNDIGESTED_BYTES_MAX: usize = 512 << 10;
+use crate::shared::Shared;
+use crate::sink::{PageSink, StoreOutcome};
 
 /// Memory of the decoders of all streams together: two streams with the default window, or more with smaller ones.
 const DECODER_BYTES_MAX: usize = 4 << 20;
@@ -31,25 +29,6 @@ const DECODER_BYTES_MAX: usize = 4 << 20;
 /// Pushes that may wait for the chunk hashes, counted in starts, pieces and ends. Their bytes are bounded by credit; this
 /// bounds what they cost beside. A server that sends more before it sends the hashes is not served further.
 const WAITING_JOBS_MAX: usize = 4096;
-
-/// Work for the storer.
-pub(crate) enum Job {
-    /// A stream began.
-    Started { key: StreamKey, info: StreamInfo, encoding: PushEncoding, window_log: u8 },
-    /// A piece of it, and the credit that is due once it is digested.
-    /// `announced`: the schedule knows that its pages are arriving.
-    Piece { key: StreamKey, piece: PushPiece, credit: u32, announced: bool },
-    /// It is over.
-    Over { key: StreamKey },
-    /// A block left the cache.
-    Evicted(Evicted),
-    /// A block with hinted pages came.
-    Hinted(HintedBlock),
-    /// The chunk hashes are loaded, or cannot be had.
-    Hashes { good: bool },
-    /// The session is closed.
-    Close,
-}
 
 /// The storer's own state.
 pub(crate) struct Storer {
@@ -265,7 +244,7 @@ impl Storer {
         }
     }
 
-    fn look_up(&self, sink: &dyn crate::session::PageSink, run: &Run) -> bool {
+    fn look_up(&self, sink: &dyn PageSink, run: &Run) -> bool {
         let known = sink.look_up(run.inode);
         self.shared.run(
             |schedule, _| {

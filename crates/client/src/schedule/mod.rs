@@ -39,7 +39,7 @@ use crate::holding::{HeldKind, HoldingArea};
 use crate::link::Link;
 use crate::place::Place;
 use crate::readahead::Readahead;
-use crate::session::Done;
+use crate::sink::Done;
 use crate::touches::Touches;
 pub(crate) use demand::Failure;
 pub use demand::NO_TOKEN;

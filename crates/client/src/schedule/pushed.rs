@@ -14,7 +14,7 @@ use crate::block_cache::Evicted;
 use crate::command::StreamKey;
 use crate::holding::{Held, HeldKind};
 use crate::place::Place;
-use crate::session::StoreOutcome;
+use crate::sink::StoreOutcome;
 use image::Metadata;
 use units::{InodeId, Moment, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, Token};
 

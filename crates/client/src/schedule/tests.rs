@@ -9,7 +9,7 @@ use units::{InodeId, PAGE_BYTES, PageId, Rng, SplitMix64, StreamId, Token};
 
 use super::*;
 use crate::block_cache::StoredBlock;
-use crate::session::StoreOutcome;
+use crate::sink::StoreOutcome;
 use crate::tests::tree::Tree;
 
 const CONNECTIONS: usize = 2;

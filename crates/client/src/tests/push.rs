@@ -10,7 +10,7 @@ use super::fake_server::{FakeServer, is_pull};
 use super::fake_sink::FakeSink;
 use super::tree::Tree;
 use super::{open, plain, read_page};
-use crate::storer::UNDIGESTED_BYTES_MAX;
+use crate::job::UNDIGESTED_BYTES_MAX;
 use crate::{Config, Session};
 
 struct Rig {

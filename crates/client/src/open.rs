@@ -1,0 +1,25 @@
+//! Opening an image, wherever it is.
+
+use std::sync::Arc;
+
+use connection::Target;
+
+use crate::config::Config;
+use crate::error::ClientError;
+use crate::session::Session;
+use crate::{http, local, remote};
+
+impl Session {
+    /// Opens an image: fetches and checks its metadata, then starts the threads.
+    ///
+    /// # Errors
+    /// [`ClientError`]: no server, no such image, damaged or oversized metadata, no threads.
+    pub fn open(target: &Target, config: Config) -> Result<Arc<Session>, ClientError> {
+        match target {
+            Target::File(path) => local::open(path, config),
+            Target::Remote(image) => remote::open(image, config),
+            Target::Volume(_) => Err(ClientError::NoImage { target: target.to_string() }),
+            Target::Http(file) => http::open(file, config),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What the threads of a session share: the [`Schedule`] behind one lock, and how to reach each of
+//! them.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use connection::{Clock, VolumeHandler, Waker};
+use image::Metadata;
+use units::Moment;
+
+use crate::allocator::Allocator;
+use crate::command::{Command, ConnectionIndex};
+use crate::config::{CONNECTIONS_MAX, Config};
+use crate::counters::Counters;
+use crate::job::{Job, UNDIGESTED_BYTES_MAX};
+use crate::schedule::{Finished, Schedule};
+use crate::sink::PageSink;
+
+/// What the threads of a session share.
+pub(crate) struct Shared {
+    pub metadata: Arc<Metadata>,
+    pub config: Config,
+    pub clock: Clock,
+    pub device: u128,
+    pub storer: Sender<Job>,
+    /// Stored bytes of push pieces that lie with the storer.
+    pub undigested_bytes: AtomicUsize,
+    pool: Arc<Allocator>,
+    connections: Vec<ConnectionHandle>,
+    guarded: Mutex<Guarded>,
+    timer: Condvar,
+    sink: RwLock<Option<Arc<dyn PageSink>>>,
+    /// The volume client whose frames go along; see [`connection::Attach`].
+    pub volumes: OnceLock<Arc<dyn VolumeHandler>>,
+    /// The connections lead to a server that speaks our protocol.
+    pub takes_volumes: AtomicBool,
+}
+
+/// How to reach the thread of a connection.
+pub(crate) struct ConnectionHandle {
+    pub commands: Sender<Command>,
+    /// The local file's thread waits on the channel itself and needs none.
+    pub waker: Option<Arc<Waker>>,
+}
+
+struct Guarded {
+    schedule: Schedule,
+    closed: bool,
+    /// It was said that the image contradicts itself.
+    told: bool,
+    /// When the timer thread wakes by itself.
+    timer_wakes: Moment,
+}
+
+impl Shared {
+    /// Makes it; the caller starts the threads.
+    pub fn new(
+        metadata: Arc<Metadata>,
+        config: Config,
+        clock: Clock,
+        device: u128,
+        (schedule, pool): (Schedule, Arc<Allocator>),
+        connections: Vec<ConnectionHandle>,
+        storer: Sender<Job>,
+    ) -> Shared {
+        Shared {
+            device,
+            metadata,
+            config,
+            clock,
+            storer,
+            undigested_bytes: AtomicUsize::new(0),
+            pool,
+            connections,
+            guarded: Mutex::new(Guarded { schedule, closed: false, told: false, timer_wakes: Moment(u64::MAX) }),
+            timer: Condvar::new(),
+            sink: RwLock::new(None),
+            volumes: OnceLock::new(),
+            takes_volumes: AtomicBool::new(false),
+        }
+    }
+
+    /// Tells where pages can be stored.
+    pub fn set_sink(&self, sink: Arc<dyn PageSink>) {
+        *self.sink.write().unwrap_or_else(PoisonError::into_inner) = Some(sink);
+    }
+
+    /// A panic under the lock is a bug that release builds abort on; tests go on to report it.
+    fn lock(&self) -> MutexGuard<'_, Guarded> {
+        self.guarded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the schedule and carries out what it wants: commands under the lock, callbacks without it.
+    pub fn run<R>(&self, call: impl FnOnce(&mut Schedule, Moment) -> R) -> R {
+        let refused;
+        let (result, finished, evicted, hinted, woken) = {
+            let mut guarded = self.lock();
+            let now = self.clock.now();
+            let result = call(&mut guarded.schedule, now);
+            refused = guarded.schedule.refuse_contradiction(now).filter(|_| !guarded.told);
+            guarded.told |= refused.is_some();
+            let effects = guarded.schedule.take_effects();
+            let mut woken = [false; CONNECTIONS_MAX];
+            for (connection, command) in effects.commands {
+                // A thread that is gone has handed its requests back, or the session is closed.
+                let _ = self.connections[connection].commands.send(command);
+                woken[connection] = true;
+            }
+            if guarded.schedule.deadline().is_some_and(|deadline| deadline < guarded.timer_wakes) {
+                self.timer.notify_one();
+            }
+            (result, effects.finished, effects.evicted, effects.hinted, woken)
+        };
+        for (handle, _) in self.connections.iter().zip(woken).filter(|(_, woken)| *woken) {
+            if let Some(waker) = &handle.waker {
+                waker.wake();
+            }
+        }
+        if let Some(error) = refused {
+            let text = format!("error: image {}: {error}\n", self.metadata.id());
+            // Where standard error is closed, reads fail all the same.
+            let _ = std::io::stderr().write_all(units::printable_text(&text).as_bytes());
+        }
+        for gone in evicted {
+            self.offer_evicted(gone);
+        }
+        for block in hinted {
+            // Without a storer the session is closed.
+            let _ = self.storer.send(Job::Hinted(block));
+        }
+        if !finished.is_empty() {
+            self.reply(finished);
+        }
+        result
+    }
+
+    fn reply(&self, finished: Vec<Finished>) {
+        let mut scratch = Vec::new();
+        let mut replied = Vec::with_capacity(finished.len());
+        for read in finished {
+            replied.push(read.pages);
+            match read.outcome {
+                Ok(answer) => answer.hand_over(&mut scratch, read.done),
+                Err(error) => (read.done)(Err(error)),
+            }
+        }
+        let mut guarded = self.lock();
+        replied.into_iter().for_each(|pages| guarded.schedule.replied(pages));
+    }
+
+    /// A block left the cache. The storer takes it unless it has enough to do: nothing is lost but a convenience.
+    fn offer_evicted(&self, gone: crate::block_cache::Evicted) {
+        let bytes = gone.held_bytes();
+        let before = self.undigested_bytes.fetch_add(bytes, Ordering::AcqRel);
+        if before > UNDIGESTED_BYTES_MAX || self.storer.send(Job::Evicted(gone)).is_err() {
+            self.undigested_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        }
+    }
+
+    /// Sends a command to a connection outside of any call of the schedule.
+    pub fn command(&self, connection: ConnectionIndex, command: Command) {
+        let _ = self.connections[connection].commands.send(command);
+        self.wake(connection);
+    }
+
+    pub fn wake(&self, connection: ConnectionIndex) {
+        if let Some(waker) = &self.connections[connection].waker {
+            waker.wake();
+        }
+    }
+
+    pub fn sink(&self) -> Option<Arc<dyn PageSink>> {
+        self.sink.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.lock().schedule.counters();
+        (counters.pool_hits, counters.pool_misses) = (self.pool.hits(), self.pool.misses());
+        counters
+    }
+
+    pub fn close(&self) {
+        {
+            let mut guarded = self.lock();
+            if guarded.closed {
+                return;
+            }
+            guarded.closed = true;
+        }
+        self.run(|schedule, now| schedule.close(now));
+        self.timer.notify_all();
+        // A storer that is gone needs no goodbye.
+        let _ = self.storer.send(Job::Close);
+        // Dropped after the lock: the sink is the mount's, and dropping it may take its own time.
+        let sink = self.sink.write().unwrap_or_else(PoisonError::into_inner).take();
+        drop(sink);
+    }
+
+    /// The timer thread.
+    pub fn keep_time(&self) {
+        let mut guarded = self.lock();
+        while !guarded.closed {
+            let now = self.clock.now();
+            let deadline = guarded.schedule.deadline();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                drop(guarded);
+                self.run(|schedule, now| schedule.expire(now));
+                guarded = self.lock();
+                continue;
+            }
+            guarded.timer_wakes = deadline.unwrap_or(Moment(u64::MAX));
+            guarded = match deadline {
+                None => self.timer.wait(guarded).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    // A microsecond more, so that the deadline has passed by then.
+                    let time = deadline.since(now) + Duration::from_micros(1);
+                    self.timer.wait_timeout(guarded, time).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
