@@ -1,5 +1,7 @@
 //! What the engine wants done on this device's storage, and what came of it. Jobs are done one after the other, in their order.
 
+use std::sync::mpsc::Sender;
+
 use bytes::Bytes;
 
 use crate::outbox::Who;
@@ -48,4 +50,13 @@ pub(crate) enum JobDone {
     CacheRead { slot: u32, key: BlockKey, bytes: Option<Bytes> },
     /// Of `CacheOpen`: its size and what it holds.
     CacheFound { slots: u32, found: Vec<(u32, BlockKey)> },
+}
+
+/// What the thread of a volume is told.
+pub(crate) enum Order {
+    Job(Job),
+    /// Something is due earlier than it thought.
+    Wake,
+    /// All that was ordered before is to be done, and then it ends.
+    Stop(Sender<()>),
 }

@@ -1,23 +1,14 @@
 //! The thread of a volume: jobs on this device's storage, one after the other, and the time.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use crate::Room;
 use crate::cache::Cache;
-use crate::job::{Job, JobDone};
+use crate::inner::Inner;
+use crate::job::{Job, JobDone, Order};
 use crate::outbox::Outbox;
-use crate::remote::Inner;
-
-/// What the thread is told.
-pub(crate) enum Order {
-    Job(Job),
-    /// Something is due earlier than it thought.
-    Wake,
-    /// All that was ordered before is to be done, and then it ends.
-    Stop(Sender<()>),
-}
 
 /// What the thread owns.
 pub(crate) struct Keeper {

@@ -23,6 +23,7 @@ mod engine;
 mod error;
 mod estimate;
 mod format;
+mod inner;
 mod job;
 mod keeper;
 mod linked;

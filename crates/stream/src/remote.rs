@@ -1,23 +1,22 @@
 //! A volume on a server, for all threads of a process.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use connection::{
-    Attach, Config, Connected, Networker, Server, Tag, Unanswered, VolumeConnection, VolumeHandler, VolumeMessage,
-};
-use units::{Moment, StreamId, Token};
+use connection::{Attach, Config, Networker, Server, VolumeConnection};
+use units::Token;
 use wire::volume::{
     Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space, Xattr, XattrHow,
 };
-use wire::{PushEndReason, PushHeader, PushPiece, Reply};
 
 use crate::call::{Call, XattrChange, Xattrs};
-use crate::engine::{Engine, Time};
-use crate::keeper::{Keeper, Order};
+use crate::engine::Engine;
+use crate::inner::Inner;
+use crate::job::Order;
+use crate::keeper::Keeper;
 use crate::outbox::{Held, Outbox};
 use crate::{
     Allocation, Done, ErrorKind, FileRef, Handle, LockWish, Lost, OpenHow, Opened, Options, SetAttributes, Status,
@@ -46,22 +45,6 @@ pub struct RemoteVolume {
     keeper: ThreadId,
     name: String,
     info: VolumeInfo,
-}
-
-/// What the threads share.
-pub(crate) struct Inner {
-    guarded: Mutex<Guarded>,
-    clock: Instant,
-}
-
-struct Guarded {
-    engine: Engine,
-    connection: Option<Arc<dyn VolumeConnection>>,
-    /// Until the connection is known.
-    early: Vec<(u64, VolumeMessage)>,
-    orders: Sender<Order>,
-    /// When the keeper looks at the time next.
-    wakes: Moment,
 }
 
 /// What is made before there is a connection.
@@ -392,8 +375,7 @@ impl Start {
         let opening = Box::new(move |outcome| drop(tell.send(outcome)));
         let engine = Engine::new(name, options, held, opening);
         let (orders, receiver) = channel();
-        let guarded = Guarded { engine, connection: None, early: Vec::new(), orders: orders.clone(), wakes: Moment(0) };
-        let inner = Arc::new(Inner { guarded: Mutex::new(guarded), clock: Instant::now() });
+        let inner = Arc::new(Inner::new(engine, orders.clone()));
         let keeper = Keeper { inner: Arc::clone(&inner), orders: receiver, outbox, room, cache: None };
         let spawned = thread::Builder::new().name("runnel-volume".to_owned()).spawn(move || keeper.work());
         let thread = spawned.map_err(|error| StreamError::volume(ErrorKind::Failed, name, error.to_string()))?;
@@ -425,90 +407,4 @@ impl Start {
         stop(&self.orders, self.keeper);
         error
     }
-}
-
-impl Inner {
-    /// A panic under the lock is a bug that release builds abort on; tests go on to report it.
-    fn lock(&self) -> MutexGuard<'_, Guarded> {
-        self.guarded.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn time(&self) -> Time {
-        let now = Moment(self.clock.elapsed().as_micros() as u64);
-        Time { now, wall_ns: i64::try_from(since_1970().as_nanos()).unwrap_or(i64::MAX) }
-    }
-
-    /// Lets the engine do something, and carries out what it wants: messages and jobs under the lock, which keeps their order, callbacks without it.
-    pub fn run<R>(&self, call: impl FnOnce(&mut Engine, Time) -> R) -> R {
-        let (result, finished) = {
-            let mut guarded = self.lock();
-            let result = call(&mut guarded.engine, self.time());
-            let effects = guarded.engine.take_effects();
-            let Guarded { engine, connection, early, orders, wakes } = &mut *guarded;
-            early.extend(effects.messages);
-            if let Some(connection) = connection {
-                early.drain(..).for_each(|(generation, message)| connection.send(generation, message));
-            }
-            // The keeper is gone only after the end.
-            effects.jobs.into_iter().for_each(|job| drop(orders.send(Order::Job(job))));
-            if let Some(due) = engine.deadline().filter(|due| due < wakes) {
-                *wakes = due;
-                drop(orders.send(Order::Wake));
-            }
-            (result, effects.finished)
-        };
-        finished.into_iter().for_each(|finish| finish());
-        result
-    }
-
-    /// How long the keeper may sleep.
-    pub fn sleeps(&self) -> Option<Duration> {
-        let now = self.time().now;
-        let mut guarded = self.lock();
-        let due = guarded.engine.deadline();
-        guarded.wakes = due.unwrap_or(Moment(u64::MAX));
-        due.map(|due| due.since(now))
-    }
-
-    /// Looks at the time if something is due.
-    pub fn tick_if_due(&self) {
-        let due = self.lock().engine.deadline().is_some_and(|due| due <= self.time().now);
-        if due {
-            self.run(|engine, time| engine.tick(time));
-        }
-    }
-}
-
-impl VolumeHandler for Inner {
-    fn connected(&self, generation: u64, connected: Connected) {
-        self.run(|engine, time| engine.connected(time, generation, connected));
-    }
-
-    fn lost(&self, reason: &str) {
-        self.run(|engine, time| engine.lost(time, reason));
-    }
-
-    fn answered(&self, tag: Tag, answer: Result<Reply, Unanswered>) {
-        self.run(|engine, time| engine.answered(time, tag, answer));
-    }
-
-    fn push_started(&self, stream: StreamId, push: PushHeader) {
-        self.run(|engine, time| engine.push_started(time, stream, push));
-    }
-
-    fn pushed(&self, piece: PushPiece, credit: u32) {
-        self.run(|engine, time| engine.pushed(time, piece, credit));
-    }
-
-    fn push_ended(&self, stream: StreamId, reason: PushEndReason) {
-        self.run(|engine, time| engine.push_ended(time, stream, reason));
-    }
-
-    fn closed(&self) {
-        self.run(|engine, time| engine.shut_down(time));
-    }
-}
-
-fn since_1970() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
