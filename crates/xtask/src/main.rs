@@ -1,8 +1,9 @@
 //! Project chores, run as `cargo xtask NAME`:
 //!
 //! * `tidy`: the structural rules of ARCHITECTURE.md, checked;
-//! * `ci`: everything that checks the product, in the order in which a failure is cheapest, with the programs of a fresh machine
-//!   and a limit for each step. `./x test` calls exactly this;
+//! * `ci [--fast | CRATE…]`: everything that checks the product, in the order in which a failure is
+//!   cheapest, with the programs of a fresh machine and a limit for each step. `./x test` calls
+//!   exactly this;
 //! * `posix [--full] [--binary=PATH] [PART…]`: what programs expect of files, tried on mounted
 //!   volumes, as root; `./x test --posix` calls this, and `ci` the short form;
 //! * `kernel SOURCE [--full|--small]`: builds kernels of that source, reduces and starts them; `./x test --kernel` fetches one and calls
@@ -10,9 +11,10 @@
 //!   kept in the user's caches.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
+mod ci;
 mod posix;
 mod surroundings;
 mod tidy;
@@ -23,14 +25,14 @@ fn main() -> ExitCode {
     let outcome = match command.as_deref() {
         Some("tidy") => tidy::run(&root()),
         Some("ci") => ci_on_a_fresh_machine(),
-        Some("ci-steps") => ci(),
+        Some("ci-steps") => ci::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         Some("posix") => posix(&std::env::args().skip(2).collect::<Vec<_>>()),
         // A process of its own for the tests of crashes.
         Some("posix-writer") => posix_writer(),
         Some("kernel") => kernel(std::env::args().skip(2).collect()),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy|ci|posix [--full] [--binary=PATH] [PART…]|kernel SOURCE [--full|--small]"
+                "usage: cargo xtask tidy|ci [--fast | CRATE…]|posix [--full] [--binary=PATH] [PART…]|kernel SOURCE [--full|--small]"
             );
             return ExitCode::from(2);
         }
@@ -55,45 +57,13 @@ fn ci_on_a_fresh_machine() -> anyhow::Result<()> {
         Some(folder) => folder.into_os_string(),
         None => std::env::var_os("PATH").unwrap_or_default(),
     };
-    let status = Command::new(std::env::current_exe()?).arg("ci-steps").env("PATH", path).status()?;
+    let status = Command::new(std::env::current_exe()?)
+        .arg("ci-steps")
+        .args(std::env::args_os().skip(2))
+        .env("PATH", path)
+        .status()?;
     anyhow::ensure!(status.success(), "the checks failed");
     Ok(())
-}
-
-/// All crates, with the baseline of a packer that no binary has.
-const ALL: [&str; 3] = ["--workspace", "--features", "runnel-pack/metis"];
-
-fn ci() -> anyhow::Result<()> {
-    step("tidy", || tidy::run(&root()))?;
-    step("format", || cargo(&["fmt", "--all", "--check"]))?;
-    step("lints", || cargo(&[&["clippy"], &ALL[..], &["--all-targets", "--quiet", "--", "-D", "warnings"]].concat()))?;
-    // Tests of launching use them where they lie beside the binary.
-    step("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-audit", "--quiet"]))?;
-    step("building tests", || cargo(&[&["test"], &ALL[..], &["--no-run", "--quiet"]].concat()))?;
-    step("tests", || {
-        watch::run_tests(cargo_command(&[&["test"], &ALL[..], &["--no-fail-fast"]].concat()).stdin(Stdio::null()))
-    })?;
-    posix(&[])?;
-    match cached_kernel() {
-        Some(source) => kernel(vec![source.display().to_string(), "--small".to_string()])?,
-        None => eprintln!("== kernels: skipped: none was built in the cache folder; ./x test --kernel builds one"),
-    }
-    step("device build", || {
-        cargo(&["clippy", "--package", "runnel", "--no-default-features", "--quiet", "--", "-D", "warnings"])
-    })?;
-    // The binaries that the tests built: a release takes minutes to link, and nothing here is measured.
-    let bench = root().join("target/debug/runnel-bench");
-    step("demo", || watch::run(Command::new(&bench).arg("demo")))?;
-    step("static build", || {
-        let mut build = Command::new(root().join("scripts/dist.sh"));
-        watch::run(build.args(["x86_64", "--quick"]).current_dir(root()).env_remove("CARGO_TARGET_DIR"))
-    })?;
-    // Rows are measured anew each time: the lab itself is what is tested here, not how fast anything is.
-    step("lab smoke", || {
-        let mut lab = Command::new(&bench);
-        lab.args(["lab", "--smoke", "--fresh", "--binary", "target/dist/runnel-x86_64-quick"]);
-        watch::run(lab.current_dir(root()))
-    })
 }
 
 /// Tests of mounted volumes; `--full` takes them far, with the program as it is released, since

@@ -1,0 +1,167 @@
+//! `ci [--fast | CRATE…]`: everything that checks the product, the cheapest failure first; with
+//! `--fast` what a developer runs on each change; with names of crates their tests alone.
+//!
+//! Says at its start what it will run, and how long each step took last time. The times are kept
+//! in the build folder.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::ensure;
+
+use crate::{cached_kernel, cargo, cargo_command, kernel, posix, root, tidy, watch};
+
+/// All crates, with the baseline of a packer that no binary has.
+const ALL: [&str; 3] = ["--workspace", "--features", "runnel-pack/metis"];
+
+/// A step: its name, and what it does.
+type Step = (&'static str, fn() -> anyhow::Result<()>);
+
+/// What breaks most often, in the order in which it is found soonest.
+const FIRST: [Step; 3] = [("tidy", || tidy::run(&root())), ("format", format), ("lints", lints)];
+
+/// After [`FIRST`], the tests that need neither a mount nor a second process.
+const FAST: [Step; 1] = [("unit tests", || tests(&["--lib", "--bins"]))];
+
+/// After [`FIRST`], all the rest.
+const REST: [Step; 9] = [
+    // Tests of launching use them where they lie beside the binary.
+    ("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-audit", "--quiet"])),
+    ("building tests", || cargo(&[&["test"], &ALL[..], &["--no-run", "--quiet"]].concat())),
+    ("tests", || tests(&[])),
+    ("volumes", || posix(&[])),
+    ("kernels", small_kernel),
+    ("device build", device_build),
+    ("demo", || watch::run(Command::new(bench()).arg("demo"))),
+    ("static build", static_build),
+    ("lab smoke", lab_smoke),
+];
+
+/// Runs the steps that the arguments name.
+pub fn run(arguments: &[String]) -> anyhow::Result<()> {
+    if !arguments.is_empty() && arguments.iter().all(|argument| !argument.starts_with('-')) {
+        return of_crates(arguments);
+    }
+    let fast = arguments == ["--fast"];
+    ensure!(fast || arguments.is_empty(), "usage: ./x test [--fast | CRATE…]; CRATE is a folder in crates");
+    let steps: Vec<Step> = FIRST.into_iter().chain(if fast { FAST.to_vec() } else { REST.to_vec() }).collect();
+    let mut times = Times::read();
+    times.announce(&steps);
+    for (name, work) in steps {
+        let start = Instant::now();
+        crate::step(name, work)?;
+        times.took(name, start.elapsed().as_secs());
+    }
+    Ok(())
+}
+
+/// The tests of some crates alone.
+fn of_crates(names: &[String]) -> anyhow::Result<()> {
+    let mut arguments = vec!["test".to_owned(), "--no-fail-fast".to_owned()];
+    for name in names {
+        ensure!(root().join("crates").join(name).is_dir(), "there is no crate {name} in crates");
+        let package = if name == "cli" { "runnel".to_owned() } else { format!("runnel-{name}") };
+        let package = if name == "xtask" { "xtask".to_owned() } else { package };
+        arguments.extend(["--package".to_owned(), package]);
+    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    crate::step("tests", || watch::run_tests(cargo_command(&arguments).stdin(Stdio::null())))
+}
+
+fn format() -> anyhow::Result<()> {
+    cargo(&["fmt", "--all", "--check"])
+}
+
+fn lints() -> anyhow::Result<()> {
+    cargo(&[&["clippy"], &ALL[..], &["--all-targets", "--quiet", "--", "-D", "warnings"]].concat())
+}
+
+fn tests(which: &[&str]) -> anyhow::Result<()> {
+    let arguments = [&["test"], &ALL[..], which, &["--no-fail-fast"]].concat();
+    watch::run_tests(cargo_command(&arguments).stdin(Stdio::null()))
+}
+
+/// Only where a kernel was built before: the first build takes most of an hour.
+fn small_kernel() -> anyhow::Result<()> {
+    match cached_kernel() {
+        Some(source) => kernel(vec![source.display().to_string(), "--small".to_string()]),
+        None => {
+            eprintln!("== kernels: skipped: none was built in the cache folder; ./x test --kernel builds one");
+            Ok(())
+        }
+    }
+}
+
+fn device_build() -> anyhow::Result<()> {
+    cargo(&["clippy", "--package", "runnel", "--no-default-features", "--quiet", "--", "-D", "warnings"])
+}
+
+/// The binary that the tests built: a release takes minutes to link, and nothing here is measured.
+fn bench() -> PathBuf {
+    root().join("target/debug/runnel-bench")
+}
+
+fn static_build() -> anyhow::Result<()> {
+    let mut build = Command::new(root().join("scripts/dist.sh"));
+    watch::run(build.args(["x86_64", "--quick"]).current_dir(root()).env_remove("CARGO_TARGET_DIR"))
+}
+
+/// Rows are measured anew each time: the lab itself is what is tested here, not how fast anything is.
+fn lab_smoke() -> anyhow::Result<()> {
+    let mut lab = Command::new(bench());
+    lab.args(["lab", "--smoke", "--fresh", "--binary", "target/dist/runnel-x86_64-quick"]);
+    watch::run(lab.current_dir(root()))
+}
+
+/// Seconds that each step took last time, in a file of lines `NAME: SECONDS`. A file that cannot be
+/// read or written is none.
+struct Times {
+    file: PathBuf,
+    seconds: BTreeMap<String, u64>,
+}
+
+impl Times {
+    fn read() -> Times {
+        let file = root().join("target/test-times");
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        Times { file, seconds: parse(&text) }
+    }
+
+    fn announce(&self, steps: &[Step]) {
+        let known = |name: &str| self.seconds.get(name).map_or_else(|| "?".to_owned(), |time| format!("{time} s"));
+        let list: Vec<String> = steps.iter().map(|(name, _)| format!("{name} ({})", known(name))).collect();
+        let sum: u64 = steps.iter().filter_map(|(name, _)| self.seconds.get(*name)).sum();
+        eprintln!("== to run, with the time of last time: {}; together {} min", list.join(", "), sum.div_ceil(60));
+    }
+
+    fn took(&mut self, name: &str, seconds: u64) {
+        self.seconds.insert(name.to_owned(), seconds);
+        let lines: String = self.seconds.iter().map(|(name, seconds)| format!("{name}: {seconds}\n")).collect();
+        let _ = fs::write(&self.file, lines);
+    }
+}
+
+fn parse(text: &str) -> BTreeMap<String, u64> {
+    let lines = text.lines().filter_map(|line| line.split_once(": "));
+    lines.filter_map(|(name, seconds)| Some((name.to_owned(), seconds.parse().ok()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_and_nonsense_is_none() {
+        let times = parse("tidy: 1\nbuilding tests: 600\nlab smoke: many\nnothing\n");
+        assert_eq!(times.into_iter().collect::<Vec<_>>(), [("building tests".to_owned(), 600), ("tidy".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn what_is_no_crate_is_said() {
+        assert!(run(&["no-such-crate".to_owned()]).unwrap_err().to_string().contains("no-such-crate"));
+        assert!(run(&["--quick".to_owned()]).unwrap_err().to_string().contains("usage"));
+    }
+}
