@@ -53,7 +53,7 @@ fn short(name: &str, text: &str, lines_max: usize, found: &mut Vec<String>) {
     for paragraph in text.split("\n\n").filter(|text| !text.starts_with('|') && !text.starts_with("```")) {
         // Each item of a list is a paragraph.
         for part in paragraph.split("\n- ") {
-            let words = part.split_whitespace().count();
+            let words = part.trim_start_matches("- ").split_whitespace().count();
             if words > PARAGRAPH_WORDS_MAX {
                 let start: String = part.trim().chars().take(40).collect();
                 found.push(format!("{name}: a paragraph of {words} words, at most {PARAGRAPH_WORDS_MAX}: {start}…"));
