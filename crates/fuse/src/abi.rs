@@ -85,6 +85,9 @@ pub(crate) mod fattr {
 /// GETATTR names a handle.
 pub(crate) const GETATTR_HANDLE: u32 = 1;
 
+/// A write of pages from the page cache: programs changed them in a mapping.
+pub(crate) const WRITE_CACHE: u32 = 1 << 0;
+
 /// READ says whose file table it comes from: the kernel does so for reads past the page cache only.
 pub(crate) const READ_LOCK_OWNER: u32 = 1 << 1;
 

@@ -165,6 +165,8 @@ pub struct Write<'a> {
     pub data: &'a [u8],
     /// Those of open(2).
     pub flags: i32,
+    /// They are pages that programs changed in a mapping, by whatever descriptor.
+    pub is_writeback: bool,
 }
 
 /// What a lock excludes, as fcntl(2) calls it.
@@ -516,7 +518,8 @@ fn files<'a>(header: &InHeader, arguments: &mut Arguments<'a>) -> Result<Operati
             let given: abi::WriteIn = arguments.take()?;
             let (handle, offset) = (FileHandle(given.handle), offset(given.offset)?);
             let data = arguments.bytes(given.size)?;
-            Operation::Write(Write { handle, offset, data, flags: given.flags.cast_signed() })
+            let is_writeback = given.write_flags & abi::WRITE_CACHE != 0;
+            Operation::Write(Write { handle, offset, data, flags: given.flags.cast_signed(), is_writeback })
         }
         opcode::FLUSH => {
             let given: abi::FlushIn = arguments.take()?;

@@ -228,6 +228,13 @@ pub(crate) enum Call {
         bytes: Bytes,
         done: Done<()>,
     },
+    /// Part of a mapping, which nothing appends.
+    WritePage {
+        handle: Handle,
+        offset: u64,
+        bytes: Bytes,
+        done: Done<()>,
+    },
     /// Zeros or room of a range, made on the server.
     Allocate {
         handle: Handle,

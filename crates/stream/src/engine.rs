@@ -245,7 +245,8 @@ impl Engine {
             Call::Space { done } => drop(self.wait_for(Want::Space { done })),
             Call::Open { path, how, token, done } => self.open(path, how, token, done),
             Call::Read { handle, token, offset, bytes, done } => self.read(handle, token, offset, bytes, done),
-            Call::Write { handle, offset, bytes, done } => self.write(handle, offset, bytes, done),
+            Call::Write { handle, offset, bytes, done } => self.write(handle, offset, bytes, false, done),
+            Call::WritePage { handle, offset, bytes, done } => self.write(handle, offset, bytes, true, done),
             Call::Allocate { handle, range, allocation, done } => self.allocate(handle, range, allocation, done),
             Call::Copy { from, to, length, done } => self.copy(from, to, length, done),
             Call::Seek { handle, offset, hole, done } => self.seek(handle, offset, hole, done),
@@ -533,6 +534,7 @@ impl Engine {
             Call::Copy { done, .. } => effects.finish(done, Err(error)),
             Call::Seek { done, .. } => effects.finish(done, Err(error)),
             Call::Write { done, .. }
+            | Call::WritePage { done, .. }
             | Call::Allocate { done, .. }
             | Call::SetSize { done, .. }
             | Call::SetAttributes { done, .. }

@@ -142,6 +142,12 @@ impl RemoteVolume {
         self.call(Call::Write { handle, offset, bytes, done });
     }
 
+    /// As [`RemoteVolume::write`], of pages that programs changed in a mapping: they go to their
+    /// offset, also if the file was opened to append.
+    pub fn write_pages(&self, handle: Handle, offset: u64, bytes: Bytes, done: Done<()>) {
+        self.call(Call::WritePage { handle, offset, bytes, done });
+    }
+
     /// Cuts a file, or extends it with a hole. By handle: sent with the next sync. By path: done when the server has it.
     pub fn set_size(&self, of: impl Into<FileRef>, size: u64, done: Done<()>) {
         self.call(Call::SetSize { of: of.into(), size, done });

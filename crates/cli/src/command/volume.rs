@@ -170,7 +170,11 @@ pub fn tell_unsent(place: &Path, report: &UnmountReport) -> bool {
 fn described(lost: &Lost) -> String {
     let Lost { path, bytes, reason, kept_as } = lost;
     let reason = reason.strip_prefix(path.as_str()).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason);
-    let (bytes, kept) = (progress::counted(*bytes, "byte"), kept_as.as_ref());
+    let bytes = match bytes {
+        0 => "times or permission bits".to_owned(),
+        bytes => progress::counted(*bytes, "byte"),
+    };
+    let kept = kept_as.as_ref();
     match kept {
         Some(file) => format!("{path}: {bytes} kept as {file}, but not sent: {reason}"),
         None => format!("{path}: {bytes} lost: {reason}"),

@@ -49,7 +49,7 @@ fn writes_carry_their_bytes_and_no_more() {
         abi::WriteIn { handle: 1, offset: 5, size: 3, write_flags: 0, lock_owner: 0, flags: 0o2001, padding: 0 };
     let bytes = message(opcode::WRITE, 1, &[write.as_bytes(), b"abc"]);
     let operation = parse(&bytes).and_then(|parsed| parsed.operation.ok()).expect("a write");
-    let expected = Write { handle: FileHandle(1), offset: 5, data: b"abc", flags: 0o2001 };
+    let expected = Write { handle: FileHandle(1), offset: 5, data: b"abc", flags: 0o2001, is_writeback: false };
     assert_eq!(operation, Operation::Write(expected));
     assert!(!operation.ends_by_signal(), "an append that is repeated would be there twice");
     assert_eq!(parsed(opcode::WRITE, &[write.as_bytes(), b"ab"]), Err(Errno::IO));

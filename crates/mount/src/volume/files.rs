@@ -167,7 +167,11 @@ pub(super) fn write(state: &Arc<State>, write: &Write<'_>, reply: ReplyWrite) {
         Ok(()) => reply.written(count),
         Err(error) => reply.error(errno::of_stream(&error)),
     });
-    state.volume.write(Handle(write.handle.0), write.offset, Bytes::copy_from_slice(write.data), done);
+    let (handle, bytes) = (Handle(write.handle.0), Bytes::copy_from_slice(write.data));
+    match write.is_writeback {
+        true => state.volume.write_pages(handle, write.offset, bytes, done),
+        false => state.volume.write(handle, write.offset, bytes, done),
+    }
 }
 
 /// A descriptor is being closed: its writes get to the server now, and the close tells whether they

@@ -92,7 +92,8 @@ impl Engine {
         match changes.is_empty() {
             true => false,
             false => {
-                self.queue_change(Some(key), &path, changes);
+                let id = self.queue_change(Some(key), &path, changes);
+                self.transactions.get_mut(&id).into_iter().for_each(|txn| txn.told = true);
                 true
             }
         }
@@ -100,8 +101,8 @@ impl Engine {
 
     /// Transactions with attributes of a file that were told to be changed already.
     pub(super) fn attributes_told(&self, key: u64) -> Vec<u64> {
-        let of_it = self.transactions.iter().filter(|(_, txn)| txn.changes_file == Some(key));
-        of_it.map(|(id, _)| *id).filter(|id| !self.is_asked_for(*id)).collect()
+        let told = self.transactions.iter().filter(|(_, txn)| txn.told && txn.changes_file == Some(key));
+        told.map(|(id, _)| *id).collect()
     }
 
     /// Files of which attributes are on their way.

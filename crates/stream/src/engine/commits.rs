@@ -506,7 +506,7 @@ impl Engine {
             }
             self.lose(&txn.path, bytes, error.to_string(), kept_as);
         }
-        if !txn.is_data() && !self.is_asked_for(id) {
+        if txn.told {
             self.lose(&txn.path, 0, error.to_string(), None);
         }
         self.tell_wants(id, Some(error), &[]);

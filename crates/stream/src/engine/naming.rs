@@ -272,6 +272,13 @@ impl Engine {
             if let Change::SetXattr { path, .. } | Change::RemoveXattr { path, .. } = change {
                 self.xattr_changed(path, versions.get(index));
             }
+            if let Change::MakeFolder { path, .. } | Change::MakeLink { path, .. } | Change::MakeNode { path, .. } =
+                change
+                && let Some(old) = self.by_path.get(path).copied()
+            {
+                // Another device had removed it.
+                self.taken_away(old);
+            }
             match change {
                 Change::Allocate { path, .. } | Change::Copy { path, .. }
                     if versions.get(index).is_some_and(|to| self.range_changed(path, change, *to)) =>
@@ -313,6 +320,11 @@ impl Engine {
                         self.linked.remove(removed, path);
                     }
                     self.names.name_changed(path, self.time.wall_ns);
+                }
+                Change::Truncate { path, size, .. }
+                    if versions.get(index).is_some_and(|to| self.truncated(path, *size, *to)) =>
+                {
+                    self.names.forget_file(path);
                 }
                 Change::Truncate { path, .. }
                 | Change::Allocate { path, .. }

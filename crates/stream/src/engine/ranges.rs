@@ -174,6 +174,28 @@ impl Engine {
         true
     }
 
+    /// The server has cut or extended a file for this device, by its path. False if somebody else
+    /// came between, or the file is not known here.
+    pub(super) fn truncated(&mut self, path: &[u8], size: u64, to: Seen) -> bool {
+        self.forget_names(to.file);
+        let Some(key) = self.known_at(path) else { return false };
+        let Some(from) = self.follow(key, to) else { return false };
+        let (block, wall_ns) = (u64::from(self.block_bytes()), self.time.wall_ns);
+        let Some(file) = self.files.get_mut(&key) else { return false };
+        let old_size = std::mem::replace(&mut file.size, size);
+        if file.dirty.is_none() {
+            file.attributes.wrote(wall_ns);
+        }
+        file.note_stored(0, Some(size));
+        file.present.remove(size.min(old_size).div_ceil(block), old_size.max(size).div_ceil(block));
+        let first = size.min(old_size) / block;
+        let touched = move |index: u32| u64::from(index) >= first;
+        self.drop_blocks(key, touched);
+        self.rebase_reads(key, from, to, touched);
+        self.advance_reads(key);
+        true
+    }
+
     pub(super) fn seek(&mut self, handle: Handle, offset: u64, hole: bool, done: Done<Option<u64>>) {
         let block = u64::from(self.block_bytes());
         let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));

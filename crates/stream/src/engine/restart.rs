@@ -350,7 +350,8 @@ impl Engine {
             Some(_) => "the outbox had no room for it when the volume was shut down; allow more, or sync before",
             None => "the volume was shut down before the server had it; sync before, or use an outbox",
         };
-        let unkept = self.transactions.iter().filter(|(_, txn)| txn.file.is_some() && txn.keep != Keep::Stored);
+        let unkept =
+            self.transactions.iter().filter(|(_, txn)| (txn.file.is_some() || txn.told) && txn.keep != Keep::Stored);
         let unkept: Vec<u64> = unkept.map(|(id, _)| *id).collect();
         let mut told = Vec::new();
         for id in unkept {

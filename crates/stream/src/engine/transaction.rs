@@ -100,6 +100,8 @@ pub(super) struct Transaction {
     /// The file that it is to change on the server, and no other one that may be at its path by
     /// then.
     pub changes_file: Option<u64>,
+    /// The call that asked for it was told that it is done.
+    pub told: bool,
     pub effect: Effect,
     /// Bytes of its data.
     pub bytes: u64,
@@ -129,6 +131,7 @@ impl Transaction {
             parked: 0,
             unnames: None,
             changes_file: None,
+            told: false,
             effect: Effect::default(),
             bytes,
             removes: Vec::new(),

@@ -70,6 +70,7 @@ pub(super) enum Want {
         handle: Handle,
         offset: u64,
         bytes: Bytes,
+        is_page: bool,
         done: Done<()>,
     },
     /// For a change of names or attributes.
@@ -138,12 +139,6 @@ impl Want {
 }
 
 impl Engine {
-    /// Whether the call that made a transaction waits for its end.
-    pub(super) fn is_asked_for(&self, id: u64) -> bool {
-        let asks = |want: &Want| matches!(want, Want::Change { txn, .. } | Want::Create { txn, .. } if *txn == id);
-        self.wants.values().any(|waiting| asks(&waiting.want))
-    }
-
     /// Tells those who wait for a transaction.
     pub(super) fn tell_wants(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
         let mut ended = Vec::new();

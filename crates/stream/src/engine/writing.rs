@@ -34,23 +34,24 @@ const CHANGES_MAX: usize = wire::format::TRANSACTION_CHANGES_MAX - 8;
 const WRITE_BYTES_MIN: usize = 16 << 10;
 
 impl Engine {
-    pub(super) fn write(&mut self, handle: Handle, offset: u64, bytes: Bytes, done: Done<()>) {
+    /// Writes at an offset, or where the handle appends; a page of a mapping always at its offset.
+    pub(super) fn write(&mut self, handle: Handle, offset: u64, bytes: Bytes, is_page: bool, done: Done<()>) {
         let open = self.handles.get(&handle).map(|open| open.file);
         let locked = open.map_or(Ok(()), |file| self.check_locks(file));
-        let checked = locked.and_then(|()| self.check_write(handle, offset, bytes.len()));
+        let checked = locked.and_then(|()| self.check_write(handle, offset, bytes.len(), is_page));
         if checked.is_err() || bytes.is_empty() {
             return self.effects.finish(done, checked);
         }
         if self.is_nameless(handle) {
-            let outcome = self.write_nameless(handle, offset, bytes);
+            let outcome = self.write_nameless(handle, offset, bytes, is_page);
             return self.effects.finish(done, outcome);
         }
         if !self.crowded.is_empty() || !self.has_room(bytes.len() as u64) {
-            let id = self.wait_for(Want::Write { handle, offset, bytes, done });
+            let id = self.wait_for(Want::Write { handle, offset, bytes, is_page, done });
             self.crowded.push_back(id);
             return self.send_some();
         }
-        self.apply_write(handle, offset, bytes);
+        self.apply_write(handle, offset, bytes, is_page);
         self.effects.finish(done, Ok(()));
     }
 
@@ -66,13 +67,13 @@ impl Engine {
 
     /// Writes to a file that has no name any more: the bytes lie in memory until it is closed, and
     /// have a limit of their own.
-    fn write_nameless(&mut self, handle: Handle, offset: u64, bytes: Bytes) -> Result<(), StreamError> {
+    fn write_nameless(&mut self, handle: Handle, offset: u64, bytes: Bytes, is_page: bool) -> Result<(), StreamError> {
         let length = bytes.len() as u64;
         let Some(Open { file: key, how }) = self.handles.get(&handle) else { return Err(StreamError::bad_handle()) };
         let Some(file) = self.files.get(key) else { return Err(StreamError::bad_handle()) };
-        let over = !how.append && file.overlay.covers(offset, offset + length);
+        let over = (is_page || !how.append) && file.overlay.covers(offset, offset + length);
         self.check_nameless(*key, if over { 0 } else { length })?;
-        self.apply_write(handle, offset, bytes);
+        self.apply_write(handle, offset, bytes, is_page);
         Ok(())
     }
 
@@ -89,13 +90,13 @@ impl Engine {
         Err(StreamError::new(ErrorKind::OutboxFull, path, text))
     }
 
-    fn check_write(&self, handle: Handle, offset: u64, bytes: usize) -> Result<(), StreamError> {
+    fn check_write(&self, handle: Handle, offset: u64, bytes: usize, is_page: bool) -> Result<(), StreamError> {
         let open = self.handles.get(&handle).filter(|open| open.how.write || open.how.append);
         let file = open.and_then(|open| self.files.get(&open.file)).ok_or_else(StreamError::bad_handle)?;
         if let Some(stale) = &file.stale {
             return Err(stale.clone());
         }
-        let from = if open.is_some_and(|open| open.how.append) { file.effective_size() } else { offset };
+        let from = if !is_page && open.is_some_and(|open| open.how.append) { file.effective_size() } else { offset };
         self.check_size(&file.path, from.saturating_add(bytes as u64))
     }
 
@@ -108,12 +109,13 @@ impl Engine {
         Err(StreamError::new(ErrorKind::TooLarge, path, text))
     }
 
-    fn apply_write(&mut self, handle: Handle, offset: u64, bytes: Bytes) {
+    fn apply_write(&mut self, handle: Handle, offset: u64, bytes: Bytes, is_page: bool) {
         let Some(Open { file: key, how }) = self.handles.get(&handle).copied() else { return };
-        self.begin(key, how.append);
+        let appends = how.append && !is_page;
+        self.begin(key, appends);
         let wall_ns = self.time.wall_ns;
         let Some(file) = self.files.get_mut(&key) else { return };
-        let offset = if how.append { file.effective_size() } else { offset };
+        let offset = if appends { file.effective_size() } else { offset };
         let end = offset + bytes.len() as u64;
         file.overlay.write(offset, bytes);
         file.local_size = Some(file.effective_size().max(end));
@@ -182,6 +184,8 @@ impl Engine {
         file.attributes.wrote(wall_ns);
         if let Some(dirty) = &mut file.dirty {
             dirty.wrote_ns = wall_ns;
+            // A cut sets the time by itself; what changes nothing does not.
+            dirty.mtime = (size == old).then_some(wall_ns);
             if size < old {
                 dirty.cut = Some(dirty.cut.map_or(size, |cut| cut.min(size)));
             }
@@ -296,12 +300,12 @@ impl Engine {
             }
             self.crowded.pop_front();
             let Some(waiting) = self.wants.remove(&id) else { continue };
-            let Want::Write { handle, offset, bytes, done } = waiting.want else { continue };
-            let checked = self.check_write(handle, offset, bytes.len());
+            let Want::Write { handle, offset, bytes, is_page, done } = waiting.want else { continue };
+            let checked = self.check_write(handle, offset, bytes.len(), is_page);
             let outcome = match (room, checked) {
                 (_, Err(error)) => Err(error),
                 (true, Ok(())) => {
-                    self.apply_write(handle, offset, bytes);
+                    self.apply_write(handle, offset, bytes, is_page);
                     Ok(())
                 }
                 (false, Ok(())) if !away => Err(self.no_room_there(handle)),
@@ -321,9 +325,9 @@ impl Engine {
         for id in admitted {
             self.crowded.retain(|other| *other != id);
             let Some(waiting) = self.wants.remove(&id) else { continue };
-            let Want::Write { handle, offset, bytes, done } = waiting.want else { continue };
-            let checked = self.check_write(handle, offset, bytes.len());
-            let outcome = checked.and_then(|()| self.write_nameless(handle, offset, bytes));
+            let Want::Write { handle, offset, bytes, is_page, done } = waiting.want else { continue };
+            let checked = self.check_write(handle, offset, bytes.len(), is_page);
+            let outcome = checked.and_then(|()| self.write_nameless(handle, offset, bytes, is_page));
             self.effects.finish(done, outcome);
         }
     }

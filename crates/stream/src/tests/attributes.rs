@@ -180,3 +180,53 @@ fn the_end_brings_attributes_to_the_server() {
     sim.wait(one, |done| Call::SyncAll { done }).unwrap();
     assert_eq!(shown(&mut sim, two, "f").1, 1_000_000_007);
 }
+
+/// Found by a trial: the time that was put off was sent behind the cut, or instead of it.
+#[test]
+fn regress_a_cut_sets_the_time_that_was_put_off() {
+    let mut sim = Sim::new(7, Faults::default());
+    let (one, two) = (device(&mut sim, options()), device(&mut sim, options()));
+    for (name, size) in [("grown", 5000), ("cut", 3), ("same", 10)] {
+        let file = new(&mut sim, one, name);
+        write(&mut sim, one, file, 0, vec![7; 10]).unwrap();
+        sync(&mut sim, one, file).unwrap();
+        change(&mut sim, one, name, time(1_000_000_007));
+        sim.wait(one, |done| Call::SetSize { of: file.into(), size, done }).unwrap();
+        close(&mut sim, one, file).unwrap();
+        let (_, there) = shown(&mut sim, two, name);
+        assert_ne!(there, 1_000_000_007, "{name}");
+        assert_eq!(shown(&mut sim, one, name).1, there, "{name}");
+    }
+}
+
+#[test]
+fn regress_attributes_that_nobody_gets_are_told_at_the_end() {
+    let mut sim = Sim::new(8, Faults::default());
+    let one = device(&mut sim, options());
+    let file = new(&mut sim, one, "f");
+    close(&mut sim, one, file).unwrap();
+    change(&mut sim, one, "f", time(1_000_000_007));
+    sim.devices[one].cut();
+    let time = sim.time();
+    let engine = &mut sim.devices[one].engine;
+    engine.shut_down(time);
+    let lost = engine.take_unkept();
+    assert_eq!(lost.iter().map(|lost| lost.path.as_str()).collect::<Vec<_>>(), ["f"]);
+}
+
+#[test]
+fn regress_a_folder_in_the_place_of_a_removed_file_takes_attributes() {
+    use bytes::Bytes;
+    use wire::volume::XattrHow;
+
+    use crate::call::XattrChange;
+
+    let mut sim = Sim::new(9, Faults::default());
+    let (one, two) = (device(&mut sim, options()), device(&mut sim, options()));
+    let file = new(&mut sim, one, "f");
+    close(&mut sim, one, file).unwrap();
+    sim.wait(two, |done| Call::Remove { path: b"f".to_vec(), done }).unwrap();
+    sim.wait(one, |done| super::sim::folder(b"f".to_vec(), done)).unwrap();
+    let change = XattrChange::Set(Bytes::from_static(b"1"), XattrHow::Any);
+    sim.wait(one, |done| Call::ChangeXattr { of: at("f"), name: b"user.a".to_vec(), change, done }).unwrap();
+}

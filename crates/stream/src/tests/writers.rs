@@ -6,7 +6,7 @@ use volume::Disk as _;
 
 use super::sim::{Faults, Sim, options, taken, with_outbox};
 use crate::call::Call;
-use crate::{ErrorKind, Handle, OpenHow, SetAttributes, StreamError};
+use crate::{ErrorKind, FileRef, Handle, OpenHow, SetAttributes, StreamError};
 
 pub const TOKEN: Token = Token(5);
 
@@ -372,4 +372,45 @@ fn wrong_paths_of_files_that_begin_empty_are_told() {
     close(&mut sim, one, wrong).unwrap_err();
     let lost = sim.devices[one].engine.status().lost;
     assert!(lost.iter().any(|lost| lost.path == "d3"), "{lost:?}");
+}
+
+/// Found by a trial: nobody else changed the file, and what was written was refused.
+#[test]
+fn regress_a_file_that_is_cut_by_its_path_can_be_written_by_an_open_handle() {
+    for size in [0, 7, 5000, 9000] {
+        let mut sim = Sim::new(90 + size, Faults::default());
+        let one = device(&mut sim, options());
+        let file = open(&mut sim, one, "f", WRITE).unwrap();
+        write(&mut sim, one, file, 0, vec![3; 6000]).unwrap();
+        close(&mut sim, one, file).unwrap();
+        let file = open(&mut sim, one, "f", WRITE).unwrap();
+        assert_eq!(read(&mut sim, one, file, 0, 6000).unwrap().len(), 6000);
+        let of = FileRef::Path(b"f".to_vec());
+        sim.wait(one, |done| Call::SetSize { of, size, done }).unwrap();
+        let mut content = vec![3; 6000];
+        content.resize(size as usize, 0);
+        assert_eq!(read(&mut sim, one, file, 0, 20_000).unwrap(), content, "{size}");
+        write(&mut sim, one, file, 2, b"hello".to_vec()).unwrap();
+        sync(&mut sim, one, file).unwrap();
+        content.resize(content.len().max(7), 0);
+        content[2..7].copy_from_slice(b"hello");
+        assert_eq!(sim.on_server(b"f"), Some(content), "{size}");
+    }
+}
+
+#[test]
+fn regress_a_changed_page_of_a_file_that_is_open_to_append_stays_in_its_place() {
+    let mut sim = Sim::new(95, Faults::default());
+    let one = device(&mut sim, options());
+    let file = open(&mut sim, one, "f", OpenHow { append: true, ..WRITE }).unwrap();
+    write(&mut sim, one, file, 0, vec![3; 6000]).unwrap();
+    sync(&mut sim, one, file).unwrap();
+    let bytes = Bytes::from_static(b"page");
+    sim.wait(one, |done| Call::WritePage { handle: file, offset: 100, bytes, done }).unwrap();
+    write(&mut sim, one, file, 0, b"end".to_vec()).unwrap();
+    sync(&mut sim, one, file).unwrap();
+    let mut content = vec![3; 6000];
+    content[100..104].copy_from_slice(b"page");
+    content.extend(b"end");
+    assert_eq!(sim.on_server(b"f"), Some(content));
 }
