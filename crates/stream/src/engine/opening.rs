@@ -34,7 +34,7 @@ impl Engine {
                 let txn = Transaction::new(&path, vec![change], self.time.wall_ns);
                 let id = self.next_id();
                 self.transactions.insert(id, txn);
-                self.wait_for(Want::Create { path, how, token, txn: id, done });
+                self.wait_for(Want::Create { path, how, token, txn: id, made_ns: self.time.wall_ns, done });
                 return;
             }
             let named = self.names.get(&path, self.time.now);
@@ -71,7 +71,7 @@ impl Engine {
     /// replaces also what another device makes meanwhile.
     fn make_here(&mut self, path: &[u8], how: OpenHow, token: Token, unasked: bool) -> Opened {
         let mut file = File::new(path, token);
-        file.attributes = self.made_now(path, how);
+        file.attributes = self.made(path, how, self.time.wall_ns);
         let (key, mode) = (self.next_id(), file.attributes.mode);
         self.files.insert(key, file);
         self.by_path.insert(path.to_vec(), key);
@@ -85,20 +85,20 @@ impl Engine {
         self.add_handle(key, OpenHow { truncate: false, ..how }, token, true)
     }
 
-    /// Attributes of a file that is made now: the server gives it the same.
-    fn made_now(&self, path: &[u8], how: OpenHow) -> Attributes {
+    /// Attributes of a file that is made: the server gives it the same.
+    fn made(&self, path: &[u8], how: OpenHow, made_ns: i64) -> Attributes {
         let group = self.names.group_in(parent(path));
         let owner = how.owner.map(|owner| Owner { gid: group.unwrap_or(owner.gid), ..owner });
-        Attributes::new(how.create.unwrap_or(0o644), owner, self.time.wall_ns)
+        Attributes::new(how.create.unwrap_or(0o644), owner, made_ns)
     }
 
     /// A file that was made exclusively: nothing but our own writes can be in it.
-    pub(super) fn created(&mut self, path: &[u8], how: OpenHow, token: Token, seen: Seen) -> Opened {
+    pub(super) fn created(&mut self, path: &[u8], how: OpenHow, token: Token, (seen, made_ns): (Seen, i64)) -> Opened {
         if let Some(old) = self.by_path.get(path).copied() {
             self.taken_away(old);
         }
         let mut file = File::new(path, token);
-        file.attributes = self.made_now(path, how);
+        file.attributes = self.made(path, how, made_ns);
         (file.seen, file.kernel) = (Some(seen), Some(seen));
         let key = self.next_id();
         self.files.insert(key, file);

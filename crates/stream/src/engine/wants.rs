@@ -56,6 +56,8 @@ pub(super) enum Want {
         how: OpenHow,
         token: Token,
         txn: u64,
+        /// When it was asked for: the server gives the file this time.
+        made_ns: i64,
         done: Done<Opened>,
     },
     Lease {
@@ -170,10 +172,10 @@ impl Engine {
                     }
                     self.effects.finish(done, error.map_or(Ok(()), Err));
                 }
-                Want::Create { path, how, token, done, .. } => {
+                Want::Create { path, how, token, made_ns, done, .. } => {
                     let made = outcome.map(|()| {
                         let seen = versions.first().copied().unwrap_or_default();
-                        self.created(&path, how, token, seen)
+                        self.created(&path, how, token, (seen, made_ns))
                     });
                     self.effects.finish(done, made);
                 }

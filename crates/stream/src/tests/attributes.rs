@@ -230,3 +230,12 @@ fn regress_a_folder_in_the_place_of_a_removed_file_takes_attributes() {
     let change = XattrChange::Set(Bytes::from_static(b"1"), XattrHow::Any);
     sim.wait(one, |done| Call::ChangeXattr { of: at("f"), name: b"user.a".to_vec(), change, done }).unwrap();
 }
+
+#[test]
+fn regress_a_new_file_has_one_time_on_all_devices() {
+    let mut sim = Sim::new(10, Faults::default());
+    let (one, two) = (device(&mut sim, options()), device(&mut sim, options()));
+    let file = new(&mut sim, one, "f");
+    close(&mut sim, one, file).unwrap();
+    assert_eq!(shown(&mut sim, one, "f"), shown(&mut sim, two, "f"));
+}
