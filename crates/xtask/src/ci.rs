@@ -32,7 +32,7 @@ const REST: [Step; 9] = [
     ("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-audit", "--quiet"])),
     ("building tests", || cargo(&[&["test"], &ALL[..], &["--no-run", "--quiet"]].concat())),
     ("tests", || tests(&[])),
-    ("volumes", || posix(&[])),
+    ("volumes", volumes),
     ("kernels", small_kernel),
     ("device build", device_build),
     ("demo", || watch::run(Command::new(bench()).arg("demo"))),
@@ -82,6 +82,12 @@ fn lints() -> anyhow::Result<()> {
 fn tests(which: &[&str]) -> anyhow::Result<()> {
     let arguments = [&["test"], &ALL[..], which, &["--no-fail-fast"]].concat();
     watch::run_tests(cargo_command(&arguments).stdin(Stdio::null()))
+}
+
+/// With the program that the tests built: with the features of its package alone all would be built
+/// anew.
+fn volumes() -> anyhow::Result<()> {
+    posix(&[format!("--binary={}", root().join("target/debug/runnel").display())])
 }
 
 /// Only where a kernel was built before: the first build takes most of an hour.
