@@ -1,11 +1,12 @@
 //! What `runnel-bench` runs.
 //!
-//! All drive the product as a user would, through child processes of the `runnel` binary, over a shaped link inside this
-//! process ([`link`]). Programs are real ones of Debian ([`workload`]), started the same way from a local folder, from our
-//! mount ([`product`]) and from the mounts of other systems ([`peer`]); [`site`] is what these have in common. [`stream`]
-//! and [`demo`] put the parts together, [`predictors`] compares predictors without a network; results are rows and
-//! tables of `report`. Times are seconds, sizes bytes. The command line fills in [`options::Options`] or [`demo::Options`]
-//! and calls `run`.
+//! All drive the product as a user would, through child processes of the `runnel` binary, over a
+//! shaped link inside this process ([`link`]). Programs are real ones of Debian ([`workload`]),
+//! started the same way from a local folder, from our mount ([`product`]) and from the mounts of
+//! other systems ([`peer`]); [`site`] is what these have in common. [`stream`] and [`demo`] put the
+//! parts together, [`predictors`] compares predictors without a network; results are rows and
+//! tables of `report`. Times are seconds, sizes bytes. The command line fills in
+//! [`options::Options`] or [`demo::Options`] and calls `run`.
 
 pub mod demo;
 pub mod history;

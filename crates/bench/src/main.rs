@@ -1,7 +1,8 @@
-//! The `runnel-bench` command: the demo, and what measures the product beside other systems. Each bench fills in its own options.
+//! The `runnel-bench` command: the demo, and what measures the product beside other systems. Each
+//! bench fills in its own options.
 //!
-//! Not part of what users install: it drives the `runnel` that lies beside it. Hidden commands are processes of a bench, and the
-//! lab's half inside its guest.
+//! Not part of what users install: it drives the `runnel` that lies beside it. Hidden commands are
+//! processes of a bench, and the lab's half inside its guest.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -27,10 +27,12 @@ pub struct Options {
     /// Also squashfs over NBD and Nydus, where they are installed
     #[arg(long)]
     pub peers: bool,
-    /// Only these programs: python-200, python-pass, perl, openssl, gcc, jvm; may be given several times
+    /// Only these programs: python-200, python-pass, perl, openssl, gcc, jvm; may be given several
+    /// times
     #[arg(long = "case", value_name = "NAME")]
     pub cases: Vec<String>,
-    /// Only these links: lan, wifi, thin, 20ms-25mbit, or RTT-RATE[-LOSS]; may be given several times
+    /// Only these links: lan, wifi, thin, 20ms-25mbit, or RTT-RATE[-LOSS]; may be given several
+    /// times
     #[arg(long = "link", value_name = "LINK")]
     pub links: Vec<String>,
     /// Measured runs of each row, at least 5
@@ -140,7 +142,8 @@ impl Options {
     }
 }
 
-/// The `runnel` beside this program: what is measured is what lies in the same folder, in a guest too.
+/// The `runnel` beside this program: what is measured is what lies in the same folder, in a guest
+/// too.
 pub fn beside() -> PathBuf {
     std::env::current_exe().unwrap_or_default().with_file_name("runnel")
 }

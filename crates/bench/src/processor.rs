@@ -62,8 +62,9 @@ const LEARNING: Duration = Duration::from_secs(5);
 
 /// What starts cost the server's processor, beside nginx
 ///
-/// A program that varies is started five times, cold, from one server, over loopback; then nginx sends as many bytes. Needs
-/// root, FUSE, and the Debian packages nginx-light and python3. About two minutes.
+/// A program that varies is started five times, cold, from one server, over loopback; then nginx
+/// sends as many bytes. Needs root, FUSE, and the Debian packages nginx-light and python3. About
+/// two minutes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Runs of five starts, each with a server that knows nothing

@@ -1,7 +1,8 @@
-//! The `runnel` command: one file per subcommand in `command/`, exit codes in `failure`, bars in `progress`.
+//! The `runnel` command: one file per subcommand in `command/`, exit codes in `failure`, bars in
+//! `progress`.
 //!
-//! All that needs no data is validated before any work begins. Data goes to standard output, everything else to standard
-//! error. Errors are printed once, here.
+//! All that needs no data is validated before any work begins. Data goes to standard output,
+//! everything else to standard error. Errors are printed once, here.
 
 use std::process::ExitCode;
 
@@ -13,8 +14,8 @@ macro_rules! outln {
     ($($argument:tt)*) => { $crate::progress::line(format_args!($($argument)*))? };
 }
 
-/// As `eprintln!`, but what steers a terminal is escaped, since names and messages of others may be among the text. Where
-/// standard error is closed or full, what was worked for goes on.
+/// As `eprintln!`, but what steers a terminal is escaped, since names and messages of others may be
+/// among the text. Where standard error is closed or full, what was worked for goes on.
 macro_rules! tell {
     ($($argument:tt)*) => { $crate::progress::told(format_args!($($argument)*)) };
 }
@@ -105,8 +106,8 @@ fn parse() -> Cli {
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
-/// A thread that panics must not leave the others behind, half alive: a mount would hang instead of ending. Only the server
-/// knows what a panic may end.
+/// A thread that panics must not leave the others behind, half alive: a mount would hang instead of
+/// ending. Only the server knows what a panic may end.
 #[cfg(panic = "unwind")]
 fn abort_on_panic() {
     let report = std::panic::take_hook();

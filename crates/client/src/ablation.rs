@@ -2,10 +2,11 @@
 //! the whole. Nobody uses these settings for anything else.
 //!
 //! *Short connections*: every demand gets a connection of its own, which is made, used once and closed. That takes three
-//! round trips in place of one: TCP's handshake, hello and open together (an image handle belongs to a connection), then
-//! the demand. The connection waits for the answer, so it has one demand under way at a time; what is no demand (touches, the
-//! metadata, readahead) still goes over the connection's own connection. A demand that fails takes that one down with it, so
-//! that back-off, replay and waiting are the usual ones. Only connections to a server of ours can be short.
+//! round trips in place of one: TCP's handshake, hello and open together (an image handle belongs
+//! to a connection), then the demand. The connection waits for the answer, so it has one demand
+//! under way at a time; what is no demand (touches, the metadata, readahead) still goes over the
+//! connection's own connection. A demand that fails takes that one down with it, so that back-off,
+//! replay and waiting are the usual ones. Only connections to a server of ours can be short.
 //!
 //! *Allocated pages*: see [`crate::allocator`].
 

@@ -228,7 +228,8 @@ impl ImageHandler {
         };
         match refused {
             Err(Refused::Full { .. }) if ordered => self.live.backlog.push_back(command),
-            // Closed: the requests are handed back when the loop sees it. Nothing else can be refused.
+            // Closed: the requests are handed back when the loop sees it. Nothing else can be
+            // refused.
             _ => {}
         }
     }
@@ -263,7 +264,8 @@ impl ImageHandler {
         Ok(())
     }
 
-    /// Asks over a connection that is made for this one demand. If there is none to be had, this one is down too.
+    /// Asks over a connection that is made for this one demand. If there is none to be had, this
+    /// one is down too.
     fn ask_alone(&self, connection: &mut Connection, key: AskKey, wanted: &Wanted, ask: Request) {
         if connection.machine.is_closed() {
             return;
@@ -418,7 +420,8 @@ impl ImageHandler {
         }
         let bytes = piece.bytes.len();
         let before = self.shared.undigested_bytes.fetch_add(bytes, Ordering::AcqRel);
-        // Credit at once keeps the server's estimate of the link right; credit after digestion keeps memory bounded.
+        // Credit at once keeps the server's estimate of the link right; credit after digestion
+        // keeps memory bounded.
         let later = if before + bytes > UNDIGESTED_BYTES_MAX { credit } else { 0 };
         let sent = self.shared.storer.send(Job::Piece { key, piece, credit: later, announced });
         if sent.is_ok() && later == 0 {

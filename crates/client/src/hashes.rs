@@ -1,9 +1,10 @@
 //! The chunk hashes of a remote image, fetched behind the mount's back.
 //!
-//! They are three quarters of the metadata, and a mount can begin without them: blocks carry hashes of their own. Only
-//! single pages need them, that is pushes. So the connection that opened the image asks for them piece by piece, one request
-//! in flight, while programs start already; no demand stands behind more than one piece. The first piece is small and the
-//! size follows the time a piece takes. What came stays when the connection is lost, and the next one goes on from there.
+//! They are three quarters of the metadata, and a mount can begin without them: blocks carry hashes
+//! of their own. Only single pages need them, that is pushes. So the connection that opened the
+//! image asks for them piece by piece, one request in flight, while programs start already; no
+//! demand stands behind more than one piece. The first piece is small and the size follows the time
+//! a piece takes. What came stays when the connection is lost, and the next one goes on from there.
 //!
 //! [`HashFetch`] is the account of it, without a socket; `connection` sends its requests.
 

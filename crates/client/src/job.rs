@@ -6,8 +6,9 @@ use crate::block_cache::Evicted;
 use crate::command::StreamKey;
 use crate::schedule::{HintedBlock, StreamInfo};
 
-/// Push bytes that may lie undigested before credit is held back, which lets the server's window close. Four raw
-/// segments: enough to keep the storer busy, and a quarter of a second for a slow core.
+/// Push bytes that may lie undigested before credit is held back, which lets the server's window
+/// close. Four raw segments: enough to keep the storer busy, and a quarter of a second for a slow
+/// core.
 pub(crate) const UNDIGESTED_BYTES_MAX: usize = 512 << 10;
 
 /// Work for the storer.

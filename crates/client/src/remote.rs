@@ -1,4 +1,5 @@
-//! Opening an image on a server: connect, open, fetch the metadata, start the threads of the connections.
+//! Opening an image on a server: connect, open, fetch the metadata, start the threads of the
+//! connections.
 //!
 //! Hello and Open leave together, then the superblock and the first part of the metadata are asked for at once: three
 //! round trips from nothing to a mount, a fourth if the first part did not hold all that is needed to begin. What is not

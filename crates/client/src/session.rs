@@ -1,9 +1,11 @@
 //! A mounted image: READs in, bytes out, whether the image is a local file or on a server.
 //!
-//! Threads of a session, all detached and ended by [`Session::shutdown`]: one per connection (or one that reads the local
-//! file), the storer, which digests pushes and stores pages into the page cache, the timer, and the refill thread of the
-//! page pool. They share ([`Shared`]) the [`Schedule`] behind one lock, which is held for microseconds (a tenth of a millisecond when
-//! a kept block is decoded again) and never across a callback or a system call other than waking a thread.
+//! Threads of a session, all detached and ended by [`Session::shutdown`]: one per connection (or
+//! one that reads the local file), the storer, which digests pushes and stores pages into the page
+//! cache, the timer, and the refill thread of the page pool. They share ([`Shared`]) the
+//! [`Schedule`] behind one lock, which is held for microseconds (a tenth of a millisecond when a
+//! kept block is decoded again) and never across a callback or a system call other than waking a
+//! thread.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -97,14 +99,15 @@ impl Session {
         self.shared.counters()
     }
 
-    /// Ends the session: READs that wait, and all later ones, get [`crate::ReadError::Shutdown`]. Threads end soon after.
+    /// Ends the session: READs that wait, and all later ones, get [`crate::ReadError::Shutdown`].
+    /// Threads end soon after.
     pub fn shutdown(&self) {
         self.shared.close();
     }
 }
 
-/// What somebody waits for goes first, whether of the image or of a volume, and pushes of both share
-/// one window.
+/// What somebody waits for goes first, whether of the image or of a volume, and pushes of both
+/// share one window.
 impl Attach for Session {
     fn attach_volumes(&self, handler: Arc<dyn VolumeHandler>) -> Option<Arc<dyn VolumeConnection>> {
         let shared = &self.shared;

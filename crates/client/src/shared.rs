@@ -93,7 +93,8 @@ impl Shared {
         self.guarded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the schedule and carries out what it wants: commands under the lock, callbacks without it.
+    /// Calls the schedule and carries out what it wants: commands under the lock, callbacks without
+    /// it.
     pub fn run<R>(&self, call: impl FnOnce(&mut Schedule, Moment) -> R) -> R {
         let refused;
         let (result, finished, evicted, hinted, woken) = {
@@ -151,7 +152,8 @@ impl Shared {
         replied.into_iter().for_each(|pages| guarded.schedule.replied(pages));
     }
 
-    /// A block left the cache. The storer takes it unless it has enough to do: nothing is lost but a convenience.
+    /// A block left the cache. The storer takes it unless it has enough to do: nothing is lost but
+    /// a convenience.
     fn offer_evicted(&self, gone: crate::block_cache::Evicted) {
         let bytes = gone.held_bytes();
         let before = self.undigested_bytes.fetch_add(bytes, Ordering::AcqRel);

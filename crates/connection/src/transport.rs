@@ -1,8 +1,8 @@
 //! How bytes reach a server: plain TCP, or TLS over it, behind one small enum with the manners of a non-blocking socket.
 //!
-//! A [`Dialer`] makes connections to one server; what it needs to trust that server is read once, when a session opens,
-//! and shared by its connections. The TLS handshake is part of dialling, so that a server that cannot be trusted is an error
-//! with a reason and not a lost connection.
+//! A [`Dialer`] makes connections to one server; what it needs to trust that server is read once,
+//! when a session opens, and shared by its connections. The TLS handshake is part of dialling, so
+//! that a server that cannot be trusted is an error with a reason and not a lost connection.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};

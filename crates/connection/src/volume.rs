@@ -16,8 +16,8 @@ use wire::{Notice, PushEndReason, PushHeader, PushPiece, Reply, Request};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
-/// What a volume client sends. A message belongs to one connection, by its generation: a message for
-/// an earlier one is dropped, and a request among them gets no answer.
+/// What a volume client sends. A message belongs to one connection, by its generation: a message
+/// for an earlier one is dropped, and a request among them gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeMessage {
     /// A request. Exactly one [`VolumeHandler::answered`] follows, or [`VolumeHandler::lost`].
@@ -54,8 +54,8 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// Whether others may be on the way, who can read and change what is sent. Only an address that the kernel never sends to
-    /// a network is none of theirs; the text of a host proves nothing.
+    /// Whether others may be on the way, who can read and change what is sent. Only an address that
+    /// the kernel never sends to a network is none of theirs; the text of a host proves nothing.
     pub fn is_exposed(&self) -> bool {
         !self.encrypted && !self.address.ip().to_canonical().is_loopback()
     }

@@ -1,8 +1,9 @@
-//! What reports are made of: parts of a page ([`html`]), drawings ([`plot`]), text for people ([`text`], [`table`]), and measured
-//! rows ([`row`], [`results`]) with their medians ([`statistic`]).
+//! What reports are made of: parts of a page ([`html`]), drawings ([`plot`]), text for people
+//! ([`text`], [`table`]), and measured rows ([`row`], [`results`]) with their medians
+//! ([`statistic`]).
 //!
-//! Knows nothing of what is reported. `bench` measures and reports with all of it; of the product, `report` and `specialise`
-//! write pages.
+//! Knows nothing of what is reported. `bench` measures and reports with all of it; of the product,
+//! `report` and `specialise` write pages.
 
 pub mod html;
 pub mod plot;

@@ -1,5 +1,5 @@
-//! The state machine of a volume: calls, what the connection and the disk tell, and the time come in;
-//! messages, jobs and completed calls go out. Nothing here blocks, sleeps or calls anybody.
+//! The state machine of a volume: calls, what the connection and the disk tell, and the time come
+//! in; messages, jobs and completed calls go out. Nothing here blocks, sleeps or calls anybody.
 //!
 //! Parts: `file` (one file's table and changes), `arrival` (what a push brings next), `reading`
 //! (reads, answers, pushes), `touching` (touches, hints), `opening` (handles), `naming` (names and

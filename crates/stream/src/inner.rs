@@ -44,7 +44,8 @@ impl Inner {
         Time { now, wall_ns: i64::try_from(since_1970().as_nanos()).unwrap_or(i64::MAX) }
     }
 
-    /// Lets the engine do something, and carries out what it wants: messages and jobs under the lock, which keeps their order, callbacks without it.
+    /// Lets the engine do something, and carries out what it wants: messages and jobs under the
+    /// lock, which keeps their order, callbacks without it.
     pub fn run<R>(&self, call: impl FnOnce(&mut Engine, Time) -> R) -> R {
         let (result, finished) = {
             let mut guarded = self.lock();

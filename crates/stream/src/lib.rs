@@ -1,9 +1,11 @@
 //! The device's half of a volume: files on a server, read block by block and written back, by calls that never block.
 //!
-//! [`RemoteVolume`] is what mounts and libraries use: every call returns at once and tells its outcome to a callback;
-//! [`RemoteVolume::wait`] is for those who want to block, for a stated time. Inside is an `Engine` without threads, sockets, clocks or
-//! files: calls, what the connection brings, what the disk did, and the time go in; messages for the connection, jobs for the
-//! disk, and completed calls come out. So hours of lost connections and crashes are tested in seconds, by seed.
+//! [`RemoteVolume`] is what mounts and libraries use: every call returns at once and tells its
+//! outcome to a callback; [`RemoteVolume::wait`] is for those who want to block, for a stated time.
+//! Inside is an `Engine` without threads, sockets, clocks or files: calls, what the connection
+//! brings, what the disk did, and the time go in; messages for the connection, jobs for the disk,
+//! and completed calls come out. So hours of lost connections and crashes are tested in seconds, by
+//! seed.
 //!
 //! *Reading.* Each file has a data block table (`table`): a block is absent, asked for, in memory, in the disk cache, or a hole. All
 //! blocks of a table are of one version of the file; an answer of a later version means that somebody changed it, and what is

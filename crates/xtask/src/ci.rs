@@ -115,7 +115,8 @@ fn static_build() -> anyhow::Result<()> {
     watch::run(build.args(["x86_64", "--quick"]).current_dir(root()).env_remove("CARGO_TARGET_DIR"))
 }
 
-/// Rows are measured anew each time: the lab itself is what is tested here, not how fast anything is.
+/// Rows are measured anew each time: the lab itself is what is tested here, not how fast anything
+/// is.
 fn lab_smoke() -> anyhow::Result<()> {
     let mut lab = Command::new(bench());
     lab.args(["lab", "--smoke", "--fresh", "--binary", "target/dist/runnel-x86_64-quick"]);

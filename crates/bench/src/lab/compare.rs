@@ -1,9 +1,10 @@
 //! `runnel-bench compare A B`: rows that both sides have, with medians, ratio and a mark for real changes.
 //!
-//! A side is a file, or `FILE@COMMIT`: the results of a lab run (one [`Record`] a line) or a history file. A history
-//! file holds lines of lab runs ([`Line`]) and rows of other benches ([`report::row::Row`]). Without a commit the
-//! newest lab line counts, in a file without one the rows of its newest commit; with a commit, the newest lab line
-//! and the rows whose commit starts so. A change is marked when it is larger than the spread of both sides.
+//! A side is a file, or `FILE@COMMIT`: the results of a lab run (one [`Record`] a line) or a
+//! history file. A history file holds lines of lab runs ([`Line`]) and rows of other benches
+//! ([`report::row::Row`]). Without a commit the newest lab line counts, in a file without one the
+//! rows of its newest commit; with a commit, the newest lab line and the rows whose commit starts
+//! so. A change is marked when it is larger than the spread of both sides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! `rows` holds medians, `spread` the distance of the largest from the smallest run of a time, where there were
-//! several runs. Other benches write another shape into the same file, one line per row ([`report::row::Row`]);
-//! [`super::compare`] reads both. Times are seconds, sizes bytes.
+//! several runs. Other benches write another shape into the same file, one line per row
+//! ([`report::row::Row`]); [`super::compare`] reads both. Times are seconds, sizes bytes.
 
 use std::collections::BTreeMap;
 

@@ -40,8 +40,9 @@ impl Size {
 
 /// Every claim beside NFS, an SD card and other systems, in a reproducible guest
 ///
-/// Sets up a QEMU guest from Debian packages (kept in a cache folder), measures what was not measured before with the same
-/// binary, and writes a report. Needs root. Ends with an error that names the rows that failed, after the report.
+/// Sets up a QEMU guest from Debian packages (kept in a cache folder), measures what was not
+/// measured before with the same binary, and writes a report. Needs root. Ends with an error that
+/// names the rows that failed, after the report.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(group = clap::ArgGroup::new("what").args(["quick", "full", "smoke", "plan"]))]
 pub struct Options {
@@ -89,8 +90,8 @@ pub struct Options {
     pub history: Option<PathBuf>,
     /// A static runnel to measure, instead of building one from the source folder
     ///
-    /// Where a runnel-bench lies beside it (of the same name otherwise, as scripts/dist.sh names them), that one is the
-    /// guest's half; else it is built.
+    /// Where a runnel-bench lies beside it (of the same name otherwise, as scripts/dist.sh names
+    /// them), that one is the guest's half; else it is built.
     #[arg(long, value_name = "FILE")]
     pub binary: Option<PathBuf>,
     /// Build Nydus for its rows if it is not there (18 minutes, once); --full does so too

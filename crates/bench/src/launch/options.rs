@@ -12,11 +12,12 @@ use crate::options::beside;
 /// Most runs: more would not end.
 const RUNS_MAX: usize = 100;
 
-/// Starts of local programs from slow disks: cold, warm, prefetched perfectly, and by `runnel launch`
+/// Starts of local programs from slow disks: cold, warm, prefetched perfectly, and by `runnel
+/// launch`
 ///
-/// Makes a Debian system with all programs (kept in a cache folder; needs root), serves it as a disk whose reads take as long
-/// as a model of a hard disk, SATA SSD, eMMC or network disk says, and starts programs from it. Ends with an error that names
-/// what failed, after the report.
+/// Makes a Debian system with all programs (kept in a cache folder; needs root), serves it as a
+/// disk whose reads take as long as a model of a hard disk, SATA SSD, eMMC or network disk says,
+/// and starts programs from it. Ends with an error that names what failed, after the report.
 #[derive(Clone, Debug, clap::Parser)]
 pub struct Options {
     /// Programs without windows on a hard disk and a SATA SSD: about half an hour (default)
@@ -37,7 +38,8 @@ pub struct Options {
     /// Runs of each program in each mode on each disk
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub runs: usize,
-    /// Cache folder (default: runnel/launch in the user's caches); up to 8 GB while the system is made
+    /// Cache folder (default: runnel/launch in the user's caches); up to 8 GB while the system is
+    /// made
     #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
     /// Where the report goes (default: report.html in the cache folder)

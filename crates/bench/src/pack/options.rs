@@ -21,9 +21,10 @@ pub enum Size {
 
 /// Images of real trees beside SquashFS, EROFS, DwarFS and one compressed stream
 ///
-/// Makes the trees from Debian packages (kept in a cache folder; needs root), packs each with runnel and with the tools
-/// of the other systems, decodes every image of ours and compares it with its tree, and measures what a start reads. Rows
-/// that were measured before with the same binary are known. Ends with an error that names the rows that failed.
+/// Makes the trees from Debian packages (kept in a cache folder; needs root), packs each with
+/// runnel and with the tools of the other systems, decodes every image of ours and compares it with
+/// its tree, and measures what a start reads. Rows that were measured before with the same binary
+/// are known. Ends with an error that names the rows that failed.
 #[derive(Clone, Debug, clap::Parser)]
 pub struct Options {
     /// The first tree and few rows: some minutes

@@ -15,18 +15,20 @@ use crate::stream::say;
 
 /// Data files as in the SIO paper: volumes beside a whole download, NFS, sshfs and rclone
 ///
-/// Runs in the lab's guest (see `lab`, whose cache it shares), over 128 kbit/s and 40 ms as the paper's modem. Needs
-/// root. Rows that were measured before with the same binary are known. Ends with an error that names the rows that failed,
-/// after the report.
+/// Runs in the lab's guest (see `lab`, whose cache it shares), over 128 kbit/s and 40 ms as the
+/// paper's modem. Needs root. Rows that were measured before with the same binary are known. Ends
+/// with an error that names the rows that failed, after the report.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Each case once, without the sweep of computing: a few minutes after set-up
     #[arg(long)]
     quick: bool,
-    /// Only these cases: seq, seq-text, rand1k, stat-0.25, stat-0.5, stat-1, stat-2, bsearch, game, files1000, files1000-text
+    /// Only these cases: seq, seq-text, rand1k, stat-0.25, stat-0.5, stat-1, stat-2, bsearch, game,
+    /// files1000, files1000-text
     #[arg(long = "case", value_name = "NAMES", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Only these systems: runnel, runnel:mount, runnel:program, download, nfs, sshfs, rclone; bars need all
+    /// Only these systems: runnel, runnel:mount, runnel:program, download, nfs, sshfs, rclone; bars
+    /// need all
     #[arg(long = "peer", value_name = "NAMES", value_delimiter = ',')]
     peers: Vec<String>,
     /// Measure again what was measured already

@@ -32,10 +32,11 @@ pub enum Size {
     Full,
 }
 
-/// Kernels for one device: sizes beside stock and the linker's own collection, instructions, and system calls of Debian's programs
+/// Kernels for one device: sizes beside stock and the linker's own collection, instructions, and
+/// system calls of Debian's programs
 ///
-/// Builds Linux 6.12 once (minutes; kept in a cache folder), reduces and links it with one pass more each time, and starts stock
-/// and reduced kernels in a QEMU guest that counts instructions.
+/// Builds Linux 6.12 once (minutes; kept in a cache folder), reduces and links it with one pass
+/// more each time, and starts stock and reduced kernels in a QEMU guest that counts instructions.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// The small configuration, stock, gc-sections and all passes only
@@ -44,7 +45,8 @@ pub struct Options {
     /// The mainstream configuration too
     #[arg(long)]
     pub full: bool,
-    /// Source of Linux 6.12 (default: `source` in the cache folder, where `./x bench specialise` puts it)
+    /// Source of Linux 6.12 (default: `source` in the cache folder, where `./x bench specialise`
+    /// puts it)
     #[arg(long = "kernel-source", value_name = "DIR")]
     pub source: Option<PathBuf>,
     /// Cache folder (default: runnel/kernel in the user's caches); about 4 GB

@@ -119,7 +119,8 @@ pub fn with_examples(command: Command) -> Command {
     })
 }
 
-/// Lists the commands by job in the help of all. Takes as long as help takes to be written: only for whoever reads it.
+/// Lists the commands by job in the help of all. Takes as long as help takes to be written: only
+/// for whoever reads it.
 pub fn by_job(command: Command) -> Command {
     let listed = command.clone().help_template("{subcommands}").render_help().to_string();
     let mut entries: Vec<(&str, String)> = Vec::new();

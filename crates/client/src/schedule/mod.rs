@@ -211,7 +211,8 @@ struct ConnectionState {
 }
 
 impl Schedule {
-    /// The schedule of a session with `connections` connections, all down; `remote` is false for a local file.
+    /// The schedule of a session with `connections` connections, all down; `remote` is false for a
+    /// local file.
     pub fn new(
         metadata: Arc<Metadata>,
         pool: Arc<Allocator>,

@@ -50,7 +50,8 @@ impl Engine {
     /// Whether attributes of a file may be sent later, as what is written to it is. So it is with
     /// times of what this device made and nobody else has changed since, and with its permission
     /// bits while it is open: the server has no reason to refuse them, and programs that copy files
-    /// set several attributes of each, one after the other. A change of rights alone is not put off.
+    /// set several attributes of each, one after the other. A change of rights alone is not put
+    /// off.
     fn may_wait(&self, key: u64, of: &FileRef, wanted: &SetAttributes) -> bool {
         let Some(file) = self.files.get(&key) else { return false };
         let known = file.seen.is_some() && !file.unsure && !file.gone && file.stale.is_none() && file.taken.is_none();

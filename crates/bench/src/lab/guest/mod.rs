@@ -1,9 +1,10 @@
 //! The guest's side of the lab: measures the rows of a plan one after the other and reports each on standard output.
 //!
-//! Device, server and the link between them ([`net`]) are in this one machine. A row is measured by its experiment
-//! ([`start`], [`touch`], [`fault`], [`set`], [`data`]) on its [`system`]; one line of JSON per event goes to the serial console.
-//! [`exec`] is the little helper that programs and servers are started through. Times are seconds of the guest's clock,
-//! sizes bytes. Called by `runnel-bench lab-guest`, which the first process of the guest runs as root.
+//! Device, server and the link between them ([`net`]) are in this one machine. A row is measured by
+//! its experiment ([`start`], [`touch`], [`fault`], [`set`], [`data`]) on its [`system`]; one line
+//! of JSON per event goes to the serial console. [`exec`] is the little helper that programs and
+//! servers are started through. Times are seconds of the guest's clock, sizes bytes. Called by
+//! `runnel-bench lab-guest`, which the first process of the guest runs as root.
 
 use std::collections::BTreeMap;
 use std::io::Write;

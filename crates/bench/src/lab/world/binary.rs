@@ -1,4 +1,5 @@
-//! The binary under test and the one that measures it in the guest: static, so that they run there whatever library the host has.
+//! The binary under test and the one that measures it in the guest: static, so that they run there
+//! whatever library the host has.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ pub struct Binaries {
     pub bench: PathBuf,
 }
 
-/// The binary given by the user, with the guest's half beside it; or those built from the source folder if its sources changed.
+/// The binary given by the user, with the guest's half beside it; or those built from the source
+/// folder if its sources changed.
 pub fn prepare(given: Option<&Path>, stages: &Stages) -> anyhow::Result<Binaries> {
     let given = given.map(options::binary).transpose()?;
     if let Some(runnel) = &given {

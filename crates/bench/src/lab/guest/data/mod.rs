@@ -1,9 +1,11 @@
 //! Experiment `data`: work on data files, cold, on each [`system`].
 //!
-//! The work ([`work`]) is done by a process of its own, the helper `runnel-bench lab-data`, by plain input and output on a
-//! path ([`file`]); the game is a program of its own ([`crate::lab::data::game`]). Nothing is in the memory of the device
-//! before a run; the server has its files in memory. Times begin after mounting, whose time is a value of its own, and
-//! with what is fetched before the work. `seconds` is the time of the work, for the game the time until its first scene.
+//! The work ([`work`]) is done by a process of its own, the helper `runnel-bench lab-data`, by
+//! plain input and output on a path ([`file`]); the game is a program of its own
+//! ([`crate::lab::data::game`]). Nothing is in the memory of the device before a run; the server
+//! has its files in memory. Times begin after mounting, whose time is a value of its own, and with
+//! what is fetched before the work. `seconds` is the time of the work, for the game the time until
+//! its first scene.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! The workloads, over [`DataFolder`]: what is read or written in which order, and what that takes.
 //!
-//! The helper `runnel-bench lab-data` runs one of them in a process of its own and prints what was found as JSON. The
-//! driver runs the same over the server's own folder afterwards and compares fingerprints: no system is measured that
-//! does not deliver the right bytes.
+//! The helper `runnel-bench lab-data` runs one of them in a process of its own and prints what was
+//! found as JSON. The driver runs the same over the server's own folder afterwards and compares
+//! fingerprints: no system is measured that does not deliver the right bytes.
 
 use std::hint::black_box;
 

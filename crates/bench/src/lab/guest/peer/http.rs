@@ -1,10 +1,11 @@
 //! A web server for one folder over TCP: files with byte ranges, index pages, kept-alive connections. What a static host
 //! is to clients that mount the web; Nydus and casync fetch from it too.
 //!
-//! Paths resolve as in a root of their own, so that the links of a tree (`bin -> usr/bin`, `/etc/alternatives`) lead
-//! where they lead for programs inside it, never out of the folder. Links look like what they point to: HTTP has no
-//! links. One thread per connection. `runnel-bench lab-http` calls [`serve`] in the server's name space; its requests
-//! are counted in a file, which also says that it is ready.
+//! Paths resolve as in a root of their own, so that the links of a tree (`bin -> usr/bin`,
+//! `/etc/alternatives`) lead where they lead for programs inside it, never out of the folder. Links
+//! look like what they point to: HTTP has no links. One thread per connection. `runnel-bench
+//! lab-http` calls [`serve`] in the server's name space; its requests are counted in a file, which
+//! also says that it is ready.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! The web server of the lab on the server's side of the link: `runnel-bench lab-http`, see [`super::http`].
+//! The web server of the lab on the server's side of the link: `runnel-bench lab-http`, see
+//! [`super::http`].
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
