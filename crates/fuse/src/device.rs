@@ -51,7 +51,8 @@ impl Device {
                 // A request that was interrupted before it was read, a signal, and a device that
                 // does not wait.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-                Err(Errno::NODEV) => return Ok(None),
+                // The second one if the mount goes while a request is read.
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -177,15 +177,21 @@ fn start(script: &str, folder: &Path) -> Child {
     child
 }
 
-/// Kills a program that has to be gone soon, whatever it waits for.
-fn kill(mut child: Child, what: &str) {
-    assert!(child.try_wait().unwrap().is_none(), "{what} waits for the server");
+/// Kills programs, which have to be gone soon, whatever they wait for. All are killed first: one
+/// may wait in the kernel for the lock of a directory that another holds, which no signal ends.
+fn kill(programs: &mut [Child], what: &[&str]) {
+    for (program, what) in programs.iter_mut().zip(what) {
+        assert!(program.try_wait().unwrap().is_none(), "{what} waits for the server");
+    }
     let start = Instant::now();
-    send(&child, Signal::KILL);
-    wait(&mut child);
-    let took = start.elapsed();
-    eprintln!("{what}: gone after {took:?}");
-    assert!(took < Duration::from_secs(2), "{what} was killed and gone only after {took:?}");
+    for program in &*programs {
+        send(program, Signal::KILL);
+    }
+    for (program, what) in programs.iter_mut().zip(what) {
+        wait(program);
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(2), "{what} was killed and gone only after {took:?}");
+    }
 }
 
 /// With `--hard` a program waits for the server as long as it takes, except that it can be killed.
@@ -224,9 +230,7 @@ fn fuse_volume_waiting_programs_can_be_killed() {
             program.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
         }
         std::thread::park_timeout(Duration::from_millis(700));
-        for (program, script) in programs.into_iter().zip(scripts) {
-            kill(program, script);
-        }
+        kill(&mut programs, &scripts);
         match &server {
             Some(server) => server.send(Signal::CONT),
             None => server = Some(data.serve(&address)),
