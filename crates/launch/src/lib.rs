@@ -36,10 +36,10 @@ pub use error::LaunchError;
 pub use files::{FilesFit, fit, identity};
 pub use ledger::{Comparison, Launch, Ledger, Mode};
 pub use prefetch::{Fetched, Hints, Job, NoHints, Prefetcher, Settings};
+pub use probe::StartError as NotStarted;
 pub use program::Program;
 pub use session::{Decision, HOLD_MAX, Outcome, Request, become_program, decide, launch};
 pub use store::{Entry, PlanStore, read_plan};
-pub use tracee::TraceeError as NotStarted;
 pub use warm::{Warmth, warmth};
 
 #[cfg(test)]

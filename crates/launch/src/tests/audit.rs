@@ -5,7 +5,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::sync::mpsc;
 
-use tracee::FileId;
+use probe::FileId;
 
 use crate::Job;
 use crate::audit::Listener;
