@@ -8,11 +8,11 @@
 //! The parts: `store` (plans and what each launch took, in the user's cache folder), `files` (is a file still the one that was
 //! learned?), `disk` and `fiemap` (what kind of disk, and where on it), `warm` (is all in memory already?), `prefetch` (the worker
 //! that opens and reads ahead), `session` (one launch: decide, hold, start, follow), `sites` (where breakpoints and probes go),
-//! `audit` (libraries that are loaded, in their place), `ledger` (what each launch took), `shim` (starting by
+//! `auditor` (libraries that are loaded, in their place), `ledger` (what each launch took), `shim` (starting by
 //! plain name), `daemon` (the same for programs that are started plainly, as root). Called by `cli` and `bench`.
 #![cfg(target_os = "linux")]
 
-mod audit;
+mod auditor;
 pub mod daemon;
 mod disk;
 mod error;

@@ -5,7 +5,7 @@
 //! report, or the launcher cannot be split, the program is a child ([`launch`]). On a rotating disk the program is then held (at most
 //! [`HOLD_MAX`]) while its files are opened in the order of the disk; elsewhere it starts at once beside the prefetch. Later groups are
 //! fetched when their breakpoint is hit; after the last one the program runs free. Where there are no breakpoints, because the
-//! user or the kernel forbids them, the load of a library takes their place (`audit`). Nothing of all this can make the launch
+//! user or the kernel forbids them, the load of a library takes their place (`auditor`). Nothing of all this can make the launch
 //! fail: whatever goes wrong is a note in [`Outcome::notes`], and the program starts as if started plainly.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use profile::plan::Plan;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::audit::{self, Awaited, Listener};
+use crate::auditor::{self, Awaited, Listener};
 use crate::files::{OnDisk, open};
 use crate::ledger::{Launch, Ledger, Mode};
 use crate::prefetch::{Fetched, Hints, Job, Prefetcher, Settings};
@@ -376,7 +376,7 @@ fn start(
     if let Some(library) = request.preload.as_ref().filter(loads) {
         // Children start without the library too: it takes both variables away once it is loaded.
         let stays = if children { "1" } else { "once" };
-        let list = audit::before(library, "LD_PRELOAD");
+        let list = auditor::before(library, "LD_PRELOAD");
         program = program.variable_if(true, "LD_PRELOAD", list).variable_if(true, "RUNNEL_TRAP", stays);
     }
     if let Some(listener) = &listener {

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use probe::FileId;
 
 use crate::Job;
-use crate::audit::Listener;
+use crate::auditor::Listener;
 
 fn report(device: u64, inode: u64) -> Vec<u8> {
     #[allow(clippy::host_endian_bytes)]
