@@ -8,11 +8,11 @@
 //! The parts: `store` (plans and what each launch took, in the user's cache folder), `files` (is a file still the one that was
 //! learned?), `disk` and `fiemap` (what kind of disk, and where on it), `warm` (is all in memory already?), `prefetch` (the worker
 //! that opens and reads ahead), `session` (one launch: decide, hold, start, follow), `sites` (where breakpoints and probes go),
-//! `audit` (libraries that are loaded, in their place), `ledger` (what each launch took), `shim` (starting by
+//! `auditor` (libraries that are loaded, in their place), `ledger` (what each launch took), `shim` (starting by
 //! plain name), `daemon` (the same for programs that are started plainly, as root). Called by `cli` and `bench`.
 #![cfg(target_os = "linux")]
 
-mod audit;
+mod auditor;
 pub mod daemon;
 mod disk;
 mod error;
@@ -36,10 +36,10 @@ pub use error::LaunchError;
 pub use files::{FilesFit, fit, identity};
 pub use ledger::{Comparison, Launch, Ledger, Mode};
 pub use prefetch::{Fetched, Hints, Job, NoHints, Prefetcher, Settings};
+pub use probe::StartError as NotStarted;
 pub use program::Program;
 pub use session::{Decision, HOLD_MAX, Outcome, Request, become_program, decide, launch};
 pub use store::{Entry, PlanStore, read_plan};
-pub use tracee::TraceeError as NotStarted;
 pub use warm::{Warmth, warmth};
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! report, or the launcher cannot be split, the program is a child ([`launch`]). On a rotating disk the program is then held (at most
 //! [`HOLD_MAX`]) while its files are opened in the order of the disk; elsewhere it starts at once beside the prefetch. Later groups are
 //! fetched when their breakpoint is hit; after the last one the program runs free. Where there are no breakpoints, because the
-//! user or the kernel forbids them, the load of a library takes their place (`audit`). Nothing of all this can make the launch
+//! user or the kernel forbids them, the load of a library takes their place (`auditor`). Nothing of all this can make the launch
 //! fail: whatever goes wrong is a note in [`Outcome::notes`], and the program starts as if started plainly.
 
 use std::collections::BTreeMap;
@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 
 use host::Exit;
 use host::signals::{Passing, Signals};
+use probe::aside::{self, Origin, Side};
+use probe::{Breakpoints, End, FileId, Hit, Observer, Site, StartError, Traced, Untraced};
 use profile::plan::Plan;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
-use tracee::aside::{self, Origin, Side};
-use tracee::{Breakpoints, End, FileId, Hit, Observer, Site, Traced, TraceeError, Untraced};
 
-use crate::audit::{self, Awaited, Listener};
+use crate::auditor::{self, Awaited, Listener};
 use crate::files::{OnDisk, open};
 use crate::ledger::{Launch, Ledger, Mode};
 use crate::prefetch::{Fetched, Hints, Job, Prefetcher, Settings};
@@ -123,7 +123,7 @@ pub fn decide(request: &Request) -> Decision {
 ///
 /// # Errors
 /// The program itself cannot be started.
-pub fn launch(request: &Request, decision: Decision) -> Result<Outcome, TraceeError> {
+pub fn launch(request: &Request, decision: Decision) -> Result<Outcome, StartError> {
     let Decision { began, mode, plan, mut notes } = decision;
     // Before any thread starts, because threads inherit what is blocked.
     let signals = Signals::of_wrapper().map_err(|error| notes.push(format!("signals are not passed on: {error}"))).ok();
@@ -138,12 +138,12 @@ pub fn launch(request: &Request, decision: Decision) -> Result<Outcome, TraceeEr
 }
 
 /// Launches as decided by becoming the program: its process is this one, and all work is done by a process aside
-/// ([`tracee::aside`]), which ends when there is nothing more to do. Returns only if the program cannot be executed, or gives the
+/// ([`probe::aside`]), which ends when there is nothing more to do. Returns only if the program cannot be executed, or gives the
 /// decision back if this process cannot be split: then it can still be [launched](launch).
-pub fn become_program(request: &Request, decision: Decision) -> Result<TraceeError, Decision> {
+pub fn become_program(request: &Request, decision: Decision) -> Result<StartError, Decision> {
     match aside::split() {
         Err(_) => Err(decision),
-        Ok(Side::Program(waiter)) => Ok(waiter.become_program(tracee::Program::new(request.command.clone()))),
+        Ok(Side::Program(waiter)) => Ok(waiter.become_program(probe::Program::new(request.command.clone()))),
         Ok(Side::Helper(origin)) => {
             work_aside(request, decision, origin);
             aside::end()
@@ -167,7 +167,7 @@ fn work_aside(request: &Request, decision: Decision, origin: Origin) {
             && ((listens && untraced) || !rests())
         {}
         // Nobody asks how the program ended.
-        Ok(tracee::Outcome { exit: Exit::Code(0), traced })
+        Ok(probe::Outcome { exit: Exit::Code(0), traced })
     });
     if let Ok(outcome) = outcome {
         enter(request, outcome.mode, outcome.launch, outcome.fetched.bytes);
@@ -347,8 +347,8 @@ fn start(
     prepared: Prepared,
     began: Instant,
     mut notes: Vec<String>,
-    run: impl FnOnce(&Breakpoints, &tracee::Program, &mut Follower) -> Result<tracee::Outcome, TraceeError>,
-) -> Result<Outcome, TraceeError> {
+    run: impl FnOnce(&Breakpoints, &probe::Program, &mut Follower) -> Result<probe::Outcome, StartError>,
+) -> Result<Outcome, StartError> {
     let Prepared { mode, signals, prefetcher, opened, sites, groups, traces, listener, unled } = prepared;
     let wanted = !sites.is_empty();
     let (started, hears_start) = mpsc::channel();
@@ -371,12 +371,12 @@ fn start(
     // Children that no breakpoint is meant for run free: they may be debuggers, or programs with privileges.
     let own = FileId::of(&request.program.real).ok();
     let children = sites.iter().any(|site| site.executable != own);
-    let mut program = tracee::Program::new(request.command.clone());
+    let mut program = probe::Program::new(request.command.clone());
     let loads = |_: &&PathBuf| wanted && (children || !is_static(&request.program.real));
     if let Some(library) = request.preload.as_ref().filter(loads) {
         // Children start without the library too: it takes both variables away once it is loaded.
         let stays = if children { "1" } else { "once" };
-        let list = audit::before(library, "LD_PRELOAD");
+        let list = auditor::before(library, "LD_PRELOAD");
         program = program.variable_if(true, "LD_PRELOAD", list).variable_if(true, "RUNNEL_TRAP", stays);
     }
     if let Some(listener) = &listener {

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 
+use probe::FileId;
 use profile::plan::{Plan, Trigger};
 use rustix::fs::Advice;
-use tracee::FileId;
 
 use crate::files::{absolute, is_same, open};
 

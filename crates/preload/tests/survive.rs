@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, raise};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use object::{Object, ObjectSegment, ObjectSymbol};
-use tracee::{Breakpoints, FileId, Hit, Observer, Program, Site};
+use probe::{Breakpoints, FileId, Hit, Observer, Program, Site};
 
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
@@ -28,7 +28,7 @@ fn library() -> PathBuf {
 /// Compiles a test program of the engine; `None`, and a line that says so, without a compiler.
 fn compile(name: &str) -> Option<PathBuf> {
     let output = folder().join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tracee/tests/ptrace/programs/{name}.c"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../probe/tests/ptrace/programs/{name}.c"));
     let mut command = Command::new("cc");
     let command = command.args(["-O1", "-fno-inline", "-pthread", "-o"]).args([&output, &source]);
     let status = command.status().inspect_err(|error| eprintln!("skipped: cc: {error}")).ok()?;

@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use probe::perf::{Map, What};
 use trace::{Event, Found, Header, How, LOCAL, Source, TraceError, Writer};
-use tracee::perf::{Map, What};
 use units::{Moment, PAGE_BYTES, PageId, Token};
 
 use crate::files::{self, FileIndex, Files, Identity};

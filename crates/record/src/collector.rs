@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 
 use nix::poll::{PollFd, PollFlags};
-use tracee::perf::Rings;
+use probe::perf::Rings;
 
 use crate::assembler::Assembler;
 use crate::filemap::Filemap;

@@ -159,7 +159,7 @@ impl Filemap {
     fn line(&mut self, line: &[u8], take: &mut impl FnMut(Raw)) {
         let Ok(line) = std::str::from_utf8(line) else { return };
         if let Some(lost) = lost_of(line) {
-            take(Raw { at: 0, process: 0, what: Did::Perf(tracee::perf::What::Lost(lost)) });
+            take(Raw { at: 0, process: 0, what: Did::Perf(probe::perf::What::Lost(lost)) });
         }
         let Some(seen) = parse(line).filter(|seen| seen.process != self.me) else { return };
         let is_new = self.asked.insert(seen.identity);

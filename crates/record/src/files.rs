@@ -132,7 +132,7 @@ impl Files {
         let file = std::fs::File::open(path).ok()?;
         let is_ours = file.metadata().ok()?.uid() == rustix::process::geteuid().as_raw();
         let may_write = rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
-        (is_ours || may_write).then(|| tracee::residency::resident(&file).ok())?
+        (is_ours || may_write).then(|| probe::residency::resident(&file).ok())?
     }
 
     /// All files with their numbers, in the order of being met.

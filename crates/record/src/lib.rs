@@ -7,7 +7,7 @@
 //!
 //! | source | sees | needs |
 //! |---|---|---|
-//! | perf | page faults and mappings, on a warm cache too; exact by [`tracee::exact`] (Linux 6.7, two stops for each mapping of a file), else 64 KiB around each fault, without a stop | `perf_event_paranoid` at most 2 |
+//! | perf | page faults and mappings, on a warm cache too; exact by [`probe::exact`] (Linux 6.7, two stops for each mapping of a file), else 64 KiB around each fault, without a stop | `perf_event_paranoid` at most 2 |
 //! | filemap | every range that a fault maps or a read takes | root |
 //! | residency | what of the files is in memory afterwards | files that are ours |
 //!
@@ -43,15 +43,15 @@ use std::sync::{Arc, mpsc};
 
 use host::Exit;
 use host::signals::Signals;
+use probe::child::Child;
+use probe::{Program, StartError};
 use trace::Source;
-use tracee::child::Child;
-use tracee::{Program, TraceeError};
 
 pub use assembler::Summary;
 pub use error::RecordError;
 pub use library::{AUDITOR, LIBRARY, find_auditor, find_library};
+pub use probe::follow::Counts;
 pub use request::{CandidatesChoice, MapsChoice, ReadsChoice, Request, SourceChoice};
-pub use tracee::follow::Counts;
 
 use assembler::Assembler;
 use collector::{Collector, now};
@@ -186,14 +186,14 @@ fn program(request: &Request) -> Program {
     }
 }
 
-fn not_started(request: &Request, error: TraceeError) -> RecordError {
+fn not_started(request: &Request, error: StartError) -> RecordError {
     let program = request.program.clone();
     match error {
-        TraceeError::Execute { source, .. } => RecordError::Start { program, source },
-        TraceeError::Argument { what } => {
+        StartError::Execute { source, .. } => RecordError::Start { program, source },
+        StartError::Argument { what } => {
             RecordError::Start { program, source: io::Error::new(io::ErrorKind::InvalidInput, what) }
         }
-        TraceeError::Wait(source) => RecordError::Wait(source),
-        TraceeError::Step { step, source } => RecordError::System { what: step, source },
+        StartError::Wait(source) => RecordError::Wait(source),
+        StartError::Step { step, source } => RecordError::System { what: step, source },
     }
 }

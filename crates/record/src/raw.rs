@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tracee::perf;
+use probe::perf;
 
 use crate::files::Identity;
 

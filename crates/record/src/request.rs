@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use tracee::perf;
+use probe::perf;
 
 /// Which program to record, and how.
 #[derive(Clone, Debug)]
@@ -87,7 +87,7 @@ pub enum MapsChoice {
     Auto,
     /// Perf events: no stops, and page faults tell windows of 64 KiB.
     Perf,
-    /// Perf events and stops at each mapping of a file. Page faults are exact ([`tracee::exact`]) where the kernel can.
+    /// Perf events and stops at each mapping of a file. Page faults are exact ([`probe::exact`]) where the kernel can.
     Seccomp,
     /// Perf events and stops at each mapping of a file that code may run in.
     SeccompExecutable,

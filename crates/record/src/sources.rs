@@ -3,9 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use probe::perf::Rings;
+use probe::seccomp::{Calls, Filter, Maps, READS, lookups};
 use trace::Source;
-use tracee::perf::Rings;
-use tracee::seccomp::{Calls, Filter, Maps, READS, lookups};
 
 use crate::collector::Sources;
 use crate::error::{FILEMAP, RecordError};
@@ -77,7 +77,7 @@ fn exact(request: &Request, notes: &mut Vec<String>) -> bool {
     if !matches!(request.maps, MapsChoice::Auto | MapsChoice::Seccomp) {
         return false;
     }
-    tracee::exact::probe()
+    probe::exact::probe()
         .inspect_err(|error| notes.push(format!("page faults tell windows of 64 KiB (before Linux 6.7?): {error}")))
         .is_ok()
 }

@@ -10,11 +10,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
+use probe::exact::process_of;
+use probe::follow::{Call, Seen};
+use probe::perf::{Map, What};
+use probe::seccomp::{MMAP, MMAP_UNIT, READS};
 use rustix::fs::{major, minor};
-use tracee::exact::process_of;
-use tracee::follow::{Call, Seen};
-use tracee::perf::{Map, What};
-use tracee::seccomp::{MMAP, MMAP_UNIT, READS};
 
 use crate::collector::now;
 use crate::files::Identity;
@@ -73,20 +73,20 @@ impl Interpreter {
                 );
             }
         } else if READS.contains(&number) {
-            let is_placed = tracee::seccomp::PLACED_READS.contains(&number);
+            let is_placed = probe::seccomp::PLACED_READS.contains(&number);
             self.read(call, first as i32, is_placed.then_some(fourth));
-        } else if number == tracee::seccomp::GETDENTS {
+        } else if number == probe::seccomp::GETDENTS {
             if call.result > 0 {
                 self.open(call, first as i32);
             }
         } else {
             // Where the path is, and the flags of an open.
-            let is_at = tracee::seccomp::is_relative(number);
+            let is_at = probe::seccomp::is_relative(number);
             let (folder, path) = if is_at { (first as i32, second) } else { (AT_CWD, first) };
             let flags = if is_at { third } else { second };
             if call.result == NO_SUCH_FILE {
                 self.missed(call, folder, path);
-            } else if call.result >= 0 && tracee::seccomp::is_open(number) && flags & (OPEN_WRITE | OPEN_PATH) == 0 {
+            } else if call.result >= 0 && probe::seccomp::is_open(number) && flags & (OPEN_WRITE | OPEN_PATH) == 0 {
                 self.open_file(call, call.result as i32);
             }
         }

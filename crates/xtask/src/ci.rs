@@ -29,7 +29,7 @@ const FAST: [Step; 1] = [("unit tests", || tests(&["--lib", "--bins"]))];
 /// After [`FIRST`], all the rest.
 const REST: [Step; 9] = [
     // Tests of launching use them where they lie beside the binary.
-    ("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-audit", "--quiet"])),
+    ("libraries", || cargo(&["build", "--package", "runnel-preload", "--package", "runnel-rtld-audit", "--quiet"])),
     ("building tests", || cargo(&[&["test"], &ALL[..], &["--no-run", "--quiet"]].concat())),
     ("tests", || tests(&[])),
     ("volumes", volumes),

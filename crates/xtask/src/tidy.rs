@@ -36,8 +36,6 @@ const IMPURE: &[&str] =
 
 /// Files that may hold `unsafe`, each block with its SAFETY note.
 const UNSAFE_FILES: &[&str] = &[
-    "crates/audit/src/linker.rs",
-    "crates/audit/src/report.rs",
     "crates/bench/src/lab/guest/pages.rs",
     "crates/capi/src/error.rs",
     "crates/capi/src/error/tests.rs",
@@ -61,16 +59,18 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/preload/src/reads/notes.rs",
     "crates/preload/src/reads/writer.rs",
     "crates/preload/src/trap.rs",
+    "crates/probe/src/aside.rs",
+    "crates/probe/src/exact.rs",
+    "crates/probe/src/follow.rs",
+    "crates/probe/src/perf.rs",
+    "crates/probe/src/ptrace.rs",
+    "crates/probe/src/residency.rs",
+    "crates/probe/src/seccomp.rs",
+    "crates/probe/src/spawn.rs",
+    "crates/probe/src/wake.rs",
+    "crates/rtld-audit/src/linker.rs",
+    "crates/rtld-audit/src/report.rs",
     "crates/sandbox/tests/attacks.rs",
-    "crates/tracee/src/aside.rs",
-    "crates/tracee/src/exact.rs",
-    "crates/tracee/src/follow.rs",
-    "crates/tracee/src/perf.rs",
-    "crates/tracee/src/ptrace.rs",
-    "crates/tracee/src/spawn.rs",
-    "crates/tracee/src/wake.rs",
-    "crates/tracee/src/residency.rs",
-    "crates/tracee/src/seccomp.rs",
 ];
 
 /// Which of our crates each crate may use; `units` is open to all. ARCHITECTURE.md draws the same table.
@@ -119,7 +119,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    ("record", &["host", "tracee", "trace"]),
+    ("record", &["host", "probe", "trace"]),
     (
         "cli",
         &[
@@ -134,6 +134,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "mount",
             "pack",
             "predict",
+            "probe",
             "profile",
             "record",
             "report",
@@ -143,15 +144,14 @@ const EDGES: &[(&str, &[&str])] = &[
             "stream",
             "syscalls",
             "trace",
-            "tracee",
             "wire",
         ],
     ),
     ("capi", &["connection", "stream"]),
     ("preload", &[]),
-    ("audit", &[]),
-    ("tracee", &["host"]),
-    ("launch", &["tracee", "trace", "profile", "elf", "host"]),
+    ("rtld-audit", &[]),
+    ("probe", &["host"]),
+    ("launch", &["probe", "trace", "profile", "elf", "host"]),
     ("coverage", &[]),
     ("specialise", &[]),
     ("kernel", &["coverage", "host", "specialise", "syscalls"]),
@@ -160,11 +160,11 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// Which more of our crates the tests of each crate may use.
 const TEST_EDGES: &[(&str, &[&str])] = &[
-    ("audit", &["launch", "profile"]),
     ("client", &["server", "store"]),
     ("kernel", &["elf", "pack"]),
     ("mount", &["pack", "server", "store"]),
-    ("preload", &["tracee"]),
+    ("preload", &["probe"]),
+    ("rtld-audit", &["launch", "profile"]),
     ("stream", &["server", "store", "volume"]),
 ];
 

@@ -28,11 +28,11 @@ impl SeccompArgs {
     }
 
     /// The filter to put on.
-    pub fn filter(&self) -> anyhow::Result<Option<tracee::seccomp::Filter>> {
+    pub fn filter(&self) -> anyhow::Result<Option<probe::seccomp::Filter>> {
         let Some(path) = &self.seccomp else { return Ok(None) };
         let filter = compile(path)?;
         let raw = filter.instructions().iter().map(|step| (step.code, step.jt, step.jf, step.k));
-        Ok(Some(tracee::seccomp::Filter::of_instructions(raw)))
+        Ok(Some(probe::seccomp::Filter::of_instructions(raw)))
     }
 }
 

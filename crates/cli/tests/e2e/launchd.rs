@@ -149,7 +149,7 @@ fn make_cold(paths: &[PathBuf]) -> bool {
 }
 
 fn resident_pages(path: &Path) -> u64 {
-    let ranges = tracee::residency::resident(&File::open(path).unwrap()).unwrap();
+    let ranges = probe::residency::resident(&File::open(path).unwrap()).unwrap();
     ranges.iter().map(|(first, end)| end.div_ceil(4096) - first / 4096).sum()
 }
 

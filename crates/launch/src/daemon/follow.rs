@@ -15,10 +15,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use probe::uprobe::{Retired, Uprobes};
 use profile::plan::Plan;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tracee::uprobe::{Retired, Uprobes};
 
 use super::plans::Store;
 use super::process::Process;
@@ -158,7 +158,7 @@ impl Following<'_> {
     /// Until the program has ended, the daemon ends, the launch is over and all groups are fetched, or it took too long.
     fn until_over(mut self, process: &OwnedFd) {
         let mut clock = Clock::start(self.start.process.id, self.start.began).ok();
-        let end = self.start.began + tracee::TIME_LIMIT;
+        let end = self.start.began + probe::TIME_LIMIT;
         let mut stopped = false;
         let mut ended = false;
         while !stopped && !ended && (clock.is_some() || self.awaits_hits()) {

@@ -38,9 +38,9 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use probe::FileId;
+use probe::uprobe::{Retired, Uprobes};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tracee::FileId;
-use tracee::uprobe::{Retired, Uprobes};
 
 use self::follow::{Start, Tools};
 use self::plans::{Known, Store};

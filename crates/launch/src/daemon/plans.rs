@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use tracee::FileId;
+use probe::FileId;
 
 use super::process::Process;
 use super::rights::Rights;

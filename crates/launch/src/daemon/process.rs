@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use tracee::FileId;
+use probe::FileId;
 
 use super::rights::Rights;
 

@@ -15,7 +15,7 @@ use nix::fcntl::AT_FDCWD;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 use nix::sys::inotify::{AddWatchFlags, InitFlags as InotifyFlags, Inotify, WatchDescriptor};
-use tracee::FileId;
+use probe::FileId;
 
 /// What makes a plan another one, or a folder.
 const FOLDER: AddWatchFlags = AddWatchFlags::IN_CREATE

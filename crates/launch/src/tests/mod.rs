@@ -10,7 +10,7 @@ use profile::plan::{Group, GroupExtent, Plan, PlanFile};
 
 use crate::*;
 
-mod audit;
+mod auditor;
 mod follow;
 mod prefetch;
 mod shim;

@@ -23,7 +23,7 @@ pub struct Place {
 impl Place {
     /// `None`, with a word why, if there is no C compiler or the source does not work here.
     pub fn new(source: &str) -> Option<Place> {
-        if source == "perf" && tracee::perf::Rings::open(1 << 16).is_err() {
+        if source == "perf" && probe::perf::Rings::open(1 << 16).is_err() {
             eprintln!("skipped: perf events are not allowed here");
             return None;
         }
@@ -109,7 +109,7 @@ pub fn windows(pages: &[u32]) -> BTreeSet<u32> {
 
 /// What page faults on these pages tell: the pages, or their windows on a kernel that cannot do better.
 pub fn faulted(pages: &[u32]) -> BTreeSet<u32> {
-    match tracee::exact::probe() {
+    match probe::exact::probe() {
         Ok(()) => pages.iter().copied().collect(),
         Err(error) => {
             println!("windows of 64 KiB, not pages, are tested here: {error}");

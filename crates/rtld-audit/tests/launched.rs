@@ -26,7 +26,7 @@ fn auditor() -> PathBuf {
     exe.ancestors()
         .map(|folder| folder.join("librunnel_audit.so"))
         .find(|path| path.exists())
-        .expect("cargo build --package runnel-audit")
+        .expect("cargo build --package runnel-rtld-audit")
 }
 
 /// The program and its library; `None`, and a line that says so, without a compiler.

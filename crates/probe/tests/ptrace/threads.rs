@@ -6,12 +6,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use tracee::{End, Exit, Hit, Observer, Program, Site, Stop, Stops};
+use probe::{End, Exit, Hit, Observer, Program, Site, Stop, Stops};
 use units::{Rng, SplitMix64};
 
 use crate::support::{Log, breakpoints, compile, site};
 
-/// Runs of the test command; the long one is for changes to the engine: `cargo test -p runnel-tracee -- --ignored`.
+/// Runs of the test command; the long one is for changes to the engine: `cargo test -p runnel-probe -- --ignored`.
 const RUNS: u64 = 100;
 const RUNS_LONG: u64 = 10_000;
 

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use object::{Object, ObjectSegment, ObjectSymbol};
-use tracee::{Breakpoints, End, Exit, FileId, Hit, Observer, Outcome, Program, Site, Traced};
+use probe::{Breakpoints, End, Exit, FileId, Hit, Observer, Outcome, Program, Site, Traced};
 
 /// A folder for everything that this run of the tests builds.
 pub(crate) fn folder() -> &'static Path {

@@ -5,10 +5,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::sync::mpsc;
 
-use tracee::FileId;
+use probe::FileId;
 
 use crate::Job;
-use crate::audit::Listener;
+use crate::auditor::Listener;
 
 fn report(device: u64, inode: u64) -> Vec<u8> {
     #[allow(clippy::host_endian_bytes)]

@@ -4,7 +4,7 @@ use std::io;
 
 /// Why a program could not be started. Once it runs, nothing is an error: the engine lets go of it.
 #[derive(Debug, thiserror::Error)]
-pub enum TraceeError {
+pub enum StartError {
     /// The command line is empty, or a part of it holds a NUL byte.
     #[error("{what} cannot be handed to a program")]
     Argument {
@@ -32,8 +32,8 @@ pub enum TraceeError {
     },
 }
 
-impl TraceeError {
-    pub(crate) fn step<E: Into<io::Error>>(step: &'static str) -> impl Fn(E) -> TraceeError {
-        move |source| TraceeError::Step { step, source: source.into() }
+impl StartError {
+    pub(crate) fn step<E: Into<io::Error>>(step: &'static str) -> impl Fn(E) -> StartError {
+        move |source| StartError::Step { step, source: source.into() }
     }
 }

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, setsid};
 
-use crate::{Program, TraceeError};
+use crate::{Program, StartError};
 
 /// Bytes of the word at most: a few variables.
 const WORD_BYTES_MAX: u64 = 1 << 20;
@@ -116,7 +116,7 @@ fn leave(kept: i32) {
 
 impl Waiter {
     /// Waits for the word and becomes `program`; returns only if that fails.
-    pub fn become_program(mut self, mut program: Program) -> TraceeError {
+    pub fn become_program(mut self, mut program: Program) -> StartError {
         let mut word = Vec::new();
         // What does not come, because the process aside was killed, is not needed.
         let whole = (&mut self.helper).take(WORD_BYTES_MAX).read_to_end(&mut word);

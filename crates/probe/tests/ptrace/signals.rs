@@ -8,7 +8,7 @@ use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tracee::{End, Exit, Hit, Observer, Program, Site, Stop, Untraced};
+use probe::{End, Exit, Hit, Observer, Program, Site, Stop, Untraced};
 
 use crate::support::{Log, PROGRAMS, breakpoints, check, compile, launch, plainly, programs, site};
 
@@ -150,7 +150,7 @@ fn ptrace_children_that_outlive_the_program_are_let_go_of() {
     let script = "(read x; echo child $x) <&3 & echo parent";
     let (reader, input) = std::io::pipe().expect("pipe");
     let (output, writer) = std::io::pipe().expect("pipe");
-    let never = Site { file: tracee::FileId { device: 1, inode: 1 }, offset: 0, executable: None, id: 1 };
+    let never = Site { file: probe::FileId { device: 1, inode: 1 }, offset: 0, executable: None, id: 1 };
     let program = Program::new(["sh", "-c", &format!("exec 3<&0; {script}")])
         .input(fs::File::from(OwnedFd::from(reader)))
         .output(fs::File::from(OwnedFd::from(writer)));

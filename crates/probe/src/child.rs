@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::follow::{self, Counts, Seen};
 use crate::spawn::{Started, Waiting};
-use crate::{Program, TraceeError};
+use crate::{Program, StartError};
 
 /// A program on its way to be executed. One with a [filter](Program::filter) is traced by the thread that made it; if that thread or
 /// this process ends, the kernel kills the program, which could not go on.
@@ -27,7 +27,7 @@ impl Child {
     ///
     /// # Errors
     /// No process can be made, or it may not be traced; nothing was executed.
-    pub fn start(program: &Program) -> Result<Child, TraceeError> {
+    pub fn start(program: &Program) -> Result<Child, StartError> {
         let waiting = Waiting::spawn(program, true)?;
         let pid = waiting.pid;
         if program.filter.is_some()
@@ -36,7 +36,7 @@ impl Child {
             // It ends when the gate is closed.
             drop(waiting);
             let _ = waitpid(pid, None);
-            return Err(TraceeError::Step { step: "trace the program", source: error });
+            return Err(StartError::Step { step: "trace the program", source: error });
         }
         Ok(Child { pid, name: program.name(), started: waiting.go() })
     }
@@ -50,11 +50,11 @@ impl Child {
     ///
     /// # Errors
     /// It could not be executed, or not be waited for.
-    pub fn wait(self) -> Result<ExitStatus, TraceeError> {
+    pub fn wait(self) -> Result<ExitStatus, StartError> {
         let failure = self.started.failure();
-        let ended = wait_for_end(self.pid).map_err(TraceeError::Wait)?;
+        let ended = wait_for_end(self.pid).map_err(StartError::Wait)?;
         match failure {
-            Some(source) => Err(TraceeError::Execute { program: self.name, source }),
+            Some(source) => Err(StartError::Execute { program: self.name, source }),
             None => Ok(ended),
         }
     }
@@ -65,12 +65,12 @@ impl Child {
     ///
     /// # Errors
     /// It could not be executed. No later failure is one: a process that was killed is simply gone.
-    pub fn follow(self, exact: bool, seen: impl FnMut(Seen)) -> Result<(ExitStatus, Counts), TraceeError> {
+    pub fn follow(self, exact: bool, seen: impl FnMut(Seen)) -> Result<(ExitStatus, Counts), StartError> {
         let followed = follow::follow(self.id(), exact, seen);
         // Who has executed something closed the other end.
         let failure = if followed.is_executed { None } else { self.started.failure() };
         match failure {
-            Some(source) => Err(TraceeError::Execute { program: self.name, source }),
+            Some(source) => Err(StartError::Execute { program: self.name, source }),
             None => Ok((followed.ended, followed.counts)),
         }
     }

@@ -1,6 +1,6 @@
 //! One process, one thread: dynamic and static programs, libraries, ends.
 
-use tracee::{Breakpoints, End, Exit, Program, TraceeError};
+use probe::{Breakpoints, End, Exit, Program, StartError};
 
 use crate::support::{self, Log, check, compile, launch, mapped_library, site};
 
@@ -84,7 +84,7 @@ fn ptrace_sites_of_another_executable_are_not_planted() {
     let mut own = site(&program, "first", 1);
     own.executable = Some(own.file);
     let mut foreign = site(&program, "second", 2);
-    foreign.executable = Some(tracee::FileId { inode: own.file.inode + 1, ..own.file });
+    foreign.executable = Some(probe::FileId { inode: own.file.inode + 1, ..own.file });
     let (log, traced) = check(vec![own, foreign], &[program.to_str().expect("text")]);
     assert_eq!((log.ids(), traced.end), (vec![1], End::Exited));
 }
@@ -93,7 +93,7 @@ fn ptrace_sites_of_another_executable_are_not_planted() {
 fn ptrace_a_program_that_is_not_there_is_an_error() {
     for sites in [vec![], vec![site(&std::env::current_exe().expect("known"), "main", 1)]] {
         let error = Breakpoints::new(sites).launch(&Program::new(["/no/such/program"]), &mut Log::default());
-        let Err(TraceeError::Execute { source, .. }) = error else { panic!("{error:?}") };
+        let Err(StartError::Execute { source, .. }) = error else { panic!("{error:?}") };
         assert_eq!(source.kind(), std::io::ErrorKind::NotFound);
     }
 }
@@ -101,13 +101,13 @@ fn ptrace_a_program_that_is_not_there_is_an_error() {
 #[test]
 fn ptrace_stop_lets_go_of_a_program_that_waits() {
     // `read` blocks until the pipe is closed, which happens after the release.
-    struct Closing(Log, Option<std::io::PipeWriter>, tracee::Stop);
-    impl tracee::Observer for Closing {
+    struct Closing(Log, Option<std::io::PipeWriter>, probe::Stop);
+    impl probe::Observer for Closing {
         fn started(&mut self, pid: u32) {
             self.0.started(pid);
             self.2.request();
         }
-        fn hit(&mut self, hit: tracee::Hit) {
+        fn hit(&mut self, hit: probe::Hit) {
             self.0.hit(hit);
         }
         fn released(&mut self, end: End) {

@@ -7,7 +7,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use crate::aside::Origin;
 use crate::breakpoint::{Breakpoints, Exit, Observer, Outcome, Traced, Untraced};
 use crate::spawn::{Started, Waiting};
-use crate::{Program, TraceeError};
+use crate::{Program, StartError};
 
 impl Breakpoints {
     /// Starts `program`, tells `observer` of every site that it comes to, lets go of it after the last one, and waits for
@@ -20,7 +20,7 @@ impl Breakpoints {
     /// # Errors
     /// Only when the program could not be started. One that cannot be traced runs plainly, and [`Outcome::traced`] says
     /// why.
-    pub fn launch(&self, program: &Program, observer: &mut impl Observer) -> Result<Outcome, TraceeError> {
+    pub fn launch(&self, program: &Program, observer: &mut impl Observer) -> Result<Outcome, StartError> {
         let start = Instant::now();
         match self.traced(program, observer, start)? {
             Ok(outcome) => Ok(outcome),
@@ -38,7 +38,7 @@ impl Breakpoints {
         program: &Program,
         origin: Origin,
         observer: &mut impl Observer,
-    ) -> Result<Result<Traced, Untraced>, TraceeError> {
+    ) -> Result<Result<Traced, Untraced>, StartError> {
         let start = Instant::now();
         let pid = origin.pid();
         let traced = self.on_thread(start, || self.trace_origin(program, origin, observer, start))?;
@@ -50,13 +50,13 @@ impl Breakpoints {
     }
 
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    fn traced(&self, _: &Program, _: &mut impl Observer, _: Instant) -> Result<Result<Outcome, Untraced>, TraceeError> {
+    fn traced(&self, _: &Program, _: &mut impl Observer, _: Instant) -> Result<Result<Outcome, Untraced>, StartError> {
         let Breakpoints { sites: _, time_limit: _, follow_children: _, stop: _ } = self;
         Ok(Err(Untraced::Architecture))
     }
 
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    fn on_thread<T>(&self, _: Instant, work: impl FnOnce() -> T) -> Result<T, TraceeError> {
+    fn on_thread<T>(&self, _: Instant, work: impl FnOnce() -> T) -> Result<T, StartError> {
         Ok(work())
     }
 
@@ -78,7 +78,7 @@ impl Breakpoints {
         program: &Program,
         observer: &mut impl Observer,
         start: Instant,
-    ) -> Result<Result<Outcome, Untraced>, TraceeError> {
+    ) -> Result<Result<Outcome, Untraced>, StartError> {
         if program.would_lose_privileges() {
             return Ok(Err(Untraced::Privileged));
         }
@@ -87,7 +87,7 @@ impl Breakpoints {
 
     /// Works on a thread of its own, which a [`crate::Stop`] and the time limit can wake.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    fn on_thread<T: Send>(&self, start: Instant, work: impl FnOnce() -> T + Send) -> Result<T, TraceeError> {
+    fn on_thread<T: Send>(&self, start: Instant, work: impl FnOnce() -> T + Send) -> Result<T, StartError> {
         use nix::sys::pthread::pthread_self;
         use nix::sys::signal::{SigSet, Signal};
 
@@ -104,7 +104,7 @@ impl Breakpoints {
                 let _ = tell.send(pthread_self() as usize);
                 work()
             });
-            let working = working.map_err(TraceeError::step("start a thread"))?;
+            let working = working.map_err(StartError::step("start a thread"))?;
             if let Ok(thread) = thread.recv() {
                 stop.watch(thread as nix::sys::pthread::Pthread);
             }
@@ -119,7 +119,7 @@ impl Breakpoints {
         program: &Program,
         observer: &mut impl Observer,
         start: Instant,
-    ) -> Result<Result<Outcome, Untraced>, TraceeError> {
+    ) -> Result<Result<Outcome, Untraced>, StartError> {
         use crate::breakpoint::engine::{Engine, options};
 
         let waiting = Waiting::spawn(program, true)?;
@@ -131,9 +131,9 @@ impl Breakpoints {
             return Ok(Err(Untraced::Denied(error as i32)));
         }
         let mut engine = Engine::new(self, pid, waiting.go(), start, observer);
-        engine.run().map_err(TraceeError::Wait)?;
+        engine.run().map_err(StartError::Wait)?;
         if let Some(source) = engine.failure.take() {
-            return Err(TraceeError::Execute { program: program.name(), source });
+            return Err(StartError::Execute { program: program.name(), source });
         }
         let exit = engine.exit.unwrap_or(Exit::Signal(libc::SIGKILL));
         Ok(Ok(Outcome { exit, traced: Ok(engine.traced()) }))
@@ -176,7 +176,7 @@ impl Drop for Done<'_> {
 }
 
 /// Runs a program that is not traced.
-fn plainly(program: &Program, observer: &mut impl Observer, why: Untraced) -> Result<Outcome, TraceeError> {
+fn plainly(program: &Program, observer: &mut impl Observer, why: Untraced) -> Result<Outcome, StartError> {
     let waiting = Waiting::spawn(program, false)?;
     let pid = waiting.pid;
     observer.untraced(&why);
@@ -187,11 +187,11 @@ fn plainly(program: &Program, observer: &mut impl Observer, why: Untraced) -> Re
             Ok(WaitStatus::Exited(_, code)) => break Exit::Code(code),
             Ok(WaitStatus::Signaled(_, signal, _)) => break Exit::Signal(signal as i32),
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(TraceeError::Wait(error.into())),
+            Err(error) => return Err(StartError::Wait(error.into())),
         }
     };
     match failure {
-        Some(source) => Err(TraceeError::Execute { program: program.name(), source }),
+        Some(source) => Err(StartError::Execute { program: program.name(), source }),
         None => Ok(Outcome { exit, traced: Err(why) }),
     }
 }

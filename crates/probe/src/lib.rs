@@ -6,7 +6,7 @@
 //! filter outlives its tracer, and then every system call that it would stop fails.
 //!
 //! ```no_run
-//! use tracee::{Breakpoints, FileId, Hit, Observer, Program, Site};
+//! use probe::{Breakpoints, FileId, Hit, Observer, Program, Site};
 //!
 //! struct Print;
 //! impl Observer for Print {
@@ -73,5 +73,5 @@ mod wake;
 pub use breakpoint::{
     Breakpoints, End, Exit, FileId, Hit, Observer, Outcome, Site, Stop, Stops, TIME_LIMIT, Traced, Untraced,
 };
-pub use error::TraceeError;
+pub use error::StartError;
 pub use program::Program;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::signal::SigSet;
 
-use crate::TraceeError;
+use crate::StartError;
 use crate::seccomp::Filter;
 
 /// A program to start. What is not set is inherited: environment, directory, standard streams.
@@ -121,10 +121,10 @@ impl Program {
 
     /// Becomes the program, with the variables that it has in any case; returns only if that fails. Its streams are those of this
     /// process, no signal is blocked, and SIGPIPE is as by default.
-    pub fn execute(self) -> TraceeError {
+    pub fn execute(self) -> StartError {
         match self.prepare_with(|_| false) {
             Ok(prepared) => {
-                TraceeError::Execute { program: self.name(), source: crate::spawn::become_program(&prepared) }
+                StartError::Execute { program: self.name(), source: crate::spawn::become_program(&prepared) }
             }
             Err(error) => error,
         }
@@ -139,13 +139,13 @@ impl Program {
             .map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
 
-    pub(crate) fn prepare(&self, is_traced: bool) -> Result<Prepared, TraceeError> {
+    pub(crate) fn prepare(&self, is_traced: bool) -> Result<Prepared, StartError> {
         self.prepare_with(|when| when == is_traced)
     }
 
-    fn prepare_with(&self, holds: impl Fn(bool) -> bool) -> Result<Prepared, TraceeError> {
+    fn prepare_with(&self, holds: impl Fn(bool) -> bool) -> Result<Prepared, StartError> {
         let Some(name) = self.arguments.first().filter(|name| !name.is_empty()) else {
-            return Err(TraceeError::Argument { what: "an empty command line".to_string() });
+            return Err(StartError::Argument { what: "an empty command line".to_string() });
         };
         let mut environment: Vec<(OsString, OsString)> = env::vars_os().collect();
         let holding = self.conditional.iter().filter(|(when, _, _)| holds(*when));
@@ -180,14 +180,14 @@ impl Program {
     }
 }
 
-fn variable((name, value): &(OsString, OsString)) -> Result<CString, TraceeError> {
+fn variable((name, value): &(OsString, OsString)) -> Result<CString, StartError> {
     let mut text = name.clone();
     text.push("=");
     text.push(value);
     terminated(&text, "a variable")
 }
 
-fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, TraceeError> {
+fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, StartError> {
     if name.as_bytes().contains(&b'/') {
         return Ok(vec![terminated(name, "the program")?]);
     }
@@ -203,9 +203,9 @@ fn in_directory(directory: &Path, name: &OsStr) -> PathBuf {
     if directory.as_os_str().is_empty() { Path::new(".").join(name) } else { directory.join(name) }
 }
 
-fn terminated(text: &OsStr, what: &str) -> Result<CString, TraceeError> {
+fn terminated(text: &OsStr, what: &str) -> Result<CString, StartError> {
     CString::new(text.to_os_string().into_vec())
-        .map_err(|_| TraceeError::Argument { what: format!("{what} with a NUL byte") })
+        .map_err(|_| StartError::Argument { what: format!("{what} with a NUL byte") })
 }
 
 #[cfg(test)]

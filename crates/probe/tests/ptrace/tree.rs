@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tracee::{End, FileId, Site};
+use probe::{End, FileId, Site};
 
 use crate::support::{Log, breakpoints, check, compile, launch, mapped_library, plainly, site};
 
@@ -54,9 +54,9 @@ fn ptrace_children_that_are_not_followed_are_free() {
 
 #[test]
 fn ptrace_a_stop_at_every_hit_of_a_tree() {
-    struct Stopping(Log, usize, tracee::Stop);
-    impl tracee::Observer for Stopping {
-        fn hit(&mut self, hit: tracee::Hit) {
+    struct Stopping(Log, usize, probe::Stop);
+    impl probe::Observer for Stopping {
+        fn hit(&mut self, hit: probe::Hit) {
             self.0.hit(hit);
             if self.0.hits.len() == self.1 {
                 self.2.request();
@@ -70,7 +70,7 @@ fn ptrace_a_stop_at_every_hit_of_a_tree() {
         let breakpoints = breakpoints(sites_of(&program));
         let mut observer = Stopping(Log::default(), at, breakpoints.stop());
         let mut file = tempfile::tempfile().expect("file");
-        let program = tracee::Program::new([path]).output(file.try_clone().expect("cloned"));
+        let program = probe::Program::new([path]).output(file.try_clone().expect("cloned"));
         let outcome = breakpoints.launch(&program, &mut observer).expect("started");
         let mut output = String::new();
         std::io::Seek::rewind(&mut file).expect("file");

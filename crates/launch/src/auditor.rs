@@ -1,6 +1,6 @@
 //! The trigger where no breakpoints can be had: a library is loaded.
 //!
-//! `librunnel_audit.so` (the crate `audit`) is loaded into the program as an auditor of the dynamic linker, and sends a datagram when the
+//! `librunnel_audit.so` (the crate `rtld-audit`) is loaded into the program as an auditor of the dynamic linker, and sends a datagram when the
 //! program, or a child of it, loads one of the libraries it was told of. Here is the other end: a socket with an abstract name, and a thread
 //! that sends the groups of a library to the prefetcher when it first hears of it. Anybody on the machine may send to such a
 //! socket; all that comes of it is a group that is fetched too early.
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::{self, JoinHandle};
 
-use tracee::FileId;
+use probe::FileId;
 
 use crate::prefetch::Job;
 

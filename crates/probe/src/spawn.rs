@@ -11,7 +11,7 @@ use std::ptr;
 use nix::unistd::{ForkResult, Pid};
 
 use crate::program::Prepared;
-use crate::{Program, TraceeError};
+use crate::{Program, StartError};
 
 /// A process of ours that waits for [`Waiting::go`]. Dropped instead, it ends without having run anything.
 pub(crate) struct Waiting {
@@ -59,14 +59,14 @@ pub(crate) fn become_program(prepared: &Prepared) -> io::Error {
 
 impl Waiting {
     /// Makes the process; `is_traced`: with the variables of a program that is.
-    pub(crate) fn spawn(program: &Program, is_traced: bool) -> Result<Waiting, TraceeError> {
+    pub(crate) fn spawn(program: &Program, is_traced: bool) -> Result<Waiting, StartError> {
         let prepared = program.prepare(is_traced)?;
         let mut lists = Lists::new(&prepared);
         let streams = [0, 1, 2].map(|stream| program.streams[stream].as_ref().map_or(-1, File::as_raw_fd));
-        let (gate_reader, gate) = io::pipe().map_err(TraceeError::step("make a pipe"))?;
-        let (failure, failure_writer) = io::pipe().map_err(TraceeError::step("make a pipe"))?;
+        let (gate_reader, gate) = io::pipe().map_err(StartError::step("make a pipe"))?;
+        let (failure, failure_writer) = io::pipe().map_err(StartError::step("make a pipe"))?;
         // SAFETY: the child only makes system calls, on memory prepared before, and never returns.
-        match unsafe { nix::unistd::fork() }.map_err(TraceeError::step("start a process"))? {
+        match unsafe { nix::unistd::fork() }.map_err(StartError::step("start a process"))? {
             ForkResult::Child => {
                 let ends = [gate_reader.as_raw_fd(), gate.as_raw_fd(), failure_writer.as_raw_fd()];
                 child(&mut lists, streams, ends)
