@@ -1,11 +1,13 @@
 //! What a server's connection tells its task.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
-use units::{BlockId, InodeId, PageId, RequestId, StreamId, Token};
+use units::{BlockId, RequestId, StreamId};
 
 use crate::error::WireError;
-use crate::message::{Hello, ImageHandle, Request};
-use crate::volume::Share;
+use crate::format::{EVENT_BYTES_MAX, EVENTS_MAX};
+use crate::message::{Hello, Notice, Request};
 
 /// What the server's task learns from the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,31 +26,9 @@ pub enum ServerEvent {
         /// Its number.
         request: RequestId,
     },
-    /// First touches that needed no network, in order.
-    Touch {
-        /// The image.
-        image: ImageHandle,
-        /// The running action.
-        token: Token,
-        /// The pages.
-        pages: Vec<PageId>,
-    },
-    /// Pages the client wants pushed, in this order.
-    Hint {
-        /// The image.
-        image: ImageHandle,
-        /// Names the stream.
-        token: Token,
-        /// The pages.
-        pages: Vec<PageId>,
-    },
-    /// A running action has ended.
-    TokenEnd {
-        /// The image.
-        image: ImageHandle,
-        /// The running action.
-        token: Token,
-    },
+    /// What gets no answer. Never [`Notice::Credit`] or [`Notice::StopPush`], on which the
+    /// connection acts itself.
+    Notice(Notice),
     /// The client does not want the stream. What was queued is dropped and the stream has ended already.
     PushStopped {
         /// The stream.
@@ -77,40 +57,56 @@ pub enum ServerEvent {
         /// Number of the put.
         request: RequestId,
     },
-    /// A file of a volume is not open any more.
-    FileClose {
-        /// The volume.
-        volume: ImageHandle,
-        /// The file.
-        file: InodeId,
-    },
-    /// What a file gets of the link for what is pushed of it.
-    FileShare {
-        /// The volume.
-        volume: ImageHandle,
-        /// The file.
-        file: InodeId,
-        /// Its share.
-        share: Share,
-    },
-    /// The device caps what is sent to it on this connection.
-    RateLimit {
-        /// Bytes per second; 0 for no limit.
-        bytes_per_second: u64,
-    },
     /// The connection is over. What is left to transmit tells the client why.
     Closed(WireError),
 }
 
 impl ServerEvent {
     /// Memory that the event takes, roughly.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         let heap = match self {
             ServerEvent::PutMeta { bytes, .. } | ServerEvent::PutBlock { bytes, .. } => bytes.len(),
-            ServerEvent::Touch { pages, .. } | ServerEvent::Hint { pages, .. } => size_of_val(pages.as_slice()),
+            ServerEvent::Notice(Notice::Touch { pages, .. } | Notice::Hint { pages, .. }) => {
+                size_of_val(pages.as_slice())
+            }
             ServerEvent::Request { ask, .. } => ask.memory_bytes(),
             _ => 0,
         };
         size_of::<ServerEvent>() + heap
+    }
+}
+
+/// Room for events that is kept while there are none.
+const EVENTS_KEPT: usize = 16;
+
+/// Events that the server has not taken. `bytes` is the memory of all of them.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    queue: VecDeque<ServerEvent>,
+    bytes: usize,
+}
+
+impl Events {
+    pub fn push(&mut self, event: ServerEvent) {
+        self.bytes += event.memory_bytes();
+        self.queue.push_back(event);
+    }
+
+    pub fn pop(&mut self) -> Option<ServerEvent> {
+        let event = self.queue.pop_front();
+        self.bytes -= event.as_ref().map_or(0, ServerEvent::memory_bytes);
+        if self.queue.is_empty() && self.queue.capacity() > EVENTS_KEPT {
+            self.queue = VecDeque::new();
+        }
+        event
+    }
+
+    /// Whether the events are few and small.
+    pub fn has_room(&self) -> bool {
+        self.queue.len() < EVENTS_MAX && self.bytes < EVENT_BYTES_MAX
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes
     }
 }
