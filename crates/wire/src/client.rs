@@ -1,17 +1,17 @@
-//! The client's half of one connection: bytes and `now` in, events and bytes out.
+//! The client's half of one connection, without sockets and clocks: bytes and `now` in, events and
+//! bytes out.
 //!
-//! A network thread drives it: bytes from the socket to [`ClientConnection::receive`], then
-//! [`ClientConnection::poll_event`] until it is empty, then [`ClientConnection::transmit`] to the socket;
-//! [`ClientConnection::tick`] at [`ClientConnection::deadline`]. Requests may be made from the start: they follow the
-//! Hello without waiting for its answer, which saves a round trip.
+//! The owner passes bytes from the socket to [`ClientConnection::receive`], takes events with
+//! [`ClientConnection::poll_event`], and writes to the socket what [`ClientConnection::transmit`]
+//! returns. It calls [`ClientConnection::tick`] at [`ClientConnection::deadline`]. Requests may be
+//! made from the start: they follow the Hello without waiting for its answer, which saves a round
+//! trip.
 //!
-//! Each request ends in exactly one of three ways: [`ClientEvent::Reply`], [`ClientEvent::Expired`], or it is among
-//! [`ClientConnection::unanswered`] after [`ClientEvent::Closed`], to be asked again on another connection. Image handles
-//! belong to a connection; see [`Request::with_image`]. An upload is not replayed but started anew with another
-//! `PutOpen`: the server then asks only for blocks it has not got.
-//!
-//! Frames leave in this order: control (hello, pings, credits, cancels), then requests and touches in the order they
-//! were made (the server learns from it), then the data of uploads.
+//! Each request ends in exactly one of three ways: [`ClientEvent::Reply`],
+//! [`ClientEvent::Expired`], or it is among [`ClientConnection::unanswered`] after
+//! [`ClientEvent::Closed`], to be asked again on another connection. Image handles belong to a
+//! connection; see [`Request::with_image`]. An upload is not replayed. It starts again with another
+//! `PutOpen`, and the server then asks only for the blocks that it lacks.
 
 mod event;
 mod intake;
@@ -63,7 +63,8 @@ pub struct ClientConfig {
     pub put_deadline: Duration,
     /// Silence after which a Ping is sent while nothing is outstanding.
     pub keepalive: Duration,
-    /// Silence, while something is outstanding, after which the connection is dead; a Ping is sent after half of it.
+    /// Silence, while something is outstanding, after which the connection is dead; a Ping is sent
+    /// after half of it.
     pub silence_max: Duration,
 }
 
@@ -116,8 +117,8 @@ pub struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// A connection whose transport was just opened. The Hello is queued. Values outside their limits are
-    /// brought within.
+    /// A connection whose transport was just opened. The Hello is queued. Values outside their
+    /// limits are brought within.
     pub fn new(mut config: ClientConfig, now: Moment) -> ClientConnection {
         config.frame_bytes_max = config.frame_bytes_max.clamp(FRAME_BYTES_MAX_LEAST as u32, FRAME_BYTES_MAX as u32);
         config.window_log_max = config.window_log_max.min(WINDOW_LOG_MAX);
@@ -144,7 +145,11 @@ impl ClientConnection {
         }
     }
 
-    /// Takes bytes from the server. An error closes the connection; the same error comes as [`ClientEvent::Closed`].
+    /// Takes bytes from the server.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes. It closes the connection, and comes as [`ClientEvent::Closed`]
+    /// too.
     pub fn receive(&mut self, now: Moment, bytes: &[u8]) -> Result<(), WireError> {
         self.check_open()?;
         if !bytes.is_empty() {
@@ -161,7 +166,8 @@ impl ClientConnection {
         self.events.pop_front()
     }
 
-    /// Appends up to `max` bytes for the server to `out`; returns their number. 0 means that there is nothing to send.
+    /// Appends up to `max` bytes for the server to `out`; returns their number. 0 means that there
+    /// is nothing to send.
     pub fn transmit(&mut self, now: Moment, out: &mut Vec<u8>, max: usize) -> usize {
         if self.is_closed() {
             return 0;
@@ -173,7 +179,8 @@ impl ClientConnection {
             Some(encode::client(&ClientMessage::Notice(Notice::Credit { stream, bytes })))
         });
         if let Some(request) = drained.upload {
-            // a transport that takes data is alive, even if the link is so thin that no answer can come yet
+            // a transport that takes data is alive, even if the link is so thin that no answer can
+            // come yet
             self.liveness.alive(now);
             if let Some(pending) = self.requests.get_mut(request) {
                 pending.put_off(now, self.config.put_deadline);
@@ -196,8 +203,10 @@ impl ClientConnection {
         [self.liveness.deadline(), self.requests.deadline(), self.inbox.deadline()].into_iter().flatten().min()
     }
 
-    /// Looks at the time: expires requests, sends a Ping. An error closes the connection, as in
-    /// [`ClientConnection::receive`].
+    /// Checks the deadlines: expires requests, sends a Ping.
+    ///
+    /// # Errors
+    /// The deadline that is over, as in [`ClientConnection::receive`].
     pub fn tick(&mut self, now: Moment) -> Result<(), WireError> {
         self.check_open()?;
         let checked = self.liveness.check(now).and_then(|()| self.inbox.check(now));
@@ -231,6 +240,9 @@ impl ClientConnection {
     }
 
     /// Asks, with the configured deadline.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::request_until`].
     pub fn request(&mut self, now: Moment, ask: Request) -> Result<RequestId, Refused> {
         let is_put = matches!(ask, Request::PutOpen { .. });
         let time = if is_put { self.config.put_deadline } else { self.config.request_deadline };
@@ -238,6 +250,10 @@ impl ClientConnection {
     }
 
     /// Asks, with a deadline of its own. That of a put is put off whenever the put makes progress.
+    ///
+    /// # Errors
+    /// [`Refused`] if the connection is closed, too much is in flight, or the request breaks a
+    /// limit.
     pub fn request_until(&mut self, now: Moment, ask: Request, deadline: Moment) -> Result<RequestId, Refused> {
         self.check_room()?;
         // Changes of files are data: demands go before them.
@@ -256,7 +272,11 @@ impl ClientConnection {
         Ok(request)
     }
 
-    /// The answer is no longer wanted: none comes as an event. A request that was not sent yet is not sent at all.
+    /// The answer is no longer wanted: none comes as an event. A request that was not sent yet is
+    /// not sent at all.
+    ///
+    /// # Errors
+    /// [`Refused`] if the connection is closed, or nobody waits for the request.
     pub fn cancel(&mut self, now: Moment, request: RequestId) -> Result<(), Refused> {
         self.check_open().map_err(|_| Refused::Closed)?;
         match self.requests.get_mut(request) {
@@ -267,7 +287,11 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Somebody waits for the answer to a speculative request now. An answer that is under way is no fault.
+    /// Somebody waits for the answer to a speculative request now. An answer that is under way is
+    /// no fault.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::cancel`], and [`Refused::Full`] if too many requests are queued.
     pub fn hurry(&mut self, request: RequestId) -> Result<(), Refused> {
         self.check_room()?;
         match self.requests.get_mut(request) {
@@ -279,76 +303,75 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Tells the server something that gets no answer.
+    /// Tells the server something that gets no answer. Hints and what concerns volumes come after
+    /// the handshake, since only then it is known whether the server takes them.
     ///
     /// # Errors
-    /// As the methods of the kinds say.
+    /// [`Refused`] if the connection is closed or not ready, the server lacks the feature, the queue
+    /// is full, or the number of pages is wrong.
     pub fn notify(&mut self, notice: Notice) -> Result<(), Refused> {
         match notice {
-            Notice::Touch { image, token, pages } => self.touch(image, token, pages),
-            Notice::Hint { image, token, pages } => self.hint(image, token, pages),
-            Notice::TokenEnd { image, token } => self.token_end(image, token),
-            Notice::Credit { stream, bytes } => self.credit(stream, bytes),
-            Notice::StopPush { stream } => self.stop_push(stream),
-            Notice::FileClose { .. } | Notice::FileShare { .. } | Notice::RateLimit { .. } => self.tell_volume(notice),
+            Notice::Credit { stream, bytes } => return self.credit(stream, bytes),
+            Notice::StopPush { stream } => return self.stop_push(stream),
+            _ => self.check_room()?,
         }
-    }
-
-    /// Reports first touches that needed no network, in order: 1 to 1024 pages.
-    pub fn touch(&mut self, image: ImageHandle, token: Token, pages: Vec<PageId>) -> Result<(), Refused> {
-        self.check_room()?;
-        let (found, max) = (pages.len() as u64, TOUCH_PAGES_MAX as u64);
-        if found == 0 || found > max {
-            return Err(Refused::Limit { what: "pages of a touch", found, min: 1, max });
-        }
-        self.outgoing.push_request(None, &ClientMessage::Notice(Notice::Touch { image, token, pages }));
-        Ok(())
-    }
-
-    fn tell_volume(&mut self, notice: Notice) -> Result<(), Refused> {
-        self.check_room()?;
-        if self.hello().ok_or(Refused::NotReady)?.features & FEATURE_VOLUMES == 0 {
-            return Err(Refused::NoFeature("volumes"));
+        match &notice {
+            Notice::Touch { pages, .. } => check_pages("pages of a touch", pages, TOUCH_PAGES_MAX)?,
+            Notice::Hint { pages, .. } => {
+                self.check_feature(FEATURE_HINTS, "hints")?;
+                if self.config.push_bytes_max == 0 {
+                    return Err(Refused::NoFeature("hints"));
+                }
+                check_pages("pages of a hint", pages, HINT_PAGES_MAX)?;
+            }
+            Notice::FileClose { .. } | Notice::FileShare { .. } | Notice::RateLimit { .. } => {
+                self.check_feature(FEATURE_VOLUMES, "volumes")?;
+            }
+            Notice::TokenEnd { .. } | Notice::Credit { .. } | Notice::StopPush { .. } => {}
         }
         self.outgoing.push_request(None, &ClientMessage::Notice(notice));
         Ok(())
     }
 
-    /// Asks the server to push 1 to 1024 pages that will be needed soon, in this order. Not before the handshake is over,
-    /// since only then it is known whether the server takes hints.
+    /// Reports first touches that needed no network, in order: 1 to 1024 pages.
     ///
     /// # Errors
-    /// [`Refused::NoFeature`] if the server takes none or this side wants no push, beside those of
-    /// [`ClientConnection::touch`].
+    /// As [`ClientConnection::notify`].
+    pub fn touch(&mut self, image: ImageHandle, token: Token, pages: Vec<PageId>) -> Result<(), Refused> {
+        self.notify(Notice::Touch { image, token, pages })
+    }
+
+    /// Asks the server to push 1 to 1024 pages that will be needed soon, in this order.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::notify`].
     pub fn hint(&mut self, image: ImageHandle, token: Token, pages: Vec<PageId>) -> Result<(), Refused> {
-        self.check_room()?;
-        let hello = self.hello().ok_or(Refused::NotReady)?;
-        if hello.features & FEATURE_HINTS == 0 || self.config.push_bytes_max == 0 {
-            return Err(Refused::NoFeature("hints"));
-        }
-        let (found, max) = (pages.len() as u64, HINT_PAGES_MAX as u64);
-        if found == 0 || found > max {
-            return Err(Refused::Limit { what: "pages of a hint", found, min: 1, max });
-        }
-        self.outgoing.push_request(None, &ClientMessage::Notice(Notice::Hint { image, token, pages }));
-        Ok(())
+        self.notify(Notice::Hint { image, token, pages })
     }
 
     /// Reports the end of a running action.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::notify`].
     pub fn token_end(&mut self, image: ImageHandle, token: Token) -> Result<(), Refused> {
-        self.check_room()?;
-        self.outgoing.push_request(None, &ClientMessage::Notice(Notice::TokenEnd { image, token }));
-        Ok(())
+        self.notify(Notice::TokenEnd { image, token })
     }
 
-    /// Gives credit for pushed bytes that were taken care of. Also due for streams that ended or were stopped: their
-    /// pieces came as events before.
+    /// Gives credit for pushed bytes that were taken care of. Also due for streams that ended or
+    /// were stopped: their pieces came as events before.
+    ///
+    /// # Errors
+    /// [`Refused`] if the connection is closed, or so much of the stream was not received.
     pub fn credit(&mut self, stream: StreamId, bytes: u32) -> Result<(), Refused> {
         self.check_open().map_err(|_| Refused::Closed)?;
         self.streams.credit(stream, bytes)
     }
 
-    /// The stream is not wanted. No further piece of it comes as an event; its end does. Nothing happens if it has ended.
+    /// The stream is not wanted. No further piece of it comes as an event; its end does. Nothing
+    /// happens if it has ended.
+    ///
+    /// # Errors
+    /// [`Refused::Closed`].
     pub fn stop_push(&mut self, stream: StreamId) -> Result<(), Refused> {
         self.check_open().map_err(|_| Refused::Closed)?;
         if self.streams.stop(stream) {
@@ -357,18 +380,29 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Sends part of the superblock or metadata region of an upload, before the server asks for blocks.
+    /// Sends part of the superblock or metadata region of an upload, before the server asks for
+    /// blocks.
+    ///
+    /// # Errors
+    /// [`Refused`] if no such upload is open, the queue is full, or the number of bytes is wrong.
     pub fn put_meta(&mut self, request: RequestId, offset: u64, bytes: Bytes) -> Result<(), Refused> {
         self.put_data(request, bytes.len(), ClientMessage::PutMeta { request, offset, bytes })
     }
 
-    /// Sends a block the server asked for. A transport that takes bytes counts as alive; keep its send buffer small
-    /// (what the link carries in half of `silence_max`), or the answers that queue behind it look like silence.
+    /// Sends a block the server asked for. A transport that takes bytes counts as alive; keep its
+    /// send buffer small (what the link carries in half of `silence_max`), or the answers that
+    /// queue behind it look like silence.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::put_meta`].
     pub fn put_block(&mut self, request: RequestId, block: BlockId, bytes: Bytes) -> Result<(), Refused> {
         self.put_data(request, bytes.len(), ClientMessage::PutBlock { request, block, bytes })
     }
 
     /// Ends an upload; every block that was asked for was sent.
+    ///
+    /// # Errors
+    /// [`Refused`] if no such upload is open.
     pub fn put_commit(&mut self, request: RequestId) -> Result<(), Refused> {
         self.check_open().map_err(|_| Refused::Closed)?;
         if let Some(put) = &mut self.requests.put_mut(request)?.put {
@@ -378,12 +412,14 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Whether [`ClientConnection::put_meta`] and [`ClientConnection::put_block`] would take data now.
+    /// Whether [`ClientConnection::put_meta`] and [`ClientConnection::put_block`] would take data
+    /// now.
     pub fn put_room(&self) -> bool {
         matches!(self.state, State::Ready(_)) && self.outgoing.has_data_room()
     }
 
-    /// Requests somebody waits for, in the order of asking; after a loss, those to ask again on another connection.
+    /// Requests somebody waits for, in the order of asking; after a loss, those to ask again on
+    /// another connection.
     pub fn unanswered(&self) -> impl Iterator<Item = Unanswered<'_>> {
         let waiting = self.requests.waiting().into_iter();
         waiting.map(|(request, Pending { ask, deadline, .. })| Unanswered { request, ask, deadline: *deadline })
@@ -415,6 +451,11 @@ impl ClientConnection {
     fn check_room(&self) -> Result<(), Refused> {
         self.check_open().map_err(|_| Refused::Closed)?;
         self.outgoing.check_request_room()
+    }
+
+    fn check_feature(&self, feature: u64, name: &'static str) -> Result<(), Refused> {
+        let hello = self.hello().ok_or(Refused::NotReady)?;
+        if hello.features & feature == 0 { Err(Refused::NoFeature(name)) } else { Ok(()) }
     }
 
     fn put_data(&mut self, request: RequestId, bytes: usize, message: ClientMessage) -> Result<(), Refused> {
@@ -456,4 +497,9 @@ impl ClientConnection {
         self.events.push_back(ClientEvent::Closed(error.clone()));
         error
     }
+}
+
+fn check_pages(what: &'static str, pages: &[PageId], max: usize) -> Result<(), Refused> {
+    let (found, max) = (pages.len() as u64, max as u64);
+    if (1..=max).contains(&found) { Ok(()) } else { Err(Refused::Limit { what, found, min: 1, max }) }
 }

@@ -1,20 +1,21 @@
-//! The server's half of one connection: bytes and `now` in, events and bytes out.
+//! The server's half of one connection, without sockets and clocks: bytes and `now` in, events and
+//! bytes out.
 //!
-//! Frames leave in this order: control (hello, pongs, ends and starts of streams, cancelled requests), replies that are
-//! waited for, replies to speculative requests, push. Speculation goes before push because it is bounded by what the
-//! client asks, about what the link holds, and a client whose program is being pushed to asks for none; behind a push
-//! that fills the link its requests would meet their deadlines. A push frame leaves only while fewer push bytes than the window are under way, so a reply never
-//! queues behind more than one window; see `window`. A frame that was handed out in part is finished first.
+//! The owner passes bytes from the socket to [`ServerConnection::receive`]. It takes events with
+//! [`ServerConnection::poll_event`] until there are none or [`ServerConnection::is_congested`], and
+//! writes to the socket what [`ServerConnection::transmit`] returns. It calls
+//! [`ServerConnection::tick`] at [`ServerConnection::deadline`]. It stops reading while
+//! [`ServerConnection::wants_bytes`] is false, so that TCP slows the client down.
 //!
-//! The server's connection task drives it: bytes from the socket to [`ServerConnection::receive`], then
-//! [`ServerConnection::poll_event`] until it is empty or [`ServerConnection::is_congested`], then
-//! [`ServerConnection::transmit`] to the socket; [`ServerConnection::tick`] at [`ServerConnection::deadline`]. It stops
-//! reading while [`ServerConnection::wants_bytes`] is false, so that a client is slowed down by TCP itself.
+//! Replies to speculative requests are sent before pushes. The client bounds them to about what the
+//! link holds, and sends none while its program is pushed to. Behind a push that fills the link
+//! they would miss their deadlines. A push frame is sent only while fewer push bytes than the
+//! window are in flight, so a reply never queues behind more than one window; see `window`.
 //!
-//! What a connection can hold: one arriving frame, `EVENTS_MAX` events with `EVENT_BYTES_MAX` bytes of uploads and those
-//! of one read, `REPLY_QUEUE_BYTES_MAX` and one reply, `PUSH_QUEUE_BYTES_MAX` and one frame, `CONTROL_FRAMES_MAX` small
-//! frames.
-//! [`ServerConnection::queued_bytes`] tells what it holds now.
+//! A connection holds at most: one arriving frame, `EVENTS_MAX` events with `EVENT_BYTES_MAX` bytes
+//! of uploads and those of one read, `REPLY_QUEUE_BYTES_MAX` and one reply, `PUSH_QUEUE_BYTES_MAX`
+//! and one frame, `CONTROL_FRAMES_MAX` small frames. [`ServerConnection::queued_bytes`] and
+//! [`ServerConnection::received_bytes`] tell what it holds now.
 
 mod event;
 mod intake;
@@ -60,7 +61,8 @@ pub struct ServerConfig {
     pub hello_deadline: Duration,
     /// Time without a byte received after which the connection is dropped.
     pub idle_max: Duration,
-    /// Time in which the client must take `STALL_BYTES_MIN` while control frames or replies are queued.
+    /// Time in which the client must take `STALL_BYTES_MIN` while control frames or replies are
+    /// queued.
     pub stall_max: Duration,
 }
 
@@ -120,7 +122,11 @@ impl ServerConnection {
         }
     }
 
-    /// Takes bytes from the client. An error closes the connection; the same error comes as [`ServerEvent::Closed`].
+    /// Takes bytes from the client.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes. It closes the connection, and comes as [`ServerEvent::Closed`]
+    /// too.
     pub fn receive(&mut self, now: Moment, bytes: &[u8]) -> Result<(), WireError> {
         self.check_open()?;
         self.liveness.received(now);
@@ -133,7 +139,8 @@ impl ServerConnection {
         self.events.pop()
     }
 
-    /// Appends up to `max` bytes for the client to `out`; returns their number. 0 means that nothing may be sent now.
+    /// Appends up to `max` bytes for the client to `out`; returns their number. 0 means that
+    /// nothing may be sent now.
     pub fn transmit(&mut self, now: Moment, out: &mut Vec<u8>, max: usize) -> usize {
         self.queue_progress();
         let written = self.outgoing.drain(now, out, max, &mut self.push, &mut self.traffic);
@@ -149,7 +156,10 @@ impl ServerConnection {
         Some(self.inbox.deadline().map_or(liveness, |deadline| deadline.min(liveness)))
     }
 
-    /// Looks at the time. An error closes the connection, as in [`ServerConnection::receive`].
+    /// Checks the deadlines.
+    ///
+    /// # Errors
+    /// The deadline that is over, as in [`ServerConnection::receive`].
     pub fn tick(&mut self, now: Moment) -> Result<(), WireError> {
         self.check_open()?;
         if !self.outgoing.is_empty() {
@@ -166,8 +176,8 @@ impl ServerConnection {
         }
     }
 
-    /// Closes the connection and tells the client why. Replies that were not handed out are dropped; the client asks
-    /// for them elsewhere.
+    /// Closes the connection and tells the client why. Replies that were not handed out are
+    /// dropped; the client asks for them elsewhere.
     pub fn shut_down(&mut self, code: ErrorCode, text: &str) {
         if self.check_open().is_ok() {
             self.finish(Some(code), text);
@@ -187,12 +197,14 @@ impl ServerConnection {
         self.hello.as_ref()
     }
 
-    /// Whether the server should read further bytes: the events it has not taken yet are few and small.
+    /// Whether the server should read further bytes: the events it has not taken yet are few and
+    /// small.
     pub fn wants_bytes(&self) -> bool {
         self.events.has_room()
     }
 
-    /// Whether so many reply bytes are queued that the server should not take up further requests before some left.
+    /// Whether so many reply bytes are queued that the server should not take up further requests
+    /// before some left.
     pub fn is_congested(&self) -> bool {
         self.outgoing.reply_bytes() >= REPLY_QUEUE_BYTES_MAX
     }
@@ -244,8 +256,13 @@ impl ServerConnection {
         self.traffic
     }
 
-    /// Answers a request. The first reply counts: one that was cancelled meanwhile gives [`Refused::UnknownRequest`],
-    /// which the server may ignore. A reply larger than the client accepts gives [`Refused::Limit`]; answer with an error then.
+    /// Answers a request. The first reply counts.
+    ///
+    /// # Errors
+    /// [`Refused::UnknownRequest`] for a request that was cancelled meanwhile: the server may
+    /// ignore it. [`Refused::Limit`] for a reply that is larger than the client accepts: answer
+    /// with an error then. Others if the connection is not ready, or the reply does not fit the
+    /// request.
     pub fn reply(&mut self, request: RequestId, reply: Reply) -> Result<(), Refused> {
         self.check_ready()?;
         let ask = self.requests.answered_by(request, &reply)?;
@@ -274,11 +291,18 @@ impl ServerConnection {
     }
 
     /// Answers a request with an error.
+    ///
+    /// # Errors
+    /// As [`ServerConnection::reply`].
     pub fn reply_error(&mut self, request: RequestId, code: ErrorCode, text: &str) -> Result<(), Refused> {
         self.reply(request, Reply::error(code, text))
     }
 
-    /// Asks for blocks of an upload: ascending ranges, 1 to 1024 a call; `last` with the last call, which may name none.
+    /// Asks for blocks of an upload: ascending ranges, 1 to 1024 a call; `last` with the last call,
+    /// which may name none.
+    ///
+    /// # Errors
+    /// [`Refused`] if no such upload is open, or the ranges break a limit.
     pub fn put_need(&mut self, request: RequestId, ranges: Vec<BlockRange>, last: bool) -> Result<(), Refused> {
         self.put_mut(request)?.need(request, &ranges, last)?;
         let frame = encode::server(&ServerMessage::PutNeed { request, ranges, last });
@@ -286,14 +310,22 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Reports that `bytes` of an upload are stored in all. Reports that do not grow, or exceed the file, are not sent.
-    /// Each one that is sent puts off the client's deadline, so a server reports after each block or so.
+    /// Reports that `bytes` of an upload are stored in all. Reports that do not grow, or exceed the
+    /// file, are not sent. Each one that is sent puts off the client's deadline, so a server
+    /// reports after each block or so.
+    ///
+    /// # Errors
+    /// [`Refused`] if no such upload is open.
     pub fn put_progress(&mut self, request: RequestId, bytes: u64) -> Result<(), Refused> {
         self.put_mut(request)?.progress(bytes);
         Ok(())
     }
 
-    /// Starts a push stream. [`Refused::NoPush`] if the device wants none, or cannot afford the stream's zstd window.
+    /// Starts a push stream.
+    ///
+    /// # Errors
+    /// [`Refused::NoPush`] if the device wants no push, or cannot afford the zstd window of the
+    /// stream. Others if the connection is not ready or too much is open.
     pub fn push_start(&mut self, push: PushHeader) -> Result<StreamId, Refused> {
         self.check_ready()?;
         let hello = self.hello.as_ref().ok_or(Refused::NotReady)?;
@@ -309,13 +341,20 @@ impl ServerConnection {
         Ok(stream)
     }
 
-    /// Queues a piece of an open stream. Queue no more than [`ServerConnection::push_room`] says, give or take a piece.
+    /// Queues a piece of an open stream. Queue no more than [`ServerConnection::push_room`] says,
+    /// give or take a piece.
+    ///
+    /// # Errors
+    /// [`Refused`] if the stream is not open, the queue is full, or the piece breaks a limit.
     pub fn push(&mut self, piece: PushPiece) -> Result<(), Refused> {
         self.check_ready()?;
         self.push.push(piece)
     }
 
     /// Ends a stream behind what is queued of it.
+    ///
+    /// # Errors
+    /// [`Refused`] if the stream is not open.
     pub fn push_end(&mut self, stream: StreamId, reason: PushEndReason) -> Result<(), Refused> {
         self.check_ready()?;
         if let Some(end) = self.push.end(stream, reason)? {
@@ -324,8 +363,8 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Drops what is queued of a stream and ends it at once. A frame that was handed out, even in part, cannot be
-    /// recalled. Nothing happens if the stream has ended.
+    /// Drops what is queued of a stream and ends it at once. A frame that was handed out, even in
+    /// part, cannot be recalled. Nothing happens if the stream has ended.
     pub fn cancel_push(&mut self, stream: StreamId, reason: PushEndReason) {
         if let Some((end, dropped)) = self.push.cancel(stream, reason) {
             self.traffic.push_bytes_dropped += dropped as u64;
@@ -364,8 +403,8 @@ impl ServerConnection {
         self.push.window.rate()
     }
 
-    /// Rate of the link in bytes a second and its round trip without the time that frames take; `None` before two frames in a row
-    /// were credited.
+    /// Rate of the link in bytes a second and its round trip without the time that frames take;
+    /// `None` before two frames in a row were credited.
     pub fn push_path(&self) -> Option<(u64, Duration)> {
         self.push.window.path()
     }

@@ -1,4 +1,4 @@
-//! What comes in from the server: frames into messages, messages into events, each checked against what was asked.
+//! Received frames: they become messages, then events. Each is checked against what was asked.
 
 use units::{Moment, RequestId, StreamId};
 
@@ -107,8 +107,9 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Requests to volumes fail with a frame that has a hash, others without: so a damaged number or code of an error cannot make a
-    /// request to a volume fail. The answer to a cancel has none, and nobody waits for that one.
+    /// Requests to volumes fail with a frame that has a hash, others without: so a damaged number
+    /// or code of an error cannot make a request to a volume fail. The answer to a cancel has none,
+    /// and nobody waits for that one.
     fn check_error(&mut self, request: RequestId, hashed: bool) -> Result<(), WireError> {
         let pending = self.requests.get_mut(request).filter(|pending| !pending.abandoned);
         match pending {

@@ -102,12 +102,14 @@ impl Liveness {
         self.round_trip
     }
 
-    /// Start of the silence that counts: something was outstanding all the time since, and nothing came.
+    /// Start of the silence that counts: something was outstanding all the time since, and nothing
+    /// came.
     fn silence_began(&self) -> Option<Moment> {
         self.outstanding.map(|since| since.max(self.alive))
     }
 
-    /// When to send a Ping: early if something is outstanding, so that a slow answer is not taken for a dead server.
+    /// When to send a Ping: early if something is outstanding, so that a slow answer is not taken
+    /// for a dead server.
     fn ping_due(&self) -> Option<Moment> {
         if self.ping.is_some() || self.opened.is_some() {
             return None;

@@ -1,4 +1,4 @@
-//! The frames that a client's connection has to send, and their order.
+//! The queued frames of a client's connection, and the order of sending.
 
 use units::RequestId;
 

@@ -1,4 +1,4 @@
-//! What a server's connection tells its task.
+//! The events of a server's connection.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::error::WireError;
 use crate::format::{EVENT_BYTES_MAX, EVENTS_MAX};
 use crate::message::{Hello, Notice, Request};
 
-/// What the server's task learns from the connection.
+/// An event that the server must handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
     /// The handshake is over; the client's side of it, with the version and features both speak.
@@ -26,10 +26,10 @@ pub enum ServerEvent {
         /// Its number.
         request: RequestId,
     },
-    /// What gets no answer. Never [`Notice::Credit`] or [`Notice::StopPush`], on which the
+    /// A message without an answer. Never [`Notice::Credit`] or [`Notice::StopPush`], on which the
     /// connection acts itself.
     Notice(Notice),
-    /// The client does not want the stream. What was queued is dropped and the stream has ended already.
+    /// The client does not want the stream. Its queued frames are dropped, and it has ended.
     PushStopped {
         /// The stream.
         stream: StreamId,
@@ -43,7 +43,8 @@ pub enum ServerEvent {
         /// The bytes.
         bytes: Bytes,
     },
-    /// A block of an upload. Not more of them come than were asked for; whether it was asked for is not checked here.
+    /// A block of an upload. There are no more than the server asked for. Whether it asked for this
+    /// one is not checked.
     PutBlock {
         /// Number of the put.
         request: RequestId,
@@ -57,7 +58,7 @@ pub enum ServerEvent {
         /// Number of the put.
         request: RequestId,
     },
-    /// The connection is over. What is left to transmit tells the client why.
+    /// The connection is closed. The bytes that are left to transmit tell the client why.
     Closed(WireError),
 }
 

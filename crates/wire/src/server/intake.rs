@@ -1,4 +1,4 @@
-//! What comes in from the client: frames into messages, messages into events, each checked against the limits.
+//! Received frames: they become messages, then events. Each is checked against the limits.
 
 use units::{Moment, RequestId, StreamId};
 

@@ -1,4 +1,4 @@
-//! Whether the client is alive, reads its answers, and sends no more pings than it may.
+//! Deadlines of a client, and how many pings it may send.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The frames that a server's connection has to send beside pushes, and the order of all.
+//! The queued frames of a server's connection, except pushes, and the order of sending.
 
 use units::{Moment, RequestId};
 

