@@ -23,7 +23,8 @@ use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, ch
 use tokio::sync::watch;
 use units::{ImageId, RequestId};
 use wire::{
-    ErrorCode, Hello, ImageHandle, MEMORY_PER_BYTE, Refused, Reply, Request, ServerConnection, ServerEvent, WireError,
+    ErrorCode, Hello, ImageHandle, MEMORY_PER_BYTE, Notice, Refused, Reply, Request, ServerConnection, ServerEvent,
+    WireError,
 };
 
 use crate::accept::report;
@@ -480,9 +481,7 @@ impl Session {
                 }
             }
             ServerEvent::Cancelled { request } => drop(self.uploads.remove(&request)),
-            ServerEvent::Touch { image, token, pages } => self.take_touches(image, token, &pages),
-            ServerEvent::Hint { image, token, pages } => self.take_hint(image, token, pages),
-            ServerEvent::TokenEnd { image, token } => self.take_token_end(image, token),
+            ServerEvent::Notice(notice) => self.take_notice(notice),
             ServerEvent::PushStopped { stream } => {
                 if let Some(pusher) = &mut self.pusher {
                     pusher.stopped(stream);
@@ -500,10 +499,20 @@ impl Session {
                 self.command(request, Command::Block { block, bytes, room });
             }
             ServerEvent::PutCommit { request } => self.command(request, Command::Commit),
-            ServerEvent::FileClose { volume, file } => self.close_file(volume, file),
-            ServerEvent::FileShare { volume, file, share } => self.share_file(volume, file, share),
-            ServerEvent::RateLimit { bytes_per_second } => self.throttle.set(bytes_per_second, self.shared.now()),
             ServerEvent::Closed(error) => self.closed = Some(error),
+        }
+    }
+
+    fn take_notice(&mut self, notice: Notice) {
+        match notice {
+            Notice::Touch { image, token, pages } => self.take_touches(image, token, &pages),
+            Notice::Hint { image, token, pages } => self.take_hint(image, token, pages),
+            Notice::TokenEnd { image, token } => self.take_token_end(image, token),
+            Notice::FileClose { volume, file } => self.close_file(volume, file),
+            Notice::FileShare { volume, file, share } => self.share_file(volume, file, share),
+            Notice::RateLimit { bytes_per_second } => self.throttle.set(bytes_per_second, self.shared.now()),
+            // The connection acts on these itself.
+            Notice::Credit { .. } | Notice::StopPush { .. } => {}
         }
     }
 

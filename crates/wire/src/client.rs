@@ -1,20 +1,22 @@
-//! The client's half of one connection: bytes and `now` in, events and bytes out.
+//! The client's half of one connection, without sockets and clocks: bytes and `now` in, events and
+//! bytes out.
 //!
-//! A network thread drives it: bytes from the socket to [`ClientConnection::receive`], then
-//! [`ClientConnection::poll_event`] until it is empty, then [`ClientConnection::transmit`] to the socket;
-//! [`ClientConnection::tick`] at [`ClientConnection::deadline`]. Requests may be made from the start: they follow the
-//! Hello without waiting for its answer, which saves a round trip.
+//! The owner passes bytes from the socket to [`ClientConnection::receive`], takes events with
+//! [`ClientConnection::poll_event`], and writes to the socket what [`ClientConnection::transmit`]
+//! returns. It calls [`ClientConnection::tick`] at [`ClientConnection::deadline`]. Requests may be
+//! made from the start: they follow the Hello without waiting for its answer, which saves a round
+//! trip.
 //!
-//! Each request ends in exactly one of three ways: [`ClientEvent::Reply`], [`ClientEvent::Expired`], or it is among
-//! [`ClientConnection::unanswered`] after [`ClientEvent::Closed`], to be asked again on another connection. Image handles
-//! belong to a connection; see [`Request::with_image`]. An upload is not replayed but started anew with another
-//! `PutOpen`: the server then asks only for blocks it has not got.
-//!
-//! Frames leave in this order: control (hello, pings, credits, cancels), then requests and touches in the order they
-//! were made (the server learns from it), then the data of uploads.
+//! Each request ends in exactly one of three ways: [`ClientEvent::Reply`],
+//! [`ClientEvent::Expired`], or it is among [`ClientConnection::unanswered`] after
+//! [`ClientEvent::Closed`], to be asked again on another connection. Image handles belong to a
+//! connection; see [`Request::with_image`]. An upload is not replayed. It starts again with another
+//! `PutOpen`, and the server then asks only for the blocks that it lacks.
 
 mod event;
 mod intake;
+mod liveness;
+mod outgoing;
 mod requests;
 mod streams;
 
@@ -30,14 +32,15 @@ use crate::encode;
 use crate::error::{Refused, WireError};
 use crate::format::{
     FEATURE_HINTS, FEATURE_VOLUMES, FEATURES, FRAME_BYTES_MAX, FRAME_BYTES_MAX_LEAST, FRAME_BYTES_MAX_WRITTEN,
-    HELLO_DEADLINE, HINT_PAGES_MAX, KEEPALIVE, PUT_DEADLINE, PUT_QUEUE_BYTES_MAX, REQUEST_DEADLINE,
-    REQUEST_QUEUE_BYTES_MAX, SILENCE_MAX, TOUCH_PAGES_MAX, VERSION, WINDOW_BYTES_MAX, WINDOW_LOG_MAX,
+    HELLO_DEADLINE, HINT_PAGES_MAX, KEEPALIVE, PUT_DEADLINE, PUT_QUEUE_BYTES_MAX, REQUEST_DEADLINE, SILENCE_MAX,
+    TOUCH_PAGES_MAX, VERSION, WINDOW_BYTES_MAX, WINDOW_LOG_MAX,
 };
 use crate::inbox::Inbox;
 use crate::message::{ClientMessage, Hello, HelloReply, ImageHandle, Notice, Request};
-use crate::outbox::{Lane, Spout};
 use crate::traffic::Traffic;
 use crate::volume::VolumeAsk;
+use liveness::Liveness;
+use outgoing::Outgoing;
 use requests::{Pending, Requests};
 use streams::Streams;
 
@@ -60,7 +63,8 @@ pub struct ClientConfig {
     pub put_deadline: Duration,
     /// Silence after which a Ping is sent while nothing is outstanding.
     pub keepalive: Duration,
-    /// Silence, while something is outstanding, after which the connection is dead; a Ping is sent after half of it.
+    /// Silence, while something is outstanding, after which the connection is dead; a Ping is sent
+    /// after half of it.
     pub silence_max: Duration,
 }
 
@@ -98,7 +102,7 @@ enum State {
     Closed(WireError),
 }
 
-/// The client's half of one connection.
+/// The client's half of one connection: the coordinator of its parts.
 #[derive(Debug)]
 pub struct ClientConnection {
     config: ClientConfig,
@@ -107,27 +111,14 @@ pub struct ClientConnection {
     events: VecDeque<ClientEvent>,
     requests: Requests,
     streams: Streams,
-    control: Lane,
-    ordered: Lane,
-    puts: Lane,
-    spout: Spout,
-    /// The put whose data the current frame holds.
-    sending: Option<RequestId>,
-    opened: Moment,
-    /// Something came, or data of an upload left.
-    alive: Moment,
-    /// Since when an answer has been outstanding without a break.
-    outstanding: Option<Moment>,
-    /// The Ping that has no Pong yet.
-    ping: Option<(u64, Moment)>,
-    nonce: u64,
-    round_trip: Option<Duration>,
+    outgoing: Outgoing,
+    liveness: Liveness,
     traffic: Traffic,
 }
 
 impl ClientConnection {
-    /// A connection whose transport was just opened. The Hello is queued. Values outside their limits are
-    /// brought within.
+    /// A connection whose transport was just opened. The Hello is queued. Values outside their
+    /// limits are brought within.
     pub fn new(mut config: ClientConfig, now: Moment) -> ClientConnection {
         config.frame_bytes_max = config.frame_bytes_max.clamp(FRAME_BYTES_MAX_LEAST as u32, FRAME_BYTES_MAX as u32);
         config.window_log_max = config.window_log_max.min(WINDOW_LOG_MAX);
@@ -139,39 +130,34 @@ impl ClientConnection {
             window_log_max: config.window_log_max,
             push_bytes_max: config.push_bytes_max,
         };
-        let mut control = Lane::default();
-        control.push(None, encode::client(&ClientMessage::Hello(hello)));
+        let mut outgoing = Outgoing::default();
+        outgoing.push_control(&ClientMessage::Hello(hello));
         ClientConnection {
-            streams: Streams::new(config.push_bytes_max),
-            config,
             state: State::Hello,
             inbox: Inbox::default(),
             events: VecDeque::new(),
             requests: Requests::default(),
-            control,
-            ordered: Lane::default(),
-            puts: Lane::default(),
-            spout: Spout::default(),
-            sending: None,
-            opened: now,
-            alive: now,
-            outstanding: Some(now),
-            ping: None,
-            nonce: 0,
-            round_trip: None,
+            streams: Streams::new(config.push_bytes_max),
+            outgoing,
+            liveness: Liveness::new(&config, now),
             traffic: Traffic::default(),
+            config,
         }
     }
 
-    /// Takes bytes from the server. An error closes the connection; the same error comes as [`ClientEvent::Closed`].
+    /// Takes bytes from the server.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes. It closes the connection, and comes as [`ClientEvent::Closed`]
+    /// too.
     pub fn receive(&mut self, now: Moment, bytes: &[u8]) -> Result<(), WireError> {
         self.check_open()?;
         if !bytes.is_empty() {
-            self.alive = now;
+            self.liveness.alive(now);
         }
         self.traffic.bytes_received += bytes.len() as u64;
         let result = self.take_frames(now, bytes);
-        self.note_outstanding(now);
+        self.liveness.note_outstanding(now, !self.requests.is_empty());
         result.map_err(|error| self.close(error))
     }
 
@@ -180,75 +166,59 @@ impl ClientConnection {
         self.events.pop_front()
     }
 
-    /// Appends up to `max` bytes for the server to `out`; returns their number. 0 means that there is nothing to send.
+    /// Appends up to `max` bytes for the server to `out`; returns their number. 0 means that there
+    /// is nothing to send.
     pub fn transmit(&mut self, now: Moment, out: &mut Vec<u8>, max: usize) -> usize {
-        if matches!(self.state, State::Closed(_)) {
+        if self.is_closed() {
             return 0;
         }
-        let (control, ordered, puts) = (&mut self.control, &mut self.ordered, &mut self.puts);
-        let (streams, requests, traffic) = (&mut self.streams, &mut self.requests, &mut self.traffic);
-        let mut sending = self.sending.take();
-        let was_sending = sending.filter(|_| !self.spout.is_empty());
-        let written = self.spout.drain(out, max, || {
-            sending = None;
-            if let Some((_, frame)) = control.pop() {
-                return Some(frame);
-            }
-            if let Some((stream, bytes)) = streams.take_credit() {
-                traffic.push_bytes_credited += u64::from(bytes);
-                return Some(encode::client(&ClientMessage::Notice(Notice::Credit { stream, bytes })));
-            }
-            if let Some((_, frame)) = ordered.pop() {
-                return Some(frame);
-            }
-            let (request, frame) = puts.pop()?;
-            sending = request;
-            Some(frame)
+        let (streams, traffic) = (&mut self.streams, &mut self.traffic);
+        let drained = self.outgoing.drain(out, max, || {
+            let (stream, bytes) = streams.take_credit()?;
+            traffic.push_bytes_credited += u64::from(bytes);
+            Some(encode::client(&ClientMessage::Notice(Notice::Credit { stream, bytes })))
         });
-        if let Some(request) = sending.or(was_sending).filter(|_| written > 0) {
-            // a transport that takes data is alive, even if the link is so thin that no answer can come yet
-            self.alive = now;
-            if let Some(pending) = requests.get_mut(request) {
+        if let Some(request) = drained.upload {
+            // a transport that takes data is alive, even if the link is so thin that no answer can
+            // come yet
+            self.liveness.alive(now);
+            if let Some(pending) = self.requests.get_mut(request) {
                 pending.put_off(now, self.config.put_deadline);
             }
         }
-        self.sending = sending.filter(|_| !self.spout.is_empty());
-        self.traffic.bytes_sent += written as u64;
-        written
+        self.traffic.bytes_sent += drained.bytes as u64;
+        drained.bytes
     }
 
     /// Whether [`ClientConnection::transmit`] has something to send.
     pub fn has_output(&self) -> bool {
-        let queued = self.spout.bytes() + self.control.bytes() + self.ordered.bytes() + self.puts.bytes();
-        !matches!(self.state, State::Closed(_)) && (queued > 0 || self.streams.has_credit())
+        !self.is_closed() && (!self.outgoing.is_empty() || self.streams.has_credit())
     }
 
     /// When [`ClientConnection::tick`] is due; `None` once the connection is closed.
     pub fn deadline(&self) -> Option<Moment> {
-        let hello = match self.state {
-            State::Closed(_) => return None,
-            State::Hello => Some(self.opened.after(self.config.hello_deadline)),
-            State::Ready(_) => None,
-        };
-        let silence = self.silence_began().map(|since| since.after(self.config.silence_max));
-        [hello, self.requests.deadline(), silence, self.ping_due(), self.inbox.deadline()].into_iter().flatten().min()
+        if self.is_closed() {
+            return None;
+        }
+        [self.liveness.deadline(), self.requests.deadline(), self.inbox.deadline()].into_iter().flatten().min()
     }
 
-    /// Looks at the time: expires requests, sends a Ping. An error closes the connection, as in
-    /// [`ClientConnection::receive`].
+    /// Checks the deadlines: expires requests, sends a Ping.
+    ///
+    /// # Errors
+    /// The deadline that is over, as in [`ClientConnection::receive`].
     pub fn tick(&mut self, now: Moment) -> Result<(), WireError> {
         self.check_open()?;
-        self.check_time(now).map_err(|error| self.close(error))?;
+        let checked = self.liveness.check(now).and_then(|()| self.inbox.check(now));
+        checked.map_err(|error| self.close(error))?;
         for request in self.requests.overdue(now) {
             self.abandon(request);
             self.events.push_back(ClientEvent::Expired { request });
         }
-        if self.ping_due().is_some_and(|due| now >= due) {
-            self.nonce += 1;
-            self.ping = Some((self.nonce, now));
-            self.control.push(None, encode::client(&ClientMessage::Ping { nonce: self.nonce }));
+        if let Some(nonce) = self.liveness.ping(now) {
+            self.outgoing.push_control(&ClientMessage::Ping { nonce });
         }
-        self.note_outstanding(now);
+        self.liveness.note_outstanding(now, !self.requests.is_empty());
         Ok(())
     }
 
@@ -270,6 +240,9 @@ impl ClientConnection {
     }
 
     /// Asks, with the configured deadline.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::request_until`].
     pub fn request(&mut self, now: Moment, ask: Request) -> Result<RequestId, Refused> {
         let is_put = matches!(ask, Request::PutOpen { .. });
         let time = if is_put { self.config.put_deadline } else { self.config.request_deadline };
@@ -277,32 +250,48 @@ impl ClientConnection {
     }
 
     /// Asks, with a deadline of its own. That of a put is put off whenever the put makes progress.
+    ///
+    /// # Errors
+    /// [`Refused`] if the connection is closed, too much is in flight, or the request breaks a
+    /// limit.
     pub fn request_until(&mut self, now: Moment, ask: Request, deadline: Moment) -> Result<RequestId, Refused> {
         self.check_room()?;
         // Changes of files are data: demands go before them.
         let is_data = matches!(ask, Request::Volume { ask: VolumeAsk::Commit { .. }, .. });
-        if is_data && self.puts.bytes() >= PUT_QUEUE_BYTES_MAX {
+        if is_data && !self.outgoing.has_data_room() {
             return Err(Refused::Full { what: "queued bytes of uploads", max: PUT_QUEUE_BYTES_MAX });
         }
         let request = self.requests.add(&ask, deadline)?;
-        let lane = if is_data { &mut self.puts } else { &mut self.ordered };
-        lane.push(Some(request), encode::client(&ClientMessage::Request { request, ask }));
-        self.note_outstanding(now);
+        let message = ClientMessage::Request { request, ask };
+        if is_data {
+            self.outgoing.push_data(request, &message);
+        } else {
+            self.outgoing.push_request(Some(request), &message);
+        }
+        self.liveness.note_outstanding(now, !self.requests.is_empty());
         Ok(request)
     }
 
-    /// The answer is no longer wanted: none comes as an event. A request that was not sent yet is not sent at all.
+    /// The answer is no longer wanted: none comes as an event. A request that was not sent yet is
+    /// not sent at all.
+    ///
+    /// # Errors
+    /// [`Refused`] if the connection is closed, or nobody waits for the request.
     pub fn cancel(&mut self, now: Moment, request: RequestId) -> Result<(), Refused> {
         self.check_open().map_err(|_| Refused::Closed)?;
         match self.requests.get_mut(request) {
             Some(pending) if !pending.abandoned => self.abandon(request),
             _ => return Err(Refused::UnknownRequest(request)),
         }
-        self.note_outstanding(now);
+        self.liveness.note_outstanding(now, !self.requests.is_empty());
         Ok(())
     }
 
-    /// Somebody waits for the answer to a speculative request now. An answer that is under way is no fault.
+    /// Somebody waits for the answer to a speculative request now. An answer that is under way is
+    /// no fault.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::cancel`], and [`Refused::Full`] if too many requests are queued.
     pub fn hurry(&mut self, request: RequestId) -> Result<(), Refused> {
         self.check_room()?;
         match self.requests.get_mut(request) {
@@ -310,115 +299,127 @@ impl ClientConnection {
             _ => return Err(Refused::UnknownRequest(request)),
         }
         // Behind the request itself, which may not have left yet, and taken back with it.
-        self.ordered.push(Some(request), encode::client(&ClientMessage::Hurry { request }));
+        self.outgoing.push_request(Some(request), &ClientMessage::Hurry { request });
         Ok(())
     }
 
-    /// Tells the server something that gets no answer.
+    /// Tells the server something that gets no answer. Hints and what concerns volumes come after
+    /// the handshake, since only then it is known whether the server takes them.
     ///
     /// # Errors
-    /// As the methods of the kinds say.
+    /// [`Refused`] if the connection is closed or not ready, the server lacks the feature, the queue
+    /// is full, or the number of pages is wrong.
     pub fn notify(&mut self, notice: Notice) -> Result<(), Refused> {
         match notice {
-            Notice::Touch { image, token, pages } => self.touch(image, token, pages),
-            Notice::Hint { image, token, pages } => self.hint(image, token, pages),
-            Notice::TokenEnd { image, token } => self.token_end(image, token),
-            Notice::Credit { stream, bytes } => self.credit(stream, bytes),
-            Notice::StopPush { stream } => self.stop_push(stream),
-            Notice::FileClose { .. } | Notice::FileShare { .. } | Notice::RateLimit { .. } => self.tell_volume(notice),
+            Notice::Credit { stream, bytes } => return self.credit(stream, bytes),
+            Notice::StopPush { stream } => return self.stop_push(stream),
+            _ => self.check_room()?,
         }
+        match &notice {
+            Notice::Touch { pages, .. } => check_pages("pages of a touch", pages, TOUCH_PAGES_MAX)?,
+            Notice::Hint { pages, .. } => {
+                self.check_feature(FEATURE_HINTS, "hints")?;
+                if self.config.push_bytes_max == 0 {
+                    return Err(Refused::NoFeature("hints"));
+                }
+                check_pages("pages of a hint", pages, HINT_PAGES_MAX)?;
+            }
+            Notice::FileClose { .. } | Notice::FileShare { .. } | Notice::RateLimit { .. } => {
+                self.check_feature(FEATURE_VOLUMES, "volumes")?;
+            }
+            Notice::TokenEnd { .. } | Notice::Credit { .. } | Notice::StopPush { .. } => {}
+        }
+        self.outgoing.push_request(None, &ClientMessage::Notice(notice));
+        Ok(())
     }
 
     /// Reports first touches that needed no network, in order: 1 to 1024 pages.
-    pub fn touch(&mut self, image: ImageHandle, token: Token, pages: Vec<PageId>) -> Result<(), Refused> {
-        self.check_room()?;
-        let (found, max) = (pages.len() as u64, TOUCH_PAGES_MAX as u64);
-        if found == 0 || found > max {
-            return Err(Refused::Limit { what: "pages of a touch", found, min: 1, max });
-        }
-        self.ordered.push(None, encode::client(&ClientMessage::Notice(Notice::Touch { image, token, pages })));
-        Ok(())
-    }
-
-    fn tell_volume(&mut self, notice: Notice) -> Result<(), Refused> {
-        self.check_room()?;
-        if self.hello().ok_or(Refused::NotReady)?.features & FEATURE_VOLUMES == 0 {
-            return Err(Refused::NoFeature("volumes"));
-        }
-        self.ordered.push(None, encode::client(&ClientMessage::Notice(notice)));
-        Ok(())
-    }
-
-    /// Asks the server to push 1 to 1024 pages that will be needed soon, in this order. Not before the handshake is over,
-    /// since only then it is known whether the server takes hints.
     ///
     /// # Errors
-    /// [`Refused::NoFeature`] if the server takes none or this side wants no push, beside those of
-    /// [`ClientConnection::touch`].
+    /// As [`ClientConnection::notify`].
+    pub fn touch(&mut self, image: ImageHandle, token: Token, pages: Vec<PageId>) -> Result<(), Refused> {
+        self.notify(Notice::Touch { image, token, pages })
+    }
+
+    /// Asks the server to push 1 to 1024 pages that will be needed soon, in this order.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::notify`].
     pub fn hint(&mut self, image: ImageHandle, token: Token, pages: Vec<PageId>) -> Result<(), Refused> {
-        self.check_room()?;
-        let hello = self.hello().ok_or(Refused::NotReady)?;
-        if hello.features & FEATURE_HINTS == 0 || self.config.push_bytes_max == 0 {
-            return Err(Refused::NoFeature("hints"));
-        }
-        let (found, max) = (pages.len() as u64, HINT_PAGES_MAX as u64);
-        if found == 0 || found > max {
-            return Err(Refused::Limit { what: "pages of a hint", found, min: 1, max });
-        }
-        self.ordered.push(None, encode::client(&ClientMessage::Notice(Notice::Hint { image, token, pages })));
-        Ok(())
+        self.notify(Notice::Hint { image, token, pages })
     }
 
     /// Reports the end of a running action.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::notify`].
     pub fn token_end(&mut self, image: ImageHandle, token: Token) -> Result<(), Refused> {
-        self.check_room()?;
-        self.ordered.push(None, encode::client(&ClientMessage::Notice(Notice::TokenEnd { image, token })));
-        Ok(())
+        self.notify(Notice::TokenEnd { image, token })
     }
 
-    /// Gives credit for pushed bytes that were taken care of. Also due for streams that ended or were stopped: their
-    /// pieces came as events before.
+    /// Gives credit for pushed bytes that were taken care of. Also due for streams that ended or
+    /// were stopped: their pieces came as events before.
+    ///
+    /// # Errors
+    /// [`Refused`] if the connection is closed, or so much of the stream was not received.
     pub fn credit(&mut self, stream: StreamId, bytes: u32) -> Result<(), Refused> {
         self.check_open().map_err(|_| Refused::Closed)?;
         self.streams.credit(stream, bytes)
     }
 
-    /// The stream is not wanted. No further piece of it comes as an event; its end does. Nothing happens if it has ended.
+    /// The stream is not wanted. No further piece of it comes as an event; its end does. Nothing
+    /// happens if it has ended.
+    ///
+    /// # Errors
+    /// [`Refused::Closed`].
     pub fn stop_push(&mut self, stream: StreamId) -> Result<(), Refused> {
         self.check_open().map_err(|_| Refused::Closed)?;
         if self.streams.stop(stream) {
-            self.control.push(None, encode::client(&ClientMessage::Notice(Notice::StopPush { stream })));
+            self.outgoing.push_control(&ClientMessage::Notice(Notice::StopPush { stream }));
         }
         Ok(())
     }
 
-    /// Sends part of the superblock or metadata region of an upload, before the server asks for blocks.
+    /// Sends part of the superblock or metadata region of an upload, before the server asks for
+    /// blocks.
+    ///
+    /// # Errors
+    /// [`Refused`] if no such upload is open, the queue is full, or the number of bytes is wrong.
     pub fn put_meta(&mut self, request: RequestId, offset: u64, bytes: Bytes) -> Result<(), Refused> {
         self.put_data(request, bytes.len(), ClientMessage::PutMeta { request, offset, bytes })
     }
 
-    /// Sends a block the server asked for. A transport that takes bytes counts as alive; keep its send buffer small
-    /// (what the link carries in half of `silence_max`), or the answers that queue behind it look like silence.
+    /// Sends a block the server asked for. A transport that takes bytes counts as alive; keep its
+    /// send buffer small (what the link carries in half of `silence_max`), or the answers that
+    /// queue behind it look like silence.
+    ///
+    /// # Errors
+    /// As [`ClientConnection::put_meta`].
     pub fn put_block(&mut self, request: RequestId, block: BlockId, bytes: Bytes) -> Result<(), Refused> {
         self.put_data(request, bytes.len(), ClientMessage::PutBlock { request, block, bytes })
     }
 
     /// Ends an upload; every block that was asked for was sent.
+    ///
+    /// # Errors
+    /// [`Refused`] if no such upload is open.
     pub fn put_commit(&mut self, request: RequestId) -> Result<(), Refused> {
         self.check_open().map_err(|_| Refused::Closed)?;
         if let Some(put) = &mut self.requests.put_mut(request)?.put {
             put.committed = true;
         }
-        self.puts.push(Some(request), encode::client(&ClientMessage::PutCommit { request }));
+        self.outgoing.push_data(request, &ClientMessage::PutCommit { request });
         Ok(())
     }
 
-    /// Whether [`ClientConnection::put_meta`] and [`ClientConnection::put_block`] would take data now.
+    /// Whether [`ClientConnection::put_meta`] and [`ClientConnection::put_block`] would take data
+    /// now.
     pub fn put_room(&self) -> bool {
-        matches!(self.state, State::Ready(_)) && self.puts.bytes() < PUT_QUEUE_BYTES_MAX
+        matches!(self.state, State::Ready(_)) && self.outgoing.has_data_room()
     }
 
-    /// Requests somebody waits for, in the order of asking; after a loss, those to ask again on another connection.
+    /// Requests somebody waits for, in the order of asking; after a loss, those to ask again on
+    /// another connection.
     pub fn unanswered(&self) -> impl Iterator<Item = Unanswered<'_>> {
         let waiting = self.requests.waiting().into_iter();
         waiting.map(|(request, Pending { ask, deadline, .. })| Unanswered { request, ask, deadline: *deadline })
@@ -431,7 +432,7 @@ impl ClientConnection {
 
     /// Least round trip of hello and pings so far.
     pub fn round_trip(&self) -> Option<Duration> {
-        self.round_trip
+        self.liveness.round_trip()
     }
 
     /// What the connection carried so far.
@@ -440,7 +441,7 @@ impl ClientConnection {
     }
 }
 
-// state and time
+// state
 impl ClientConnection {
     fn check_open(&self) -> Result<(), WireError> {
         if let State::Closed(error) = &self.state { Err(error.clone()) } else { Ok(()) }
@@ -449,52 +450,12 @@ impl ClientConnection {
     /// Whether requests and touches are taken.
     fn check_room(&self) -> Result<(), Refused> {
         self.check_open().map_err(|_| Refused::Closed)?;
-        if self.ordered.bytes() >= REQUEST_QUEUE_BYTES_MAX {
-            return Err(Refused::Full { what: "queued request bytes", max: REQUEST_QUEUE_BYTES_MAX });
-        }
-        Ok(())
+        self.outgoing.check_request_room()
     }
 
-    fn check_time(&self, now: Moment) -> Result<(), WireError> {
-        let late = |since: Moment, limit: Duration, what| {
-            if now >= since.after(limit) { Err(WireError::Deadline { what, limit }) } else { Ok(()) }
-        };
-        if matches!(self.state, State::Hello) {
-            late(self.opened, self.config.hello_deadline, "the server sent no HelloReply")?;
-        }
-        if let Some(since) = self.silence_began() {
-            late(since, self.config.silence_max, "the server sent nothing")?;
-        }
-        self.inbox.check(now)
-    }
-
-    /// Start of the silence that counts: something was outstanding all the time since, and nothing came.
-    fn silence_began(&self) -> Option<Moment> {
-        self.outstanding.map(|since| since.max(self.alive))
-    }
-
-    /// When to send a Ping: early if something is outstanding, so that a slow answer is not taken for a dead server.
-    fn ping_due(&self) -> Option<Moment> {
-        if self.ping.is_some() || !matches!(self.state, State::Ready(_)) {
-            return None;
-        }
-        match self.silence_began() {
-            Some(since) => Some(since.after(self.config.silence_max / 2)),
-            None => Some(self.alive.after(self.config.keepalive)),
-        }
-    }
-
-    fn note_outstanding(&mut self, now: Moment) {
-        let waits = matches!(self.state, State::Hello) || !self.requests.is_empty() || self.ping.is_some();
-        match (waits, self.outstanding) {
-            (true, None) => self.outstanding = Some(now),
-            (false, _) => self.outstanding = None,
-            (true, Some(_)) => {}
-        }
-    }
-
-    fn add_round_trip(&mut self, sample: Duration) {
-        self.round_trip = Some(self.round_trip.map_or(sample, |least| least.min(sample)));
+    fn check_feature(&self, feature: u64, name: &'static str) -> Result<(), Refused> {
+        let hello = self.hello().ok_or(Refused::NotReady)?;
+        if hello.features & feature == 0 { Err(Refused::NoFeature(name)) } else { Ok(()) }
     }
 
     fn put_data(&mut self, request: RequestId, bytes: usize, message: ClientMessage) -> Result<(), Refused> {
@@ -509,35 +470,36 @@ impl ClientConnection {
         if bytes == 0 || bytes > max {
             return Err(Refused::Limit { what: "bytes of a put frame", found: bytes as u64, min: 1, max: max as u64 });
         }
-        if self.puts.bytes() >= PUT_QUEUE_BYTES_MAX {
+        if !self.outgoing.has_data_room() {
             return Err(Refused::Full { what: "queued put bytes", max: PUT_QUEUE_BYTES_MAX });
         }
-        self.puts.push(Some(request), encode::client(&message));
+        self.outgoing.push_data(request, &message);
         Ok(())
     }
 
     /// Nobody waits for the request any more.
     fn abandon(&mut self, request: RequestId) {
         let is_put = self.requests.get_mut(request).is_some_and(|pending| pending.put.is_some());
-        let unsent = self.puts.remove(request) && !is_put;
-        if self.ordered.remove(request) || unsent {
+        if self.outgoing.take_back(request, is_put) {
             self.requests.remove(request);
             return;
         }
         if let Some(pending) = self.requests.get_mut(request) {
             pending.abandoned = true;
-            self.control.push(None, encode::client(&ClientMessage::Cancel { request }));
+            self.outgoing.push_control(&ClientMessage::Cancel { request });
         }
     }
 
     fn close(&mut self, error: WireError) -> WireError {
         self.state = State::Closed(error.clone());
         self.inbox = Inbox::default();
-        self.spout = Spout::default();
-        for lane in [&mut self.control, &mut self.ordered, &mut self.puts] {
-            lane.clear();
-        }
+        self.outgoing = Outgoing::default();
         self.events.push_back(ClientEvent::Closed(error.clone()));
         error
     }
+}
+
+fn check_pages(what: &'static str, pages: &[PageId], max: usize) -> Result<(), Refused> {
+    let (found, max) = (pages.len() as u64, max as u64);
+    if (1..=max).contains(&found) { Ok(()) } else { Err(Refused::Limit { what, found, min: 1, max }) }
 }

@@ -1,12 +1,14 @@
 //! Fields of a payload: a bounds-checked reader, a writer, and the compact lists.
 //!
-//! Integers are little-endian. Varints hold seven bits a byte, lowest first, in the fewest bytes possible; the reader
-//! rejects longer forms, so that every accepted payload is exactly what the writer would have written.
+//! Integers are little-endian. Varints hold seven bits a byte, lowest first, in the fewest bytes
+//! possible; the reader rejects longer forms, so that every accepted payload is exactly what the
+//! writer would have written.
 //!
-//! A page list is a varint count, then for each page one varint `v`. If bit 0 of `v` is clear, the page is of the same
-//! inode as the one before, and `v >> 1` is the zigzag form of the difference between the page indexes. Otherwise
-//! `v >> 1` is the zigzag form of the difference between the inodes, never 0, and the index follows as a varint of its
-//! own. The first page is compared with page 0 of inode 0. Pages that lie near each other cost one byte.
+//! A page list is a varint count, then for each page one varint `v`. If bit 0 of `v` is clear, the
+//! page is of the same inode as the one before, and `v >> 1` is the zigzag form of the difference
+//! between the page indexes. Otherwise `v >> 1` is the zigzag form of the difference between the
+//! inodes, never 0, and the index follows as a varint of its own. The first page is compared with
+//! page 0 of inode 0. Pages that lie near each other cost one byte.
 
 use bytes::{Buf, Bytes};
 use units::{BlockId, InodeId, PageId};
@@ -15,8 +17,8 @@ use crate::error::WireError;
 use crate::format::{FRAME_HASH_BYTES, FRAME_HEADER_BYTES, KIND_HASHED};
 use crate::message::BlockRange;
 
-/// A frame on its way out: header and small fields, then bulk bytes which are shared, not copied, then the hash of those kinds
-/// that have one.
+/// A frame on its way out: header and small fields, then bulk bytes which are shared, not copied,
+/// then the hash of those kinds that have one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub head: Vec<u8>,
@@ -119,7 +121,8 @@ impl Writer {
         self.finish_with(Bytes::new())
     }
 
-    /// Ends the frame with `body`, which needs no length of its own: it reaches to the end of the payload.
+    /// Ends the frame with `body`, which needs no length of its own: it reaches to the end of the
+    /// payload.
     pub fn finish_with(mut self, body: Bytes) -> Frame {
         let kind = self.head[FRAME_HEADER_BYTES - 1];
         let fields = &self.head[FRAME_HEADER_BYTES..];
@@ -140,7 +143,8 @@ pub(crate) fn frame_hash(kind: u8, fields: &[u8], body: &[u8]) -> [u8; FRAME_HAS
     hash
 }
 
-/// Reads the fields of one payload. Never panics, never allocates more than the payload's own length suggests.
+/// Reads the fields of one payload. Never panics, never allocates more than the payload's own
+/// length suggests.
 pub(crate) struct Reader {
     kind: &'static str,
     rest: Bytes,
@@ -152,7 +156,8 @@ impl Reader {
         Reader { kind, rest: payload, offset: 0 }
     }
 
-    /// The payload of a frame of the kind `number`, called `kind`. A hash at its end is checked before anything is read.
+    /// The payload of a frame of the kind `number`, called `kind`. A hash at its end is checked
+    /// before anything is read.
     pub fn of_frame(kind: &'static str, number: u8, mut payload: Bytes) -> Result<Reader, WireError> {
         if number & KIND_HASHED != 0 {
             let content = payload.len().checked_sub(FRAME_HASH_BYTES).ok_or(WireError::Damaged { kind })?;
@@ -254,7 +259,8 @@ impl Reader {
         u32::try_from(value).map_err(|_| self.bad(field, value, "a varint of at most 32 bits"))
     }
 
-    /// A count that is at least 1 and at most `max`; the list behind it has at least one byte for each.
+    /// A count that is at least 1 and at most `max`; the list behind it has at least one byte for
+    /// each.
     fn count(&mut self, field: &'static str, min: usize, max: usize) -> Result<usize, WireError> {
         let count = self.varint(field)?;
         self.check(count >= min as u64 && count <= max as u64, field, count, "a count within the limits")?;
@@ -338,7 +344,8 @@ impl Reader {
     }
 }
 
-/// The difference `to - from` with its sign in bit 0, so that small differences either way give small numbers.
+/// The difference `to - from` with its sign in bit 0, so that small differences either way give
+/// small numbers.
 fn zigzag(to: u32, from: u32) -> u64 {
     let difference = i64::from(to) - i64::from(from);
     ((difference << 1) ^ (difference >> 63)) as u64

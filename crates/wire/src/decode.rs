@@ -1,4 +1,5 @@
-//! Frames into messages. Every field is checked against its limits; what is accepted is exactly what `encode` writes.
+//! Frames into messages. Every field is checked against its limits: exactly the output of `encode`
+//! is accepted.
 
 use bytes::Bytes;
 use units::{ActionId, BlockId, ImageId, PageId, RequestId, SegmentIndex, StreamId, Token};
@@ -23,26 +24,14 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         ClientKind::Ping => ClientMessage::Ping { nonce: reader.u64("nonce")? },
         ClientKind::Cancel => ClientMessage::Cancel { request: request(&mut reader)? },
         ClientKind::Hurry => ClientMessage::Hurry { request: request(&mut reader)? },
-        ClientKind::Touch => ClientMessage::Notice(Notice::Touch {
-            image: image(&mut reader)?,
-            token: token(&mut reader)?,
-            pages: reader.pages(TOUCH_PAGES_MAX)?,
-        }),
-        ClientKind::Hint => ClientMessage::Notice(Notice::Hint {
-            image: image(&mut reader)?,
-            token: token(&mut reader)?,
-            pages: reader.pages(HINT_PAGES_MAX)?,
-        }),
-        ClientKind::TokenEnd => {
-            ClientMessage::Notice(Notice::TokenEnd { image: image(&mut reader)?, token: token(&mut reader)? })
-        }
-        ClientKind::Credit => {
-            let stream = stream(&mut reader)?;
-            let bytes = reader.u32("bytes")?;
-            reader.check(bytes > 0, "bytes", 0, "at least 1")?;
-            ClientMessage::Notice(Notice::Credit { stream, bytes })
-        }
-        ClientKind::StopPush => ClientMessage::Notice(Notice::StopPush { stream: stream(&mut reader)? }),
+        ClientKind::Touch
+        | ClientKind::Hint
+        | ClientKind::TokenEnd
+        | ClientKind::Credit
+        | ClientKind::StopPush
+        | ClientKind::FileClose
+        | ClientKind::FileShare
+        | ClientKind::RateLimit => ClientMessage::Notice(notice(kind, &mut reader)?),
         ClientKind::PutMeta => ClientMessage::PutMeta {
             request: request(&mut reader)?,
             offset: reader.u64("offset")?,
@@ -54,18 +43,6 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
             bytes: reader.bulk("bytes", 1, FRAME_BYTES_MAX)?,
         },
         ClientKind::PutCommit => ClientMessage::PutCommit { request: request(&mut reader)? },
-        ClientKind::FileClose => ClientMessage::Notice(Notice::FileClose {
-            volume: image(&mut reader)?,
-            file: volume::file_number(&mut reader)?,
-        }),
-        ClientKind::FileShare => ClientMessage::Notice(Notice::FileShare {
-            volume: image(&mut reader)?,
-            file: volume::file_number(&mut reader)?,
-            share: volume::read_share(&mut reader)?,
-        }),
-        ClientKind::RateLimit => {
-            ClientMessage::Notice(Notice::RateLimit { bytes_per_second: reader.u64("bytes per second")? })
-        }
         ClientKind::FileOpen
         | ClientKind::FileStat
         | ClientKind::FolderList
@@ -94,6 +71,31 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
         }
     };
     reader.end(message)
+}
+
+fn notice(kind: ClientKind, reader: &mut Reader) -> Result<Notice, WireError> {
+    Ok(match kind {
+        ClientKind::Touch => {
+            Notice::Touch { image: image(reader)?, token: token(reader)?, pages: reader.pages(TOUCH_PAGES_MAX)? }
+        }
+        ClientKind::Hint => {
+            Notice::Hint { image: image(reader)?, token: token(reader)?, pages: reader.pages(HINT_PAGES_MAX)? }
+        }
+        ClientKind::TokenEnd => Notice::TokenEnd { image: image(reader)?, token: token(reader)? },
+        ClientKind::Credit => {
+            let (stream, bytes) = (stream(reader)?, reader.u32("bytes")?);
+            reader.check(bytes > 0, "bytes", 0, "at least 1")?;
+            Notice::Credit { stream, bytes }
+        }
+        ClientKind::StopPush => Notice::StopPush { stream: stream(reader)? },
+        ClientKind::FileClose => Notice::FileClose { volume: image(reader)?, file: volume::file_number(reader)? },
+        ClientKind::FileShare => {
+            let (volume, file) = (image(reader)?, volume::file_number(reader)?);
+            Notice::FileShare { volume, file, share: volume::read_share(reader)? }
+        }
+        // the caller passes kinds of notices only
+        _ => Notice::RateLimit { bytes_per_second: reader.u64("bytes per second")? },
+    })
 }
 
 fn client_hello(reader: &mut Reader) -> Result<Hello, WireError> {
@@ -143,7 +145,7 @@ fn client_request(kind: ClientKind, reader: &mut Reader) -> Result<Request, Wire
             reader.check(fits, "metadata bytes", metadata_bytes, "a region within the file")?;
             Request::PutOpen { name: reader.name()?, file_bytes, metadata_offset, metadata_bytes }
         }
-        // the caller hands in kinds of requests only
+        // the caller passes kinds of requests only
         _ => Request::List,
     })
 }
@@ -262,7 +264,7 @@ fn server_reply(kind: ServerKind, reader: &mut Reader) -> Result<Reply, WireErro
         | ServerKind::Leased
         | ServerKind::Enrolled
         | ServerKind::Proven => Reply::Volume(volume::read_reply(kind, reader)?),
-        // the caller hands in kinds of replies only
+        // the caller passes kinds of replies only
         _ => {
             let (code, text) = error(reader)?;
             Reply::Error { code, text }

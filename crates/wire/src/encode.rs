@@ -1,4 +1,5 @@
-//! Messages into frames. Field order here is the definition that docs/formats/wire.md describes.
+//! Messages into frames. The order of fields here is the definition; docs/formats/wire.md describes
+//! it.
 
 use crate::coding::{Frame, Writer};
 use crate::format::{ClientKind, ERROR_TEXT_BYTES_MAX_WRITTEN, MAGIC, ServerKind};
@@ -49,19 +50,7 @@ pub(crate) fn client(message: &ClientMessage) -> Frame {
         ClientMessage::Cancel { request } => writer(ClientKind::Cancel).u32(request.0).finish(),
         ClientMessage::Hurry { request } => writer(ClientKind::Hurry).u32(request.0).finish(),
         ClientMessage::Ping { nonce } => writer(ClientKind::Ping).u64(*nonce).finish(),
-        ClientMessage::Notice(Notice::Touch { image, token, pages }) => {
-            writer(ClientKind::Touch).u32(image.0).u128(token.0).pages(pages).finish()
-        }
-        ClientMessage::Notice(Notice::Hint { image, token, pages }) => {
-            writer(ClientKind::Hint).u32(image.0).u128(token.0).pages(pages).finish()
-        }
-        ClientMessage::Notice(Notice::TokenEnd { image, token }) => {
-            writer(ClientKind::TokenEnd).u32(image.0).u128(token.0).finish()
-        }
-        ClientMessage::Notice(Notice::Credit { stream, bytes }) => {
-            writer(ClientKind::Credit).u32(stream.0).u32(*bytes).finish()
-        }
-        ClientMessage::Notice(Notice::StopPush { stream }) => writer(ClientKind::StopPush).u32(stream.0).finish(),
+        ClientMessage::Notice(notice) => client_notice(notice),
         ClientMessage::PutMeta { request, offset, bytes } => {
             writer(ClientKind::PutMeta).u32(request.0).u64(*offset).finish_with(bytes.clone())
         }
@@ -69,16 +58,24 @@ pub(crate) fn client(message: &ClientMessage) -> Frame {
             writer(ClientKind::PutBlock).u32(request.0).u32(block.0).finish_with(bytes.clone())
         }
         ClientMessage::PutCommit { request } => writer(ClientKind::PutCommit).u32(request.0).finish(),
-        ClientMessage::Notice(Notice::FileClose { volume, file }) => {
-            writer(ClientKind::FileClose).u32(volume.0).u32(file.0).finish()
-        }
-        ClientMessage::Notice(Notice::FileShare { volume, file, share }) => {
-            volume::write_share(writer(ClientKind::FileShare).u32(volume.0).u32(file.0), *share).finish()
-        }
-        ClientMessage::Notice(Notice::RateLimit { bytes_per_second }) => {
-            writer(ClientKind::RateLimit).u64(*bytes_per_second).finish()
-        }
     }
+}
+
+fn client_notice(notice: &Notice) -> Frame {
+    let writer = |kind: ClientKind| Writer::new(kind as u8);
+    match notice {
+        Notice::Touch { image, token, pages } => writer(ClientKind::Touch).u32(image.0).u128(token.0).pages(pages),
+        Notice::Hint { image, token, pages } => writer(ClientKind::Hint).u32(image.0).u128(token.0).pages(pages),
+        Notice::TokenEnd { image, token } => writer(ClientKind::TokenEnd).u32(image.0).u128(token.0),
+        Notice::Credit { stream, bytes } => writer(ClientKind::Credit).u32(stream.0).u32(*bytes),
+        Notice::StopPush { stream } => writer(ClientKind::StopPush).u32(stream.0),
+        Notice::FileClose { volume, file } => writer(ClientKind::FileClose).u32(volume.0).u32(file.0),
+        Notice::FileShare { volume, file, share } => {
+            volume::write_share(writer(ClientKind::FileShare).u32(volume.0).u32(file.0), *share)
+        }
+        Notice::RateLimit { bytes_per_second } => writer(ClientKind::RateLimit).u64(*bytes_per_second),
+    }
+    .finish()
 }
 
 fn client_hello(hello: &Hello) -> Frame {

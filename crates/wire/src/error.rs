@@ -7,7 +7,8 @@ use units::{RequestId, StreamId};
 
 use crate::message::ErrorCode;
 
-/// The connection is over. Everything a peer can do wrong is here, and so are its silence and its loss.
+/// The connection is over. Everything a peer can do wrong is here, and so are its silence and its
+/// loss.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WireError {
     /// The header announces more than this kind may hold.
@@ -170,7 +171,8 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// What a server tells its client before it closes; `None` if there is nothing to tell or nobody to hear it.
+    /// The code that a server sends before it closes; `None` if there is none, or the transport is
+    /// gone.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             WireError::Lost | WireError::ShutDown { .. } | WireError::Peer { .. } => None,

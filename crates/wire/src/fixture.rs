@@ -1,4 +1,4 @@
-//! Any message of a client as a frame, whether it is allowed now or not: for those who test servers.
+//! Any message of a client as a frame, whether it is allowed now or not. For tests of servers.
 
 pub use crate::message::ClientMessage;
 

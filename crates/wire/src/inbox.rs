@@ -1,4 +1,5 @@
-//! Received bytes into frames. Memory grows with the bytes that arrived, never with a length that was only announced.
+//! Received bytes into frames. Memory grows with the bytes that arrived, never with a length that
+//! was only announced.
 
 use std::time::Duration;
 
@@ -24,8 +25,9 @@ pub(crate) struct Arrived {
 }
 
 impl Inbox {
-    /// Takes the next complete frame off the front of `input`, or keeps all of it and returns `None`. `bytes_max` gives
-    /// the largest payload of a kind, or the reason why the kind is not accepted.
+    /// Takes the next complete frame off the front of `input`, or keeps all of it and returns
+    /// `None`. `bytes_max` gives the largest payload of a kind, or the reason why the kind is not
+    /// accepted.
     pub fn next(
         &mut self,
         now: Moment,

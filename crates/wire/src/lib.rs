@@ -1,10 +1,11 @@
-//! The protocol between devices and servers: frames, and one state machine for each side of a connection.
+//! The protocol between devices and servers: frames, and one state machine for each side of a
+//! connection.
 //!
-//! Nothing here opens a socket or reads a clock. Bytes and the present moment go in; events and bytes come out. The
-//! server's tasks and the client's network threads drive the two machines over TCP, the tests over a simulated link.
-//! The bytes are described in docs/formats/wire.md.
+//! Nothing here opens a socket or reads a clock. Bytes and the current time go in; events and bytes
+//! come out. Servers and clients drive the two machines over TCP, tests drive them over a simulated
+//! link. docs/formats/wire.md describes the bytes.
 //!
-//! Images are opaque: a handle, block numbers, page numbers and stored bytes pass through uninterpreted.
+//! Images are opaque: handles, block numbers, page numbers and stored bytes are not interpreted.
 
 mod client;
 mod coding;

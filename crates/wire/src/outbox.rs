@@ -1,4 +1,4 @@
-//! Frames that wait to be handed to the transport.
+//! Frames that wait for the transport.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,15 @@ use units::RequestId;
 
 use crate::coding::Frame;
 
-/// Frames of one priority, first in, first out. Each may belong to a request, so that a cancel can take it back.
+/// Frames of one priority, first in, first out. Each may belong to a request, so that a cancel can
+/// take it back. `bytes` is the sum of the frames.
 #[derive(Debug, Default)]
-pub(crate) struct Lane {
+pub(crate) struct FrameQueue {
     frames: VecDeque<(Option<RequestId>, Frame)>,
     bytes: usize,
 }
 
-impl Lane {
+impl FrameQueue {
     pub fn push(&mut self, request: Option<RequestId>, frame: Frame) {
         self.bytes += frame.bytes();
         self.frames.push_back((request, frame));
@@ -41,10 +42,6 @@ impl Lane {
         self.frames.len() < before
     }
 
-    pub fn clear(&mut self) {
-        *self = Lane::default();
-    }
-
     pub fn len(&self) -> usize {
         self.frames.len()
     }
@@ -58,29 +55,29 @@ impl Lane {
     }
 }
 
-/// The frame that was handed out in part; the rest of it goes before anything else.
+/// The frame that is being sent. The rest of it is sent before any other frame.
 #[derive(Debug, Default)]
-pub(crate) struct Spout {
+pub(crate) struct CurrentFrame {
     frame: Frame,
     done: usize,
 }
 
-impl Spout {
-    /// Hands out up to `max` bytes: the rest of the current frame, then frames from `next` until it has none.
+impl CurrentFrame {
+    /// Writes up to `max` bytes: the rest of this frame, then frames from `next` until it has none.
     pub fn drain(&mut self, out: &mut Vec<u8>, max: usize, mut next: impl FnMut() -> Option<Frame>) -> usize {
         let mut written = 0;
         while written < max {
             if self.is_empty() {
                 let Some(frame) = next() else { break };
-                *self = Spout { frame, done: 0 };
+                *self = CurrentFrame { frame, done: 0 };
             }
             let step = self.frame.copy_from(self.done, max - written, out);
             self.done += step;
             written += step;
         }
         if self.is_empty() {
-            // lets go of the bulk bytes at once, not with the next frame
-            *self = Spout::default();
+            // frees the bulk bytes at once, not with the next frame
+            *self = CurrentFrame::default();
         }
         written
     }
@@ -89,7 +86,7 @@ impl Spout {
         self.done == self.frame.bytes()
     }
 
-    /// Bytes not handed out yet.
+    /// Bytes that are still to send.
     pub fn bytes(&self) -> usize {
         self.frame.bytes() - self.done
     }

@@ -1,4 +1,4 @@
-//! What a connection carried, for the counters of server and client.
+//! Counters of one connection.
 
 /// Bytes and frames of one connection since its start. Bytes are those of whole frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +15,7 @@ pub struct Traffic {
     pub push_bytes: u64,
     /// Bytes of Push frames that were credited.
     pub push_bytes_credited: u64,
-    /// Bytes of Push frames that were dropped: before they left a server, or after a client had stopped the stream.
+    /// Bytes of Push frames that were dropped: before they left a server, or after a client had
+    /// stopped the stream.
     pub push_bytes_dropped: u64,
 }

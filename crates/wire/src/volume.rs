@@ -1,9 +1,10 @@
-//! Volumes: mutable trees of files beside the images, for data that programs read and write.
+//! Volumes: mutable file trees beside the images, for data that programs read and write.
 //!
-//! A volume that a connection opened has a handle like an image's. A file that it opened there has a number (`InodeId`, from
-//! [`crate::format::FILE_NUMBER_MIN`]), and a data block of it is a `PageId`: so touches, hints, pushes and credits are the frames that images have. Everything else names files by
-//! path, and says which version of them it means. Paths and contents pass through uninterpreted; whether they make sense is
-//! for the volume to say.
+//! A volume that is open on a connection has a handle, as an image has. A file that is open there
+//! has a number (`InodeId`, from [`crate::format::FILE_NUMBER_MIN`]), and a data block of it is a
+//! `PageId`. So touches, hints, pushes and credits use the frames of images. Everything else names
+//! files by path, and states which version of them it means. Paths and contents are not interpreted
+//! here; the volume checks them.
 
 mod change;
 pub(crate) mod coding;
@@ -21,7 +22,8 @@ use crate::message::BlockRange;
 /// First in what a proof is made over, so that the secret is of no use for anything else.
 const PROOF_CONTEXT: &[u8] = b"runnel device 1";
 
-/// A file as it is or was: which one, and its version. Both are numbers of the volume; equal ones have equal contents.
+/// A file as it is or was: which one, and its version. Both are numbers of the volume; equal ones
+/// have equal contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seen {
     /// Which file, whatever its name.
@@ -222,7 +224,8 @@ pub enum Share {
 /// What a client asks of a volume that it opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeAsk {
-    /// Opens a regular file for reading its blocks; also at every later open, to see its present version.
+    /// Opens a regular file for reading its blocks; also at every later open, to see its present
+    /// version.
     FileOpen {
         /// The running action that opens it.
         token: Token,
@@ -349,7 +352,8 @@ pub enum VolumeReply {
         size: u64,
         /// How `bytes` is encoded; the number of the codec.
         codec: u8,
-        /// The valid bytes of all blocks in the order of the request, encoded as one piece; empty if all are behind the end.
+        /// The valid bytes of all blocks in the order of the request, encoded as one piece; empty
+        /// if all are behind the end.
         bytes: Bytes,
     },
     /// Answers `Commit`.
@@ -373,7 +377,8 @@ pub enum VolumeReply {
     Proven,
 }
 
-/// What the bytes of a piece hold in a push stream of [`crate::PushEncoding::Volume`]: blocks of one version of one file.
+/// What the bytes of a piece hold in a push stream of [`crate::PushEncoding::Volume`]: blocks of
+/// one version of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumePiece {
     /// Version of the file that all bytes belong to.

@@ -1,20 +1,23 @@
-//! How many push bytes may be under way: enough to fill the link, not much more, so that a demand reply never queues
-//! long behind them.
+//! The push window: how many push bytes may be in flight. Enough to fill the link and not much
+//! more, so that a demand reply never queues long behind them.
 //!
-//! The model is that of BBR (Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016): the best delivery rate
-//! of the last rounds and the least round trip of the last seconds; their product is what the link holds. Each frame is
-//! stamped when it is handed out; its credit gives one sample of both. The window is 1.5 times the product: while the
-//! window is what limits the rate, each round trip raises it by half; once the link is full it stops there.
+//! The model is that of BBR (Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016). It
+//! keeps the best delivery rate of the last rounds and the least round trip of the last seconds;
+//! the link holds their product. Each frame gets a stamp when it is sent, and its credit gives one
+//! sample of both. The window is 1.5 times the product. While the window limits the rate, each
+//! round trip raises it by half; once the link is full it stops there.
 //!
-//! Samples taken while there was nothing to push say nothing about the link and never lower the rate. A round trip
-//! measured while pushing includes our own queue, so when the least one is old the window is set to half the product
-//! for about one round trip and the least value seen then is taken.
+//! Samples that were taken while there was nothing to push never lower the rate: they say nothing
+//! about the link. A round trip that was measured while pushing includes our own queue. So when the
+//! least one is old, the window is set to half the product for about one round trip, and the least
+//! value of that time is taken.
 //!
-//! Data blocks of volumes have a window of their own: without a least size, since a demand must not wait behind it on a thin
-//! link, and with two frames at least. Where volumes are open, pages of images begin with one frame: 128 KiB of them would take
-//! a thin link for seconds in which data are waited for.
+//! Data blocks of volumes have a window of their own. It has no least size, since a demand must not
+//! wait behind it on a thin link, and it holds at least two frames. Where volumes are open, pages
+//! of images begin with one frame: 128 KiB of them would take seconds on a thin link, while data is
+//! waited for.
 //!
-//! Units: bytes of whole frames, microseconds. Called by the push queue of `ServerConnection`.
+//! Units: bytes of whole frames, microseconds.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,17 +26,21 @@ use units::Moment;
 
 use crate::format::{VOLUME_WINDOW_BYTES_START, WINDOW_BYTES_MIN, WINDOW_BYTES_START};
 
-/// Rounds (window after window) over which the best rate counts: long enough to bridge a burst of demand replies.
+/// Rounds (window after window) over which the best rate counts: long enough to bridge a burst of
+/// demand replies.
 const RATE_ROUNDS: u64 = 10;
-/// Age at which the least round trip is measured anew, since routes change; and the same in round trips: a probe leaves the link
-/// idle for a part of one or two, so that it costs under 1 %. On a link of 128 kbit/s each ten seconds would cost 1.5 %.
+/// Age at which the least round trip is measured anew, since routes change; and the same in round
+/// trips: a probe leaves the link idle for a part of one or two, so that it costs under 1 %. On a
+/// link of 128 kbit/s each ten seconds would cost 1.5 %.
 const ROUND_TRIP_AGE_MAX: Duration = Duration::from_secs(10);
 const ROUND_TRIPS_AGE_MAX: u32 = 128;
-/// Longest round trip that is believed to be the link's: more is a queue, such as behind a large frame on a thin link.
+/// Longest round trip that is believed to be the link's: more is a queue, such as behind a large
+/// frame on a thin link.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(1);
 /// Rates of frames in a row that are remembered.
 const PAIRS: usize = 8;
-/// The least window holds no more than this part of a second, so that it stays small on a thin link.
+/// The least window holds no more than this part of a second, so that it stays small on a thin
+/// link.
 const LEAST_PER_SECOND: u64 = 4;
 
 /// What is remembered of a frame when it is handed out.
@@ -79,7 +86,8 @@ pub(crate) struct Window {
 #[derive(Debug)]
 struct Probe {
     least: Option<Duration>,
-    /// Ends when a frame is credited that was sent after this moment; unset until the excess has drained.
+    /// Ends when a frame is credited that was sent after this moment; unset until the excess has
+    /// drained.
     since: Option<Moment>,
 }
 
@@ -134,8 +142,9 @@ impl Window {
         (product + product / 2).max(least).clamp(1, self.bytes_max.max(1))
     }
 
-    /// Bytes of volumes that may be under way, while `frame_bytes_max` is the largest frame there: on a thin link no more than the
-    /// link holds, so that a demand waits for a frame or two, and at least two frames, so that the link never idles between them.
+    /// Bytes of volumes that may be under way, while `frame_bytes_max` is the largest frame there:
+    /// on a thin link no more than the link holds, so that a demand waits for a frame or two, and
+    /// at least two frames, so that the link never idles between them.
     pub fn volume_bytes(&self, frame_bytes_max: u64) -> u64 {
         let Some((product, _)) = self.product() else { return VOLUME_WINDOW_BYTES_START.min(self.bytes_max) };
         let wanted = if self.probe.is_some() { product / 2 } else { (product + product / 2).max(frame_bytes_max + 1) };
@@ -152,9 +161,10 @@ impl Window {
         self.round_trip.map(|(round_trip, _)| round_trip)
     }
 
-    /// Rate of the link in bytes a second, and the round trip without the time that a frame takes of it. The rate of single frames
-    /// holds their round trip, too; that of two in a row is what the link does (packet pairs, Keshav, "A Control-Theoretic Approach
-    /// to Flow Control", 1991). `None` before there were two.
+    /// Rate of the link in bytes a second, and the round trip without the time that a frame takes
+    /// of it. The rate of single frames holds their round trip, too; that of two in a row is what
+    /// the link does (packet pairs, Keshav, "A Control-Theoretic Approach to Flow Control", 1991).
+    /// `None` before there were two.
     pub fn path(&self) -> Option<(u64, Duration)> {
         let (rate, (round_trip, _)) = self.rate().zip(self.round_trip)?;
         let mut pairs: Vec<u64> = self.pairs.iter().copied().collect();
@@ -187,7 +197,8 @@ impl Window {
         self.idle_until = self.delivered + in_flight.max(1);
     }
 
-    /// A frame of `bytes` bytes with this stamp was credited; `in_flight` bytes are still under way.
+    /// A frame of `bytes` bytes with this stamp was credited; `in_flight` bytes are still under
+    /// way.
     pub fn credited(&mut self, now: Moment, stamp: Stamp, bytes: u64, in_flight: u64) {
         if stamp.sent <= self.delivered_at && self.delivered > 0 {
             let gap = now.since(self.delivered_at).max(stamp.sent.since(self.first_sent));
@@ -213,8 +224,8 @@ impl Window {
         self.add_round_trip(now, stamp, bytes, in_flight);
     }
 
-    /// Keeps the best rate of each round that no later round has reached. Idle samples begin no round, so a low one
-    /// changes nothing.
+    /// Keeps the best rate of each round that no later round has reached. Idle samples begin no
+    /// round, so a low one changes nothing.
     fn add_rate(&mut self, rate: u64) {
         while self.rates.back().is_some_and(|(_, older)| *older <= rate) {
             self.rates.pop_back();
@@ -259,7 +270,8 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// When the first probe begins on a link that takes `frame` for each of the frames, two of them under way.
+    /// When the first probe begins on a link that takes `frame` for each of the frames, two of them
+    /// under way.
     fn first_probe(frame: Duration) -> Duration {
         const BYTES: u64 = 4096;
         let mut window = Window::new(1 << 20);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use units::PageId;
-use wire::{ErrorCode, Reply, Request, ServerEvent};
+use wire::{ErrorCode, Notice, Reply, Request, ServerEvent};
 
 use super::fake_server::{FakeServer, is_pull};
 use super::tree::Tree;
@@ -80,14 +80,16 @@ fn what_is_not_demanded_stays_on_the_connection_of_the_lane() {
         );
     }
     session.end(units::Token(1));
-    server.wait(|log| log.iter().any(|(_, event)| matches!(event, ServerEvent::TokenEnd { .. })).then_some(()));
+    server.wait(|log| {
+        log.iter().any(|(_, event)| matches!(event, ServerEvent::Notice(Notice::TokenEnd { .. }))).then_some(())
+    });
     server.wait(|log| {
         for (connection, event) in log {
             match event {
                 ServerEvent::Request { ask: Request::PullBlock { speculative, .. }, .. } => {
                     assert_eq!(*connection == 0, *speculative, "{event:?}");
                 }
-                ServerEvent::Touch { .. } | ServerEvent::TokenEnd { .. } => assert_eq!(*connection, 0),
+                ServerEvent::Notice(_) => assert_eq!(*connection, 0),
                 _ => {}
             }
         }

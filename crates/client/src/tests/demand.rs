@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use units::{BlockId, InodeId, PageId, Token};
-use wire::{ErrorCode, Reply, Request, ServerEvent};
+use wire::{ErrorCode, Notice, Reply, Request, ServerEvent};
 
 use super::fake_server::{FakeServer, honest_reply, is_pull};
 use super::tree::Tree;
@@ -70,7 +70,9 @@ fn readers_of_one_page_and_of_one_block_share_a_request() {
     read_page(&session, 1, big, 15).wait().unwrap();
     read_page(&session, 1, big, 5).wait().unwrap();
     session.end(units::Token(1));
-    server.wait(|log| log.iter().any(|(_, event)| matches!(event, ServerEvent::TokenEnd { .. })).then_some(()));
+    server.wait(|log| {
+        log.iter().any(|(_, event)| matches!(event, ServerEvent::Notice(Notice::TokenEnd { .. }))).then_some(())
+    });
     assert_eq!(server.touched(1), [3, 15, 5].map(|index| PageId::new(big, index)));
     assert_eq!(server.pulls().len(), 1);
 }
@@ -87,7 +89,7 @@ fn touches_go_before_the_next_demand() {
     server.requests(3, is_pull);
     let order = server.wait(|log| {
         let pages = log.iter().flat_map(|(_, event)| match event {
-            ServerEvent::Touch { pages, .. } => pages.iter().map(|page| page.index).collect(),
+            ServerEvent::Notice(Notice::Touch { pages, .. }) => pages.iter().map(|page| page.index).collect(),
             ServerEvent::Request { ask: Request::PullBlock { page, .. }, .. } => vec![page.index],
             _ => Vec::new(),
         });

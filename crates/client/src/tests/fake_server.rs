@@ -14,7 +14,7 @@ use bytes::Bytes;
 use units::{PageId, StreamId, Token};
 use wire::volume::{VolumeAsk, VolumeReply};
 use wire::{
-    ErrorCode, ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request, ServerConfig,
+    ErrorCode, ImageHandle, Notice, PushEncoding, PushEndReason, PushHeader, PushPiece, Reply, Request, ServerConfig,
     ServerConnection, ServerEvent,
 };
 
@@ -265,7 +265,7 @@ pub(crate) fn is_pull(ask: &Request) -> bool {
 
 fn touched(log: &[(usize, ServerEvent)], token: u128) -> Vec<PageId> {
     let pages = log.iter().filter_map(|(_, event)| match event {
-        ServerEvent::Touch { token: found, pages, .. } if found.0 == token => Some(pages.clone()),
+        ServerEvent::Notice(Notice::Touch { token: found, pages, .. }) if found.0 == token => Some(pages.clone()),
         _ => None,
     });
     pages.flatten().collect()

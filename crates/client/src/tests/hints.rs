@@ -5,7 +5,7 @@ use std::sync::Arc;
 use store::{Memory, Store};
 use units::{PageId, Token};
 use wire::format::HINT_ACTION;
-use wire::{PushEncoding, ServerEvent};
+use wire::{Notice, PushEncoding, ServerEvent};
 
 use super::fake_server::FakeServer;
 use super::fake_sink::FakeSink;
@@ -39,7 +39,7 @@ impl Rig {
     fn hinted(&self, count: usize) -> (Token, Vec<PageId>) {
         self.server.wait(|log| {
             let hints = log.iter().filter_map(|(_, event)| match event {
-                ServerEvent::Hint { token, pages, .. } => Some((*token, pages.clone())),
+                ServerEvent::Notice(Notice::Hint { token, pages, .. }) => Some((*token, pages.clone())),
                 _ => None,
             });
             let (tokens, pages): (Vec<_>, Vec<_>) = hints.unzip();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use units::PageId;
-use wire::{PushEncoding, Reply, Request, ServerEvent};
+use wire::{Notice, PushEncoding, Reply, Request, ServerEvent};
 
 use super::fake_server::{FakeServer, is_pull};
 use super::fake_sink::FakeSink;
@@ -340,7 +340,9 @@ fn credit_is_held_back_while_the_storer_is_stuck() {
     }
     // What comes after the last credit that was given at once.
     rig.session.end(units::Token(77));
-    rig.server.wait(|log| log.iter().any(|(_, event)| matches!(event, ServerEvent::TokenEnd { .. })).then_some(()));
+    rig.server.wait(|log| {
+        log.iter().any(|(_, event)| matches!(event, ServerEvent::Notice(Notice::TokenEnd { .. }))).then_some(())
+    });
     assert!(rig.server.ask(0, |machine| machine.in_flight_push_bytes()) >= 32 * 4096);
     rig.sink.stick(false);
     while rig.server.ask(0, |machine| machine.in_flight_push_bytes() + machine.queued_push_bytes() as u64) > 0 {

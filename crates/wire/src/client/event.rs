@@ -1,11 +1,11 @@
-//! What a client's connection tells its caller.
+//! The events of a client's connection.
 
 use units::{RequestId, StreamId};
 
 use crate::error::WireError;
 use crate::message::{BlockRange, HelloReply, PushEndReason, PushHeader, PushPiece, Reply};
 
-/// What the client learns from the connection.
+/// An event that the client must handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
     /// The handshake is over.
@@ -17,7 +17,7 @@ pub enum ClientEvent {
         /// The answer.
         reply: Reply,
     },
-    /// No answer came by the deadline. The server was told that none is wanted any more.
+    /// No answer came by the deadline. The request was cancelled.
     Expired {
         /// Number of the request.
         request: RequestId,
@@ -45,7 +45,8 @@ pub enum ClientEvent {
         /// What it carries.
         push: PushHeader,
     },
-    /// A piece of a push stream. Give `credit` back with [`crate::ClientConnection::credit`] when the piece is taken care of.
+    /// A piece of a push stream. Give `credit` back with [`crate::ClientConnection::credit`] when
+    /// the piece is taken care of.
     Push {
         /// The piece.
         piece: PushPiece,
@@ -59,6 +60,6 @@ pub enum ClientEvent {
         /// Why.
         reason: PushEndReason,
     },
-    /// The connection is over.
+    /// The connection is closed.
     Closed(WireError),
 }

@@ -1,4 +1,4 @@
-//! What comes in from the server: frames into messages, messages into events, each checked against what was asked.
+//! Received frames: they become messages, then events. Each is checked against what was asked.
 
 use units::{Moment, RequestId, StreamId};
 
@@ -45,10 +45,7 @@ impl ClientConnection {
                 }
                 self.take_reply(request, reply)?;
             }
-            ServerMessage::Pong { nonce } => match self.ping.take() {
-                Some((sent_nonce, sent)) if sent_nonce == nonce => self.add_round_trip(now.since(sent)),
-                _ => return Err(WireError::WrongOrder { kind: "Pong", when: "without its Ping" }),
-            },
+            ServerMessage::Pong { nonce } => self.liveness.pong(now, nonce)?,
             ServerMessage::PushStart { stream, push } => self.take_push_start(stream, push)?,
             ServerMessage::VolumeError { request, code, text } => {
                 self.traffic.reply_bytes += frame_bytes as u64;
@@ -83,7 +80,7 @@ impl ClientConnection {
         if !(VERSION_MIN..=VERSION).contains(&hello.version) {
             return Err(WireError::Version { theirs: hello.version, min: VERSION_MIN, max: VERSION });
         }
-        self.add_round_trip(now.since(self.opened));
+        self.liveness.hello(now);
         let hello = HelloReply { features: hello.features & FEATURES, ..hello };
         self.state = State::Ready(hello);
         self.events.push_back(ClientEvent::Ready(hello));
@@ -102,7 +99,7 @@ impl ClientConnection {
         let pending = self.requests.answer(request, &reply)?;
         if pending.put.is_some() {
             // the upload is over, also if the server gave up on it early
-            self.puts.remove(request);
+            self.outgoing.drop_data(request);
         }
         if !pending.abandoned {
             self.events.push_back(ClientEvent::Reply { request, reply });
@@ -110,8 +107,9 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Requests to volumes fail with a frame that has a hash, others without: so a damaged number or code of an error cannot make a
-    /// request to a volume fail. The answer to a cancel has none, and nobody waits for that one.
+    /// Requests to volumes fail with a frame that has a hash, others without: so a damaged number
+    /// or code of an error cannot make a request to a volume fail. The answer to a cancel has none,
+    /// and nobody waits for that one.
     fn check_error(&mut self, request: RequestId, hashed: bool) -> Result<(), WireError> {
         let pending = self.requests.get_mut(request).filter(|pending| !pending.abandoned);
         match pending {

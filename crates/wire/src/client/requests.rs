@@ -1,4 +1,4 @@
-//! The requests of one connection that have no answer yet, those nobody waits for included.
+//! The requests of one connection that have no answer yet, including those that were cancelled.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

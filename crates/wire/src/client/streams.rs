@@ -1,4 +1,5 @@
-//! The push streams a client sees: which are open, and what the server may still send before it gets credit.
+//! The open push streams of a client, and how many bytes the server may still send before it gets
+//! credit.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +53,8 @@ impl Streams {
         Ok(())
     }
 
-    /// A piece of `bytes` bytes came, in a frame for those of volumes or of images; whether the caller is to see it.
+    /// A piece of `bytes` bytes came, in a frame for those of volumes or of images; whether the
+    /// caller is to see it.
     pub fn piece(&mut self, stream: StreamId, volume: bool, bytes: u64) -> Result<bool, WireError> {
         let kind = if volume { "VolumePush" } else { "Push" };
         let state = self.streams.get_mut(&stream).filter(|state| !state.ended && state.volume == volume);

@@ -1,4 +1,4 @@
-//! Why something failed, as both sides number it.
+//! The error codes of replies.
 
 use std::fmt;
 
@@ -49,7 +49,8 @@ pub enum ErrorCode {
     Denied,
     /// The file that was opened is not at its path any more.
     Stale,
-    /// A later transaction of the device was committed, and this one was not, or so long ago that nobody remembers.
+    /// A later transaction of the device was committed, and this one was not, or so long ago that
+    /// nobody remembers.
     Outdated,
     /// It takes a device number that the client has proven to be its own, and it has not.
     Unproven,

@@ -1,13 +1,15 @@
-//! What a server's connection tells its task.
+//! The events of a server's connection.
+
+use std::collections::VecDeque;
 
 use bytes::Bytes;
-use units::{BlockId, InodeId, PageId, RequestId, StreamId, Token};
+use units::{BlockId, RequestId, StreamId};
 
 use crate::error::WireError;
-use crate::message::{Hello, ImageHandle, Request};
-use crate::volume::Share;
+use crate::format::{EVENT_BYTES_MAX, EVENTS_MAX};
+use crate::message::{Hello, Notice, Request};
 
-/// What the server's task learns from the connection.
+/// An event that the server must handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
     /// The handshake is over; the client's side of it, with the version and features both speak.
@@ -24,32 +26,10 @@ pub enum ServerEvent {
         /// Its number.
         request: RequestId,
     },
-    /// First touches that needed no network, in order.
-    Touch {
-        /// The image.
-        image: ImageHandle,
-        /// The running action.
-        token: Token,
-        /// The pages.
-        pages: Vec<PageId>,
-    },
-    /// Pages the client wants pushed, in this order.
-    Hint {
-        /// The image.
-        image: ImageHandle,
-        /// Names the stream.
-        token: Token,
-        /// The pages.
-        pages: Vec<PageId>,
-    },
-    /// A running action has ended.
-    TokenEnd {
-        /// The image.
-        image: ImageHandle,
-        /// The running action.
-        token: Token,
-    },
-    /// The client does not want the stream. What was queued is dropped and the stream has ended already.
+    /// A message without an answer. Never [`Notice::Credit`] or [`Notice::StopPush`], on which the
+    /// connection acts itself.
+    Notice(Notice),
+    /// The client does not want the stream. Its queued frames are dropped, and it has ended.
     PushStopped {
         /// The stream.
         stream: StreamId,
@@ -63,7 +43,8 @@ pub enum ServerEvent {
         /// The bytes.
         bytes: Bytes,
     },
-    /// A block of an upload. Not more of them come than were asked for; whether it was asked for is not checked here.
+    /// A block of an upload. There are no more than the server asked for. Whether it asked for this
+    /// one is not checked.
     PutBlock {
         /// Number of the put.
         request: RequestId,
@@ -77,40 +58,56 @@ pub enum ServerEvent {
         /// Number of the put.
         request: RequestId,
     },
-    /// A file of a volume is not open any more.
-    FileClose {
-        /// The volume.
-        volume: ImageHandle,
-        /// The file.
-        file: InodeId,
-    },
-    /// What a file gets of the link for what is pushed of it.
-    FileShare {
-        /// The volume.
-        volume: ImageHandle,
-        /// The file.
-        file: InodeId,
-        /// Its share.
-        share: Share,
-    },
-    /// The device caps what is sent to it on this connection.
-    RateLimit {
-        /// Bytes per second; 0 for no limit.
-        bytes_per_second: u64,
-    },
-    /// The connection is over. What is left to transmit tells the client why.
+    /// The connection is closed. The bytes that are left to transmit tell the client why.
     Closed(WireError),
 }
 
 impl ServerEvent {
     /// Memory that the event takes, roughly.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         let heap = match self {
             ServerEvent::PutMeta { bytes, .. } | ServerEvent::PutBlock { bytes, .. } => bytes.len(),
-            ServerEvent::Touch { pages, .. } | ServerEvent::Hint { pages, .. } => size_of_val(pages.as_slice()),
+            ServerEvent::Notice(Notice::Touch { pages, .. } | Notice::Hint { pages, .. }) => {
+                size_of_val(pages.as_slice())
+            }
             ServerEvent::Request { ask, .. } => ask.memory_bytes(),
             _ => 0,
         };
         size_of::<ServerEvent>() + heap
+    }
+}
+
+/// Room for events that is kept while there are none.
+const EVENTS_KEPT: usize = 16;
+
+/// Events that the server has not taken. `bytes` is the memory of all of them.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    queue: VecDeque<ServerEvent>,
+    bytes: usize,
+}
+
+impl Events {
+    pub fn push(&mut self, event: ServerEvent) {
+        self.bytes += event.memory_bytes();
+        self.queue.push_back(event);
+    }
+
+    pub fn pop(&mut self) -> Option<ServerEvent> {
+        let event = self.queue.pop_front();
+        self.bytes -= event.as_ref().map_or(0, ServerEvent::memory_bytes);
+        if self.queue.is_empty() && self.queue.capacity() > EVENTS_KEPT {
+            self.queue = VecDeque::new();
+        }
+        event
+    }
+
+    /// Whether the events are few and small.
+    pub fn has_room(&self) -> bool {
+        self.queue.len() < EVENTS_MAX && self.bytes < EVENT_BYTES_MAX
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes
     }
 }

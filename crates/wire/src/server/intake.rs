@@ -1,15 +1,12 @@
-//! What comes in from the client: frames into messages, messages into events, each checked against the limits.
+//! Received frames: they become messages, then events. Each is checked against the limits.
 
 use units::{Moment, RequestId, StreamId};
 
 use super::push::PushQueue;
-use super::put::Put;
-use super::{Asked, ServerConnection, ServerEvent, State};
+use super::{ServerConnection, ServerEvent, State};
 use crate::decode;
 use crate::error::WireError;
-use crate::format::{
-    ClientKind, FEATURE_HINTS, FEATURE_VOLUMES, FEATURES, PUTS_MAX, REQUESTS_MAX, VERSION, VERSION_MIN,
-};
+use crate::format::{ClientKind, FEATURE_HINTS, FEATURE_VOLUMES, FEATURES, VERSION, VERSION_MIN};
 use crate::inbox::Arrived;
 use crate::message::{
     ClientMessage, ErrorCode, Hello, HelloReply, Notice, PushEndReason, Reply, Request, ServerMessage,
@@ -44,52 +41,44 @@ impl ServerConnection {
             ClientMessage::Cancel { request } => self.take_cancel(request)?,
             ClientMessage::Hurry { request } => self.take_hurry(request),
             ClientMessage::Ping { nonce } => {
-                self.pings.take(now)?;
-                self.answer(ServerMessage::Pong { nonce })?;
+                self.liveness.ping(now)?;
+                self.outgoing.answer(&ServerMessage::Pong { nonce })?;
             }
-            ClientMessage::Notice(Notice::Touch { image, token, pages }) => {
-                self.add_event(ServerEvent::Touch { image, token, pages });
-            }
-            ClientMessage::Notice(Notice::Hint { image, token, pages }) => {
-                self.add_event(ServerEvent::Hint { image, token, pages });
-            }
-            ClientMessage::Notice(Notice::TokenEnd { image, token }) => {
-                self.add_event(ServerEvent::TokenEnd { image, token })
-            }
-            ClientMessage::Notice(Notice::Credit { stream, bytes }) => {
-                self.push.credit(now, stream, bytes)?;
-                self.traffic.push_bytes_credited += u64::from(bytes);
-            }
-            ClientMessage::Notice(Notice::StopPush { stream }) => self.take_stop(stream)?,
+            ClientMessage::Notice(notice) => self.take_notice(now, notice)?,
             ClientMessage::PutMeta { request, offset, bytes } => {
-                if let Some(put) = self.put_in_flight(request, "PutMeta")? {
+                if let Some(put) = self.requests.put_of_frame(request, "PutMeta")? {
                     put.meta(offset, bytes.len())?;
-                    self.add_event(ServerEvent::PutMeta { request, offset, bytes });
+                    self.events.push(ServerEvent::PutMeta { request, offset, bytes });
                 }
             }
             ClientMessage::PutBlock { request, block, bytes } => {
-                if let Some(put) = self.put_in_flight(request, "PutBlock")? {
+                if let Some(put) = self.requests.put_of_frame(request, "PutBlock")? {
                     put.block()?;
-                    self.add_event(ServerEvent::PutBlock { request, block, bytes });
+                    self.events.push(ServerEvent::PutBlock { request, block, bytes });
                 }
             }
             ClientMessage::PutCommit { request } => {
-                if let Some(put) = self.put_in_flight(request, "PutCommit")? {
+                if let Some(put) = self.requests.put_of_frame(request, "PutCommit")? {
                     put.commit()?;
-                    self.add_event(ServerEvent::PutCommit { request });
+                    self.events.push(ServerEvent::PutCommit { request });
                 }
             }
-            ClientMessage::Notice(Notice::FileClose { volume, file }) => {
-                self.add_event(ServerEvent::FileClose { volume, file })
-            }
-            ClientMessage::Notice(Notice::FileShare { volume, file, share }) => {
-                self.add_event(ServerEvent::FileShare { volume, file, share });
-            }
-            ClientMessage::Notice(Notice::RateLimit { bytes_per_second }) => {
-                self.rate_limit = bytes_per_second;
-                self.add_event(ServerEvent::RateLimit { bytes_per_second });
-            }
         }
+        Ok(())
+    }
+
+    fn take_notice(&mut self, now: Moment, notice: Notice) -> Result<(), WireError> {
+        match notice {
+            Notice::Credit { stream, bytes } => {
+                self.push.credit(now, stream, bytes)?;
+                self.traffic.push_bytes_credited += u64::from(bytes);
+                return Ok(());
+            }
+            Notice::StopPush { stream } => return self.take_stop(stream),
+            Notice::RateLimit { bytes_per_second } => self.liveness.limit_rate(bytes_per_second),
+            _ => {}
+        }
+        self.events.push(ServerEvent::Notice(notice));
         Ok(())
     }
 
@@ -109,11 +98,6 @@ impl ServerConnection {
         if stated { Ok(()) } else { Err(WireError::WrongOrder { kind, when: "without the feature" }) }
     }
 
-    pub(super) fn add_event(&mut self, event: ServerEvent) {
-        self.event_bytes += event.memory_bytes();
-        self.events.push_back(event);
-    }
-
     fn take_hello(&mut self, mut hello: Hello) -> Result<(), WireError> {
         if hello.version < VERSION_MIN {
             return Err(WireError::Version { theirs: hello.version, min: VERSION_MIN, max: VERSION });
@@ -125,61 +109,39 @@ impl ServerConnection {
             features: hello.features,
             frame_bytes_max: self.config.frame_bytes_max,
         };
-        self.answer(ServerMessage::Hello(reply))?;
+        self.outgoing.answer(&ServerMessage::Hello(reply))?;
         self.push = PushQueue::new(self.config.window_bytes_max.min(u64::from(hello.push_bytes_max)));
         self.hello = Some(hello);
+        self.liveness.hello();
         self.state = State::Ready;
-        self.add_event(ServerEvent::Ready(hello));
+        self.events.push(ServerEvent::Ready(hello));
         Ok(())
     }
 
     fn take_request(&mut self, request: RequestId, ask: Request) -> Result<(), WireError> {
-        if self.asked.contains_key(&request) {
-            return Err(WireError::RequestNumber { request });
-        }
-        if self.asked.len() >= REQUESTS_MAX {
-            return Err(WireError::TooMany { what: "requests in flight", max: REQUESTS_MAX as u64 });
-        }
-        let put = match &ask {
-            Request::PutOpen { file_bytes, metadata_bytes, .. } => Some(Put::new(*file_bytes, *metadata_bytes)),
-            _ => None,
-        };
-        let puts = self.asked.values().filter(|asked| asked.put.is_some()).count();
-        if put.is_some() && puts >= PUTS_MAX {
-            return Err(WireError::TooMany { what: "puts in flight", max: PUTS_MAX as u64 });
-        }
-        self.puts_ended.retain(|ended| *ended != request);
-        let changes = if let Request::Volume { ask, .. } = &ask { ask.changes() } else { 0 };
-        self.asked.insert(request, Asked { ask: ask.without_data(), changes, put, progress: None });
-        self.add_event(ServerEvent::Request { request, ask });
+        self.requests.add(request, &ask)?;
+        self.events.push(ServerEvent::Request { request, ask });
         Ok(())
     }
 
     fn take_cancel(&mut self, request: RequestId) -> Result<(), WireError> {
-        let in_work = self.asked.contains_key(&request);
-        let queued = self.replies.remove(request) | self.speculative.remove(request);
+        let in_work = self.requests.remove(request);
+        let queued = self.outgoing.take_back(request);
         // a cancel that crossed the reply is no fault
         if in_work || queued {
             let reply = Reply::error(ErrorCode::Cancelled, "cancelled");
-            self.answer(ServerMessage::Reply { request, reply })?;
+            self.outgoing.answer(&ServerMessage::Reply { request, reply })?;
         }
         if in_work {
-            self.retire(request);
-            self.add_event(ServerEvent::Cancelled { request });
+            self.events.push(ServerEvent::Cancelled { request });
         }
         Ok(())
     }
 
     /// One that crossed its reply, or hurries what is waited for anyway, is no fault.
     fn take_hurry(&mut self, request: RequestId) {
-        if let Some(asked) = self.asked.get_mut(&request)
-            && let Request::PullBlock { speculative, .. } = &mut asked.ask
-        {
-            *speculative = false;
-        }
-        if let Some(frame) = self.speculative.take(request) {
-            self.replies.push(Some(request), frame);
-        }
+        self.requests.hurry(request);
+        self.outgoing.hurry(request);
     }
 
     fn take_stop(&mut self, stream: StreamId) -> Result<(), WireError> {
@@ -188,18 +150,9 @@ impl ServerConnection {
         }
         if let Some((end, dropped)) = self.push.cancel(stream, PushEndReason::Stopped) {
             self.traffic.push_bytes_dropped += dropped as u64;
-            self.answer(end)?;
-            self.add_event(ServerEvent::PushStopped { stream });
+            self.outgoing.answer(&end)?;
+            self.events.push(ServerEvent::PushStopped { stream });
         }
         Ok(())
-    }
-
-    /// The put a frame belongs to; `None` if it ended lately and the frame was on its way.
-    fn put_in_flight(&mut self, request: RequestId, kind: &'static str) -> Result<Option<&mut Put>, WireError> {
-        match self.asked.get_mut(&request).and_then(|asked| asked.put.as_mut()) {
-            Some(put) => Ok(Some(put)),
-            None if self.puts_ended.contains(&request) => Ok(None),
-            None => Err(WireError::UnknownRequest { kind, request }),
-        }
     }
 }

@@ -1,4 +1,5 @@
-//! The push streams of one connection: what is queued, what is under way, and the window between them.
+//! The push streams of one connection: queued frames, frames in flight, and the window that limits
+//! them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -170,8 +171,8 @@ impl PushQueue {
         self.window.volume_bytes(largest.unwrap_or(0))
     }
 
-    /// The next frame, if a window lets one go. Frames of images and of volumes overtake each other when only one of their windows
-    /// is open.
+    /// The next frame, if a window lets one go. Frames of images and of volumes overtake each other
+    /// when only one of their windows is open.
     pub fn take(&mut self, now: Moment) -> Option<Taken> {
         let image_open = self.in_flight_bytes < self.window.bytes();
         let volume_open = self.volume_in_flight_bytes < self.volume_window_bytes();
@@ -250,7 +251,8 @@ impl PushQueue {
         PushPosition::Absent
     }
 
-    /// Bytes a caller should queue now: what the window lets go and a little more that stands ready.
+    /// Bytes a caller should queue now: what the window lets go and a little more that stands
+    /// ready.
     pub fn room(&self) -> usize {
         if self.queue.len() + self.in_flight_frames >= PUSH_FRAMES_MAX {
             return 0;
@@ -261,8 +263,8 @@ impl PushQueue {
         wanted.saturating_sub(self.in_flight_bytes + self.queued_bytes as u64) as usize
     }
 
-    /// The same for volumes: what their window lets go, and one frame that stands ready, so that a touch which decides between
-    /// ways finds little queued.
+    /// The same for volumes: what their window lets go, and one frame that stands ready, so that a
+    /// touch which decides between ways finds little queued.
     pub fn volume_room(&self) -> usize {
         if self.queue.len() + self.in_flight_frames >= PUSH_FRAMES_MAX {
             return 0;
@@ -302,8 +304,8 @@ impl ServerConnection {
         if wanted { self.push.volume_room() } else { 0 }
     }
 
-    /// Drops what is queued of a stream, unless `keep` wants the pages of a frame. A frame that was handed out, even in part,
-    /// cannot be recalled.
+    /// Drops what is queued of a stream, unless `keep` wants the pages of a frame. A frame that was
+    /// handed out, even in part, cannot be recalled.
     pub fn retain_pushes(&mut self, stream: StreamId, keep: impl Fn(&[PageId]) -> bool) {
         // One that is ending stays, so that its end comes behind its last frame.
         if self.push.streams.get(&stream.0).is_some_and(|state| state.ending.is_none()) {

@@ -1,4 +1,4 @@
-//! Where an upload stands, as the wire sees it: what may come next, and how much of it.
+//! The state of an upload on a connection: which frames may come next, and how many bytes.
 
 use units::RequestId;
 
@@ -22,6 +22,8 @@ pub(crate) struct Put {
     blocks_left: u64,
     committed: bool,
     progress: u64,
+    /// `progress` was not told to the client.
+    untold: bool,
 }
 
 impl Put {
@@ -36,6 +38,7 @@ impl Put {
             blocks_left: 0,
             committed: false,
             progress: 0,
+            untold: false,
         }
     }
 
@@ -108,11 +111,17 @@ impl Put {
         Ok(())
     }
 
-    /// Whether the server may report so many bytes stored: reports grow, up to the file's length.
-    pub fn progress(&mut self, bytes: u64) -> bool {
-        let grows = bytes > self.progress && bytes <= self.file_bytes;
-        self.progress = self.progress.max(if grows { bytes } else { 0 });
-        grows
+    /// The server stored `bytes` in all. Only growth up to the file's length counts.
+    pub fn progress(&mut self, bytes: u64) {
+        if bytes > self.progress && bytes <= self.file_bytes {
+            (self.progress, self.untold) = (bytes, true);
+        }
+    }
+
+    /// Progress to tell the client. It is told late, so that a client that does not read makes no
+    /// queue of it.
+    pub fn take_progress(&mut self) -> Option<u64> {
+        std::mem::take(&mut self.untold).then_some(self.progress)
     }
 
     /// Whether the server may report the end.

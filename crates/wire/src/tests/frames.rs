@@ -203,7 +203,8 @@ fn extreme_pages_come_back() {
 
 #[test]
 fn second_spellings_of_a_list_are_rejected() {
-    // a varint with a superfluous byte; another inode that is the same; an index beyond 32 bits; an inode below 0
+    // a varint with a superfluous byte; another inode that is the same; an index beyond 32 bits; an
+    // inode below 0
     for payload in [&[1u8, 0x80, 0][..], &[1, 1, 5], &[1, 2], &[1, 0x07, 0], &[1, 0xfe, 0xff, 0xff, 0xff, 0xff, 0x7f]] {
         let result = Reader::new("test", Bytes::copy_from_slice(payload)).pages(32);
         assert!(matches!(result, Err(WireError::BadValue { .. })), "{payload:?} gave {result:?}");

@@ -1,7 +1,9 @@
-//! Fuzzers: random and mutated bytes against both decoders, random and mutated sessions against both machines.
+//! Fuzzers: random and mutated bytes against both decoders, random and mutated sessions against
+//! both machines.
 //!
-//! What must hold: no panic; what is accepted is exactly what the encoder writes; memory stays within bounds; a closed
-//! connection stays closed with the same error. `RUNNEL_FUZZ_ROUNDS` makes a run longer.
+//! What must hold: no panic; what is accepted is exactly what the encoder writes; memory stays
+//! within bounds; a closed connection stays closed with the same error. `RUNNEL_FUZZ_ROUNDS` makes
+//! a run longer.
 
 use std::panic::catch_unwind;
 use std::time::Duration;
@@ -18,7 +20,8 @@ use crate::{
     ServerConnection, ServerEvent, decode, encode,
 };
 
-/// More than any machine may hold of one session here: queues of 4 MiB for replies and push, and a frame each way.
+/// More than any machine may hold of one session here: queues of 4 MiB for replies and push, and a
+/// frame each way.
 const HELD_BYTES_MAX: usize = 12 << 20;
 
 fn rounds(usual: u64) -> u64 {
@@ -94,8 +97,8 @@ fn fuzz_decoders() {
     assert!(accepted > 0, "mutations this light leave some messages valid");
 }
 
-/// Sends a session of mostly sensible, partly mutated messages to a server that answers some requests and pushes.
-/// Whether the server closed the connection.
+/// Sends a session of mostly sensible, partly mutated messages to a server that answers some
+/// requests and pushes. Whether the server closed the connection.
 fn server_session(seed: u64, mutations: bool) -> bool {
     let mut rng = SplitMix64(seed);
     let mut samples = Samples(SplitMix64(rng.next_u64()));
@@ -174,7 +177,8 @@ fn serve(rng: &mut SplitMix64, samples: &mut Samples, server: &mut ServerConnect
     }
 }
 
-/// Sends a session of mostly sensible, partly mutated messages to a client with requests of all kinds.
+/// Sends a session of mostly sensible, partly mutated messages to a client with requests of all
+/// kinds.
 fn client_session(seed: u64, mutations: bool) -> bool {
     let mut rng = SplitMix64(seed);
     let mut samples = Samples(SplitMix64(rng.next_u64()));
@@ -236,8 +240,9 @@ fn fuzz_client_sessions() {
     }
 }
 
-/// The fuzzer must notice a decoder that lets a second spelling through. Here one is let through on purpose: a byte
-/// behind the last field is cut off before decoding, as a decoder would that forgot to look for it.
+/// The fuzzer must notice a decoder that lets a second spelling through. Here one is let through on
+/// purpose: a byte behind the last field is cut off before decoding, as a decoder would that forgot
+/// to look for it.
 #[test]
 fn fuzz_canary_a_lenient_decoder_is_noticed() {
     let lenient = |kind: ClientKind, payload: &[u8]| {

@@ -1,4 +1,5 @@
-//! Peers that break the rules, each way. Every one of them gets a typed error and costs bounded memory.
+//! Peers that break the rules, each way. Every one of them gets a typed error and costs bounded
+//! memory.
 
 use bytes::Bytes;
 use units::{BlockId, InodeId, Moment, PageId, RequestId, SegmentIndex, StreamId, Token};
@@ -39,7 +40,8 @@ fn pull(force: bool) -> Request {
     Request::PullBlock { image: ImageHandle(1), token: Token(1), page, block: BlockId(1), force, speculative: false }
 }
 
-/// A client past its handshake, with requests 1 (List), 2 (PullBlock, forced), 3 (MetaRead) and 4 (PutOpen).
+/// A client past its handshake, with requests 1 (List), 2 (PullBlock, forced), 3 (MetaRead) and 4
+/// (PutOpen).
 fn client() -> ClientConnection {
     let config = ClientConfig { push_bytes_max: 100_000, window_log_max: 20, ..Default::default() };
     let mut client = ClientConnection::new(config, Moment(0));

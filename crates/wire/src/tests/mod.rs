@@ -1,4 +1,5 @@
-//! Tests of the protocol as a whole. `rig` is the simulated link, `samples` makes messages at random.
+//! Tests of the protocol as a whole. `rig` is the simulated link, `samples` makes messages at
+//! random.
 
 mod deadlines;
 mod frames;

@@ -153,7 +153,8 @@ fn sim_a_trickle_does_not_shrink_the_window() {
 
 #[test]
 fn sim_an_hour_of_streaming_does_not_swell_the_window() {
-    // a socket that takes whatever the window lets go, so that our own queue is part of what is measured
+    // a socket that takes whatever the window lets go, so that our own queue is part of what is
+    // measured
     let link = LinkConfig { socket_bytes: 4 << 20, ..LinkConfig::new(50, 1) };
     let mut streaming = Streaming::new(link);
     streaming.run(Duration::from_secs(3600));
@@ -181,8 +182,9 @@ fn sim_demand_overtakes_push() {
         streaming.pair.client.request(asked, pull).unwrap();
         streaming.run(Duration::from_millis(300));
         let (answered, _) = streaming.replies.pop().expect("an answer within 300 ms");
-        // what is queued of the window, the piece that may exceed it, and the answer itself pass the link before it;
-        // a product of the window is on the wire or credited by the time the request arrives
+        // what is queued of the window, the piece that may exceed it, and the answer itself pass
+        // the link before it; a product of the window is on the wire or credited by the time the
+        // request arrives
         let passes = window - link.product().min(window) + (PIECE_BYTES + 100 + 20_100) as u64;
         let bound = link.round_trip + link.time(passes) + Duration::from_millis(1);
         assert!(answered.since(asked) <= bound, "{:?} with window {window}, bound {bound:?}", answered.since(asked));
@@ -374,7 +376,8 @@ fn a_caller_cannot_credit_what_never_came() {
     assert!(matches!(pair.client.credit(stream, 1), Err(Refused::Limit { .. })));
 }
 
-/// Blocks of a volume on a link of 128 kbit/s: the link is full, and a demand waits for two frames at most.
+/// Blocks of a volume on a link of 128 kbit/s: the link is full, and a demand waits for two frames
+/// at most.
 #[test]
 fn blocks_of_volumes_fill_a_thin_link_and_leave_room_for_demands() {
     const BLOCK_BYTES: usize = 4096;

@@ -15,7 +15,8 @@ const SEGMENT_BYTES: usize = 1448;
 pub struct LinkConfig {
     pub round_trip: Duration,
     pub bits_per_second: u64,
-    /// Lost segments of a thousand. TCP sends them again: they, and all behind them, come a round trip later.
+    /// Lost segments of a thousand. TCP sends them again: they, and all behind them, come a round
+    /// trip later.
     pub loss_permille: u64,
     /// Bytes the sender's socket holds that are not on the wire yet.
     pub socket_bytes: usize,
@@ -143,8 +144,8 @@ impl Pair {
         (self.up.config, self.down.config) = (link, link);
     }
 
-    /// Moves what can move now, then time to the next moment at which something happens, but not beyond `until`.
-    /// Whether there was such a moment before `until`.
+    /// Moves what can move now, then time to the next moment at which something happens, but not
+    /// beyond `until`. Whether there was such a moment before `until`.
     pub fn step(&mut self, until: Moment) -> bool {
         self.transmit();
         let wake = self.wake().filter(|wake| *wake < until);

