@@ -1,4 +1,4 @@
-//! The kernel's side of frozen code: a patch and files of ours (`kernel/` at the top of this project), laid over a source that stays as
+//! The kernel's side of frozen code: a patch and files of ours (`frozen-text/` at the top of this project), laid over a source that stays as
 //! it is.
 
 use std::fs;
@@ -14,24 +14,24 @@ use crate::{KernelError, Processor, Source, tool};
 
 /// New files, by their place in the source.
 const FILES: [(&str, &str); 12] = [
-    ("arch/arm64/include/asm/frozen_text.h", include_str!("../../../kernel/arch/arm64/include/asm/frozen_text.h")),
-    ("arch/x86/include/asm/frozen_text.h", include_str!("../../../kernel/arch/x86/include/asm/frozen_text.h")),
-    ("arch/x86/mm/frozen_text.c", include_str!("../../../kernel/arch/x86/mm/frozen_text.c")),
-    ("include/linux/frozen_text.h", include_str!("../../../kernel/include/linux/frozen_text.h")),
-    ("mm/frozen_text.h", include_str!("../../../kernel/mm/frozen_text.h")),
-    ("mm/frozen_text.c", include_str!("../../../kernel/mm/frozen_text.c")),
-    ("mm/frozen_text_pool.c", include_str!("../../../kernel/mm/frozen_text_pool.c")),
-    ("mm/frozen_text_start.c", include_str!("../../../kernel/mm/frozen_text_start.c")),
-    ("mm/frozen_text_codec.c", include_str!("../../../kernel/mm/frozen_text_codec.c")),
-    ("mm/frozen_text_codec.h", include_str!("../../../kernel/mm/frozen_text_codec.h")),
-    ("mm/frozen_text_files.c", include_str!("../../../kernel/mm/frozen_text_files.c")),
-    ("mm/frozen_text_test.c", include_str!("../../../kernel/mm/frozen_text_test.c")),
+    ("arch/arm64/include/asm/frozen_text.h", include_str!("../../../frozen-text/arch/arm64/include/asm/frozen_text.h")),
+    ("arch/x86/include/asm/frozen_text.h", include_str!("../../../frozen-text/arch/x86/include/asm/frozen_text.h")),
+    ("arch/x86/mm/frozen_text.c", include_str!("../../../frozen-text/arch/x86/mm/frozen_text.c")),
+    ("include/linux/frozen_text.h", include_str!("../../../frozen-text/include/linux/frozen_text.h")),
+    ("mm/frozen_text.h", include_str!("../../../frozen-text/mm/frozen_text.h")),
+    ("mm/frozen_text.c", include_str!("../../../frozen-text/mm/frozen_text.c")),
+    ("mm/frozen_text_pool.c", include_str!("../../../frozen-text/mm/frozen_text_pool.c")),
+    ("mm/frozen_text_start.c", include_str!("../../../frozen-text/mm/frozen_text_start.c")),
+    ("mm/frozen_text_codec.c", include_str!("../../../frozen-text/mm/frozen_text_codec.c")),
+    ("mm/frozen_text_codec.h", include_str!("../../../frozen-text/mm/frozen_text_codec.h")),
+    ("mm/frozen_text_files.c", include_str!("../../../frozen-text/mm/frozen_text_files.c")),
+    ("mm/frozen_text_test.c", include_str!("../../../frozen-text/mm/frozen_text_test.c")),
 ];
 
 /// Changes of files that are there, by release.
 const PATCHES: [(&str, &str); 2] = [
-    ("6.1", include_str!("../../../kernel/linux-6.1.patch")),
-    ("6.12", include_str!("../../../kernel/linux-6.12.patch")),
+    ("6.1", include_str!("../../../frozen-text/linux-6.1.patch")),
+    ("6.12", include_str!("../../../frozen-text/linux-6.12.patch")),
 ];
 
 /// The folder of the patched source, in that of the build.

@@ -1,6 +1,6 @@
 //! Puts functions that never ran into pages of their own, which the kernel then keeps compressed, and those that ran close together.
 //!
-//! "Frozen code" of Chanet et al., TECS 6(4), 2007. There, regions get stubs at their entries; here the kernel (`kernel/mm/frozen_text.c`)
+//! "Frozen code" of Chanet et al., TECS 6(4), 2007. There, regions get stubs at their entries; here the kernel (`frozen-text/mm/frozen_text.c`)
 //! brings back a page at its own address when it faults, so that any function may be frozen but those that run before the fault handler has
 //! done its work, or where no fault may be taken.
 
@@ -68,7 +68,7 @@ pub(crate) struct Placement {
     pub equal: HashMap<AtomId, AtomId>,
 }
 
-/// Functions that thaw pages: what they reach stays. Their names are those of `kernel/mm/frozen_text.h`.
+/// Functions that thaw pages: what they reach stays. Their names are those of `frozen-text/mm/frozen_text.h`.
 const THAWING: [&str; 4] = ["frozen_lock", "frozen_unlock", "frozen_thaw", "frozen_text_decode"];
 
 /// Takes the lock under which pages come and go.
