@@ -1,186 +1,68 @@
 //! The state machine of a volume: calls, what the connection and the disk tell, and the time come
 //! in; messages, jobs and completed calls go out. Nothing here blocks, sleeps or calls anybody.
-//!
-//! Parts: `file` (one file's table and changes), `arrival` (what a push brings next), `reading`
-//! (reads, answers, pushes), `touching` (touches, hints), `opening` (handles), `naming` (names and
-//! attributes), `xattrs` (extended attributes), `writing` (changes into transactions), `commits`
-//! (transactions to the server), `identity` (who this device is), `locks` (locks across devices),
-//! `restart` (connections that come and go, the outbox).
 
 mod arrival;
 mod attributes;
-mod busy;
+mod blocks;
 mod commits;
+mod effects;
 mod file;
+mod files;
 mod identity;
 mod link;
 mod linking;
 mod locks;
+mod lost;
 mod naming;
 mod opening;
 mod ranges;
 mod reading;
+mod requests;
 mod restart;
-mod retry;
+mod session;
+mod storing;
 mod taking;
+mod touches;
 mod touching;
 mod transaction;
+mod transactions;
 mod wants;
 mod writing;
 mod xattrs;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use connection::{Tag, Unanswered, VolumeMessage};
-use units::{InodeId, Moment, StreamId};
-use wire::volume::{VolumeAsk, VolumeReply};
-use wire::{Notice, PushEndReason, PushHeader, PushPiece, Reply, Request};
+use connection::{Tag, Unanswered};
+use units::{Moment, StreamId};
+use wire::{PushEndReason, PushHeader, PushPiece, Reply};
 
-use crate::call::{Call, Done, Handle, OpenHow};
-use crate::job::{Job, JobDone};
-use crate::linked::Linked;
-use crate::memory::Memory;
-use crate::names::{FolderTimes, Names};
+use crate::call::{Call, Done};
+use crate::job::JobDone;
+use crate::names::Names;
 use crate::outbox::Held;
-use crate::shelf::Shelf;
-use crate::{ErrorKind, Lost, Options, Status, StreamError, VolumeInfo, Waiting as Patience};
-use busy::Busy;
-use file::File;
-use identity::Showing;
-use link::Link;
+use crate::{ErrorKind, Options, Status, StreamError, VolumeInfo, Waiting as Patience};
+use blocks::Blocks;
+pub(crate) use effects::{Effects, Time};
+use files::Files;
 use locks::Locks;
 use reading::Read;
-use retry::AskFor;
-use transaction::Transaction;
-use wants::{Waiting, Want};
+use requests::AskFor;
+use session::Session;
+use touches::Touches;
+use transactions::Transactions;
+use wants::{WaitingCalls, Want};
 
-/// Time for an answer beyond what the link needs for what is in flight.
-const ANSWER_TIME: Duration = Duration::from_secs(30);
-
-/// Time after which an open is tried again that the server could not do.
-const OPEN_AGAIN: Duration = Duration::from_secs(1);
-
-/// Touches that wait are sent after this time.
-const TOUCH_TIME: Duration = Duration::from_millis(10);
-
-/// Files without a handle that are remembered for their blocks.
-const FILES_KEPT_MAX: usize = 1024;
-
-/// Lost changes that are remembered for the status.
-const LOST_MAX: usize = 64;
-
-/// Names for `Open` in errors of path rules; as the wire has them.
-const PATH_BYTES_MAX: usize = wire::format::PATH_BYTES_MAX;
-
-/// Now, and what clocks on walls say.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Time {
-    pub now: Moment,
-    /// Nanoseconds since 1970.
-    pub wall_ns: i64,
-}
-
-/// A completed call; to be run under no lock.
-pub(crate) type Finish = Box<dyn FnOnce() + Send>;
-
-/// What is to be done outside.
-#[derive(Default)]
-pub(crate) struct Effects {
-    /// For the connection of this generation.
-    pub messages: Vec<(u64, VolumeMessage)>,
-    pub jobs: Vec<Job>,
-    pub finished: Vec<Finish>,
-}
-
-impl Effects {
-    fn finish<T: Send + 'static>(&mut self, done: Done<T>, outcome: Result<T, StreamError>) {
-        self.finished.push(Box::new(move || done(outcome)));
-    }
-}
-
-struct Asked {
-    what: AskFor,
-    sent: Moment,
-    /// Bytes received before it was sent.
-    received: u64,
-    pipelined: bool,
-}
-
-impl Link {
-    /// The stream that brings this block next, and until when it is waited for; `None`: it has to be asked for.
-    fn expects(&self, file: &File, index: u32, now: Moment) -> Option<(StreamId, Moment)> {
-        let arrival = file.arrival.filter(|arrival| self.streams.contains(&arrival.stream))?;
-        arrival.expects(index, now).map(|until| (arrival.stream, until))
-    }
-}
-
-/// An open handle.
-#[derive(Clone, Copy, Debug)]
-struct Open {
-    file: u64,
-    how: OpenHow,
-}
-
-/// Numbers of what this device did.
-#[derive(Debug, Default)]
-struct Counters {
-    hits: u64,
-    disk_hits: u64,
-    asked: u64,
-    pushed: u64,
-    used: u64,
-    wasted: u64,
-    committed: u64,
-}
-
-/// The state machine of a volume.
+/// The state machine of a volume: coordinates the parts, each of which keeps an invariant of its own.
 pub(crate) struct Engine {
-    name: String,
-    options: Options,
-    time: Time,
-    /// Told when the volume is open for the first time, or cannot be.
-    opening: Option<Done<VolumeInfo>>,
-    info: Option<VolumeInfo>,
-    closed: bool,
-    link: Link,
-    showing: Showing,
-    asks: HashMap<u64, Asked>,
-    /// What the server had no time for, and when it is asked again.
-    postponed: Vec<(Moment, AskFor)>,
-    /// Last number given to a request, call, read, file, handle or transaction.
-    last_id: u64,
-    files: BTreeMap<u64, File>,
-    busy: Busy,
-    by_path: HashMap<Vec<u8>, u64>,
-    by_number: HashMap<InodeId, u64>,
-    handles: HashMap<Handle, Open>,
-    uses: u64,
+    session: Session,
+    files: Files,
     reads: BTreeMap<u64, Read>,
-    wants: BTreeMap<u64, Waiting>,
-    /// Writes that wait for room, in order.
-    crowded: VecDeque<u64>,
-    touches: Vec<(u64, units::Token, u32)>,
-    /// Pushed bytes to give back with the next touches.
-    credits: Vec<(StreamId, u32)>,
-    /// When touches and credits leave at last.
-    touches_due: Option<Moment>,
-    memory: Memory,
-    shelf: Shelf,
+    calls: WaitingCalls,
+    blocks: Blocks,
+    touches: Touches,
     names: Names,
-    linked: Linked,
-    folder_times: FolderTimes,
+    transactions: Transactions,
     locks: Locks,
-    /// Transactions that are not answered, by id.
-    transactions: BTreeMap<u64, Transaction>,
-    next_number: u64,
-    /// Numbers below may be used.
-    reserved: u64,
-    reserving: bool,
-    lost: VecDeque<Lost>,
-    rate_limit: u64,
-    counters: Counters,
-    effects: Effects,
 }
 
 impl Engine {
@@ -188,43 +70,15 @@ impl Engine {
     pub fn new(name: &str, options: Options, held: Held, opening: Done<VolumeInfo>) -> Engine {
         let Held { who, next_number, stored, lost } = held;
         let mut engine = Engine {
-            name: name.to_owned(),
-            time: Time::default(),
-            opening: Some(opening),
-            info: None,
-            closed: false,
-            link: Link::default(),
-            showing: Showing::new(who),
-            asks: HashMap::new(),
-            postponed: Vec::new(),
-            last_id: 0,
-            files: BTreeMap::new(),
-            busy: Busy::default(),
-            by_path: HashMap::new(),
-            by_number: HashMap::new(),
-            handles: HashMap::new(),
-            uses: 0,
+            files: Files::default(),
             reads: BTreeMap::new(),
-            wants: BTreeMap::new(),
-            crowded: VecDeque::new(),
-            touches: Vec::new(),
-            credits: Vec::new(),
-            touches_due: None,
-            memory: Memory::new(options.memory_bytes),
-            shelf: Shelf::default(),
+            calls: WaitingCalls::default(),
+            blocks: Blocks::new(options.memory_bytes),
+            touches: Touches::default(),
             names: Names::new(options.names_ttl),
-            linked: Linked::default(),
-            folder_times: FolderTimes::default(),
+            transactions: Transactions::new(next_number, options.outbox.is_some()),
             locks: Locks::default(),
-            transactions: BTreeMap::new(),
-            next_number,
-            reserved: if options.outbox.is_some() { next_number } else { u64::MAX },
-            reserving: false,
-            lost: lost.into_iter().take(LOST_MAX).collect(),
-            rate_limit: options.rate_limit,
-            counters: Counters::default(),
-            effects: Effects::default(),
-            options,
+            session: Session::new(name, options, opening, who, lost),
         };
         engine.load(stored);
         engine
@@ -232,8 +86,8 @@ impl Engine {
 
     /// Takes a call.
     pub fn call(&mut self, time: Time, call: Call) {
-        self.time = time;
-        if self.closed {
+        self.session.set_time(time);
+        if self.session.is_closed() {
             return self.refuse_call(call);
         }
         match call {
@@ -267,49 +121,43 @@ impl Engine {
             Call::SyncAll { done } => self.sync_all(done),
             Call::Hint { handle, ranges } => self.hint(handle, &ranges),
             Call::Share { handle, share } => self.share(handle, share),
-            Call::RateLimit { bytes_per_second } => {
-                self.rate_limit = bytes_per_second;
-                self.notify(Notice::RateLimit { bytes_per_second });
-            }
+            Call::RateLimit { bytes_per_second } => self.session.limit_rate(bytes_per_second),
         }
         self.pump();
     }
 
     /// A request was answered, or not.
     pub fn answered(&mut self, time: Time, tag: Tag, answer: Result<Reply, Unanswered>) {
-        self.time = time;
-        let Some(asked) = self.asks.remove(&tag.0) else { return };
-        if let Ok(Reply::Volume(VolumeReply::Blocks { bytes, .. })) = &answer {
-            self.link.received += bytes.len() as u64;
-        }
-        let bytes = self.link.received.saturating_sub(asked.received);
-        if answer.is_ok() && !matches!(asked.what, AskFor::Commit(_)) {
-            self.link.incoming.sample(asked.sent, time.now, bytes, asked.pipelined);
-        }
-        match asked.what {
+        self.session.set_time(time);
+        let Some((what, sent)) = self.session.link.answered(tag, &answer, time.now) else { return };
+        match what {
             AskFor::Volume => self.volume_opened(answer),
             AskFor::Want(want) => self.want_answered(want, answer),
             AskFor::File(file) => self.file_opened(file, answer),
             AskFor::Blocks { file, indexes } => self.blocks_answered(file, &indexes, answer),
-            AskFor::Commit(txn) => self.commit_answered(txn, asked.sent, answer),
+            AskFor::Commit(txn) => self.commit_answered(txn, sent, answer),
             AskFor::Lock(step) => self.lock_answered(step, answer),
-            AskFor::Device => self.device_answered(answer),
+            AskFor::Device => {
+                if self.session.device_answered(answer) {
+                    self.locks.claim(time.now);
+                }
+            }
         }
         self.pump();
     }
 
     /// A push stream begins.
     pub fn push_started(&mut self, time: Time, stream: StreamId, push: PushHeader) {
-        self.time = time;
-        if self.link.volume == Some(push.image) {
-            self.link.streams.insert(stream);
+        self.session.set_time(time);
+        if self.session.link.volume() == Some(push.image) {
+            self.session.link.stream_started(stream);
         }
     }
 
     /// A piece of a push stream came.
     pub fn pushed(&mut self, time: Time, piece: PushPiece, credit: u32) {
-        self.time = time;
-        self.link.received += u64::from(credit);
+        self.session.set_time(time);
+        self.session.link.pushed(credit);
         // Whatever it is: the server's window is the link's business, not that of our memory.
         self.note_credit(piece.stream, credit);
         self.take_piece(piece);
@@ -318,26 +166,23 @@ impl Engine {
 
     /// A push stream ended.
     pub fn push_ended(&mut self, time: Time, stream: StreamId, _reason: PushEndReason) {
-        self.time = time;
-        self.link.streams.remove(&stream);
+        self.session.set_time(time);
+        self.session.link.stream_ended(stream);
         self.stream_ended(stream);
         self.pump();
     }
 
     /// The disk did a job.
     pub fn job_done(&mut self, time: Time, done: JobDone) {
-        self.time = time;
+        self.session.set_time(time);
         match done {
             JobDone::Stored { number, outcome } => self.stored(number, outcome),
             JobDone::Reserved { next, outcome } => self.numbers_reserved(next, outcome),
-            JobDone::Identified { outcome } => self.identity_kept(outcome),
+            JobDone::Identified { outcome } => self.session.identity_kept(outcome),
             JobDone::CacheRead { slot, key, bytes } => self.cache_read(slot, key, bytes),
             JobDone::CacheFound { slots, found } => {
-                self.shelf = Shelf::new(slots);
-                found.into_iter().for_each(|(slot, key)| self.shelf.put(slot, key));
-                if let (Some(done), Some(info)) = (self.opening.take(), self.info) {
-                    self.effects.finish(done, Ok(info));
-                }
+                self.blocks.disk_found(slots, found);
+                self.session.tell_opened();
             }
         }
         self.pump();
@@ -345,18 +190,17 @@ impl Engine {
 
     /// Looks at the time.
     pub fn tick(&mut self, time: Time) {
-        self.time = time;
-        if self.closed {
+        self.session.set_time(time);
+        if self.session.is_closed() {
             return;
         }
         let now = time.now;
-        if self.link.again.is_some_and(|again| now >= again) {
-            self.link.again = None;
-            self.ask_volume();
+        if self.session.link.take_again(now) {
+            self.session.ask_volume();
         }
-        self.show_again();
+        self.session.show_again();
         self.ask_again();
-        if self.touches_due.is_some_and(|due| now >= due) {
+        if self.touches.due().is_some_and(|due| now >= due) {
             self.send_touches();
         }
         self.patience_ended();
@@ -367,56 +211,56 @@ impl Engine {
 
     /// When [`Engine::tick`] is due.
     pub fn deadline(&self) -> Option<Moment> {
-        if self.closed {
+        if self.session.is_closed() {
             return None;
         }
-        let soft = match self.options.waiting {
+        let soft = match self.session.options().waiting {
             Patience::Hard => None,
             Patience::Soft(time) => {
                 let reads = self.reads.values().map(|read| read.since);
-                let wants = self.wants.values().map(|waiting| waiting.since);
+                let wants = self.calls.since();
                 reads.chain(wants).chain(self.locks.waiting_since()).min().map(|since| since.after(time))
             }
         };
         let (patience, write_back) = (self.patience_due(), self.write_back_due());
-        let postponed = self.postponed.iter().map(|(again, _)| *again).min();
-        let links = [self.link.again, self.showing.due(), self.touches_due, self.commits_due(), postponed];
-        [soft, patience, write_back].into_iter().chain(links).flatten().min()
+        let commits = self.transactions.due(self.session.now()).filter(|_| self.session.link.is_open());
+        let others = [self.session.link.due(), self.session.show_due(), self.touches.due(), commits];
+        [soft, patience, write_back].into_iter().chain(others).flatten().min()
     }
 
     /// What is to be done outside, in order.
     pub fn take_effects(&mut self) -> Effects {
-        std::mem::take(&mut self.effects)
+        self.session.take_effects()
     }
 
     /// What the volume holds and did.
     pub fn status(&self) -> Status {
-        let unsent: u64 = self.unsent_bytes();
+        let (link, options, blocks) = (&self.session.link, self.session.options(), self.blocks.counters());
         Status {
-            volume: self.name.clone(),
-            connected: self.link.volume.is_some(),
-            reason: self.link.reason.clone(),
-            connections: self.link.connections,
-            handles: self.handles.len() as u64,
-            memory_bytes: self.memory.bytes() as u64,
-            memory_bytes_max: self.options.memory_bytes as u64,
-            disk_bytes: self.shelf.len() as u64 * u64::from(self.block_bytes()),
-            disk_bytes_max: self.options.cache.as_ref().map_or(0, |room| room.bytes),
-            hits: self.counters.hits,
-            disk_hits: self.counters.disk_hits,
-            blocks_asked: self.counters.asked,
-            blocks_pushed: self.counters.pushed,
-            blocks_used: self.counters.used,
-            blocks_wasted: self.counters.wasted,
-            bytes_received: self.link.received,
-            round_trip_micros: self.link.incoming.round_trip().map_or(0, |time| time.as_micros() as u64),
-            bytes_per_second: self.link.incoming.rate().map_or(0, |rate| rate as u64),
+            volume: self.session.name().to_owned(),
+            connected: link.is_open(),
+            reason: link.reason().to_owned(),
+            connections: link.connections(),
+            handles: self.files.handles() as u64,
+            memory_bytes: self.blocks.memory_bytes() as u64,
+            memory_bytes_max: options.memory_bytes as u64,
+            disk_bytes: self.blocks.on_disk() as u64 * u64::from(self.session.block_bytes()),
+            disk_bytes_max: options.cache.as_ref().map_or(0, |room| room.bytes),
+            hits: blocks.hits,
+            disk_hits: blocks.disk_hits,
+            blocks_asked: blocks.asked,
+            blocks_pushed: blocks.pushed,
+            blocks_used: blocks.used,
+            blocks_wasted: blocks.wasted,
+            bytes_received: link.received(),
+            round_trip_micros: link.incoming().round_trip().map_or(0, |time| time.as_micros() as u64),
+            bytes_per_second: link.incoming().rate().map_or(0, |rate| rate as u64),
             unsent_transactions: self.transactions.len() as u64,
-            unsent_bytes: unsent,
+            unsent_bytes: self.unsent_bytes(),
             unsent_bytes_max: self.unsent_bytes_max(),
             stored_transactions: self.transactions.values().filter(|txn| txn.is_stored()).count() as u64,
-            committed: self.counters.committed,
-            lost: self.lost.iter().cloned().collect(),
+            committed: self.transactions.committed(),
+            lost: self.session.lost.to_vec(),
         }
     }
 
@@ -429,7 +273,7 @@ impl Engine {
     /// Transactions without an answer, for tests that hang.
     #[cfg(test)]
     pub fn waiting(&self) -> Vec<String> {
-        let told = |(id, txn): (&u64, &Transaction)| {
+        let told = |(id, txn): (&u64, &transaction::Transaction)| {
             let (file, kind) = (txn.file, txn.changes.first().map(|change| format!("{change:?}")));
             let kind: String = kind.unwrap_or_default().chars().take(60).collect();
             format!(
@@ -442,86 +286,50 @@ impl Engine {
 
     /// Where an open file is now, unless it has no name any more.
     #[cfg(test)]
-    pub fn path_of_handle(&self, handle: Handle) -> Option<Vec<u8>> {
-        let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
+    pub fn path_of_handle(&self, handle: crate::Handle) -> Option<Vec<u8>> {
+        let file = self.files.opened(handle).map(|(_, file)| file);
         file.filter(|file| !file.gone).map(|file| file.path.clone())
     }
 
-    fn next_id(&mut self) -> u64 {
-        self.last_id += 1;
-        self.last_id
-    }
-
-    fn block_bytes(&self) -> u32 {
-        self.info.map_or(4096, |info| info.block_bytes)
-    }
-
-    /// Tells the server something if the volume is open on the present connection.
-    fn notify(&mut self, notice: Notice) {
-        if let (Some(generation), Some(_)) = (self.link.generation, self.link.volume) {
-            self.effects.messages.push((generation, VolumeMessage::Notice(notice)));
-        }
-    }
-
-    /// Asks something of the volume; false if it is not open now.
-    fn ask(&mut self, what: AskFor, ask: VolumeAsk, time: Duration) -> bool {
-        let Some(volume) = self.link.volume else { return false };
-        self.ask_server(what, Request::Volume { volume, ask }, time);
-        true
-    }
-
-    fn ask_server(&mut self, what: AskFor, ask: Request, time: Duration) {
-        let Some(generation) = self.link.generation else { return };
-        let tag = self.next_id();
-        let pipelined = !self.asks.is_empty() || !self.link.streams.is_empty();
-        let asked = Asked { what, sent: self.time.now, received: self.link.received, pipelined };
-        self.asks.insert(tag, asked);
-        self.effects.messages.push((generation, VolumeMessage::Request { tag: Tag(tag), ask, time }));
-    }
-
     fn wait_for(&mut self, want: Want) -> u64 {
-        let id = self.next_id();
-        self.wants.insert(id, Waiting { want, since: self.time.now, asked: false });
-        id
+        self.calls.wait(want, &mut self.session)
     }
 
     /// Does what has become possible.
     fn pump(&mut self) {
-        if !self.closed {
+        if !self.session.is_closed() {
             self.pump_commits();
             self.pump_wants();
             self.pump_locks();
             self.admit_writes();
             self.pump_commits();
-            self.rest();
+            self.files.rest();
         }
     }
 
     /// In soft mode, ends calls that have waited long enough.
     fn time_out(&mut self) {
-        let Patience::Soft(time) = self.options.waiting else { return };
-        let now = self.time.now;
-        self.locks.time_out(now, time, &mut self.effects);
+        let Patience::Soft(time) = self.session.options().waiting else { return };
+        let now = self.session.now();
+        self.locks.time_out(now, time, self.session.effects());
         let late: Vec<u64> =
             self.reads.iter().filter(|(_, read)| now >= read.since.after(time)).map(|(id, _)| *id).collect();
         for id in late {
             let path = self.reads.get(&id).and_then(|read| self.files.get(&read.file)).map(|file| file.path.clone());
             self.end_read(id, Err(StreamError::timeout(&path.unwrap_or_default(), time)));
         }
-        let late: Vec<u64> =
-            self.wants.iter().filter(|(_, waiting)| now >= waiting.since.after(time)).map(|(id, _)| *id).collect();
-        for id in late {
-            if let Some(waiting) = self.wants.remove(&id) {
+        for id in self.calls.which(|waiting| now >= waiting.since.after(time)) {
+            if let Some(waiting) = self.calls.remove(&id) {
                 let error = StreamError::timeout(waiting.want.path(), time);
                 self.abandon(&waiting.want);
-                waiting.want.fail(error, &mut self.effects);
+                waiting.want.fail(error, self.session.effects());
             }
         }
     }
 
     fn refuse_call(&mut self, call: Call) {
-        let effects = &mut self.effects;
-        let error = StreamError::volume(ErrorKind::Shutdown, &self.name, "it was shut down on this device");
+        let error = StreamError::volume(ErrorKind::Shutdown, self.session.name(), "it was shut down on this device");
+        let effects = self.session.effects();
         match call {
             Call::Stat { done, .. } => effects.finish(done, Err(error)),
             Call::List { done, .. } => effects.finish(done, Err(error)),
@@ -551,24 +359,4 @@ impl Engine {
             Call::Hint { .. } | Call::Share { .. } | Call::RateLimit { .. } => {}
         }
     }
-}
-
-/// Checks the rules of a path.
-fn check_path(path: &[u8]) -> Result<(), StreamError> {
-    let invalid = |why: &str| Err(StreamError::new(ErrorKind::Invalid, path, why));
-    if path.len() > PATH_BYTES_MAX {
-        return Err(StreamError::new(ErrorKind::NameTooLong, &path[..80], "a path has 4095 bytes at most"));
-    }
-    for name in path.split(|byte| *byte == b'/').filter(|_| !path.is_empty()) {
-        match name {
-            b"" => return invalid("a name in the path is empty; join names by one `/`, with none at either end"),
-            b"." | b".." => return invalid("a path holds neither `.` nor `..`"),
-            _ if name.len() > wire::format::FILE_NAME_BYTES_MAX => {
-                return Err(StreamError::new(ErrorKind::NameTooLong, path, "a name has 255 bytes at most"));
-            }
-            _ if name.contains(&0) => return invalid("a name holds no zero byte"),
-            _ => {}
-        }
-    }
-    Ok(())
 }

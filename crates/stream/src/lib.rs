@@ -20,6 +20,7 @@
 //! [`ErrorKind::Stale`].
 
 mod cache;
+mod cache_index;
 mod call;
 mod engine;
 mod error;
@@ -37,7 +38,7 @@ mod overlay;
 mod present;
 mod private;
 mod remote;
-mod shelf;
+
 mod status;
 mod wait;
 

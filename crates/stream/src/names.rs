@@ -8,6 +8,7 @@ use units::Moment;
 use wire::volume::{FileInfo, FileKind, FolderEntry, Xattr};
 
 use crate::call::Xattrs;
+use crate::{ErrorKind, StreamError};
 
 /// Names that are remembered at most; all are forgotten when there are more.
 const NAMES_MAX: usize = 16 << 10;
@@ -32,6 +33,7 @@ pub(crate) struct Names {
     plain_folders: HashSet<Vec<u8>>,
     /// Folders that give their group to what is made in them, with it, as the server said last.
     groups: HashMap<Vec<u8>, u32>,
+    folder_times: FolderTimes,
 }
 
 /// Folders with the set-group-id bit that are remembered at most; all are forgotten when there are
@@ -212,6 +214,32 @@ impl Names {
         self.forget_listing(parent(folder));
     }
 
+    /// A name was made or removed in a folder, and the server was not told, since the file was only
+    /// here.
+    pub fn folder_changed(&mut self, folder: &[u8], wall_ns: i64) {
+        self.folder_times.note(folder, wall_ns);
+    }
+
+    /// Whether folders show a time that the server does not know.
+    pub fn has_folder_times(&self) -> bool {
+        !self.folder_times.times.is_empty()
+    }
+
+    /// What the server says of a path, with the time that programs here expect.
+    pub fn shown(&self, path: &[u8], info: FileInfo) -> FileInfo {
+        self.folder_times.shown(path, info)
+    }
+
+    /// The server's time of a folder holds.
+    pub fn forget_folder_time(&mut self, folder: &[u8]) {
+        self.folder_times.times.remove(folder);
+    }
+
+    /// A folder has another path.
+    pub fn folder_renamed(&mut self, from: &[u8], to: &[u8]) {
+        self.folder_times.rename(from, to);
+    }
+
     fn forget_listing(&mut self, folder: &[u8]) {
         if let Some((_, old)) = self.listed.remove(folder) {
             self.listed_entries -= old.len();
@@ -240,16 +268,12 @@ const FOLDER_TIMES_MAX: usize = 4096;
 /// When names were last made or removed in folders of which the server was not told, since the
 /// files were only here. Nanoseconds since 1970.
 #[derive(Debug, Default)]
-pub(crate) struct FolderTimes {
+struct FolderTimes {
     times: HashMap<Vec<u8>, i64>,
 }
 
 impl FolderTimes {
-    pub fn is_empty(&self) -> bool {
-        self.times.is_empty()
-    }
-
-    pub fn note(&mut self, folder: &[u8], wall_ns: i64) {
+    fn note(&mut self, folder: &[u8], wall_ns: i64) {
         if self.times.len() >= FOLDER_TIMES_MAX {
             self.times.clear();
         }
@@ -257,18 +281,13 @@ impl FolderTimes {
     }
 
     /// What the server says of a path, with the time that programs here expect.
-    pub fn shown(&self, path: &[u8], info: FileInfo) -> FileInfo {
+    fn shown(&self, path: &[u8], info: FileInfo) -> FileInfo {
         let changed = self.times.get(path).filter(|_| info.kind == FileKind::Folder);
         FileInfo { mtime_ns: changed.map_or(info.mtime_ns, |changed| info.mtime_ns.max(*changed)), ..info }
     }
 
-    /// The server's time holds.
-    pub fn forget(&mut self, folder: &[u8]) {
-        self.times.remove(folder);
-    }
-
     /// A folder has another path.
-    pub fn rename(&mut self, from: &[u8], to: &[u8]) {
+    fn rename(&mut self, from: &[u8], to: &[u8]) {
         if self.times.is_empty() {
             return;
         }
@@ -301,6 +320,26 @@ pub(crate) fn last(path: &[u8]) -> &[u8] {
 /// Whether `path` lies below `folder`.
 pub(crate) fn is_below(path: &[u8], folder: &[u8]) -> bool {
     path.len() > folder.len() && path.starts_with(folder) && path[folder.len()] == b'/'
+}
+
+/// Checks the rules of a path.
+pub(crate) fn check_path(path: &[u8]) -> Result<(), StreamError> {
+    let invalid = |why: &str| Err(StreamError::new(ErrorKind::Invalid, path, why));
+    if path.len() > wire::format::PATH_BYTES_MAX {
+        return Err(StreamError::new(ErrorKind::NameTooLong, &path[..80], "a path has 4095 bytes at most"));
+    }
+    for name in path.split(|byte| *byte == b'/').filter(|_| !path.is_empty()) {
+        match name {
+            b"" => return invalid("a name in the path is empty; join names by one `/`, with none at either end"),
+            b"." | b".." => return invalid("a path holds neither `.` nor `..`"),
+            _ if name.len() > wire::format::FILE_NAME_BYTES_MAX => {
+                return Err(StreamError::new(ErrorKind::NameTooLong, path, "a name has 255 bytes at most"));
+            }
+            _ if name.contains(&0) => return invalid("a name holds no zero byte"),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,15 +1,12 @@
 //! Attributes of files that are changed, and whether it is the file that is meant.
 
-use std::collections::BTreeSet;
-
-use wire::ErrorCode;
 use wire::volume::{Change, Seen};
 
 use super::Engine;
 use super::file::{Attributes, Dirty, File};
 use super::transaction::{State, is_of_attributes, path_of};
+use crate::FileRef;
 use crate::call::{Done, SetAttributes};
-use crate::{FileRef, StreamError};
 
 impl Engine {
     /// Changes attributes: of a file with changes that no transaction carries together with these,
@@ -17,31 +14,32 @@ impl Engine {
     pub(super) fn set_attributes(&mut self, of: FileRef, wanted: SetAttributes, done: Done<()>) {
         let (key, path) = match self.resolve(&of, false) {
             Ok(found) => found,
-            Err(error) => return self.effects.finish(done, Err(error)),
+            Err(error) => return self.session.finish(done, Err(error)),
         };
-        if let Err(error) = self.check_is(&of, key) {
-            return self.effects.finish(done, Err(error));
+        if let Err(error) = self.files.check_is(&of, key) {
+            return self.session.finish(done, Err(error));
         }
-        let (changes, now_ns) = (wanted.changes(&path, of.base()), self.time.wall_ns);
+        let (changes, now_ns) = (wanted.changes(&path, of.base()), self.session.wall_ns());
         if let Some(file) = self.gone_file(key) {
             changes.iter().for_each(|change| file.attributes.change(change, now_ns));
             let outcome = file.stale.clone().map_or(Ok(()), Err);
-            return self.effects.finish(done, outcome);
+            return self.session.finish(done, outcome);
         }
-        if let Some(waits) = key.or_else(|| self.known_at(&path)).filter(|key| self.may_wait(*key, &of, &wanted)) {
+        if let Some(waits) = key.or_else(|| self.files.known_at(&path)).filter(|key| self.may_wait(*key, &of, &wanted))
+        {
             self.begin(waits, false);
         }
-        if let Some(file) = key.or_else(|| self.known_at(&path)).and_then(|key| self.files.get_mut(&key))
+        if let Some(file) = key.or_else(|| self.files.known_at(&path)).and_then(|key| self.files.get_mut(&key))
             && let Some(dirty) = &mut file.dirty
         {
             for change in &changes {
                 dirty.change(change);
                 file.attributes.change(change, now_ns);
             }
-            return self.effects.finish(done, Ok(()));
+            return self.session.finish(done, Ok(()));
         }
         match (changes.is_empty(), key) {
-            (true, _) => self.effects.finish(done, Ok(())),
+            (true, _) => self.session.finish(done, Ok(())),
             (false, Some(key)) => self.change_file(key, &path, changes, done),
             (false, None) => self.change(&path, changes, done),
         }
@@ -60,8 +58,8 @@ impl Engine {
         let plain = *wanted != SetAttributes::default() && wanted.uid.is_none() && wanted.gid.is_none();
         let rights_wait = wanted.mode.is_none() || file.handles > 0;
         // Without a connection they would be lost if this device ended, unlike what is written.
-        let connected = self.link.volume.is_some() && self.info.is_some_and(|info| info.writable);
-        known && ours && plain && rights_wait && connected && self.check_is(of, Some(key)).is_ok()
+        let connected = self.session.link.is_open() && self.session.is_writable();
+        known && ours && plain && rights_wait && connected && self.files.check_is(of, Some(key)).is_ok()
     }
 
     /// Takes what was changed of a file, if that is nothing but attributes which nothing on its way
@@ -79,7 +77,7 @@ impl Engine {
     /// The same of the file at a path that is about to be renamed, with its key. What is written to
     /// an open file meanwhile would be based on the version before.
     pub(super) fn take_attributes_at(&mut self, path: &[u8]) -> Option<(u64, Vec<Change>)> {
-        let key = self.by_path.get(path).copied()?;
+        let key = self.files.at(path)?;
         self.files.get(&key).filter(|file| file.handles == 0)?;
         let changes = self.take_attributes(key);
         (!changes.is_empty()).then_some((key, changes))
@@ -100,17 +98,6 @@ impl Engine {
         }
     }
 
-    /// Transactions with attributes of a file that were told to be changed already.
-    pub(super) fn attributes_told(&self, key: u64) -> Vec<u64> {
-        let told = self.transactions.iter().filter(|(_, txn)| txn.told && txn.changes_file == Some(key));
-        told.map(|(id, _)| *id).collect()
-    }
-
-    /// Files of which attributes are on their way.
-    pub(super) fn attributes_on_way(&self) -> BTreeSet<u64> {
-        self.transactions.values().filter_map(|txn| txn.changes_file).collect()
-    }
-
     /// A transaction with attributes that go along with a rename was refused: tries the rename
     /// alone. The attributes are sent by themselves. False if there are none.
     pub(super) fn without_taken_attributes(&mut self, id: u64) -> bool {
@@ -121,7 +108,7 @@ impl Engine {
         let (attributes, others) = std::mem::take(&mut txn.changes).into_iter().partition(is_of_attributes);
         txn.changes = others;
         // What was refused has used up its number.
-        (txn.number, txn.sent, txn.state) = (None, false, State::Queued(self.time.now));
+        (txn.number, txn.sent, txn.state) = (None, false, State::Queued(self.session.now()));
         self.put_back(attributes);
         true
     }
@@ -130,12 +117,12 @@ impl Engine {
     fn put_back(&mut self, attributes: Vec<Change>) {
         let Some(path) = attributes.first().map(path_of).map(<[u8]>::to_vec) else { return };
         // Another device may have put another file there.
-        let key = self.known_at(&path).filter(|key| {
+        let key = self.files.known_at(&path).filter(|key| {
             let seen = self.files.get(key).and_then(|file| file.seen);
             attributes.iter().all(|change| base_of(change).map(|base| base.file) == seen.map(|seen| seen.file))
         });
         let Some(key) = key else {
-            return self.lose(&path, 0, "its attributes were not sent".to_owned(), None);
+            return self.session.lose(&path, 0, "its attributes were not sent".to_owned(), None);
         };
         self.begin(key, false);
         if let Some(dirty) = self.files.get_mut(&key).and_then(|file| file.dirty.as_mut()) {
@@ -145,16 +132,6 @@ impl Engine {
             dirty.mode = mode.or(dirty.mode);
             dirty.atime = atime.or(dirty.atime);
             dirty.mtime = mtime.or(dirty.mtime);
-        }
-    }
-
-    /// Whether what is known at a path is the file that is meant.
-    pub(super) fn check_is(&self, of: &FileRef, key: Option<u64>) -> Result<(), StreamError> {
-        let FileRef::File { path, id } = of else { return Ok(()) };
-        let seen = key.and_then(|key| self.files.get(&key)).and_then(|file| file.seen);
-        match seen.is_none_or(|seen| seen.file == *id) {
-            true => Ok(()),
-            false => Err(StreamError::refused(ErrorCode::Stale, path, "")),
         }
     }
 

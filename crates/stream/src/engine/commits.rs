@@ -3,7 +3,7 @@
 //! A transaction that follows another one of the same file waits for its answer, which says what version it is based on. Others do
 //! not wait. A number that was refused is not used again for something else: the server would not know which was meant.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use connection::Unanswered;
@@ -11,14 +11,13 @@ use units::Moment;
 use wire::volume::{Change, Seen, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
+use super::Engine;
 use super::file::{Base, Block, File};
-use super::transaction::{Effect, Keep, State, Transaction, dressed};
+use super::requests::AskFor;
+use super::transaction::{Effect, State, Transaction};
 use super::wants::Want;
-use super::{AskFor, Engine, LOST_MAX};
-use crate::error::path_text;
-use crate::job::Job;
 use crate::present::Present;
-use crate::{ErrorKind, Lost, StreamError};
+use crate::{ErrorKind, StreamError};
 
 /// Transactions under way at most. The server remembers the answers of the last 64.
 const UNDER_WAY_MAX: usize = 16;
@@ -40,35 +39,21 @@ const PARKED: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Dura
 /// How often a transaction is sent to a server that fails with it.
 const TRIES_MAX: u32 = 20;
 
-/// Numbers that are reserved at once.
-const NUMBERS_RESERVED: u64 = 1024;
-
 impl Engine {
     /// Sends what may be sent.
     pub(super) fn pump_commits(&mut self) {
         // What was written under a lock is sent if the lock still holds.
-        if self.link.volume.is_none() || !self.is_proven() || self.locks.is_claiming() {
+        if !self.session.link.is_open() || !self.session.is_proven() || self.locks.is_claiming() {
             return;
         }
-        let now = self.time.now;
-        for txn in self.transactions.values_mut() {
-            if let State::Parked(until) = txn.state
-                && until <= now
-            {
-                txn.state = State::Queued(Moment(0));
-            }
-        }
-        let sent = self.transactions.values().filter(|txn| txn.state == State::Sent);
-        let (mut count, mut bytes) = sent.fold((0, 0), |(count, bytes), txn| (count + 1, bytes + txn.bytes));
-        // Those that have a number go first, in its order; then those that have none yet, in the order in which they were made.
-        let mut order: Vec<(u64, u64)> =
-            self.transactions.iter().map(|(id, txn)| (txn.number.unwrap_or(u64::MAX), *id)).collect();
-        order.sort_unstable();
-        for (_, id) in order {
+        let now = self.session.now();
+        self.transactions.unpark_due(now);
+        let (mut count, mut bytes) = self.transactions.under_way();
+        for id in self.transactions.in_order() {
             let Some(txn) = self.transactions.get(&id) else { continue };
             let State::Queued(from) = txn.state else { continue };
             match (txn.number.is_some(), txn.after.is_empty()) {
-                (true, false) if self.follows_later_number(txn) => {
+                (true, false) if self.transactions.follows_later_number(txn) => {
                     // It was never sent by its number, so nobody knows it; its next one will be
                     // higher.
                     if let Some(txn) = self.transactions.get_mut(&id) {
@@ -80,14 +65,14 @@ impl Engine {
                 (false, false) => continue,
                 // Whether the file may be written, nobody knows yet.
                 (_, true) if self.is_taken(txn) => continue,
-                (_, true) if from > self.time.now => return,
+                (_, true) if from > self.session.now() => return,
                 (_, true) => {}
             }
             if count >= UNDER_WAY_MAX || (count > 0 && bytes + txn.bytes > UNDER_WAY_BYTES_MAX) {
                 return;
             }
             let size = txn.bytes;
-            if !self.give_number(id) {
+            if !self.transactions.give_number(id, &mut self.session) {
                 return;
             }
             self.send_commit(id);
@@ -96,86 +81,26 @@ impl Engine {
         }
     }
 
-    /// Whether it follows one that has no number, or a higher one: that was refused meanwhile.
-    fn follows_later_number(&self, txn: &Transaction) -> bool {
-        let mut before = txn.after.iter().filter_map(|id| self.transactions.get(id));
-        before.any(|before| before.number.is_none_or(|number| Some(number) > txn.number))
-    }
-
-    /// When a transaction is to be sent again.
-    pub(super) fn commits_due(&self) -> Option<Moment> {
-        let waiting = self.transactions.values().filter(|_| self.link.volume.is_some()).filter_map(|txn| {
-            let (State::Queued(from) | State::Parked(from)) = txn.state else { return None };
-            Some(from).filter(|from| *from > self.time.now)
-        });
-        waiting.min()
-    }
-
-    /// Gives a transaction its number; false if none is reserved yet.
-    pub(super) fn give_number(&mut self, id: u64) -> bool {
-        if self.next_number.saturating_add(NUMBERS_RESERVED / 2) > self.reserved && !self.reserving {
-            self.reserving = true;
-            self.effects.jobs.push(Job::Reserve { next: self.next_number + NUMBERS_RESERVED });
-        }
-        let Some(txn) = self.transactions.get_mut(&id) else { return false };
-        if txn.number.is_some() {
-            return true;
-        }
-        if self.next_number >= self.reserved {
-            return false;
-        }
-        let number = self.next_number;
-        self.next_number += 1;
-        txn.number = Some(number);
-        if let Some(from) = txn.stored_as.filter(|_| txn.keep != Keep::No) {
-            txn.stored_as = Some(number);
-            self.effects.jobs.push(Job::Renumber { from, to: number });
-        }
-        true
-    }
-
-    pub(super) fn numbers_reserved(&mut self, next: u64, outcome: Result<(), String>) {
-        self.reserving = false;
-        match outcome {
-            Ok(()) => self.reserved = next,
-            Err(why) => self.link.reason = format!("the outbox cannot be written: {why}"),
-        }
-    }
-
-    /// What a transaction changes, with the present path of its file and what it is based on.
-    pub(super) fn dressed_changes(&self, txn: &Transaction) -> Vec<Change> {
-        if let Some(file) = txn.changes_file.and_then(|key| self.files.get(&key)) {
-            let base = file.seen.map(|seen| Seen::of_file(seen.file));
-            return txn.changes.iter().map(|change| dressed(change, Some(&file.path), base)).collect();
-        }
-        if txn.file.is_none() && txn.replayed.is_none() {
-            return txn.changes.clone();
-        }
-        let path = txn.file.and_then(|key| self.files.get(&key)).map(|file| file.path.as_slice());
-        let base = if let Base::Known(seen) = txn.base { Some(seen) } else { None };
-        txn.changes.iter().map(|change| dressed(change, path, base)).collect()
-    }
-
     fn send_commit(&mut self, id: u64) {
         let Some(txn) = self.transactions.get(&id) else { return };
         let (Some(number), mtime_ns) = (txn.number, txn.mtime_ns) else { return };
-        let changes = self.dressed_changes(txn);
+        let changes = txn.present_changes(&self.files);
         if let Some(txn) = self.transactions.get_mut(&id) {
             (txn.state, txn.sent) = (State::Sent, true);
         }
-        self.ask(AskFor::Commit(id), VolumeAsk::Commit { number, mtime_ns, changes }, COMMIT_TIME);
+        self.session.ask(AskFor::Commit(id), VolumeAsk::Commit { number, mtime_ns, changes }, COMMIT_TIME);
     }
 
     /// What the server says of a transaction.
     pub(super) fn commit_answered(&mut self, id: u64, sent: Moment, answer: Result<Reply, Unanswered>) {
-        let now = self.time.now;
+        let now = self.session.now();
         let removes_only_here = self.removes_only_here(id);
         let takes_existing = self.may_take_existing(id);
         let Some(txn) = self.transactions.get_mut(&id) else { return };
         let again = now.after(AGAIN);
         match answer {
             Ok(Reply::Volume(VolumeReply::Committed { versions })) if versions.len() == txn.changes.len() => {
-                self.link.outgoing.sample(sent, now, txn.bytes, true);
+                self.session.link.committed(sent, now, txn.bytes);
                 self.committed(id, &versions);
             }
             // Done or not: the same number tells.
@@ -237,17 +162,11 @@ impl Engine {
     }
 
     fn committed(&mut self, id: u64, versions: &[Seen]) {
-        let Some(mut txn) = self.transactions.remove(&id) else { return };
-        self.counters.committed += 1;
+        let Some(mut txn) = self.transactions.remove(id) else { return };
+        self.transactions.count_committed();
         let seen = versions.last().copied().unwrap_or_default();
-        self.unstore(id, &mut txn, None);
-        let next = Base::Known(txn.effect.seen_before(seen));
-        for other in self.transactions.values_mut() {
-            other.after.remove(&id);
-            if other.base == Base::Chain(id) {
-                other.base = next;
-            }
-        }
+        self.transactions.unstore(id, &mut txn, None, &mut self.session);
+        self.transactions.rebase(id, Base::Known(txn.effect.seen_before(seen)));
         match txn.file {
             Some(key) => self.file_committed(key, id, &txn, seen),
             None => self.names_changed(&txn, versions),
@@ -255,30 +174,9 @@ impl Engine {
         self.tell_wants(id, None, versions);
     }
 
-    /// What a stored transaction leaves in the outbox: nothing, or the reason why it was refused.
-    pub(super) fn unstore(&mut self, id: u64, txn: &mut Transaction, lost: Option<&str>) -> Option<String> {
-        let mut removes = std::mem::take(&mut txn.removes);
-        let number = txn.stored_as.filter(|_| txn.keep != Keep::No);
-        if let Some(number) = number {
-            if let Some(reason) = lost {
-                self.effects.jobs.push(Job::Lose { number, reason: reason.to_owned() });
-            } else {
-                removes.push(number);
-            }
-        }
-        // One that follows needs it to know its base, should the device start anew.
-        let follower =
-            self.transactions.values_mut().find(|other| other.base == Base::Chain(id) && other.keep != Keep::No);
-        match follower {
-            Some(other) if lost.is_none() => other.removes.append(&mut removes),
-            _ => self.effects.jobs.extend(removes.into_iter().map(|number| Job::Remove { number })),
-        }
-        number.filter(|_| lost.is_some()).map(|number| format!("lost/{}", crate::outbox::file_name(number, number)))
-    }
-
     /// The server has what a transaction wrote: so has the table.
     fn file_committed(&mut self, key: u64, id: u64, txn: &Transaction, to: Seen) {
-        let block = u64::from(self.block_bytes());
+        let block = u64::from(self.session.block_bytes());
         let Some(file) = self.files.get_mut(&key) else { return };
         file.sealed.retain(|other| *other != id);
         file.overlay.settle(id);
@@ -342,12 +240,12 @@ impl Engine {
             let is_whole = exact && file.seen == Some(to) && !file.unsure && !file.is_changed();
             let (path, info) = (file.path.clone(), file.info());
             match txn.effect.created {
-                true => self.names.name_changed(&path, self.time.wall_ns),
+                true => self.names.name_changed(&path, self.session.wall_ns()),
                 false => self.names.forget_file(&path),
             }
             self.forget_names(to.file);
             if is_whole {
-                self.names.put(&path, Some(info), self.time.now);
+                self.names.put(&path, Some(info), self.session.now());
             }
         }
         if txn.effect.taken {
@@ -400,7 +298,7 @@ impl Engine {
 
     /// It can be sent again later; those who wait are told.
     fn park(&mut self, id: u64, error: &StreamError) {
-        let now = self.time.now;
+        let now = self.session.now();
         let Some(txn) = self.transactions.get_mut(&id) else { return };
         let wait = PARKED.start().saturating_mul(1 << txn.parked.min(8)).min(*PARKED.end());
         txn.state = State::Parked(now.after(wait));
@@ -408,7 +306,7 @@ impl Engine {
         (txn.number, txn.sent) = (None, false);
         txn.why = Some(error.clone());
         let key = txn.file;
-        let mut stuck = self.followers(id);
+        let mut stuck = self.transactions.followers(id);
         stuck.insert(0, id);
         self.free_names(key, &stuck, error);
         stuck.into_iter().for_each(|id| self.tell_wants(id, Some(error), &[]));
@@ -432,11 +330,7 @@ impl Engine {
             // With the name, all that was to be sent of the file goes; or its folder gets another
             // one.
             txn.after.retain(|after| !stuck.contains(after));
-            for stuck in stuck {
-                if let Some(stuck) = self.transactions.get_mut(stuck) {
-                    stuck.after.insert(id);
-                }
-            }
+            self.transactions.wait_for(stuck, id);
         }
     }
 
@@ -446,23 +340,6 @@ impl Engine {
         let file = txn.unnames.and_then(|key| self.files.get(&key));
         let removes = matches!(txn.changes.last(), Some(Change::Unlink { .. }));
         removes && file.is_some_and(|file| file.seen.is_none())
-    }
-
-    /// All transactions that are parked, or follow such a one.
-    pub(super) fn stuck(&self) -> BTreeSet<u64> {
-        let parked = self.transactions.iter().filter(|(_, txn)| txn.is_parked()).map(|(id, _)| *id);
-        parked.flat_map(|id| self.followers(id).into_iter().chain([id])).collect()
-    }
-
-    /// Transactions that cannot be sent before this one.
-    fn followers(&self, id: u64) -> Vec<u64> {
-        let mut found = vec![id];
-        for (other, txn) in &self.transactions {
-            if txn.is_data() && txn.after.iter().any(|after| found.contains(after)) {
-                found.push(*other);
-            }
-        }
-        found.split_off(1)
     }
 
     /// Parked transactions of a file that nobody has open any more.
@@ -480,22 +357,14 @@ impl Engine {
 
     /// It will never be made, nor will what follows it.
     pub(super) fn refuse(&mut self, id: u64, error: &StreamError) {
-        let Some(mut txn) = self.transactions.remove(&id) else { return };
-        let follows = |other: &Transaction| {
-            let same = txn.file.is_some() && other.file == txn.file && other.after.contains(&id);
-            txn.is_data() && (same || other.base == Base::Chain(id))
-        };
-        let followers: Vec<u64> =
-            self.transactions.iter().filter(|(_, other)| follows(other)).map(|(id, _)| *id).collect();
+        let followers = self.transactions.refused_with(id);
+        let Some(mut txn) = self.transactions.remove(id) else { return };
         if !txn.is_data() {
-            self.without_attributes(id, txn.base);
+            self.transactions.without_attributes(id, txn.base, &self.files, &mut self.session);
         }
         // A change of names or attributes is told to whoever waits for it, and kept for nobody.
         let lost = txn.is_data().then(|| error.to_string());
-        let kept_as = self.unstore(id, &mut txn, lost.as_deref());
-        for other in self.transactions.values_mut() {
-            other.after.remove(&id);
-        }
+        let kept_as = self.transactions.unstore(id, &mut txn, lost.as_deref(), &mut self.session);
         if txn.is_data() {
             let mut bytes = txn.bytes;
             if let Some(key) = txn.file {
@@ -504,10 +373,10 @@ impl Engine {
                     file.sealed.retain(|other| *other != id);
                 }
             }
-            self.lose(&txn.path, bytes, error.to_string(), kept_as);
+            self.session.lose(&txn.path, bytes, error.to_string(), kept_as);
         }
         if txn.told {
-            self.lose(&txn.path, 0, error.to_string(), None);
+            self.session.lose(&txn.path, 0, error.to_string(), None);
         }
         self.tell_wants(id, Some(error), &[]);
         followers.into_iter().for_each(|id| self.refuse(id, error));
@@ -528,11 +397,28 @@ impl Engine {
         open
     }
 
-    pub(super) fn lose(&mut self, path: &[u8], bytes: u64, reason: String, kept_as: Option<String>) {
-        if self.lost.len() == LOST_MAX {
-            self.lost.pop_front();
+    /// Tells those who wait for a transaction.
+    pub(super) fn tell_wants(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
+        for waiting in self.calls.answered(id, error) {
+            let outcome = error.cloned().map_or(Ok(()), Err);
+            match waiting.want {
+                Want::Change { done, .. } => self.session.finish(done, outcome),
+                Want::Sync { error, closing, done, .. } => {
+                    if let Some(key) = closing {
+                        self.release(key);
+                    }
+                    self.session.finish(done, error.map_or(Ok(()), Err));
+                }
+                Want::Create { path, how, token, made_ns, done, .. } => {
+                    let made = outcome.map(|()| {
+                        let seen = versions.first().copied().unwrap_or_default();
+                        self.created(&path, how, token, (seen, made_ns))
+                    });
+                    self.session.finish(done, made);
+                }
+                _ => {}
+            }
         }
-        self.lost.push_back(Lost { path: path_text(path), bytes, reason, kept_as });
     }
 
     /// A call that nobody waits for any more: what it wanted is not sent if that is still possible.
@@ -541,10 +427,7 @@ impl Engine {
             Want::Change { txn, .. } | Want::Create { txn, .. } => {
                 let unsent = |txn: &Transaction| txn.number.is_none() && matches!(txn.state, State::Queued(_));
                 if self.transactions.get(txn).is_some_and(unsent) {
-                    self.transactions.remove(txn);
-                    self.transactions.values_mut().for_each(|other| {
-                        other.after.remove(txn);
-                    });
+                    self.transactions.remove(*txn);
                 }
             }
             Want::Sync { closing: Some(key), .. } => self.release(*key),

@@ -7,11 +7,22 @@ use units::Moment;
 use wire::volume::{VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
-use super::{ANSWER_TIME, AskFor, Engine, OPEN_AGAIN};
-use crate::job::Job;
 use crate::outbox::{Identity, Who};
 
-/// How far the device has got with showing who it is. It is proven only while the volume is open.
+/// What comes next.
+pub(super) enum Step {
+    /// The identity goes to the outbox.
+    Keep(Who),
+    /// It is tried again later, for this reason.
+    Later(String),
+    /// The server knows now who this device is.
+    Proven,
+}
+
+/// How far the device has got with showing who it is.
+///
+/// Invariant: it is proven only while the volume is open, and at most one request or job for it is
+/// under way. A number is shown only after it is on stable storage, or need not be.
 #[derive(Default)]
 pub(super) struct Showing {
     who: Who,
@@ -32,108 +43,94 @@ impl Showing {
         Showing { durable: who.identity.is_some(), who, ..Showing::default() }
     }
 
+    /// The volume is open on a new connection.
+    pub fn connected(&mut self, nonce: u128) {
+        self.nonce = nonce;
+    }
+
     /// The connection is gone. A job that is under way goes on.
     pub fn lost(&mut self) {
         self.busy = self.busy && self.who.identity.is_some() && !self.durable;
         (self.proven, self.again) = (false, None);
     }
 
+    pub fn is_proven(&self) -> bool {
+        self.proven
+    }
+
     /// When to try again.
     pub fn due(&self) -> Option<Moment> {
         self.again
     }
-}
 
-impl Engine {
-    /// Whether transactions and leases can be sent. A volume for reading refuses them without
-    /// asking who it is.
-    pub(super) fn is_proven(&self) -> bool {
-        self.showing.proven || self.info.is_some_and(|info| !info.writable)
+    /// Whether it is to be tried again by now; true once.
+    pub fn take_again(&mut self, now: Moment) -> bool {
+        let is_due = self.again.is_some_and(|again| now >= again);
+        self.again = self.again.filter(|_| !is_due);
+        is_due
     }
 
-    /// The volume is open on a new connection.
-    pub(super) fn show_on(&mut self, nonce: u128) {
-        self.showing.nonce = nonce;
-        self.show();
+    pub fn try_again_at(&mut self, again: Moment) {
+        self.again = Some(again);
     }
 
-    /// Tries again if it is time.
-    pub(super) fn show_again(&mut self) {
-        if self.showing.again.is_some_and(|again| self.time.now >= again) {
-            self.showing.again = None;
-            self.show();
+    /// What to ask next of the volume with this identity.
+    pub fn next_ask(&self, volume: u128) -> Option<VolumeAsk> {
+        if self.proven || self.busy || self.again.is_some() {
+            return None;
         }
-    }
-
-    /// Does what comes next until the device is proven.
-    fn show(&mut self) {
-        let Some(info) = self.info.filter(|info| info.writable && self.link.volume.is_some()) else { return };
-        if self.showing.proven || self.showing.busy || self.showing.again.is_some() {
-            return;
-        }
-        let ask = match self.showing.who {
+        Some(match self.who {
             Who { identity: None, .. } => VolumeAsk::Enrol,
             Who { identity: Some(Identity { number, secret }), previous } => {
-                VolumeAsk::Prove { number, proof: secret.proof(info.id, self.showing.nonce, number), previous }
+                VolumeAsk::Prove { number, proof: secret.proof(volume, self.nonce, number), previous }
             }
-        };
-        self.showing.busy = self.ask(AskFor::Device, ask, ANSWER_TIME);
+        })
     }
 
-    /// What the server says to it.
-    pub(super) fn device_answered(&mut self, answer: Result<Reply, Unanswered>) {
-        self.showing.busy = false;
+    /// It was asked, if the connection took it.
+    pub fn asked(&mut self, is_under_way: bool) {
+        self.busy = is_under_way;
+    }
+
+    /// What the server says, and what follows; `has_outbox`: the identity is kept.
+    pub fn answered(&mut self, answer: Result<Reply, Unanswered>, has_outbox: bool) -> Vec<Step> {
+        self.busy = false;
         match answer {
             Ok(Reply::Volume(VolumeReply::Enrolled { number, secret })) => {
-                self.showing.who.identity = Some(Identity { number, secret });
-                self.showing.durable = self.options.outbox.is_none();
-                self.showing.busy = !self.showing.durable;
-                self.keep_identity();
+                self.who.identity = Some(Identity { number, secret });
+                self.durable = !has_outbox;
+                self.busy = !self.durable;
+                vec![Step::Keep(self.who)]
             }
             Ok(Reply::Volume(VolumeReply::Proven)) => {
-                self.showing.proven = true;
-                self.locks.claim(self.time.now);
+                self.proven = true;
                 // The server has copied what the old number was answered.
-                if std::mem::take(&mut self.showing.who.previous) != 0 {
-                    self.keep_identity();
-                }
+                let keep = std::mem::take(&mut self.who.previous) != 0;
+                std::iter::once(Step::Proven).chain(keep.then_some(Step::Keep(self.who))).collect()
             }
             Ok(Reply::Error { code, text }) => {
                 // The volume has another key: its journal folder was removed, and with it all that
                 // it knew of devices.
                 if code == ErrorCode::Unproven {
-                    self.showing.who.identity = None;
+                    self.who.identity = None;
                 }
-                self.show_later(&format!("the server does not take this device's number: {text}"));
+                vec![Step::Later(format!("the server does not take this device's number: {text}"))]
             }
-            Ok(_) => self.show_later("the server's answer makes no sense (no number of a device)"),
-            Err(_) => self.show_later("the server does not answer; it is tried again"),
+            Ok(_) => vec![Step::Later("the server's answer makes no sense (no number of a device)".to_owned())],
+            Err(_) => vec![Step::Later("the server does not answer; it is tried again".to_owned())],
         }
-        self.show();
     }
 
-    /// The identity is in the outbox, or cannot be.
-    pub(super) fn identity_kept(&mut self, outcome: Result<(), String>) {
+    /// The identity is in the outbox, or cannot be; `None`: that was known already.
+    pub fn kept(&mut self, outcome: Result<(), String>) -> Option<Result<(), String>> {
         // What is kept later may fail: the outbox has the same with more.
-        if std::mem::replace(&mut self.showing.durable, true) {
-            return;
+        if std::mem::replace(&mut self.durable, true) {
+            return None;
         }
-        self.showing.busy = false;
-        if let Err(why) = outcome {
-            (self.showing.who.identity, self.showing.durable) = (None, false);
-            self.show_later(&format!("the outbox cannot be written: {why}"));
+        self.busy = false;
+        if outcome.is_err() {
+            (self.who.identity, self.durable) = (None, false);
         }
-        self.show();
-    }
-
-    fn keep_identity(&mut self) {
-        if self.options.outbox.is_some() {
-            self.effects.jobs.push(Job::Identify { who: self.showing.who });
-        }
-    }
-
-    fn show_later(&mut self, reason: &str) {
-        reason.clone_into(&mut self.link.reason);
-        self.showing.again = Some(self.time.now.after(OPEN_AGAIN));
+        Some(outcome.map_err(|why| format!("the outbox cannot be written: {why}")))
     }
 }

@@ -4,75 +4,52 @@
 use std::collections::BTreeSet;
 
 use wire::ErrorCode;
-use wire::volume::{Change, FileInfo, FileKind, Seen};
+use wire::volume::{Change, Seen};
 
 use super::Engine;
-use super::file::{Block, File};
-use super::transaction::{State, Transaction, unnamed_path};
+use super::file::Block;
+use super::transaction::{State, unnamed_path};
 use crate::StreamError;
 use crate::call::Done;
-use crate::names::is_below;
+use crate::names::check_path;
 
 impl Engine {
     /// Gives a file one more name; what is unsent of it is sent before.
     pub(super) fn link(&mut self, from: Vec<u8>, to: Vec<u8>, done: Done<()>) {
-        let checked = super::check_path(&to).and_then(|()| match self.is_only_here_at(&to) {
+        let checked = check_path(&to).and_then(|()| match self.files.is_only_here_at(&to) {
             true => Err(StreamError::refused(ErrorCode::Exists, &to, "")),
             false => Ok(()),
         });
         if checked.is_err() {
-            return self.effects.finish(done, checked);
+            return self.session.finish(done, checked);
         }
-        if let Some(key) = self.known_at(&from) {
+        if let Some(key) = self.files.known_at(&from) {
             self.seal(key);
         }
         self.change(&from.clone(), vec![Change::Link { from, base: None, to }], done);
     }
 
-    /// The file that is known here by this path, or as one with several names of which this is one.
-    pub(super) fn known_at(&self, path: &[u8]) -> Option<u64> {
-        self.by_path.get(path).copied().or_else(|| self.known_file(self.linked.file(path)?))
-    }
-
-    /// The file with this id, under whatever name.
-    pub(super) fn known_file(&self, id: u64) -> Option<u64> {
-        let is_it = |file: &File| !file.gone && file.seen.is_some_and(|seen| seen.file == id);
-        self.files.iter().find(|(_, file)| is_it(file)).map(|(key, _)| *key)
-    }
-
-    /// The server says what a path is.
-    pub(super) fn note_linked(&mut self, path: &[u8], info: &FileInfo) {
-        if info.kind != FileKind::Folder && info.links > 1 {
-            self.linked.add(info.seen.file, path);
-        }
-    }
-
-    /// Whether the server has a file under other names than the one that it has here.
-    pub(super) fn has_other_names(&self, key: u64) -> bool {
-        self.files.get(&key).is_some_and(|file| file.attributes.links > 1)
-    }
-
     /// A file with other names is about to lose this one: what is unsent of it is sent before.
     pub(super) fn seal_linked(&mut self, path: &[u8]) {
-        if let Some(key) = self.by_path.get(path).copied().filter(|key| self.has_other_names(*key)) {
+        if let Some(key) = self.files.at(path).filter(|key| self.files.has_other_names(*key)) {
             self.seal(key);
         }
     }
 
     /// A file has several names: what was believed of the others is old.
     pub(super) fn forget_names(&mut self, file: u64) {
-        for path in self.linked.names(file) {
+        for path in self.files.linked().names(file) {
             self.names.forget(path);
         }
     }
 
     /// The server gave a file one more name.
     pub(super) fn linked(&mut self, from: &[u8], to: &[u8], seen: Seen) {
-        self.linked.add(seen.file, from);
-        self.linked.add(seen.file, to);
+        self.files.linked_mut().add(seen.file, from);
+        self.files.linked_mut().add(seen.file, to);
         self.forget_names(seen.file);
-        let wall_ns = self.time.wall_ns;
-        if let Some(file) = self.known_at(from).and_then(|key| self.files.get_mut(&key)) {
+        let wall_ns = self.session.wall_ns();
+        if let Some(file) = self.files.known_at(from).and_then(|key| self.files.get_mut(&key)) {
             file.attributes.links = file.attributes.links.saturating_add(1);
             file.attributes.touch(wall_ns);
         }
@@ -81,22 +58,22 @@ impl Engine {
     /// One of several names of a file is gone. If it is the one by which the file is known here and
     /// no other one is known, the file is lost to this device: whoever has it open hears of that.
     pub(super) fn unlinked(&mut self, key: u64, path: &[u8]) {
-        let wall_ns = self.time.wall_ns;
+        let wall_ns = self.session.wall_ns();
         let Some(file) = self.files.get_mut(&key) else { return };
         let Some(seen) = file.seen else { return };
         file.attributes.links = file.attributes.links.saturating_sub(1);
         file.attributes.touch(wall_ns);
         self.forget_names(seen.file);
-        self.linked.remove(seen.file, path);
+        self.files.linked_mut().remove(seen.file, path);
+        let other = self.files.linked().names(seen.file).next().cloned();
+        let other = other.filter(|other| self.files.at(other).is_none());
         let Some(file) = self.files.get_mut(&key).filter(|file| file.path == path) else { return };
-        let other = self.linked.names(seen.file).next().cloned();
-        match other.filter(|other| !self.by_path.contains_key(other)) {
+        match other {
             Some(other) => {
-                self.by_path.remove(path);
-                self.by_path.insert(other.clone(), key);
-                file.path = other;
                 // The server knows its number by the name that is gone.
-                if let Some(number) = file.number.take() {
+                let number = file.number.take();
+                self.files.move_to(key, other);
+                if let Some(number) = number {
                     self.forget_number(key, number);
                 }
             }
@@ -112,40 +89,19 @@ impl Engine {
         let Some(key) = txn.unnames.take() else { return };
         txn.changes.retain(|change| !matches!(change, Change::OnlyName { .. }));
         // What was refused has used up its number.
-        (txn.number, txn.sent, txn.state) = (None, false, State::Queued(self.time.now));
+        (txn.number, txn.sent, txn.state) = (None, false, State::Queued(self.session.now()));
         let path = unnamed_path(&txn.changes).unwrap_or_default().to_vec();
         if let Some(file) = self.files.get_mut(&key) {
             file.attributes.links = file.attributes.links.max(2);
-            file.seen.into_iter().for_each(|seen| self.linked.add(seen.file, &path));
+            let seen = file.seen;
+            seen.into_iter().for_each(|seen| self.files.linked_mut().add(seen.file, &path));
         }
         self.seal(key);
         let sealed = self.files.get(&key).map(|file| file.sealed.clone()).unwrap_or_default();
         let sealed: BTreeSet<u64> = sealed.into_iter().collect();
         // What waits for this change cannot be waited for.
-        let mut behind = BTreeSet::from([id]);
-        loop {
-            let waits = |(other, txn): &(&u64, &Transaction)| {
-                !sealed.contains(other) && !behind.contains(other) && !txn.after.is_disjoint(&behind)
-            };
-            let more: Vec<u64> = self.transactions.iter().filter(waits).map(|(other, _)| *other).collect();
-            if more.is_empty() {
-                break;
-            }
-            behind.extend(more);
-        }
-        for (other, txn) in &mut self.transactions {
-            if sealed.contains(other) {
-                txn.after.retain(|after| !behind.contains(after));
-            }
-        }
-        self.transactions.get_mut(&id).into_iter().for_each(|txn| txn.after.extend(&sealed));
-        self.unpark(&sealed);
-    }
-
-    /// Whether the server had something else than this file at its name.
-    pub(super) fn is_another(&self, key: u64, there: Option<u64>) -> bool {
-        let seen = self.files.get(&key).and_then(|file| file.seen);
-        seen.is_some_and(|seen| there.is_some_and(|there| there != seen.file))
+        self.transactions.put_before(&sealed, id);
+        self.transactions.unpark(&sealed);
     }
 
     /// This device took the name of a file, which nobody asks for any more: what was not sent of it
@@ -161,16 +117,11 @@ impl Engine {
         let cut = file.cuts.drain(..).map(|(_, cut)| cut).min();
         file.cuts.extend(cut.map(|cut| (0, cut)));
         for id in &unsent {
-            if let Some(mut txn) = self.transactions.remove(id) {
-                self.unstore(*id, &mut txn, None);
+            if let Some(mut txn) = self.transactions.remove(*id) {
+                self.transactions.unstore(*id, &mut txn, None, &mut self.session);
             }
         }
-        for id in unsent {
-            for other in self.transactions.values_mut() {
-                other.after.remove(&id);
-            }
-            self.tell_wants(id, None, &[]);
-        }
+        unsent.into_iter().for_each(|id| self.tell_wants(id, None, &[]));
         self.keep_blocks(key);
         self.detach(key);
     }
@@ -178,8 +129,8 @@ impl Engine {
     /// The blocks of a file that has no name can be asked of nobody: they stay, as if they were
     /// written here, as far as there is room.
     fn keep_blocks(&mut self, key: u64) {
-        let block = u64::from(self.block_bytes());
-        let mut room = (self.options.nameless_bytes as u64).saturating_sub(self.nameless_bytes());
+        let block = u64::from(self.session.block_bytes());
+        let mut room = (self.session.options().nameless_bytes as u64).saturating_sub(self.files.nameless_bytes());
         let Some(file) = self.files.get(&key).filter(|file| file.handles > 0) else { return };
         let mut kept = Vec::new();
         for (index, entry) in &file.blocks {
@@ -212,46 +163,40 @@ impl Engine {
         self.detach(key);
     }
 
-    pub(super) fn below(&self, folder: &[u8]) -> Vec<u64> {
-        let below = self.by_path.iter().filter(|(path, _)| is_below(path, folder));
-        below.map(|(_, key)| *key).collect()
-    }
-
     /// What was renamed is at its new place; `replaced` is what was there, where the server told
     /// it.
     pub(super) fn renamed(&mut self, from: &[u8], to: &[u8], replaced: Option<u64>) {
-        match self.by_path.contains_key(from) && !self.names.has_linked() {
-            true => [from, to].into_iter().for_each(|path| self.names.name_changed(path, self.time.wall_ns)),
+        match self.files.at(from).is_some() && !self.names.has_linked() {
+            true => [from, to].into_iter().for_each(|path| self.names.name_changed(path, self.session.wall_ns())),
             // What is below it has another name; or names of one file tell how many there are.
             false => self.names.forget_all(),
         }
         if from == to {
             return;
         }
-        self.folder_times.rename(from, to);
+        self.names.folder_renamed(from, to);
         self.names.forget_folders(from);
         self.names.forget_folders(to);
-        match self.by_path.get(to).copied() {
-            Some(key) if self.has_other_names(key) => self.unlinked(key, to),
-            Some(key) if self.is_another(key, replaced) => self.taken_away(key),
+        match self.files.at(to) {
+            Some(key) if self.files.has_other_names(key) => self.unlinked(key, to),
+            Some(key) if self.files.is_another(key, replaced) => self.taken_away(key),
             Some(key) => self.unname(key),
             None => {}
         }
-        if let Some(replaced) = self.linked.file(to) {
-            self.linked.remove(replaced, to);
+        if let Some(replaced) = self.files.linked().file(to) {
+            self.files.linked_mut().remove(replaced, to);
         }
-        self.linked.rename(from, to);
-        self.below(to).into_iter().for_each(|key| self.taken_away(key));
-        let mut moved = self.below(from);
-        moved.extend(self.by_path.get(from));
+        self.files.linked_mut().rename(from, to);
+        self.files.below(to).into_iter().for_each(|key| self.taken_away(key));
+        let mut moved = self.files.below(from);
+        moved.extend(self.files.at(from));
         for key in moved {
             let Some(file) = self.files.get_mut(&key) else { continue };
-            self.by_path.remove(&file.path);
             if file.path == from {
-                file.attributes.touch(self.time.wall_ns);
+                file.attributes.touch(self.session.wall_ns());
             }
-            file.path = [to, &file.path[from.len()..]].concat();
-            self.by_path.insert(file.path.clone(), key);
+            let path = [to, &file.path[from.len()..]].concat();
+            self.files.move_to(key, path);
         }
     }
 }

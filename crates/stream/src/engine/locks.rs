@@ -16,9 +16,13 @@ use units::{LockKind, LockRange, LockRanges, Moment};
 use wire::volume::{HeldLock, LeaseKind, LockAsk, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
-use super::retry::BUSY_TIME;
-use super::{ANSWER_TIME, AskFor, Effects, Engine, Want, check_path};
+use super::Engine;
+use super::effects::Effects;
+use super::requests::{AskFor, BUSY_TIME};
+use super::session::ANSWER_TIME;
+use super::wants::{Waiting, Want};
 use crate::call::{Done, Handle, LockOwner, LockWish, Opened};
+use crate::names::check_path;
 use crate::{ErrorKind, FileRef, StreamError};
 
 /// An owner of locks in a file.
@@ -182,19 +186,19 @@ fn ask(file: u64, owner: LockOwner, pid: u32, (start, end): (u64, u64), kind: Op
 
 impl Engine {
     pub(super) fn lock(&mut self, handle: Handle, wish: LockWish, done: Done<Option<HeldLock>>) {
-        let file = self.handles.get(&handle).map(|open| open.file);
+        let file = self.files.handle(handle).map(|open| open.file);
         let Some((key, file)) = file.and_then(|key| Some((key, self.files.get(&key)?))) else {
-            return self.effects.finish(done, Err(StreamError::bad_handle()));
+            return self.session.finish(done, Err(StreamError::bad_handle()));
         };
         let (place, range) = ((key, wish.owner), (wish.start, wish.end));
-        let (id, now) = (file.seen.map(|seen| seen.file), self.time.now);
+        let (id, now) = (file.seen.map(|seen| seen.file), self.session.now());
         let Some(kind) = wish.kind else {
             self.unlock(place, id, range);
-            self.effects.finish(done, Ok(None));
+            self.session.finish(done, Ok(None));
             return self.pump_locks();
         };
         if let Err(error) = self.check_locks(key) {
-            return self.effects.finish(done, Err(error));
+            return self.session.finish(done, Err(error));
         }
         let Some(id) = id else {
             // A file that no other device has, nor will have before it is synced.
@@ -202,7 +206,7 @@ impl Engine {
             if held.is_none() && !wish.test {
                 self.locks.note(place, 0, wish.pid, range, Some(kind));
             }
-            return self.effects.finish(done, Ok(held));
+            return self.session.finish(done, Ok(held));
         };
         let ask = LockAsk { test: wish.test, ..ask(id, wish.owner, wish.pid, range, Some(kind)) };
         self.locks.waiting.push_back(Step { place, ask, done: Some(done), is_claim: false, since: now });
@@ -216,7 +220,7 @@ impl Engine {
         let Some(file) = known.or(id).filter(|_| known.is_some() || under_way) else { return };
         self.locks.note(place, file, 0, range, None);
         if file != 0 {
-            self.locks.release(place, file, range, self.time.now);
+            self.locks.release(place, file, range, self.session.now());
         }
     }
 
@@ -250,7 +254,7 @@ impl Engine {
     fn lose_locks(&mut self, place: Place) {
         let held = self.locks.held.get(&place).map_or(&[][..], |held| held.ranges.as_slice());
         let exclusive = held.iter().any(|range| range.kind == LockKind::Exclusive);
-        self.locks.lose(place, self.time.now);
+        self.locks.lose(place, self.session.now());
         if !exclusive {
             return;
         }
@@ -264,19 +268,19 @@ impl Engine {
 
     /// Asks for what may be asked for.
     pub(super) fn pump_locks(&mut self) {
-        if self.link.volume.is_none() || !self.is_proven() || self.time.now < self.locks.paused_until {
+        if !self.session.link.is_open() || !self.session.is_proven() || self.session.now() < self.locks.paused_until {
             return;
         }
         while let Some(step) = self.locks.next() {
-            let (id, ask) = (self.next_id(), VolumeAsk::Lock(step.ask));
+            let (id, ask) = (self.session.next_id(), VolumeAsk::Lock(step.ask));
             self.locks.asked.insert(id, step);
-            self.ask(AskFor::Lock(id), ask, ANSWER_TIME);
+            self.session.ask(AskFor::Lock(id), ask, ANSWER_TIME);
         }
     }
 
     pub(super) fn lock_answered(&mut self, id: u64, answer: Result<Reply, Unanswered>) {
         let Some(Step { place, ask, done, is_claim, since }) = self.locks.asked.remove(&id) else { return };
-        let (now, range) = (self.time.now, (ask.start, ask.end));
+        let (now, range) = (self.session.now(), (ask.start, ask.end));
         let error = match answer {
             Ok(Reply::Volume(VolumeReply::Locked(held))) => {
                 let is_new = !ask.test && !is_claim && ask.kind.is_some() && held.is_none();
@@ -285,13 +289,13 @@ impl Engine {
                     // All that was locked of the file went with its last handle.
                     Some(done) if is_new && !is_open => {
                         self.locks.give_up(place, ask.file, range, now);
-                        self.effects.finish(done, Err(StreamError::bad_handle()));
+                        self.session.finish(done, Err(StreamError::bad_handle()));
                     }
                     Some(done) => {
                         if is_new {
                             self.locks.note(place, ask.file, ask.pid, range, ask.kind);
                         }
-                        self.effects.finish(done, Ok(held));
+                        self.session.finish(done, Ok(held));
                     }
                     // Who wanted it has given up.
                     None if is_new => self.locks.give_up(place, ask.file, range, now),
@@ -304,16 +308,16 @@ impl Engine {
             | Err(Unanswered::Expired | Unanswered::Refused) => {
                 self.locks.waiting.push_front(Step { place, ask, done, is_claim, since });
                 self.locks.paused_until = now.after(BUSY_TIME);
-                return self.ask_later(AskFor::Lock(id));
+                return self.session.ask_later(AskFor::Lock(id));
             }
             Ok(Reply::Error { code, text }) => {
                 let path = self.files.get(&place.0).map(|file| file.path.clone()).unwrap_or_default();
                 StreamError::refused(code, &path, &text)
             }
-            Ok(_) => StreamError::nonsense(self.name.as_bytes(), "another kind of answer"),
+            Ok(_) => StreamError::nonsense(self.session.name().as_bytes(), "another kind of answer"),
         };
         match done {
-            Some(done) => self.effects.finish(done, Err(error)),
+            Some(done) => self.session.finish(done, Err(error)),
             None if is_claim => self.lose_locks(place),
             None => {}
         }
@@ -323,15 +327,15 @@ impl Engine {
     /// What an open file is now on the server. Who has locked it wants to know what others did
     /// before.
     pub(super) fn look_again(&mut self, handle: Handle, done: Done<Opened>) {
-        let Some(key) = self.handles.get(&handle).map(|open| open.file) else {
-            return self.effects.finish(done, Err(StreamError::bad_handle()));
+        let Some(key) = self.files.handle(handle).map(|open| open.file) else {
+            return self.session.finish(done, Err(StreamError::bad_handle()));
         };
         let Some(file) = self.files.get(&key) else { return };
         if file.gone || file.seen.is_none() || file.is_changed() {
             // With changes that were made after who locks it had it synced, the kernel's pages may
             // be of an older version.
             let opened = Opened { handle, info: file.info(), unchanged: file.gone || file.seen.is_none() };
-            return self.effects.finish(done, Ok(opened));
+            return self.session.finish(done, Ok(opened));
         }
         self.wait_for(Want::Look { handle, file: key, done });
     }
@@ -342,7 +346,7 @@ impl Engine {
         let Some(file) = self.files.get_mut(&key).filter(|file| !file.opening) else { return };
         let is_gone = file.gone;
         file.unsure |= !is_gone;
-        if let Some(waiting) = self.wants.get_mut(&id) {
+        if let Some(waiting) = self.calls.get_mut(&id) {
             waiting.asked = true;
         }
         match is_gone {
@@ -361,13 +365,10 @@ impl Engine {
             // of a database.
             self.names.forget_all();
         }
-        let asked = self
-            .wants
-            .iter()
-            .filter(|(_, waiting)| matches!(&waiting.want, Want::Look { file, .. } if *file == key && waiting.asked));
-        for id in asked.map(|(id, _)| *id).collect::<Vec<_>>() {
-            if let Some(super::Waiting { want: Want::Look { handle, done, .. }, .. }) = self.wants.remove(&id) {
-                self.effects.finish(done, Ok(Opened { handle, info, unchanged }));
+        let of_it = |waiting: &Waiting| matches!(waiting.want, Want::Look { file, .. } if file == key && waiting.asked);
+        for id in self.calls.which(of_it) {
+            if let Some(Waiting { want: Want::Look { handle, done, .. }, .. }) = self.calls.remove(&id) {
+                self.session.finish(done, Ok(Opened { handle, info, unchanged }));
             }
         }
     }
@@ -379,15 +380,15 @@ impl Engine {
         let (path, file) = match of {
             FileRef::Path(path) | FileRef::File { path, .. } => (path, None),
             FileRef::Handle(handle) => {
-                let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
+                let file = self.files.opened(handle).map(|(_, file)| file);
                 let Some(file) = file else {
-                    return self.effects.finish(done, Err(StreamError::bad_handle()));
+                    return self.session.finish(done, Err(StreamError::bad_handle()));
                 };
                 (file.path.clone(), file.seen.map(|seen| seen.file))
             }
         };
         match check_path(&path) {
-            Err(error) => self.effects.finish(done, Err(error)),
+            Err(error) => self.session.finish(done, Err(error)),
             Ok(()) => {
                 self.wait_for(Want::Lease { path, file, kind, duration, done });
             }

@@ -9,12 +9,14 @@ use wire::format::LINK_BYTES_MAX;
 use wire::volume::{Change, FileInfo, FileKind, FolderEntry, Seen, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
+use super::Engine;
 use super::file::{Attributes, Base, Block, File};
+use super::requests::AskFor;
+use super::session::ANSWER_TIME;
 use super::transaction::{Transaction, path_of, paths_of, unnamed_path};
 use super::wants::{Waiting, Want};
-use super::{ANSWER_TIME, AskFor, Engine, check_path};
 use crate::call::Done;
-use crate::names::{is_below, join, last, parent};
+use crate::names::{check_path, is_below, join, last, parent};
 use crate::{ErrorKind, FileRef, StreamError};
 
 /// Entries of one page of a listing: such an answer is below 350 KiB even with the longest names.
@@ -27,8 +29,8 @@ impl Engine {
     pub(super) fn stat(&mut self, of: FileRef, done: Done<FileInfo>) {
         match of {
             FileRef::Handle(handle) => {
-                let Some(open) = self.handles.get(&handle) else {
-                    return self.effects.finish(done, Err(StreamError::bad_handle()));
+                let Some(open) = self.files.handle(handle) else {
+                    return self.session.finish(done, Err(StreamError::bad_handle()));
                 };
                 let key = open.file;
                 let Some(file) = self.files.get(&key) else { return };
@@ -37,20 +39,20 @@ impl Engine {
                     return self.open_number(key);
                 }
                 let info = file.info();
-                self.effects.finish(done, Ok(info));
+                self.session.finish(done, Ok(info));
             }
             FileRef::Path(path) | FileRef::File { path, .. } => {
                 if let Err(error) = check_path(&path) {
-                    return self.effects.finish(done, Err(error));
+                    return self.session.finish(done, Err(error));
                 }
-                let here = self.known_at(&path).and_then(|key| self.files.get(&key));
+                let here = self.files.known_at(&path).and_then(|key| self.files.get(&key));
                 if let Some(info) = here.filter(|file| file.is_changed()).map(File::info) {
-                    return self.effects.finish(done, Ok(info));
+                    return self.session.finish(done, Ok(info));
                 }
-                match self.names.get(&path, self.time.now) {
+                match self.names.get(&path, self.session.now()) {
                     Some(Some(info)) => {
                         let info = self.shown(&path, info);
-                        self.effects.finish(done, Ok(info));
+                        self.session.finish(done, Ok(info));
                     }
                     // That there was nothing is not believed again: somebody may wait for another device to make the file.
                     Some(None) | None => {
@@ -64,8 +66,8 @@ impl Engine {
     /// What the server says of a path, with what was done here and it does not know.
     fn shown(&self, path: &[u8], info: FileInfo) -> FileInfo {
         let key = match info.links > 1 && info.kind == FileKind::File {
-            true => self.known_file(info.seen.file),
-            false => self.by_path.get(path).copied(),
+            true => self.files.with_id(info.seen.file),
+            false => self.files.at(path),
         };
         match key.and_then(|key| self.files.get(&key)).filter(|file| !file.gone) {
             Some(file) if file.is_changed() => file.info(),
@@ -76,24 +78,24 @@ impl Engine {
                 FileInfo { mtime_ns, ctime_ns, mode, atime_ns: info.atime_ns.max(atime_ns), ..info }
             }
             Some(_) => info,
-            None => self.folder_times.shown(path, info),
+            None => self.names.shown(path, info),
         }
     }
 
     pub(super) fn list(&mut self, path: Vec<u8>, done: Done<Vec<FolderEntry>>) {
         if let Err(error) = check_path(&path) {
-            return self.effects.finish(done, Err(error));
+            return self.session.finish(done, Err(error));
         }
-        if let Some(entries) = self.names.listing(&path, self.time.now) {
+        if let Some(entries) = self.names.listing(&path, self.session.now()) {
             let entries = self.with_changes(&path, entries.to_vec());
-            return self.effects.finish(done, Ok(entries));
+            return self.session.finish(done, Ok(entries));
         }
         self.wait_for(Want::List { path, folder: None, entries: Vec::new(), again: 0, done });
     }
 
     pub(super) fn read_link(&mut self, path: Vec<u8>, done: Done<bytes::Bytes>) {
         match check_path(&path) {
-            Err(error) => self.effects.finish(done, Err(error)),
+            Err(error) => self.session.finish(done, Err(error)),
             Ok(()) => {
                 self.wait_for(Want::ReadLink { path, done });
             }
@@ -106,16 +108,16 @@ impl Engine {
             && (target.is_empty() || target.len() > LINK_BYTES_MAX)
         {
             let text = format!("a symbolic link points to 1 to {LINK_BYTES_MAX} bytes");
-            return self.effects.finish(done, Err(StreamError::new(ErrorKind::NameTooLong, path, text)));
+            return self.session.finish(done, Err(StreamError::new(ErrorKind::NameTooLong, path, text)));
         }
-        if self.is_only_here_at(path) {
-            return self.effects.finish(done, Err(StreamError::refused(ErrorCode::Exists, path, "")));
+        if self.files.is_only_here_at(path) {
+            return self.session.finish(done, Err(StreamError::refused(ErrorCode::Exists, path, "")));
         }
         self.change(path, changes, done);
     }
 
     pub(super) fn remove(&mut self, path: Vec<u8>, done: Done<()>) {
-        if let Some(key) = self.by_path.get(&path).copied()
+        if let Some(key) = self.files.at(&path)
             && let Some(file) = self.files.get(&key)
             && file.is_only_here()
             // What it was to replace, if anything, goes with it.
@@ -123,40 +125,29 @@ impl Engine {
         {
             self.unname(key);
             self.names.forget(&path);
-            self.folder_times.note(parent(&path), self.time.wall_ns);
-            return self.effects.finish(done, Ok(()));
+            self.names.folder_changed(parent(&path), self.session.wall_ns());
+            return self.session.finish(done, Ok(()));
         }
         self.seal_linked(&path);
         self.change(&path.clone(), vec![Change::Unlink { path, base: None }], done);
     }
 
     pub(super) fn remove_folder(&mut self, path: Vec<u8>, done: Done<()>) {
-        if self.has_only_here_below(&path) {
-            return self.effects.finish(done, Err(StreamError::refused(ErrorCode::NotEmpty, &path, "")));
+        if self.files.has_only_here_below(&path) {
+            return self.session.finish(done, Err(StreamError::refused(ErrorCode::NotEmpty, &path, "")));
         }
         self.change(&path.clone(), vec![Change::RemoveFolder { path }], done);
     }
 
-    /// Whether a path stands for a file that the server does not know.
-    pub(super) fn is_only_here_at(&self, path: &[u8]) -> bool {
-        self.by_path.get(path).and_then(|key| self.files.get(key)).is_some_and(|file| file.seen.is_none())
-    }
-
-    /// Whether there are files in a folder, or below, that the server does not know: for it, the
-    /// folder may be empty.
-    fn has_only_here_below(&self, folder: &[u8]) -> bool {
-        self.files.values().any(|file| !file.gone && file.seen.is_none() && is_below(&file.path, folder))
-    }
-
     pub(super) fn rename(&mut self, from: Vec<u8>, to: Vec<u8>, replace: bool, done: Done<()>) {
         if let Err(error) = check_path(&to) {
-            return self.effects.finish(done, Err(error));
+            return self.session.finish(done, Err(error));
         }
-        if replace && from != to && self.has_only_here_below(&to) {
-            let code = if self.by_path.contains_key(&from) { ErrorCode::NotFile } else { ErrorCode::NotEmpty };
-            return self.effects.finish(done, Err(StreamError::refused(code, &to, "")));
+        if replace && from != to && self.files.has_only_here_below(&to) {
+            let code = if self.files.at(&from).is_some() { ErrorCode::NotFile } else { ErrorCode::NotEmpty };
+            return self.session.finish(done, Err(StreamError::refused(code, &to, "")));
         }
-        if let Some(key) = self.by_path.get(&to).copied().filter(|_| !replace) {
+        if let Some(key) = self.files.at(&to).filter(|_| !replace) {
             // The server sees what is in the way.
             self.seal(key);
         }
@@ -193,13 +184,13 @@ impl Engine {
     }
 
     fn change_of(&mut self, file: Option<u64>, path: &[u8], changes: Vec<Change>, done: Done<()>) {
-        let checked = check_path(path).and_then(|()| match (path.is_empty(), self.info) {
+        let checked = check_path(path).and_then(|()| match (path.is_empty(), self.session.info()) {
             (true, _) => Err(StreamError::new(ErrorKind::Invalid, path, "the top folder stays as it is")),
             (_, Some(info)) if info.writable => Ok(()),
             _ => Err(StreamError::refused(ErrorCode::ReadOnly, path, "")),
         });
         if checked.is_err() {
-            return self.effects.finish(done, checked);
+            return self.session.finish(done, checked);
         }
         let txn = self.queue_change(file, path, changes);
         self.wait_for(Want::Change { path: path.to_vec(), txn, done });
@@ -208,13 +199,13 @@ impl Engine {
     /// Makes the transaction, for which nobody waits yet.
     pub(super) fn queue_change(&mut self, file: Option<u64>, path: &[u8], mut changes: Vec<Change>) -> u64 {
         let unnamed = unnamed_path(&changes).map(<[u8]>::to_vec);
-        let unnames = unnamed.as_ref().and_then(|path| self.by_path.get(path)).copied();
-        let unnames = unnames.filter(|key| !self.has_other_names(*key));
+        let unnames = unnamed.as_ref().and_then(|path| self.files.at(path));
+        let unnames = unnames.filter(|key| !self.files.has_other_names(*key));
         if let Some(path) = unnamed.filter(|_| unnames.is_some()) {
             // Another device may have given it more names meanwhile.
             changes.insert(0, Change::OnlyName { path });
         }
-        let mut txn = Transaction::new(path, changes, self.time.wall_ns);
+        let mut txn = Transaction::new(path, changes, self.session.wall_ns());
         let paths: BTreeSet<&[u8]> = txn.changes.iter().flat_map(paths_of).collect();
         let related = |other: &Transaction| {
             let theirs = other.file.and_then(|key| self.files.get(&key)).map_or(&other.path, |file| &file.path);
@@ -224,12 +215,12 @@ impl Engine {
                     paths.iter().any(|path| *path == theirs || is_below(theirs, path) || is_below(path, theirs))
                 })
         };
-        let stuck = self.stuck();
+        let stuck = self.transactions.stuck();
         let (mut after, mut behind, mut again) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
         for (id, other) in self.transactions.iter().filter(|(_, other)| related(other)) {
             let own = other.file.is_some() && other.file == unnames;
             let file = other.file.and_then(|key| self.files.get(&key));
-            if own && !other.sent && !self.has_names_after(*id) {
+            if own && !other.sent && !self.transactions.has_names_after(*id) {
                 behind.push(*id);
             } else if !stuck.contains(id) {
                 after.insert(*id);
@@ -241,21 +232,12 @@ impl Engine {
             }
         }
         (txn.after, txn.unnames, txn.changes_file) = (after, unnames, file);
-        let id = self.next_id();
+        let id = self.session.next_id();
         self.transactions.insert(id, txn);
-        for other in behind {
-            if let Some(other) = self.transactions.get_mut(&other) {
-                other.after.insert(id);
-            }
-        }
+        self.transactions.wait_for(&behind, id);
         // It fails with them if they are refused again.
-        self.unpark(&again);
+        self.transactions.unpark(&again);
         id
-    }
-
-    /// Whether a change of names waits for this transaction.
-    fn has_names_after(&self, id: u64) -> bool {
-        self.transactions.values().any(|other| !other.is_data() && other.after.contains(&id))
     }
 
     /// The server has changes of names: what is known here follows.
@@ -267,14 +249,14 @@ impl Engine {
         };
         for (index, change) in txn.changes.iter().enumerate() {
             if let Change::SetTime { path, .. } | Change::RemoveFolder { path } = change {
-                self.folder_times.forget(path);
+                self.names.forget_folder_time(path);
             }
             if let Change::SetXattr { path, .. } | Change::RemoveXattr { path, .. } = change {
                 self.xattr_changed(path, versions.get(index));
             }
             if let Change::MakeFolder { path, .. } | Change::MakeLink { path, .. } | Change::MakeNode { path, .. } =
                 change
-                && let Some(old) = self.by_path.get(path).copied()
+                && let Some(old) = self.files.at(path)
             {
                 // Another device had removed it.
                 self.taken_away(old);
@@ -303,23 +285,23 @@ impl Engine {
                 }
                 Change::Unlink { path, .. } => {
                     let removed = versions.get(index).map(|seen| seen.file);
-                    let key = self.known_at(path);
+                    let key = self.files.known_at(path);
                     // Another one may have been made here meanwhile.
                     let is_it = |key: &u64| {
                         let seen = self.files.get(key).and_then(|file| file.seen);
                         txn.unnames == Some(*key) || seen.is_some_and(|seen| Some(seen.file) == removed)
                     };
                     match key.filter(is_it) {
-                        Some(key) if self.has_other_names(key) => self.unlinked(key, path),
-                        Some(key) if self.is_another(key, was_there) => self.taken_away(key),
+                        Some(key) if self.files.has_other_names(key) => self.unlinked(key, path),
+                        Some(key) if self.files.is_another(key, was_there) => self.taken_away(key),
                         Some(key) => self.unname(key),
                         None => {}
                     }
                     if let Some(removed) = removed {
                         self.forget_names(removed);
-                        self.linked.remove(removed, path);
+                        self.files.linked_mut().remove(removed, path);
                     }
-                    self.names.name_changed(path, self.time.wall_ns);
+                    self.names.name_changed(path, self.session.wall_ns());
                 }
                 Change::Truncate { path, size, .. }
                     if versions.get(index).is_some_and(|to| self.truncated(path, *size, *to)) =>
@@ -335,7 +317,7 @@ impl Engine {
                 | Change::SetAccessTime { path, .. }
                 | Change::SetXattr { path, .. }
                 | Change::RemoveXattr { path, .. } => {
-                    if let Some(file) = self.known_at(path).and_then(|key| self.files.get_mut(&key)) {
+                    if let Some(file) = self.files.known_at(path).and_then(|key| self.files.get_mut(&key)) {
                         file.unsure = file.seen.is_some();
                         file.kernel = None;
                     }
@@ -344,11 +326,10 @@ impl Engine {
                 Change::RemoveFolder { path } => {
                     self.names.forget_all();
                     self.names.forget_folders(path);
-                    let below: Vec<u64> = self.below(path);
-                    below.into_iter().for_each(|key| self.taken_away(key));
+                    self.files.below(path).into_iter().for_each(|key| self.taken_away(key));
                 }
                 Change::Create { path, .. } | Change::MakeLink { path, .. } | Change::MakeNode { path, .. } => {
-                    self.names.name_changed(path, self.time.wall_ns);
+                    self.names.name_changed(path, self.session.wall_ns());
                 }
                 other => self.names.forget(path_of(other)),
             }
@@ -359,8 +340,8 @@ impl Engine {
     /// what is written to the open file goes on from there. False if somebody else came between.
     fn attributes_changed(&mut self, path: &[u8], change: &Change, to: Seen) -> bool {
         self.forget_names(to.file);
-        let Some(key) = self.known_at(path) else { return false };
-        let wall_ns = self.time.wall_ns;
+        let Some(key) = self.files.known_at(path) else { return false };
+        let wall_ns = self.session.wall_ns();
         let Some(file) = self.files.get_mut(&key) else { return false };
         if file.seen == Some(to) && file.dirty.is_none() {
             // Not the first change of the transaction.
@@ -404,15 +385,15 @@ impl Engine {
         for entry in entries.iter_mut().filter(|entry| entry.info.links > 1 && entry.info.kind == FileKind::File) {
             entry.info = self.shown(&join(folder, &entry.name), entry.info);
         }
-        if !self.folder_times.is_empty() {
+        if self.names.has_folder_times() {
             for entry in entries.iter_mut().filter(|entry| entry.info.kind == FileKind::Folder) {
-                entry.info = self.folder_times.shown(&join(folder, &entry.name), entry.info);
+                entry.info = self.names.shown(&join(folder, &entry.name), entry.info);
             }
         }
-        let changed = self.by_path.iter().filter(|(path, _)| parent(path) == folder && !path.is_empty());
-        let on_way = self.attributes_on_way();
+        let changed = self.files.paths().filter(|(path, _)| parent(path) == folder && !path.is_empty());
         let changed = changed.filter_map(|(path, key)| Some((path, key, self.files.get(key)?)));
-        let is_ahead = |key: &u64, file: &File| (file.is_changed() || on_way.contains(key)) && !file.gone;
+        let is_ahead =
+            |key: &u64, file: &File| (file.is_changed() || self.transactions.has_attributes_of(*key)) && !file.gone;
         for (path, _, file) in changed.filter(|(_, key, file)| is_ahead(key, file)) {
             let name = last(path);
             match entries.binary_search_by(|entry| entry.name.as_slice().cmp(name)) {
@@ -425,22 +406,21 @@ impl Engine {
 
     /// Asks for what waits to be asked for.
     pub(super) fn pump_wants(&mut self) {
-        if self.link.volume.is_none() {
+        if !self.session.link.is_open() {
             // Programs ask for room before they do something else, and would rather not wait.
-            let asks_room = |(_, waiting): &(&u64, &Waiting)| matches!(waiting.want, Want::Space { .. });
-            let ids: Vec<u64> = self.wants.iter().filter(asks_room).map(|(id, _)| *id).collect();
-            for waiting in ids.iter().filter_map(|id| self.wants.remove(id)).collect::<Vec<_>>() {
-                let error = StreamError::volume(ErrorKind::Timeout, &self.name, "no server to ask for its room");
-                waiting.want.fail(error, &mut self.effects);
+            let ids = self.calls.which(|waiting| matches!(waiting.want, Want::Space { .. }));
+            for waiting in ids.iter().filter_map(|id| self.calls.remove(id)).collect::<Vec<_>>() {
+                let error =
+                    StreamError::volume(ErrorKind::Timeout, self.session.name(), "no server to ask for its room");
+                waiting.want.fail(error, self.session.effects());
             }
             return;
         }
-        let idle: Vec<u64> = self.wants.iter().filter(|(_, waiting)| !waiting.asked).map(|(id, _)| *id).collect();
-        for id in idle {
-            let Some(waiting) = self.wants.get(&id) else { continue };
+        for id in self.calls.which(|waiting| !waiting.asked) {
+            let Some(waiting) = self.calls.get(&id) else { continue };
             let held = |path: &[u8]| self.transactions.values().any(|txn| txn.replayed.is_some() && txn.concerns(path));
             let ask = match &waiting.want {
-                Want::Lease { file: Some(_), .. } if !self.is_proven() => continue,
+                Want::Lease { file: Some(_), .. } if !self.session.is_proven() => continue,
                 // What an outbox brings comes first.
                 Want::Stat { path, .. } | Want::Open { path, .. } if held(path) => continue,
                 Want::Stat { path, .. } | Want::Lease { path, file: None, .. } => {
@@ -451,7 +431,7 @@ impl Engine {
                     VolumeAsk::FolderList { path: path.clone(), after, limit: PAGE_ENTRIES }
                 }
                 Want::ReadLink { path, .. } => VolumeAsk::LinkRead { path: path.clone() },
-                Want::Xattrs { path, .. } if held(path) || self.is_being_made(path) => continue,
+                Want::Xattrs { path, .. } if held(path) || self.files.is_being_made(path) => continue,
                 Want::Xattrs { path, .. } => VolumeAsk::XattrsRead { path: path.clone() },
                 Want::Space { .. } => VolumeAsk::SpaceStat,
                 Want::Open { path, token, .. } => VolumeAsk::FileOpen { token: *token, path: path.clone() },
@@ -470,10 +450,10 @@ impl Engine {
                 }
                 Want::Create { .. } | Want::Write { .. } | Want::Change { .. } | Want::Sync { .. } => continue,
             };
-            if let Some(waiting) = self.wants.get_mut(&id) {
+            if let Some(waiting) = self.calls.get_mut(&id) {
                 waiting.asked = true;
             }
-            self.ask(AskFor::Want(id), ask, ANSWER_TIME);
+            self.session.ask(AskFor::Want(id), ask, ANSWER_TIME);
         }
     }
 
@@ -483,14 +463,14 @@ impl Engine {
             return self.open_number(key);
         }
         let info = file.info();
-        if let Some(Waiting { want: Want::Fstat { done, .. }, .. }) = self.wants.remove(&id) {
-            self.effects.finish(done, Ok(info));
+        if let Some(Waiting { want: Want::Fstat { done, .. }, .. }) = self.calls.remove(&id) {
+            self.session.finish(done, Ok(info));
         }
     }
 
     /// The answer to a call's request.
     pub(super) fn want_answered(&mut self, id: u64, answer: Result<Reply, Unanswered>) {
-        let Some(waiting) = self.wants.remove(&id) else {
+        let Some(waiting) = self.calls.remove(&id) else {
             // Nobody waits any more, but the server has opened a file.
             if let Ok(Reply::Volume(VolumeReply::FileOpened { file, .. })) = answer {
                 self.close_number(file);
@@ -502,58 +482,58 @@ impl Engine {
             Ok(Reply::Volume(reply)) => self.want_replied(id, waiting, reply),
             Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Cancelled | ErrorCode::Shutdown, .. })
             | Err(Unanswered::Expired) => {
-                self.wants.insert(id, Waiting { asked: true, ..waiting });
-                self.ask_later(AskFor::Want(id));
+                self.calls.insert(id, Waiting { asked: true, ..waiting });
+                self.session.ask_later(AskFor::Want(id));
             }
             Ok(Reply::Error { code, text }) => match waiting.want {
                 Want::Open { path, how, token, done } => {
                     let outcome = self.open_failed(&path, how, token, code, &text);
-                    self.effects.finish(done, outcome);
+                    self.session.finish(done, outcome);
                 }
                 other => {
                     if code == ErrorCode::NotFound && matches!(other, Want::Stat { .. }) {
-                        self.names.put(&path, None, self.time.now);
+                        self.names.put(&path, None, self.session.now());
                     }
-                    other.fail(StreamError::refused(code, &path, &text), &mut self.effects);
+                    other.fail(StreamError::refused(code, &path, &text), self.session.effects());
                 }
             },
-            Ok(_) => waiting.want.fail(StreamError::nonsense(&path, "another kind of answer"), &mut self.effects),
+            Ok(_) => waiting.want.fail(StreamError::nonsense(&path, "another kind of answer"), self.session.effects()),
             Err(Unanswered::Refused) => {
                 let error = StreamError::new(ErrorKind::Failed, &path, "too many requests at once; try again");
-                waiting.want.fail(error, &mut self.effects);
+                waiting.want.fail(error, self.session.effects());
             }
         }
     }
 
     fn want_replied(&mut self, id: u64, waiting: Waiting, reply: VolumeReply) {
-        let now = self.time.now;
+        let now = self.session.now();
         match (waiting.want, reply) {
             (Want::Stat { path, done }, VolumeReply::Attributes(info)) => {
                 self.names.put(&path, Some(info), now);
-                self.note_linked(&path, &info);
+                self.files.note_linked(&path, &info);
                 let info = self.shown(&path, info);
-                self.effects.finish(done, Ok(info));
+                self.session.finish(done, Ok(info));
             }
-            (Want::ReadLink { done, .. }, VolumeReply::LinkTarget(target)) => self.effects.finish(done, Ok(target)),
+            (Want::ReadLink { done, .. }, VolumeReply::LinkTarget(target)) => self.session.finish(done, Ok(target)),
             (Want::Xattrs { path, done }, VolumeReply::Xattrs { info, xattrs }) => {
                 let xattrs = self.keep_xattrs(&path, info, xattrs);
-                self.effects.finish(done, Ok(xattrs));
+                self.session.finish(done, Ok(xattrs));
             }
-            (Want::Space { done }, VolumeReply::Space(space)) => self.effects.finish(done, Ok(space)),
+            (Want::Space { done }, VolumeReply::Space(space)) => self.session.finish(done, Ok(space)),
             (Want::Open { path, how, token, done }, reply @ VolumeReply::FileOpened { .. }) => {
                 let outcome = self.opened(&path, how, token, reply);
-                self.effects.finish(done, outcome);
+                self.session.finish(done, outcome);
             }
             (Want::Lease { path, kind, duration, done, .. }, VolumeReply::Attributes(info)) => {
                 if info.kind != FileKind::File {
                     let error = StreamError::refused(ErrorCode::NotFile, &path, "");
-                    return self.effects.finish(done, Err(error));
+                    return self.session.finish(done, Err(error));
                 }
                 let want = Want::Lease { path, file: Some(info.seen.file), kind, duration, done };
-                self.wants.insert(id, Waiting { want, since: waiting.since, asked: false });
+                self.calls.insert(id, Waiting { want, since: waiting.since, asked: false });
             }
             (Want::Lease { done, .. }, VolumeReply::Leased { duration_ms }) => {
-                self.effects.finish(done, Ok(Duration::from_millis(u64::from(duration_ms))));
+                self.session.finish(done, Ok(Duration::from_millis(u64::from(duration_ms))));
             }
             (
                 Want::List { path, folder, mut entries, again, done },
@@ -565,30 +545,30 @@ impl Engine {
                 let ordered = names.clone().zip(names.skip(1)).all(|(a, b)| a < b);
                 if !ordered || (more && page.is_empty()) {
                     let error = StreamError::nonsense(&path, "a listing out of order");
-                    return self.effects.finish(done, Err(error));
+                    return self.session.finish(done, Err(error));
                 }
                 if changed {
                     let want = Want::List { path, folder: None, entries: Vec::new(), again: again + 1, done };
-                    self.wants.insert(id, Waiting { want, since: waiting.since, asked: false });
+                    self.calls.insert(id, Waiting { want, since: waiting.since, asked: false });
                     return;
                 }
                 entries.extend(page);
                 if more {
                     let want = Want::List { path, folder: Some(seen), entries, again, done };
-                    self.wants.insert(id, Waiting { want, since: waiting.since, asked: false });
+                    self.calls.insert(id, Waiting { want, since: waiting.since, asked: false });
                     return;
                 }
                 for entry in entries.iter().filter(|entry| entry.info.links > 1) {
-                    self.note_linked(&join(&path, &entry.name), &entry.info);
+                    self.files.note_linked(&join(&path, &entry.name), &entry.info);
                 }
                 let entries = Arc::new(entries);
                 self.names.put_listing(&path, &entries, now);
                 let entries = self.with_changes(&path, Arc::unwrap_or_clone(entries));
-                self.effects.finish(done, Ok(entries));
+                self.session.finish(done, Ok(entries));
             }
             (want, _) => {
                 let error = StreamError::nonsense(want.path(), "another kind of answer");
-                want.fail(error, &mut self.effects);
+                want.fail(error, self.session.effects());
             }
         }
     }

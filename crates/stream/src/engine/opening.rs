@@ -5,42 +5,45 @@ use units::{InodeId, Token};
 use wire::volume::{Change, FileInfo, FileKind, Owner, Seen, VolumeAsk, VolumeReply};
 use wire::{BlockRange, ErrorCode, Notice, Reply};
 
+use super::Engine;
 use super::file::{Attributes, Block, File};
+use super::files::Open;
+use super::requests::AskFor;
+use super::session::ANSWER_TIME;
 use super::transaction::Transaction;
 use super::wants::Want;
-use super::{ANSWER_TIME, AskFor, Engine, FILES_KEPT_MAX, Open, check_path};
 use crate::call::{Done, Handle, OpenHow, Opened};
-use crate::names::parent;
+use crate::names::{check_path, parent};
 use crate::present::Present;
 use crate::{ErrorKind, StreamError};
 
 impl Engine {
     pub(super) fn open(&mut self, path: Vec<u8>, how: OpenHow, token: Token, done: Done<Opened>) {
         if let Err(error) = self.check_open(&path, how) {
-            return self.effects.finish(done, Err(error));
+            return self.session.finish(done, Err(error));
         }
-        let here = self.by_path.get(&path).copied();
+        let here = self.files.at(&path);
         let here = here.filter(|key| self.files.get(key).is_some_and(|file| file.seen.is_none()));
         if let Some(key) = here {
             let outcome = match how.exclusive && how.create.is_some() {
                 true => Err(StreamError::refused(ErrorCode::Exists, &path, "")),
                 false => Ok(self.add_handle(key, how, token, true)),
             };
-            return self.effects.finish(done, outcome);
+            return self.session.finish(done, outcome);
         }
         if let Some(mode) = how.create {
             if how.exclusive {
                 let change = Change::Create { path: path.clone(), mode, exclusive: true, owner: how.owner };
-                let txn = Transaction::new(&path, vec![change], self.time.wall_ns);
-                let id = self.next_id();
+                let txn = Transaction::new(&path, vec![change], self.session.wall_ns());
+                let id = self.session.next_id();
                 self.transactions.insert(id, txn);
-                self.wait_for(Want::Create { path, how, token, txn: id, made_ns: self.time.wall_ns, done });
+                self.wait_for(Want::Create { path, how, token, txn: id, made_ns: self.session.wall_ns(), done });
                 return;
             }
-            let named = self.names.get(&path, self.time.now);
+            let named = self.names.get(&path, self.session.now());
             if named == Some(None) || (named.is_none() && self.may_replace(&path, how)) {
                 let opened = self.make_here(&path, how, token, named.is_none());
-                return self.effects.finish(done, Ok(opened));
+                return self.session.finish(done, Ok(opened));
             }
         }
         self.wait_for(Want::Open { path, how, token, done });
@@ -50,7 +53,7 @@ impl Engine {
     /// the server told of, or it is the top one, so that a wrong path is told now and not by the next sync.
     fn may_replace(&self, path: &[u8], how: OpenHow) -> bool {
         let folder = parent(path);
-        let begins_empty = how.truncate && !how.append && self.known_at(path).is_none();
+        let begins_empty = how.truncate && !how.append && self.files.known_at(path).is_none();
         let there = |file: &File| file.seen.is_some() && !file.gone && parent(&file.path) == folder;
         begins_empty && (folder.is_empty() || self.files.values().any(there))
     }
@@ -60,7 +63,7 @@ impl Engine {
         if path.is_empty() {
             return Err(StreamError::refused(ErrorCode::NotFile, path, ""));
         }
-        if (how.write || how.append || how.truncate) && !self.info.is_some_and(|info| info.writable) {
+        if (how.write || how.append || how.truncate) && !self.session.is_writable() {
             return Err(StreamError::refused(ErrorCode::ReadOnly, path, ""));
         }
         Ok(())
@@ -71,17 +74,16 @@ impl Engine {
     /// replaces also what another device makes meanwhile.
     fn make_here(&mut self, path: &[u8], how: OpenHow, token: Token, unasked: bool) -> Opened {
         let mut file = File::new(path, token);
-        file.attributes = self.made(path, how, self.time.wall_ns);
-        let (key, mode) = (self.next_id(), file.attributes.mode);
+        file.attributes = self.made(path, how, self.session.wall_ns());
+        let (key, mode) = (self.session.next_id(), file.attributes.mode);
         self.files.insert(key, file);
-        self.by_path.insert(path.to_vec(), key);
         self.begin(key, how.append);
         if let Some(dirty) = self.files.get_mut(&key).and_then(|file| file.dirty.as_mut()) {
             dirty.create = Some((mode, how.owner));
             (dirty.replaces, dirty.unasked) = (how.truncate && !how.append, unasked);
         }
         self.names.forget_file(path);
-        self.folder_times.note(parent(path), self.time.wall_ns);
+        self.names.folder_changed(parent(path), self.session.wall_ns());
         self.add_handle(key, OpenHow { truncate: false, ..how }, token, true)
     }
 
@@ -94,28 +96,24 @@ impl Engine {
 
     /// A file that was made exclusively: nothing but our own writes can be in it.
     pub(super) fn created(&mut self, path: &[u8], how: OpenHow, token: Token, (seen, made_ns): (Seen, i64)) -> Opened {
-        if let Some(old) = self.by_path.get(path).copied() {
+        if let Some(old) = self.files.at(path) {
             self.taken_away(old);
         }
         let mut file = File::new(path, token);
         file.attributes = self.made(path, how, made_ns);
         (file.seen, file.kernel) = (Some(seen), Some(seen));
-        let key = self.next_id();
+        let key = self.session.next_id();
         self.files.insert(key, file);
-        self.by_path.insert(path.to_vec(), key);
-        self.names.name_changed(path, self.time.wall_ns);
+        self.names.name_changed(path, self.session.wall_ns());
         self.add_handle(key, OpenHow { truncate: false, ..how }, token, true)
     }
 
     fn add_handle(&mut self, key: u64, how: OpenHow, token: Token, unchanged: bool) -> Opened {
-        let handle = Handle(self.next_id());
-        self.uses += 1;
+        let handle = Handle(self.session.next_id());
         if let Some(file) = self.files.get_mut(&key) {
-            file.handles += 1;
             file.token = token;
-            file.used = self.uses;
         }
-        self.handles.insert(handle, Open { file: key, how });
+        self.files.open(handle, Open { file: key, how });
         if how.truncate && self.files.get(&key).is_some_and(|file| file.effective_size() > 0 || file.unsure) {
             self.resize(key, 0);
         }
@@ -138,15 +136,15 @@ impl Engine {
             return Err(StreamError::refused(ErrorCode::NotFile, path, ""));
         }
         // Who looks the name up now, because it opened another file than it expected, must not find the old one.
-        self.names.put(path, Some(info), self.time.now);
-        self.note_linked(path, &info);
-        let known = self.by_path.get(path).copied();
+        self.names.put(path, Some(info), self.session.now());
+        self.files.note_linked(path, &info);
+        let known = self.files.at(path);
         let same = known.filter(|key| {
             let seen = self.files.get(key).and_then(|file| file.seen);
             seen.is_none_or(|seen| seen.file == info.seen.file)
         });
         // It may be known here by another name.
-        let same = same.or_else(|| (info.links > 1).then(|| self.known_file(info.seen.file)).flatten());
+        let same = same.or_else(|| (info.links > 1).then(|| self.files.with_id(info.seen.file)).flatten());
         let key = match (same, known) {
             (Some(key), _) => key,
             (None, replaced) => {
@@ -155,9 +153,8 @@ impl Engine {
                 }
                 let mut file = File::new(path, token);
                 (file.seen, file.size, file.unsure) = (Some(info.seen), info.size, true);
-                let key = self.next_id();
+                let key = self.session.next_id();
                 self.files.insert(key, file);
-                self.by_path.insert(path.to_vec(), key);
                 key
             }
         };
@@ -179,7 +176,7 @@ impl Engine {
     /// What the server says of a file when it is opened on the present connection.
     fn refresh(&mut self, key: u64, number: InodeId, info: &FileInfo, present: &[BlockRange], cut: bool) {
         let version = info.seen.version;
-        let is_ahead = self.attributes_on_way().contains(&key);
+        let is_ahead = self.transactions.has_attributes_of(key);
         let Some(file) = self.files.get_mut(&key) else { return };
         file.opening = false;
         let Some(seen) = file.seen else { return };
@@ -208,16 +205,16 @@ impl Engine {
         }
         // What is pushed is for the file that is not overtaken, though both have the number.
         if self.files.get(&key).is_some_and(|file| file.stale.is_none()) {
-            self.by_number.insert(number, key);
+            self.files.set_number(number, key);
         }
-        if let (Some(share), Some(volume)) = (share, self.link.volume) {
-            self.notify(Notice::FileShare { volume, file: number, share });
+        if let (Some(share), Some(volume)) = (share, self.session.link.volume()) {
+            self.session.link.notify(Notice::FileShare { volume, file: number, share });
         }
     }
 
     /// Opens a file on the present connection again, or asks what it is now.
     pub(super) fn open_number(&mut self, key: u64) {
-        if self.link.volume.is_none() {
+        if !self.session.link.is_open() {
             return;
         }
         let Some(file) = self.files.get_mut(&key).filter(|file| !file.opening) else { return };
@@ -228,7 +225,7 @@ impl Engine {
         }
         file.opening = true;
         let ask = VolumeAsk::FileOpen { token: file.token, path: file.path.clone() };
-        self.ask(AskFor::File(key), ask, ANSWER_TIME);
+        self.session.ask(AskFor::File(key), ask, ANSWER_TIME);
     }
 
     /// The answer to [`Engine::open_number`].
@@ -261,7 +258,7 @@ impl Engine {
             Ok(Reply::Error { code: ErrorCode::Busy | ErrorCode::Cancelled | ErrorCode::Shutdown, .. })
             | Err(Unanswered::Expired) => {
                 file.opening = true;
-                self.ask_later(AskFor::File(key));
+                self.session.ask_later(AskFor::File(key));
             }
             Ok(Reply::Error { code: ErrorCode::NotFound | ErrorCode::NotFile | ErrorCode::NotFolder, .. }) => {
                 self.reopen_failed(key, &StreamError::refused(ErrorCode::Stale, &path, ""));
@@ -278,42 +275,39 @@ impl Engine {
     pub(super) fn reopen_failed(&mut self, key: u64, error: &StreamError) {
         let reads = self.files.get(&key).map(|file| file.reads.clone()).unwrap_or_default();
         reads.into_iter().for_each(|id| self.end_read(id, Err(error.clone())));
-        let fstats = self.wants.iter().filter(
-            |(_, waiting)| matches!(waiting.want, Want::Fstat { file, .. } | Want::Look { file, .. } if file == key),
-        );
-        let fstats: Vec<u64> = fstats.map(|(id, _)| *id).collect();
-        for id in fstats {
-            if let Some(waiting) = self.wants.remove(&id) {
-                waiting.want.fail(error.clone(), &mut self.effects);
+        let of_it = |want: &Want| matches!(want, Want::Fstat { file, .. } | Want::Look { file, .. } if *file == key);
+        for id in self.calls.which(|waiting| of_it(&waiting.want)) {
+            if let Some(waiting) = self.calls.remove(&id) {
+                waiting.want.fail(error.clone(), self.session.effects());
             }
         }
     }
 
     /// The server need not know a number any more, unless a file here has it.
     pub(super) fn close_number(&mut self, number: InodeId) {
-        if let Some(volume) = self.link.volume
-            && !self.by_number.contains_key(&number)
+        if let Some(volume) = self.session.link.volume()
+            && !self.files.numbered(number).is_some()
         {
-            self.notify(Notice::FileClose { volume, file: number });
+            self.session.link.notify(Notice::FileClose { volume, file: number });
         }
     }
 
     pub(super) fn forget_number(&mut self, key: u64, number: InodeId) {
-        if self.by_number.get(&number) == Some(&key) {
-            self.by_number.remove(&number);
+        if self.files.numbered(number) == Some(key) {
+            self.files.remove_number(number);
             self.close_number(number);
         }
     }
 
     pub(super) fn close(&mut self, handle: Handle, done: Done<()>) {
-        let Some(open) = self.handles.remove(&handle) else {
-            return self.effects.finish(done, Err(StreamError::bad_handle()));
+        let Some(open) = self.files.close(handle) else {
+            return self.session.finish(done, Err(StreamError::bad_handle()));
         };
         if open.how.changes() {
             return self.sync_file(open.file, Some(open.file), done);
         }
         self.release(open.file);
-        self.effects.finish(done, Ok(()));
+        self.session.finish(done, Ok(()));
     }
 
     /// A handle of a file is gone.
@@ -337,36 +331,15 @@ impl Engine {
 
     /// A path does not stand for this file any more.
     pub(super) fn detach(&mut self, key: u64) {
-        let Some(file) = self.files.get_mut(&key) else { return };
-        file.gone = true;
-        if self.by_path.get(&file.path) == Some(&key) {
-            self.by_path.remove(&file.path);
-        }
+        self.files.mark_gone(key);
         self.drop_unused(key);
     }
 
     /// Forgets a file that nobody has open and that has nothing to send, if it is of no use.
     pub(super) fn drop_unused(&mut self, key: u64) {
-        let idle = |file: &File| file.handles == 0 && file.reads.is_empty() && !file.is_changed();
-        let Some(file) = self.files.get(&key).filter(|file| idle(file)) else { return };
-        if file.gone || file.stale.is_some() || file.seen.is_none() {
-            return self.drop_file(key);
-        }
-        if self.files.len() > FILES_KEPT_MAX {
-            let unused = self.files.iter().filter(|(_, file)| idle(file));
-            if let Some(key) = unused.min_by_key(|(_, file)| file.used).map(|(key, _)| *key) {
-                self.drop_file(key);
-            }
-        }
-    }
-
-    fn drop_file(&mut self, key: u64) {
+        let Some(key) = self.files.unused(key) else { return };
         self.drop_blocks(key, |_| true);
-        let Some(file) = self.files.remove(&key) else { return };
-        if self.by_path.get(&file.path) == Some(&key) {
-            self.by_path.remove(&file.path);
-        }
-        if let Some(number) = file.number {
+        if let Some(number) = self.files.remove(key).and_then(|file| file.number) {
             self.forget_number(key, number);
         }
     }
@@ -381,11 +354,11 @@ impl Engine {
         text: &str,
     ) -> Result<Opened, StreamError> {
         if code == ErrorCode::NotFound && how.create.is_some() {
-            if !self.info.is_some_and(|info| info.writable) {
+            if !self.session.is_writable() {
                 return Err(StreamError::refused(ErrorCode::ReadOnly, path, ""));
             }
             // Meanwhile another call may have made it here.
-            return Ok(match self.by_path.get(path).copied() {
+            return Ok(match self.files.at(path) {
                 Some(key) if self.files.get(&key).is_some_and(File::is_changed) => {
                     self.add_handle(key, how, token, true)
                 }
@@ -397,7 +370,7 @@ impl Engine {
             });
         }
         if code == ErrorCode::NotFound {
-            self.names.put(path, None, self.time.now);
+            self.names.put(path, None, self.session.now());
         }
         Err(StreamError::refused(code, path, text))
     }

@@ -4,8 +4,9 @@ use bytes::Bytes;
 use wire::format::COPY_BYTES_MAX;
 use wire::volume::{Allocation, Change, Seen};
 
+use super::Engine;
 use super::file::{File, whole_blocks};
-use super::{Engine, Open};
+use super::files::Open;
 use crate::call::{Done, Handle};
 use crate::{ErrorKind, StreamError};
 
@@ -22,11 +23,11 @@ impl Engine {
     ) {
         let (key, path) = match self.for_changing(handle, offset.saturating_add(length)) {
             Ok(found) => found,
-            Err(error) => return self.effects.finish(done, Err(error)),
+            Err(error) => return self.session.finish(done, Err(error)),
         };
         if self.files.get(&key).is_some_and(File::is_nameless) {
             let outcome = self.allocate_nameless(key, (offset, length), allocation);
-            return self.effects.finish(done, outcome);
+            return self.session.finish(done, outcome);
         }
         self.seal(key);
         let change = Change::Allocate { path: path.clone(), base: None, offset, length, allocation };
@@ -69,8 +70,8 @@ impl Engine {
         let change = self.copy_change((source, from_offset), (handle, offset), length);
         let (key, change) = match change {
             Ok(Some(found)) => found,
-            Ok(None) => return self.effects.finish(done, Ok(0)),
-            Err(error) => return self.effects.finish(done, Err(error)),
+            Ok(None) => return self.session.finish(done, Ok(0)),
+            Err(error) => return self.session.finish(done, Err(error)),
         };
         let copied = if let Change::Copy { length, .. } = &change { u64::from(*length) } else { 0 };
         let path = self.files.get(&key).map(|file| file.path.clone()).unwrap_or_default();
@@ -95,8 +96,8 @@ impl Engine {
         (handle, offset): (Handle, u64),
         length: u64,
     ) -> Result<Option<(u64, Change)>, StreamError> {
-        let Open { file: source, how } = self.handles.get(&source).ok_or_else(StreamError::bad_handle)?;
-        let source = self.files.get(source).filter(|_| how.read).ok_or_else(StreamError::bad_handle)?;
+        let Open { file: source, how } = self.files.handle(source).ok_or_else(StreamError::bad_handle)?;
+        let source = self.files.get(&source).filter(|_| how.read).ok_or_else(StreamError::bad_handle)?;
         let left = source.effective_size().saturating_sub(from_offset);
         let length = length.min(left).min(COPY_BYTES_MAX.into());
         let (key, path) = self.for_changing(handle, offset.saturating_add(length))?;
@@ -117,29 +118,27 @@ impl Engine {
 
     /// The file of a handle, and its path, if it may be changed up to `end`.
     fn for_changing(&self, handle: Handle, end: u64) -> Result<(u64, Vec<u8>), StreamError> {
-        let open = self.handles.get(&handle).filter(|open| open.how.write || open.how.append);
-        let Open { file: key, .. } = open.ok_or_else(StreamError::bad_handle)?;
-        self.check_locks(*key)?;
-        let file = self.files.get(key).ok_or_else(StreamError::bad_handle)?;
+        let (key, file) = self.files.opened_to_write(handle).ok_or_else(StreamError::bad_handle)?;
+        self.check_locks(key)?;
         if let Some(stale) = &file.stale {
             return Err(stale.clone());
         }
         self.check_size(&file.path, end)?;
-        Ok((*key, file.path.clone()))
+        Ok((key, file.path.clone()))
     }
 
     /// The server has changed a range of a file for this device: its blocks are asked for anew.
     /// False if somebody else came between, or the file is not known here.
     pub(super) fn range_changed(&mut self, path: &[u8], change: &Change, to: Seen) -> bool {
         self.forget_names(to.file);
-        let Some(key) = self.known_at(path) else { return false };
+        let Some(key) = self.files.known_at(path) else { return false };
         let (offset, end, allocation) = match *change {
             Change::Allocate { offset, length, allocation, .. } => (offset, offset + length, Some(allocation)),
             Change::Copy { offset, length, .. } => (offset, offset + u64::from(length), None),
             _ => return false,
         };
         let Some(from) = self.follow(key, to) else { return false };
-        let (block, wall_ns) = (u64::from(self.block_bytes()), self.time.wall_ns);
+        let (block, wall_ns) = (u64::from(self.session.block_bytes()), self.session.wall_ns());
         let Some(file) = self.files.get_mut(&key) else { return false };
         let (old_size, is_zeroed) = (file.size, allocation.is_some_and(|allocation| allocation.zero));
         if allocation.is_none_or(|allocation| allocation.extend) {
@@ -178,9 +177,9 @@ impl Engine {
     /// came between, or the file is not known here.
     pub(super) fn truncated(&mut self, path: &[u8], size: u64, to: Seen) -> bool {
         self.forget_names(to.file);
-        let Some(key) = self.known_at(path) else { return false };
+        let Some(key) = self.files.known_at(path) else { return false };
         let Some(from) = self.follow(key, to) else { return false };
-        let (block, wall_ns) = (u64::from(self.block_bytes()), self.time.wall_ns);
+        let (block, wall_ns) = (u64::from(self.session.block_bytes()), self.session.wall_ns());
         let Some(file) = self.files.get_mut(&key) else { return false };
         let old_size = std::mem::replace(&mut file.size, size);
         if file.dirty.is_none() {
@@ -197,13 +196,13 @@ impl Engine {
     }
 
     pub(super) fn seek(&mut self, handle: Handle, offset: u64, hole: bool, done: Done<Option<u64>>) {
-        let block = u64::from(self.block_bytes());
-        let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
+        let block = u64::from(self.session.block_bytes());
+        let file = self.files.opened(handle).map(|(_, file)| file);
         let outcome = file.ok_or_else(StreamError::bad_handle).map(|file| match hole {
             false => file.data_after(offset, block).map(|(from, _)| from),
             true => file.hole_after(offset, block),
         });
-        self.effects.finish(done, outcome);
+        self.session.finish(done, outcome);
     }
 }
 

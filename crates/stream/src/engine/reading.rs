@@ -12,9 +12,12 @@ use units::{Moment, PageId, StreamId, Token};
 use wire::volume::{Seen, VolumeAsk, VolumePiece, VolumeReply};
 use wire::{ErrorCode, PushPiece, Reply};
 
+use super::Engine;
 use super::arrival::Arrival;
 use super::file::Block;
-use super::{ANSWER_TIME, AskFor, Engine, Open};
+use super::files::Open;
+use super::requests::AskFor;
+use super::session::ANSWER_TIME;
 use crate::call::{Done, Handle};
 use crate::estimate;
 use crate::job::{BlockKey, Job};
@@ -48,13 +51,13 @@ enum Look {
 
 impl Engine {
     pub(super) fn read(&mut self, handle: Handle, token: Token, offset: u64, bytes: u32, done: Done<Bytes>) {
-        let Some(Open { file, .. }) = self.handles.get(&handle).copied().filter(|open| open.how.read) else {
-            return self.effects.finish(done, Err(StreamError::bad_handle()));
+        let Some(Open { file, .. }) = self.files.handle(handle).filter(|open| open.how.read) else {
+            return self.session.finish(done, Err(StreamError::bad_handle()));
         };
-        let id = self.next_id();
+        let id = self.session.next_id();
         let read = Read {
             file,
-            since: self.time.now,
+            since: self.session.now(),
             token,
             offset,
             bytes: bytes.min(READ_BYTES_MAX),
@@ -65,10 +68,10 @@ impl Engine {
             touched: false,
         };
         self.reads.insert(id, read);
-        self.works_on(file);
+        self.files.works_on(file);
         if let Some(file) = self.files.get_mut(&file) {
             file.reads.insert(id);
-            file.attributes.read(self.time.wall_ns);
+            file.attributes.read(self.session.wall_ns());
         }
         self.advance_read(id);
     }
@@ -79,7 +82,7 @@ impl Engine {
             if let Some(file) = self.files.get_mut(&read.file) {
                 file.reads.remove(&id);
             }
-            self.effects.finish(read.done, outcome);
+            self.session.finish(read.done, outcome);
             self.drop_unused(read.file);
         }
     }
@@ -111,7 +114,7 @@ impl Engine {
     }
 
     fn look(&mut self, read: &mut Read) -> Result<Look, StreamError> {
-        let block = u64::from(self.block_bytes());
+        let block = u64::from(self.session.block_bytes());
         let Some(file) = self.files.get_mut(&read.file) else { return Err(StreamError::bad_handle()) };
         let end = read.offset.saturating_add(u64::from(read.bytes)).min(file.effective_size());
         if read.offset >= end {
@@ -144,25 +147,24 @@ impl Engine {
                 continue;
             }
             match file.blocks.get_mut(&index) {
-                Some(Block::Memory { bytes, stamp, fresh }) => {
-                    read.parts.insert(index, bytes.clone());
-                    *stamp = self.memory.touch(*stamp);
-                    self.counters.hits += 1;
-                    self.counters.used += u64::from(*fresh);
-                    touches.push((index, std::mem::take(fresh)));
-                }
-                Some(Block::Asked | Block::OnTheWay { .. } | Block::Reading { .. }) => waiting = true,
+                Some(block) => match self.blocks.hit(block) {
+                    Some((bytes, fresh)) => {
+                        read.parts.insert(index, bytes);
+                        touches.push((index, fresh));
+                    }
+                    None => waiting = true,
+                },
                 None => {
                     let seen = file.seen.unwrap_or_default();
                     let key = BlockKey { file: seen.file, version: seen.version, index };
-                    match self.shelf.find(&key) {
+                    match self.blocks.find_on_disk(&key) {
                         Some(slot) => {
                             waiting = true;
                             file.blocks.insert(index, Block::Reading { version: seen.version });
-                            self.effects.jobs.push(Job::CacheRead { slot, key });
+                            self.session.push_job(Job::CacheRead { slot, key });
                             touches.push((index, false));
                         }
-                        None => match self.link.expects(file, index, self.time.now) {
+                        None => match self.session.link.expects(file, index, self.session.now()) {
                             Some((stream, until)) => {
                                 waiting = true;
                                 file.blocks.insert(index, Block::OnTheWay { stream, until, told: false });
@@ -202,10 +204,10 @@ impl Engine {
 
     /// Asks for blocks of a file, those first that are first in the list.
     fn ask_blocks(&mut self, key: u64, token: Token, indexes: Vec<u32>, force: bool) {
-        let block = self.block_bytes() as usize;
-        let bytes = estimate::answer_bytes(&self.link.incoming).min(wire::format::PULL_BLOCKS_BYTES_MAX);
+        let block = self.session.block_bytes() as usize;
+        let bytes = estimate::answer_bytes(self.session.link.incoming()).min(wire::format::PULL_BLOCKS_BYTES_MAX);
         let at_once = (bytes / block).clamp(1, wire::format::PUSH_PAGES_MAX);
-        if indexes.is_empty() || self.link.volume.is_none() {
+        if indexes.is_empty() || !self.session.link.is_open() {
             return;
         }
         let Some(file) = self.files.get_mut(&key) else { return };
@@ -213,10 +215,10 @@ impl Engine {
         for indexes in indexes.chunks(at_once) {
             let Some(file) = self.files.get_mut(&key) else { return };
             file.blocks.extend(indexes.iter().map(|index| (*index, Block::Asked)));
-            self.counters.asked += indexes.len() as u64;
+            self.blocks.count_asked(indexes.len());
             let blocks = indexes.iter().map(|index| PageId::new(number, *index)).collect();
             let ask = VolumeAsk::PullBlocks { token, blocks, force };
-            self.ask(AskFor::Blocks { file: key, indexes: indexes.to_vec() }, ask, ANSWER_TIME);
+            self.session.ask(AskFor::Blocks { file: key, indexes: indexes.to_vec() }, ask, ANSWER_TIME);
         }
     }
 
@@ -237,8 +239,8 @@ impl Engine {
                 }
             }
             Ok(Reply::OnTheWay { stream }) => {
-                let until = self.time.now.after(estimate::patience(&self.link.incoming));
-                let known = self.link.streams.contains(&stream);
+                let until = self.session.now().after(estimate::patience(self.session.link.incoming()));
+                let known = self.session.link.has_stream(stream);
                 let Some(file) = self.files.get_mut(&key) else { return };
                 let absent: Vec<u32> =
                     indexes.iter().copied().filter(|index| !file.blocks.contains_key(index)).collect();
@@ -259,7 +261,7 @@ impl Engine {
             // A number that was closed while it was opened anew, for example.
             Ok(Reply::Error { code: ErrorCode::BadRequest, text }) => {
                 if let Some(number) = file.number.take() {
-                    self.by_number.remove(&number);
+                    self.files.remove_number(number);
                 }
                 self.count_try(key, &StreamError::refused(ErrorCode::BadRequest, &path, &text));
             }
@@ -298,7 +300,7 @@ impl Engine {
         encoded: &Bytes,
         pushed: bool,
     ) -> Result<(), &'static str> {
-        let block = u64::from(self.block_bytes());
+        let block = u64::from(self.session.block_bytes());
         let file = self.files.get_mut(&key).ok_or("of no file")?;
         let seen = file.seen.ok_or("of a file that is not there yet")?;
         if version < seen.version {
@@ -337,7 +339,7 @@ impl Engine {
     pub(super) fn install(&mut self, key: u64, index: u32, bytes: Bytes, pushed: bool) {
         let Some(file) = self.files.get_mut(&key) else { return };
         let mut awaited = false;
-        let block = u64::from(self.info.map_or(4096, |info| info.block_bytes));
+        let block = u64::from(self.session.block_bytes());
         for id in &file.reads {
             let Some(read) = self.reads.get_mut(id) else { continue };
             if read.seen != file.seen {
@@ -351,57 +353,19 @@ impl Engine {
                 read.parts.insert(index, bytes.clone());
             }
         }
-        let fresh = pushed && !awaited;
-        match file.blocks.get(&index) {
-            Some(Block::Memory { .. }) => {
-                self.counters.wasted += u64::from(pushed);
-                return;
-            }
-            _ if bytes.is_empty() => {
-                file.blocks.remove(&index);
-                return;
-            }
-            _ => {}
-        }
-        self.counters.used += u64::from(pushed && awaited);
-        if fresh && !self.memory.takes_fresh(bytes.len()) {
-            // Of the table it is absent again, unless somebody asked for it.
-            if matches!(file.blocks.get(&index), Some(Block::OnTheWay { .. })) {
-                file.blocks.remove(&index);
-            }
-            self.counters.wasted += 1;
-            return;
-        }
-        // A slice of a large answer would keep all of it alive.
-        let bytes = Bytes::copy_from_slice(&bytes);
-        let stamp = self.memory.insert((key, index), bytes.len(), fresh);
-        file.blocks.insert(index, Block::Memory { bytes, stamp, fresh });
-        self.make_room();
-    }
-
-    fn make_room(&mut self) {
-        while let Some((key, index)) = self.memory.pop_excess() {
-            let Some(file) = self.files.get_mut(&key) else { continue };
-            let Some(Block::Memory { bytes, fresh, .. }) = file.blocks.remove(&index) else { continue };
-            self.counters.wasted += u64::from(fresh);
-            let Some(seen) = file.seen else { continue };
-            let block = BlockKey { file: seen.file, version: seen.version, index };
-            if self.shelf.find(&block).is_none()
-                && let Some(slot) = self.shelf.place(block)
-            {
-                self.effects.jobs.push(Job::CacheWrite { slot, key: block, bytes });
-            }
-        }
+        self.blocks.insert((key, file), index, &bytes, pushed, awaited);
+        let jobs = self.blocks.make_room(&mut self.files);
+        self.session.push_jobs(jobs);
     }
 
     /// A block was read from the disk cache, or could not be.
     pub(super) fn cache_read(&mut self, _slot: u32, block: BlockKey, bytes: Option<Bytes>) {
         if bytes.is_none() {
-            self.shelf.forget(&block);
+            self.blocks.forget_on_disk(&block);
         }
-        let size = u64::from(self.block_bytes());
+        let size = u64::from(self.session.block_bytes());
         let seen = Some(Seen { file: block.file, version: block.version });
-        let waiting = |file: &super::File| {
+        let waiting = |file: &super::file::File| {
             let entry = file.blocks.get(&block.index);
             file.seen == seen && matches!(entry, Some(Block::Reading { version }) if *version == block.version)
         };
@@ -411,7 +375,7 @@ impl Engine {
             file.blocks.remove(&block.index);
             let valid = file.size.saturating_sub(u64::from(block.index) * size).min(size);
             if let Some(bytes) = bytes.clone().filter(|bytes| bytes.len() as u64 <= valid) {
-                self.counters.disk_hits += 1;
+                self.blocks.count_disk_hit();
                 self.install(key, block.index, bytes, false);
             }
             self.advance_reads(key);
@@ -437,42 +401,32 @@ impl Engine {
 
     /// Drops clean blocks of a file.
     pub(super) fn drop_blocks(&mut self, key: u64, which: impl Fn(u32) -> bool) {
-        let Some(file) = self.files.get_mut(&key) else { return };
-        let (memory, wasted) = (&mut self.memory, &mut self.counters.wasted);
-        file.blocks.retain(|index, block| match block {
-            _ if !which(*index) => true,
-            Block::Memory { stamp, fresh, .. } => {
-                memory.remove(*stamp);
-                *wasted += u64::from(*fresh);
-                false
-            }
-            // What is under way clears its own entry when it comes.
-            Block::Asked => true,
-            Block::OnTheWay { .. } | Block::Reading { .. } => false,
-        });
+        if let Some(file) = self.files.get_mut(&key) {
+            self.blocks.drop_some(file, which);
+        }
     }
 
     /// A pushed piece.
     pub(super) fn take_piece(&mut self, piece: PushPiece) {
         let count = piece.pages.len() as u64;
-        self.counters.pushed += count;
+        self.blocks.count_pushed(count);
         let number = piece.pages.first().map(|page| page.inode);
-        let key = number.and_then(|number| self.by_number.get(&number).copied());
+        let key = number.and_then(|number| self.files.numbered(number));
         let one_file = piece.pages.iter().all(|page| Some(page.inode) == number);
         let parsed = VolumePiece::parse(piece.bytes);
         let (Some(key), Some(parsed), true) = (key, parsed, one_file) else {
-            self.counters.wasted += count;
+            self.blocks.count_wasted(count);
             return;
         };
         let indexes: Vec<u32> = piece.pages.iter().map(|page| page.index).collect();
         let VolumePiece { version, size, codec, bytes } = parsed;
         let old = self.files.get(&key).and_then(|file| file.seen).is_none_or(|seen| version < seen.version);
         if old || self.take_blocks(key, &indexes, version, size, codec, &bytes, true).is_err() {
-            self.counters.wasted += count;
+            self.blocks.count_wasted(count);
             return;
         }
         if let Some(file) = self.files.get_mut(&key) {
-            file.arrival = Arrival::note(file.arrival, piece.stream, &piece.pages, self.time.now);
+            file.arrival = Arrival::note(file.arrival, piece.stream, &piece.pages, self.session.now());
         }
         self.advance_reads(key);
     }
@@ -484,12 +438,12 @@ impl Engine {
 
     /// Blocks that were to come by now and did not are asked for.
     pub(super) fn patience_ended(&mut self) {
-        let now = self.time.now;
+        let now = self.session.now();
         self.force(|_, until| now >= until);
     }
 
     fn force(&mut self, late: impl Fn(StreamId, Moment) -> bool) {
-        let keys: Vec<u64> = self.read_files().map(|(key, _)| key).collect();
+        let keys: Vec<u64> = self.files.reading().map(|(key, _)| key).collect();
         for key in keys {
             let Some(file) = self.files.get_mut(&key) else { continue };
             let mut late_ones = Vec::new();
@@ -513,7 +467,7 @@ impl Engine {
 
     /// Those of the blocks that some read still waits for.
     fn still_wanted(&self, key: u64, indexes: Vec<u32>) -> Vec<u32> {
-        let block = u64::from(self.block_bytes());
+        let block = u64::from(self.session.block_bytes());
         let reads = self.files.get(&key).map(|file| &file.reads);
         let waits = |index: u32| {
             let (start, end) = (u64::from(index) * block, (u64::from(index) + 1) * block);
@@ -527,7 +481,7 @@ impl Engine {
     }
 
     pub(super) fn patience_due(&self) -> Option<Moment> {
-        let blocks = self.read_files().flat_map(|(_, file)| file.blocks.values());
+        let blocks = self.files.reading().flat_map(|(_, file)| file.blocks.values());
         blocks.filter_map(|block| if let Block::OnTheWay { until, .. } = block { Some(*until) } else { None }).min()
     }
 

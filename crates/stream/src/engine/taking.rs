@@ -3,7 +3,6 @@
 use wire::ErrorCode;
 
 use super::Engine;
-use super::file::Base;
 use super::transaction::{State, Transaction};
 use crate::StreamError;
 use crate::present::Present;
@@ -18,7 +17,7 @@ impl Engine {
             let dirty = file.dirty.as_ref().is_some_and(|dirty| dirty.cut.is_some() || dirty.extended);
             dirty || file.overlay.open_bytes() > 0
         });
-        !written && !self.transactions.values().any(|other| other.base == Base::Chain(id))
+        !written && !self.transactions.is_followed(id)
     }
 
     /// Whether it is of a file that another device had made, and nobody has looked at since.
@@ -31,7 +30,7 @@ impl Engine {
         let Some(txn) = self.transactions.get_mut(&id) else { return };
         let made = txn.makes_empty();
         txn.take_existing();
-        txn.state = State::Queued(self.time.now);
+        txn.state = State::Queued(self.session.now());
         if let Some(file) = txn.file.and_then(|key| self.files.get_mut(&key)) {
             file.taken = made;
             file.attributes.made_here = false;

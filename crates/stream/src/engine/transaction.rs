@@ -7,6 +7,7 @@ use units::Moment;
 use wire::volume::{Change, Owner, Seen};
 
 use super::file::Base;
+use super::files::Files;
 use crate::StreamError;
 
 /// Where a transaction is on its way.
@@ -167,6 +168,20 @@ impl Transaction {
         (self.number, self.sent) = (None, false);
     }
 
+    /// What it changes, with the present path of its file and what it is based on.
+    pub fn present_changes(&self, files: &Files) -> Vec<Change> {
+        if let Some(file) = self.changes_file.and_then(|key| files.get(&key)) {
+            let base = file.seen.map(|seen| Seen::of_file(seen.file));
+            return self.changes.iter().map(|change| present(change, Some(&file.path), base)).collect();
+        }
+        if !self.is_data() {
+            return self.changes.clone();
+        }
+        let path = self.file.and_then(|key| files.get(&key)).map(|file| file.path.as_slice());
+        let base = if let Base::Known(seen) = self.base { Some(seen) } else { None };
+        self.changes.iter().map(|change| present(change, path, base)).collect()
+    }
+
     pub fn is_stored(&self) -> bool {
         self.keep == Keep::Stored
     }
@@ -260,7 +275,7 @@ pub(super) fn paths_of(change: &Change) -> Vec<&[u8]> {
 }
 
 /// The change with the present path of its file, and what it is based on. Not for changes of names.
-pub(super) fn dressed(change: &Change, path: Option<&[u8]>, seen: Option<Seen>) -> Change {
+fn present(change: &Change, path: Option<&[u8]>, seen: Option<Seen>) -> Change {
     let mut change = change.clone();
     match &mut change {
         Change::Write { path: at, base, .. }

@@ -1,13 +1,14 @@
 //! Calls that wait for something: an answer, a transaction, or room.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
 use units::{Moment, Token};
 use wire::volume::{FileInfo, FolderEntry, LeaseKind, Seen, Space};
 
-use super::{Effects, Engine};
+use super::effects::Effects;
+use super::session::Session;
 use crate::call::{Done, Handle, OpenHow, Opened, Xattrs};
 use crate::{FileRef, StreamError};
 
@@ -140,11 +141,105 @@ impl Want {
     }
 }
 
-impl Engine {
-    /// Tells those who wait for a transaction.
-    pub(super) fn tell_wants(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
+/// Calls that wait, by id.
+///
+/// Invariant: every call ends once, with an outcome or an error. Writes that wait for room go on in
+/// their order; one of them may have ended already.
+#[derive(Default)]
+pub(super) struct WaitingCalls {
+    calls: BTreeMap<u64, Waiting>,
+    /// Writes that wait for room.
+    writes: VecDeque<u64>,
+}
+
+impl WaitingCalls {
+    /// A call waits from now on.
+    pub fn wait(&mut self, want: Want, session: &mut Session) -> u64 {
+        let id = session.next_id();
+        self.insert(id, Waiting { want, since: session.now(), asked: false });
+        id
+    }
+
+    /// A write waits for room, behind all others that do.
+    pub fn wait_for_room(&mut self, want: Want, session: &mut Session) {
+        let id = self.wait(want, session);
+        self.writes.push_back(id);
+    }
+
+    pub fn insert(&mut self, id: u64, waiting: Waiting) {
+        self.calls.insert(id, waiting);
+    }
+
+    pub fn get(&self, id: &u64) -> Option<&Waiting> {
+        self.calls.get(id)
+    }
+
+    pub fn get_mut(&mut self, id: &u64) -> Option<&mut Waiting> {
+        self.calls.get_mut(id)
+    }
+
+    pub fn remove(&mut self, id: &u64) -> Option<Waiting> {
+        self.calls.remove(id)
+    }
+
+    /// Since when they wait.
+    pub fn since(&self) -> impl Iterator<Item = Moment> {
+        self.calls.values().map(|waiting| waiting.since)
+    }
+
+    /// Ids of those for which this holds.
+    pub fn which(&self, holds: impl Fn(&Waiting) -> bool) -> Vec<u64> {
+        self.calls.iter().filter(|(_, waiting)| holds(waiting)).map(|(id, _)| *id).collect()
+    }
+
+    /// What was asked for them is to be asked again on the next connection.
+    pub fn disconnected(&mut self) {
+        self.calls.values_mut().for_each(|waiting| waiting.asked = false);
+    }
+
+    /// Takes all of them.
+    pub fn take_all(&mut self) -> impl Iterator<Item = Waiting> + use<> {
+        self.writes.clear();
+        std::mem::take(&mut self.calls).into_values()
+    }
+
+    /// Whether writes wait for room.
+    pub fn has_writes(&self) -> bool {
+        !self.writes.is_empty()
+    }
+
+    /// The write that waits for room longest.
+    pub fn first_write(&mut self) -> Option<(u64, &Waiting)> {
+        let id = loop {
+            let id = *self.writes.front()?;
+            if self.calls.contains_key(&id) {
+                break id;
+            }
+            self.writes.pop_front();
+        };
+        self.calls.get(&id).map(|waiting| (id, waiting))
+    }
+
+    /// Since when the first of the writes waits.
+    pub fn first_write_since(&self) -> Option<Moment> {
+        self.writes.front().and_then(|id| self.calls.get(id)).map(|waiting| waiting.since)
+    }
+
+    /// Ids of writes that wait for room, in order.
+    pub fn writes(&self) -> impl Iterator<Item = u64> {
+        self.writes.iter().copied()
+    }
+
+    /// A write does not wait for room any more.
+    pub fn take_write(&mut self, id: u64) -> Option<Waiting> {
+        self.writes.retain(|other| *other != id);
+        self.calls.remove(&id)
+    }
+
+    /// A transaction was answered: those that waited for it alone end now, in order.
+    pub fn answered(&mut self, id: u64, error: Option<&StreamError>) -> Vec<Waiting> {
         let mut ended = Vec::new();
-        for (want, waiting) in &mut self.wants {
+        for (want, waiting) in &mut self.calls {
             match &mut waiting.want {
                 Want::Change { txn, .. } | Want::Create { txn, .. } if *txn == id => ended.push(*want),
                 Want::Sync { txns, error: first, .. } => {
@@ -161,26 +256,6 @@ impl Engine {
                 _ => {}
             }
         }
-        for want in ended {
-            let Some(waiting) = self.wants.remove(&want) else { continue };
-            let outcome = error.cloned().map_or(Ok(()), Err);
-            match waiting.want {
-                Want::Change { done, .. } => self.effects.finish(done, outcome),
-                Want::Sync { error, closing, done, .. } => {
-                    if let Some(key) = closing {
-                        self.release(key);
-                    }
-                    self.effects.finish(done, error.map_or(Ok(()), Err));
-                }
-                Want::Create { path, how, token, made_ns, done, .. } => {
-                    let made = outcome.map(|()| {
-                        let seen = versions.first().copied().unwrap_or_default();
-                        self.created(&path, how, token, (seen, made_ns))
-                    });
-                    self.effects.finish(done, made);
-                }
-                _ => {}
-            }
-        }
+        ended.iter().filter_map(|id| self.calls.remove(id)).collect()
     }
 }

@@ -8,11 +8,13 @@ use units::Moment;
 use wire::ErrorCode;
 use wire::volume::Change;
 
+use super::Engine;
 use super::file::{Base, Dirty, File};
-use super::transaction::{Effect, State, Transaction};
+use super::files::Open;
+use super::transaction::{Effect, Transaction};
 use super::wants::Want;
-use super::{Engine, Open};
 use crate::call::{Done, Handle};
+use crate::names::check_path;
 use crate::{ErrorKind, FileRef, StreamError};
 
 /// Time that a write without room waits for the server's return before it fails.
@@ -36,32 +38,26 @@ const WRITE_BYTES_MIN: usize = 16 << 10;
 impl Engine {
     /// Writes at an offset, or where the handle appends; a page of a mapping always at its offset.
     pub(super) fn write(&mut self, handle: Handle, offset: u64, bytes: Bytes, is_page: bool, done: Done<()>) {
-        let open = self.handles.get(&handle).map(|open| open.file);
+        let open = self.files.handle(handle).map(|open| open.file);
         let locked = open.map_or(Ok(()), |file| self.check_locks(file));
         let checked = locked.and_then(|()| self.check_write(handle, offset, bytes.len(), is_page));
         if checked.is_err() || bytes.is_empty() {
-            return self.effects.finish(done, checked);
+            return self.session.finish(done, checked);
         }
         if self.is_nameless(handle) {
             let outcome = self.write_nameless(handle, offset, bytes, is_page);
-            return self.effects.finish(done, outcome);
+            return self.session.finish(done, outcome);
         }
-        if !self.crowded.is_empty() || !self.has_room(bytes.len() as u64) {
-            let id = self.wait_for(Want::Write { handle, offset, bytes, is_page, done });
-            self.crowded.push_back(id);
+        if self.calls.has_writes() || !self.has_room(bytes.len() as u64) {
+            self.calls.wait_for_room(Want::Write { handle, offset, bytes, is_page, done }, &mut self.session);
             return self.send_some();
         }
         self.apply_write(handle, offset, bytes, is_page);
-        self.effects.finish(done, Ok(()));
-    }
-
-    /// Bytes of all files without a name.
-    pub(super) fn nameless_bytes(&self) -> u64 {
-        self.files.values().filter(|file| file.is_nameless()).map(|file| file.overlay.bytes()).sum()
+        self.session.finish(done, Ok(()));
     }
 
     fn is_nameless(&self, handle: Handle) -> bool {
-        let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
+        let file = self.files.opened(handle).map(|(_, file)| file);
         file.is_some_and(File::is_nameless)
     }
 
@@ -69,18 +65,18 @@ impl Engine {
     /// have a limit of their own.
     fn write_nameless(&mut self, handle: Handle, offset: u64, bytes: Bytes, is_page: bool) -> Result<(), StreamError> {
         let length = bytes.len() as u64;
-        let Some(Open { file: key, how }) = self.handles.get(&handle) else { return Err(StreamError::bad_handle()) };
-        let Some(file) = self.files.get(key) else { return Err(StreamError::bad_handle()) };
+        let Some(Open { file: key, how }) = self.files.handle(handle) else { return Err(StreamError::bad_handle()) };
+        let Some(file) = self.files.get(&key) else { return Err(StreamError::bad_handle()) };
         let over = (is_page || !how.append) && file.overlay.covers(offset, offset + length);
-        self.check_nameless(*key, if over { 0 } else { length })?;
+        self.check_nameless(key, if over { 0 } else { length })?;
         self.apply_write(handle, offset, bytes, is_page);
         Ok(())
     }
 
     /// Whether so many bytes more of a file without a name find room.
     pub(super) fn check_nameless(&self, key: u64, length: u64) -> Result<(), StreamError> {
-        let limit = self.options.nameless_bytes as u64;
-        if length == 0 || self.nameless_bytes() + length <= limit {
+        let limit = self.session.options().nameless_bytes as u64;
+        if length == 0 || self.files.nameless_bytes() + length <= limit {
             return Ok(());
         }
         let path = self.files.get(&key).map(|file| file.path.as_slice()).unwrap_or_default();
@@ -91,7 +87,7 @@ impl Engine {
     }
 
     fn check_write(&self, handle: Handle, offset: u64, bytes: usize, is_page: bool) -> Result<(), StreamError> {
-        let open = self.handles.get(&handle).filter(|open| open.how.write || open.how.append);
+        let open = self.files.handle(handle).filter(|open| open.how.write || open.how.append);
         let file = open.and_then(|open| self.files.get(&open.file)).ok_or_else(StreamError::bad_handle)?;
         if let Some(stale) = &file.stale {
             return Err(stale.clone());
@@ -101,7 +97,7 @@ impl Engine {
     }
 
     pub(super) fn check_size(&self, path: &[u8], size: u64) -> Result<(), StreamError> {
-        let max = (u64::from(self.block_bytes()) << 32).min(i64::MAX as u64);
+        let max = (u64::from(self.session.block_bytes()) << 32).min(i64::MAX as u64);
         if size <= max {
             return Ok(());
         }
@@ -110,10 +106,10 @@ impl Engine {
     }
 
     fn apply_write(&mut self, handle: Handle, offset: u64, bytes: Bytes, is_page: bool) {
-        let Some(Open { file: key, how }) = self.handles.get(&handle).copied() else { return };
+        let Some(Open { file: key, how }) = self.files.handle(handle) else { return };
         let appends = how.append && !is_page;
         self.begin(key, appends);
-        let wall_ns = self.time.wall_ns;
+        let wall_ns = self.session.wall_ns();
         let Some(file) = self.files.get_mut(&key) else { return };
         let offset = if appends { file.effective_size() } else { offset };
         let end = offset + bytes.len() as u64;
@@ -145,8 +141,8 @@ impl Engine {
             }
             None => {}
         }
-        let now = self.time;
-        self.works_on(key);
+        let (now, wall_ns) = (self.session.now(), self.session.wall_ns());
+        self.files.works_on(key);
         let Some(file) = self.files.get_mut(&key) else { return };
         let base = match (file.sealed.last(), file.seen) {
             (Some(last), _) => Base::Chain(*last),
@@ -165,8 +161,8 @@ impl Engine {
             mtime: None,
             mode: None,
             owner: (None, None),
-            wrote_ns: now.wall_ns,
-            since: now.now,
+            wrote_ns: wall_ns,
+            since: now,
         });
         self.names.forget_file(&file.path);
     }
@@ -174,7 +170,7 @@ impl Engine {
     /// Cuts or extends a file here.
     pub(super) fn resize(&mut self, key: u64, size: u64) {
         self.begin(key, false);
-        let wall_ns = self.time.wall_ns;
+        let wall_ns = self.session.wall_ns();
         let Some(file) = self.files.get_mut(&key) else { return };
         let old = file.effective_size();
         if size < old {
@@ -203,19 +199,19 @@ impl Engine {
     pub(super) fn set_size(&mut self, of: FileRef, size: u64, done: Done<()>) {
         let (key, path) = match self.resolve(&of, true) {
             Ok(found) => found,
-            Err(error) => return self.effects.finish(done, Err(error)),
+            Err(error) => return self.session.finish(done, Err(error)),
         };
         let stale = key.and_then(|key| self.files.get(&key)).and_then(|file| file.stale.clone());
         let checked = stale.map_or(Ok(()), Err).and_then(|()| self.check_size(&path, size));
-        let checked = checked.and_then(|()| self.check_is(&of, key));
+        let checked = checked.and_then(|()| self.files.check_is(&of, key));
         if checked.is_err() {
-            return self.effects.finish(done, checked);
+            return self.session.finish(done, checked);
         }
         match key {
             Some(key) => {
                 self.resize(key, size);
                 match of {
-                    FileRef::Handle(_) => self.effects.finish(done, Ok(())),
+                    FileRef::Handle(_) => self.session.finish(done, Ok(())),
                     FileRef::Path(_) | FileRef::File { .. } => self.sync_file(key, None, done),
                 }
             }
@@ -227,47 +223,42 @@ impl Engine {
     pub(super) fn resolve(&self, of: &FileRef, write: bool) -> Result<(Option<u64>, Vec<u8>), StreamError> {
         match of {
             FileRef::Handle(handle) => {
-                let open = self.handles.get(handle).filter(|open| !write || open.how.write || open.how.append);
+                let open = self.files.handle(*handle).filter(|open| !write || open.how.write || open.how.append);
                 let open = open.ok_or_else(StreamError::bad_handle)?;
                 let path = self.files.get(&open.file).map(|file| file.path.clone()).unwrap_or_default();
                 Ok((Some(open.file), path))
             }
             FileRef::Path(path) | FileRef::File { path, .. } => {
-                super::check_path(path)?;
+                check_path(path)?;
                 let changed = |key: &u64| self.files.get(key).is_some_and(|file| file.is_changed());
-                Ok((self.known_at(path).filter(changed), path.clone()))
+                Ok((self.files.known_at(path).filter(changed), path.clone()))
             }
         }
     }
 
     /// Bytes that are not on the server.
     pub(super) fn unsent_bytes(&self) -> u64 {
-        self.unsealed_bytes() + self.transactions.values().map(|txn| txn.bytes).sum::<u64>()
-    }
-
-    /// Those of them that no transaction carries. What files that are gone have over their blocks
-    /// is never sent.
-    fn unsealed_bytes(&self) -> u64 {
-        self.changed_files().map(|(_, file)| file.overlay.open_bytes()).sum()
+        self.files.unsealed_bytes() + self.transactions.bytes()
     }
 
     /// Bytes of files that the server refuses for now: waiting makes no room of them.
     fn stuck_bytes(&self) -> u64 {
-        let stuck: Vec<&Transaction> = self.stuck().iter().filter_map(|id| self.transactions.get(id)).collect();
+        let stuck: Vec<&Transaction> =
+            self.transactions.stuck().iter().filter_map(|id| self.transactions.get(id)).collect();
         let keys: BTreeSet<u64> = stuck.iter().filter_map(|txn| txn.file).collect();
         let files = keys.iter().filter_map(|key| self.files.get(key)).filter(|file| file.dirty.is_some());
         files.map(|file| file.overlay.open_bytes()).sum::<u64>() + stuck.iter().map(|txn| txn.bytes).sum::<u64>()
     }
 
     pub(super) fn unsent_bytes_max(&self) -> u64 {
-        let outbox = self.options.outbox.as_ref().filter(|_| self.link.volume.is_none());
+        let outbox = self.session.options().outbox.as_ref().filter(|_| !self.session.link.is_open());
         // What is stored has a head besides what is counted here.
-        outbox.map_or(self.options.dirty_bytes as u64, |room| room.bytes - room.bytes / 8)
+        outbox.map_or(self.session.options().dirty_bytes as u64, |room| room.bytes - room.bytes / 8)
     }
 
     /// Bytes of a transaction, at most, so that several find room in the outbox.
     fn stored_bytes_max(&self) -> usize {
-        let room = self.options.outbox.as_ref().map_or(u64::MAX, |room| room.bytes);
+        let room = self.session.options().outbox.as_ref().map_or(u64::MAX, |room| room.bytes);
         usize::try_from(room / 4).unwrap_or(usize::MAX).max(STORED_BYTES_MIN)
     }
 
@@ -279,27 +270,18 @@ impl Engine {
     /// Lets writes go on for which there is room now; while the server is away, they fail after a time.
     pub(super) fn admit_writes(&mut self) {
         self.admit_nameless();
-        while let Some(id) = self.crowded.front().copied() {
-            let (bytes, since) = match self.wants.get(&id) {
-                Some(waiting) => match &waiting.want {
-                    Want::Write { bytes, .. } => (bytes.len() as u64, waiting.since),
-                    _ => (0, waiting.since),
-                },
-                None => {
-                    self.crowded.pop_front();
-                    continue;
-                }
-            };
+        while let Some((id, waiting)) = self.calls.first_write() {
+            let since = waiting.since;
+            let bytes = if let Want::Write { bytes, .. } = &waiting.want { bytes.len() as u64 } else { 0 };
             let room = self.has_room(bytes);
-            let since = since.max(self.link.away);
-            let away = self.link.volume.is_none() && self.time.now >= since.after(CUT_OFF_TIME);
+            let since = since.max(self.session.link.away());
+            let away = !self.session.link.is_open() && self.session.now() >= since.after(CUT_OFF_TIME);
             let stuck = self.stuck_bytes();
             let refused = stuck > 0 && stuck + bytes > self.unsent_bytes_max();
             if !room && !away && !refused {
                 return;
             }
-            self.crowded.pop_front();
-            let Some(waiting) = self.wants.remove(&id) else { continue };
+            let Some(waiting) = self.calls.take_write(id) else { continue };
             let Want::Write { handle, offset, bytes, is_page, done } = waiting.want else { continue };
             let checked = self.check_write(handle, offset, bytes.len(), is_page);
             let outcome = match (room, checked) {
@@ -311,50 +293,47 @@ impl Engine {
                 (false, Ok(())) if !away => Err(self.no_room_there(handle)),
                 (false, Ok(())) => Err(self.no_room(handle)),
             };
-            self.effects.finish(done, outcome);
+            self.session.finish(done, outcome);
         }
     }
 
     /// Writes to files that have lost their names meanwhile need no room among what is to be sent.
     fn admit_nameless(&mut self) {
-        let nameless = |id: &u64| match self.wants.get(id).map(|waiting| &waiting.want) {
+        let nameless = |id: &u64| match self.calls.get(id).map(|waiting| &waiting.want) {
             Some(Want::Write { handle, .. }) => self.is_nameless(*handle),
             _ => false,
         };
-        let admitted: Vec<u64> = self.crowded.iter().copied().filter(nameless).collect();
+        let admitted: Vec<u64> = self.calls.writes().filter(nameless).collect();
         for id in admitted {
-            self.crowded.retain(|other| *other != id);
-            let Some(waiting) = self.wants.remove(&id) else { continue };
+            let Some(waiting) = self.calls.take_write(id) else { continue };
             let Want::Write { handle, offset, bytes, is_page, done } = waiting.want else { continue };
             let checked = self.check_write(handle, offset, bytes.len(), is_page);
             let outcome = checked.and_then(|()| self.write_nameless(handle, offset, bytes, is_page));
-            self.effects.finish(done, outcome);
+            self.session.finish(done, outcome);
         }
     }
 
     fn no_room(&self, handle: Handle) -> StreamError {
-        let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
-        let path = file.map(|file| file.path.clone()).unwrap_or_default();
+        let path = self.files.path_of(handle);
         let text = format!(
             "the server is away, and {} bytes that it has not got are all that may be kept here; wait for it, or allow more",
             self.unsent_bytes()
         );
-        StreamError::new(ErrorKind::OutboxFull, &path, text)
+        StreamError::new(ErrorKind::OutboxFull, path, text)
     }
 
     /// The server refuses what would make room here.
     fn no_room_there(&self, handle: Handle) -> StreamError {
-        let file = self.handles.get(&handle).and_then(|open| self.files.get(&open.file));
-        let path = file.map(|file| file.path.clone()).unwrap_or_default();
-        StreamError::refused(ErrorCode::NoSpace, &path, "earlier changes were refused, and no more are kept here")
+        let path = self.files.path_of(handle);
+        StreamError::refused(ErrorCode::NoSpace, path, "earlier changes were refused, and no more are kept here")
     }
 
     /// If much is unsent, sends the changes of the file that has most.
     fn send_some(&mut self) {
-        if self.unsealed_bytes() <= self.options.dirty_bytes as u64 / 2 {
+        if self.files.unsealed_bytes() <= self.session.options().dirty_bytes as u64 / 2 {
             return;
         }
-        let most = self.changed_files().max_by_key(|(_, file)| file.overlay.open_bytes());
+        let most = self.files.changed().max_by_key(|(_, file)| file.overlay.open_bytes());
         if let Some(key) = most.map(|(key, _)| key) {
             self.seal(key);
         }
@@ -362,27 +341,26 @@ impl Engine {
 
     /// Sends changes that are old.
     pub(super) fn write_back(&mut self) {
-        let now = self.time.now;
+        let now = self.session.now();
         let due = |file: &File| file.write_back_due().is_some_and(|due| now >= due);
-        let keys: Vec<u64> = self.changed_files().filter(|(_, file)| due(file)).map(|(key, _)| key).collect();
+        let keys: Vec<u64> = self.files.changed().filter(|(_, file)| due(file)).map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.seal(key));
     }
 
     pub(super) fn write_back_due(&self) -> Option<Moment> {
-        let due = self.changed_files().filter_map(|(_, file)| file.write_back_due());
-        let crowded = self.crowded.front().filter(|_| self.link.volume.is_none());
-        let crowded = crowded.and_then(|id| self.wants.get(id));
-        let crowded = crowded.map(|waiting| waiting.since.max(self.link.away).after(CUT_OFF_TIME));
-        due.chain(crowded).min()
+        let due = self.files.changed().filter_map(|(_, file)| file.write_back_due());
+        let write = self.calls.first_write_since().filter(|_| !self.session.link.is_open());
+        let write = write.map(|since| since.max(self.session.link.away()).after(CUT_OFF_TIME));
+        due.chain(write).min()
     }
 
     pub(super) fn sync(&mut self, handle: Handle, done: Done<()>) {
-        match self.handles.get(&handle).map(|open| open.file) {
+        match self.files.handle(handle).map(|open| open.file) {
             Some(file) => match self.check_locks(file) {
                 Ok(()) => self.sync_file(file, None, done),
-                Err(error) => self.effects.finish(done, Err(error)),
+                Err(error) => self.session.finish(done, Err(error)),
             },
-            None => self.effects.finish(done, Err(StreamError::bad_handle())),
+            None => self.session.finish(done, Err(StreamError::bad_handle())),
         }
     }
 
@@ -390,39 +368,31 @@ impl Engine {
     pub(super) fn sync_file(&mut self, key: u64, closing: Option<u64>, done: Done<()>) {
         self.seal(key);
         let Some(file) = self.files.get(&key) else {
-            return self.effects.finish(done, Err(StreamError::bad_handle()));
+            return self.session.finish(done, Err(StreamError::bad_handle()));
         };
         let (path, mut txns) = (file.path.clone(), file.sealed.iter().copied().collect::<BTreeSet<u64>>());
         let stale = file.stale.clone();
-        txns.extend(self.attributes_told(key));
+        txns.extend(self.transactions.attributes_told(key));
         if txns.is_empty() {
             let outcome = stale.map_or(Ok(()), Err);
             if let Some(key) = closing {
                 self.release(key);
             }
-            return self.effects.finish(done, outcome);
+            return self.session.finish(done, outcome);
         }
-        self.unpark(&txns);
+        self.transactions.unpark(&txns);
         self.wait_for(Want::Sync { path, txns, error: None, closing, done });
     }
 
     pub(super) fn sync_all(&mut self, done: Done<()>) {
-        let keys: Vec<u64> = self.changed_files().map(|(key, _)| key).collect();
+        let keys: Vec<u64> = self.files.changed().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.seal(key));
-        let txns: BTreeSet<u64> = self.transactions.keys().copied().collect();
+        let txns = self.transactions.ids();
         if txns.is_empty() {
-            return self.effects.finish(done, Ok(()));
+            return self.session.finish(done, Ok(()));
         }
-        self.unpark(&txns);
+        self.transactions.unpark(&txns);
         self.wait_for(Want::Sync { path: Vec::new(), txns, error: None, closing: None, done });
-    }
-
-    pub(super) fn unpark(&mut self, txns: &BTreeSet<u64>) {
-        for id in txns {
-            if let Some(txn) = self.transactions.get_mut(id).filter(|txn| txn.is_parked()) {
-                txn.state = State::Queued(Moment(0));
-            }
-        }
     }
 
     /// Makes transactions of what was changed of a file.
@@ -430,9 +400,9 @@ impl Engine {
         if self.send_attributes(key) {
             return;
         }
-        let limit = self.link.outgoing.rate().unwrap_or(COMMIT_BYTES_START) as usize;
+        let limit = self.session.link.outgoing().rate().unwrap_or(COMMIT_BYTES_START) as usize;
         let limit = limit.clamp(*COMMIT_BYTES.start(), *COMMIT_BYTES.end()).min(self.stored_bytes_max()) - 4096;
-        let first = self.next_id();
+        let first = self.session.next_id();
         let Some(file) = self.files.get_mut(&key) else { return };
         if file.gone {
             file.dirty = None;
@@ -499,7 +469,7 @@ impl Engine {
         let free = dirty.appends || dirty.create.is_some();
         let mut base = if free { Base::Free } else { dirty.base };
         for (index, mut txn) in txns.into_iter().enumerate() {
-            let id = if index == 0 { first } else { self.next_id() };
+            let id = if index == 0 { first } else { self.session.next_id() };
             let Some(file) = self.files.get_mut(&key) else { return };
             if index > 0 {
                 for (offset, bytes) in &txn.effect.writes {
@@ -517,7 +487,7 @@ impl Engine {
             base = if dirty.appends { Base::Free } else { Base::Chain(id) };
             self.transactions.insert(id, txn);
         }
-        self.store_unsent();
+        self.transactions.store_unsent(&self.files, &mut self.session);
     }
 }
 

@@ -8,31 +8,32 @@ use wire::ErrorCode;
 use wire::format::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use wire::volume::{Change, FileInfo, Seen, Xattr};
 
+use super::Engine;
 use super::wants::Want;
-use super::{Engine, check_path};
 use crate::call::{Done, XattrChange, Xattrs};
+use crate::names::check_path;
 use crate::{ErrorKind, FileRef, StreamError};
 
 impl Engine {
     pub(super) fn xattrs(&mut self, of: &FileRef, done: Done<Xattrs>) {
         let (key, path) = match self.meant(of) {
             Ok(meant) => meant,
-            Err(error) => return self.effects.finish(done, Err(error)),
+            Err(error) => return self.session.finish(done, Err(error)),
         };
         let file = key.and_then(|key| self.files.get(&key));
         if file.is_some_and(|file| file.gone) {
             // Nobody can be asked, and none can be set.
-            return self.effects.finish(done, Ok(Xattrs::default()));
+            return self.session.finish(done, Ok(Xattrs::default()));
         }
         if let Some((key, file)) = key.zip(file).filter(|(_, file)| file.seen.is_none()) {
             let is_new = file.sealed.is_empty() && file.dirty.as_ref().is_some_and(|dirty| !dirty.unasked);
             if is_new {
-                return self.effects.finish(done, Ok(Xattrs::default()));
+                return self.session.finish(done, Ok(Xattrs::default()));
             }
             // There may be one on the server that this one only emptied.
             self.seal(key);
-        } else if let Some(xattrs) = self.names.xattrs(&path, self.time.now) {
-            return self.effects.finish(done, Ok(xattrs));
+        } else if let Some(xattrs) = self.names.xattrs(&path, self.session.now()) {
+            return self.session.finish(done, Ok(xattrs));
         }
         self.wait_for(Want::Xattrs { path, done });
     }
@@ -41,14 +42,14 @@ impl Engine {
     /// it. A folder that had none when it was last looked at is not asked again for every file.
     pub(super) fn folder_xattrs(&mut self, path: Vec<u8>, done: Done<Xattrs>) {
         match self.names.is_plain_folder(&path) {
-            true => self.effects.finish(done, Ok(Xattrs::default())),
+            true => self.session.finish(done, Ok(Xattrs::default())),
             false => self.xattrs(&FileRef::Path(path), done),
         }
     }
 
     pub(super) fn change_xattr(&mut self, of: &FileRef, name: Vec<u8>, change: XattrChange, done: Done<()>) {
         let outcome = self.meant(of).and_then(|(key, path)| {
-            self.check_is(of, key)?;
+            self.files.check_is(of, key)?;
             check_name(&path, &name)?;
             if matches!(&change, XattrChange::Set(value, _) if value.len() > XATTR_VALUE_BYTES_MAX) {
                 let text = format!("the value of an extended attribute has {XATTR_VALUE_BYTES_MAX} bytes at most");
@@ -70,7 +71,7 @@ impl Engine {
         });
         let (key, path) = match outcome {
             Ok(meant) => meant,
-            Err(error) => return self.effects.finish(done, Err(error)),
+            Err(error) => return self.session.finish(done, Err(error)),
         };
         key.into_iter().for_each(|key| self.seal(key));
         let (at, base) = (path.clone(), of.base());
@@ -88,36 +89,31 @@ impl Engine {
     fn meant(&self, of: &FileRef) -> Result<(Option<u64>, Vec<u8>), StreamError> {
         match of {
             FileRef::Path(path) | FileRef::File { path, .. } => {
-                check_path(path).map(|()| (self.known_at(path), path.clone()))
+                check_path(path).map(|()| (self.files.known_at(path), path.clone()))
             }
             FileRef::Handle(handle) => {
-                let key = self.handles.get(handle).map(|open| open.file);
+                let key = self.files.handle(*handle).map(|open| open.file);
                 let file = key.and_then(|key| self.files.get(&key)).ok_or_else(StreamError::bad_handle)?;
                 Ok((key, file.path.clone()))
             }
         }
     }
 
-    /// Whether a file at a path is on its way to the server, which cannot be asked about it yet.
-    pub(super) fn is_being_made(&self, path: &[u8]) -> bool {
-        let file = self.known_at(path).and_then(|key| self.files.get(&key));
-        file.is_some_and(|file| file.seen.is_none() && !file.sealed.is_empty())
-    }
-
     /// Remembers what the server said of a path, for as long as names are believed.
     pub(super) fn keep_xattrs(&mut self, path: &[u8], info: FileInfo, xattrs: Vec<Xattr>) -> Xattrs {
         let xattrs = Xattrs::new(xattrs);
-        self.names.put(path, Some(info), self.time.now);
-        self.note_linked(path, &info);
-        self.names.put_xattrs(path, &xattrs, self.time.now);
+        self.names.put(path, Some(info), self.session.now());
+        self.files.note_linked(path, &info);
+        self.names.put_xattrs(path, &xattrs, self.session.now());
         xattrs
     }
 
     /// The server changed an extended attribute for this device: answers from before are old.
     pub(super) fn xattr_changed(&mut self, path: &[u8], seen: Option<&Seen>) {
-        let now = self.time.now;
+        let now = self.session.now();
         self.names.xattrs_changed(path, now);
-        let others: Vec<Vec<u8>> = seen.map_or(Vec::new(), |seen| self.linked.names(seen.file).cloned().collect());
+        let others: Vec<Vec<u8>> =
+            seen.map_or(Vec::new(), |seen| self.files.linked().names(seen.file).cloned().collect());
         others.iter().for_each(|path| self.names.xattrs_changed(path, now));
     }
 }

@@ -1,20 +1,22 @@
-//! What lies in which slot of the disk cache. Slots are used in turn, which flash likes; the one written longest ago goes first.
+//! Which block is in which slot of the disk cache. Slots are written in turn, which suits flash; the
+//! block that was written longest ago goes first.
 
 use std::collections::HashMap;
 
 use crate::job::BlockKey;
 
-/// Slots of the disk cache.
+/// The blocks in the slots of the disk cache.
 #[derive(Debug, Default)]
-pub(crate) struct Shelf {
+pub(crate) struct CacheIndex {
     slots: Vec<Option<BlockKey>>,
     index: HashMap<BlockKey, u32>,
-    hand: usize,
+    /// The slot that is written next.
+    next: usize,
 }
 
-impl Shelf {
-    pub fn new(slots: u32) -> Shelf {
-        Shelf { slots: vec![None; slots as usize], ..Shelf::default() }
+impl CacheIndex {
+    pub fn new(slots: u32) -> CacheIndex {
+        CacheIndex { slots: vec![None; slots as usize], ..CacheIndex::default() }
     }
 
     pub fn find(&self, key: &BlockKey) -> Option<u32> {
@@ -27,20 +29,20 @@ impl Shelf {
     }
 
     /// A slot for a block that has none; `None` if there is no cache.
-    pub fn place(&mut self, key: BlockKey) -> Option<u32> {
+    pub fn assign(&mut self, key: BlockKey) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
         }
-        let slot = self.hand;
-        self.hand = (self.hand + 1) % self.slots.len();
+        let slot = self.next;
+        self.next = (self.next + 1) % self.slots.len();
         self.put(slot as u32, key);
         Some(slot as u32)
     }
 
     /// What was found at the start.
     pub fn put(&mut self, slot: u32, key: BlockKey) {
-        let Some(place) = self.slots.get_mut(slot as usize) else { return };
-        if let Some(old) = place.replace(key) {
+        let Some(entry) = self.slots.get_mut(slot as usize) else { return };
+        if let Some(old) = entry.replace(key) {
             self.index.remove(&old);
         }
         if let Some(other) = self.index.insert(key, slot) {

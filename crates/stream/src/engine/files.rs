@@ -1,0 +1,295 @@
+//! The files that this device knows, and the handles by which they are open.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use units::InodeId;
+use wire::volume::{FileInfo, FileKind};
+
+use super::file::File;
+use crate::call::{Handle, OpenHow};
+use crate::linked::Linked;
+use crate::names::is_below;
+use crate::{FileRef, StreamError};
+
+/// Files without a handle that are remembered for their blocks.
+const FILES_KEPT_MAX: usize = 1024;
+
+/// An open handle.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Open {
+    pub file: u64,
+    pub how: OpenHow,
+}
+
+/// Files by key, by path, and by the number that the present connection has for them.
+///
+/// Invariant: a path stands for one file at most, and that is not gone. A number belongs to the file
+/// that has it. Each handle is of a file that is here. All files with changes or reads are among the
+/// busy ones: a device knows a thousand files and works on a few, and after each call and answer it
+/// asks what is due, which must not walk through files that are only kept.
+#[derive(Default)]
+pub(super) struct Files {
+    files: BTreeMap<u64, File>,
+    by_path: HashMap<Vec<u8>, u64>,
+    by_number: HashMap<InodeId, u64>,
+    handles: HashMap<Handle, Open>,
+    /// Keys of all files that are busy, and of some that were since the last [`Files::rest`].
+    busy: BTreeSet<u64>,
+    /// Paths that are names of one file.
+    linked: Linked,
+    /// Times that a file was opened; says which was used last.
+    uses: u64,
+}
+
+impl Files {
+    pub fn get(&self, key: &u64) -> Option<&File> {
+        self.files.get(key)
+    }
+
+    pub fn get_mut(&mut self, key: &u64) -> Option<&mut File> {
+        self.files.get_mut(key)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&u64, &File)> {
+        self.files.iter()
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = &File> {
+        self.files.values()
+    }
+
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut File> {
+        self.files.values_mut()
+    }
+
+    /// A file is known from now on, under its path.
+    pub fn insert(&mut self, key: u64, file: File) {
+        self.by_path.insert(file.path.clone(), key);
+        self.files.insert(key, file);
+    }
+
+    /// Forgets a file.
+    pub fn remove(&mut self, key: u64) -> Option<File> {
+        let file = self.files.remove(&key)?;
+        self.leave_path(key, &file.path);
+        Some(file)
+    }
+
+    /// The file at this path.
+    pub fn at(&self, path: &[u8]) -> Option<u64> {
+        self.by_path.get(path).copied()
+    }
+
+    /// The files at all paths.
+    pub fn paths(&self) -> impl Iterator<Item = (&Vec<u8>, &u64)> {
+        self.by_path.iter()
+    }
+
+    /// Files below a folder.
+    pub fn below(&self, folder: &[u8]) -> Vec<u64> {
+        let below = self.by_path.iter().filter(|(path, _)| is_below(path, folder));
+        below.map(|(_, key)| *key).collect()
+    }
+
+    /// A file has another path.
+    pub fn move_to(&mut self, key: u64, path: Vec<u8>) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        self.by_path.remove(&file.path);
+        self.by_path.insert(path.clone(), key);
+        file.path = path;
+    }
+
+    /// The path of a file does not stand for it any more.
+    pub fn mark_gone(&mut self, key: u64) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        file.gone = true;
+        let path = file.path.clone();
+        self.leave_path(key, &path);
+    }
+
+    fn leave_path(&mut self, key: u64, path: &[u8]) {
+        if self.by_path.get(path) == Some(&key) {
+            self.by_path.remove(path);
+        }
+    }
+
+    /// The file with this number.
+    pub fn numbered(&self, number: InodeId) -> Option<u64> {
+        self.by_number.get(&number).copied()
+    }
+
+    /// What is pushed by this number is of this file.
+    pub fn set_number(&mut self, number: InodeId, key: u64) {
+        self.by_number.insert(number, key);
+    }
+
+    /// A number stands for nothing any more.
+    pub fn remove_number(&mut self, number: InodeId) {
+        self.by_number.remove(&number);
+    }
+
+    /// The connection is gone, and its numbers with it.
+    pub fn forget_numbers(&mut self) {
+        self.by_number.clear();
+    }
+
+    /// Opens a file by a handle.
+    pub fn open(&mut self, handle: Handle, open: Open) {
+        self.uses += 1;
+        if let Some(file) = self.files.get_mut(&open.file) {
+            file.handles += 1;
+            file.used = self.uses;
+        }
+        self.handles.insert(handle, open);
+    }
+
+    /// A handle is not used any more; the file counts it until it is released.
+    pub fn close(&mut self, handle: Handle) -> Option<Open> {
+        self.handles.remove(&handle)
+    }
+
+    pub fn handle(&self, handle: Handle) -> Option<Open> {
+        self.handles.get(&handle).copied()
+    }
+
+    pub fn handles(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// The file of a handle, with its key.
+    pub fn opened(&self, handle: Handle) -> Option<(u64, &File)> {
+        let key = self.handles.get(&handle)?.file;
+        Some((key, self.files.get(&key)?))
+    }
+
+    /// The file of a handle that is open for writing.
+    pub fn opened_to_write(&self, handle: Handle) -> Option<(u64, &File)> {
+        self.handles.get(&handle).filter(|open| open.how.write || open.how.append)?;
+        self.opened(handle)
+    }
+
+    /// Path of the file of a handle, for people.
+    pub fn path_of(&self, handle: Handle) -> &[u8] {
+        self.opened(handle).map(|(_, file)| file.path.as_slice()).unwrap_or_default()
+    }
+
+    /// A file gets changes, or a read.
+    pub fn works_on(&mut self, key: u64) {
+        self.busy.insert(key);
+    }
+
+    /// Files with changes that no transaction has, by their keys.
+    pub fn changed(&self) -> impl Iterator<Item = (u64, &File)> {
+        self.busy().filter(|(_, file)| file.dirty.is_some())
+    }
+
+    /// Files with reads, by their keys.
+    pub fn reading(&self) -> impl Iterator<Item = (u64, &File)> {
+        self.busy().filter(|(_, file)| !file.reads.is_empty())
+    }
+
+    fn busy(&self) -> impl Iterator<Item = (u64, &File)> {
+        self.busy.iter().filter_map(|key| Some((*key, self.files.get(key)?)))
+    }
+
+    /// Forgets those that are busy no more.
+    pub fn rest(&mut self) {
+        let files = &self.files;
+        let is_busy = |file: &File| file.dirty.is_some() || !file.reads.is_empty();
+        self.busy.retain(|key| files.get(key).is_some_and(is_busy));
+        #[cfg(test)]
+        for (key, file) in files {
+            assert!(!is_busy(file) || self.busy.contains(key), "{key} is busy and not noted");
+        }
+    }
+
+    /// The file that is known here by this path, or as one with several names of which this is one.
+    pub fn known_at(&self, path: &[u8]) -> Option<u64> {
+        self.at(path).or_else(|| self.with_id(self.linked.file(path)?))
+    }
+
+    /// The file that the server calls so, under whatever name.
+    pub fn with_id(&self, id: u64) -> Option<u64> {
+        let is_it = |file: &File| !file.gone && file.seen.is_some_and(|seen| seen.file == id);
+        self.files.iter().find(|(_, file)| is_it(file)).map(|(key, _)| *key)
+    }
+
+    /// Which paths are names of one file.
+    pub fn linked(&self) -> &Linked {
+        &self.linked
+    }
+
+    pub fn linked_mut(&mut self) -> &mut Linked {
+        &mut self.linked
+    }
+
+    /// The server says what a path is.
+    pub fn note_linked(&mut self, path: &[u8], info: &FileInfo) {
+        if info.kind != FileKind::Folder && info.links > 1 {
+            self.linked.add(info.seen.file, path);
+        }
+    }
+
+    /// Whether the server has a file under other names than the one that it has here.
+    pub fn has_other_names(&self, key: u64) -> bool {
+        self.get(&key).is_some_and(|file| file.attributes.links > 1)
+    }
+
+    /// Whether the server had something else than this file at its name.
+    pub fn is_another(&self, key: u64, there: Option<u64>) -> bool {
+        let seen = self.get(&key).and_then(|file| file.seen);
+        seen.is_some_and(|seen| there.is_some_and(|there| there != seen.file))
+    }
+
+    /// Whether a path stands for a file that the server does not know.
+    pub fn is_only_here_at(&self, path: &[u8]) -> bool {
+        self.at(path).and_then(|key| self.get(&key)).is_some_and(|file| file.seen.is_none())
+    }
+
+    /// Whether there are files in a folder, or below, that the server does not know: for it, the
+    /// folder may be empty.
+    pub fn has_only_here_below(&self, folder: &[u8]) -> bool {
+        self.values().any(|file| !file.gone && file.seen.is_none() && is_below(&file.path, folder))
+    }
+
+    /// Whether a file at a path is on its way to the server, which cannot be asked about it yet.
+    pub fn is_being_made(&self, path: &[u8]) -> bool {
+        let file = self.known_at(path).and_then(|key| self.get(&key));
+        file.is_some_and(|file| file.seen.is_none() && !file.sealed.is_empty())
+    }
+
+    /// Bytes of all files without a name.
+    pub fn nameless_bytes(&self) -> u64 {
+        self.values().filter(|file| file.is_nameless()).map(|file| file.overlay.bytes()).sum()
+    }
+
+    /// Bytes of changes that no transaction has. What files that are gone have over their blocks is
+    /// never sent.
+    pub fn unsealed_bytes(&self) -> u64 {
+        self.changed().map(|(_, file)| file.overlay.open_bytes()).sum()
+    }
+
+    /// Whether what is known of a file is the one that is meant.
+    pub fn check_is(&self, of: &FileRef, key: Option<u64>) -> Result<(), StreamError> {
+        let FileRef::File { path, id } = of else { return Ok(()) };
+        let seen = key.and_then(|key| self.get(&key)).and_then(|file| file.seen);
+        match seen.is_none_or(|seen| seen.file == *id) {
+            true => Ok(()),
+            false => Err(StreamError::refused(wire::ErrorCode::Stale, path, "")),
+        }
+    }
+
+    /// A file that is to be forgotten now that this one is not used; `None`: none.
+    pub fn unused(&self, key: u64) -> Option<u64> {
+        let idle = |file: &File| file.handles == 0 && file.reads.is_empty() && !file.is_changed();
+        let file = self.get(&key).filter(|file| idle(file))?;
+        if file.gone || file.stale.is_some() || file.seen.is_none() {
+            return Some(key);
+        }
+        if self.files.len() <= FILES_KEPT_MAX {
+            return None;
+        }
+        let unused = self.iter().filter(|(_, file)| idle(file));
+        unused.min_by_key(|(_, file)| file.used).map(|(key, _)| *key)
+    }
+}

@@ -1,0 +1,332 @@
+//! Transactions that are not answered: what each waits for, its number, and its place in the outbox.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use units::Moment;
+
+use super::file::Base;
+use super::session::Session;
+use super::transaction::{Keep, State, Transaction};
+use crate::job::Job;
+
+/// Numbers that are reserved at once.
+const NUMBERS_RESERVED: u64 = 1024;
+
+/// Numbers for transactions.
+///
+/// Invariant: each is given once, in order, and none before it is on stable storage that it may have
+/// been used.
+#[derive(Debug)]
+struct Numbers {
+    next: u64,
+    /// Numbers below may be used.
+    reserved: u64,
+    /// A job reserves more.
+    reserving: bool,
+}
+
+impl Numbers {
+    /// The next number, if one is reserved.
+    fn give(&mut self) -> Option<u64> {
+        let number = self.next;
+        self.next += u64::from(number < self.reserved);
+        (number < self.reserved).then_some(number)
+    }
+
+    fn reserve(&mut self, session: &mut Session) {
+        if !self.reserving {
+            self.reserving = true;
+            session.push_job(Job::Reserve { next: self.next + NUMBERS_RESERVED });
+        }
+    }
+}
+
+/// Transactions without an answer, by id.
+///
+/// Invariant: what one waits for is here too. A transaction with a number is sent before all with
+/// higher ones. In the outbox, one that follows another finds what it is based on.
+pub(super) struct Transactions {
+    transactions: BTreeMap<u64, Transaction>,
+    /// Those that change attributes of a file which is known here, by its key.
+    of_attributes: BTreeMap<u64, BTreeSet<u64>>,
+    numbers: Numbers,
+    committed: u64,
+}
+
+impl Transactions {
+    /// None yet. Without an outbox all numbers may be used.
+    pub fn new(next_number: u64, has_outbox: bool) -> Transactions {
+        let reserved = if has_outbox { next_number } else { u64::MAX };
+        Transactions {
+            transactions: BTreeMap::new(),
+            of_attributes: BTreeMap::new(),
+            numbers: Numbers { next: next_number, reserved, reserving: false },
+            committed: 0,
+        }
+    }
+
+    pub fn get(&self, id: &u64) -> Option<&Transaction> {
+        self.transactions.get(id)
+    }
+
+    pub fn get_mut(&mut self, id: &u64) -> Option<&mut Transaction> {
+        self.transactions.get_mut(id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&u64, &Transaction)> {
+        self.transactions.iter()
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = &Transaction> {
+        self.transactions.values()
+    }
+
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Transaction> {
+        self.transactions.values_mut()
+    }
+
+    pub fn ids(&self) -> BTreeSet<u64> {
+        self.transactions.keys().copied().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.transactions.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.transactions.is_empty()
+    }
+
+    /// Transactions that the server committed.
+    pub fn committed(&self) -> u64 {
+        self.committed
+    }
+
+    pub fn count_committed(&mut self) {
+        self.committed += 1;
+    }
+
+    pub fn insert(&mut self, id: u64, txn: Transaction) {
+        if let Some(key) = txn.changes_file {
+            self.of_attributes.entry(key).or_default().insert(id);
+        }
+        self.transactions.insert(id, txn);
+    }
+
+    /// A transaction is done, or will not be: nothing waits for it any more.
+    pub fn remove(&mut self, id: u64) -> Option<Transaction> {
+        let txn = self.transactions.remove(&id)?;
+        for other in self.transactions.values_mut() {
+            other.after.remove(&id);
+        }
+        if let Some(ids) = txn.changes_file.and_then(|key| self.of_attributes.get_mut(&key)) {
+            ids.remove(&id);
+            self.of_attributes.retain(|_, ids| !ids.is_empty());
+        }
+        Some(txn)
+    }
+
+    /// Whether attributes of a file are on their way.
+    pub fn has_attributes_of(&self, key: u64) -> bool {
+        self.of_attributes.contains_key(&key)
+    }
+
+    /// Transactions with attributes of a file that were told to be changed already.
+    pub fn attributes_told(&self, key: u64) -> impl Iterator<Item = u64> {
+        let ids = self.of_attributes.get(&key).into_iter().flatten().copied();
+        ids.filter(|id| self.get(id).is_some_and(|txn| txn.told))
+    }
+
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> u64 {
+        self.values().map(|txn| txn.bytes).sum()
+    }
+
+    /// How many are under way, and how many bytes they have.
+    pub fn under_way(&self) -> (usize, u64) {
+        let sent = self.values().filter(|txn| txn.state == State::Sent);
+        sent.fold((0, 0), |(count, bytes), txn| (count + 1, bytes + txn.bytes))
+    }
+
+    /// In the order in which they are sent: those that have a number, in its order; then those that
+    /// have none yet, in the order in which they were made.
+    pub fn in_order(&self) -> Vec<u64> {
+        let mut order: Vec<(u64, u64)> = self.iter().map(|(id, txn)| (txn.number.unwrap_or(u64::MAX), *id)).collect();
+        order.sort_unstable();
+        order.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The connection is gone: what was sent may be done, and is sent again.
+    pub fn disconnected(&mut self) {
+        for txn in self.values_mut().filter(|txn| txn.state == State::Sent) {
+            txn.state = State::Queued(Moment(0));
+        }
+    }
+
+    /// When the next one is sent again.
+    pub fn due(&self, now: Moment) -> Option<Moment> {
+        let waiting = self.values().filter_map(|txn| match txn.state {
+            State::Queued(from) | State::Parked(from) => Some(from).filter(|from| *from > now),
+            State::Sent => None,
+        });
+        waiting.min()
+    }
+
+    /// Parked ones whose time has come are sent again.
+    pub fn unpark_due(&mut self, now: Moment) {
+        for txn in self.values_mut() {
+            if let State::Parked(until) = txn.state
+                && until <= now
+            {
+                txn.state = State::Queued(Moment(0));
+            }
+        }
+    }
+
+    /// These are sent again if they are parked.
+    pub fn unpark(&mut self, ids: &BTreeSet<u64>) {
+        for id in ids {
+            if let Some(txn) = self.get_mut(id).filter(|txn| txn.is_parked()) {
+                txn.state = State::Queued(Moment(0));
+            }
+        }
+    }
+
+    /// All that are parked, or follow such a one.
+    pub fn stuck(&self) -> BTreeSet<u64> {
+        let parked = self.iter().filter(|(_, txn)| txn.is_parked()).map(|(id, _)| *id);
+        parked.flat_map(|id| self.followers(id).into_iter().chain([id])).collect()
+    }
+
+    /// Those with data that cannot be sent before this one.
+    pub fn followers(&self, id: u64) -> Vec<u64> {
+        let mut found = vec![id];
+        for (other, txn) in self.iter() {
+            if txn.is_data() && txn.after.iter().any(|after| found.contains(after)) {
+                found.push(*other);
+            }
+        }
+        found.split_off(1)
+    }
+
+    /// Those that cannot be made if this one is refused.
+    pub fn refused_with(&self, id: u64) -> Vec<u64> {
+        let Some(txn) = self.get(&id).filter(|txn| txn.is_data()) else { return Vec::new() };
+        let follows = |other: &Transaction| {
+            let same = txn.file.is_some() && other.file == txn.file && other.after.contains(&id);
+            same || other.base == Base::Chain(id)
+        };
+        self.iter().filter(|(other, txn)| **other != id && follows(txn)).map(|(id, _)| *id).collect()
+    }
+
+    /// What was based on the outcome of one transaction is based on this from now on.
+    pub fn rebase(&mut self, id: u64, base: Base) {
+        for other in self.values_mut().filter(|other| other.base == Base::Chain(id)) {
+            other.base = base;
+        }
+    }
+
+    /// Whether one is based on the outcome of this one.
+    pub fn is_followed(&self, id: u64) -> bool {
+        self.values().any(|other| other.base == Base::Chain(id))
+    }
+
+    /// Whether it follows one that has no number, or a higher one: that was refused meanwhile.
+    pub fn follows_later_number(&self, txn: &Transaction) -> bool {
+        let mut before = txn.after.iter().filter_map(|id| self.get(id));
+        before.any(|before| before.number.is_none_or(|number| Some(number) > txn.number))
+    }
+
+    /// Whether a change of names waits for this one.
+    pub fn has_names_after(&self, id: u64) -> bool {
+        self.values().any(|other| !other.is_data() && other.after.contains(&id))
+    }
+
+    /// These wait for one more.
+    pub fn wait_for(&mut self, waiting: &[u64], id: u64) {
+        for other in waiting {
+            if let Some(other) = self.get_mut(other) {
+                other.after.insert(id);
+            }
+        }
+    }
+
+    /// `first` do not wait for `id`, nor for what waits for it; it waits for them.
+    pub fn put_before(&mut self, first: &BTreeSet<u64>, id: u64) {
+        let mut behind = BTreeSet::from([id]);
+        loop {
+            let waits = |(other, txn): &(&u64, &Transaction)| {
+                !first.contains(other) && !behind.contains(other) && !txn.after.is_disjoint(&behind)
+            };
+            let more: Vec<u64> = self.iter().filter(waits).map(|(other, _)| *other).collect();
+            if more.is_empty() {
+                break;
+            }
+            behind.extend(more);
+        }
+        for other in first {
+            if let Some(txn) = self.get_mut(other) {
+                txn.after.retain(|after| !behind.contains(after));
+            }
+        }
+        self.get_mut(&id).into_iter().for_each(|txn| txn.after.extend(first));
+    }
+
+    /// Gives a transaction its number; false if none is reserved yet.
+    pub fn give_number(&mut self, id: u64, session: &mut Session) -> bool {
+        if self.numbers.next.saturating_add(NUMBERS_RESERVED / 2) > self.numbers.reserved {
+            self.numbers.reserve(session);
+        }
+        let Some(txn) = self.transactions.get_mut(&id) else { return false };
+        if txn.number.is_some() {
+            return true;
+        }
+        let Some(number) = self.numbers.give() else { return false };
+        txn.number = Some(number);
+        if let Some(from) = txn.stored_as.filter(|_| txn.keep != Keep::No) {
+            txn.stored_as = Some(number);
+            session.push_job(Job::Renumber { from, to: number });
+        }
+        true
+    }
+
+    /// Reserves numbers before the first one is needed.
+    pub fn reserve_numbers(&mut self, session: &mut Session) {
+        self.numbers.reserve(session);
+    }
+
+    /// Numbers were reserved, or could not be.
+    pub fn numbers_reserved(&mut self, next: u64, is_done: bool) {
+        self.numbers.reserving = false;
+        if is_done {
+            self.numbers.reserved = next;
+        }
+    }
+
+    /// What a stored transaction leaves in the outbox: nothing, or the reason why it was refused.
+    /// Where it lies then.
+    pub fn unstore(
+        &mut self,
+        id: u64,
+        txn: &mut Transaction,
+        lost: Option<&str>,
+        session: &mut Session,
+    ) -> Option<String> {
+        let mut removes = std::mem::take(&mut txn.removes);
+        let number = txn.stored_as.filter(|_| txn.keep != Keep::No);
+        if let Some(number) = number {
+            if let Some(reason) = lost {
+                session.push_job(Job::Lose { number, reason: reason.to_owned() });
+            } else {
+                removes.push(number);
+            }
+        }
+        // One that follows needs it to know its base, should the device start anew.
+        let follower = self.values_mut().find(|other| other.base == Base::Chain(id) && other.keep != Keep::No);
+        match follower {
+            Some(other) if lost.is_none() => other.removes.append(&mut removes),
+            _ => session.push_jobs(removes.into_iter().map(|number| Job::Remove { number })),
+        }
+        number.filter(|_| lost.is_some()).map(|number| format!("lost/{}", crate::outbox::file_name(number, number)))
+    }
+}
