@@ -19,10 +19,10 @@ use std::sync::{Arc, Mutex, Weak};
 use tokio::sync::mpsc;
 use units::{ImageId, InodeId, PageId, Token};
 
-use crate::blocks::locked;
+use crate::advice::Advice;
 use crate::budget::{Budget, Room};
+use crate::lock::locked;
 use crate::peer::{self, Peer};
-use crate::push::Advice;
 
 /// Images remembered for one device.
 const IMAGES_MAX: usize = 16;

@@ -22,19 +22,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use codec::StreamEncoder;
 use tokio::sync::mpsc::UnboundedSender;
-use units::{ActionId, ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, StreamId, Token};
+use units::{ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, PushEndReason, PushPiece, PushPosition, ServerConnection};
 
+use crate::advice::Advice;
 use crate::budget::Room;
+use crate::config::Provider;
 use crate::device::Device;
+use crate::done::{Built, Done, DoneSender};
 use crate::error::Failure;
-use crate::panics::caught_blocking;
+use crate::handles::Handles;
 use crate::peer::Owner;
-use crate::provider::Provider;
 use crate::published::Published;
-use crate::session::{Done, Images};
 use crate::shared::Shared;
-pub(crate) use blocks::{BlockPusher, BuiltBlocks};
+pub(crate) use blocks::BlockPusher;
 use choose::live_level;
 pub(crate) use sequence::PAGE_BYTES_EXPECTED;
 use sequence::{Pushing, Sequence, Source};
@@ -54,65 +55,8 @@ const PIECES_AT_ONCE: usize = 8;
 /// pushed all the same. Four blocks are three to four segments: less than the client waits before it insists.
 const ANSWERS_AHEAD_MAX: usize = 4;
 
-/// What the Predictor says of one token, on its way to the connection that pushes to it.
-#[derive(Debug)]
-pub(crate) struct Advice {
-    pub image: ImageId,
-    pub token: Token,
-    /// Stop what is being pushed.
-    pub cancel: bool,
-    /// The program ended.
-    pub ended: bool,
-    /// The touch showed that the device lost what it had been sent.
-    pub cold: bool,
-    pub order: Option<Ordered>,
-}
-
-impl Advice {
-    /// The program ended.
-    pub fn ended(image: ImageId, token: Token) -> Advice {
-        Advice { image, token, cancel: false, ended: true, cold: false, order: None }
-    }
-}
-
-/// A push order with its pages.
-#[derive(Debug)]
-pub(crate) struct Ordered {
-    pub action: ActionId,
-    pub revision: u32,
-    /// A sequence begins here, whatever was pushed before; otherwise the order extends the current one.
-    pub begins: bool,
-    /// Position of the first of `pages` in the action.
-    pub from: u32,
-    pub pages: Vec<PageId>,
-    /// The pages after `pages`, as many as the Provider reads ahead. Nobody ordered them yet.
-    pub coming: Vec<PageId>,
-    /// The page before `pages`, for an order that extends.
-    pub before: Option<PageId>,
-    /// Pages of the whole action.
-    pub total: u32,
-    pub segment_pages: u32,
-    pub audit: bool,
-}
-
-impl Ordered {
-    /// Position behind the last page; `None` if there are no such positions.
-    fn through(&self) -> Option<u32> {
-        self.from.checked_add(u32::try_from(self.pages.len()).ok()?)
-    }
-}
-
 /// Pages, their bytes, and what goes on with the next piece.
 type Piece = (Vec<PageId>, Result<Bytes, Failure>, Option<Box<StreamEncoder>>);
-
-/// A piece that was built.
-pub(crate) struct Built {
-    sequence: u64,
-    pages: Vec<PageId>,
-    bytes: Result<Bytes, Failure>,
-    encoder: Option<Box<StreamEncoder>>,
-    room: Option<Room>,
-}
 
 // Panics where a touch found a piece of a stopped push under construction: the fuzzer of sessions must find that.
 #[cfg(test)]
@@ -123,7 +67,7 @@ pub(crate) struct Pusher {
     shared: Arc<Shared>,
     device: Arc<Device>,
     owner: Owner,
-    done: UnboundedSender<Box<Done>>,
+    done: DoneSender,
     advice: UnboundedSender<Box<Advice>>,
     sequences: Vec<Sequence>,
     numbers: u64,
@@ -142,10 +86,10 @@ impl Pusher {
         shared: Arc<Shared>,
         device: Arc<Device>,
         owner: Owner,
-        done: UnboundedSender<Box<Done>>,
+        done: DoneSender,
         advice: UnboundedSender<Box<Advice>>,
     ) -> Pusher {
-        let held = shared.pushes.nothing(owner);
+        let held = shared.builders.memory().nothing(owner);
         Pusher {
             shared,
             device,
@@ -163,7 +107,7 @@ impl Pusher {
     }
 
     /// Acts on what the Predictor said of a token.
-    pub fn advise(&mut self, wire: &mut ServerConnection, images: &Images, advice: Advice) {
+    pub fn advise(&mut self, wire: &mut ServerConnection, handles: &Handles, advice: Advice) {
         let (image, token) = (advice.image, advice.token);
         if advice.ended {
             self.end_token(wire, image, token, PushEndReason::TokenEnded);
@@ -185,7 +129,7 @@ impl Pusher {
             }
             self.end_token(wire, image, token, PushEndReason::Mismatch);
         }
-        self.begin(wire, images, image, token, order, advice.cold);
+        self.begin(wire, handles, image, token, order, advice.cold);
     }
 
     /// A program needs a page: if it is not coming yet, pages have their turn.
@@ -246,10 +190,10 @@ impl Pusher {
             return;
         }
         if let Some((bundle, piece)) = &from_bundle
-            && let Some(room) = self.shared.pushes.try_take(self.owner, pages.len() * PAGE_BYTES)
+            && let Some(room) = self.shared.builders.memory().try_take(self.owner, pages.len() * PAGE_BYTES)
             && let Some(bytes) = bundle.cached_piece(*piece, &self.shared.blocks)
         {
-            let built = Built { sequence: number, pages, bytes, encoder: None, room: Some(room) };
+            let built = Built { sequence: number, pages, bytes, encoder: None, room };
             return self.built(wire, built);
         }
         let coding = match &mut pushing.source {
@@ -259,8 +203,8 @@ impl Pusher {
             ),
             _ => Coding::Stored,
         };
-        let ahead = match self.shared.config.provider {
-            Provider::Nv => image.absent_blocks(&pushing.take_ahead(self.shared.config.pages_ahead())),
+        let ahead = match self.shared.config.learning.provider {
+            Provider::Nv => image.absent_blocks(&pushing.take_ahead(self.shared.config.learning.pages_ahead())),
             _ => Vec::new(),
         };
         let (bytes_max, blocks) = (pages.len() * PAGE_BYTES, self.shared.blocks.clone());
@@ -279,37 +223,26 @@ impl Pusher {
 
     /// Has a thread build a piece of sequence `number`, when there is room for it.
     fn build(&self, number: u64, bytes_max: usize, work: impl FnOnce() -> Piece + Send + 'static) {
-        let (done, owner) = (self.done.clone(), self.owner);
-        let (budget, builds) = (self.shared.pushes.clone(), self.shared.builds.clone());
-        let rooms = budget.try_take(owner, bytes_max).zip(builds.try_take(owner, 1));
-        let builders = self.shared.builders.clone();
-        let run = move |(room, slot): (Room, Room)| {
-            builders.run(move || {
-                let (pages, bytes, encoder) = caught_blocking(work).unwrap_or_else(|_| {
-                    let failure = Failure::new(ErrorCode::Internal, "building a piece of a push failed");
-                    (Vec::new(), Err(failure), None)
-                });
-                drop(slot);
-                let built = Built { sequence: number, pages, bytes, encoder, room: Some(room) };
-                // The connection may be gone.
-                let _ = done.send(Box::new(Done::Built(built)));
+        let done = self.done.clone();
+        self.shared.builders.build(self.owner, bytes_max, work, move |piece, room| {
+            let (pages, bytes, encoder) = piece.unwrap_or_else(|_| {
+                let failure = Failure::new(ErrorCode::Internal, "building a piece of a push failed");
+                (Vec::new(), Err(failure), None)
             });
-        };
-        if let Some(rooms) = rooms {
-            return run(rooms);
-        }
-        tokio::spawn(async move { run((budget.take(owner, bytes_max).await, builds.take(owner, 1).await)) });
+            // The connection may be gone.
+            let _ = done.send(Box::new(Done::Built(Built { sequence: number, pages, bytes, encoder, room })));
+        });
     }
 
     /// Reads the blocks of the next segments while the piece before them is on its way (SYSFLOW's Provider).
     fn read_ahead(&mut self, at: usize) {
-        if !matches!(self.shared.config.provider, Provider::NvAsync | Provider::Bundle) {
+        if !matches!(self.shared.config.learning.provider, Provider::NvAsync | Provider::Bundle) {
             return;
         }
         // It only saves time: if the disk is busy already, it would take time from demands.
-        let Some(slot) = self.shared.reads.try_take(self.owner, 1) else { return };
+        let Some(slot) = self.shared.readers.reads().try_take(self.owner, 1) else { return };
         let Some(sequence) = self.sequences.get_mut(at) else { return };
-        let (image, span) = (sequence.image.clone(), self.shared.config.pages_ahead());
+        let (image, span) = (sequence.image.clone(), self.shared.config.learning.pages_ahead());
         let pages = sequence.pushing_mut().map_or_else(Vec::new, |pushing| pushing.take_ahead(span));
         let blocks = image.absent_blocks(&pages);
         if blocks.is_empty() {
@@ -338,7 +271,7 @@ impl Pusher {
         match queued {
             Ok(()) => {
                 self.device.sent(image, &pages);
-                room.into_iter().for_each(|room| self.held.merge(room));
+                self.held.merge(room);
                 self.read_ahead(at);
                 self.finish_if_complete(wire, at);
             }

@@ -14,47 +14,38 @@ mod uploads;
 mod volumes;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use store::Object;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::watch;
-use units::{ImageId, RequestId};
-use wire::{
-    ErrorCode, Hello, ImageHandle, MEMORY_PER_BYTE, Refused, Reply, Request, ServerConnection, ServerEvent, WireError,
-};
+use units::RequestId;
+use wire::{ErrorCode, Hello, MEMORY_PER_BYTE, Refused, Reply, ServerConnection, ServerEvent, WireError};
 
-use crate::accept::report;
 use crate::access::Pushing;
-use crate::admission::Place;
+use crate::admission::ConnectionSlot;
+use crate::advice::Advice;
 use crate::budget::{Budget, Room};
 use crate::config::RECEIVED_FREE_BYTES;
 use crate::demand::Reading;
 use crate::device::Device;
+use crate::done::{Done, DoneSender};
 use crate::error::Failure;
+use crate::handles::Handles;
 use crate::peer::Owner;
-use crate::published::Published;
-use crate::push::{Advice, BlockPusher, Built, BuiltBlocks, Pusher};
+use crate::push::{BlockPusher, Pusher};
 use crate::shared::Shared;
 use crate::upload::{self, Command, UploadHandle};
-use crate::volumes::Served;
 use pace::{AGAIN, Paces};
+pub(crate) use socket::send_last;
 use socket::{READ_BYTES, fit_reads, write_on};
 use throttle::Throttle;
-pub(crate) use volumes::OpenVolume;
-use volumes::{BlockTouches, Postponed, VolumeDone};
-
-/// Images and volumes one connection may have open.
-const IMAGES_MAX: usize = 64;
+use volumes::{BlockTouches, Postponed};
 
 /// Bytes handed to the socket at a time: what the link takes in a millisecond, so that a demand
 /// reply waits behind little, and within these bounds.
 const WRITE_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=256 << 10;
-
-/// Bytes a second from which a link is fast: to wait for it takes less than to compress well.
-pub(crate) const FAST_RATE: u64 = 64 << 20;
 
 /// Images that are being opened for a connection before it takes up further requests.
 const OPENING_MAX: usize = 4;
@@ -68,107 +59,6 @@ const REQUEST_BYTES: usize = 4 << 10;
 
 /// Reports of uploads that wait for the connection; a worker with more to say waits.
 const REPORTS_MAX: usize = 64;
-
-/// What comes back to the connection's task.
-pub(crate) enum Done {
-    /// Memory for what arrives.
-    Received(Room),
-    /// The request that waited for memory for its reply has it.
-    Granted,
-    /// A reply is ready; `bytes` of its making had been accounted for.
-    Reply { request: RequestId, reply: Result<Reply, Failure>, room: Room, bytes: usize },
-    /// An image was opened.
-    Opened { request: RequestId, opened: Result<Arc<Published>, Failure> },
-    /// An image was opened again that the server had closed; `ask` is what it is needed for.
-    OpenedAgain { request: RequestId, ask: Request, opened: Result<Arc<Published>, Failure> },
-    /// A piece of a push was built.
-    Built(Built),
-    /// A piece of a push of data blocks was built.
-    BuiltBlocks(BuiltBlocks),
-    /// A request to a volume was answered.
-    Volume(VolumeDone),
-}
-
-/// Images and volumes that this connection has open. They share their numbers.
-#[derive(Default)]
-pub(crate) struct Images {
-    opened: Vec<Open>,
-}
-
-enum Open {
-    /// Closed by the server when it needs room; the next request opens it again from the file.
-    Image {
-        id: ImageId,
-        file: Arc<dyn Object>,
-        image: Weak<Published>,
-    },
-    Volume(Arc<OpenVolume>),
-}
-
-impl Images {
-    /// An image that is open, also in the server.
-    fn get(&self, handle: ImageHandle) -> Option<Arc<Published>> {
-        match self.opened.get(handle.0 as usize)? {
-            Open::Image { image, .. } => image.upgrade().inspect(|image| image.note_use()),
-            Open::Volume(_) => None,
-        }
-    }
-
-    /// An image that the server closed meanwhile.
-    fn closed(&self, handle: ImageHandle) -> Option<(ImageId, Arc<dyn Object>)> {
-        match self.opened.get(handle.0 as usize)? {
-            Open::Image { id, file, image } if image.strong_count() == 0 => Some((*id, file.clone())),
-            _ => None,
-        }
-    }
-
-    fn volume(&self, handle: ImageHandle) -> Option<&Arc<OpenVolume>> {
-        match self.opened.get(handle.0 as usize)? {
-            Open::Image { .. } => None,
-            Open::Volume(volume) => Some(volume),
-        }
-    }
-
-    /// The handle of a volume that is open.
-    fn volume_handle(&self, served: &Arc<Served>) -> Option<ImageHandle> {
-        let same = |open: &Open| matches!(open, Open::Volume(volume) if Arc::ptr_eq(&volume.served, served));
-        self.opened.iter().position(same).map(|index| ImageHandle(index as u32))
-    }
-
-    /// Gives a volume a handle. `None` if there are too many.
-    fn add_volume(&mut self, volume: Arc<OpenVolume>) -> Option<ImageHandle> {
-        self.add(Open::Volume(volume))
-    }
-
-    fn add(&mut self, open: Open) -> Option<ImageHandle> {
-        if self.opened.len() >= IMAGES_MAX {
-            return None;
-        }
-        self.opened.push(open);
-        Some(ImageHandle(self.opened.len() as u32 - 1))
-    }
-
-    /// The handle of an image, given at the first time. `None` if there are too many.
-    fn handle(&mut self, image: &Arc<Published>) -> Option<ImageHandle> {
-        let new = Open::Image { id: image.id, file: image.object(), image: Arc::downgrade(image) };
-        let known = self.opened.iter().position(|open| matches!(open, Open::Image { id, .. } if *id == image.id));
-        match known {
-            Some(index) => {
-                self.opened[index] = new;
-                Some(ImageHandle(index as u32))
-            }
-            None => self.add(new),
-        }
-    }
-
-    /// An image with its handle.
-    pub fn by_id(&self, wanted: ImageId) -> Option<(ImageHandle, Arc<Published>)> {
-        self.opened.iter().enumerate().find_map(|(index, open)| match open {
-            Open::Image { id, image, .. } if *id == wanted => Some((ImageHandle(index as u32), image.upgrade()?)),
-            _ => None,
-        })
-    }
-}
 
 /// A part of an upload that found its worker's queue full.
 struct Stalled {
@@ -191,7 +81,7 @@ struct Session {
     wire: ServerConnection,
     pushing: Pushing,
     owner: Owner,
-    images: Images,
+    handles: Handles,
     device: Option<Arc<Device>>,
     pusher: Option<Pusher>,
     blocks: Option<BlockPusher>,
@@ -200,7 +90,7 @@ struct Session {
     throttle: Throttle,
     /// Touches of blocks that were not taken up yet.
     touches: BlockTouches,
-    done: UnboundedSender<Box<Done>>,
+    done: DoneSender,
     advice: UnboundedSender<Box<Advice>>,
     reports: Sender<(RequestId, upload::Event)>,
     uploads: HashMap<RequestId, UploadHandle>,
@@ -225,7 +115,7 @@ pub(crate) async fn run<S>(
     peer: &str,
     pushing: Pushing,
     owner: Owner,
-    place: Place,
+    slot: ConnectionSlot,
     mut stopped: watch::Receiver<bool>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -239,7 +129,7 @@ pub(crate) async fn run<S>(
         wire: ServerConnection::new(shared.config.wire.clone(), shared.now()),
         pushing,
         owner,
-        images: Images::default(),
+        handles: Handles::default(),
         device: None,
         pusher: None,
         blocks: None,
@@ -251,16 +141,16 @@ pub(crate) async fn run<S>(
         reports,
         uploads: HashMap::new(),
         stalled: None,
-        received: Received { room: shared.received.nothing(owner), is_waiting: false, uncovered: 0 },
+        received: Received { room: shared.buffers.received().nothing(owner), is_waiting: false, uncovered: 0 },
         opening: 0,
         reading_bytes: 0,
         ungranted: 0,
-        held: shared.replies.nothing(owner),
+        held: shared.buffers.replies().nothing(owner),
         closed: None,
         shared: shared.clone(),
     };
     let mut stream = stream;
-    let rest = session.serve(&mut stream, &place, &mut results, &mut advised, &mut reported, &mut stopped).await;
+    let rest = session.serve(&mut stream, &slot, &mut results, &mut advised, &mut reported, &mut stopped).await;
     let peer_left = matches!(session.closed, None | Some(WireError::Lost));
     // The end of the server itself is nobody's fault.
     let fault = session.closed.take().filter(|error| !matches!(error, WireError::Lost) && !*stopped.borrow());
@@ -270,7 +160,7 @@ pub(crate) async fn run<S>(
     }
     drop(session);
     if !peer_left {
-        let _ = tokio::time::timeout(Duration::from_secs(2), report(stream, &rest)).await;
+        let _ = tokio::time::timeout(Duration::from_secs(2), send_last(stream, &rest)).await;
     }
 }
 
@@ -279,7 +169,7 @@ impl Session {
     async fn serve<S>(
         &mut self,
         stream: &mut S,
-        place: &Place,
+        slot: &ConnectionSlot,
         results: &mut UnboundedReceiver<Box<Done>>,
         advised: &mut UnboundedReceiver<Box<Advice>>,
         reported: &mut Receiver<(RequestId, upload::Event)>,
@@ -302,10 +192,10 @@ impl Session {
             }
             self.touch_some_blocks();
             if self.take_events() {
-                place.asked(self.shared.now());
+                slot.asked(self.shared.now());
             }
             // Replies go first: pushes get what they leave of the connection's share.
-            let left = self.shared.config.connection_bytes_max.saturating_sub(self.reading_bytes + self.held.amount());
+            let left = self.shared.config.connections.bytes_max.saturating_sub(self.reading_bytes + self.held.amount());
             let presses = self.blocks.as_ref().is_some_and(|blocks| blocks.presses(&self.wire));
             if let Some(pusher) = &mut self.pusher {
                 pusher.pump(&mut self.wire, left, presses);
@@ -383,7 +273,7 @@ impl Session {
                 _ = stopped.changed() => {
                     self.wire.shut_down(ErrorCode::Shutdown, "the server is going down");
                 }
-                () = place.displaced() => {
+                () = slot.displaced() => {
                     self.wire.shut_down(ErrorCode::Busy, "the server needs its place for another connection (--connections); connect again");
                 }
                 () = until(opens), if opens.is_some() => {}
@@ -408,7 +298,8 @@ impl Session {
                 Some(room) => self.received.room.merge(room),
                 None => {
                     self.received.is_waiting = true;
-                    let (received, owner, done) = (self.shared.received.clone(), self.owner, self.done.clone());
+                    let (received, owner, done) =
+                        (self.shared.buffers.received().clone(), self.owner, self.done.clone());
                     tokio::spawn(async move {
                         tokio::select! {
                             // All of it, since what it has now it may have given back by then.
@@ -427,12 +318,12 @@ impl Session {
 
     /// Memory for a reply, which is given at once or later. No further request is taken up before
     /// that: what waits takes memory too.
-    fn read_reply(&mut self, bytes: usize, places: Budget) -> Reading {
+    fn read_reply(&mut self, bytes: usize, slots: Budget) -> Reading {
         let bytes = bytes.max(REQUEST_BYTES);
         self.reading_bytes += bytes;
-        let room = self.shared.replies.try_take(self.owner, bytes);
+        let room = self.shared.buffers.replies().try_take(self.owner, bytes);
         self.ungranted += usize::from(room.is_none());
-        Reading { owner: self.owner, bytes, room, places }
+        Reading { owner: self.owner, bytes, room, slots }
     }
 
     /// Gives back the memory of replies that have left.
@@ -447,7 +338,7 @@ impl Session {
             && self.touches.is_empty()
             && self.ungranted == 0
             && self.opening < OPENING_MAX
-            && self.reading_bytes + self.held.amount() < self.shared.config.connection_bytes_max
+            && self.reading_bytes + self.held.amount() < self.shared.config.connections.bytes_max
     }
 
     /// Whether the client asked for something.

@@ -15,22 +15,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use predict::{SURE, Speculation};
-use tokio::sync::mpsc::UnboundedSender;
 use units::{ActionId, InodeId, PageId, SegmentIndex, StreamId, Token};
 use volume::FileId;
-use wire::volume::{Share, VolumePiece};
+use wire::volume::Share;
 use wire::{ImageHandle, PushEncoding, PushEndReason, PushHeader, PushPiece, PushPosition, ServerConnection};
 
 use super::course::{Course, PIECE_BYTES_MANY, next_parts};
 use super::shares::{Class, Clock, FAR_BYTES, NEAR_BYTES, Part};
-use crate::blocks::locked;
 use crate::budget::Room;
+use crate::done::{BuiltBlocks, Done, DoneSender};
 use crate::error::Failure;
-use crate::panics::caught_blocking;
+use crate::lock::locked;
 use crate::peer::Owner;
-use crate::session::{Done, OpenVolume};
 use crate::shared::Shared;
-use crate::volumes::{Foreseen, answer};
+use crate::volumes::{Foreseen, OpenVolume, answer};
 
 /// Courses of one connection; the one that was foreseen longest ago goes.
 const COURSES_MAX: usize = 128;
@@ -83,13 +81,6 @@ struct Stream {
     used: u64,
 }
 
-/// A piece that was built.
-pub(crate) struct BuiltBlocks {
-    pages: Vec<PageId>,
-    piece: Result<VolumePiece, Failure>,
-    room: Option<Room>,
-}
-
 /// A piece that is being built.
 struct Building {
     volume: ImageHandle,
@@ -103,7 +94,7 @@ struct Building {
 pub(crate) struct BlockPusher {
     shared: Arc<Shared>,
     owner: Owner,
-    done: UnboundedSender<Box<Done>>,
+    done: DoneSender,
     courses: Vec<Course>,
     streams: Vec<Stream>,
     /// What the device said of files.
@@ -122,8 +113,8 @@ pub(crate) struct BlockPusher {
 }
 
 impl BlockPusher {
-    pub fn new(shared: Arc<Shared>, owner: Owner, done: UnboundedSender<Box<Done>>) -> BlockPusher {
-        let held = shared.pushes.nothing(owner);
+    pub fn new(shared: Arc<Shared>, owner: Owner, done: DoneSender) -> BlockPusher {
+        let held = shared.builders.memory().nothing(owner);
         let memory = shared.devices.memory().nothing(owner);
         BlockPusher {
             shared,
@@ -437,21 +428,13 @@ impl BlockPusher {
         let (volume, token, file, id) = (course.volume, course.token, course.file, course.id);
         let open = course.open.clone();
         self.building = Some(Building { volume, token, file, id, pages: pages.clone() });
-        let (done, owner) = (self.done.clone(), self.owner);
-        let (budget, builds) = (self.shared.pushes.clone(), self.shared.builds.clone());
-        let builders = self.shared.builders.clone();
-        tokio::spawn(async move {
-            let room = budget.take(owner, pages.len() * block_bytes).await;
-            let slot = builds.take(owner, 1).await;
-            builders.run(move || {
-                let read = || open.served.volume().and_then(|volume| answer::read(&volume, &open.files, &pages));
-                let piece = caught_blocking(read).unwrap_or_else(|_| {
-                    Err(Failure::new(wire::ErrorCode::Internal, "building a piece of a push failed"))
-                });
-                drop(slot);
-                // The connection may be gone.
-                let _ = done.send(Box::new(Done::BuiltBlocks(BuiltBlocks { pages, piece, room: Some(room) })));
-            });
+        let (done, wanted) = (self.done.clone(), pages.clone());
+        let read = move || open.served.volume().and_then(|volume| answer::read(&volume, &open.files, &wanted));
+        self.shared.builders.build(self.owner, pages.len() * block_bytes, read, move |piece, room| {
+            let failed = |_| Err(Failure::new(wire::ErrorCode::Internal, "building a piece of a push failed"));
+            let piece = piece.unwrap_or_else(failed);
+            // The connection may be gone.
+            let _ = done.send(Box::new(Done::BuiltBlocks(BuiltBlocks { pages, piece, room })));
         });
     }
 
@@ -485,7 +468,7 @@ impl BlockPusher {
         self.shared.metrics.push_bytes.add(bytes.len() as u64);
         // Refused only if the connection is closed, or more is queued than the pump lets be.
         let _ = wire.push(PushPiece { stream, segment: SegmentIndex(0), pages, bytes });
-        room.into_iter().for_each(|room| self.held.merge(room));
+        self.held.merge(room);
     }
 
     /// The stream of a program, begun if need be.

@@ -9,9 +9,8 @@ use wire::ImageHandle;
 use wire::volume::Share;
 
 use super::shares::{Class, Part};
-use crate::blocks::locked;
-use crate::session::OpenVolume;
-use crate::volumes::Served;
+use crate::lock::locked;
+use crate::volumes::{OpenVolume, Served};
 
 /// Blocks travel together up to this many bytes if many wait, on the thinnest link: alone, each takes 3 % of it for heads of frames,
 /// packets that are not full, and acknowledgements.

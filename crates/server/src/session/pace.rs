@@ -121,27 +121,26 @@ impl Session {
     /// goes last from then on.
     pub(super) fn must_give_way(&self, paces: &mut Paces) -> Option<&'static str> {
         let (shared, now) = (&*self.shared, self.shared.now());
-        let lacking = || shared.replies.is_lacking() || shared.received.is_lacking();
-        if paces.reading.is_slow(now, self.held.amount() > 0, LEAST_BYTES) && lacking() {
-            shared.slow.add(self.owner.peer);
+        if paces.reading.is_slow(now, self.held.amount() > 0, LEAST_BYTES) && shared.buffers.is_lacking() {
+            shared.buffers.slow().add(self.owner.peer);
             return Some("answers were read too slowly while others waited for memory (--memory); connect again");
         }
         // While the server itself does not read, nobody is slow.
         let reads = self.wire.wants_bytes() && !self.received.is_waiting && self.stalled.is_none();
         let awaits_frame = reads && self.received.room.amount() > 0 && self.wire.is_amid_frame();
         let awaits_upload = reads && self.uploads.values().any(UploadHandle::awaits_client);
-        let is_needed = (awaits_frame && shared.received.is_lacking())
-            || (awaits_upload && (shared.uploads.is_lacking() || shared.catalog.is_upload_memory_lacking()));
+        let is_needed =
+            (awaits_frame && shared.buffers.received().is_lacking()) || (awaits_upload && shared.uploads.is_lacking());
         let is_slow = paces.sending.is_slow(now, awaits_frame || awaits_upload, LEAST_BYTES);
         let part = self.received.room.amount() / FILLED_PART;
         let fills_slowly = paces.filling.is_slow(now, awaits_frame, part)
-            && shared.received.is_lacking_for_others()
-            && !shared.slow.contains(self.owner.peer);
+            && shared.buffers.received().is_lacking_for_others()
+            && !shared.buffers.slow().contains(self.owner.peer);
         let gives_way = fills_slowly || (is_slow && is_needed);
         if !gives_way {
             return None;
         }
-        shared.slow.add(self.owner.peer);
+        shared.buffers.slow().add(self.owner.peer);
         Some("what was begun came too slowly while others waited; try again to go on with it")
     }
 }

@@ -7,9 +7,11 @@ use store::Object;
 use units::{BlockId, ImageId, PageId, RequestId, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, Reply, Request};
 
-use super::{Done, IMAGES_MAX, Session};
+use super::Session;
 use crate::budget::Budget;
+use crate::done::Done;
 use crate::error::Failure;
+use crate::handles::HANDLES_MAX;
 use crate::name::Name;
 use crate::published::Published;
 use crate::push::PAGE_BYTES_EXPECTED;
@@ -18,7 +20,7 @@ use crate::{admin, demand};
 
 impl Session {
     pub(super) fn take_request(&mut self, request: RequestId, ask: Request) -> Result<(), Failure> {
-        if let Some((id, file)) = image_of(&ask).and_then(|handle| self.images.closed(handle)) {
+        if let Some((id, file)) = image_of(&ask).and_then(|handle| self.handles.closed(handle)) {
             self.open_again(request, ask, id, file);
             return Ok(());
         }
@@ -60,17 +62,17 @@ impl Session {
         bytes: usize,
         work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
     ) {
-        self.answer_at(self.shared.reads.clone(), request, bytes, work);
+        self.answer_at(self.shared.readers.reads().clone(), request, bytes, work);
     }
 
     fn answer_at(
         &mut self,
-        places: Budget,
+        slots: Budget,
         request: RequestId,
         bytes: usize,
         work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
     ) {
-        let reading = self.read_reply(bytes, places);
+        let reading = self.read_reply(bytes, slots);
         demand::answer(&self.shared, &self.done, request, reading, work);
     }
 
@@ -95,7 +97,7 @@ impl Session {
     fn open(&mut self, request: RequestId, name: &str) -> Result<(), Failure> {
         let name = Name::parse(name).map_err(Failure::bad_request)?;
         let shared = self.shared.clone();
-        let open = move || shared.catalog.open(&name, &shared.parked);
+        let open = move || shared.catalog.open(&name, shared.uploads.interrupted());
         self.open_by(open, move |opened| Done::Opened { request, opened });
         Ok(())
     }
@@ -103,7 +105,7 @@ impl Session {
     /// Opens an image that the server closed, then goes on with the request.
     fn open_again(&mut self, request: RequestId, ask: Request, id: ImageId, file: Arc<dyn Object>) {
         let shared = self.shared.clone();
-        let open = move || shared.catalog.open_again(id, file, &shared.parked);
+        let open = move || shared.catalog.open_again(id, file, shared.uploads.interrupted());
         self.open_by(open, move |opened| Done::OpenedAgain { request, ask, opened });
     }
 
@@ -114,7 +116,7 @@ impl Session {
         ask: Request,
         image: &Arc<Published>,
     ) -> Result<(), Failure> {
-        self.images.handle(image);
+        self.handles.handle(image);
         self.take_request(request, ask)
     }
 
@@ -129,7 +131,7 @@ impl Session {
         let window_log_max = self.wire.hello().map_or(0, |hello| hello.window_log_max);
         tokio::spawn(async move {
             let slot = tokio::select! {
-                slot = shared.opens.take(owner, 1) => slot,
+                slot = shared.readers.opens().take(owner, 1) => slot,
                 () = done.closed() => return,
             };
             let work = tokio::task::spawn_blocking(move || {
@@ -155,8 +157,8 @@ impl Session {
     }
 
     pub(super) fn opened(&mut self, request: RequestId, image: &Arc<Published>) -> Result<(), Failure> {
-        let handle = self.images.handle(image).ok_or_else(|| {
-            Failure::new(ErrorCode::Busy, format!("a connection has at most {IMAGES_MAX} images and volumes"))
+        let handle = self.handles.handle(image).ok_or_else(|| {
+            Failure::new(ErrorCode::Busy, format!("a connection has at most {HANDLES_MAX} images and volumes"))
         })?;
         let region = image.metadata.metadata_region();
         let reply = Reply::Opened {
@@ -172,7 +174,7 @@ impl Session {
 
     fn image(&self, handle: ImageHandle) -> Result<Arc<Published>, Failure> {
         let unknown = || Failure::bad_request(format!("image handle {} was not given on this connection", handle.0));
-        self.images.get(handle).ok_or_else(unknown)
+        self.handles.get(handle).ok_or_else(unknown)
     }
 
     fn read_metadata(
@@ -261,7 +263,7 @@ impl Session {
         let (work, wanted) = (image.clone(), pages.clone());
         // Raw and compressed are in memory together for a moment.
         let bytes = 2 * pages.len() * units::PAGE_BYTES;
-        self.answer_at(self.shared.pages.clone(), request, bytes, move || demand::pages(&work, &wanted));
+        self.answer_at(self.shared.readers.pages().clone(), request, bytes, move || demand::pages(&work, &wanted));
         self.shared.metrics.pages_demanded.add(pages.len() as u64);
         self.demanded(&image, token, &pages, force);
         Ok(())

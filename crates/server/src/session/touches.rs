@@ -7,9 +7,9 @@ use units::{ImageId, PageId, Token};
 use wire::ImageHandle;
 
 use super::Session;
-use crate::blocks::locked;
+use crate::advice::{Advice, Ordered};
+use crate::lock::locked;
 use crate::published::Published;
-use crate::push::{Advice, Ordered};
 
 /// Touches given to the predictor under one lock: some ten microseconds.
 const TOUCHES_AT_ONCE: usize = 32;
@@ -46,7 +46,7 @@ impl Session {
 
     /// Tells the Predictor of a touch and acts on what it says.
     pub(super) fn touch(&mut self, image: &Arc<Published>, token: Token, page: PageId, cold: bool) {
-        if !self.shared.config.learning || token == ANONYMOUS {
+        if !self.shared.config.learning.enabled || token == ANONYMOUS {
             return;
         }
         if let Some(pusher) = &mut self.pusher {
@@ -57,24 +57,24 @@ impl Session {
             let mut predictor = locked(&image.predictor);
             let run = self.run_of(token);
             let verdict = predictor.touch(run, page, now);
-            advice_of(&predictor, image.id, (token, run), verdict, cold, self.shared.config.pages_ahead())
+            advice_of(&predictor, image.id, (token, run), verdict, cold, self.shared.config.learning.pages_ahead())
         };
         self.route(advice);
     }
 
     pub(super) fn take_touches(&mut self, handle: ImageHandle, token: Token, pages: &[PageId]) {
-        if let Some(open) = self.images.volume(handle).cloned() {
+        if let Some(open) = self.handles.volume(handle).cloned() {
             self.shared.metrics.pages_touched.add(pages.len() as u64);
             return self.touches.add(handle, open, token, pages, self.shared.now());
         }
         // A touch of an image that was never opened is of no use to anybody.
-        let Some(image) = self.images.get(handle) else { return };
+        let Some(image) = self.handles.get(handle) else { return };
         let pages: Vec<PageId> = pages.iter().copied().filter(|page| image.has_page(*page)).collect();
         self.shared.metrics.pages_touched.add(pages.len() as u64);
         if let Some(device) = &self.device {
             device.sent(image.id, &pages);
         }
-        if !self.shared.config.learning || token == ANONYMOUS {
+        if !self.shared.config.learning.enabled || token == ANONYMOUS {
             return;
         }
         let (now, run) = (self.shared.now(), self.run_of(token));
@@ -84,7 +84,14 @@ impl Session {
                 some.iter()
                     .filter_map(|page| {
                         let verdict = predictor.touch(run, *page, now);
-                        advice_of(&predictor, image.id, (token, run), verdict, false, self.shared.config.pages_ahead())
+                        advice_of(
+                            &predictor,
+                            image.id,
+                            (token, run),
+                            verdict,
+                            false,
+                            self.shared.config.learning.pages_ahead(),
+                        )
                     })
                     .collect()
             };
@@ -96,11 +103,11 @@ impl Session {
         if token == ANONYMOUS {
             return;
         }
-        if let Some(open) = self.images.volume(handle).cloned() {
+        if let Some(open) = self.handles.volume(handle).cloned() {
             return self.end_blocks(handle, &open, token);
         }
-        let Some(image) = self.images.get(handle) else { return };
-        if self.shared.config.learning {
+        let Some(image) = self.handles.get(handle) else { return };
+        if self.shared.config.learning.enabled {
             let now = self.shared.now();
             locked(&image.predictor).end(self.run_of(token), now);
         }
@@ -122,7 +129,7 @@ impl Session {
 
     pub(super) fn advise(&mut self, advice: Advice) {
         if let Some(pusher) = &mut self.pusher {
-            pusher.advise(&mut self.wire, &self.images, advice);
+            pusher.advise(&mut self.wire, &self.handles, advice);
         }
     }
 }

@@ -5,12 +5,12 @@ use wire::{ErrorCode, Reply};
 
 use super::{Session, Stalled};
 use crate::error::Failure;
-use crate::upload::{self, Announced, Command, Reports, UploadHandle};
+use crate::upload::{self, Announced, Command, Reports};
 
 impl Session {
     pub(super) fn start_upload(&mut self, request: RequestId, announced: Announced) {
         let reports = Reports { request, events: self.reports.clone() };
-        let upload = UploadHandle::begin(self.shared.clone(), announced, self.owner, reports);
+        let upload = self.shared.uploads.begin(announced, self.owner, reports);
         self.uploads.insert(request, upload);
     }
 

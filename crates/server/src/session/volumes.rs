@@ -4,26 +4,24 @@
 //! wait in a queue of the volume, and a worker commits what waits there as one batch, so that it shares a sync.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::UnboundedSender;
 use units::{InodeId, Moment, PageId, RequestId, Token};
 use volume::FileId;
 use wire::format::FRAME_BYTES_MAX_WRITTEN;
 use wire::volume::{VolumeAsk, VolumeReply};
 use wire::{ErrorCode, ImageHandle, Reply};
 
-use super::{Done, IMAGES_MAX, REQUEST_BYTES, Session};
-use crate::blocks::locked;
+use super::{REQUEST_BYTES, Session};
 use crate::budget::Room;
+use crate::done::{After, Cost, Done, DoneSender, VolumeDone};
 use crate::error::Failure;
+use crate::handles::HANDLES_MAX;
+use crate::lock::locked;
 use crate::peer::Owner;
 use crate::shared::Shared;
-use crate::volumes::{Caller, Foreseen, OpenFiles, Present, Served, answer};
-
-/// Transactions committed as one batch.
-const BATCH_MAX: usize = 64;
+use crate::volumes::{Caller, Foreseen, OpenVolume, Waiting, answer};
 
 /// Demands of a connection that wait for a piece; further ones are answered by themselves.
 const POSTPONED_MAX: usize = 64;
@@ -40,29 +38,8 @@ const TOUCHES_MAX: u64 = 4096;
 const ENTRY_BYTES: usize = 330;
 const LISTING_BYTES_LEAST: usize = 128 << 10;
 
-/// A listing that takes longer is of a large folder: those of small ones do not wait for such.
-const LISTING_LONG: Duration = Duration::from_millis(5);
-
 /// The token of reads that belong to no program: nothing is predicted for them.
 const ANONYMOUS: Token = Token(0);
-
-/// A volume that a connection has open.
-pub(crate) struct OpenVolume {
-    pub served: Arc<Served>,
-    pub files: Mutex<OpenFiles>,
-    /// What a proof is made over.
-    nonce: u128,
-    /// The device, once it was proven.
-    proven: OnceLock<Present>,
-    commits: Mutex<Commits>,
-}
-
-/// Transactions that wait, with their memory.
-#[derive(Default)]
-struct Commits {
-    waiting: VecDeque<Waiting>,
-    working: bool,
-}
 
 /// Touches that arrived, and wait for their turn.
 pub(super) struct BlockTouches {
@@ -114,78 +91,12 @@ impl BlockTouches {
     }
 }
 
-/// A transaction that waits.
-struct Waiting {
-    request: RequestId,
-    ask: VolumeAsk,
-    /// Memory of its changes.
-    room: Room,
-    cost: Cost,
-}
-
-/// What the connection counts for a request until it is answered.
-#[derive(Clone, Copy, Default)]
-struct Cost {
-    /// Of its `reading_bytes`.
-    bytes: usize,
-    /// Of what it received without memory of its own.
-    uncovered: usize,
-}
-
-/// What an answer brings with it for the connection.
-pub(crate) struct VolumeDone {
-    request: RequestId,
-    volume: ImageHandle,
-    reply: Result<VolumeReply, Failure>,
-    room: Room,
-    cost: Cost,
-    after: After,
-}
-
-/// What the connection does once it answered.
-pub(crate) enum After {
-    Nothing,
-    /// The file is open: push what its profile says.
-    Opened {
-        token: Token,
-        id: FileId,
-    },
-    /// Blocks of the file were read.
-    Pulled {
-        id: FileId,
-    },
-}
-
 /// A demand whose block is being built into a piece.
 pub(super) struct Postponed {
     request: RequestId,
     volume: ImageHandle,
     token: Token,
     blocks: Vec<PageId>,
-}
-
-impl OpenVolume {
-    fn new(served: Arc<Served>) -> Result<OpenVolume, Failure> {
-        let mut nonce = [0; 16];
-        let failed = |error| Failure::new(ErrorCode::Internal, format!("there are no random numbers: {error}"));
-        getrandom::fill(&mut nonce).map_err(failed)?;
-        let (nonce, proven) = (u128::from_le_bytes(nonce), OnceLock::new());
-        Ok(OpenVolume { served, files: Mutex::default(), nonce, proven, commits: Mutex::default() })
-    }
-
-    /// The number that was proven, or 0.
-    fn device(&self) -> u128 {
-        self.proven.get().map_or(0, Present::number)
-    }
-
-    /// What is done on this handle is done by this device from now on.
-    fn prove(&self, shared: &Arc<Shared>, number: u128) -> Result<(), Failure> {
-        let proven = self.proven.get_or_init(|| Present::new(shared.clone(), self.served.clone(), number));
-        match proven.number() == number {
-            true => Ok(()),
-            false => Err(Failure::bad_request("another device number was proven on this handle")),
-        }
-    }
 }
 
 impl Session {
@@ -196,15 +107,15 @@ impl Session {
             Failure::new(ErrorCode::NotFound, format!("{shown:?} is not a volume of this server"))
         })?;
         let full =
-            || Failure::new(ErrorCode::Busy, format!("a connection has at most {IMAGES_MAX} images and volumes"));
-        let volume = match self.images.volume_handle(&served) {
+            || Failure::new(ErrorCode::Busy, format!("a connection has at most {HANDLES_MAX} images and volumes"));
+        let volume = match self.handles.volume_handle(&served) {
             Some(handle) => handle,
-            None => self.images.add_volume(Arc::new(OpenVolume::new(served.clone())?)).ok_or_else(full)?,
+            None => self.handles.add_volume(Arc::new(OpenVolume::new(served.clone())?)).ok_or_else(full)?,
         };
         self.wire.share_pushes();
         let (id, block_bytes) = (served.id, served.options.block_bytes);
         let writable = served.options.mode == volume::Mode::ReadWrite;
-        let nonce = self.images.volume(volume).map_or(0, |open| open.nonce);
+        let nonce = self.handles.volume(volume).map_or(0, |open| open.nonce());
         self.reply(request, Reply::VolumeOpened { volume, id, block_bytes, writable, nonce });
         Ok(())
     }
@@ -215,11 +126,11 @@ impl Session {
         handle: ImageHandle,
         ask: VolumeAsk,
     ) -> Result<(), Failure> {
-        let open = self.images.volume(handle).cloned().ok_or_else(|| {
+        let open = self.handles.volume(handle).cloned().ok_or_else(|| {
             Failure::bad_request(format!("volume handle {} was not given on this connection", handle.0))
         })?;
         let block_bytes = open.served.options.block_bytes as usize;
-        let mut places = self.shared.reads.clone();
+        let mut slots = self.shared.readers.reads().clone();
         let (bytes, after) = match &ask {
             VolumeAsk::Commit { .. } => {
                 self.commit(request, handle, &open, ask);
@@ -234,7 +145,7 @@ impl Session {
             VolumeAsk::FolderList { .. } => {
                 // To look at thousands of files is work for the processor, which few do at once.
                 // Who waits for that holds little memory.
-                places = self.shared.listings.clone();
+                slots = self.shared.readers.listings().clone();
                 (LISTING_BYTES_LEAST, After::Nothing)
             }
             // Names and values, each as the system tells them and as they are sent.
@@ -242,7 +153,7 @@ impl Session {
             _ => (8 << 10, After::Nothing),
         };
         let caller = self.caller(&open);
-        let reading = self.read_reply(bytes, places);
+        let reading = self.read_reply(bytes, slots);
         let (shared, owner, done) = (self.shared.clone(), self.owner, self.done.clone());
         tokio::spawn(async move {
             let (mut ask, cost) = (ask, Cost { bytes: reading.bytes, uncovered: 0 });
@@ -258,8 +169,8 @@ impl Session {
             let work = tokio::task::spawn_blocking(move || {
                 let begun = Instant::now();
                 let answered = answer_one(&shared, &open, &caller, &ask, after);
-                if matches!(ask, VolumeAsk::FolderList { .. }) && begun.elapsed() > LISTING_LONG {
-                    shared.listers.add(owner.peer);
+                if matches!(ask, VolumeAsk::FolderList { .. }) {
+                    shared.readers.listed(owner.peer, begun.elapsed());
                 }
                 drop(slot);
                 answered
@@ -321,9 +232,7 @@ impl Session {
         let cost = Cost { bytes: bytes.max(REQUEST_BYTES), uncovered: bytes.saturating_sub(room.amount()) };
         self.reading_bytes += cost.bytes;
         self.received.uncovered += cost.uncovered;
-        let mut commits = locked(&open.commits);
-        commits.waiting.push_back(Waiting { request, ask, room, cost });
-        if !std::mem::replace(&mut commits.working, true) {
+        if open.commits.push(Waiting { request, ask, room, cost }) {
             let (shared, done, caller) = (self.shared.clone(), self.done.clone(), self.caller(open));
             tokio::spawn(commit_waiting(shared, self.owner, done, handle, open.clone(), caller));
         }
@@ -365,7 +274,7 @@ impl Session {
         };
         self.reply(request, Reply::Volume(reply));
         // Behind the answer, so that the device knows the file when its blocks come.
-        if let (Some((token, file, id)), Some(open)) = (opened, self.images.volume(volume).cloned())
+        if let (Some((token, file, id)), Some(open)) = (opened, self.handles.volume(volume).cloned())
             && let Some(pusher) = self.blocks.as_mut().filter(|_| token != ANONYMOUS)
         {
             pusher.opened(volume, &open, token, file, id);
@@ -384,7 +293,7 @@ impl Session {
 
     /// Tells the predictors of a few touches, and acts on what follows.
     fn touch_blocks(&mut self, handle: ImageHandle, open: &Arc<OpenVolume>, token: Token, blocks: &[PageId]) {
-        if !self.shared.config.learning || token == ANONYMOUS {
+        if !self.shared.config.learning.enabled || token == ANONYMOUS {
             return;
         }
         let (now, run) = (self.shared.now(), self.run_of(token));
@@ -421,7 +330,7 @@ impl Session {
     }
 
     pub(super) fn close_file(&mut self, handle: ImageHandle, file: InodeId) {
-        let Some(open) = self.images.volume(handle) else { return };
+        let Some(open) = self.handles.volume(handle) else { return };
         locked(&open.files).close(file);
         if let Some(pusher) = &mut self.blocks {
             pusher.closed(handle, file);
@@ -429,7 +338,7 @@ impl Session {
     }
 
     pub(super) fn share_file(&mut self, handle: ImageHandle, file: InodeId, share: wire::volume::Share) {
-        let Some(open) = self.images.volume(handle) else { return };
+        let Some(open) = self.handles.volume(handle) else { return };
         // Of open files only, so that there are not too many.
         let known = locked(&open.files).get(file).is_some();
         if let Some(pusher) = self.blocks.as_mut().filter(|_| known) {
@@ -442,7 +351,7 @@ impl Session {
         Caller {
             device: open.device(),
             peer: self.owner.peer.number(),
-            nonce: open.nonce,
+            nonce: open.nonce(),
             now: self.shared.now(),
             reply_bytes_max: frame_bytes_max.min(FRAME_BYTES_MAX_WRITTEN),
         }
@@ -479,7 +388,7 @@ fn answer_one(
     };
     let mut reply = answer::answer(&volume, &open.files, caller, ask);
     if let (Ok(VolumeReply::Proven), VolumeAsk::Prove { number, .. }) = (&reply, ask)
-        && let Err(failure) = open.prove(shared, *number)
+        && let Err(failure) = open.prove(shared.clock, *number)
     {
         reply = Err(failure);
     }
@@ -488,7 +397,7 @@ fn answer_one(
         && let Some((path, _)) = locked(&open.files).get(*file)
     {
         *id = FileId(info.seen.file);
-        *profiled = open.served.opened(&path, *id, info.size, &*shared.store, &shared.log);
+        *profiled = open.served.opened(&path, *id, info.size, &**shared.store(), &shared.log);
     }
     (reply, after)
 }
@@ -497,26 +406,17 @@ fn answer_one(
 async fn commit_waiting(
     shared: Arc<Shared>,
     owner: Owner,
-    done: UnboundedSender<Box<Done>>,
+    done: DoneSender,
     volume: ImageHandle,
     open: Arc<OpenVolume>,
     caller: Caller,
 ) {
-    loop {
-        let batch: Vec<_> = {
-            let mut commits = locked(&open.commits);
-            let count = commits.waiting.len().min(BATCH_MAX);
-            if count == 0 {
-                commits.working = false;
-                return;
-            }
-            commits.waiting.drain(..count).collect()
-        };
+    while let Some(batch) = open.commits.next_batch() {
         let caller = Caller { device: open.device(), now: shared.now(), ..caller };
         let changes = |ask: &VolumeAsk| if let VolumeAsk::Commit { changes, .. } = ask { changes.len() } else { 0 };
         let bytes = batch.iter().map(|waiting| 64 + 16 * changes(&waiting.ask)).sum();
         // At once: who waits for more while he holds some could wait for another who does the same.
-        let mut room = Some(shared.replies.take(owner, bytes).await);
+        let mut room = Some(shared.buffers.replies().take(owner, bytes).await);
         let requests: Vec<_> = batch.iter().map(|waiting| (waiting.request, waiting.cost)).collect();
         let (worker, moment) = (open.clone(), caller.now);
         let work = tokio::task::spawn_blocking(move || {
@@ -529,7 +429,7 @@ async fn commit_waiting(
         for ((request, cost), reply) in requests.into_iter().zip(results) {
             shared.metrics.transactions.add(u64::from(reply.is_ok()));
             let after = After::Nothing;
-            let room = room.take().unwrap_or_else(|| shared.replies.nothing(owner));
+            let room = room.take().unwrap_or_else(|| shared.buffers.replies().nothing(owner));
             // The connection may be gone; what it asked for is done all the same.
             let _ = done.send(Box::new(Done::Volume(VolumeDone { request, volume, reply, room, cost, after })));
         }
