@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 use crate::panics::caught;
 use crate::peer::{Owner, Peer};
 use crate::processor::{Processor, Sharing, Slices, TASKS_BETWEEN_EVENTS, Turns};
-use crate::session::{self, send_last};
+use crate::session::{self, Client, send_last};
 use crate::shared::Shared;
 #[cfg(feature = "tls")]
 use crate::tls::Unwelcome;
@@ -313,18 +313,18 @@ impl Connections {
         match greeting {
             // In mid-handshake nothing can be said.
             None => {}
-            Some(Greeting::Welcome(Channel::Plain(stream), pushing)) => {
+            Some(Greeting::Welcome(Channel::Plain(stream), access)) => {
                 let owner = Owner { peer: Peer::at(peer), connection };
-                let stream = Slices::new(turns, stream);
-                Box::pin(session::run(shared, stream, &peer.to_string(), pushing, owner, slot, stopped)).await;
+                let client = Client::new(peer.to_string(), owner, access, slot);
+                Box::pin(session::run(shared, Slices::new(turns, stream), client, stopped)).await;
             }
             #[cfg(feature = "tls")]
-            Some(Greeting::Welcome(Channel::Tls(stream), pushing)) => {
+            Some(Greeting::Welcome(Channel::Tls(stream), access)) => {
                 let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
                 let known = certificate.map_or(Peer::at(peer), |certificate| Peer::with_certificate(certificate));
                 let owner = Owner { peer: known, connection };
-                let stream = Slices::new(turns, *stream);
-                Box::pin(session::run(shared, stream, &peer.to_string(), pushing, owner, slot, stopped)).await;
+                let client = Client::new(peer.to_string(), owner, access, slot);
+                Box::pin(session::run(shared, Slices::new(turns, *stream), client, stopped)).await;
             }
             #[cfg(feature = "tls")]
             Some(Greeting::Refused { stream, reason }) => {

@@ -63,7 +63,7 @@ type Piece = (Vec<PageId>, Result<Bytes, Failure>, Option<Box<StreamEncoder>>);
 thread_local!(pub(crate) static CANARY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
 
 /// The push side of one connection.
-pub(crate) struct Pusher {
+pub(crate) struct PagePusher {
     shared: Arc<Shared>,
     device: Arc<Device>,
     owner: Owner,
@@ -81,16 +81,16 @@ pub(crate) struct Pusher {
     orphans: std::collections::HashSet<u64>,
 }
 
-impl Pusher {
+impl PagePusher {
     pub fn new(
         shared: Arc<Shared>,
         device: Arc<Device>,
         owner: Owner,
         done: DoneSender,
         advice: UnboundedSender<Box<Advice>>,
-    ) -> Pusher {
+    ) -> PagePusher {
         let held = shared.builders.memory().nothing(owner);
-        Pusher {
+        PagePusher {
             shared,
             device,
             owner,
@@ -423,7 +423,7 @@ impl Pusher {
     }
 }
 
-impl Drop for Pusher {
+impl Drop for PagePusher {
     fn drop(&mut self) {
         for sequence in &self.sequences {
             self.device.disown(self.owner.connection, sequence.image.id, sequence.token);

@@ -3,7 +3,7 @@
 use units::{ActionId, ImageId, PageId, Token};
 use wire::ServerConnection;
 
-use super::Pusher;
+use super::PagePusher;
 use super::part::Part;
 use super::sequence::{Pushing, Sequence, Source};
 use crate::advice::Ordered;
@@ -43,7 +43,7 @@ const BUNDLE_SURPLUS_PERCENT_MAX: usize = 15;
 /// Pages of an action (in percent) that its bundle may lack: with more, one live stream is better than two.
 const BUNDLE_LACKING_PERCENT_MAX: usize = 50;
 
-impl Pusher {
+impl PagePusher {
     /// Begins a sequence; false if nothing can be pushed now.
     pub(super) fn begin(
         &mut self,

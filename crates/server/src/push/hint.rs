@@ -14,13 +14,13 @@ use units::{PageId, SEGMENT_PAGES_MAX, Token};
 use wire::ServerConnection;
 use wire::format::{HINT_ACTION, HINT_PAGES_WAITING_MAX};
 
-use super::Pusher;
+use super::PagePusher;
 use super::sequence::{Pushing, Sequence};
 use crate::advice::Ordered;
 use crate::handles::Handles;
 use crate::published::Published;
 
-impl Pusher {
+impl PagePusher {
     /// Orders `pages`, all of them stored in `image`, behind what was hinted before. Returns how many were taken: fewer
     /// if too many wait, none if another token is being hinted for, or nothing can be pushed now.
     pub fn hint(

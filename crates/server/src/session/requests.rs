@@ -9,6 +9,7 @@ use wire::{ErrorCode, ImageHandle, Reply, Request};
 
 use super::Session;
 use crate::budget::Budget;
+use crate::demand::Reading;
 use crate::done::Done;
 use crate::error::Failure;
 use crate::handles::HANDLES_MAX;
@@ -47,10 +48,10 @@ impl Session {
             Request::VolumeOpen { name } => self.open_volume(request, &name),
             Request::Volume { volume, ask } => self.ask_volume(request, volume, ask),
             Request::PutOpen { name, file_bytes, metadata_offset, metadata_bytes } => {
-                self.pushing.check()?;
+                self.client.check_push()?;
                 let config = &self.shared.config;
                 let announced = Announced::check(config, &name, file_bytes, metadata_offset, metadata_bytes)?;
-                self.start_upload(request, announced);
+                self.uploads.begin(&self.shared.uploads, announced, self.client.owner(), request);
                 Ok(())
             }
         }
@@ -72,8 +73,13 @@ impl Session {
         bytes: usize,
         work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
     ) {
-        let reading = self.read_reply(bytes, slots);
+        let reading = self.begin_reading(bytes, slots);
         demand::answer(&self.shared, &self.done, request, reading, work);
+    }
+
+    /// Memory for a reply, which is given at once or later.
+    pub(super) fn begin_reading(&mut self, bytes: usize, slots: Budget) -> Reading {
+        self.replies.begin_reading(self.shared.buffers.replies(), bytes, slots)
     }
 
     /// Answers with bytes of the image file, at once if they are in memory.
@@ -86,12 +92,12 @@ impl Session {
         reply: impl FnOnce(Bytes) -> Reply + Send + 'static,
     ) {
         let bytes = bytes as usize;
-        let Some((room, read)) = demand::cached(&self.shared, self.owner, &image, offset, bytes) else {
+        let Some((room, read)) = demand::cached(&self.shared, self.client.owner(), &image, offset, bytes) else {
             return self.answer(request, bytes, move || Ok(reply(image.read(offset, bytes)?)));
         };
-        self.held.merge(room);
+        self.replies.keep(room);
         self.reply(request, reply(read));
-        self.release();
+        self.replies.release(&self.wire);
     }
 
     fn open(&mut self, request: RequestId, name: &str) -> Result<(), Failure> {
@@ -126,8 +132,8 @@ impl Session {
         open: impl FnOnce() -> Result<(Arc<Published>, bool), Failure> + Send + 'static,
         say: impl FnOnce(Result<Arc<Published>, Failure>) -> Done + Send + 'static,
     ) {
-        self.opening += 1;
-        let (shared, owner, done) = (self.shared.clone(), self.owner, self.done.clone());
+        self.replies.begin_opening();
+        let (shared, owner, done) = (self.shared.clone(), self.client.owner(), self.done.clone());
         let window_log_max = self.wire.hello().map_or(0, |hello| hello.window_log_max);
         tokio::spawn(async move {
             let slot = tokio::select! {
@@ -270,7 +276,7 @@ impl Session {
     }
 
     fn on_the_way(&self, handle: ImageHandle, page: PageId, answer_bytes: usize) -> Option<StreamId> {
-        self.pusher.as_ref()?.on_the_way(&self.wire, handle, page, answer_bytes)
+        self.pushes.as_ref()?.pages().on_the_way(&self.wire, handle, page, answer_bytes)
     }
 }
 

@@ -33,10 +33,11 @@ use wire::volume::{Change, LeaseKind, LockAsk, Secret, Share, VolumeAsk};
 use wire::{ClientConfig, ClientConnection, ClientEvent, Hello, ImageHandle, Reply, Request};
 
 use super::rig::{config, image, noise, program};
-use crate::access::Pushing;
+use crate::access::PushAccess;
 use crate::admission::Admission;
 use crate::peer::{Owner, Peer as WhoAsks};
 use crate::push::CANARY;
+use crate::session::Client;
 use crate::{Config, Logger, StoreAt, VolumeConfig, session};
 use crate::{accept::upkeep, shared::Shared};
 use peer::Peer;
@@ -155,7 +156,8 @@ impl Simulation {
         // Slots are counted where connections are accepted, which is not part of this.
         let slot = Arc::new(Admission::new(1, 1)).admit(owner.peer, shared.now()).expect("nobody has the slot");
         self.sessions.push(tokio::spawn(async move {
-            session::run(shared, theirs, "fuzz", Pushing::Allowed, owner, slot, stopped).await
+            let client = Client::new("fuzz".to_owned(), owner, PushAccess::Allowed, slot);
+            session::run(shared, theirs, client, stopped).await
         }));
         ours
     }
