@@ -41,11 +41,16 @@ pub(crate) enum Done {
 /// A piece that was built for a sequence of pages.
 pub(crate) struct Built {
     pub sequence: u64,
+    pub piece: Result<Piece, Failure>,
+    pub room: Room,
+}
+
+/// Pages and their bytes.
+pub(crate) struct Piece {
     pub pages: Vec<PageId>,
-    pub bytes: Result<Bytes, Failure>,
+    pub bytes: Bytes,
     /// What the next piece goes on with.
     pub encoder: Option<Box<StreamEncoder>>,
-    pub room: Room,
 }
 
 /// A piece that was built of data blocks.

@@ -50,6 +50,7 @@ mod provider;
 mod published;
 mod push;
 mod readers;
+mod record;
 mod session;
 mod shared;
 mod slow;

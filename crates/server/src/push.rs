@@ -10,12 +10,15 @@
 
 mod blocks;
 mod choose;
-mod course;
+mod file_push;
+mod file_pushes;
 mod hint;
 mod part;
 mod progress;
+mod queue;
 mod sequence;
 mod shares;
+mod streams;
 
 use std::sync::Arc;
 
@@ -26,10 +29,9 @@ use units::{ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, PushEndReason, PushPiece, PushPosition, ServerConnection};
 
 use crate::advice::Advice;
-use crate::budget::Room;
 use crate::config::Provider;
 use crate::device::Device;
-use crate::done::{Built, Done, DoneSender};
+use crate::done::{Built, Done, DoneSender, Piece};
 use crate::error::Failure;
 use crate::handles::Handles;
 use crate::peer::Owner;
@@ -37,6 +39,7 @@ use crate::published::Published;
 use crate::shared::Shared;
 pub(crate) use blocks::BlockPusher;
 use choose::live_level;
+use queue::PieceQueue;
 pub(crate) use sequence::PAGE_BYTES_EXPECTED;
 use sequence::{Pushing, Sequence, Source};
 
@@ -55,9 +58,6 @@ const PIECES_AT_ONCE: usize = 8;
 /// pushed all the same. Four blocks are three to four segments: less than the client waits before it insists.
 const ANSWERS_AHEAD_MAX: usize = 4;
 
-/// Pages, their bytes, and what goes on with the next piece.
-type Piece = (Vec<PageId>, Result<Bytes, Failure>, Option<Box<StreamEncoder>>);
-
 // Panics where a touch found a piece of a stopped push under construction: the fuzzer of sessions must find that.
 #[cfg(test)]
 thread_local!(pub(crate) static CANARY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
@@ -67,15 +67,14 @@ pub(crate) struct PagePusher {
     shared: Arc<Shared>,
     device: Arc<Device>,
     owner: Owner,
-    done: DoneSender,
     advice: UnboundedSender<Box<Advice>>,
+    pieces: PieceQueue,
     sequences: Vec<Sequence>,
     numbers: u64,
     /// Sequence whose turn it is.
     turn: usize,
     /// A page was touched that is not coming yet, since the last piece was begun: one piece goes before anything else.
     touched: bool,
-    held: Room,
     /// Stopped sequences of which a piece is being built.
     #[cfg(test)]
     orphans: std::collections::HashSet<u64>,
@@ -89,18 +88,16 @@ impl PagePusher {
         done: DoneSender,
         advice: UnboundedSender<Box<Advice>>,
     ) -> PagePusher {
-        let held = shared.builders.memory().nothing(owner);
         PagePusher {
-            shared,
             device,
             owner,
-            done,
+            pieces: PieceQueue::new(shared.builders.clone(), owner, done),
             advice,
             sequences: Vec::new(),
             numbers: 0,
             turn: 0,
             touched: false,
-            held,
+            shared,
             #[cfg(test)]
             orphans: std::collections::HashSet::new(),
         }
@@ -146,7 +143,7 @@ impl PagePusher {
     /// Builds pieces while the wire has room for them and no more than `bytes_max` are queued. While something else `presses`, only
     /// what a touch called for: one piece.
     pub fn pump(&mut self, wire: &mut ServerConnection, bytes_max: usize, presses: bool) {
-        self.held.shrink_to(wire.queued_push_bytes());
+        self.pieces.release(wire);
         for _ in 0..PIECES_AT_ONCE {
             if presses && !self.touched {
                 return;
@@ -154,7 +151,7 @@ impl PagePusher {
             let pushing = || self.sequences.iter().map(Sequence::pushing);
             let building = self.sequences.iter().filter(|sequence| sequence.is_building()).count();
             let expected = building * PIECE_BYTES_EXPECTED;
-            if wire.push_room() <= expected || self.held.amount() + expected >= bytes_max {
+            if wire.push_room() <= expected || self.pieces.bytes() + expected >= bytes_max {
                 return;
             }
             let count = self.sequences.len();
@@ -190,11 +187,11 @@ impl PagePusher {
             return;
         }
         if let Some((bundle, piece)) = &from_bundle
-            && let Some(room) = self.shared.builders.memory().try_take(self.owner, pages.len() * PAGE_BYTES)
+            && let Some(room) = self.pieces.try_room(pages.len() * PAGE_BYTES)
             && let Some(bytes) = bundle.cached_piece(*piece, &self.shared.blocks)
         {
-            let built = Built { sequence: number, pages, bytes, encoder: None, room };
-            return self.built(wire, built);
+            let piece = bytes.map(|bytes| Piece { pages, bytes, encoder: None });
+            return self.built(wire, Built { sequence: number, piece, room });
         }
         let coding = match &mut pushing.source {
             Source::Live { encoder, window_log, .. } => encoder.take().map_or_else(
@@ -208,30 +205,15 @@ impl PagePusher {
             _ => Vec::new(),
         };
         let (bytes_max, blocks) = (pages.len() * PAGE_BYTES, self.shared.blocks.clone());
-        self.build(number, bytes_max, move || {
-            let (bytes, encoder) = match from_bundle {
-                Some((bundle, piece)) => (bundle.load_piece(piece, &blocks), None),
-                None => match compress(&image, &pages, coding) {
-                    Ok((bytes, encoder)) => (Ok(bytes), encoder),
-                    Err(failure) => (Err(failure), None),
-                },
+        let work = move || {
+            let made = match from_bundle {
+                Some((bundle, piece)) => bundle.load_piece(piece, &blocks).map(|bytes| (bytes, None)),
+                None => compress(&image, &pages, coding),
             };
             image.read_ahead(&ahead);
-            (pages, bytes, encoder)
-        });
-    }
-
-    /// Has a thread build a piece of sequence `number`, when there is room for it.
-    fn build(&self, number: u64, bytes_max: usize, work: impl FnOnce() -> Piece + Send + 'static) {
-        let done = self.done.clone();
-        self.shared.builders.build(self.owner, bytes_max, work, move |piece, room| {
-            let (pages, bytes, encoder) = piece.unwrap_or_else(|_| {
-                let failure = Failure::new(ErrorCode::Internal, "building a piece of a push failed");
-                (Vec::new(), Err(failure), None)
-            });
-            // The connection may be gone.
-            let _ = done.send(Box::new(Done::Built(Built { sequence: number, pages, bytes, encoder, room })));
-        });
+            made.map(|(bytes, encoder)| Piece { pages, bytes, encoder })
+        };
+        self.pieces.build(bytes_max, work, move |piece, room| Done::Built(Built { sequence: number, piece, room }));
     }
 
     /// Reads the blocks of the next segments while the piece before them is on its way (SYSFLOW's Provider).
@@ -256,22 +238,27 @@ impl PagePusher {
 
     /// Queues a piece that was built.
     pub fn built(&mut self, wire: &mut ServerConnection, built: Built) {
-        let Built { sequence: number, pages, bytes, encoder, room } = built;
+        let Built { sequence: number, piece, room } = built;
         #[cfg(test)]
         self.orphans.remove(&number);
-        // A sequence that ended meanwhile is gone, or has no place for the piece.
+        // A sequence that ended meanwhile is gone, or takes no more pieces.
         let Some(at) = self.sequences.iter().position(|sequence| sequence.number == number) else { return };
         let Some(sequence) = self.sequences.get_mut(at) else { return };
         let image = sequence.image.id;
         let Some(pushing) = sequence.pushing_mut() else { return };
-        if let Source::Live { encoder: place, .. } = &mut pushing.source {
-            *place = encoder;
-        }
-        let queued = bytes.and_then(|bytes| self.queue(wire, at, &pages, bytes));
+        let queued = match piece {
+            Ok(Piece { pages, bytes, encoder: next }) => {
+                if let Source::Live { encoder, .. } = &mut pushing.source {
+                    *encoder = next;
+                }
+                self.queue(wire, at, &pages, bytes).map(|()| pages)
+            }
+            Err(failure) => Err(failure),
+        };
         match queued {
-            Ok(()) => {
+            Ok(pages) => {
                 self.device.sent(image, &pages);
-                self.held.merge(room);
+                self.pieces.keep(room);
                 self.read_ahead(at);
                 self.finish_if_complete(wire, at);
             }
@@ -316,7 +303,7 @@ impl PagePusher {
         }
         self.shared.metrics.pushes_completed.one();
         self.charge(wire, at);
-        self.retire(at);
+        self.close(at);
     }
 
     fn fail(&mut self, wire: &mut ServerConnection, at: usize, failure: &Failure) {
@@ -335,7 +322,7 @@ impl PagePusher {
         let Some(at) = self.sequences.iter().position(|sequence| sequence.stream() == Some(stream)) else { return };
         #[cfg(test)]
         self.orphans.extend(self.sequences.get(at).filter(|known| known.is_building()).map(|known| known.number));
-        if self.retire(at) {
+        if self.close(at) {
             self.shared.metrics.pushes_cancelled.one();
         }
         let Some(sequence) = self.sequences.get_mut(at) else { return };
@@ -365,13 +352,13 @@ impl PagePusher {
             wire.cancel_push(stream, reason);
         }
         self.charge(wire, at);
-        if self.retire(at) {
+        if self.close(at) {
             self.shared.metrics.pushes_cancelled.one();
         }
     }
 
     /// Nothing more is built for the sequence; its stream is remembered for a while. False if it had ended already.
-    fn retire(&mut self, at: usize) -> bool {
+    fn close(&mut self, at: usize) -> bool {
         let Some(sequence) = self.sequences.get_mut(at) else { return false };
         let (image, token) = (sequence.image.id, sequence.token);
         let goes = sequence.end();

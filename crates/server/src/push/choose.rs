@@ -110,7 +110,7 @@ impl PagePusher {
         if window_log_max < LIVE_WINDOW_LOG_MIN {
             return Some(Source::Stored);
         }
-        let slot = self.shared.builders.encoders().try_take(self.owner, 1)?;
+        let slot = self.pieces.try_encoder()?;
         Some(Source::Live { encoder: None, window_log: window_log_max.min(LIVE_WINDOW_LOG_MAX), _slot: slot })
     }
 
