@@ -3,42 +3,69 @@
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use wire::{ErrorCode, ServerConnection};
 
-use crate::admission::{Full, Place};
+use crate::admission::{Admission, ConnectionSlot, Full, REFUSALS_MAX};
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::panics::caught;
 use crate::peer::{Owner, Peer};
-use crate::processor::{Sharing, Slices, TASKS_BETWEEN_EVENTS, Turns};
+use crate::processor::{Processor, Sharing, Slices, TASKS_BETWEEN_EVENTS, Turns};
+use crate::session::{self, Client, send_last};
 use crate::shared::Shared;
 #[cfg(feature = "tls")]
 use crate::tls::Unwelcome;
-use crate::tls::{Channel, Greeting};
-use crate::{ServerError, descriptors, session};
+use crate::tls::{Acceptor, Channel, Greeting};
+use crate::{ServerError, descriptors};
 
-/// Clients at once that are being told that the server is busy; further ones are just dropped.
-pub(crate) const FAREWELLS_MAX: usize = 64;
-
-/// Time such a client has to read that.
-const FAREWELL_DEADLINE: Duration = Duration::from_secs(2);
+/// Time that a client that is refused has to read why.
+const REFUSAL_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Time connections have to end when the server does.
-const GOODBYE_DEADLINE: Duration = Duration::from_secs(3);
+const END_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Pause after a failed accept: with no file descriptors left it would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Who may connect, and who is connected.
+///
+/// Invariant: each connection that is served holds a slot of `admission`, and has a number of its own.
+struct Connections {
+    shared: Arc<Shared>,
+    admission: Arc<Admission>,
+    acceptor: Acceptor,
+    /// Turns of the tasks that serve connections.
+    processor: Processor,
+    /// Connections so far.
+    count: AtomicU64,
+}
+
+impl Connections {
+    /// None yet. Reads the files of TLS.
+    fn new(shared: Arc<Shared>) -> Result<Connections, ServerError> {
+        let config = &shared.config;
+        let acceptor = Acceptor::new(config.tls.as_ref(), config.uploads.from)?;
+        let wanted = config.connections.max;
+        let max = wanted.min(descriptors::connections_max(config));
+        if max < wanted {
+            config.log.warning(format_args!(
+                "only {max} connections are taken, not {wanted}: the limit of open files is too low (ulimit -n, LimitNOFILE=)"
+            ));
+        }
+        let admission = Arc::new(Admission::new(max, config.connections.per_address(max)));
+        Ok(Connections { admission, acceptor, processor: Processor::default(), count: AtomicU64::new(0), shared })
+    }
+}
+
 /// Reads certificates, keys and authorities again while the server runs.
 #[derive(Clone)]
-pub struct Reloader(Arc<Shared>);
+pub struct Reloader(Arc<Connections>);
 
 impl Reloader {
     /// Reads the files of [`crate::TlsFiles`] again, for connections from now on; those that are open stay as they are.
@@ -47,7 +74,7 @@ impl Reloader {
     /// # Errors
     /// [`ServerError::Tls`] if a file is of no use; what was read before stays in use.
     pub fn reload(&self) -> Result<(), ServerError> {
-        let log = &self.0.log;
+        let log = &self.0.shared.log;
         match self.0.acceptor.reload() {
             Ok(true) => log.info("certificate, key and authorities were read again; new connections use them"),
             Ok(false) => log.info("there is no certificate to read again: this server does not speak TLS"),
@@ -62,7 +89,7 @@ impl Reloader {
 
 /// A server that listens.
 pub struct Server {
-    shared: Arc<Shared>,
+    connections: Arc<Connections>,
     listener: StdListener,
     address: SocketAddr,
 }
@@ -91,9 +118,9 @@ impl Server {
         listener.set_nonblocking(true).map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         confine().map_err(ServerError::Confine)?;
-        let shared = Arc::new(Shared::new(config)?);
-        shared.catalog.warn_of_unusable();
-        Ok(Server { shared, listener, address })
+        let connections = Arc::new(Connections::new(Arc::new(Shared::new(config)?))?);
+        connections.shared.catalog.warn_of_unusable();
+        Ok(Server { connections, listener, address })
     }
 
     /// The address clients connect to, with the port the system chose.
@@ -103,54 +130,53 @@ impl Server {
 
     /// The counters, which stay readable while the server runs.
     pub fn metrics(&self) -> Arc<Metrics> {
-        self.shared.metrics.clone()
+        self.connections.shared.metrics.clone()
     }
 
     /// Renews certificates while the server runs.
     pub fn reloader(&self) -> Reloader {
-        Reloader(self.shared.clone())
+        Reloader(self.connections.clone())
     }
 
-    /// Serves until `shutdown` is ready, then says goodbye to all clients and saves what was learned.
+    /// Serves until `shutdown` is ready, then tells all clients and saves what was learned.
     ///
     /// # Errors
     /// [`ServerError::Listen`] if the socket cannot be handed to the runtime.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
-        let address = self.address;
-        let listener =
-            TcpListener::from_std(self.listener).map_err(|source| ServerError::Listen { address, source })?;
+        let Server { connections, listener, address } = self;
+        let shared = connections.shared.clone();
+        let listener = TcpListener::from_std(listener).map_err(|source| ServerError::Listen { address, source })?;
         let (stop, stopped) = watch::channel(false);
-        let mut connections = JoinSet::new();
-        let mut upkeep = tokio::spawn(upkeep(self.shared.clone(), stopped.clone()));
-        let reports = Arc::new(Semaphore::new(FAREWELLS_MAX));
+        let mut tasks = JoinSet::new();
+        let mut upkeep = tokio::spawn(upkeep(shared.clone(), stopped.clone()));
+        let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
         tokio::pin!(shutdown);
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => match self.shared.admission.admit(Peer::at(peer), self.shared.now()) {
-                        Ok(place) => {
-                            connections.spawn(connection(self.shared.clone(), stream, peer, place, stopped.clone()));
+                    Ok((stream, peer)) => match connections.admission.admit(Peer::at(peer), shared.now()) {
+                        Ok(slot) => {
+                            tasks.spawn(connections.clone().take(stream, peer, slot, stopped.clone()));
                         }
-                        Err(full) => refuse(&self.shared, stream, peer, full, &reports),
+                        Err(full) => connections.clone().refuse(stream, peer, full, &refusals),
                     },
                     Err(error) => {
-                        self.shared.log.warning(format_args!("a connection cannot be accepted: {error}"));
+                        shared.log.warning(format_args!("a connection cannot be accepted: {error}"));
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                Some(_) = connections.join_next() => {}
+                Some(_) = tasks.join_next() => {}
             }
         }
         drop(listener);
         stop.send_replace(true);
-        let goodbyes = async { while connections.join_next().await.is_some() {} };
-        if tokio::time::timeout(GOODBYE_DEADLINE, goodbyes).await.is_err() {
-            connections.shutdown().await;
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(END_DEADLINE, ended).await.is_err() {
+            tasks.shutdown().await;
         }
         // It ends by itself; a panic there is a bug that the hook reported.
         let _ = (&mut upkeep).await;
-        let shared = self.shared.clone();
         let _ = tokio::task::spawn_blocking(move || shared.finish()).await;
         Ok(())
     }
@@ -190,7 +216,7 @@ pub fn serve_blocking(
             }
         });
         on_ready(server.local_addr());
-        let (metrics, log) = (server.metrics(), server.shared.log.clone());
+        let (metrics, log) = (server.metrics(), server.connections.shared.log.clone());
         let (told, end) = tokio::sync::oneshot::channel();
         let counts = metrics.clone();
         server
@@ -244,69 +270,98 @@ pub(crate) async fn upkeep(shared: Arc<Shared>, mut stopped: watch::Receiver<boo
     }
 }
 
-/// Serves one connection. A panic ends it, with a line of log, and nothing else.
-async fn connection(
-    shared: Arc<Shared>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    place: Place,
-    stopped: watch::Receiver<bool>,
-) {
-    shared.metrics.connections.one();
-    shared.metrics.connections_accepted.one();
-    let turns = shared.processor.turns(Peer::at(peer));
-    let serving = caught(serve(shared.clone(), stream, peer, place, turns.clone(), stopped));
-    if let Err(reason) = Sharing::new(turns, serving).await {
-        shared.metrics.connections_failed.one();
-        shared.log.warning(format_args!("{peer}: connection closed: the server failed: {reason}"));
-    }
-    shared.metrics.connections.less_one();
-}
-
-async fn serve(
-    shared: Arc<Shared>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    place: Place,
-    turns: Arc<Turns>,
-    stopped: watch::Receiver<bool>,
-) {
-    let number = shared.connections.fetch_add(1, Ordering::Relaxed);
-    // Small replies must not wait for more data (Nagle).
-    let _ = stream.set_nodelay(true);
-    let mut ending = stopped.clone();
-    let greeting = tokio::select! {
-        biased;
-        greeting = shared.acceptor.greet(stream, shared.config.wire.hello_deadline) => Some(greeting),
-        _ = ending.changed() => None,
-        () = place.displaced() => None,
-    };
-    match greeting {
-        // In mid-handshake nothing can be said.
-        None => {}
-        Some(Greeting::Welcome(Channel::Plain(stream), pushing)) => {
-            let owner = Owner { peer: Peer::at(peer), connection: number };
-            let stream = Slices::new(turns, stream);
-            Box::pin(session::run(shared.clone(), stream, &peer.to_string(), pushing, owner, place, stopped)).await;
-        }
-        #[cfg(feature = "tls")]
-        Some(Greeting::Welcome(Channel::Tls(stream), pushing)) => {
-            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-            let known = certificate.map_or(Peer::at(peer), |certificate| Peer::with_certificate(certificate));
-            let owner = Owner { peer: known, connection: number };
-            let stream = Slices::new(turns, *stream);
-            Box::pin(session::run(shared.clone(), stream, &peer.to_string(), pushing, owner, place, stopped)).await;
-        }
-        #[cfg(feature = "tls")]
-        Some(Greeting::Refused { stream, reason }) => {
+impl Connections {
+    /// Serves one connection. A panic ends it, with a line of log, and nothing else.
+    async fn take(
+        self: Arc<Self>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        slot: ConnectionSlot,
+        stopped: watch::Receiver<bool>,
+    ) {
+        let shared = &self.shared;
+        shared.metrics.connections.one();
+        shared.metrics.connections_accepted.one();
+        let turns = self.processor.turns(Peer::at(peer));
+        let serving = caught(self.serve(stream, peer, slot, turns.clone(), stopped));
+        if let Err(reason) = Sharing::new(turns, serving).await {
             shared.metrics.connections_failed.one();
-            shared.log.warning(format_args!("{peer}: connection closed: {reason}"));
-            if let Some(Unwelcome { socket, is_stranger }) = stream {
-                // A handshake that failed has said why; a client that speaks our protocol in the clear is told here.
-                let words = if is_stranger { last_words(&shared, ErrorCode::Protocol, USE_TLS) } else { Vec::new() };
-                let _ = tokio::time::timeout(FAREWELL_DEADLINE, report(socket, &words)).await;
+            shared.log.warning(format_args!("{peer}: connection closed: the server failed: {reason}"));
+        }
+        shared.metrics.connections.less_one();
+    }
+
+    async fn serve(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        slot: ConnectionSlot,
+        turns: Arc<Turns>,
+        stopped: watch::Receiver<bool>,
+    ) {
+        let shared = self.shared.clone();
+        let connection = self.count.fetch_add(1, Ordering::Relaxed);
+        // Small replies must not wait for more data (Nagle).
+        let _ = stream.set_nodelay(true);
+        let mut ending = stopped.clone();
+        let greeting = tokio::select! {
+            biased;
+            greeting = self.acceptor.greet(stream, shared.config.wire.hello_deadline) => Some(greeting),
+            _ = ending.changed() => None,
+            () = slot.displaced() => None,
+        };
+        match greeting {
+            // In mid-handshake nothing can be said.
+            None => {}
+            Some(Greeting::Welcome(Channel::Plain(stream), access)) => {
+                let owner = Owner { peer: Peer::at(peer), connection };
+                let client = Client::new(peer.to_string(), owner, access, slot);
+                Box::pin(session::run(shared, Slices::new(turns, stream), client, stopped)).await;
+            }
+            #[cfg(feature = "tls")]
+            Some(Greeting::Welcome(Channel::Tls(stream), access)) => {
+                let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                let known = certificate.map_or(Peer::at(peer), |certificate| Peer::with_certificate(certificate));
+                let owner = Owner { peer: known, connection };
+                let client = Client::new(peer.to_string(), owner, access, slot);
+                Box::pin(session::run(shared, Slices::new(turns, *stream), client, stopped)).await;
+            }
+            #[cfg(feature = "tls")]
+            Some(Greeting::Refused { stream, reason }) => {
+                shared.metrics.connections_failed.one();
+                shared.log.warning(format_args!("{peer}: connection closed: {reason}"));
+                if let Some(Unwelcome { socket, is_stranger }) = stream {
+                    // A handshake that failed has said why; a client that speaks our protocol in the clear is told here.
+                    let frames =
+                        if is_stranger { error_frames(&shared, ErrorCode::Protocol, USE_TLS) } else { Vec::new() };
+                    let _ = tokio::time::timeout(REFUSAL_DEADLINE, send_last(socket, &frames)).await;
+                }
             }
         }
+    }
+
+    /// Tells a client that there are too many.
+    fn refuse(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, full: Full, refusals: &Arc<Semaphore>) {
+        self.shared.metrics.connections_refused.one();
+        let Ok(permit) = refusals.clone().try_acquire_owned() else { return };
+        self.shared.log.warning(format_args!("{peer}: refused, {full}"));
+        let text = format!("{full}; try again later, or have that limit raised");
+        let frames = error_frames(&self.shared, ErrorCode::Busy, &text);
+        tokio::spawn(async move {
+            let told = async {
+                match self.acceptor.greet(stream, REFUSAL_DEADLINE).await {
+                    Greeting::Welcome(Channel::Plain(stream), _) => send_last(stream, &frames).await,
+                    #[cfg(feature = "tls")]
+                    Greeting::Welcome(Channel::Tls(stream), _) => send_last(*stream, &frames).await,
+                    #[cfg(feature = "tls")]
+                    Greeting::Refused { stream: Some(stream), .. } => send_last(stream.socket, &[]).await,
+                    #[cfg(feature = "tls")]
+                    Greeting::Refused { stream: None, .. } => {}
+                }
+            };
+            let _ = tokio::time::timeout(REFUSAL_DEADLINE, told).await;
+            drop(permit);
+        });
     }
 }
 
@@ -315,47 +370,10 @@ async fn serve(
 const USE_TLS: &str = "the server speaks TLS: use runnels://";
 
 /// The frames of a connection that is closed before it began.
-fn last_words(shared: &Shared, code: ErrorCode, text: &str) -> Vec<u8> {
+fn error_frames(shared: &Shared, code: ErrorCode, text: &str) -> Vec<u8> {
     let mut wire = ServerConnection::new(shared.config.wire.clone(), shared.now());
     wire.shut_down(code, text);
     let mut out = Vec::new();
     wire.transmit(shared.now(), &mut out, usize::MAX);
     out
-}
-
-/// Tells a client that there are too many.
-fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, full: Full, reports: &Arc<Semaphore>) {
-    shared.metrics.connections_refused.one();
-    let Ok(slot) = reports.clone().try_acquire_owned() else { return };
-    shared.log.warning(format_args!("{peer}: refused, {full}"));
-    let words = last_words(shared, ErrorCode::Busy, &format!("{full}; try again later, or have that limit raised"));
-    let shared = shared.clone();
-    tokio::spawn(async move {
-        let goodbye = async {
-            match shared.acceptor.greet(stream, FAREWELL_DEADLINE).await {
-                Greeting::Welcome(Channel::Plain(stream), _) => report(stream, &words).await,
-                #[cfg(feature = "tls")]
-                Greeting::Welcome(Channel::Tls(stream), _) => report(*stream, &words).await,
-                #[cfg(feature = "tls")]
-                Greeting::Refused { stream: Some(stream), .. } => report(stream.socket, &[]).await,
-                #[cfg(feature = "tls")]
-                Greeting::Refused { stream: None, .. } => {}
-            }
-        };
-        let _ = tokio::time::timeout(FAREWELL_DEADLINE, goodbye).await;
-        drop(slot);
-    });
-}
-
-/// Sends the last bytes and waits for the peer to close: closing first, with unread bytes, would discard them.
-pub(crate) async fn report<S>(mut stream: S, bytes: &[u8])
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
-{
-    if stream.write_all(bytes).await.is_err() || stream.shutdown().await.is_err() {
-        return;
-    }
-    // Not on the stack, which each connection has from the start.
-    let mut rest = vec![0; 4096];
-    while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
 }

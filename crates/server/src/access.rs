@@ -9,7 +9,7 @@ use crate::error::Failure;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 // Without TLS there are no certificates.
 #[cfg_attr(not(feature = "tls"), allow(dead_code))]
-pub(crate) enum Pushing {
+pub(crate) enum PushAccess {
     /// It may.
     Allowed,
     /// The server asks for certificates, and knows of none that may push.
@@ -20,18 +20,18 @@ pub(crate) enum Pushing {
     OtherCertificate,
 }
 
-impl Pushing {
+impl PushAccess {
     /// Refuses who may not.
     pub fn check(self) -> Result<(), Failure> {
         let reason = match self {
-            Pushing::Allowed => return Ok(()),
-            Pushing::NobodyMay => {
+            PushAccess::Allowed => return Ok(()),
+            PushAccess::NobodyMay => {
                 "nobody may push to this server: it has --client-ca, and no --push-ca that says whose certificates may"
             }
-            Pushing::NoCertificate => {
+            PushAccess::NoCertificate => {
                 "only certificates of this server's --push-ca may push: give yours with --cert FILE and --key FILE"
             }
-            Pushing::OtherCertificate => {
+            PushAccess::OtherCertificate => {
                 "your certificate may not push: no authority of this server's --push-ca issued it"
             }
         };

@@ -2,9 +2,8 @@
 //! uploads, and what is learned.
 //!
 //! A few kilobytes can announce 64 MiB of metadata, so room is taken before anything is decoded, by
-//! what the superblock announces. Who finds none makes room: uploads that lost their connection are
-//! dropped, then images are closed, those used longest ago first
-//! ([`Catalog::reserve`](crate::catalog::Catalog::reserve)).
+//! what the superblock announces. If there is none, the catalog drops uploads that lost their
+//! connection, then closes the images used longest ago.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-use crate::blocks::locked;
 use crate::error::Failure;
+use crate::lock::locked;
 use crate::published::Published;
 use crate::shared::Shared;
 use crate::volumes::Served;
@@ -94,16 +94,16 @@ pub(crate) fn status(shared: &Shared) -> Result<Bytes, Failure> {
     let (decoded, held) = shared.blocks.bytes();
     let mut status = Status {
         version: env!("CARGO_PKG_VERSION"),
-        uptime_seconds: shared.started.elapsed().as_secs(),
+        uptime_seconds: shared.now().0 / 1_000_000,
         connections: shared.metrics.connections.get(),
-        slow_peers: shared.slow.count(),
-        uploads_interrupted: shared.parked.len(),
-        bundles_waiting: shared.workshop.as_ref().map_or(0, |workshop| workshop.waiting()),
+        slow_peers: shared.buffers.slow().count(),
+        uploads_interrupted: shared.uploads.interrupted().len(),
+        bundles_waiting: shared.bundler.as_ref().map_or(0, |bundler| bundler.waiting()),
         memory: Memory {
             limit_bytes: shared.config.memory_bytes_max,
-            received_bytes: shared.received.taken(),
-            replies_bytes: shared.replies.taken(),
-            pushes_bytes: shared.pushes.taken(),
+            received_bytes: shared.buffers.received().taken(),
+            replies_bytes: shared.buffers.replies().taken(),
+            pushes_bytes: shared.builders.memory().taken(),
             decoded_blocks_bytes: decoded,
             held_blocks_bytes: held,
             metadata_bytes: shared.catalog.memory.taken_bytes(),

@@ -1,12 +1,12 @@
-//! Who is served when there are more connections than places.
+//! Which connections are served when more come than there are slots.
 //!
-//! Connections are counted by address (by certificate it would be known too late: after a
-//! handshake). One address has a part of the places at most. When all places are taken, the address
-//! with the most connections gives one to an address with fewer, so that few addresses cannot keep
-//! the others out. Where all addresses have as few, a connection goes that has not asked for
-//! anything for long, or never. Of an address that gives one up, the connection goes that never
-//! asked, else the one whose last request is the oldest; a device that only pings notices nothing
-//! but that it has to connect again.
+//! Connections are counted by address, because the certificate is known too late: after the
+//! handshake. One address has a part of the slots at most. When all slots are taken, the address
+//! with the most connections gives one up to an address with fewer, so that few addresses cannot
+//! keep the others out. If all addresses have as few, the server closes a connection that has made
+//! no request for long, or never one. An address that gives up a slot loses the connection that
+//! never made a request, else the one whose last request is the oldest. A device that only pings
+//! notices nothing but that it has to connect again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use units::Moment;
 
-use crate::blocks::locked;
+use crate::lock::locked;
 use crate::peer::Peer;
 
 /// Time without a request after which a connection makes room for another one of the same address: a few pings.
@@ -28,28 +28,31 @@ const SILENT: Duration = Duration::from_secs(5);
 /// Connections that have been told to leave and are still there. Each has a descriptor beyond the places for at most seconds.
 pub(crate) const LEAVING_MAX: usize = 64;
 
+/// Connections at once that are told that there is no slot; further ones are just dropped.
+pub(crate) const REFUSALS_MAX: usize = 64;
+
 /// The places of all connections.
 pub(crate) struct Admission {
-    places_max: usize,
+    slots_max: usize,
     per_address_max: usize,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    addresses: HashMap<Peer, Vec<Arc<Seat>>>,
+    addresses: HashMap<Peer, Vec<Arc<Admitted>>>,
     taken: usize,
     leaving: usize,
 }
 
-struct Seat {
+struct Admitted {
     came: Moment,
     /// When its last request came; 0 before the first.
     asked: AtomicU64,
     leave: Notify,
 }
 
-impl Seat {
+impl Admitted {
     /// Those with the least go first.
     fn worth(&self) -> (bool, u64) {
         match self.asked.load(Ordering::Relaxed) {
@@ -66,10 +69,10 @@ impl Seat {
 }
 
 /// A place of one connection; free again on drop.
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     admission: Arc<Admission>,
     address: Peer,
-    seat: Arc<Seat>,
+    one: Arc<Admitted>,
 }
 
 /// Why there is no place.
@@ -98,66 +101,66 @@ impl std::fmt::Display for Full {
 }
 
 impl Admission {
-    /// `places_max` in all, `per_address_max` for each address.
-    pub fn new(places_max: usize, per_address_max: usize) -> Admission {
-        Admission { places_max, per_address_max, state: Mutex::default() }
+    /// `slots_max` in all, `per_address_max` for each address.
+    pub fn new(slots_max: usize, per_address_max: usize) -> Admission {
+        Admission { slots_max, per_address_max, state: Mutex::default() }
     }
 
     /// A place for a connection from `address`, if need be one that another has to leave.
-    pub fn admit(self: &Arc<Admission>, address: Peer, now: Moment) -> Result<Place, Full> {
+    pub fn admit(self: &Arc<Admission>, address: Peer, now: Moment) -> Result<ConnectionSlot, Full> {
         let mut state = locked(&self.state);
         let own = state.addresses.get(&address).map_or(0, Vec::len);
         if own >= self.per_address_max {
-            let idle = state.oldest(|peer| *peer == address).filter(|(_, seat)| seat.is_idle(now));
-            idle.and_then(|(from, seat)| state.displace(from, &seat)).ok_or(Full::Address(own))?;
-        } else if state.taken >= self.places_max {
+            let idle = state.oldest(|peer| *peer == address).filter(|(_, one)| one.is_idle(now));
+            idle.and_then(|(from, one)| state.displace(from, &one)).ok_or(Full::Address(own))?;
+        } else if state.taken >= self.slots_max {
             // Half of those that may be leaving are kept for addresses that have nothing yet.
             let full = own > 0 && state.leaving >= LEAVING_MAX / 2;
-            let seat = if full { None } else { state.seat_for(own, now) };
-            seat.and_then(|(from, seat)| state.displace(from, &seat)).ok_or(Full::Server(state.taken))?;
+            let one = if full { None } else { state.slot_for(own, now) };
+            one.and_then(|(from, one)| state.displace(from, &one)).ok_or(Full::Server(state.taken))?;
         }
-        let seat = Arc::new(Seat { came: now, asked: AtomicU64::new(0), leave: Notify::new() });
-        state.addresses.entry(address).or_default().push(seat.clone());
+        let one = Arc::new(Admitted { came: now, asked: AtomicU64::new(0), leave: Notify::new() });
+        state.addresses.entry(address).or_default().push(one.clone());
         state.taken += 1;
-        Ok(Place { admission: self.clone(), address, seat })
+        Ok(ConnectionSlot { admission: self.clone(), address, one })
     }
 }
 
 impl State {
-    /// The seat of another address that one with `own` connections may have.
-    fn seat_for(&self, own: usize, now: Moment) -> Option<(Peer, Arc<Seat>)> {
-        let most = self.addresses.iter().max_by_key(|(_, seats)| seats.len())?;
+    /// The one of another address that one with `own` connections may have.
+    fn slot_for(&self, own: usize, now: Moment) -> Option<(Peer, Arc<Admitted>)> {
+        let most = self.addresses.iter().max_by_key(|(_, admitted)| admitted.len())?;
         if most.1.len() >= own + 2 {
             return self.oldest(|peer| peer == most.0);
         }
         let has_more = |peer: &Peer| self.addresses[peer].len() > own;
-        self.oldest(has_more).filter(|(_, seat)| seat.is_idle(now))
+        self.oldest(has_more).filter(|(_, one)| one.is_idle(now))
     }
 
-    /// The seat worth least of these addresses.
-    fn oldest(&self, of: impl Fn(&Peer) -> bool) -> Option<(Peer, Arc<Seat>)> {
+    /// The one worth least of these addresses.
+    fn oldest(&self, of: impl Fn(&Peer) -> bool) -> Option<(Peer, Arc<Admitted>)> {
         let addresses = self.addresses.iter().filter(|(peer, _)| of(peer));
-        let seats = addresses.flat_map(|(peer, seats)| seats.iter().map(|seat| (*peer, seat)));
-        seats.min_by_key(|(_, seat)| seat.worth()).map(|(peer, seat)| (peer, seat.clone()))
+        let admitted = addresses.flat_map(|(peer, admitted)| admitted.iter().map(|one| (*peer, one)));
+        admitted.min_by_key(|(_, one)| one.worth()).map(|(peer, one)| (peer, one.clone()))
     }
 
-    /// Tells the connection of a seat to leave it.
-    fn displace(&mut self, address: Peer, seat: &Arc<Seat>) -> Option<()> {
+    /// Tells the connection of a one to leave it.
+    fn displace(&mut self, address: Peer, one: &Arc<Admitted>) -> Option<()> {
         if self.leaving >= LEAVING_MAX {
             return None;
         }
-        self.leave(address, seat);
+        self.leave(address, one);
         self.leaving += 1;
-        seat.leave.notify_one();
+        one.leave.notify_one();
         Some(())
     }
 
-    /// Whether it still had its seat.
-    fn leave(&mut self, address: Peer, seat: &Arc<Seat>) -> bool {
-        let Some(seats) = self.addresses.get_mut(&address) else { return false };
-        let Some(at) = seats.iter().position(|other| Arc::ptr_eq(other, seat)) else { return false };
-        seats.swap_remove(at);
-        if seats.is_empty() {
+    /// Whether it still had its one.
+    fn leave(&mut self, address: Peer, one: &Arc<Admitted>) -> bool {
+        let Some(admitted) = self.addresses.get_mut(&address) else { return false };
+        let Some(at) = admitted.iter().position(|other| Arc::ptr_eq(other, one)) else { return false };
+        admitted.swap_remove(at);
+        if admitted.is_empty() {
             self.addresses.remove(&address);
         }
         self.taken -= 1;
@@ -165,22 +168,22 @@ impl State {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// The connection asked for something.
     pub fn asked(&self, now: Moment) {
-        self.seat.asked.store(now.0.max(1), Ordering::Relaxed);
+        self.one.asked.store(now.0.max(1), Ordering::Relaxed);
     }
 
     /// Ready when the place is needed for another.
     pub async fn displaced(&self) {
-        self.seat.leave.notified().await;
+        self.one.leave.notified().await;
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut state = locked(&self.admission.state);
-        if !state.leave(self.address, &self.seat) {
+        if !state.leave(self.address, &self.one) {
             state.leaving -= 1;
         }
     }
@@ -194,7 +197,7 @@ mod tests {
         Peer::at(([192, 0, 2, host], 1).into())
     }
 
-    async fn is_displaced(place: &Place) -> bool {
+    async fn is_displaced(place: &ConnectionSlot) -> bool {
         tokio::select! { biased; () = place.displaced() => true, () = std::future::ready(()) => false }
     }
 

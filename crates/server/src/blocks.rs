@@ -4,12 +4,13 @@
 //! never comes here: its reply is the stored block as it lies in the file.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use bytes::Bytes;
 use units::BlockId;
 
 use crate::config::Shares;
+use crate::lock::locked;
 use crate::lru::Lru;
 
 /// A block of one of the open images: the image's serial number in this process, and the block.
@@ -94,11 +95,6 @@ impl BlockCache {
     pub fn bytes(&self) -> (usize, usize) {
         (locked(&self.recent).bytes(), locked(&self.held).bytes)
     }
-}
-
-/// Nothing below leaves a map half changed when it panics.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::blocks::locked;
+use crate::lock::locked;
 use crate::peer::{Owner, Peer};
 use crate::slow::SlowPeers;
 

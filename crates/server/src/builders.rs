@@ -6,8 +6,10 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use crate::blocks::locked;
+use crate::budget::{Budget, Room};
+use crate::lock::locked;
 use crate::panics::caught_blocking;
+use crate::peer::Owner;
 
 /// Niceness that threads whose work was foreseen have beyond that of the server: a third of the
 /// processor time of others where there is too little.
@@ -15,14 +17,22 @@ const NICENESS: i32 = 5;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads. They end when this is dropped.
+/// The threads, and what pieces take. The threads end when this is dropped.
+///
+/// Invariant: whoever has a piece built holds its memory and one of as many slots as there are
+/// threads, so that a thread is free for it.
 pub(crate) struct Builders {
     jobs: Sender<Job>,
+    /// Memory of pieces, until they leave.
+    memory: Budget,
+    slots: Budget,
+    /// Streams that are compressed live.
+    encoders: Budget,
 }
 
 impl Builders {
-    /// Starts `count` of them.
-    pub fn start(count: usize) -> io::Result<Builders> {
+    /// Starts `count` threads. Pieces take `memory_bytes` at most; `encoders` streams are compressed at once.
+    pub fn start(count: usize, memory_bytes: usize, encoders: usize) -> io::Result<Builders> {
         let (jobs, receiver) = channel();
         let receiver: Arc<Mutex<Receiver<Job>>> = Arc::new(Mutex::new(receiver));
         for _ in 0..count {
@@ -37,13 +47,54 @@ impl Builders {
                 }
             })?;
         }
-        Ok(Builders { jobs })
+        let memory = Budget::memory(memory_bytes);
+        Ok(Builders { jobs, memory, slots: Budget::turns(count), encoders: Budget::slots(encoders) })
     }
 
-    /// Has a thread do `job`. Who calls it holds a slot of `builds`, so that one is free.
-    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
-        // They end with this only.
-        let _ = self.jobs.send(Box::new(job));
+    /// Memory of pieces.
+    pub fn memory(&self) -> &Budget {
+        &self.memory
+    }
+
+    /// Streams that are compressed live.
+    pub fn encoders(&self) -> &Budget {
+        &self.encoders
+    }
+
+    /// Pieces that are being built.
+    #[cfg(test)]
+    pub fn busy(&self) -> usize {
+        self.slots.taken()
+    }
+
+    /// Has a thread do `work` when there is memory of `bytes_max` and a slot for `owner`. `report` gets the outcome, or why
+    /// it panicked, with the memory.
+    pub fn build<T>(
+        self: &Arc<Self>,
+        owner: Owner,
+        bytes_max: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+        report: impl FnOnce(Result<T, String>, Room) + Send + 'static,
+    ) {
+        let builders = self.clone();
+        let run = move |(memory, slot): (Room, Room)| {
+            let job = move || {
+                let outcome = caught_blocking(work);
+                drop(slot);
+                report(outcome, memory);
+            };
+            builders.run(Box::new(job));
+        };
+        if let Some(rooms) = self.memory.try_take(owner, bytes_max).zip(self.slots.try_take(owner, 1)) {
+            return run(rooms);
+        }
+        let (memory, slots) = (self.memory.clone(), self.slots.clone());
+        tokio::spawn(async move { run((memory.take(owner, bytes_max).await, slots.take(owner, 1).await)) });
+    }
+
+    fn run(&self, job: Job) {
+        // The threads end with this only.
+        let _ = self.jobs.send(job);
     }
 }
 
@@ -62,10 +113,10 @@ mod tests {
     #[test]
     fn a_panic_ends_one_job_and_others_have_the_priority_that_they_had() {
         let before = rustix::process::getpriority_process(None).unwrap();
-        let builders = Builders::start(1).unwrap();
+        let builders = Builders::start(1, 1 << 20, 1).unwrap();
         let (sender, results) = channel();
-        builders.run(|| panic!("injected"));
-        builders.run(move || sender.send(rustix::process::getpriority_process(None).unwrap()).unwrap());
+        builders.run(Box::new(|| panic!("injected")));
+        builders.run(Box::new(move || sender.send(rustix::process::getpriority_process(None).unwrap()).unwrap()));
         assert_eq!(results.recv(), Ok((before + NICENESS).min(19)));
         assert_eq!(rustix::process::getpriority_process(None).unwrap(), before);
     }

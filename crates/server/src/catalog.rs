@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use image::{Metadata, Superblock};
 use predict::ActionPredictor;
@@ -16,17 +17,17 @@ use units::ImageId;
 use wire::ErrorCode;
 
 use crate::account::{Account, Reserved};
-use crate::blocks::{BlockCache, locked};
+use crate::blocks::BlockCache;
 use crate::budget::{Budget, Room};
 use crate::error::Failure;
 use crate::learned;
 use crate::learning::Learning;
+use crate::lock::locked;
 use crate::log::Logger;
 use crate::metrics::Metrics;
 use crate::name::{LATEST, Name};
 use crate::peer::{Owner, Peer};
 use crate::published::{ImageObject, Published};
-use crate::upload::{Parked, UPLOAD_PATIENCE};
 
 /// Longest tag file we read: 64 digits and a line end, and room for a later version to add a word.
 const TAG_BYTES_MAX: u64 = 256;
@@ -36,6 +37,16 @@ const LISTED_MAX: usize = 2048;
 
 /// Tags, and images, that an upload looks at for blocks that it need not send.
 const RELATIVES_MAX: usize = 256;
+
+/// Time that an upload waits for a slot or for memory: longer than a client that sends too little
+/// keeps them once somebody waits.
+pub(crate) const UPLOAD_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Uploads that lost their connection, whose memory can be had.
+pub(crate) trait Interrupted: Send + Sync {
+    /// Drops the one that has been kept for longest, of this peer if one is given; false if there is none.
+    fn drop_oldest(&self, of: Option<Peer>) -> bool;
+}
 
 /// An image file, with the identity that its superblock gives it.
 type Found = (ImageId, Arc<dyn Object>);
@@ -128,8 +139,8 @@ impl Catalog {
         let shares = config.shares();
         Catalog {
             store,
-            limits: config.image_limits,
-            predict: config.predict.clone(),
+            limits: config.images.limits,
+            predict: config.learning.predict.clone(),
             blocks,
             metrics,
             log: config.log.clone(),
@@ -138,15 +149,15 @@ impl Catalog {
             learned: Account::new(shares.learned),
             open: Mutex::default(),
             opening: Mutex::new(()),
-            images_open_max: config.images_open_max,
+            images_open_max: config.images.open_max,
         }
     }
 
-    /// Opens the image of this name, or finds it open. `true` if it was not open before. Room for it is made of `parked`,
+    /// Opens the image of this name, or finds it open. `true` if it was not open before. Room for it is made of `uploads`,
     /// then of other images.
-    pub fn open(&self, name: &Name, parked: &Parked) -> Result<(Arc<Published>, bool), Failure> {
+    pub fn open(&self, name: &Name, uploads: &dyn Interrupted) -> Result<(Arc<Published>, bool), Failure> {
         let (id, object) = self.find(name)?;
-        self.open_object(id, object, parked)
+        self.open_object(id, object, uploads)
     }
 
     /// Opens an image again that a client has open and that was closed meanwhile to make room. `object` is the file as it
@@ -155,18 +166,18 @@ impl Catalog {
         &self,
         id: ImageId,
         object: Arc<dyn Object>,
-        parked: &Parked,
+        uploads: &dyn Interrupted,
     ) -> Result<(Arc<Published>, bool), Failure> {
         // An upload may have put a whole file where a damaged one was.
         let object = self.store.open(&image_key(id)).unwrap_or(object);
-        self.open_object(id, object, parked)
+        self.open_object(id, object, uploads)
     }
 
     fn open_object(
         &self,
         id: ImageId,
         object: Arc<dyn Object>,
-        parked: &Parked,
+        uploads: &dyn Interrupted,
     ) -> Result<(Arc<Published>, bool), Failure> {
         if let Some(image) = self.lookup(id) {
             return Ok((image, false));
@@ -182,7 +193,7 @@ impl Catalog {
             return Err(Failure::corrupt(format!("the file of image {id} holds image {}", superblock.id)));
         }
         let (held, opening) = (superblock.metadata_memory_bytes(), superblock.opening_memory_bytes());
-        let mut reserved = self.reserve((held + opening) as usize, parked)?;
+        let mut reserved = self.reserve((held + opening) as usize, uploads)?;
         let metadata = Metadata::open(&source, &self.limits).map_err(failed)?;
         reserved.shrink_to((held as usize).max(metadata.memory_bytes()));
         let learned = learned::load(&*self.store, id).unwrap_or_else(|reason| {
@@ -209,12 +220,12 @@ impl Catalog {
 
     /// Takes memory for metadata. If there is too little, uploads that lost their connection are dropped, then images are
     /// closed: clients that have them open get them back with their next request.
-    pub fn reserve(&self, bytes: usize, parked: &Parked) -> Result<Reserved, Failure> {
+    pub fn reserve(&self, bytes: usize, uploads: &dyn Interrupted) -> Result<Reserved, Failure> {
         loop {
             if let Some(reserved) = self.memory.take(bytes) {
                 return Ok(reserved);
             }
-            if !parked.drop_oldest(None) && !self.close_oldest() {
+            if !uploads.drop_oldest(None) && !self.close_oldest() {
                 let all = self.memory.bytes_max() >> 20;
                 return Err(Failure::new(
                     ErrorCode::Busy,
@@ -243,7 +254,7 @@ impl Catalog {
     /// The part for an upload of the memory that uploads may take. If its peer has its share,
     /// interrupted uploads of this peer are dropped, else others too; then it waits until clients
     /// that send too little give way.
-    pub async fn upload_share(&self, owner: Owner, bytes: usize, parked: &Parked) -> Result<Room, Failure> {
+    pub async fn upload_share(&self, owner: Owner, bytes: usize, uploads: &dyn Interrupted) -> Result<Room, Failure> {
         let most = self.upload_memory.most();
         if bytes > most {
             let (needed, most) = (bytes.div_ceil(1 << 20), most >> 20);
@@ -260,7 +271,7 @@ impl Catalog {
                 return Ok(share);
             }
             let of = self.upload_memory.is_over_share(owner, bytes).then_some(owner.peer);
-            if !parked.drop_oldest(of) {
+            if !uploads.drop_oldest(of) {
                 let share = self.upload_memory.take_soon(owner, bytes, UPLOAD_PATIENCE).await;
                 let text = "the memory for uploads is in use; try again later, or give the server a larger --memory";
                 let busy = || Failure::new(ErrorCode::Busy, text);
@@ -270,8 +281,8 @@ impl Catalog {
     }
 
     /// Memory for an upload that has its share of it.
-    pub fn reserve_upload(&self, share: Room, parked: &Parked) -> Result<UploadMemory, Failure> {
-        let reserved = self.reserve(share.amount(), parked)?;
+    pub fn reserve_upload(&self, share: Room, uploads: &dyn Interrupted) -> Result<UploadMemory, Failure> {
+        let reserved = self.reserve(share.amount(), uploads)?;
         Ok(UploadMemory { share, reserved })
     }
 

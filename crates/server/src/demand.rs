@@ -1,23 +1,22 @@
 //! Answers that need the disk: they are read on blocking threads, and the connection goes on
 //! meanwhile. What the page cache has needs none, and the connection reads it itself.
 //!
-//! A demand is the reason why a program stands still. It takes its room in memory and a place among the readers, at
-//! once if there is one, and its bytes are the block as it lies in the file: no decoding, no waiting for a prediction.
+//! A program stands still because of a demand. The demand takes memory and a reader's slot, at once if there are some. Its
+//! answer is the block as it lies in the file: nothing is decoded, and no prediction is waited for.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use codec::Codec;
-use tokio::sync::mpsc::UnboundedSender;
 use units::{PAGE_BYTES, PageId, RequestId};
 use wire::Reply;
 
 use crate::budget::{Budget, Room};
+use crate::done::{Done, DoneSender};
 use crate::error::Failure;
 use crate::panics::caught_blocking;
 use crate::peer::Owner;
 use crate::published::Published;
-use crate::session::Done;
 use crate::shared::Shared;
 
 /// zstd level of single pages: they are compressed while a program waits.
@@ -34,29 +33,29 @@ pub(crate) struct Reading {
     pub bytes: usize,
     /// That memory, if it was free at once.
     pub room: Option<Room>,
-    /// What it takes a place of: readers, or those who make pages.
-    pub places: Budget,
+    /// What it takes a slot of: reads, pages, or listings.
+    pub slots: Budget,
 }
 
 impl Reading {
-    /// Memory and a place, if both are there at once.
+    /// Memory and a slot, if both are there at once.
     pub fn try_begin(&mut self) -> Option<(Room, Room)> {
-        let slot = self.room.is_some().then(|| self.places.try_take(self.owner, 1)).flatten()?;
+        let slot = self.room.is_some().then(|| self.slots.try_take(self.owner, 1)).flatten()?;
         self.room.take().map(|room| (room, slot))
     }
 
     /// Waits for them.
-    pub async fn begin(self, shared: &Shared, done: &UnboundedSender<Box<Done>>) -> (Room, Room) {
+    pub async fn begin(self, shared: &Shared, done: &DoneSender) -> (Room, Room) {
         let room = match self.room {
             Some(room) => room,
             None => {
-                let room = shared.replies.take(self.owner, self.bytes).await;
+                let room = shared.buffers.replies().take(self.owner, self.bytes).await;
                 // The connection may be gone.
                 let _ = done.send(Box::new(Done::Granted));
                 room
             }
         };
-        (room, self.places.take(self.owner, 1).await)
+        (room, self.slots.take(self.owner, 1).await)
     }
 }
 
@@ -64,13 +63,13 @@ impl Reading {
 /// connection.
 pub(crate) fn answer(
     shared: &Arc<Shared>,
-    done: &UnboundedSender<Box<Done>>,
+    done: &DoneSender,
     request: RequestId,
     mut reading: Reading,
     work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
 ) {
     let (shared, done, bytes) = (shared.clone(), done.clone(), reading.bytes);
-    let run = move |done: UnboundedSender<Box<Done>>, (room, slot): (Room, Room)| {
+    let run = move |done: DoneSender, (room, slot): (Room, Room)| {
         tokio::task::spawn_blocking(move || {
             let failed = "the server failed while it worked on the request";
             let reply = caught_blocking(work).unwrap_or_else(|_| Err(Failure::new(wire::ErrorCode::Internal, failed)));
@@ -101,7 +100,7 @@ pub(crate) fn cached(
     offset: u64,
     bytes: usize,
 ) -> Option<(Room, Bytes)> {
-    let room = (bytes <= CACHED_BYTES_MAX).then(|| shared.replies.try_take(owner, bytes)).flatten()?;
+    let room = (bytes <= CACHED_BYTES_MAX).then(|| shared.buffers.replies().try_take(owner, bytes)).flatten()?;
     Some((room, image.read_cached(offset, bytes)?))
 }
 

@@ -3,7 +3,8 @@
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::Config;
-use crate::admission::LEAVING_MAX;
+use crate::admission::{LEAVING_MAX, REFUSALS_MAX};
+use crate::upload::{UPLOADS_AT_WORK, UPLOADS_MAX};
 
 /// Descriptors of the process itself: streams, the listener, timers, signals, the store's folder, journals of volumes.
 const PROCESS_DESCRIPTORS: usize = 64;
@@ -21,10 +22,8 @@ pub(crate) fn raise_limit() {
 /// Connections for which there are descriptors, besides the files that they need.
 pub(crate) fn connections_max(config: &Config) -> usize {
     let limit = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize);
-    let files =
-        config.images_open_max + config.reads_max + crate::upload::UPLOADS_MAX + 4 * crate::upload::UPLOADS_AT_WORK;
+    let files = config.images.open_max + config.work.reads_max + UPLOADS_MAX + 4 * UPLOADS_AT_WORK;
     let volumes = config.volumes.len() * VOLUME_DESCRIPTORS;
-    // Those that are told that the server is busy, and those that were told to leave.
-    let going = crate::accept::FAREWELLS_MAX + LEAVING_MAX;
-    limit.saturating_sub(PROCESS_DESCRIPTORS + files + volumes + going).max(1)
+    let closing = REFUSALS_MAX + LEAVING_MAX;
+    limit.saturating_sub(PROCESS_DESCRIPTORS + files + volumes + closing).max(1)
 }

@@ -1,15 +1,13 @@
-//! What one device has got from us, over all its connections, for as long as it has one. The number
-//! in its Hello, which names it, is no secret: it counts among the connections of one peer, so that
-//! a stranger who says the same number is another device.
+//! The devices that are connected: what each was sent over all its connections, and which of them
+//! pushes to a program.
 //!
-//! A page that was sent need not be pushed again. The record is a guess, since the device may drop
-//! pages at any time: a demand for a page that was sent shows that it did. It costs bytes when it
-//! forgets too much and misses when it forgets too little, never correctness. How much there is to
-//! remember is up to the device, so memory is taken as the record grows; when there is none, it
-//! starts anew.
+//! The number in a device's Hello names it and is no secret: it counts among the connections of one
+//! peer, so that a stranger who says the same number is another device. How much there is to
+//! remember is up to the device, so its record takes memory as it grows.
 //!
-//! A running program's touches may come over any connection of its device, but its push stream lives on one. The
-//! *owner* of a token is the connection that pushes to it; the others hand it what the Predictor says.
+//! A running program's touches may come over any connection of its device, but its push stream lives
+//! on one. The *owner* of a token is the connection that pushes to it; the others send it what the
+//! predictor says.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,32 +15,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::mpsc;
-use units::{ImageId, InodeId, PageId, Token};
+use units::{ImageId, PageId, Token};
 
-use crate::blocks::locked;
-use crate::budget::{Budget, Room};
+use crate::advice::Advice;
+use crate::budget::Budget;
+use crate::lock::locked;
 use crate::peer::{self, Peer};
-use crate::push::Advice;
+use crate::record::{Record, RecordLimits};
 
-/// Images remembered for one device.
-const IMAGES_MAX: usize = 16;
-
-/// Pages of a file that share an entry of a record.
-const GROUP_PAGES: u32 = u64::BITS;
-
-/// Memory of an entry, with what hash tables leave empty.
-const GROUP_BYTES: usize = 2 * size_of::<(Group, u64)>();
-
-/// Demands for sent pages after which the whole record of the image is dropped: one page may be evicted alone, eight
-/// show that the device lost many.
-const LOSSES_MAX: u32 = 8;
+/// What is remembered of the images of one device. One page may be evicted alone; eight losses show that the device lost many.
+const RECORD: RecordLimits = RecordLimits { keys_max: 16, key_bytes: 0, losses_max: 8, free_bytes: 0 };
 
 /// Tokens with an owner, for one device: the streams of a few connections.
 const OWNERS_MAX: usize = 256;
 
 /// One device that is connected.
 pub(crate) struct Device {
-    record: Mutex<Record>,
+    record: Mutex<Record<ImageId>>,
     owners: Mutex<HashMap<(ImageId, Token), Owner>>,
     devices: Devices,
     /// Under what its connections find it. `None` for a client that did not say who it is.
@@ -50,23 +39,6 @@ pub(crate) struct Device {
     /// What tells its tokens from the same tokens of others.
     scope: u128,
 }
-
-/// What a device was sent.
-struct Record {
-    images: HashMap<ImageId, Sent>,
-    memory: Room,
-}
-
-/// Pages of one image that a device was sent, 64 neighbours in an entry: most are sent in a row,
-/// and then one look at the map is enough for them all.
-#[derive(Default)]
-struct Sent {
-    groups: HashMap<Group, u64>,
-    losses: u32,
-}
-
-/// Neighbouring pages of a file: the file, and the index of the first by [`GROUP_PAGES`].
-type Group = (InodeId, u32);
 
 struct Owner {
     connection: u64,
@@ -121,7 +93,7 @@ impl Devices {
     fn add(&self, peer: Peer, key: Option<Key>) -> Arc<Device> {
         let connection = self.inner.count.fetch_add(1, Ordering::Relaxed);
         let memory = self.inner.memory.nothing(peer::Owner { peer, connection });
-        let record = Mutex::new(Record { images: HashMap::new(), memory });
+        let record = Mutex::new(Record::new(RECORD, memory));
         let number = key.map_or(connection.into(), |(_, number)| number);
         let mut hasher = blake3::Hasher::new_keyed(&self.inner.secret);
         hasher.update(&peer.number().0.to_le_bytes()).update(&number.to_le_bytes()).update(&[key.is_some().into()]);
@@ -147,122 +119,37 @@ impl Drop for Device {
     }
 }
 
-impl Sent {
-    fn add(&mut self, pages: &[PageId]) {
-        for row in pages.chunk_by(|one, other| place(*one).0 == place(*other).0) {
-            let Some((group, _)) = row.first().map(|page| place(*page)) else { continue };
-            *self.groups.entry(group).or_default() |= row.iter().fold(0, |bits, page| bits | place(*page).1);
-        }
-    }
-
-    fn has(&self, pages: &[PageId]) -> Vec<bool> {
-        let mut last = None;
-        let mut has = |page: &PageId| {
-            let (group, bit) = place(*page);
-            let bits = match last {
-                Some((known, bits)) if known == group => bits,
-                _ => self.groups.get(&group).copied().unwrap_or(0),
-            };
-            last = Some((group, bits));
-            bits & bit != 0
-        };
-        pages.iter().map(&mut has).collect()
-    }
-
-    /// Whether it was there.
-    fn remove(&mut self, page: PageId) -> bool {
-        let (group, bit) = place(page);
-        let Entry::Occupied(mut entry) = self.groups.entry(group) else { return false };
-        let was_there = entry.get() & bit != 0;
-        *entry.get_mut() &= !bit;
-        if *entry.get() == 0 {
-            entry.remove();
-        }
-        was_there
-    }
-}
-
-/// Where a page is in a record.
-fn place(page: PageId) -> (Group, u64) {
-    ((page.inode, page.index / GROUP_PAGES), 1 << (page.index % GROUP_PAGES))
-}
-
-impl Record {
-    /// Sees to it that there is memory for `more` entries of `image`. If there is none, what is
-    /// known of the image is forgotten; false if even then there is none.
-    fn make_room(&mut self, image: ImageId, more: usize) -> bool {
-        for _ in 0..2 {
-            let groups: usize = self.images.values().map(|sent| sent.groups.len()).sum();
-            let lacking = ((groups + more) * GROUP_BYTES).saturating_sub(self.memory.amount());
-            if lacking == 0 {
-                return true;
-            }
-            // In steps of a quarter, so that most pages take none.
-            let step = lacking.max(self.memory.amount() / 4);
-            let taken = [step, lacking].into_iter().find_map(|bytes| self.memory.try_more(bytes));
-            if let Some(room) = taken {
-                self.memory.merge(room);
-                return true;
-            }
-            self.images.remove(&image);
-        }
-        false
-    }
-}
-
 impl Device {
-    /// What predictors call a token of this device: they hear of the tokens of all devices, and who
-    /// learned of another's must not be able to speak for it. The same call leads back.
+    /// What predictors call a token of this device. They are told the tokens of all devices, and a device that
+    /// knows the token of another one must not act for it. The same call leads back.
     pub fn scoped(&self, token: Token) -> Token {
         Token(token.0 ^ self.scope)
     }
 
     /// The device has `pages` now, or soon.
     pub fn sent(&self, image: ImageId, pages: &[PageId]) {
-        let mut record = locked(&self.record);
-        if record.images.len() >= IMAGES_MAX && !record.images.contains_key(&image) {
-            record.images.clear();
-        }
-        if record.make_room(image, pages.len()) {
-            let sent = record.images.entry(image).or_default();
-            sent.add(pages);
-        }
+        locked(&self.record).sent(image, pages.iter().copied());
     }
 
     /// `pages` did not get through after all.
     pub fn not_sent(&self, image: ImageId, pages: &[PageId]) {
-        if let Some(sent) = locked(&self.record).images.get_mut(&image) {
-            for page in pages {
-                sent.remove(*page);
-            }
-        }
+        let mut record = locked(&self.record);
+        pages.iter().for_each(|page| record.not_sent(image, *page));
     }
 
     /// The device asks for `page` though it is not on its way. `true` if it had been sent, so the device dropped it.
     pub fn demanded(&self, image: ImageId, page: PageId) -> bool {
-        let mut record = locked(&self.record);
-        let Some(sent) = record.images.get_mut(&image) else { return false };
-        if !sent.remove(page) {
-            return false;
-        }
-        sent.losses += 1;
-        if sent.losses >= LOSSES_MAX {
-            *sent = Sent::default();
-        }
-        true
+        locked(&self.record).demanded(image, page)
     }
 
     /// Forgets what was sent of an image: the device starts cold.
     pub fn forget(&self, image: ImageId) {
-        locked(&self.record).images.remove(&image);
+        locked(&self.record).forget(image);
     }
 
     /// Whether the device has each of `pages`.
     pub fn has(&self, image: ImageId, pages: &[PageId]) -> Vec<bool> {
-        match locked(&self.record).images.get(&image) {
-            Some(sent) => sent.has(pages),
-            None => vec![false; pages.len()],
-        }
+        locked(&self.record).has_each(image, pages)
     }
 
     /// Whether `connection` is to act on advice for a token. If another connection owns it, the advice goes there.
@@ -271,7 +158,7 @@ impl Device {
         match owners.get(&(image, token)) {
             Some(owner) if owner.connection != connection => match owner.advice.send(Box::new(advice)) {
                 Ok(()) => None,
-                // Its connection is gone; whoever hears from the token takes over.
+                // Its connection is gone; the one that the token was seen on takes over.
                 Err(back) => {
                     owners.remove(&(image, token));
                     Some(*back.0)
@@ -311,7 +198,10 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
+    use units::InodeId;
+
     use super::*;
+    use crate::record::{GROUP_BYTES, GROUP_PAGES};
 
     const IMAGE: ImageId = ImageId([1; 32]);
 
@@ -362,7 +252,7 @@ mod tests {
         for number in 0..100 {
             other.sent(ImageId([number; 32]), &all[..1]);
         }
-        assert!(locked(&other.record).images.len() <= IMAGES_MAX);
+        assert!(locked(&other.record).keys() <= RECORD.keys_max);
         drop(other);
         assert_eq!(devices.memory().taken(), 0);
     }

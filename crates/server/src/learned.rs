@@ -7,8 +7,8 @@ use profile::ActionSet;
 use store::Store;
 use units::ImageId;
 
-use crate::blocks::locked;
 use crate::error::Failure;
+use crate::lock::locked;
 use crate::metrics::Metrics;
 use crate::published::Published;
 

@@ -20,18 +20,25 @@ mod access;
 mod account;
 mod admin;
 mod admission;
+mod advice;
 mod blocks;
 mod budget;
+mod buffers;
 mod builders;
 mod bundle;
+mod bundler;
 mod catalog;
+mod clock;
 mod config;
 mod demand;
 mod descriptors;
 mod device;
+mod done;
 mod error;
+mod handles;
 mod learned;
 mod learning;
+mod lock;
 mod log;
 mod lru;
 mod metrics;
@@ -42,22 +49,26 @@ mod processor;
 mod provider;
 mod published;
 mod push;
+mod readers;
+mod record;
 mod session;
 mod shared;
 mod slow;
+mod storage;
 mod tls;
 mod upload;
 pub mod volumes;
 
 pub use accept::{Reloader, Server, serve_blocking};
 pub use catalog::{ListedImage, Listing};
-pub use config::{Config, Shares, StoreAt, TlsFiles, Uploads};
+pub use config::{
+    Config, ConnectionConfig, ImageConfig, LearningConfig, Provider, Shares, StoreAt, TlsFiles, UploadConfig, Uploads,
+    VolumeConfig, WorkConfig,
+};
 pub use error::{Failure, ServerError};
 pub use log::{Level, Logger};
 pub use metrics::{Counter, Definition, Metrics};
 pub use name::Name;
-pub use provider::Provider;
-pub use volumes::VolumeConfig;
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::blocks::locked;
+use crate::lock::locked;
 
 /// Lines of one kind that are written in a [`PERIOD`]: enough to see what goes on.
 const LINES_MAX: u64 = 20;

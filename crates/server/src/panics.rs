@@ -9,7 +9,7 @@ use std::task::Poll;
 
 /// Runs a future to its end; if it panics, it is dropped, and the error says why.
 ///
-/// What outlives the future must bear that it stops anywhere: locks are taken by [`crate::blocks::locked`], and all that a
+/// What outlives the future must bear that it stops anywhere: locks are taken by [`crate::lock::locked`], and all that a
 /// connection holds goes with it.
 pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::blocks::locked;
+use crate::lock::locked;
 use crate::peer::Peer;
 
 /// Time over which use is counted.

@@ -14,37 +14,11 @@ use predict::provider;
 use profile::Action;
 use units::PageId;
 
-use crate::blocks::locked;
+use crate::lock::locked;
 use crate::published::Published;
 
 /// Actions looked at when an image is opened, the one used last first: more would not fit the share anyway.
 const ACTIONS_MAX: usize = 1024;
-
-/// What the server does so that pages are in memory before they are asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Provider {
-    /// Nothing: every block is read when a demand or a push needs it.
-    None,
-    /// When an image is opened, the kernel is told that the whole file will be needed, from front to back (`posix_fadvise`
-    /// SEQUENTIAL and WILLNEED, which is what `madvise` does to a file that is mapped); the rest is the kernel's affair.
-    /// Linux reads one readahead window at once and doubles the window of sequential reads.
-    Madvise,
-    /// The first segment of every action and those of large normalised variance are held in memory from the start. Before
-    /// a piece of a push is sent, the segments after it are read too.
-    Nv,
-    /// The same, but the segments after a piece are read while it is on its way.
-    NvAsync,
-    /// The same, and learned actions are pushed from bundles, which need no blocks.
-    #[default]
-    Bundle,
-}
-
-impl Provider {
-    /// Whether segments are held in memory from the start, and read ahead of pushes.
-    pub(crate) fn uses_segments(self) -> bool {
-        matches!(self, Provider::Nv | Provider::NvAsync | Provider::Bundle)
-    }
-}
 
 /// Reads what is worth holding. Blocks; called from a blocking thread after an image was opened.
 pub(crate) fn preload(image: &Arc<Published>, threshold: f64) {

@@ -12,10 +12,11 @@ use units::{BlockId, ImageId, PageId};
 use wire::ErrorCode;
 
 use crate::account::Reserved;
-use crate::blocks::{BlockCache, locked};
+use crate::blocks::BlockCache;
 use crate::bundle::kept::Bundles;
 use crate::error::Failure;
 use crate::learning::Learning;
+use crate::lock::locked;
 use crate::metrics::Metrics;
 
 /// Smallest window for which bundles are made; a device that affords less gets live streams.

@@ -10,32 +10,36 @@
 
 mod blocks;
 mod choose;
-mod course;
+mod file_push;
+mod file_pushes;
 mod hint;
 mod part;
 mod progress;
+mod queue;
 mod sequence;
 mod shares;
+mod streams;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use codec::StreamEncoder;
 use tokio::sync::mpsc::UnboundedSender;
-use units::{ActionId, ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, StreamId, Token};
+use units::{ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, PushEndReason, PushPiece, PushPosition, ServerConnection};
 
-use crate::budget::Room;
+use crate::advice::Advice;
+use crate::config::Provider;
 use crate::device::Device;
+use crate::done::{Built, Done, DoneSender, Piece};
 use crate::error::Failure;
-use crate::panics::caught_blocking;
+use crate::handles::Handles;
 use crate::peer::Owner;
-use crate::provider::Provider;
 use crate::published::Published;
-use crate::session::{Done, Images};
 use crate::shared::Shared;
-pub(crate) use blocks::{BlockPusher, BuiltBlocks};
+pub(crate) use blocks::BlockPusher;
 use choose::live_level;
+use queue::PieceQueue;
 pub(crate) use sequence::PAGE_BYTES_EXPECTED;
 use sequence::{Pushing, Sequence, Source};
 
@@ -54,116 +58,53 @@ const PIECES_AT_ONCE: usize = 8;
 /// pushed all the same. Four blocks are three to four segments: less than the client waits before it insists.
 const ANSWERS_AHEAD_MAX: usize = 4;
 
-/// What the Predictor says of one token, on its way to the connection that pushes to it.
-#[derive(Debug)]
-pub(crate) struct Advice {
-    pub image: ImageId,
-    pub token: Token,
-    /// Stop what is being pushed.
-    pub cancel: bool,
-    /// The program ended.
-    pub ended: bool,
-    /// The touch showed that the device lost what it had been sent.
-    pub cold: bool,
-    pub order: Option<Ordered>,
-}
-
-impl Advice {
-    /// The program ended.
-    pub fn ended(image: ImageId, token: Token) -> Advice {
-        Advice { image, token, cancel: false, ended: true, cold: false, order: None }
-    }
-}
-
-/// A push order with its pages.
-#[derive(Debug)]
-pub(crate) struct Ordered {
-    pub action: ActionId,
-    pub revision: u32,
-    /// A sequence begins here, whatever was pushed before; otherwise the order extends the current one.
-    pub begins: bool,
-    /// Position of the first of `pages` in the action.
-    pub from: u32,
-    pub pages: Vec<PageId>,
-    /// The pages after `pages`, as many as the Provider reads ahead. Nobody ordered them yet.
-    pub coming: Vec<PageId>,
-    /// The page before `pages`, for an order that extends.
-    pub before: Option<PageId>,
-    /// Pages of the whole action.
-    pub total: u32,
-    pub segment_pages: u32,
-    pub audit: bool,
-}
-
-impl Ordered {
-    /// Position behind the last page; `None` if there are no such positions.
-    fn through(&self) -> Option<u32> {
-        self.from.checked_add(u32::try_from(self.pages.len()).ok()?)
-    }
-}
-
-/// Pages, their bytes, and what goes on with the next piece.
-type Piece = (Vec<PageId>, Result<Bytes, Failure>, Option<Box<StreamEncoder>>);
-
-/// A piece that was built.
-pub(crate) struct Built {
-    sequence: u64,
-    pages: Vec<PageId>,
-    bytes: Result<Bytes, Failure>,
-    encoder: Option<Box<StreamEncoder>>,
-    room: Option<Room>,
-}
-
 // Panics where a touch found a piece of a stopped push under construction: the fuzzer of sessions must find that.
 #[cfg(test)]
 thread_local!(pub(crate) static CANARY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
 
 /// The push side of one connection.
-pub(crate) struct Pusher {
+pub(crate) struct PagePusher {
     shared: Arc<Shared>,
     device: Arc<Device>,
     owner: Owner,
-    done: UnboundedSender<Box<Done>>,
     advice: UnboundedSender<Box<Advice>>,
+    pieces: PieceQueue,
     sequences: Vec<Sequence>,
     numbers: u64,
     /// Sequence whose turn it is.
     turn: usize,
     /// A page was touched that is not coming yet, since the last piece was begun: one piece goes before anything else.
     touched: bool,
-    held: Room,
     /// Stopped sequences of which a piece is being built.
     #[cfg(test)]
     orphans: std::collections::HashSet<u64>,
 }
 
-impl Pusher {
+impl PagePusher {
     pub fn new(
         shared: Arc<Shared>,
         device: Arc<Device>,
         owner: Owner,
-        done: UnboundedSender<Box<Done>>,
+        done: DoneSender,
         advice: UnboundedSender<Box<Advice>>,
-    ) -> Pusher {
-        let held = shared.pushes.nothing(owner);
-        Pusher {
-            shared,
+    ) -> PagePusher {
+        PagePusher {
             device,
             owner,
-            done,
+            pieces: PieceQueue::new(shared.builders.clone(), owner, done),
             advice,
             sequences: Vec::new(),
             numbers: 0,
             turn: 0,
             touched: false,
-            held,
+            shared,
             #[cfg(test)]
             orphans: std::collections::HashSet::new(),
         }
     }
 
     /// Acts on what the Predictor said of a token.
-    pub fn advise(&mut self, wire: &mut ServerConnection, images: &Images, advice: Advice) {
+    pub fn advise(&mut self, wire: &mut ServerConnection, handles: &Handles, advice: Advice) {
         let (image, token) = (advice.image, advice.token);
         if advice.ended {
             self.end_token(wire, image, token, PushEndReason::TokenEnded);
@@ -185,7 +126,7 @@ impl Pusher {
             }
             self.end_token(wire, image, token, PushEndReason::Mismatch);
         }
-        self.begin(wire, images, image, token, order, advice.cold);
+        self.begin(wire, handles, image, token, order, advice.cold);
     }
 
     /// A program needs a page: if it is not coming yet, pages have their turn.
@@ -202,7 +143,7 @@ impl Pusher {
     /// Builds pieces while the wire has room for them and no more than `bytes_max` are queued. While something else `presses`, only
     /// what a touch called for: one piece.
     pub fn pump(&mut self, wire: &mut ServerConnection, bytes_max: usize, presses: bool) {
-        self.held.shrink_to(wire.queued_push_bytes());
+        self.pieces.release(wire);
         for _ in 0..PIECES_AT_ONCE {
             if presses && !self.touched {
                 return;
@@ -210,7 +151,7 @@ impl Pusher {
             let pushing = || self.sequences.iter().map(Sequence::pushing);
             let building = self.sequences.iter().filter(|sequence| sequence.is_building()).count();
             let expected = building * PIECE_BYTES_EXPECTED;
-            if wire.push_room() <= expected || self.held.amount() + expected >= bytes_max {
+            if wire.push_room() <= expected || self.pieces.bytes() + expected >= bytes_max {
                 return;
             }
             let count = self.sequences.len();
@@ -246,11 +187,11 @@ impl Pusher {
             return;
         }
         if let Some((bundle, piece)) = &from_bundle
-            && let Some(room) = self.shared.pushes.try_take(self.owner, pages.len() * PAGE_BYTES)
+            && let Some(room) = self.pieces.try_room(pages.len() * PAGE_BYTES)
             && let Some(bytes) = bundle.cached_piece(*piece, &self.shared.blocks)
         {
-            let built = Built { sequence: number, pages, bytes, encoder: None, room: Some(room) };
-            return self.built(wire, built);
+            let piece = bytes.map(|bytes| Piece { pages, bytes, encoder: None });
+            return self.built(wire, Built { sequence: number, piece, room });
         }
         let coding = match &mut pushing.source {
             Source::Live { encoder, window_log, .. } => encoder.take().map_or_else(
@@ -259,57 +200,31 @@ impl Pusher {
             ),
             _ => Coding::Stored,
         };
-        let ahead = match self.shared.config.provider {
-            Provider::Nv => image.absent_blocks(&pushing.take_ahead(self.shared.config.pages_ahead())),
+        let ahead = match self.shared.config.learning.provider {
+            Provider::Nv => image.absent_blocks(&pushing.take_ahead(self.shared.config.learning.pages_ahead())),
             _ => Vec::new(),
         };
         let (bytes_max, blocks) = (pages.len() * PAGE_BYTES, self.shared.blocks.clone());
-        self.build(number, bytes_max, move || {
-            let (bytes, encoder) = match from_bundle {
-                Some((bundle, piece)) => (bundle.load_piece(piece, &blocks), None),
-                None => match compress(&image, &pages, coding) {
-                    Ok((bytes, encoder)) => (Ok(bytes), encoder),
-                    Err(failure) => (Err(failure), None),
-                },
+        let work = move || {
+            let made = match from_bundle {
+                Some((bundle, piece)) => bundle.load_piece(piece, &blocks).map(|bytes| (bytes, None)),
+                None => compress(&image, &pages, coding),
             };
             image.read_ahead(&ahead);
-            (pages, bytes, encoder)
-        });
-    }
-
-    /// Has a thread build a piece of sequence `number`, when there is room for it.
-    fn build(&self, number: u64, bytes_max: usize, work: impl FnOnce() -> Piece + Send + 'static) {
-        let (done, owner) = (self.done.clone(), self.owner);
-        let (budget, builds) = (self.shared.pushes.clone(), self.shared.builds.clone());
-        let rooms = budget.try_take(owner, bytes_max).zip(builds.try_take(owner, 1));
-        let builders = self.shared.builders.clone();
-        let run = move |(room, slot): (Room, Room)| {
-            builders.run(move || {
-                let (pages, bytes, encoder) = caught_blocking(work).unwrap_or_else(|_| {
-                    let failure = Failure::new(ErrorCode::Internal, "building a piece of a push failed");
-                    (Vec::new(), Err(failure), None)
-                });
-                drop(slot);
-                let built = Built { sequence: number, pages, bytes, encoder, room: Some(room) };
-                // The connection may be gone.
-                let _ = done.send(Box::new(Done::Built(built)));
-            });
+            made.map(|(bytes, encoder)| Piece { pages, bytes, encoder })
         };
-        if let Some(rooms) = rooms {
-            return run(rooms);
-        }
-        tokio::spawn(async move { run((budget.take(owner, bytes_max).await, builds.take(owner, 1).await)) });
+        self.pieces.build(bytes_max, work, move |piece, room| Done::Built(Built { sequence: number, piece, room }));
     }
 
     /// Reads the blocks of the next segments while the piece before them is on its way (SYSFLOW's Provider).
     fn read_ahead(&mut self, at: usize) {
-        if !matches!(self.shared.config.provider, Provider::NvAsync | Provider::Bundle) {
+        if !matches!(self.shared.config.learning.provider, Provider::NvAsync | Provider::Bundle) {
             return;
         }
         // It only saves time: if the disk is busy already, it would take time from demands.
-        let Some(slot) = self.shared.reads.try_take(self.owner, 1) else { return };
+        let Some(slot) = self.shared.readers.reads().try_take(self.owner, 1) else { return };
         let Some(sequence) = self.sequences.get_mut(at) else { return };
-        let (image, span) = (sequence.image.clone(), self.shared.config.pages_ahead());
+        let (image, span) = (sequence.image.clone(), self.shared.config.learning.pages_ahead());
         let pages = sequence.pushing_mut().map_or_else(Vec::new, |pushing| pushing.take_ahead(span));
         let blocks = image.absent_blocks(&pages);
         if blocks.is_empty() {
@@ -323,22 +238,27 @@ impl Pusher {
 
     /// Queues a piece that was built.
     pub fn built(&mut self, wire: &mut ServerConnection, built: Built) {
-        let Built { sequence: number, pages, bytes, encoder, room } = built;
+        let Built { sequence: number, piece, room } = built;
         #[cfg(test)]
         self.orphans.remove(&number);
-        // A sequence that ended meanwhile is gone, or has no place for the piece.
+        // A sequence that ended meanwhile is gone, or takes no more pieces.
         let Some(at) = self.sequences.iter().position(|sequence| sequence.number == number) else { return };
         let Some(sequence) = self.sequences.get_mut(at) else { return };
         let image = sequence.image.id;
         let Some(pushing) = sequence.pushing_mut() else { return };
-        if let Source::Live { encoder: place, .. } = &mut pushing.source {
-            *place = encoder;
-        }
-        let queued = bytes.and_then(|bytes| self.queue(wire, at, &pages, bytes));
+        let queued = match piece {
+            Ok(Piece { pages, bytes, encoder: next }) => {
+                if let Source::Live { encoder, .. } = &mut pushing.source {
+                    *encoder = next;
+                }
+                self.queue(wire, at, &pages, bytes).map(|()| pages)
+            }
+            Err(failure) => Err(failure),
+        };
         match queued {
-            Ok(()) => {
+            Ok(pages) => {
                 self.device.sent(image, &pages);
-                room.into_iter().for_each(|room| self.held.merge(room));
+                self.pieces.keep(room);
                 self.read_ahead(at);
                 self.finish_if_complete(wire, at);
             }
@@ -383,7 +303,7 @@ impl Pusher {
         }
         self.shared.metrics.pushes_completed.one();
         self.charge(wire, at);
-        self.retire(at);
+        self.close(at);
     }
 
     fn fail(&mut self, wire: &mut ServerConnection, at: usize, failure: &Failure) {
@@ -402,7 +322,7 @@ impl Pusher {
         let Some(at) = self.sequences.iter().position(|sequence| sequence.stream() == Some(stream)) else { return };
         #[cfg(test)]
         self.orphans.extend(self.sequences.get(at).filter(|known| known.is_building()).map(|known| known.number));
-        if self.retire(at) {
+        if self.close(at) {
             self.shared.metrics.pushes_cancelled.one();
         }
         let Some(sequence) = self.sequences.get_mut(at) else { return };
@@ -432,13 +352,13 @@ impl Pusher {
             wire.cancel_push(stream, reason);
         }
         self.charge(wire, at);
-        if self.retire(at) {
+        if self.close(at) {
             self.shared.metrics.pushes_cancelled.one();
         }
     }
 
     /// Nothing more is built for the sequence; its stream is remembered for a while. False if it had ended already.
-    fn retire(&mut self, at: usize) -> bool {
+    fn close(&mut self, at: usize) -> bool {
         let Some(sequence) = self.sequences.get_mut(at) else { return false };
         let (image, token) = (sequence.image.id, sequence.token);
         let goes = sequence.end();
@@ -490,7 +410,7 @@ impl Pusher {
     }
 }
 
-impl Drop for Pusher {
+impl Drop for PagePusher {
     fn drop(&mut self) {
         for sequence in &self.sequences {
             self.device.disown(self.owner.connection, sequence.image.id, sequence.token);

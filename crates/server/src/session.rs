@@ -4,8 +4,14 @@
 //! its share of memory is queued or being read for this connection, no further event is taken up and, once the wire's
 //! event queue is full, no further byte read: a client that asks faster than it reads is slowed down by TCP.
 
-mod hints;
+mod block_touches;
+mod client;
+mod commits;
+mod outgoing;
 mod pace;
+mod pushes;
+mod receiving;
+mod replies;
 mod requests;
 mod socket;
 mod throttle;
@@ -13,380 +19,175 @@ mod touches;
 mod uploads;
 mod volumes;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use store::Object;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::watch;
-use units::{ImageId, RequestId};
-use wire::{
-    ErrorCode, Hello, ImageHandle, MEMORY_PER_BYTE, Notice, Refused, Reply, Request, ServerConnection, ServerEvent,
-    WireError,
-};
+use units::{Moment, RequestId};
+use wire::{ErrorCode, Hello, Notice, Refused, Reply, ServerConnection, ServerEvent, WireError};
 
-use crate::accept::report;
-use crate::access::Pushing;
-use crate::admission::Place;
-use crate::budget::{Budget, Room};
-use crate::config::RECEIVED_FREE_BYTES;
-use crate::demand::Reading;
-use crate::device::Device;
+use crate::advice::Advice;
+use crate::done::{Done, DoneSender};
 use crate::error::Failure;
-use crate::peer::Owner;
-use crate::published::Published;
-use crate::push::{Advice, BlockPusher, Built, BuiltBlocks, Pusher};
+use crate::handles::Handles;
 use crate::shared::Shared;
-use crate::upload::{self, Command, UploadHandle};
-use crate::volumes::Served;
+use crate::upload::{self, Command};
+use block_touches::BlockTouches;
+pub(crate) use client::Client;
+use outgoing::Outgoing;
 use pace::{AGAIN, Paces};
+use pushes::Pushes;
+use receiving::Receiving;
+use replies::Replies;
+pub(crate) use socket::send_last;
 use socket::{READ_BYTES, fit_reads, write_on};
-use throttle::Throttle;
-pub(crate) use volumes::OpenVolume;
-use volumes::{BlockTouches, Postponed, VolumeDone};
-
-/// Images and volumes one connection may have open.
-const IMAGES_MAX: usize = 64;
-
-/// Bytes handed to the socket at a time: what the link takes in a millisecond, so that a demand
-/// reply waits behind little, and within these bounds.
-const WRITE_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=256 << 10;
-
-/// Bytes a second from which a link is fast: to wait for it takes less than to compress well.
-pub(crate) const FAST_RATE: u64 = 64 << 20;
-
-/// Images that are being opened for a connection before it takes up further requests.
-const OPENING_MAX: usize = 4;
-
-/// Room for what arrives that is asked for ahead, so that cancels and credits can be read while
-/// requests wait.
-const RECEIVED_AHEAD_BYTES: usize = 4 << 10;
-
-/// Memory of a request while it is answered, however small its reply is.
-const REQUEST_BYTES: usize = 4 << 10;
+use uploads::Uploads;
 
 /// Reports of uploads that wait for the connection; a worker with more to say waits.
 const REPORTS_MAX: usize = 64;
 
-/// What comes back to the connection's task.
-pub(crate) enum Done {
-    /// Memory for what arrives.
-    Received(Room),
-    /// The request that waited for memory for its reply has it.
-    Granted,
-    /// A reply is ready; `bytes` of its making had been accounted for.
-    Reply { request: RequestId, reply: Result<Reply, Failure>, room: Room, bytes: usize },
-    /// An image was opened.
-    Opened { request: RequestId, opened: Result<Arc<Published>, Failure> },
-    /// An image was opened again that the server had closed; `ask` is what it is needed for.
-    OpenedAgain { request: RequestId, ask: Request, opened: Result<Arc<Published>, Failure> },
-    /// A piece of a push was built.
-    Built(Built),
-    /// A piece of a push of data blocks was built.
-    BuiltBlocks(BuiltBlocks),
-    /// A request to a volume was answered.
-    Volume(VolumeDone),
-}
+/// Time that a client has to read why its connection is closed.
+const END_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Images and volumes that this connection has open. They share their numbers.
-#[derive(Default)]
-pub(crate) struct Images {
-    opened: Vec<Open>,
-}
-
-enum Open {
-    /// Closed by the server when it needs room; the next request opens it again from the file.
-    Image {
-        id: ImageId,
-        file: Arc<dyn Object>,
-        image: Weak<Published>,
-    },
-    Volume(Arc<OpenVolume>),
-}
-
-impl Images {
-    /// An image that is open, also in the server.
-    fn get(&self, handle: ImageHandle) -> Option<Arc<Published>> {
-        match self.opened.get(handle.0 as usize)? {
-            Open::Image { image, .. } => image.upgrade().inspect(|image| image.note_use()),
-            Open::Volume(_) => None,
-        }
-    }
-
-    /// An image that the server closed meanwhile.
-    fn closed(&self, handle: ImageHandle) -> Option<(ImageId, Arc<dyn Object>)> {
-        match self.opened.get(handle.0 as usize)? {
-            Open::Image { id, file, image } if image.strong_count() == 0 => Some((*id, file.clone())),
-            _ => None,
-        }
-    }
-
-    fn volume(&self, handle: ImageHandle) -> Option<&Arc<OpenVolume>> {
-        match self.opened.get(handle.0 as usize)? {
-            Open::Image { .. } => None,
-            Open::Volume(volume) => Some(volume),
-        }
-    }
-
-    /// The handle of a volume that is open.
-    fn volume_handle(&self, served: &Arc<Served>) -> Option<ImageHandle> {
-        let same = |open: &Open| matches!(open, Open::Volume(volume) if Arc::ptr_eq(&volume.served, served));
-        self.opened.iter().position(same).map(|index| ImageHandle(index as u32))
-    }
-
-    /// Gives a volume a handle. `None` if there are too many.
-    fn add_volume(&mut self, volume: Arc<OpenVolume>) -> Option<ImageHandle> {
-        self.add(Open::Volume(volume))
-    }
-
-    fn add(&mut self, open: Open) -> Option<ImageHandle> {
-        if self.opened.len() >= IMAGES_MAX {
-            return None;
-        }
-        self.opened.push(open);
-        Some(ImageHandle(self.opened.len() as u32 - 1))
-    }
-
-    /// The handle of an image, given at the first time. `None` if there are too many.
-    fn handle(&mut self, image: &Arc<Published>) -> Option<ImageHandle> {
-        let new = Open::Image { id: image.id, file: image.object(), image: Arc::downgrade(image) };
-        let known = self.opened.iter().position(|open| matches!(open, Open::Image { id, .. } if *id == image.id));
-        match known {
-            Some(index) => {
-                self.opened[index] = new;
-                Some(ImageHandle(index as u32))
-            }
-            None => self.add(new),
-        }
-    }
-
-    /// An image with its handle.
-    pub fn by_id(&self, wanted: ImageId) -> Option<(ImageHandle, Arc<Published>)> {
-        self.opened.iter().enumerate().find_map(|(index, open)| match open {
-            Open::Image { id, image, .. } if *id == wanted => Some((ImageHandle(index as u32), image.upgrade()?)),
-            _ => None,
-        })
-    }
-}
-
-/// A part of an upload that found its worker's queue full.
-struct Stalled {
-    request: RequestId,
-    command: Command,
-}
-
-/// Memory of what arrived on the connection and was not taken up or committed yet.
-struct Received {
-    room: Room,
-    /// More of it was asked for.
-    is_waiting: bool,
-    /// Bytes of transactions that wait without memory of their own: small ones, part of
-    /// [`RECEIVED_FREE_BYTES`].
-    uncovered: usize,
-}
-
+/// One connection. It hands what the wire reports to the part that keeps it, and what others did
+/// for it back to the wire.
+///
+/// Invariant: every request that was taken up is answered once, by [`Session::reply`] or
+/// [`Session::fail`], unless it is cancelled or the connection ends.
 struct Session {
     shared: Arc<Shared>,
     wire: ServerConnection,
-    pushing: Pushing,
-    owner: Owner,
-    images: Images,
-    device: Option<Arc<Device>>,
-    pusher: Option<Pusher>,
-    blocks: Option<BlockPusher>,
-    /// Demands that wait for a piece that is being built.
-    postponed: Vec<Postponed>,
-    throttle: Throttle,
-    /// Touches of blocks that were not taken up yet.
+    client: Client,
+    handles: Handles,
+    /// `None` before the client's Hello.
+    pushes: Option<Pushes>,
+    /// Touches of data blocks that were not taken up yet.
     touches: BlockTouches,
-    done: UnboundedSender<Box<Done>>,
+    uploads: Uploads,
+    receiving: Receiving,
+    replies: Replies,
+    outgoing: Outgoing,
+    paces: Paces,
+    done: DoneSender,
     advice: UnboundedSender<Box<Advice>>,
-    reports: Sender<(RequestId, upload::Event)>,
-    uploads: HashMap<RequestId, UploadHandle>,
-    stalled: Option<Stalled>,
-    /// Memory of what arrived.
-    received: Received,
-    /// Images that are being opened for it.
-    opening: usize,
-    /// Bytes of replies that are being read.
-    reading_bytes: usize,
-    /// Requests that wait for memory for their replies.
-    ungranted: usize,
-    /// Room of replies that are queued.
-    held: Room,
     closed: Option<WireError>,
 }
 
-/// Serves one connection to its end. `peer` is for log lines.
-pub(crate) async fn run<S>(
-    shared: Arc<Shared>,
-    stream: S,
-    peer: &str,
-    pushing: Pushing,
-    owner: Owner,
-    place: Place,
-    mut stopped: watch::Receiver<bool>,
-) where
+/// What comes to a connection from elsewhere in the server.
+struct Inbox {
+    done: UnboundedReceiver<Box<Done>>,
+    advice: UnboundedReceiver<Box<Advice>>,
+    reports: Receiver<(RequestId, upload::Event)>,
+    /// The server ends.
+    stopped: watch::Receiver<bool>,
+}
+
+/// Serves one connection to its end.
+pub(crate) async fn run<S>(shared: Arc<Shared>, mut stream: S, client: Client, stopped: watch::Receiver<bool>)
+where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    // Boxed, since a channel has room for 32 messages from the start, and most connections are
-    // idle.
-    let (done, mut results) = unbounded_channel();
-    let (advice, mut advised) = unbounded_channel();
-    let (reports, mut reported) = channel(REPORTS_MAX);
-    let mut session = Session {
-        wire: ServerConnection::new(shared.config.wire.clone(), shared.now()),
-        pushing,
-        owner,
-        images: Images::default(),
-        device: None,
-        pusher: None,
-        blocks: None,
-        postponed: Vec::new(),
-        throttle: Throttle::default(),
-        touches: BlockTouches::default(),
-        done,
-        advice,
-        reports,
-        uploads: HashMap::new(),
-        stalled: None,
-        received: Received { room: shared.received.nothing(owner), is_waiting: false, uncovered: 0 },
-        opening: 0,
-        reading_bytes: 0,
-        ungranted: 0,
-        held: shared.replies.nothing(owner),
-        closed: None,
-        shared: shared.clone(),
-    };
-    let mut stream = stream;
-    let rest = session.serve(&mut stream, &place, &mut results, &mut advised, &mut reported, &mut stopped).await;
+    let (mut session, mut inbox) = Session::new(shared.clone(), client, stopped);
+    let rest = session.serve(&mut stream, &mut inbox).await;
     let peer_left = matches!(session.closed, None | Some(WireError::Lost));
     // The end of the server itself is nobody's fault.
-    let fault = session.closed.take().filter(|error| !matches!(error, WireError::Lost) && !*stopped.borrow());
+    let fault = session.closed.take().filter(|error| !matches!(error, WireError::Lost) && !*inbox.stopped.borrow());
     if let Some(error) = fault {
         shared.metrics.connections_failed.one();
-        shared.log.warning(format_args!("{peer}: connection closed: {error}"));
+        shared.log.warning(format_args!("{}: connection closed: {error}", session.client.name()));
     }
-    drop(session);
+    // The slot is taken until the socket is closed.
+    let _client = session.end();
     if !peer_left {
-        let _ = tokio::time::timeout(Duration::from_secs(2), report(stream, &rest)).await;
+        let _ = tokio::time::timeout(END_DEADLINE, send_last(stream, &rest)).await;
     }
 }
 
 impl Session {
-    /// Runs until the connection is over; returns the bytes that are still to be said.
-    async fn serve<S>(
-        &mut self,
-        stream: &mut S,
-        place: &Place,
-        results: &mut UnboundedReceiver<Box<Done>>,
-        advised: &mut UnboundedReceiver<Box<Advice>>,
-        reported: &mut Receiver<(RequestId, upload::Event)>,
-        stopped: &mut watch::Receiver<bool>,
-    ) -> Vec<u8>
+    fn new(shared: Arc<Shared>, client: Client, stopped: watch::Receiver<bool>) -> (Session, Inbox) {
+        let (done, results) = unbounded_channel();
+        let (advice, advised) = unbounded_channel();
+        let (reports, reported) = channel(REPORTS_MAX);
+        let owner = client.owner();
+        let session = Session {
+            wire: ServerConnection::new(shared.config.wire.clone(), shared.now()),
+            client,
+            handles: Handles::default(),
+            pushes: None,
+            touches: BlockTouches::default(),
+            uploads: Uploads::new(reports),
+            receiving: Receiving::new(&shared, owner),
+            replies: Replies::new(&shared, owner),
+            outgoing: Outgoing::default(),
+            paces: Paces::default(),
+            done,
+            advice,
+            closed: None,
+            shared,
+        };
+        (session, Inbox { done: results, advice: advised, reports: reported, stopped })
+    }
+
+    /// Gives back all that the connection held but its slot.
+    fn end(self) -> Client {
+        self.client
+    }
+
+    /// Runs until the connection is over; returns the bytes that are still to be sent.
+    async fn serve<S>(&mut self, stream: &mut S, inbox: &mut Inbox) -> Vec<u8>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut input = vec![0; *READ_BYTES.start()];
-        let mut out = Vec::new();
-        let mut written = 0;
-        // What was written may lie in the stream's own buffer, if it encrypts.
-        let mut unflushed = false;
-        let mut paces = Paces::default();
-        let mut alarm = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
+        let mut alarm = pin!(tokio::time::sleep(Duration::ZERO));
         loop {
-            if let Some(reason) = self.must_give_way(&mut paces) {
-                self.wire.shut_down(ErrorCode::Busy, reason);
-            }
-            self.touch_some_blocks();
-            if self.take_events() {
-                place.asked(self.shared.now());
-            }
-            // Replies go first: pushes get what they leave of the connection's share.
-            let left = self.shared.config.connection_bytes_max.saturating_sub(self.reading_bytes + self.held.amount());
-            let presses = self.blocks.as_ref().is_some_and(|blocks| blocks.presses(&self.wire));
-            if let Some(pusher) = &mut self.pusher {
-                pusher.pump(&mut self.wire, left, presses);
-            }
-            if let Some(pusher) = &mut self.blocks {
-                pusher.pump(&self.wire, left);
-            }
-            let mut opens = None;
-            if written == out.len() {
-                out.clear();
-                written = 0;
-                let now = self.shared.now();
-                let per_millisecond = self.wire.push_rate().map_or(0, |rate| rate as usize / 1000);
-                let wanted = per_millisecond.clamp(*WRITE_BYTES.start(), *WRITE_BYTES.end());
-                let allowed = self.throttle.allowed(now, wanted);
-                if allowed > 0 {
-                    // Grown step by step it would be copied as often.
-                    out.reserve(allowed.min(self.wire.queued_bytes()));
-                    self.throttle.spend(self.wire.transmit(now, &mut out, allowed));
-                    self.release();
-                } else {
-                    opens = self.throttle.opens(now).map(|moment| self.shared.instant(moment));
-                }
-            }
-            if out.is_empty() {
-                // Most connections are idle most of the time.
-                out = Vec::new();
-            }
+            let opens = self.advance().map(|moment| self.shared.instant(moment));
             if self.closed.is_some() {
-                self.wire.transmit(self.shared.now(), &mut out, usize::MAX);
-                return out.split_off(written);
+                return self.outgoing.finish(&mut self.wire, self.shared.now());
             }
             let reads = if self.wire.wants_bytes() { self.may_receive().min(input.len()) } else { 0 };
-            let now = self.shared.now();
-            // Whether an upload waits for its client is not an event.
-            let uploading = (!self.uploads.is_empty()).then(|| now.after(AGAIN));
-            let slow = [paces.deadline(), uploading];
-            let deadline = slow.into_iter().chain([self.wire.deadline()]).flatten().min();
-            let deadline = deadline.map(|moment| self.shared.instant(moment));
+            let deadline = self.deadline().map(|moment| self.shared.instant(moment));
             // Every byte received puts it off: to be early once in a while costs less than to set
             // the alarm each time.
             if let Some(deadline) = deadline.filter(|deadline| alarm.is_elapsed() || *deadline < alarm.deadline()) {
                 alarm.as_mut().reset(deadline);
             }
-            let stalled = self.stalled.as_ref().and_then(|stalled| self.uploads.get(&stalled.request));
-            let stalled = stalled.map(|upload| upload.commands.clone());
+            let full_queue = self.uploads.full_queue();
             tokio::select! {
                 biased;
-                Some(done) = results.recv() => {
+                Some(done) = inbox.done.recv() => {
                     self.take_done(*done);
-                    while let Ok(done) = results.try_recv() {
+                    while let Ok(done) = inbox.done.try_recv() {
                         self.take_done(*done);
                     }
                 }
-                sent = write_on(&mut writer, &out[written..]), if written < out.len() || unflushed => match sent {
+                sent = write_on(&mut writer, self.outgoing.unwritten()), if self.outgoing.has_work() => match sent {
                     Ok(bytes) => {
-                        written += bytes;
-                        paces.took(bytes);
-                        unflushed = bytes > 0;
+                        self.outgoing.wrote(bytes);
+                        self.paces.took(bytes);
                     }
                     Err(_) => self.wire.lost(),
                 },
                 received = reader.read(&mut input[..reads]), if reads > 0 => match received {
                     // An error closes the connection and comes back as an event.
                     Ok(bytes) if bytes > 0 => {
-                        paces.sent(bytes);
+                        self.paces.sent(bytes);
                         drop(self.wire.receive(self.shared.now(), &input[..bytes]));
                         fit_reads(&mut input, bytes);
                     }
                     _ => self.wire.lost(),
                 },
-                Some(advice) = advised.recv() => self.advise(*advice),
-                Some((request, event)) = reported.recv() => self.take_report(request, event),
-                () = room_for_command(stalled.as_ref()), if stalled.is_some() => self.resume_stalled(),
-                _ = stopped.changed() => {
+                Some(advice) = inbox.advice.recv() => self.advise(*advice),
+                Some((request, event)) = inbox.reports.recv() => self.take_report(request, event),
+                () = room_for_command(full_queue.as_ref()), if full_queue.is_some() => self.uploads.resume(),
+                _ = inbox.stopped.changed() => {
                     self.wire.shut_down(ErrorCode::Shutdown, "the server is going down");
                 }
-                () = place.displaced() => {
-                    self.wire.shut_down(ErrorCode::Busy, "the server needs its place for another connection (--connections); connect again");
-                }
+                () = self.client.displaced() => self.wire.shut_down(ErrorCode::Busy, DISPLACED),
                 () = until(opens), if opens.is_some() => {}
                 () = alarm.as_mut(), if deadline.is_some() => drop(self.wire.tick(self.shared.now())),
                 () = tokio::task::yield_now(), if !self.touches.is_empty() => {}
@@ -394,61 +195,39 @@ impl Session {
         }
     }
 
-    /// Bytes that may be read from the socket now. A frame that has begun is read on when there is
-    /// memory for all of it. What follows it may become many small requests.
-    fn may_receive(&mut self) -> usize {
-        let held = self.wire.received_bytes() + self.received.uncovered;
-        let whole = self.wire.arriving_bytes() + self.received.uncovered;
-        let beyond_free = |bytes: usize| (bytes + RECEIVED_AHEAD_BYTES).saturating_sub(RECEIVED_FREE_BYTES);
-        let wanted = beyond_free(held.max(whole));
-        let lacking = wanted.saturating_sub(self.received.room.amount());
-        // Who waits for more keeps no more than it needs now: others may wait for that.
-        self.received.room.shrink_to(if lacking == 0 { wanted } else { beyond_free(held) });
-        if lacking > 0 && !self.received.is_waiting {
-            match self.received.room.try_more(wanted - self.received.room.amount()) {
-                Some(room) => self.received.room.merge(room),
-                None => {
-                    self.received.is_waiting = true;
-                    let (received, owner, done) = (self.shared.received.clone(), self.owner, self.done.clone());
-                    tokio::spawn(async move {
-                        tokio::select! {
-                            // All of it, since what it has now it may have given back by then.
-                            room = received.take(owner, wanted) => drop(done.send(Box::new(Done::Received(room)))),
-                            () = done.closed() => {}
-                        }
-                    });
-                }
-            }
+    /// Takes up what has arrived, pushes, and asks the wire for bytes. The moment at which bytes may leave if none may now.
+    fn advance(&mut self) -> Option<Moment> {
+        if let Some(reason) = self.must_give_way() {
+            self.wire.shut_down(ErrorCode::Busy, reason);
         }
-        let filled = held - self.wire.spare_bytes();
-        let left = (self.received.room.amount() + RECEIVED_FREE_BYTES).saturating_sub(filled);
-        let frame = self.wire.missing_bytes().min(left);
-        frame + (left - frame) / MEMORY_PER_BYTE
+        self.touch_some_blocks();
+        if self.take_events() {
+            self.client.asked(self.shared.now());
+        }
+        // Replies go first: pushes get what they leave of the connection's share.
+        if let Some(pushes) = &mut self.pushes {
+            pushes.pump(&mut self.wire, self.replies.bytes_left());
+        }
+        let opens = self.outgoing.fill(&mut self.wire, self.shared.now());
+        self.replies.release(&self.wire);
+        opens
     }
 
-    /// Memory for a reply, which is given at once or later. No further request is taken up before
-    /// that: what waits takes memory too.
-    fn read_reply(&mut self, bytes: usize, places: Budget) -> Reading {
-        let bytes = bytes.max(REQUEST_BYTES);
-        self.reading_bytes += bytes;
-        let room = self.shared.replies.try_take(self.owner, bytes);
-        self.ungranted += usize::from(room.is_none());
-        Reading { owner: self.owner, bytes, room, places }
+    /// When to look after the connection again if nothing happens.
+    fn deadline(&self) -> Option<Moment> {
+        // Whether an upload waits for its client is not an event.
+        let uploading = (!self.uploads.is_empty()).then(|| self.shared.now().after(AGAIN));
+        [self.paces.deadline(), uploading, self.wire.deadline()].into_iter().flatten().min()
     }
 
-    /// Gives back the memory of replies that have left.
-    fn release(&mut self) {
-        self.held.shrink_to(self.wire.queued_bytes().saturating_sub(self.wire.queued_push_bytes()));
+    /// Bytes that may be read from the socket now.
+    fn may_receive(&mut self) -> usize {
+        self.receiving.allowed(&self.wire, &self.shared, &self.done)
     }
 
     /// Whether a further request may be taken up.
     fn has_room(&self) -> bool {
-        !self.wire.is_congested()
-            && self.stalled.is_none()
-            && self.touches.is_empty()
-            && self.ungranted == 0
-            && self.opening < OPENING_MAX
-            && self.reading_bytes + self.held.amount() < self.shared.config.connection_bytes_max
+        !self.wire.is_congested() && !self.uploads.is_stalled() && self.touches.is_empty() && self.replies.has_room()
     }
 
     /// Whether the client asked for something.
@@ -459,8 +238,6 @@ impl Session {
             asked |= matches!(event, ServerEvent::Request { .. });
             self.take_event(event);
         }
-        // An upload that ended takes its stalled part with it.
-        self.stalled.take_if(|stalled| !self.uploads.contains_key(&stalled.request));
         // What is over must be noticed even by a connection that is waiting for room.
         if self.closed.is_none()
             && self.wire.deadline().is_none()
@@ -480,25 +257,22 @@ impl Session {
                     self.fail(request, &failure);
                 }
             }
-            ServerEvent::Cancelled { request } => drop(self.uploads.remove(&request)),
+            ServerEvent::Cancelled { request } => drop(self.uploads.remove(request)),
             ServerEvent::Notice(notice) => self.take_notice(notice),
             ServerEvent::PushStopped { stream } => {
-                if let Some(pusher) = &mut self.pusher {
-                    pusher.stopped(stream);
-                }
-                if let Some(pusher) = &mut self.blocks {
-                    pusher.stopped(stream);
+                if let Some(pushes) = &mut self.pushes {
+                    pushes.stopped(stream);
                 }
             }
             ServerEvent::PutMeta { request, offset, bytes } => {
-                let room = self.received.room.split(bytes.len());
-                self.command(request, Command::Meta { offset, bytes, room });
+                let room = self.receiving.split(bytes.len());
+                self.uploads.command(request, Command::Meta { offset, bytes, room });
             }
             ServerEvent::PutBlock { request, block, bytes } => {
-                let room = self.received.room.split(bytes.len());
-                self.command(request, Command::Block { block, bytes, room });
+                let room = self.receiving.split(bytes.len());
+                self.uploads.command(request, Command::Block { block, bytes, room });
             }
-            ServerEvent::PutCommit { request } => self.command(request, Command::Commit),
+            ServerEvent::PutCommit { request } => self.uploads.command(request, Command::Commit),
             ServerEvent::Closed(error) => self.closed = Some(error),
         }
     }
@@ -510,30 +284,24 @@ impl Session {
             Notice::TokenEnd { image, token } => self.take_token_end(image, token),
             Notice::FileClose { volume, file } => self.close_file(volume, file),
             Notice::FileShare { volume, file, share } => self.share_file(volume, file, share),
-            Notice::RateLimit { bytes_per_second } => self.throttle.set(bytes_per_second, self.shared.now()),
+            Notice::RateLimit { bytes_per_second } => self.outgoing.limit(bytes_per_second, self.shared.now()),
             // The connection acts on these itself.
             Notice::Credit { .. } | Notice::StopPush { .. } => {}
         }
     }
 
     fn ready(&mut self, hello: Hello) {
-        let device = self.shared.devices.join(self.owner.peer, hello.device);
-        self.pusher =
-            Some(Pusher::new(self.shared.clone(), device.clone(), self.owner, self.done.clone(), self.advice.clone()));
-        self.blocks = Some(BlockPusher::new(self.shared.clone(), self.owner, self.done.clone()));
-        self.device = Some(device);
+        let owner = self.client.owner();
+        let device = self.shared.devices.join(owner.peer, hello.device);
+        self.pushes = Some(Pushes::new(&self.shared, device, owner, &self.done, &self.advice));
     }
 
     fn take_done(&mut self, done: Done) {
         match done {
-            Done::Received(room) => {
-                self.received.room.merge(room);
-                self.received.is_waiting = false;
-            }
-            Done::Granted => self.ungranted -= 1,
+            Done::Received(room) => self.receiving.granted(room),
+            Done::Granted => self.replies.granted(),
             Done::Reply { request, reply, room, bytes } => {
-                self.reading_bytes = self.reading_bytes.saturating_sub(bytes);
-                self.held.merge(room);
+                self.replies.end(bytes, room);
                 match reply {
                     Ok(reply) => {
                         if let Reply::Pages { bytes, .. } = &reply {
@@ -546,31 +314,30 @@ impl Session {
                         self.fail(request, &failure);
                     }
                 }
-                self.release();
+                self.replies.release(&self.wire);
             }
             Done::Opened { request, opened } => {
-                self.opening -= 1;
-                let answered = opened.and_then(|image| self.opened(request, &image));
-                if let Err(failure) = answered {
+                self.replies.end_opening();
+                if let Err(failure) = opened.and_then(|image| self.opened(request, &image)) {
                     self.fail(request, &failure);
                 }
             }
             Done::OpenedAgain { request, ask, opened } => {
-                self.opening -= 1;
+                self.replies.end_opening();
                 if let Err(failure) = opened.and_then(|image| self.opened_again(request, ask, &image)) {
                     self.fail(request, &failure);
                 }
             }
             Done::Volume(done) => self.take_volume_done(done),
             Done::BuiltBlocks(built) => {
-                if let Some(pusher) = &mut self.blocks {
-                    pusher.built(&mut self.wire, built);
+                if let Some(pushes) = &mut self.pushes {
+                    pushes.blocks_mut().built(&mut self.wire, built);
                 }
                 self.resume_postponed();
             }
             Done::Built(built) => {
-                if let Some(pusher) = &mut self.pusher {
-                    pusher.built(&mut self.wire, built);
+                if let Some(pushes) = &mut self.pushes {
+                    pushes.pages_mut().built(&mut self.wire, built);
                 }
             }
         }
@@ -593,6 +360,9 @@ impl Session {
         let _ = self.wire.reply_error(request, failure.code, &failure.text);
     }
 }
+
+/// What a client is told whose slot goes to another one.
+const DISPLACED: &str = "the server needs its place for another connection (--connections); connect again";
 
 /// Waits until a worker can take a command, or is gone.
 async fn room_for_command(commands: Option<&Sender<Command>>) {

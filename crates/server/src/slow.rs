@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::blocks::locked;
+use crate::lock::locked;
 use crate::peer::Peer;
 
 /// Peers that are remembered; those that were slow first are forgotten first.

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 
 use crate::ServerError;
-use crate::access::Pushing;
+use crate::access::PushAccess;
 use crate::config::{TlsFiles, Uploads};
 
 /// First byte of a TLS handshake record.
@@ -40,7 +40,7 @@ pub(crate) enum Channel {
 
 /// What came of a new connection.
 pub(crate) enum Greeting {
-    Welcome(Channel, Pushing),
+    Welcome(Channel, PushAccess),
     #[cfg(feature = "tls")]
     /// `stream` is `None` if it is closed already.
     Refused {
@@ -70,7 +70,7 @@ impl Acceptor {
     }
 
     pub async fn greet(&self, stream: TcpStream, _: Duration) -> Greeting {
-        Greeting::Welcome(Channel::Plain(stream), Pushing::Allowed)
+        Greeting::Welcome(Channel::Plain(stream), PushAccess::Allowed)
     }
 
     pub fn reload(&self) -> Result<bool, ServerError> {
@@ -100,7 +100,7 @@ impl Acceptor {
 
     /// Shakes hands, if this is a server with TLS; `time` is for all of it.
     pub async fn greet(&self, stream: TcpStream, time: Duration) -> Greeting {
-        let Some(tls) = &self.tls else { return Greeting::Welcome(Channel::Plain(stream), Pushing::Allowed) };
+        let Some(tls) = &self.tls else { return Greeting::Welcome(Channel::Plain(stream), PushAccess::Allowed) };
         let until = tokio::time::Instant::now() + time;
         let mut first = [0];
         match tokio::time::timeout_at(until, stream.peek(&mut first)).await {
@@ -129,15 +129,15 @@ impl Acceptor {
 #[cfg(feature = "tls")]
 impl Tls {
     /// Whether a client with these certificates, which the handshake has checked, may push.
-    fn pushing(&self, keys: &files::Keys, shown: Option<&[CertificateDer<'static>]>) -> Pushing {
+    fn pushing(&self, keys: &files::Keys, shown: Option<&[CertificateDer<'static>]>) -> PushAccess {
         let Some(pushers) = &keys.pushers else {
             let is_guarded = self.uploads == Uploads::Trusted && self.files.client_authorities.is_some();
-            return if is_guarded { Pushing::NobodyMay } else { Pushing::Allowed };
+            return if is_guarded { PushAccess::NobodyMay } else { PushAccess::Allowed };
         };
-        let Some((own, between)) = shown.and_then(<[_]>::split_first) else { return Pushing::NoCertificate };
+        let Some((own, between)) = shown.and_then(<[_]>::split_first) else { return PushAccess::NoCertificate };
         match pushers.verify_client_cert(own, between, UnixTime::now()) {
-            Ok(_) => Pushing::Allowed,
-            Err(_) => Pushing::OtherCertificate,
+            Ok(_) => PushAccess::Allowed,
+            Err(_) => PushAccess::OtherCertificate,
         }
     }
 }

@@ -9,7 +9,7 @@
 //! 2. blocks that other images of the store hold (by the hash of their stored bytes) are copied,
 //!    the others asked for (`staged`);
 //! 3. each block that comes in is checked against its hash, decoded, held to the hashes of its chunks (an image that says
-//!    one thing in its blocks and another in its chunk hashes is refused), and written to its place;
+//!    one thing in its blocks and another in its chunk hashes is refused), and written to its slot;
 //! 4. on commit the file is made durable under `images/<id>.rnl`, and only then the tag is switched to it.
 //!
 //! Until the last step the tag resolves to what it did before, whatever happens. An upload that
@@ -20,25 +20,29 @@ mod arriving;
 mod parked;
 mod staged;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use image::format::SUPERBLOCK_BYTES;
+use store::Store;
 use tokio::sync::mpsc;
 use units::{BlockId, ImageId, RequestId};
 use wire::format::PUT_DEADLINE;
 use wire::{BlockRange, ErrorCode};
 
-use crate::budget::Room;
+use crate::budget::{Budget, Room};
+use crate::catalog::{Catalog, UPLOAD_PATIENCE};
+use crate::config::{Config, Uploads};
 use crate::error::Failure;
+use crate::log::Logger;
+use crate::metrics::Metrics;
 use crate::name::Name;
 use crate::panics::caught_blocking;
 use crate::peer::Owner;
-use crate::shared::Shared;
+use crate::slow::SlowPeers;
 use arriving::{Arriving, Complete};
-pub(crate) use parked::Parked;
+use parked::Parked;
 use staged::Staged;
 
 /// Parts of an upload queued before its task: enough to keep it busy while the connection reads on.
@@ -49,10 +53,6 @@ pub(crate) const UPLOADS_AT_WORK: usize = 8;
 
 /// Uploads of which something came and that are not over. Each has a file.
 pub(crate) const UPLOADS_MAX: usize = 64;
-
-/// Time that an upload waits for a place or for memory: longer than a client that sends too little
-/// keeps them once somebody waits.
-pub(crate) const UPLOAD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the connection hands to the upload, with the memory that the bytes take.
 pub(crate) enum Command {
@@ -100,13 +100,13 @@ pub(crate) struct Announced {
 impl Announced {
     /// Refuses what cannot become an image before a byte of it is taken.
     pub fn check(
-        config: &crate::Config,
+        config: &Config,
         name: &str,
         file_bytes: u64,
         metadata_offset: u64,
         metadata_bytes: u64,
     ) -> Result<Announced, Failure> {
-        if config.uploads == crate::Uploads::Refused {
+        if config.uploads.from == Uploads::Refused {
             return Err(Failure::new(ErrorCode::Forbidden, "this server takes no uploads"));
         }
         let (name, tag) = match Name::parse(name) {
@@ -117,11 +117,11 @@ impl Announced {
         let too_large = |what: &str, found: u64, max: u64| {
             Err(Failure::new(ErrorCode::TooLarge, format!("{what} has {found} bytes, this server takes at most {max}")))
         };
-        if file_bytes > config.upload_bytes_max {
-            return too_large("the image", file_bytes, config.upload_bytes_max);
+        if file_bytes > config.uploads.bytes_max {
+            return too_large("the image", file_bytes, config.uploads.bytes_max);
         }
-        if metadata_bytes > config.image_limits.metadata_bytes_max {
-            return too_large("its metadata", metadata_bytes, config.image_limits.metadata_bytes_max);
+        if metadata_bytes > config.images.limits.metadata_bytes_max {
+            return too_large("its metadata", metadata_bytes, config.images.limits.metadata_bytes_max);
         }
         let fits = metadata_offset >= SUPERBLOCK_BYTES as u64
             && metadata_offset.checked_add(metadata_bytes) == Some(file_bytes);
@@ -134,6 +134,73 @@ impl Announced {
     }
 }
 
+/// What all uploads share.
+///
+/// Invariant: at most [`UPLOADS_MAX`] uploads have a file, at most [`UPLOADS_AT_WORK`] of them work,
+/// and one is published at a time.
+pub(crate) struct UploadService {
+    store: Arc<dyn Store>,
+    catalog: Arc<Catalog>,
+    metrics: Arc<Metrics>,
+    log: Logger,
+    limits: image::Limits,
+    interrupted: Parked,
+    /// Uploads of which something came.
+    slots: Budget,
+    at_work: Budget,
+    /// Held while an upload is published.
+    publishing: Mutex<()>,
+}
+
+impl UploadService {
+    /// For these images. `slow` peers go last.
+    pub fn new(
+        store: Arc<dyn Store>,
+        catalog: Arc<Catalog>,
+        metrics: Arc<Metrics>,
+        config: &Config,
+        slow: &SlowPeers,
+    ) -> UploadService {
+        UploadService {
+            store,
+            catalog,
+            metrics,
+            log: config.log.clone(),
+            limits: config.images.limits,
+            interrupted: Parked::default(),
+            slots: Budget::slots(UPLOADS_MAX).with_slow(slow),
+            at_work: Budget::slots(UPLOADS_AT_WORK),
+            publishing: Mutex::new(()),
+        }
+    }
+
+    /// Begins an upload.
+    pub fn begin(self: &Arc<Self>, announced: Announced, owner: Owner, reports: Reports) -> UploadHandle {
+        let (commands, receiver) = mpsc::channel(QUEUE_MAX);
+        let awaits_client = Arc::new(AtomicBool::new(false));
+        let (service, announced) = (self.clone(), Arc::new(announced));
+        let upload = Upload { service, announced, owner, reports, awaits_client: awaits_client.clone() };
+        tokio::spawn(upload.run(receiver));
+        UploadHandle { commands, awaits_client }
+    }
+
+    /// Uploads that were interrupted.
+    pub fn interrupted(&self) -> &Parked {
+        &self.interrupted
+    }
+
+    /// Whether somebody waits for a slot or for memory.
+    pub fn is_lacking(&self) -> bool {
+        self.slots.is_lacking() || self.catalog.is_upload_memory_lacking()
+    }
+
+    /// Uploads that have a slot, and those that work.
+    #[cfg(test)]
+    pub fn taken(&self) -> (usize, usize) {
+        (self.slots.taken(), self.at_work.taken())
+    }
+}
+
 /// An upload as its connection sees it. Dropping it interrupts the upload.
 pub(crate) struct UploadHandle {
     /// Where parts of it go.
@@ -142,17 +209,7 @@ pub(crate) struct UploadHandle {
 }
 
 impl UploadHandle {
-    /// Begins an upload.
-    pub fn begin(shared: Arc<Shared>, announced: Announced, owner: Owner, reports: Reports) -> UploadHandle {
-        let (commands, receiver) = mpsc::channel(QUEUE_MAX);
-        let awaits_client = Arc::new(AtomicBool::new(false));
-        let upload =
-            Upload { shared, announced: Arc::new(announced), owner, reports, awaits_client: awaits_client.clone() };
-        tokio::spawn(upload.run(receiver));
-        UploadHandle { commands, awaits_client }
-    }
-
-    /// Whether it has a place and all that came is taken up: the client is to send more.
+    /// Whether it has a slot and all that came is taken up: the client is to send more.
     pub fn awaits_client(&self) -> bool {
         self.awaits_client.load(Ordering::Relaxed)
     }
@@ -161,7 +218,7 @@ impl UploadHandle {
 /// An upload from its announcement to its last report.
 #[derive(Clone)]
 struct Upload {
-    shared: Arc<Shared>,
+    service: Arc<UploadService>,
     announced: Arc<Announced>,
     owner: Owner,
     reports: Reports,
@@ -183,7 +240,7 @@ enum Stage {
 impl Upload {
     async fn run(self, commands: mpsc::Receiver<Command>) {
         let finished = self.take_all(commands).await;
-        let (metrics, log) = (&self.shared.metrics, &self.shared.log);
+        let (metrics, log) = (&self.service.metrics, &self.service.log);
         let Announced { name, tag, .. } = &*self.announced;
         match &finished {
             Ok(Some(id)) => {
@@ -206,9 +263,9 @@ impl Upload {
     async fn take_all(&self, mut commands: mpsc::Receiver<Command>) -> Result<Option<ImageId>, Failure> {
         let mut stage = None;
         // Counts from the first part that comes: what was only announced has no file.
-        let mut place = None;
+        let mut slot = None;
         loop {
-            self.awaits_client.store(place.is_some(), Ordering::Relaxed);
+            self.awaits_client.store(slot.is_some(), Ordering::Relaxed);
             let received = tokio::time::timeout(PUT_DEADLINE, commands.recv()).await;
             self.awaits_client.store(false, Ordering::Relaxed);
             let first = match received {
@@ -223,14 +280,15 @@ impl Upload {
                     return Err(Failure::new(ErrorCode::Busy, text));
                 }
             };
-            if place.is_none() {
-                place = Some(self.shared.uploads.take_soon(self.owner, 1, UPLOAD_PATIENCE).await.ok_or_else(no_place)?);
+            if slot.is_none() {
+                slot = Some(self.service.slots.take_soon(self.owner, 1, UPLOAD_PATIENCE).await.ok_or_else(no_slot)?);
             }
             let mut batch = vec![first];
             batch.extend(std::iter::from_fn(|| commands.try_recv().ok()).take(QUEUE_MAX - 1));
             let mut next = self.blocking(move |upload| upload.work(stage, batch)).await?;
             if let Stage::Complete(complete) = next {
-                let share = self.shared.catalog.upload_share(self.owner, complete.memory_bytes(), &self.shared.parked);
+                let share =
+                    self.service.catalog.upload_share(self.owner, complete.memory_bytes(), &self.service.interrupted);
                 let share = share.await?;
                 next = self.blocking(move |upload| upload.stage(*complete, share)).await?;
             }
@@ -246,7 +304,7 @@ impl Upload {
         &self,
         work: impl FnOnce(&Upload) -> Result<Stage, Failure> + Send + 'static,
     ) -> Result<Stage, Failure> {
-        let turn = self.shared.uploads_at_work.take(self.owner, 1).await;
+        let turn = self.service.at_work.take(self.owner, 1).await;
         let upload = self.clone();
         let work = tokio::task::spawn_blocking(move || {
             let stage = caught_blocking(|| work(&upload));
@@ -261,9 +319,9 @@ impl Upload {
     /// Keeps what came, for the client's next try, unless others wait for the memory of it.
     fn park(&self, stage: Option<Stage>) {
         if let Some(Stage::Blocks(staged)) = stage
-            && !self.shared.catalog.is_upload_memory_lacking()
+            && !self.service.catalog.is_upload_memory_lacking()
         {
-            self.shared.parked.put(*staged);
+            self.service.interrupted.put(*staged);
         }
     }
 
@@ -271,7 +329,7 @@ impl Upload {
     fn work(&self, stage: Option<Stage>, batch: Vec<Command>) -> Result<Stage, Failure> {
         let mut stage = match stage {
             Some(stage) => stage,
-            None => Stage::Metadata(Arriving::new(&*self.shared.store, &self.announced)?),
+            None => Stage::Metadata(Arriving::new(&*self.service.store, &self.announced)?),
         };
         for command in batch {
             stage = self.step(stage, command)?;
@@ -280,25 +338,25 @@ impl Upload {
     }
 
     fn step(&self, stage: Stage, command: Command) -> Result<Stage, Failure> {
-        let shared = &*self.shared;
+        let service = &*self.service;
         match (stage, command) {
             (Stage::Metadata(mut arriving), Command::Meta { offset, bytes, room }) => {
                 arriving.take(offset, &bytes)?;
-                shared.metrics.upload_bytes_received.add(bytes.len() as u64);
+                service.metrics.upload_bytes_received.add(bytes.len() as u64);
                 drop((bytes, room));
                 match arriving.is_complete() {
-                    true => Ok(Stage::Complete(Box::new(arriving.complete(shared, &self.announced)?))),
+                    true => Ok(Stage::Complete(Box::new(arriving.complete(service, &self.announced)?))),
                     false => Ok(Stage::Metadata(arriving)),
                 }
             }
             (Stage::Metadata(_), _) => Err(Failure::bad_request("blocks of an upload before its metadata")),
             (Stage::Blocks(mut staged), Command::Block { block, bytes, room: _room }) => {
-                shared.metrics.upload_bytes_received.add(bytes.len() as u64);
-                staged.take_block(&*shared.store, block, &bytes)?;
+                service.metrics.upload_bytes_received.add(bytes.len() as u64);
+                staged.take_block(&*service.store, block, &bytes)?;
                 self.reports.send(Event::Progress(staged.stored_bytes));
                 Ok(Stage::Blocks(staged))
             }
-            (Stage::Blocks(staged), Command::Commit) => staged.publish(shared, &self.announced).map(Stage::Done),
+            (Stage::Blocks(staged), Command::Commit) => staged.publish(service, &self.announced).map(Stage::Done),
             (Stage::Complete(_), _) => Err(Failure::bad_request("parts of an upload before they were asked for")),
             (_, Command::Meta { .. }) => Err(Failure::bad_request("metadata after it was complete")),
             (Stage::Done(_), _) => Err(Failure::bad_request("parts of an upload after its commit")),
@@ -307,14 +365,14 @@ impl Upload {
 
     /// Asks for the blocks that no image of the store holds. Blocks.
     fn stage(&self, complete: Complete, share: Room) -> Result<Stage, Failure> {
-        let shared = &*self.shared;
-        let mut staged = complete.stage(shared, &self.announced, share)?;
-        staged.copy_known_blocks(shared, &self.announced, &self.reports)?;
+        let service = &*self.service;
+        let mut staged = complete.stage(service, &self.announced, share)?;
+        staged.copy_known_blocks(service, &self.announced, &self.reports)?;
         self.reports.send(Event::Need(staged.lacking()));
         Ok(Stage::Blocks(Box::new(staged)))
     }
 }
 
-fn no_place() -> Failure {
+fn no_slot() -> Failure {
     Failure::new(ErrorCode::Busy, "the server has too many uploads in progress; try again later")
 }

@@ -5,8 +5,8 @@
 //! transactions, pushes (`push::blocks`). Profiles are flow graphs, kept in the store under [`profile_key`].
 
 pub(crate) mod answer;
-mod config;
 mod files;
+mod opened;
 mod present;
 mod profiles;
 
@@ -21,16 +21,16 @@ use volume::{FileId, Mode, Options, Volume, VolumeError, VolumePath};
 use wire::ErrorCode;
 
 pub use answer::{Caller, answer, transaction};
-pub use config::VolumeConfig;
 pub use files::{FILES_OPEN_MAX, OpenFiles};
-pub(crate) use present::Present;
+pub(crate) use opened::{OpenVolume, Waiting};
+use present::Present;
 pub(crate) use profiles::{Foreseen, Profiles};
 
-use crate::blocks::locked;
 use crate::error::Failure;
+use crate::lock::locked;
 use crate::log::Logger;
 use crate::metrics::Metrics;
-use crate::{Config, ServerError};
+use crate::{Config, ServerError, VolumeConfig};
 
 /// Time without a transaction after which a checkpoint is made: what others change behind our back between a crash and its
 /// recovery is not seen.
@@ -73,7 +73,7 @@ pub(crate) struct Volumes {
 impl Volumes {
     /// Opens the volumes of a configuration that was checked, and recovers those that were not closed cleanly. Blocks.
     pub fn open(config: &Config) -> Result<Volumes, ServerError> {
-        config::check(config)?;
+        config.check_volumes()?;
         let open = |wanted: &VolumeConfig| {
             let (name, folder, wanted) = (wanted.name.clone(), wanted.folder.clone(), wanted.clone());
             let served = Served::new(&name, config, Box::new(move |log| open(&wanted, log)));

@@ -208,26 +208,27 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             push_authorities: args.push_ca.clone(),
         });
     }
-    config.predict.mode = predict::Mode::from_push_window(args.push_window);
-    config.predict.segment_pages = args.segment_pages.clamp(2, units::SEGMENT_PAGES_MAX as u32);
-    config.predict.construction_timer = std::time::Duration::from_secs(args.construction_timer);
-    let segment_kib = u64::from(config.predict.segment_pages) * units::PAGE_BYTES as u64 / 1024;
-    config.predict.lookahead_max = (args.push_window / segment_kib).clamp(1, 1 << 16) as u32;
-    config.predict.lookahead_first = config.predict.lookahead_first.min(config.predict.lookahead_max);
-    config.predict.audit_every = args.audit_every;
-    config.predict.frozen = args.frozen;
+    let predict = &mut config.learning.predict;
+    predict.mode = predict::Mode::from_push_window(args.push_window);
+    predict.segment_pages = args.segment_pages.clamp(2, units::SEGMENT_PAGES_MAX as u32);
+    predict.construction_timer = std::time::Duration::from_secs(args.construction_timer);
+    let segment_kib = u64::from(predict.segment_pages) * units::PAGE_BYTES as u64 / 1024;
+    predict.lookahead_max = (args.push_window / segment_kib).clamp(1, 1 << 16) as u32;
+    predict.lookahead_first = predict.lookahead_first.min(predict.lookahead_max);
+    predict.audit_every = args.audit_every;
+    predict.frozen = args.frozen;
     if args.audit_every == 0 || args.frozen {
-        config.predict.audit_every = 0;
-        config.predict.audit_first = 0;
+        predict.audit_every = 0;
+        predict.audit_first = 0;
     }
-    config.provider_threshold = args.provider_threshold;
-    config.provider_ahead = args.provider_ahead;
+    config.learning.provider_threshold = args.provider_threshold;
+    config.learning.provider_ahead = args.provider_ahead;
     config.memory_bytes_max = (args.memory as usize) << 20;
-    config.connections_max = args.connections;
-    config.connections_per_address_max = args.connections_per_address;
-    config.learning = !args.no_learn;
-    config.provider = if args.no_bundles { Provider::NvAsync } else { args.provider.into() };
-    config.uploads = args.uploads();
+    config.connections.max = args.connections;
+    config.connections.per_address_max = args.connections_per_address;
+    config.learning.enabled = !args.no_learn;
+    config.learning.provider = if args.no_bundles { Provider::NvAsync } else { args.provider.into() };
+    config.uploads.from = args.uploads();
     config.insecure = args.insecure;
     config.volumes = args.volume.iter().map(|volume| volume.0.clone()).collect();
     let ready = ReadyFile::open(args.ready_file.as_deref())?;

@@ -280,7 +280,7 @@ fn a_full_server_says_so_over_tls_too() {
     let store = Memory::new();
     store.put_atomic("app.rnl", &tree.bytes).unwrap();
     let tls = files(&keys.issue(&authority, "127.0.0.1", |_| ()), None);
-    let rig = Rig::start_with(&store, |config| (config.tls, config.connections_max) = (tls, 1));
+    let rig = Rig::start_with(&store, |config| (config.tls, config.connections.max) = (tls, 1));
     let trust = trusting(&authority.file);
     let first = open(&rig, "runnels", &trust).unwrap();
     let text = refusal(&rig, "runnels", &trust);

@@ -7,7 +7,7 @@ use units::ActionId;
 
 use super::Bundle;
 use super::policy::{Account, Grade, Start};
-use crate::blocks::locked;
+use crate::lock::locked;
 
 /// Bundles by action. An old bundle stays until a new one is there.
 #[derive(Default)]

@@ -8,14 +8,13 @@
 //! its action goes on: what the action has beyond it is compressed live beside it ([`Bundle::fit`]), and a new one is made
 //! when that pays ([`policy`]).
 //!
-//! A bundle is made in the background ([`workshop`]) and found again after a restart. Header, table
+//! A bundle is made in the background ([`crate::bundler`]) and found again after a restart. Header, table
 //! and list are verified when it is opened, each piece when it is read; pieces that were pushed
 //! lately stay in memory. Key: `bundles/<image>/<action>.bundle`.
 
 mod format;
 pub(crate) mod kept;
 pub(crate) mod policy;
-pub(crate) mod workshop;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,8 +27,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::blocks::BlockCache;
 use crate::error::Failure;
-use crate::published::Published;
-use format::{Header, PAGES_MAX, PIECE_HASH_BYTES, PIECE_PAGES_MAX, PIECES_MAX, Piece};
+pub(crate) use format::PIECE_PAGES_MAX;
+use format::{Header, PAGES_MAX, PIECE_HASH_BYTES, PIECES_MAX, Piece};
 use policy::Grade;
 
 /// Bytes of a page in the list.
@@ -235,11 +234,14 @@ impl Bundle {
     }
 }
 
+/// Appends the bytes of a page of the image.
+pub(crate) type PageReader<'a> = &'a dyn Fn(PageId, &mut Vec<u8>) -> Result<usize, Failure>;
+
 /// Makes the bundle of a recipe and puts it into the store. Stops without a trace, with `Ok(false)`, once `stop` says so.
 pub(crate) fn build(
     store: &dyn Store,
-    image: &Published,
     recipe: &Recipe,
+    pages: PageReader<'_>,
     stop: &dyn Fn() -> bool,
 ) -> Result<bool, Failure> {
     let pieces = recipe.piece_count();
@@ -248,7 +250,7 @@ pub(crate) fn build(
     }
     let mut upload = store.create()?;
     let mut table = Vec::with_capacity(pieces as usize);
-    match write_pieces(&mut *upload, image, recipe, stop, &mut table) {
+    match write_pieces(&mut *upload, recipe, pages, stop, &mut table) {
         Ok(true) => {}
         Ok(false) => {
             upload.abort();
@@ -295,8 +297,8 @@ pub(crate) fn build(
 /// Compresses every segment behind the room for header, table and list. `false` if it was stopped.
 fn write_pieces(
     upload: &mut dyn Upload,
-    image: &Published,
     recipe: &Recipe,
+    read: PageReader<'_>,
     stop: &dyn Fn() -> bool,
     table: &mut Vec<Piece>,
 ) -> Result<bool, Failure> {
@@ -310,7 +312,7 @@ fn write_pieces(
         }
         raw.clear();
         for page in pages {
-            image.page(*page, &mut raw)?;
+            read(*page, &mut raw)?;
         }
         encoder.piece(&raw, &mut stored).map_err(encoding)?;
         if stored.len() > wire::format::PUSH_BYTES_MAX {

@@ -13,6 +13,7 @@ use crate::blocks::BlockCache;
 use crate::config::Shares;
 use crate::learning::Learning;
 use crate::metrics::Metrics;
+use crate::published::Published;
 
 /// An open image with one file of `pages` pages, the last one short.
 fn published(pages: usize) -> (Published, Vec<u8>) {
@@ -45,6 +46,11 @@ fn recipe(image: &Published, pages: u32) -> Recipe {
         window_log: 18,
         grade: Grade::Quick,
     }
+}
+
+/// Builds a bundle of pages of `image`.
+fn build(store: &dyn Store, image: &Published, recipe: &Recipe, stop: &dyn Fn() -> bool) -> Result<bool, Failure> {
+    super::build(store, recipe, &|page, out: &mut Vec<u8>| image.page(page, out), stop)
 }
 
 fn open(store: &dyn Store, recipe: &Recipe) -> Result<Option<Bundle>, Failure> {

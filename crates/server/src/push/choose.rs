@@ -3,16 +3,20 @@
 use units::{ActionId, ImageId, PageId, Token};
 use wire::ServerConnection;
 
+use super::PagePusher;
 use super::part::Part;
 use super::sequence::{Pushing, Sequence, Source};
-use super::{Ordered, Pusher};
-use crate::blocks::locked;
+use crate::advice::Ordered;
 use crate::bundle::Bundle;
+use crate::handles::Handles;
+use crate::lock::locked;
 use crate::published::Published;
-use crate::session::{FAST_RATE, Images};
 
 /// Programs pushed to at once on one connection. More than a small device starts at a time.
 const SEQUENCES_MAX: usize = 16;
+
+/// Bytes a second from which a link is fast: to wait for it takes less than to compress well.
+const FAST_RATE: u64 = 64 << 20;
 
 /// zstd level of live streams. Level 6 takes 7 % off the bytes, but a program waits for the compressor: gcc, whose processes
 /// share pages and so are pushed live, started in 1.41 s with level 6 and in 1.09 s with level 3 (the lab, WiFi).
@@ -39,19 +43,19 @@ const BUNDLE_SURPLUS_PERCENT_MAX: usize = 15;
 /// Pages of an action (in percent) that its bundle may lack: with more, one live stream is better than two.
 const BUNDLE_LACKING_PERCENT_MAX: usize = 50;
 
-impl Pusher {
+impl PagePusher {
     /// Begins a sequence; false if nothing can be pushed now.
     pub(super) fn begin(
         &mut self,
         wire: &ServerConnection,
-        images: &Images,
+        handles: &Handles,
         image: ImageId,
         token: Token,
         order: Ordered,
         cold: bool,
     ) -> bool {
         let Some(hello) = wire.hello().filter(|hello| hello.push_bytes_max > 0) else { return false };
-        let Some((handle, image)) = images.by_id(image) else { return false };
+        let Some((handle, image)) = handles.by_id(image) else { return false };
         let active = self.sequences.iter().filter(|sequence| !sequence.has_ended()).count();
         if active >= SEQUENCES_MAX || order.pages.is_empty() {
             return false;
@@ -106,13 +110,13 @@ impl Pusher {
         if window_log_max < LIVE_WINDOW_LOG_MIN {
             return Some(Source::Stored);
         }
-        let slot = self.shared.live_streams.try_take(self.owner, 1)?;
+        let slot = self.pieces.try_encoder()?;
         Some(Source::Live { encoder: None, window_log: window_log_max.min(LIVE_WINDOW_LOG_MAX), _slot: slot })
     }
 
     /// A sequence is about to end: what a better bundle would have saved counts towards making one.
     pub(super) fn charge(&self, wire: &ServerConnection, at: usize) {
-        let Some(sequence) = self.sequences.get(at).filter(|_| self.shared.workshop.is_some()) else { return };
+        let Some(sequence) = self.sequences.get(at).filter(|_| self.shared.bundler.is_some()) else { return };
         let Some(pushing) = sequence.pushing() else { return };
         let action = action_pages(&sequence.image, pushing.action);
         let start = pushing.start(&action, wire.push_rate());

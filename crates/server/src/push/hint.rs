@@ -14,18 +14,19 @@ use units::{PageId, SEGMENT_PAGES_MAX, Token};
 use wire::ServerConnection;
 use wire::format::{HINT_ACTION, HINT_PAGES_WAITING_MAX};
 
+use super::PagePusher;
 use super::sequence::{Pushing, Sequence};
-use super::{Ordered, Pusher};
+use crate::advice::Ordered;
+use crate::handles::Handles;
 use crate::published::Published;
-use crate::session::Images;
 
-impl Pusher {
+impl PagePusher {
     /// Orders `pages`, all of them stored in `image`, behind what was hinted before. Returns how many were taken: fewer
     /// if too many wait, none if another token is being hinted for, or nothing can be pushed now.
     pub fn hint(
         &mut self,
         wire: &ServerConnection,
-        images: &Images,
+        handles: &Handles,
         image: &Published,
         token: Token,
         mut pages: Vec<PageId>,
@@ -42,7 +43,7 @@ impl Pusher {
                 let mine = sequence.is_for(image.id, token);
                 mine && sequence.pushing_mut().is_some_and(|pushing| pushing.progress.append(&pages))
             }
-            None => self.begin(wire, images, image.id, token, ordered(pages.clone()), false),
+            None => self.begin(wire, handles, image.id, token, ordered(pages.clone()), false),
         };
         if !taken {
             return 0;

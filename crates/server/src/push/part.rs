@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use units::PageId;
 
-use super::Ordered;
 use super::progress::Progress;
+use crate::advice::Ordered;
 use crate::bundle::Bundle;
 
 /// Which pages of an action a sequence is for.

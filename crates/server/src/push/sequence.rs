@@ -7,9 +7,9 @@ use codec::StreamEncoder;
 use units::{ActionId, ImageId, PAGE_BYTES, PageId, SEGMENT_PAGES_MAX, SegmentIndex, StreamId, Token};
 use wire::{ImageHandle, PushEncoding, PushHeader};
 
-use super::Ordered;
 use super::part::Part;
 use super::progress::Progress;
+use crate::advice::Ordered;
 use crate::budget::Room;
 use crate::bundle::Bundle;
 use crate::bundle::policy::Start;

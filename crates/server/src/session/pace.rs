@@ -7,7 +7,6 @@ use std::time::Duration;
 use units::Moment;
 
 use super::Session;
-use crate::upload::UploadHandle;
 
 /// Time in which a client moves at least [`LEAST_BYTES`], or is slow. Radio links that are up pause
 /// for less.
@@ -119,29 +118,29 @@ impl Pace {
 impl Session {
     /// Why the client has to give way to others, if it is slow and keeps what they wait for. It
     /// goes last from then on.
-    pub(super) fn must_give_way(&self, paces: &mut Paces) -> Option<&'static str> {
-        let (shared, now) = (&*self.shared, self.shared.now());
-        let lacking = || shared.replies.is_lacking() || shared.received.is_lacking();
-        if paces.reading.is_slow(now, self.held.amount() > 0, LEAST_BYTES) && lacking() {
-            shared.slow.add(self.owner.peer);
+    pub(super) fn must_give_way(&mut self) -> Option<&'static str> {
+        let (buffers, now) = (&self.shared.buffers, self.shared.now());
+        let peer = self.client.owner().peer;
+        if self.paces.reading.is_slow(now, self.replies.are_queued(), LEAST_BYTES) && buffers.is_lacking() {
+            buffers.slow().add(peer);
             return Some("answers were read too slowly while others waited for memory (--memory); connect again");
         }
         // While the server itself does not read, nobody is slow.
-        let reads = self.wire.wants_bytes() && !self.received.is_waiting && self.stalled.is_none();
-        let awaits_frame = reads && self.received.room.amount() > 0 && self.wire.is_amid_frame();
-        let awaits_upload = reads && self.uploads.values().any(UploadHandle::awaits_client);
-        let is_needed = (awaits_frame && shared.received.is_lacking())
-            || (awaits_upload && (shared.uploads.is_lacking() || shared.catalog.is_upload_memory_lacking()));
-        let is_slow = paces.sending.is_slow(now, awaits_frame || awaits_upload, LEAST_BYTES);
-        let part = self.received.room.amount() / FILLED_PART;
-        let fills_slowly = paces.filling.is_slow(now, awaits_frame, part)
-            && shared.received.is_lacking_for_others()
-            && !shared.slow.contains(self.owner.peer);
+        let reads = self.wire.wants_bytes() && !self.receiving.is_waiting() && !self.uploads.is_stalled();
+        let awaits_frame = reads && self.receiving.held_bytes() > 0 && self.wire.is_amid_frame();
+        let awaits_upload = reads && self.uploads.await_client();
+        let is_needed =
+            (awaits_frame && buffers.received().is_lacking()) || (awaits_upload && self.shared.uploads.is_lacking());
+        let is_slow = self.paces.sending.is_slow(now, awaits_frame || awaits_upload, LEAST_BYTES);
+        let part = self.receiving.held_bytes() / FILLED_PART;
+        let fills_slowly = self.paces.filling.is_slow(now, awaits_frame, part)
+            && buffers.received().is_lacking_for_others()
+            && !buffers.slow().contains(peer);
         let gives_way = fills_slowly || (is_slow && is_needed);
         if !gives_way {
             return None;
         }
-        shared.slow.add(self.owner.peer);
+        buffers.slow().add(peer);
         Some("what was begun came too slowly while others waited; try again to go on with it")
     }
 }

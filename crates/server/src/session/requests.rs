@@ -7,9 +7,12 @@ use store::Object;
 use units::{BlockId, ImageId, PageId, RequestId, StreamId, Token};
 use wire::{ErrorCode, ImageHandle, Reply, Request};
 
-use super::{Done, IMAGES_MAX, Session};
+use super::Session;
 use crate::budget::Budget;
+use crate::demand::Reading;
+use crate::done::Done;
 use crate::error::Failure;
+use crate::handles::HANDLES_MAX;
 use crate::name::Name;
 use crate::published::Published;
 use crate::push::PAGE_BYTES_EXPECTED;
@@ -18,7 +21,7 @@ use crate::{admin, demand};
 
 impl Session {
     pub(super) fn take_request(&mut self, request: RequestId, ask: Request) -> Result<(), Failure> {
-        if let Some((id, file)) = image_of(&ask).and_then(|handle| self.images.closed(handle)) {
+        if let Some((id, file)) = image_of(&ask).and_then(|handle| self.handles.closed(handle)) {
             self.open_again(request, ask, id, file);
             return Ok(());
         }
@@ -45,10 +48,10 @@ impl Session {
             Request::VolumeOpen { name } => self.open_volume(request, &name),
             Request::Volume { volume, ask } => self.ask_volume(request, volume, ask),
             Request::PutOpen { name, file_bytes, metadata_offset, metadata_bytes } => {
-                self.pushing.check()?;
+                self.client.check_push()?;
                 let config = &self.shared.config;
                 let announced = Announced::check(config, &name, file_bytes, metadata_offset, metadata_bytes)?;
-                self.start_upload(request, announced);
+                self.uploads.begin(&self.shared.uploads, announced, self.client.owner(), request);
                 Ok(())
             }
         }
@@ -60,18 +63,23 @@ impl Session {
         bytes: usize,
         work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
     ) {
-        self.answer_at(self.shared.reads.clone(), request, bytes, work);
+        self.answer_at(self.shared.readers.reads().clone(), request, bytes, work);
     }
 
     fn answer_at(
         &mut self,
-        places: Budget,
+        slots: Budget,
         request: RequestId,
         bytes: usize,
         work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static,
     ) {
-        let reading = self.read_reply(bytes, places);
+        let reading = self.begin_reading(bytes, slots);
         demand::answer(&self.shared, &self.done, request, reading, work);
+    }
+
+    /// Memory for a reply, which is given at once or later.
+    pub(super) fn begin_reading(&mut self, bytes: usize, slots: Budget) -> Reading {
+        self.replies.begin_reading(self.shared.buffers.replies(), bytes, slots)
     }
 
     /// Answers with bytes of the image file, at once if they are in memory.
@@ -84,18 +92,18 @@ impl Session {
         reply: impl FnOnce(Bytes) -> Reply + Send + 'static,
     ) {
         let bytes = bytes as usize;
-        let Some((room, read)) = demand::cached(&self.shared, self.owner, &image, offset, bytes) else {
+        let Some((room, read)) = demand::cached(&self.shared, self.client.owner(), &image, offset, bytes) else {
             return self.answer(request, bytes, move || Ok(reply(image.read(offset, bytes)?)));
         };
-        self.held.merge(room);
+        self.replies.keep(room);
         self.reply(request, reply(read));
-        self.release();
+        self.replies.release(&self.wire);
     }
 
     fn open(&mut self, request: RequestId, name: &str) -> Result<(), Failure> {
         let name = Name::parse(name).map_err(Failure::bad_request)?;
         let shared = self.shared.clone();
-        let open = move || shared.catalog.open(&name, &shared.parked);
+        let open = move || shared.catalog.open(&name, shared.uploads.interrupted());
         self.open_by(open, move |opened| Done::Opened { request, opened });
         Ok(())
     }
@@ -103,7 +111,7 @@ impl Session {
     /// Opens an image that the server closed, then goes on with the request.
     fn open_again(&mut self, request: RequestId, ask: Request, id: ImageId, file: Arc<dyn Object>) {
         let shared = self.shared.clone();
-        let open = move || shared.catalog.open_again(id, file, &shared.parked);
+        let open = move || shared.catalog.open_again(id, file, shared.uploads.interrupted());
         self.open_by(open, move |opened| Done::OpenedAgain { request, ask, opened });
     }
 
@@ -114,7 +122,7 @@ impl Session {
         ask: Request,
         image: &Arc<Published>,
     ) -> Result<(), Failure> {
-        self.images.handle(image);
+        self.handles.handle(image);
         self.take_request(request, ask)
     }
 
@@ -124,12 +132,12 @@ impl Session {
         open: impl FnOnce() -> Result<(Arc<Published>, bool), Failure> + Send + 'static,
         say: impl FnOnce(Result<Arc<Published>, Failure>) -> Done + Send + 'static,
     ) {
-        self.opening += 1;
-        let (shared, owner, done) = (self.shared.clone(), self.owner, self.done.clone());
+        self.replies.begin_opening();
+        let (shared, owner, done) = (self.shared.clone(), self.client.owner(), self.done.clone());
         let window_log_max = self.wire.hello().map_or(0, |hello| hello.window_log_max);
         tokio::spawn(async move {
             let slot = tokio::select! {
-                slot = shared.opens.take(owner, 1) => slot,
+                slot = shared.readers.opens().take(owner, 1) => slot,
                 () = done.closed() => return,
             };
             let work = tokio::task::spawn_blocking(move || {
@@ -155,8 +163,8 @@ impl Session {
     }
 
     pub(super) fn opened(&mut self, request: RequestId, image: &Arc<Published>) -> Result<(), Failure> {
-        let handle = self.images.handle(image).ok_or_else(|| {
-            Failure::new(ErrorCode::Busy, format!("a connection has at most {IMAGES_MAX} images and volumes"))
+        let handle = self.handles.handle(image).ok_or_else(|| {
+            Failure::new(ErrorCode::Busy, format!("a connection has at most {HANDLES_MAX} images and volumes"))
         })?;
         let region = image.metadata.metadata_region();
         let reply = Reply::Opened {
@@ -172,7 +180,7 @@ impl Session {
 
     fn image(&self, handle: ImageHandle) -> Result<Arc<Published>, Failure> {
         let unknown = || Failure::bad_request(format!("image handle {} was not given on this connection", handle.0));
-        self.images.get(handle).ok_or_else(unknown)
+        self.handles.get(handle).ok_or_else(unknown)
     }
 
     fn read_metadata(
@@ -261,14 +269,14 @@ impl Session {
         let (work, wanted) = (image.clone(), pages.clone());
         // Raw and compressed are in memory together for a moment.
         let bytes = 2 * pages.len() * units::PAGE_BYTES;
-        self.answer_at(self.shared.pages.clone(), request, bytes, move || demand::pages(&work, &wanted));
+        self.answer_at(self.shared.readers.pages().clone(), request, bytes, move || demand::pages(&work, &wanted));
         self.shared.metrics.pages_demanded.add(pages.len() as u64);
         self.demanded(&image, token, &pages, force);
         Ok(())
     }
 
     fn on_the_way(&self, handle: ImageHandle, page: PageId, answer_bytes: usize) -> Option<StreamId> {
-        self.pusher.as_ref()?.on_the_way(&self.wire, handle, page, answer_bytes)
+        self.pushes.as_ref()?.pages().on_the_way(&self.wire, handle, page, answer_bytes)
     }
 }
 

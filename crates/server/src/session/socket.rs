@@ -1,6 +1,6 @@
 //! Reads and writes of the socket, and how many bytes they take.
 
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Bytes taken from the socket at a time: room for a few requests at first, more as long as a read
 /// fills it.
@@ -27,4 +27,17 @@ pub(super) async fn write_on<S: AsyncWrite + Unpin>(writer: &mut S, bytes: &[u8]
         0 => Err(std::io::ErrorKind::WriteZero.into()),
         count => Ok(count),
     }
+}
+
+/// Sends the last bytes and waits for the peer to close: closing first, with unread bytes, would discard them.
+pub(crate) async fn send_last<S>(mut stream: S, bytes: &[u8])
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    if stream.write_all(bytes).await.is_err() || stream.shutdown().await.is_err() {
+        return;
+    }
+    // Not on the stack, which each connection has from the start.
+    let mut rest = vec![0; 4096];
+    while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
 }

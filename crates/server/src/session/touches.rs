@@ -7,74 +7,71 @@ use units::{ImageId, PageId, Token};
 use wire::ImageHandle;
 
 use super::Session;
-use crate::blocks::locked;
+use super::pushes::Pushes;
+use crate::advice::{Advice, Ordered};
+use crate::device::Device;
+use crate::lock::locked;
 use crate::published::Published;
-use crate::push::{Advice, Ordered};
 
 /// Touches given to the predictor under one lock: some ten microseconds.
 const TOUCHES_AT_ONCE: usize = 32;
 
 /// The token of reads that belong to no program: a client's readahead, and readers it cannot tell. They mix whatever
 /// runs on the device, so nothing is learned from them and nothing predicted for them.
-const ANONYMOUS: Token = Token(0);
+pub(super) const ANONYMOUS: Token = Token(0);
 
 impl Session {
     /// Bookkeeping of a demand: what the device has, and what the Predictor makes of the page that was touched.
     pub(super) fn demanded(&mut self, image: &Arc<Published>, token: Token, pages: &[PageId], force: bool) {
-        if token == ANONYMOUS {
-            if let Some(device) = &self.device {
-                device.sent(image.id, pages);
+        if let Some(touched) = pages.first().copied().filter(|_| token != ANONYMOUS) {
+            let mut cold = false;
+            if let Some(device) = self.device() {
+                // A forced demand follows a push that ended early; it says nothing about what the device lost.
+                cold = if force {
+                    device.not_sent(image.id, pages);
+                    false
+                } else {
+                    device.demanded(image.id, touched)
+                };
             }
-            return;
+            self.touch(image, token, touched, cold);
         }
-        let Some(touched) = pages.first().copied() else { return };
-        let mut cold = false;
-        if let Some(device) = &self.device {
-            // A forced demand follows a push that ended early; it says nothing about what the device lost.
-            cold = if force {
-                device.not_sent(image.id, pages);
-                false
-            } else {
-                device.demanded(image.id, touched)
-            };
-        }
-        self.touch(image, token, touched, cold);
-        if let Some(device) = &self.device {
+        if let Some(device) = self.device() {
             device.sent(image.id, pages);
         }
     }
 
     /// Tells the Predictor of a touch and acts on what it says.
     pub(super) fn touch(&mut self, image: &Arc<Published>, token: Token, page: PageId, cold: bool) {
-        if !self.shared.config.learning || token == ANONYMOUS {
+        if !self.shared.config.learning.enabled || token == ANONYMOUS {
             return;
         }
-        if let Some(pusher) = &mut self.pusher {
-            pusher.touched(&self.wire, image.id, page);
+        if let Some(pushes) = &mut self.pushes {
+            pushes.pages_mut().touched(&self.wire, image.id, page);
         }
         let now = self.shared.now();
         let advice = {
             let mut predictor = locked(&image.predictor);
             let run = self.run_of(token);
             let verdict = predictor.touch(run, page, now);
-            advice_of(&predictor, image.id, (token, run), verdict, cold, self.shared.config.pages_ahead())
+            advice_of(&predictor, image.id, (token, run), verdict, cold, self.shared.config.learning.pages_ahead())
         };
         self.route(advice);
     }
 
     pub(super) fn take_touches(&mut self, handle: ImageHandle, token: Token, pages: &[PageId]) {
-        if let Some(open) = self.images.volume(handle).cloned() {
+        if let Some(open) = self.handles.volume(handle).cloned() {
             self.shared.metrics.pages_touched.add(pages.len() as u64);
             return self.touches.add(handle, open, token, pages, self.shared.now());
         }
         // A touch of an image that was never opened is of no use to anybody.
-        let Some(image) = self.images.get(handle) else { return };
+        let Some(image) = self.handles.get(handle) else { return };
         let pages: Vec<PageId> = pages.iter().copied().filter(|page| image.has_page(*page)).collect();
         self.shared.metrics.pages_touched.add(pages.len() as u64);
-        if let Some(device) = &self.device {
+        if let Some(device) = self.device() {
             device.sent(image.id, &pages);
         }
-        if !self.shared.config.learning || token == ANONYMOUS {
+        if !self.shared.config.learning.enabled || token == ANONYMOUS {
             return;
         }
         let (now, run) = (self.shared.now(), self.run_of(token));
@@ -84,7 +81,14 @@ impl Session {
                 some.iter()
                     .filter_map(|page| {
                         let verdict = predictor.touch(run, *page, now);
-                        advice_of(&predictor, image.id, (token, run), verdict, false, self.shared.config.pages_ahead())
+                        advice_of(
+                            &predictor,
+                            image.id,
+                            (token, run),
+                            verdict,
+                            false,
+                            self.shared.config.learning.pages_ahead(),
+                        )
                     })
                     .collect()
             };
@@ -92,37 +96,55 @@ impl Session {
         }
     }
 
+    /// Pages that the client asks for in advance. Nothing is learned from them.
+    pub(super) fn take_hint(&mut self, handle: ImageHandle, token: Token, mut pages: Vec<PageId>) {
+        self.shared.metrics.hints.one();
+        if let Some(open) = self.handles.volume(handle).cloned() {
+            return self.hint_blocks(handle, &open, token, &pages);
+        }
+        // A hint for an image that was never opened is of no use to anybody.
+        let (Some(image), Some(pushes)) = (self.handles.get(handle), &mut self.pushes) else { return };
+        pages.retain(|page| image.is_stored(*page));
+        let taken = pushes.pages_mut().hint(&self.wire, &self.handles, &image, token, pages);
+        self.shared.metrics.pages_hinted.add(taken as u64);
+    }
+
     pub(super) fn take_token_end(&mut self, handle: ImageHandle, token: Token) {
         if token == ANONYMOUS {
             return;
         }
-        if let Some(open) = self.images.volume(handle).cloned() {
+        if let Some(open) = self.handles.volume(handle).cloned() {
             return self.end_blocks(handle, &open, token);
         }
-        let Some(image) = self.images.get(handle) else { return };
-        if self.shared.config.learning {
+        let Some(image) = self.handles.get(handle) else { return };
+        if self.shared.config.learning.enabled {
             let now = self.shared.now();
             locked(&image.predictor).end(self.run_of(token), now);
         }
         self.route(Some(Advice::ended(image.id, token)));
     }
 
+    /// The device, once it has said who it is.
+    fn device(&self) -> Option<&Device> {
+        self.pushes.as_ref().map(Pushes::device)
+    }
+
     /// What predictors, which all devices tell their touches, call a token of this device.
     pub(super) fn run_of(&self, token: Token) -> Token {
-        self.device.as_ref().map_or(token, |device| device.scoped(token))
+        self.device().map_or(token, |device| device.scoped(token))
     }
 
     /// Gives advice to the connection that pushes to the token: usually this one.
     fn route(&mut self, advice: Option<Advice>) {
-        let (Some(advice), Some(device)) = (advice, &self.device) else { return };
-        if let Some(advice) = device.route(self.owner.connection, advice.image, advice.token, advice) {
+        let (Some(advice), Some(device)) = (advice, self.device()) else { return };
+        if let Some(advice) = device.route(self.client.owner().connection, advice.image, advice.token, advice) {
             self.advise(advice);
         }
     }
 
     pub(super) fn advise(&mut self, advice: Advice) {
-        if let Some(pusher) = &mut self.pusher {
-            pusher.advise(&mut self.wire, &self.images, advice);
+        if let Some(pushes) = &mut self.pushes {
+            pushes.pages_mut().advise(&mut self.wire, &self.handles, advice);
         }
     }
 }

@@ -1,36 +1,93 @@
 //! Uploads of this connection: commands to their workers, reports back to the client.
 
+use std::collections::HashMap;
+
+use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::error::TrySendError;
 use units::RequestId;
 use wire::{ErrorCode, Reply};
 
-use super::{Session, Stalled};
+use super::Session;
 use crate::error::Failure;
-use crate::upload::{self, Announced, Command, Reports, UploadHandle};
+use crate::peer::Owner;
+use crate::upload::{self, Announced, Command, Reports, UploadHandle, UploadService};
 
-impl Session {
-    pub(super) fn start_upload(&mut self, request: RequestId, announced: Announced) {
-        let reports = Reports { request, events: self.reports.clone() };
-        let upload = UploadHandle::begin(self.shared.clone(), announced, self.owner, reports);
-        self.uploads.insert(request, upload);
+/// The uploads of a connection.
+///
+/// Invariant: at most one command is stalled, and its upload is under way.
+pub(super) struct Uploads {
+    reports: Sender<(RequestId, upload::Event)>,
+    under_way: HashMap<RequestId, UploadHandle>,
+    /// A command that found its worker's queue full. Nothing is taken up until it is sent.
+    stalled: Option<(RequestId, Command)>,
+}
+
+impl Uploads {
+    /// None. Workers send their reports to `reports`.
+    pub fn new(reports: Sender<(RequestId, upload::Event)>) -> Uploads {
+        Uploads { reports, under_way: HashMap::new(), stalled: None }
     }
 
-    pub(super) fn command(&mut self, request: RequestId, command: Command) {
-        use tokio::sync::mpsc::error::TrySendError;
-        // Parts of an upload that has failed were on their way; its error says all there is to say.
-        let Some(upload) = self.uploads.get(&request) else { return };
+    pub fn begin(
+        &mut self,
+        service: &std::sync::Arc<UploadService>,
+        announced: Announced,
+        owner: Owner,
+        request: RequestId,
+    ) {
+        let reports = Reports { request, events: self.reports.clone() };
+        self.under_way.insert(request, service.begin(announced, owner, reports));
+    }
+
+    /// Hands a command to the worker of its upload. Parts of an upload that has failed were on their
+    /// way: its error says all there is to say.
+    pub fn command(&mut self, request: RequestId, command: Command) {
+        let Some(upload) = self.under_way.get(&request) else { return };
         if let Err(TrySendError::Full(command)) = upload.commands.try_send(command) {
-            self.stalled = Some(Stalled { request, command });
+            self.stalled = Some((request, command));
         }
     }
 
-    pub(super) fn resume_stalled(&mut self) {
-        if let Some(Stalled { request, command }) = self.stalled.take() {
+    /// The queue that has no room for the stalled command.
+    pub fn full_queue(&self) -> Option<Sender<Command>> {
+        let (request, _) = self.stalled.as_ref()?;
+        self.under_way.get(request).map(|upload| upload.commands.clone())
+    }
+
+    /// Tries the stalled command again.
+    pub fn resume(&mut self) {
+        if let Some((request, command)) = self.stalled.take() {
             self.command(request, command);
         }
     }
 
+    /// The upload is over. False if it was before.
+    pub fn remove(&mut self, request: RequestId) -> bool {
+        self.stalled.take_if(|(stalled, _)| *stalled == request);
+        self.under_way.remove(&request).is_some()
+    }
+
+    pub fn contains(&self, request: RequestId) -> bool {
+        self.under_way.contains_key(&request)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.is_some()
+    }
+
+    /// Whether the client is to send more for one of them.
+    pub fn await_client(&self) -> bool {
+        self.under_way.values().any(UploadHandle::awaits_client)
+    }
+}
+
+impl Session {
     pub(super) fn take_report(&mut self, request: RequestId, event: upload::Event) {
-        if !self.uploads.contains_key(&request) {
+        if !self.uploads.contains(request) {
             return;
         }
         match event {
@@ -38,10 +95,7 @@ impl Session {
             // Refused only if the request was cancelled meanwhile.
             upload::Event::Progress(bytes) => drop(self.wire.put_progress(request, bytes)),
             upload::Event::Finished(result) => {
-                self.uploads.remove(&request);
-                if self.stalled.as_ref().is_some_and(|stalled| stalled.request == request) {
-                    self.stalled = None;
-                }
+                self.uploads.remove(request);
                 match result {
                     Ok(id) => self.reply(request, Reply::PutDone { id }),
                     Err(failure) => self.fail(request, &failure),
@@ -57,7 +111,7 @@ impl Session {
         for part in 1..=count {
             let asked = self.wire.put_need(request, parts.next().unwrap_or_default(), part == count);
             if let Err(refused) = asked {
-                self.uploads.remove(&request);
+                self.uploads.remove(request);
                 let failure = Failure::new(ErrorCode::TooLarge, format!("the upload needs too much: {refused}"));
                 self.fail(request, &failure);
                 return;

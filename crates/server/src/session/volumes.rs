@@ -1,192 +1,30 @@
-//! Requests to volumes: whose answer comes from `volumes::answer`, and in which order things happen.
-//!
-//! Answers may overtake each other, but the transactions of a connection are committed in the order in which they came: they
-//! wait in a queue of the volume, and a worker commits what waits there as one batch, so that it shares a sync.
+//! Requests to volumes: `volumes::answer` answers them on blocking threads, so answers may overtake
+//! each other. Transactions are committed in their order ([`commits`](super::commits)).
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use tokio::sync::mpsc::UnboundedSender;
-use units::{InodeId, Moment, PageId, RequestId, Token};
+use units::{InodeId, PageId, RequestId, Token};
 use volume::FileId;
 use wire::format::FRAME_BYTES_MAX_WRITTEN;
 use wire::volume::{VolumeAsk, VolumeReply};
 use wire::{ErrorCode, ImageHandle, Reply};
 
-use super::{Done, IMAGES_MAX, REQUEST_BYTES, Session};
-use crate::blocks::locked;
+use super::Session;
+use super::pushes::{Postponed, Pushes};
+use super::touches::ANONYMOUS;
 use crate::budget::Room;
+use crate::done::{After, Cost, Done, VolumeDone};
 use crate::error::Failure;
-use crate::peer::Owner;
+use crate::handles::HANDLES_MAX;
+use crate::lock::locked;
+use crate::push::BlockPusher;
 use crate::shared::Shared;
-use crate::volumes::{Caller, Foreseen, OpenFiles, Present, Served, answer};
-
-/// Transactions committed as one batch.
-const BATCH_MAX: usize = 64;
-
-/// Demands of a connection that wait for a piece; further ones are answered by themselves.
-const POSTPONED_MAX: usize = 64;
-
-/// Touches given to the predictors in one turn of the connection and under one lock: where graphs
-/// branch, one costs up to a tenth of a millisecond.
-const TOUCHES_AT_ONCE: usize = 4;
-
-/// Touches that a connection may make at once, and each second. Others are not told to the
-/// predictors: they cost the server more than their bytes cost the device.
-const TOUCHES_MAX: u64 = 4096;
+use crate::volumes::{Caller, OpenVolume, answer};
 
 /// Memory of an entry of a folder, most of it its name, and of the shortest listing.
 const ENTRY_BYTES: usize = 330;
 const LISTING_BYTES_LEAST: usize = 128 << 10;
-
-/// A listing that takes longer is of a large folder: those of small ones do not wait for such.
-const LISTING_LONG: Duration = Duration::from_millis(5);
-
-/// The token of reads that belong to no program: nothing is predicted for them.
-const ANONYMOUS: Token = Token(0);
-
-/// A volume that a connection has open.
-pub(crate) struct OpenVolume {
-    pub served: Arc<Served>,
-    pub files: Mutex<OpenFiles>,
-    /// What a proof is made over.
-    nonce: u128,
-    /// The device, once it was proven.
-    proven: OnceLock<Present>,
-    commits: Mutex<Commits>,
-}
-
-/// Transactions that wait, with their memory.
-#[derive(Default)]
-struct Commits {
-    waiting: VecDeque<Waiting>,
-    working: bool,
-}
-
-/// Touches that arrived, and wait for their turn.
-pub(super) struct BlockTouches {
-    waiting: Option<Touched>,
-    /// Touches that may be made, and since when that is so.
-    credit: u64,
-    at: Moment,
-}
-
-struct Touched {
-    volume: ImageHandle,
-    open: Arc<OpenVolume>,
-    token: Token,
-    blocks: VecDeque<PageId>,
-}
-
-impl Default for BlockTouches {
-    fn default() -> BlockTouches {
-        BlockTouches { waiting: None, credit: TOUCHES_MAX, at: Moment(0) }
-    }
-}
-
-impl BlockTouches {
-    /// Whether none waits. While some do, nothing that came behind them is taken up.
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_none()
-    }
-
-    /// Adds the touches of one message, as many as the connection may make: the last ones, which
-    /// tell where the program is.
-    pub fn add(&mut self, volume: ImageHandle, open: Arc<OpenVolume>, token: Token, blocks: &[PageId], now: Moment) {
-        let count = self.spend(blocks.len(), now);
-        let blocks: VecDeque<_> = blocks[blocks.len() - count..].iter().copied().collect();
-        self.waiting = (!blocks.is_empty()).then_some(Touched { volume, open, token, blocks });
-    }
-
-    /// How many of `wanted` touches may be made.
-    fn spend(&mut self, wanted: usize, now: Moment) -> usize {
-        let added = now.since(self.at).as_micros() * u128::from(TOUCHES_MAX) / 1_000_000;
-        if added > 0 {
-            // What is less than a touch counts the next time.
-            let spent = Duration::from_micros((added * 1_000_000 / u128::from(TOUCHES_MAX)) as u64);
-            self.at = self.at.after(spent);
-            self.credit = (u128::from(self.credit) + added).min(TOUCHES_MAX.into()) as u64;
-        }
-        let count = (wanted as u64).min(self.credit);
-        self.credit -= count;
-        count as usize
-    }
-}
-
-/// A transaction that waits.
-struct Waiting {
-    request: RequestId,
-    ask: VolumeAsk,
-    /// Memory of its changes.
-    room: Room,
-    cost: Cost,
-}
-
-/// What the connection counts for a request until it is answered.
-#[derive(Clone, Copy, Default)]
-struct Cost {
-    /// Of its `reading_bytes`.
-    bytes: usize,
-    /// Of what it received without memory of its own.
-    uncovered: usize,
-}
-
-/// What an answer brings with it for the connection.
-pub(crate) struct VolumeDone {
-    request: RequestId,
-    volume: ImageHandle,
-    reply: Result<VolumeReply, Failure>,
-    room: Room,
-    cost: Cost,
-    after: After,
-}
-
-/// What the connection does once it answered.
-pub(crate) enum After {
-    Nothing,
-    /// The file is open: push what its profile says.
-    Opened {
-        token: Token,
-        id: FileId,
-    },
-    /// Blocks of the file were read.
-    Pulled {
-        id: FileId,
-    },
-}
-
-/// A demand whose block is being built into a piece.
-pub(super) struct Postponed {
-    request: RequestId,
-    volume: ImageHandle,
-    token: Token,
-    blocks: Vec<PageId>,
-}
-
-impl OpenVolume {
-    fn new(served: Arc<Served>) -> Result<OpenVolume, Failure> {
-        let mut nonce = [0; 16];
-        let failed = |error| Failure::new(ErrorCode::Internal, format!("there are no random numbers: {error}"));
-        getrandom::fill(&mut nonce).map_err(failed)?;
-        let (nonce, proven) = (u128::from_le_bytes(nonce), OnceLock::new());
-        Ok(OpenVolume { served, files: Mutex::default(), nonce, proven, commits: Mutex::default() })
-    }
-
-    /// The number that was proven, or 0.
-    fn device(&self) -> u128 {
-        self.proven.get().map_or(0, Present::number)
-    }
-
-    /// What is done on this handle is done by this device from now on.
-    fn prove(&self, shared: &Arc<Shared>, number: u128) -> Result<(), Failure> {
-        let proven = self.proven.get_or_init(|| Present::new(shared.clone(), self.served.clone(), number));
-        match proven.number() == number {
-            true => Ok(()),
-            false => Err(Failure::bad_request("another device number was proven on this handle")),
-        }
-    }
-}
 
 impl Session {
     pub(super) fn open_volume(&mut self, request: RequestId, name: &str) -> Result<(), Failure> {
@@ -196,15 +34,15 @@ impl Session {
             Failure::new(ErrorCode::NotFound, format!("{shown:?} is not a volume of this server"))
         })?;
         let full =
-            || Failure::new(ErrorCode::Busy, format!("a connection has at most {IMAGES_MAX} images and volumes"));
-        let volume = match self.images.volume_handle(&served) {
+            || Failure::new(ErrorCode::Busy, format!("a connection has at most {HANDLES_MAX} images and volumes"));
+        let volume = match self.handles.volume_handle(&served) {
             Some(handle) => handle,
-            None => self.images.add_volume(Arc::new(OpenVolume::new(served.clone())?)).ok_or_else(full)?,
+            None => self.handles.add_volume(Arc::new(OpenVolume::new(served.clone())?)).ok_or_else(full)?,
         };
         self.wire.share_pushes();
         let (id, block_bytes) = (served.id, served.options.block_bytes);
         let writable = served.options.mode == volume::Mode::ReadWrite;
-        let nonce = self.images.volume(volume).map_or(0, |open| open.nonce);
+        let nonce = self.handles.volume(volume).map_or(0, |open| open.nonce());
         self.reply(request, Reply::VolumeOpened { volume, id, block_bytes, writable, nonce });
         Ok(())
     }
@@ -215,11 +53,11 @@ impl Session {
         handle: ImageHandle,
         ask: VolumeAsk,
     ) -> Result<(), Failure> {
-        let open = self.images.volume(handle).cloned().ok_or_else(|| {
+        let open = self.handles.volume(handle).cloned().ok_or_else(|| {
             Failure::bad_request(format!("volume handle {} was not given on this connection", handle.0))
         })?;
         let block_bytes = open.served.options.block_bytes as usize;
-        let mut places = self.shared.reads.clone();
+        let mut slots = self.shared.readers.reads().clone();
         let (bytes, after) = match &ask {
             VolumeAsk::Commit { .. } => {
                 self.commit(request, handle, &open, ask);
@@ -234,7 +72,7 @@ impl Session {
             VolumeAsk::FolderList { .. } => {
                 // To look at thousands of files is work for the processor, which few do at once.
                 // Who waits for that holds little memory.
-                places = self.shared.listings.clone();
+                slots = self.shared.readers.listings().clone();
                 (LISTING_BYTES_LEAST, After::Nothing)
             }
             // Names and values, each as the system tells them and as they are sent.
@@ -242,8 +80,8 @@ impl Session {
             _ => (8 << 10, After::Nothing),
         };
         let caller = self.caller(&open);
-        let reading = self.read_reply(bytes, places);
-        let (shared, owner, done) = (self.shared.clone(), self.owner, self.done.clone());
+        let reading = self.begin_reading(bytes, slots);
+        let (shared, owner, done) = (self.shared.clone(), self.client.owner(), self.done.clone());
         tokio::spawn(async move {
             let (mut ask, cost) = (ask, Cost { bytes: reading.bytes, uncovered: 0 });
             let (mut room, slot) = tokio::select! {
@@ -258,8 +96,8 @@ impl Session {
             let work = tokio::task::spawn_blocking(move || {
                 let begun = Instant::now();
                 let answered = answer_one(&shared, &open, &caller, &ask, after);
-                if matches!(ask, VolumeAsk::FolderList { .. }) && begun.elapsed() > LISTING_LONG {
-                    shared.listers.add(owner.peer);
+                if matches!(ask, VolumeAsk::FolderList { .. }) {
+                    shared.readers.listed(owner.peer, begun.elapsed());
                 }
                 drop(slot);
                 answered
@@ -284,20 +122,18 @@ impl Session {
         let touched = *blocks.first().ok_or_else(|| Failure::bad_request("no blocks were asked for"))?;
         let file = locked(&open.files).get(touched.inode);
         let (_, id) = file.ok_or_else(|| answer::unknown_file(touched.inode))?;
-        if let Some(pusher) = self.blocks.as_ref().filter(|_| !force) {
-            if let Some(stream) = pusher.on_the_way(&self.wire, handle, blocks) {
+        if let Some(pushes) = self.pushes.as_mut().filter(|_| !force) {
+            if let Some(stream) = pushes.blocks().on_the_way(&self.wire, handle, blocks) {
                 self.shared.metrics.demands_on_the_way.one();
                 self.reply(request, Reply::OnTheWay { stream });
                 self.touch_blocks(handle, open, token, &[touched]);
                 return Ok(None);
             }
-            if self.postponed.len() < POSTPONED_MAX && pusher.is_building(handle, touched) {
-                let blocks = blocks.to_vec();
-                self.postponed.push(Postponed { request, volume: handle, token, blocks });
+            if pushes.postpone(request, handle, token, blocks) {
                 return Ok(None);
             }
         }
-        if let Some(pusher) = &mut self.blocks {
+        if let Some(pusher) = self.block_pusher() {
             pusher.demanded(handle, id, blocks, force);
         }
         self.shared.metrics.volume_blocks_demanded.add(blocks.len() as u64);
@@ -307,7 +143,8 @@ impl Session {
 
     /// A piece was built: demands that waited for it find it on the way, or are answered.
     pub(super) fn resume_postponed(&mut self) {
-        for Postponed { request, volume, token, blocks } in std::mem::take(&mut self.postponed) {
+        let postponed = self.pushes.as_mut().map_or_else(Vec::new, Pushes::take_postponed);
+        for Postponed { request, volume, token, blocks } in postponed {
             let ask = VolumeAsk::PullBlocks { token, blocks, force: false };
             if let Err(failure) = self.ask_volume(request, volume, ask) {
                 self.fail(request, &failure);
@@ -315,33 +152,18 @@ impl Session {
         }
     }
 
-    fn commit(&mut self, request: RequestId, handle: ImageHandle, open: &Arc<OpenVolume>, ask: VolumeAsk) {
-        let bytes = ask.data_bytes();
-        let room = self.received.room.split(bytes);
-        let cost = Cost { bytes: bytes.max(REQUEST_BYTES), uncovered: bytes.saturating_sub(room.amount()) };
-        self.reading_bytes += cost.bytes;
-        self.received.uncovered += cost.uncovered;
-        let mut commits = locked(&open.commits);
-        commits.waiting.push_back(Waiting { request, ask, room, cost });
-        if !std::mem::replace(&mut commits.working, true) {
-            let (shared, done, caller) = (self.shared.clone(), self.done.clone(), self.caller(open));
-            tokio::spawn(commit_waiting(shared, self.owner, done, handle, open.clone(), caller));
-        }
-    }
-
     pub(super) fn take_volume_done(&mut self, done: VolumeDone) {
         let VolumeDone { request, volume, reply, room, cost, after } = done;
-        self.reading_bytes -= cost.bytes;
-        self.received.uncovered -= cost.uncovered;
-        self.held.merge(room);
+        self.receiving.forget_uncovered(cost.uncovered);
+        self.replies.end(cost.bytes, room);
         let reply = match reply {
             Ok(reply) => reply,
             Err(failure) => {
                 self.fail(request, &failure);
-                return self.release();
+                return self.replies.release(&self.wire);
             }
         };
-        if let Some(pusher) = &mut self.blocks {
+        if let Some(pusher) = self.block_pusher() {
             match (&reply, &after) {
                 (VolumeReply::Committed { versions }, _) => {
                     versions.iter().for_each(|seen| pusher.version(volume, FileId(seen.file), seen.version, true));
@@ -351,8 +173,8 @@ impl Session {
                     pusher.version(volume, FileId(info.seen.file), info.seen.version, false);
                 }
                 (VolumeReply::Blocks { version, bytes, .. }, After::Pulled { id }) => {
-                    self.shared.metrics.volume_bytes_demanded.add(bytes.len() as u64);
                     pusher.version(volume, *id, *version, false);
+                    self.shared.metrics.volume_bytes_demanded.add(bytes.len() as u64);
                 }
                 _ => {}
             }
@@ -365,49 +187,16 @@ impl Session {
         };
         self.reply(request, Reply::Volume(reply));
         // Behind the answer, so that the device knows the file when its blocks come.
-        if let (Some((token, file, id)), Some(open)) = (opened, self.images.volume(volume).cloned())
-            && let Some(pusher) = self.blocks.as_mut().filter(|_| token != ANONYMOUS)
+        if let (Some((token, file, id)), Some(open)) = (opened, self.handles.volume(volume).cloned())
+            && let Some(pusher) = self.block_pusher().filter(|_| token != ANONYMOUS)
         {
             pusher.opened(volume, &open, token, file, id);
         }
-        self.release();
-    }
-
-    /// Takes up some of the touches that wait.
-    pub(super) fn touch_some_blocks(&mut self) {
-        let Some(mut touched) = self.touches.waiting.take() else { return };
-        let count = touched.blocks.len().min(TOUCHES_AT_ONCE);
-        let some: Vec<_> = touched.blocks.drain(..count).collect();
-        self.touch_blocks(touched.volume, &touched.open, touched.token, &some);
-        self.touches.waiting = Some(touched).filter(|touched| !touched.blocks.is_empty());
-    }
-
-    /// Tells the predictors of a few touches, and acts on what follows.
-    fn touch_blocks(&mut self, handle: ImageHandle, open: &Arc<OpenVolume>, token: Token, blocks: &[PageId]) {
-        if !self.shared.config.learning || token == ANONYMOUS {
-            return;
-        }
-        let (now, run) = (self.shared.now(), self.run_of(token));
-        let owner = self.owner.peer.number().0;
-        let ids: Vec<_> = {
-            let files = locked(&open.files);
-            blocks.iter().map(|block| files.get(block.inode).map(|(_, id)| id)).collect()
-        };
-        let foreseen: Vec<Foreseen> = {
-            let mut profiles = locked(&open.served.profiles);
-            let known = blocks.iter().zip(ids).filter_map(|(block, id)| Some((block, id?)));
-            known.map(|(block, id)| profiles.touch(owner, run, id, block.index, now)).collect()
-        };
-        if let Some(pusher) = &mut self.blocks {
-            pusher.touched();
-            for foreseen in foreseen.into_iter().filter(|foreseen| *foreseen != Foreseen::default()) {
-                pusher.foreseen(&mut self.wire, handle, open, token, foreseen);
-            }
-        }
+        self.replies.release(&self.wire);
     }
 
     pub(super) fn hint_blocks(&mut self, handle: ImageHandle, open: &Arc<OpenVolume>, token: Token, blocks: &[PageId]) {
-        if let Some(pusher) = &mut self.blocks {
+        if let Some(pusher) = self.block_pusher() {
             let taken = pusher.hint(handle, open, token, blocks);
             self.shared.metrics.pages_hinted.add(taken as u64);
         }
@@ -415,34 +204,38 @@ impl Session {
 
     pub(super) fn end_blocks(&mut self, handle: ImageHandle, open: &Arc<OpenVolume>, token: Token) {
         locked(&open.served.profiles).end(self.run_of(token), self.shared.now());
-        if let Some(pusher) = &mut self.blocks {
-            pusher.ended(&mut self.wire, handle, token);
+        if let Some(pushes) = &mut self.pushes {
+            pushes.blocks_mut().ended(&mut self.wire, handle, token);
         }
     }
 
     pub(super) fn close_file(&mut self, handle: ImageHandle, file: InodeId) {
-        let Some(open) = self.images.volume(handle) else { return };
+        let Some(open) = self.handles.volume(handle) else { return };
         locked(&open.files).close(file);
-        if let Some(pusher) = &mut self.blocks {
+        if let Some(pusher) = self.block_pusher() {
             pusher.closed(handle, file);
         }
     }
 
     pub(super) fn share_file(&mut self, handle: ImageHandle, file: InodeId, share: wire::volume::Share) {
-        let Some(open) = self.images.volume(handle) else { return };
+        let Some(open) = self.handles.volume(handle) else { return };
         // Of open files only, so that there are not too many.
         let known = locked(&open.files).get(file).is_some();
-        if let Some(pusher) = self.blocks.as_mut().filter(|_| known) {
+        if let Some(pusher) = self.block_pusher().filter(|_| known) {
             pusher.share(handle, file, share);
         }
     }
 
-    fn caller(&self, open: &OpenVolume) -> Caller {
+    pub(super) fn block_pusher(&mut self) -> Option<&mut BlockPusher> {
+        self.pushes.as_mut().map(Pushes::blocks_mut)
+    }
+
+    pub(super) fn caller(&self, open: &OpenVolume) -> Caller {
         let frame_bytes_max = self.wire.hello().map_or(0, |hello| hello.frame_bytes_max as usize);
         Caller {
             device: open.device(),
-            peer: self.owner.peer.number(),
-            nonce: open.nonce,
+            peer: self.client.owner().peer.number(),
+            nonce: open.nonce(),
             now: self.shared.now(),
             reply_bytes_max: frame_bytes_max.min(FRAME_BYTES_MAX_WRITTEN),
         }
@@ -461,7 +254,7 @@ fn fit_listing(limit: &mut u16, room: &mut Room) {
     *limit = u16::try_from(room.amount() / ENTRY_BYTES).unwrap_or(u16::MAX).min(*limit);
 }
 
-fn failed() -> Failure {
+pub(super) fn failed() -> Failure {
     Failure::new(ErrorCode::Internal, "the server failed while it worked on the request")
 }
 
@@ -479,7 +272,7 @@ fn answer_one(
     };
     let mut reply = answer::answer(&volume, &open.files, caller, ask);
     if let (Ok(VolumeReply::Proven), VolumeAsk::Prove { number, .. }) = (&reply, ask)
-        && let Err(failure) = open.prove(shared, *number)
+        && let Err(failure) = open.prove(shared.clock, *number)
     {
         reply = Err(failure);
     }
@@ -488,85 +281,16 @@ fn answer_one(
         && let Some((path, _)) = locked(&open.files).get(*file)
     {
         *id = FileId(info.seen.file);
-        *profiled = open.served.opened(&path, *id, info.size, &*shared.store, &shared.log);
+        *profiled = open.served.opened(&path, *id, info.size, &**shared.store(), &shared.log);
     }
     (reply, after)
-}
-
-/// Commits what waits, batch after batch, until nothing does.
-async fn commit_waiting(
-    shared: Arc<Shared>,
-    owner: Owner,
-    done: UnboundedSender<Box<Done>>,
-    volume: ImageHandle,
-    open: Arc<OpenVolume>,
-    caller: Caller,
-) {
-    loop {
-        let batch: Vec<_> = {
-            let mut commits = locked(&open.commits);
-            let count = commits.waiting.len().min(BATCH_MAX);
-            if count == 0 {
-                commits.working = false;
-                return;
-            }
-            commits.waiting.drain(..count).collect()
-        };
-        let caller = Caller { device: open.device(), now: shared.now(), ..caller };
-        let changes = |ask: &VolumeAsk| if let VolumeAsk::Commit { changes, .. } = ask { changes.len() } else { 0 };
-        let bytes = batch.iter().map(|waiting| 64 + 16 * changes(&waiting.ask)).sum();
-        // At once: who waits for more while he holds some could wait for another who does the same.
-        let mut room = Some(shared.replies.take(owner, bytes).await);
-        let requests: Vec<_> = batch.iter().map(|waiting| (waiting.request, waiting.cost)).collect();
-        let (worker, moment) = (open.clone(), caller.now);
-        let work = tokio::task::spawn_blocking(move || {
-            let asks = batch.into_iter().map(|waiting| (waiting.ask, waiting.room));
-            let (asks, _rooms): (Vec<_>, Vec<_>) = asks.unzip();
-            worker.served.committed(moment);
-            commit_batch(&worker, &caller, &asks)
-        });
-        let results = work.await.unwrap_or_else(|_| requests.iter().map(|_| Err(failed())).collect());
-        for ((request, cost), reply) in requests.into_iter().zip(results) {
-            shared.metrics.transactions.add(u64::from(reply.is_ok()));
-            let after = After::Nothing;
-            let room = room.take().unwrap_or_else(|| shared.replies.nothing(owner));
-            // The connection may be gone; what it asked for is done all the same.
-            let _ = done.send(Box::new(Done::Volume(VolumeDone { request, volume, reply, room, cost, after })));
-        }
-    }
-}
-
-/// Commits transactions in their order; one result for each. Blocks.
-fn commit_batch(open: &OpenVolume, caller: &Caller, asks: &[VolumeAsk]) -> Vec<Result<VolumeReply, Failure>> {
-    let volume = match open.served.volume() {
-        Ok(volume) => volume,
-        Err(failure) => return asks.iter().map(|_| Err(failure.clone())).collect(),
-    };
-    let mut results: Vec<Option<Result<VolumeReply, Failure>>> = Vec::with_capacity(asks.len());
-    let mut transactions = Vec::with_capacity(asks.len());
-    for ask in asks {
-        match answer::transaction(&volume, caller, ask) {
-            Ok(transaction) => {
-                transactions.push(transaction);
-                results.push(None);
-            }
-            Err(failure) => results.push(Some(Err(failure))),
-        }
-    }
-    let mut committed = volume.commit_all(transactions).into_iter();
-    let reply = |(result, ask): (Option<_>, &VolumeAsk)| {
-        result.unwrap_or_else(|| match committed.next() {
-            Some(committed) => answer::committed_reply(&open.files, ask, committed),
-            None => Err(failed()),
-        })
-    };
-    results.into_iter().zip(asks).map(reply).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::budget::Budget;
+    use crate::peer::Owner;
 
     #[test]
     fn a_listing_is_shorter_where_there_is_little_memory() {
@@ -578,20 +302,5 @@ mod tests {
             assert_eq!(usize::from(limit), expected);
             assert!(usize::from(limit) * ENTRY_BYTES <= room.amount());
         }
-    }
-
-    #[test]
-    fn touches_beyond_what_a_connection_may_make_are_left_out() {
-        let mut touches = BlockTouches::default();
-        let second = |number: u64| Moment(1_000_000 * number);
-        assert_eq!(touches.spend(1000, second(1)), 1000);
-        assert_eq!(touches.spend(10_000, second(1)), TOUCHES_MAX as usize - 1000);
-        assert_eq!(touches.spend(1, second(1)), 0);
-        // A device that was silent for an hour has as much as one that was for a second.
-        assert_eq!(touches.spend(10_000, second(2)), TOUCHES_MAX as usize);
-        assert_eq!(touches.spend(10_000, second(3600)), TOUCHES_MAX as usize);
-        // Many small steps of time add up as one large one does.
-        let steps = (1..=10_000u64).map(|step| touches.spend(1, Moment(second(3600).0 + step * 100))).sum::<usize>();
-        assert!(steps.abs_diff(TOUCHES_MAX as usize) < 10, "{steps}");
     }
 }

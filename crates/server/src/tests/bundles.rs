@@ -85,7 +85,7 @@ fn regress_what_strangers_touch_does_not_fill_the_store_with_bundles() {
 fn what_an_old_bundle_lacks_comes_compressed_live_beside_it() {
     let bytes = image(24);
     // The first order is for the whole program.
-    let (rig, _) = Rig::with_image(&bytes, |config| config.predict.lookahead_first = 64);
+    let (rig, _) = Rig::with_image(&bytes, |config| config.learning.predict.lookahead_first = 64);
     let all = program(&bytes, 5, 400);
     // The second run needs thirty pages more than the first one, here and there.
     let (new, old): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(|(at, _)| *at >= 100 && at % 10 == 0);

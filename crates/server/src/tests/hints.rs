@@ -68,7 +68,7 @@ fn the_device_says_what_it_lacks_also_of_pages_that_were_sent() {
 #[test]
 fn a_program_of_which_all_was_hinted_is_pushed_nothing_twice() {
     let bytes = image(4);
-    let (rig, _) = Rig::with_image(&bytes, |config| config.provider = crate::Provider::NvAsync);
+    let (rig, _) = Rig::with_image(&bytes, |config| config.learning.provider = crate::Provider::NvAsync);
     let program = program(&bytes, 5, 100);
     let (mut first, _) = teach(&rig, 1, &program);
     first.status_until(|status| actions(status) == 1);

@@ -35,7 +35,7 @@ pub(super) fn bundles(status: &Value) -> u64 {
 }
 
 fn without_bundles(config: &mut Config) {
-    config.provider = Provider::NvAsync;
+    config.learning.provider = Provider::NvAsync;
 }
 
 pub(super) fn set(pages: &[PageId]) -> BTreeSet<PageId> {
@@ -219,8 +219,8 @@ fn a_page_a_little_further_ahead_comes_with_the_push_and_a_far_one_is_answered()
     let bytes = image(12);
     // The first order is for the whole program.
     let (rig, _) = Rig::with_image(&bytes, |config| {
-        config.provider = Provider::NvAsync;
-        config.predict.lookahead_first = 64;
+        config.learning.provider = Provider::NvAsync;
+        config.learning.predict.lookahead_first = 64;
     });
     let program = program(&bytes, 5, 480);
     teach(&rig, 1, &program);
@@ -399,7 +399,7 @@ fn a_device_that_wants_no_push_gets_none_and_one_without_memory_gets_plain_bytes
 #[test]
 fn without_learning_nothing_is_learned_or_pushed() {
     let bytes = image(4);
-    let (rig, store) = Rig::with_image(&bytes, |config| config.learning = false);
+    let (rig, store) = Rig::with_image(&bytes, |config| config.learning.enabled = false);
     let program = program(&bytes, 5, 100);
     for device in [1, 2] {
         let (mut client, _) = teach(&rig, device, &program);
@@ -414,8 +414,8 @@ fn without_learning_nothing_is_learned_or_pushed() {
 fn the_papers_mode_pushes_one_segment_for_each_match() {
     let bytes = image(4);
     let (rig, _) = Rig::with_image(&bytes, |config| {
-        config.predict.mode = Mode::Paper;
-        config.provider = Provider::NvAsync;
+        config.learning.predict.mode = Mode::Paper;
+        config.learning.provider = Provider::NvAsync;
     });
     let program = program(&bytes, 5, 128);
     let pull = |device: u128| {
@@ -490,7 +490,7 @@ fn what_was_learned_last_is_saved_by_an_orderly_end() {
         let mut config = config(StoreAt::Open(Arc::new(store.clone())));
         // Upkeep never comes: only the end saves.
         config.upkeep_every = std::time::Duration::from_secs(3600);
-        config.provider = Provider::NvAsync;
+        config.learning.provider = Provider::NvAsync;
         config
     };
     let program = program(&bytes, 5, 100);

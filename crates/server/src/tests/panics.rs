@@ -36,7 +36,7 @@ fn a_panic_of_a_reader_is_an_error_of_its_request_and_gives_back_what_it_held() 
     let bad = metadata.block(BlockId(3)).unwrap().file_offset;
     let panics = move |key: &str, operation| key == "app.rnl" && operation == Operation::Read { offset: bad };
     let rig = rig(&bytes, panics, |config| {
-        (config.reads_max, config.builds_max) = (1, 1);
+        (config.work.reads_max, config.work.builds_max) = (1, 1);
         config.memory_bytes_max = 32 << 20;
     });
     let mut client = Client::connect(rig.address, 1);
@@ -121,7 +121,7 @@ fn a_panic_of_an_upload_is_its_error_and_leaves_its_place() {
     let failing = Arc::new(AtomicBool::new(true));
     let armed = failing.clone();
     let panics = move |_: &str, operation| operation == Operation::Create && armed.load(Ordering::SeqCst);
-    let rig = rig(&image(1), panics, |config| config.learning = false);
+    let rig = rig(&image(1), panics, |config| config.learning.enabled = false);
     let mut client = Client::connect(rig.address, 1);
     for _ in 0..2 * crate::upload::UPLOADS_MAX {
         let (reply, _) = client.upload("new", &image(2));

@@ -151,7 +151,7 @@ struct Stage {
 impl Stage {
     fn set(provider: Provider) -> Stage {
         let bytes = noise(BLOCKS as usize);
-        let (rig, store) = Rig::with_image(&bytes, |config| config.provider = provider);
+        let (rig, store) = Rig::with_image(&bytes, |config| config.learning.provider = provider);
         let metadata = Metadata::open(&bytes.as_slice(), &image::Limits::default()).unwrap();
         let file = metadata.resolve(b"/noise").unwrap();
         let program: Vec<PageId> = (0..BLOCKS * 16).map(|index| PageId::new(file, index)).collect();
@@ -162,10 +162,10 @@ impl Stage {
         rig.stop();
         let store = Watched::new(store, &bytes);
         let mut config = config(StoreAt::Open(Arc::new(store.clone())));
-        config.predict.mode = Mode::Paper;
-        config.provider = provider;
+        config.learning.predict.mode = Mode::Paper;
+        config.learning.provider = provider;
         // Only first segments.
-        config.provider_threshold = 2.0;
+        config.learning.provider_threshold = 2.0;
         let rig = Rig::start(config);
         let mut client = Client::connect(rig.address, 2);
         let handle = client.open("app");

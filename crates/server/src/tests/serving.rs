@@ -14,7 +14,7 @@ use crate::catalog::{image_key, tag_key};
 #[test]
 fn an_image_is_opened_and_every_block_and_page_of_it_comes_as_it_is() {
     let bytes = image(4);
-    let (rig, _) = Rig::with_image(&bytes, |config| config.learning = false);
+    let (rig, _) = Rig::with_image(&bytes, |config| config.learning.enabled = false);
     let mut client = Client::connect(rig.address, 1);
     let handle = client.open("app");
     assert_eq!(client.open("app:latest"), handle, "one handle for one image");
@@ -180,7 +180,7 @@ fn a_damaged_block_never_becomes_a_page() {
 
 #[test]
 fn one_connection_too_many_is_told_that_the_server_is_busy() {
-    let (rig, _) = Rig::with_image(&image(1), |config| config.connections_max = 1);
+    let (rig, _) = Rig::with_image(&image(1), |config| config.connections.max = 1);
     let mut first = Client::connect(rig.address, 1);
     first.open("app");
     let mut second = Client::connect(rig.address, 2);
@@ -207,8 +207,8 @@ fn a_client_that_does_not_read_holds_no_more_than_its_share_and_loses_nothing() 
     let bytes = noise(300);
     let limit = 2 << 20;
     let (rig, _) = Rig::with_image(&bytes, |config| {
-        config.connection_bytes_max = limit;
-        config.learning = false;
+        config.connections.bytes_max = limit;
+        config.learning.enabled = false;
     });
     let mut slow = Client::connect(rig.address, 1);
     let handle = slow.open("app");
@@ -297,8 +297,8 @@ fn settings_that_cannot_work_are_refused() {
     };
     assert!(bind(|_| {}).is_none());
     assert!(bind(|config| config.memory_bytes_max = 1000).is_some_and(|text| text.contains("1000")));
-    assert!(bind(|config| config.connection_bytes_max = 5).is_some());
-    assert!(bind(|config| config.connections_max = 0).is_some());
+    assert!(bind(|config| config.connections.bytes_max = 5).is_some());
+    assert!(bind(|config| config.connections.max = 0).is_some());
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut config = config(store());
     config.listen = taken.local_addr().unwrap();

@@ -33,10 +33,11 @@ use wire::volume::{Change, LeaseKind, LockAsk, Secret, Share, VolumeAsk};
 use wire::{ClientConfig, ClientConnection, ClientEvent, Hello, ImageHandle, Reply, Request};
 
 use super::rig::{config, image, noise, program};
-use crate::access::Pushing;
+use crate::access::PushAccess;
 use crate::admission::Admission;
 use crate::peer::{Owner, Peer as WhoAsks};
 use crate::push::CANARY;
+use crate::session::Client;
 use crate::{Config, Logger, StoreAt, VolumeConfig, session};
 use crate::{accept::upkeep, shared::Shared};
 use peer::Peer;
@@ -152,10 +153,11 @@ impl Simulation {
         // Each of them from an address of its own.
         let address = std::net::SocketAddr::from(([10, 0, 0, self.numbers as u8], 1));
         let owner = Owner { peer: WhoAsks::at(address), connection: self.numbers };
-        // Places are counted where connections are accepted, which is not part of this.
-        let place = Arc::new(Admission::new(1, 1)).admit(owner.peer, shared.now()).expect("nobody has the place");
+        // Slots are counted where connections are accepted, which is not part of this.
+        let slot = Arc::new(Admission::new(1, 1)).admit(owner.peer, shared.now()).expect("nobody has the slot");
         self.sessions.push(tokio::spawn(async move {
-            session::run(shared, theirs, "fuzz", Pushing::Allowed, owner, place, stopped).await
+            let client = Client::new("fuzz".to_owned(), owner, PushAccess::Allowed, slot);
+            session::run(shared, theirs, client, stopped).await
         }));
         ours
     }
@@ -192,15 +194,16 @@ impl Simulation {
     /// What is not given back.
     fn held(&self) -> Vec<(&'static str, usize)> {
         let shared = &self.shared;
+        let (uploads, at_work) = shared.uploads.taken();
         let all = [
-            ("bytes of replies", shared.replies.taken()),
-            ("bytes of pushes", shared.pushes.taken()),
-            ("live streams", shared.live_streams.taken()),
-            ("reads", shared.reads.taken()),
-            ("builds", shared.builds.taken()),
-            ("uploads", shared.uploads.taken()),
-            ("uploads at work", shared.uploads_at_work.taken()),
-            ("bytes received", shared.received.taken()),
+            ("bytes of replies", shared.buffers.replies().taken()),
+            ("bytes of pushes", shared.builders.memory().taken()),
+            ("live streams", shared.builders.encoders().taken()),
+            ("reads", shared.readers.reads().taken()),
+            ("builds", shared.builders.busy()),
+            ("uploads", uploads),
+            ("uploads at work", at_work),
+            ("bytes received", shared.buffers.received().taken()),
         ];
         all.into_iter().filter(|(_, held)| *held > 0).collect()
     }
@@ -210,8 +213,8 @@ impl Simulation {
         let shares = self.shared.config.shares();
         let shared = &self.shared;
         let learned = shared.catalog.learned.taken_bytes() + shared.devices.memory().taken();
-        let arrived = shared.received.taken() + shared.catalog.memory.taken_bytes() + learned;
-        let used = arrived + shared.replies.taken() + shared.pushes.taken() + recent + kept;
+        let arrived = shared.buffers.received().taken() + shared.catalog.memory.taken_bytes() + learned;
+        let used = arrived + shared.buffers.replies().taken() + shared.builders.memory().taken() + recent + kept;
         if recent > shares.decoded || kept > shares.provider || used > self.shared.config.memory_bytes_max {
             return Err(format!("{used} bytes are held, {recent} of them in recent blocks and {kept} in held ones"));
         }

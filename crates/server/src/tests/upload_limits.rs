@@ -215,7 +215,7 @@ fn regress_a_small_upload_looks_at_few_other_images() {
     }
     let fault = Fault::new(Arc::new(inner), FaultPlan::default());
     let mut config = config(StoreAt::Open(Arc::new(fault.clone())));
-    config.learning = false;
+    config.learning.enabled = false;
     let rig = Rig::start(config);
     let mut client = Client::connect(rig.address, 1);
     let before = fault.operations();
@@ -228,7 +228,11 @@ fn regress_a_small_upload_looks_at_few_other_images() {
 fn regress_two_servers_on_one_folder_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let at = || config(StoreAt::Folder(folder.path().to_owned()));
-    let reader = || crate::Config { uploads: crate::Uploads::Refused, learning: false, ..at() };
+    let reader = || {
+        let mut config = at();
+        (config.uploads.from, config.learning.enabled) = (crate::Uploads::Refused, false);
+        config
+    };
     let first = Server::bind(at()).unwrap();
     for second in [at(), reader()] {
         let error = Server::bind(second).err().expect("refused").to_string();

@@ -42,7 +42,7 @@ fn objects(store: &dyn Store, folder: &str) -> Vec<String> {
 
 fn quiet(store: Arc<dyn Store>) -> crate::Config {
     let mut config = config(StoreAt::Open(store));
-    config.learning = false;
+    config.learning.enabled = false;
     config
 }
 
@@ -131,7 +131,7 @@ fn an_upload_that_lost_its_connection_goes_on_where_it_stopped() {
 fn an_interrupted_upload_is_not_kept_for_ever() {
     let bytes = image(2);
     let mut config = quiet(Arc::new(Memory::new()));
-    config.upload_kept = std::time::Duration::ZERO;
+    config.uploads.kept = std::time::Duration::ZERO;
     let rig = Rig::start(config);
     let mut client = Client::connect(rig.address, 1);
     client.put_open("app", &bytes);
@@ -213,7 +213,7 @@ fn a_fault_at_every_store_operation_of_an_upload_leaves_the_tag_on_an_intact_ima
 #[test]
 fn uploads_that_cannot_become_an_image_are_refused_before_they_cost_anything() {
     let bytes = image(1);
-    let (rig, _) = Rig::with_image(&bytes, |config| config.upload_bytes_max = 1 << 20);
+    let (rig, _) = Rig::with_image(&bytes, |config| config.uploads.bytes_max = 1 << 20);
     let mut client = Client::connect(rig.address, 1);
     let open = |name: &str, file_bytes, metadata_offset, metadata_bytes| Request::PutOpen {
         name: name.to_owned(),
@@ -228,7 +228,7 @@ fn uploads_that_cannot_become_an_image_are_refused_before_they_cost_anything() {
     client.refused(open("odd", 10_000, 4096, 100), ErrorCode::BadRequest);
     client.refused(open("odd", 10_000, 100, 9900), ErrorCode::BadRequest);
 
-    let (rig, _) = Rig::with_image(&bytes, |config| config.uploads = crate::Uploads::Refused);
+    let (rig, _) = Rig::with_image(&bytes, |config| config.uploads.from = crate::Uploads::Refused);
     let mut client = Client::connect(rig.address, 1);
     client.refused(open("app", 10_000, 4096, 5904), ErrorCode::Forbidden);
     client.open("app");

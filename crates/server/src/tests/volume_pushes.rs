@@ -435,7 +435,7 @@ fn data_that_are_read_go_before_pages_that_nobody_asked_for() {
     let bytes = image(4);
     let program = program(&bytes, 5, 100);
     let (rig, store) = Rig::with_image(&bytes, |config| {
-        config.provider = Provider::NvAsync;
+        config.learning.provider = Provider::NvAsync;
         config.volumes = vec![VolumeConfig::new("data", folder.path())];
     });
     let path: Vec<u32> = (0..BLOCKS).collect();

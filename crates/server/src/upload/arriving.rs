@@ -4,11 +4,10 @@ use image::format::SUPERBLOCK_BYTES;
 use image::{Metadata, Superblock};
 use store::Store;
 
-use super::Announced;
 use super::staged::{Source, Staged, check_disk, invalid};
+use super::{Announced, UploadService};
 use crate::budget::Room;
 use crate::error::Failure;
-use crate::shared::Shared;
 
 /// Parts the metadata may arrive in that do not touch each other.
 const GAPS_MAX: usize = 1024;
@@ -47,9 +46,9 @@ impl Arriving {
     }
 
     /// Reads what the superblock announces.
-    pub fn complete(self, shared: &Shared, announced: &Announced) -> Result<Complete, Failure> {
+    pub fn complete(self, service: &UploadService, announced: &Announced) -> Result<Complete, Failure> {
         let source = Source { upload: &*self.upload, bytes: announced.file_bytes };
-        let superblock = Superblock::read(&source, &shared.config.image_limits).map_err(invalid)?;
+        let superblock = Superblock::read(&source, &service.limits).map_err(invalid)?;
         Ok(Complete { upload: self.upload, superblock })
     }
 }
@@ -74,13 +73,13 @@ impl Complete {
 
     /// Validates the metadata, or goes on with an upload of the same image that was interrupted.
     /// `share` is the room for [`Complete::memory_bytes`].
-    pub fn stage(self, shared: &Shared, announced: &Announced, share: Room) -> Result<Staged, Failure> {
-        if let Some(staged) = shared.parked.take(self.superblock.id) {
+    pub fn stage(self, service: &UploadService, announced: &Announced, share: Room) -> Result<Staged, Failure> {
+        if let Some(staged) = service.interrupted.take(self.superblock.id) {
             return Ok(staged);
         }
         let source = Source { upload: &*self.upload, bytes: announced.file_bytes };
-        let mut reserved = shared.catalog.reserve_upload(share, &shared.parked)?;
-        let metadata = Metadata::open(&source, &shared.config.image_limits).map_err(invalid)?;
+        let mut reserved = service.catalog.reserve_upload(share, &service.interrupted)?;
+        let metadata = Metadata::open(&source, &service.limits).map_err(invalid)?;
         let blocks = self.superblock.block_memory_bytes() + u64::from(self.superblock.block_bytes);
         reserved.shrink_to(self.held_bytes().max(metadata.memory_bytes() + blocks as usize));
         Ok(Staged::new(self.upload, metadata, announced, reserved))

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use units::ImageId;
 
 use super::staged::Staged;
-use crate::blocks::locked;
+use crate::catalog::Interrupted;
+use crate::lock::locked;
 use crate::peer::Peer;
 
 /// Interrupted uploads that are kept; each holds disk space and the metadata of one image.
@@ -30,17 +31,6 @@ impl Parked {
         locked(&self.uploads).insert(staged.id(), (Instant::now(), staged));
     }
 
-    /// Drops the one, of this peer if one is given, that has been kept for longest; false if there
-    /// is none.
-    pub fn drop_oldest(&self, of: Option<Peer>) -> bool {
-        let mut uploads = locked(&self.uploads);
-        let theirs = uploads.iter().filter(|(_, (_, staged))| of.is_none_or(|peer| staged.peer() == peer));
-        let oldest = theirs.min_by_key(|(_, (since, _))| *since).map(|(id, _)| *id);
-        let gone = oldest.and_then(|id| uploads.remove(&id));
-        drop(uploads);
-        gone.is_some()
-    }
-
     /// Drops what has been kept for longer than `kept`.
     pub fn expire(&self, kept: Duration) {
         locked(&self.uploads).retain(|_, (since, _)| since.elapsed() < kept);
@@ -49,5 +39,16 @@ impl Parked {
     /// How many there are.
     pub fn len(&self) -> usize {
         locked(&self.uploads).len()
+    }
+}
+
+impl Interrupted for Parked {
+    fn drop_oldest(&self, of: Option<Peer>) -> bool {
+        let mut uploads = locked(&self.uploads);
+        let theirs = uploads.iter().filter(|(_, (_, staged))| of.is_none_or(|peer| staged.peer() == peer));
+        let oldest = theirs.min_by_key(|(_, (since, _))| *since).map(|(id, _)| *id);
+        let gone = oldest.and_then(|id| uploads.remove(&id));
+        drop(uploads);
+        gone.is_some()
     }
 }

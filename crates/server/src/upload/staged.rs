@@ -11,13 +11,12 @@ use store::Store;
 use units::{BlockId, ImageId};
 use wire::{BlockRange, ErrorCode};
 
-use super::{Announced, Event, Reports};
-use crate::blocks::locked;
+use super::{Announced, Event, Reports, UploadService};
 use crate::catalog::{UploadMemory, image_key};
 use crate::error::Failure;
+use crate::lock::locked;
 use crate::peer::Peer;
 use crate::published::{ImageObject, io_error};
-use crate::shared::Shared;
 
 /// Bytes of other images' block tables that an upload may look at for blocks that it need not send,
 /// for each byte of its own metadata. The tables of images of its kind are about as large as its
@@ -131,7 +130,7 @@ impl Staged {
     /// proportion to what was uploaded.
     pub fn copy_known_blocks(
         &mut self,
-        shared: &Shared,
+        service: &UploadService,
         announced: &Announced,
         reports: &Reports,
     ) -> Result<(), Failure> {
@@ -144,16 +143,16 @@ impl Staged {
             }
         }
         let mut scan_left = SCAN_BYTES_MIN + SCAN_BYTES_PER_BYTE * announced.metadata_bytes;
-        for key in shared.catalog.keys_for(&announced.name)? {
+        for key in service.catalog.keys_for(&announced.name)? {
             if wanted.is_empty() || scan_left < SCAN_BYTES_OF_FILE {
                 break;
             }
             scan_left -= SCAN_BYTES_OF_FILE;
             // A broken image in the store is no reason to refuse a good one: its blocks are simply
             // asked for.
-            let Ok(object) = shared.store.open(&key) else { continue };
+            let Ok(object) = service.store.open(&key) else { continue };
             let source = ImageObject(object.clone());
-            let Ok(superblock) = Superblock::read(&source, &shared.config.image_limits) else { continue };
+            let Ok(superblock) = Superblock::read(&source, &service.limits) else { continue };
             let Some(left) = scan_left.checked_sub(superblock.block_table_bytes()) else { continue };
             scan_left = left;
             let Ok(places) = superblock.block_places(&source) else { continue };
@@ -172,8 +171,8 @@ impl Staged {
                     continue;
                 }
                 for block in blocks.clone() {
-                    self.take_block(&*shared.store, block, &bytes)?;
-                    shared.metrics.upload_bytes_copied.add(bytes.len() as u64);
+                    self.take_block(&*service.store, block, &bytes)?;
+                    service.metrics.upload_bytes_copied.add(bytes.len() as u64);
                 }
                 wanted.remove(&entry.hash);
                 reports.send(Event::Progress(self.stored_bytes));
@@ -183,7 +182,7 @@ impl Staged {
     }
 
     /// Makes the image durable, then switches the tag.
-    pub fn publish(self, shared: &Shared, announced: &Announced) -> Result<ImageId, Failure> {
+    pub fn publish(self, service: &UploadService, announced: &Announced) -> Result<ImageId, Failure> {
         if self.lacking_count > 0 {
             return Err(Failure::bad_request(format!("{} blocks of the upload are missing", self.lacking_count)));
         }
@@ -195,12 +194,12 @@ impl Staged {
         let key = image_key(id);
         // One at a time, so that taking back an image nobody has a tag for cannot hit another
         // upload of the same image.
-        let _publishing = locked(&shared.publishing);
-        let was_there = shared.store.open(&key).is_ok();
+        let _publishing = locked(&service.publishing);
+        let was_there = service.store.open(&key).is_ok();
         self.upload.commit(&key)?;
-        if let Err(error) = shared.catalog.set_tag(&announced.name, &announced.tag, id) {
-            if !was_there && let Err(error) = shared.store.delete(&key) {
-                shared.log.warning(format_args!("image {id} has no tag and stays in the store: {error}"));
+        if let Err(error) = service.catalog.set_tag(&announced.name, &announced.tag, id) {
+            if !was_there && let Err(error) = service.store.delete(&key) {
+                service.log.warning(format_args!("image {id} has no tag and stays in the store: {error}"));
             }
             return Err(error.into());
         }

@@ -18,8 +18,8 @@ use wire::volume::{
 use wire::{BlockRange, ErrorCode};
 
 use super::files::OpenFiles;
-use crate::blocks::locked;
 use crate::error::Failure;
+use crate::lock::locked;
 
 /// zstd level of blocks: they are compressed while a program waits.
 const LEVEL: i32 = 3;

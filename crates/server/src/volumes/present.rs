@@ -6,8 +6,8 @@ use std::sync::Arc;
 use volume::Holder;
 
 use super::Served;
-use crate::blocks::locked;
-use crate::shared::Shared;
+use crate::clock::Clock;
+use crate::lock::locked;
 
 /// How many handles there are on which a device was proven; no entry is 0.
 pub(super) type Counts = HashMap<u128, usize>;
@@ -16,23 +16,23 @@ pub(super) type Counts = HashMap<u128, usize>;
 /// locks. Requests that are being worked on hold it, so that none of them takes a lease or lock
 /// after it has gone.
 pub(crate) struct Present {
-    shared: Arc<Shared>,
+    clock: Clock,
     served: Arc<Served>,
     number: u128,
 }
 
 impl Present {
-    pub fn new(shared: Arc<Shared>, served: Arc<Served>, number: u128) -> Present {
+    pub fn new(clock: Clock, served: Arc<Served>, number: u128) -> Present {
         // Leases are told under the lock, so that coming and leaving stay in order. A volume that
         // is being opened again has no leases.
         let mut counts = locked(&served.present);
         *counts.entry(number).or_default() += 1;
         if let Ok(volume) = served.volume() {
-            volume.leases().returned(Holder(number), shared.now());
-            volume.locks().returned(Holder(number), shared.now());
+            volume.leases().returned(Holder(number), clock.now());
+            volume.locks().returned(Holder(number), clock.now());
         }
         drop(counts);
-        Present { shared, served, number }
+        Present { clock, served, number }
     }
 
     /// The number of the device.
@@ -49,8 +49,8 @@ impl Drop for Present {
         if *count == 0 {
             counts.remove(&self.number);
             if let Ok(volume) = self.served.volume() {
-                volume.leases().left(Holder(self.number), self.shared.now());
-                volume.locks().left(Holder(self.number), self.shared.now());
+                volume.leases().left(Holder(self.number), self.clock.now());
+                volume.locks().left(Holder(self.number), self.clock.now());
             }
         }
     }

@@ -17,7 +17,7 @@ use volume::{FileId, VolumePath};
 
 use super::profile_key;
 use crate::Config;
-use crate::blocks::locked;
+use crate::lock::locked;
 use crate::log::Logger;
 
 /// Longest profile we read: a million blocks with a few edges each.
@@ -91,7 +91,7 @@ pub(crate) struct Profiles {
 
 impl Profiles {
     pub fn new(block_bytes: u32, config: &Config) -> Profiles {
-        let frozen = config.predict.frozen;
+        let frozen = config.learning.predict.frozen;
         let memory = Memory::of(config.shares().profiles / config.volumes.len().max(1));
         let (flow, readahead, blocks) = predictors(block_bytes, frozen, &memory);
         Profiles {
@@ -105,7 +105,7 @@ impl Profiles {
             path_bytes: 0,
             last: 1,
             block_bytes: block_bytes.into(),
-            off: !config.learning,
+            off: !config.learning.enabled,
             frozen,
             memory,
         }

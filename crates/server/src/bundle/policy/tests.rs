@@ -6,7 +6,7 @@ use predict::{ActionPredictor, Config, Predictor};
 use units::{ActionId, ImageId, InodeId, Moment, PageId, Rng, SEGMENT_PAGES_MAX, SplitMix64, Token};
 
 use super::*;
-use crate::bundle::workshop::unseen_starts;
+use crate::bundler::unseen_starts;
 
 /// The links of the tests, in bytes a second.
 const LAN: u64 = 125_000_000;

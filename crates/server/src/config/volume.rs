@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::config::StoreAt;
-use crate::{Config, ServerError};
+use crate::error::ServerError;
 
 /// Volumes of one server, at most; each has a journal of 32 MiB if it may be written.
 const VOLUMES_MAX: usize = 256;
@@ -42,17 +41,13 @@ impl VolumeConfig {
     }
 }
 
-/// Refuses volumes that cannot be, or that would change each other or the store.
-pub(super) fn check(config: &Config) -> Result<(), ServerError> {
-    let volumes = &config.volumes;
+/// Refuses volumes that cannot be, or that would change each other or the store. `store`: its folder, if it has one.
+pub(super) fn check(volumes: &[VolumeConfig], store: Option<&Path>) -> Result<(), ServerError> {
     if volumes.len() > VOLUMES_MAX {
         let (found, max) = (volumes.len(), VOLUMES_MAX);
         return Err(refused(&volumes[max], format!("{found} volumes are too many, {max} at most")));
     }
-    let store = match &config.store {
-        StoreAt::Folder(folder) => folder.canonicalize().ok(),
-        StoreAt::Open(_) => None,
-    };
+    let store = store.and_then(|folder| folder.canonicalize().ok());
     let mut folders: Vec<(PathBuf, &VolumeConfig)> = Vec::new();
     for volume in volumes {
         check_one(volume)?;

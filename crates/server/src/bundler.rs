@@ -1,7 +1,7 @@
 //! Where bundles are opened and made: one thread of low priority for the whole server, fed through a queue.
 //!
 //! One at a time is enough, because a bundle only saves bytes: until it is there, pushes are compressed live, or come from an
-//! older bundle. What is made is decided in [`policy`](super::policy).
+//! older bundle. What is made is decided by [`policy`](crate::bundle::policy).
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,12 +13,11 @@ use predict::ActionPredictor;
 use store::{Listed, Store};
 use units::ActionId;
 
-use super::format::PIECE_PAGES_MAX;
-use super::policy::{Grade, Start};
-use super::{Bundle, Recipe, build, folder, key};
-use crate::blocks::locked;
 use crate::builders::step_back;
+use crate::bundle::policy::{Grade, Start};
+use crate::bundle::{Bundle, PIECE_PAGES_MAX, Recipe, build, folder, key};
 use crate::error::Failure;
+use crate::lock::locked;
 use crate::log::Logger;
 use crate::metrics::Metrics;
 use crate::panics::caught_blocking;
@@ -42,17 +41,17 @@ const UNTRIED_PAGES_MAX: usize = 32 << 10;
 /// Bundles of a small image may take so much all the same.
 const BUNDLE_BYTES_MIN: u64 = 16 << 20;
 
-/// Orders waiting; more are dropped, and the next upkeep orders again what is still missing.
+/// Orders waiting; more are dropped, and the next upkeep jobs again what is still missing.
 const QUEUE_MAX: usize = 4096;
 
 /// The thread and its queue.
-pub(crate) struct Workshop {
-    orders: Mutex<Option<Sender<Order>>>,
+pub(crate) struct Bundler {
+    jobs: Mutex<Option<Sender<Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    shared: Arc<Shared>,
+    worker: Arc<Worker>,
 }
 
-struct Shared {
+struct Worker {
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
     log: Logger,
@@ -62,7 +61,7 @@ struct Shared {
     ordered: Mutex<HashSet<(u64, ActionId)>>,
 }
 
-struct Order {
+struct Job {
     image: Weak<Published>,
     serial: u64,
     action: ActionId,
@@ -78,10 +77,10 @@ enum Work {
     Build(Grade),
 }
 
-impl Workshop {
+impl Bundler {
     /// Starts the thread.
-    pub fn start(store: Arc<dyn Store>, metrics: Arc<Metrics>, log: Logger) -> std::io::Result<Workshop> {
-        let shared = Arc::new(Shared {
+    pub fn start(store: Arc<dyn Store>, metrics: Arc<Metrics>, log: Logger) -> std::io::Result<Bundler> {
+        let worker = Arc::new(Worker {
             store,
             metrics,
             log,
@@ -91,13 +90,13 @@ impl Workshop {
         });
         let (sender, receiver) = channel();
         let thread = std::thread::Builder::new().name("bundles".to_owned()).spawn({
-            let shared = shared.clone();
+            let worker = worker.clone();
             move || {
                 step_back();
-                shared.run(receiver)
+                worker.run(receiver)
             }
         })?;
-        Ok(Workshop { orders: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), shared })
+        Ok(Bundler { jobs: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), worker })
     }
 
     /// Orders what pays now, and looks at actions that came, changed or went.
@@ -126,26 +125,26 @@ impl Workshop {
     }
 
     fn order(&self, image: &Arc<Published>, action: ActionId, work: Work) {
-        if self.waiting() >= QUEUE_MAX || !locked(&self.shared.ordered).insert((image.serial, action)) {
+        if self.waiting() >= QUEUE_MAX || !locked(&self.worker.ordered).insert((image.serial, action)) {
             return;
         }
-        let order = Order { image: Arc::downgrade(image), serial: image.serial, action, work };
-        if let Some(orders) = &*locked(&self.orders) {
-            self.shared.waiting.fetch_add(1, Ordering::SeqCst);
+        let job = Job { image: Arc::downgrade(image), serial: image.serial, action, work };
+        if let Some(jobs) = &*locked(&self.jobs) {
+            self.worker.waiting.fetch_add(1, Ordering::SeqCst);
             // The thread outlives the sender, so this cannot fail before the end.
-            let _ = orders.send(order);
+            let _ = jobs.send(job);
         }
     }
 
     /// Bundles ordered and not made yet, the one being made included.
     pub fn waiting(&self) -> usize {
-        self.shared.waiting.load(Ordering::SeqCst)
+        self.worker.waiting.load(Ordering::SeqCst)
     }
 
     /// Stops at the next segment and waits for the thread. Blocks for some milliseconds.
     pub fn stop(&self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        drop(locked(&self.orders).take());
+        self.worker.stop.store(true, Ordering::SeqCst);
+        drop(locked(&self.jobs).take());
         if let Some(thread) = locked(&self.thread).take() {
             // A panic there was reported by the panic hook already.
             let _ = thread.join();
@@ -153,22 +152,22 @@ impl Workshop {
     }
 }
 
-impl Drop for Workshop {
+impl Drop for Bundler {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-impl Shared {
-    fn run(&self, orders: Receiver<Order>) {
+impl Worker {
+    fn run(&self, jobs: Receiver<Job>) {
         if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS) {
             self.log.info(format_args!("bundles are made at normal priority: {error}"));
         }
-        for order in orders {
-            locked(&self.ordered).remove(&(order.serial, order.action));
-            if let (false, Some(image)) = (self.stopped(), order.image.upgrade()) {
+        for job in jobs {
+            locked(&self.ordered).remove(&(job.serial, job.action));
+            if let (false, Some(image)) = (self.stopped(), job.image.upgrade()) {
                 let made = caught_blocking(|| {
-                    self.work(&image, &order);
+                    self.work(&image, &job);
                     // Looking for bundles that have to go lists the folder: when the work is done,
                     // or there are too many.
                     let (count, bytes) = image.bundles.count_and_bytes();
@@ -190,30 +189,30 @@ impl Shared {
         self.stop.load(Ordering::SeqCst)
     }
 
-    fn work(&self, image: &Published, order: &Order) {
+    fn work(&self, image: &Published, job: &Job) {
         let recipe = |grade| {
             let predictor = locked(&image.predictor);
             let segment_pages = predictor.config().segment_pages;
-            predictor.action(order.action).map(|found| Recipe {
+            predictor.action(job.action).map(|found| Recipe {
                 image: image.id,
-                action: order.action,
+                action: job.action,
                 pages: found.pages.as_slice().into(),
                 piece_pages: segment_pages.clamp(1, PIECE_PAGES_MAX),
                 window_log: image.window_log(),
                 grade,
             })
         };
-        let grade = match order.work {
+        let grade = match job.work {
             Work::Open => {
-                self.open(image, order.action);
-                image.bundles.take_due(order.action)
+                self.open(image, job.action);
+                image.bundles.take_due(job.action)
             }
             Work::Build(grade) => Some(grade),
         };
         let done = grade.and_then(recipe).map_or(Ok(()), |recipe| self.build(image, &recipe));
         if let Err(failure) = done {
             self.metrics.bundles_failed.one();
-            self.log.warning(format_args!("no bundle for action {} of image {}: {failure}", order.action, image.id));
+            self.log.warning(format_args!("no bundle for action {} of image {}: {failure}", job.action, image.id));
         }
     }
 
@@ -239,7 +238,8 @@ impl Shared {
     }
 
     fn build(&self, image: &Published, recipe: &Recipe) -> Result<(), Failure> {
-        if !build(&*self.store, image, recipe, &|| self.stopped())? {
+        let page = |page, out: &mut Vec<u8>| image.page(page, out);
+        if !build(&*self.store, recipe, &page, &|| self.stopped())? {
             return Ok(());
         }
         self.metrics.bundles_built.one();
@@ -294,7 +294,7 @@ fn bundle_bytes_max(image: &Published) -> u64 {
 ///   each, and may follow none of them again;
 /// - one of many that taught an action which nobody followed since: a stranger can teach any
 ///   number.
-pub(super) fn unseen_starts(predictor: &ActionPredictor, action: ActionId) -> Option<(u64, u32)> {
+pub(crate) fn unseen_starts(predictor: &ActionPredictor, action: ActionId) -> Option<(u64, u32)> {
     let found = predictor.action(action)?;
     let actions = predictor.actions();
     let is_variant = actions.variants(found.first_page()).len() > 1;

@@ -1,0 +1,54 @@
+//! The store of a server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use store::{Claim, Local, Sharing, Store};
+
+use crate::config::{Config, StoreAt};
+use crate::error::ServerError;
+use crate::log::Logger;
+
+/// An open store. If it is a folder that this server writes, nobody else does as long as this lives.
+pub(crate) struct Storage {
+    store: Arc<dyn Store>,
+    /// That the store is gone was logged.
+    is_gone: AtomicBool,
+    _claim: Option<Claim>,
+}
+
+impl Storage {
+    /// Opens the store of a configuration.
+    pub fn open(config: &Config) -> Result<Storage, ServerError> {
+        let (store, claim): (Arc<dyn Store>, _) = match &config.store {
+            StoreAt::Folder(path) => {
+                let store = Local::open(path)?;
+                let claim = store.claim(config.sharing())?;
+                (Arc::new(store), claim)
+            }
+            StoreAt::Open(store) => (store.clone(), None),
+        };
+        if let (true, StoreAt::Folder(path)) =
+            (store.is_read_only() && config.sharing() == Sharing::Alone, &config.store)
+        {
+            config.log.warning(format_args!(
+                "the store is read-only: {} cannot be written, so uploads are refused and what is learned is not saved; \
+                 give the server's user the right to write there, or serve with --read-only and --frozen",
+                path.display()
+            ));
+        }
+        Ok(Storage { store, is_gone: AtomicBool::new(false), _claim: claim })
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Warns once if the store is gone.
+    pub fn check(&self, log: &Logger) {
+        let gone = self.store.check().err();
+        if let (Some(error), false) = (&gone, self.is_gone.swap(gone.is_some(), Ordering::Relaxed)) {
+            log.warning(error);
+        }
+    }
+}
