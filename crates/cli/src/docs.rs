@@ -1,5 +1,5 @@
-//! Writes what comes from the help of the command line: the reference as Markdown, man pages,
-//! completions. `./x docs` calls it; users install the result, not this.
+//! Documents from the help of the command line: the reference as Markdown, man pages, completions.
+//! For `./x docs`; users install the result.
 
 use std::fmt::Write;
 use std::fs;

@@ -1,4 +1,4 @@
-//! From an error to a message and an exit code. The only place that prints errors.
+//! Errors into messages and exit codes. No other file prints errors.
 
 use std::process::ExitCode;
 

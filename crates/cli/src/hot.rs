@@ -1,4 +1,5 @@
-//! From files to hot pages: traces of `runnel record`, and the actions that a server learned (`learned/ID.actions` in its store).
+//! Hot pages from files: traces of `runnel record`, and the actions that a server learned
+//! (`learned/ID.actions` in its store).
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,12 +12,13 @@ use units::{ImageId, InodeId};
 
 use crate::failure;
 
-/// Merges what `files` say, each a trace or an actions file by its first bytes, into one list of hot pages. `image` is the image
-/// that they were recorded on, and is needed only for those that do not name their files. Pages that fewer than `min_runs` runs
-/// touched are left out.
+/// Merges what `files` say, each a trace or an actions file by its first bytes, into one list of
+/// hot pages. `image` is the image that they were recorded on, and is needed only for those that do
+/// not name their files. Pages that fewer than `min_runs` runs touched are left out.
 ///
 /// # Errors
-/// A file cannot be read, is neither, is damaged, or speaks of another image; each names the file and what to do.
+/// A file cannot be read, is neither, is damaged, or speaks of another image; each names the file
+/// and what to do.
 pub fn load(files: &[PathBuf], image: Option<&Path>, min_runs: u32) -> anyhow::Result<Hot> {
     let image = image.map(|path| Ok::<_, anyhow::Error>((path, client::open_file(path, &Limits::default())?.1)));
     let image = image.transpose()?;

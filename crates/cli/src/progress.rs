@@ -1,4 +1,5 @@
-//! What a command shows: lines on standard output, progress bars on standard error when it is a terminal.
+//! The output of commands: lines on standard output, progress bars on standard error when it is a
+//! terminal.
 
 use std::io::{IsTerminal, Write};
 
@@ -37,8 +38,8 @@ pub fn told(text: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Writes one line to standard output; what steers a terminal is escaped on a terminal only, so that programs get it as
-/// it is.
+/// Writes one line to standard output; what steers a terminal is escaped on a terminal only, so
+/// that programs get it as it is.
 ///
 /// # Errors
 /// It is closed or full.

@@ -1,8 +1,9 @@
 //! A trace file that grows while programs run on a recorded mount.
 //!
-//! The first touch of each page is written with its process, and each file's path before its first touch. Bytes go to the file
-//! every few hundred records, so that a trace is readable up to there even if this process is killed. An output that
-//! fails ends the recording, never the program: [`Recording::finish`] tells.
+//! The first touch of each page is written with its process, and each file's path before its first
+//! touch. Bytes go to the file every few hundred records, so that a trace is readable up to there
+//! even if this process is killed. An output that fails ends the recording, never the program:
+//! [`Recording::finish`] tells.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -19,8 +20,8 @@ use output::{Output, incomplete};
 
 pub mod output;
 
-/// Records between two writes to the file: a start touches thousands of pages, so this costs little, and this much is lost
-/// if the process is killed.
+/// Records between two writes to the file: a start touches thousands of pages, so this costs
+/// little, and this much is lost if the process is killed.
 const FLUSH_RECORDS: usize = 256;
 
 /// Records at most: what readers take by default.
@@ -61,7 +62,8 @@ struct State {
 }
 
 impl Recording {
-    /// Makes the file, so that nothing runs in vain if that is impossible. One that is there is only overwritten with `force`.
+    /// Makes the file, so that nothing runs in vain if that is impossible. One that is there is
+    /// only overwritten with `force`.
     ///
     /// # Errors
     /// The file exists or cannot be made.

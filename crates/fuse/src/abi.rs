@@ -161,7 +161,7 @@ wire! { StatfsOut 80 {
 } }
 wire! { FsyncIn 16 { handle: u64, flags: u32, padding: u32 } }
 wire! {
-    /// What `FUSE_SETXATTR_EXT` adds behind it is [`SetXattrMore`].
+    /// `FUSE_SETXATTR_EXT` adds [`SetXattrMore`] behind it.
     SetXattrIn 8 { size: u32, flags: u32 }
 }
 wire! { SetXattrMore 8 { flags: u32, padding: u32 } }

@@ -1,11 +1,11 @@
-//! What answers say of files and file systems, and times as the kernel writes them.
+//! Attributes of files and file systems in answers, and times as the kernel writes them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::INodeNo;
 use crate::abi;
 
-/// What kind of file an inode is.
+/// The type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileType {
     /// A FIFO.
@@ -59,7 +59,7 @@ pub struct FileAttr {
     pub mtime: SystemTime,
     /// When its attributes last changed.
     pub ctime: SystemTime,
-    /// What it is.
+    /// Its type.
     pub kind: FileType,
     /// Permissions, with the set-user-id, set-group-id and sticky bits.
     pub perm: u16,
@@ -100,7 +100,7 @@ impl FileAttr {
     }
 }
 
-/// What statfs(2) tells of a file system.
+/// The answer of statfs(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statfs {
     /// Blocks of `frsize` bytes.
@@ -121,7 +121,7 @@ pub struct Statfs {
     pub frsize: u32,
 }
 
-/// A time that a program wants a file to have.
+/// A new time of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeOrNow {
     /// This one.

@@ -1,9 +1,9 @@
-//! What kernel and file system agree on when a mount begins.
+//! The handshake of a mount: what kernel and file system agree on.
 
 use crate::abi::{self, InitIn, InitOut};
 
-/// What the kernel can do, and does if it is asked. Bits of `flags` and, from 32 on, of `flags2` of
-/// FUSE_INIT.
+/// Features that the kernel has, and uses if it is asked. Bits of `flags` and, from 32 on, of
+/// `flags2` of FUSE_INIT.
 pub mod capability {
     /// Several READs of a file at a time.
     pub const ASYNC_READ: u64 = 1 << 0;
@@ -58,7 +58,7 @@ const XATTR_BYTES_MAX: usize = 64 << 10;
 /// Room for the structs and names before the bytes of a request.
 const HEADER_BYTES_MAX: usize = 8192;
 
-/// What is agreed on. [`crate::Filesystem::init`] may change it.
+/// The result of the handshake. [`crate::Filesystem::init`] may change it.
 #[derive(Clone, Debug)]
 pub struct KernelConfig {
     offered: u64,
@@ -85,7 +85,7 @@ impl KernelConfig {
         }
     }
 
-    /// What the kernel can do.
+    /// The features of the kernel.
     pub fn capabilities(&self) -> u64 {
         self.offered
     }

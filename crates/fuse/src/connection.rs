@@ -1,5 +1,5 @@
-//! What serving threads, replies and the watch share: the descriptors of the device and the
-//! requests in flight.
+//! The state that serving threads, replies and the interrupt watch share: the descriptors of the
+//! device and the requests in flight.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ impl Connection {
         self.table.contains(unique)
     }
 
-    /// Answers a request, unless that was done. Whether this answer got to whoever waits.
+    /// Answers a request, unless that was done. Returns whether this answer reached the caller.
     pub fn answer(&self, unique: u64, error: i32, parts: &[&[u8]; 2]) -> bool {
         match self.table.remove(unique) {
             Some(entry) => self.devices[entry.device].answer(unique, error, parts),

@@ -1,4 +1,4 @@
-//! Entries of a listing as the kernel reads them.
+//! Entries of a directory listing, as the kernel reads them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

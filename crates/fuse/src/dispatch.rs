@@ -1,4 +1,4 @@
-//! From a request to the method of the file system that answers it.
+//! Requests into calls of the file system.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 
-/// Whether the mount goes on after a request.
+/// Whether serving continues after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     GoesOn,
@@ -25,7 +25,7 @@ pub(crate) fn dispatch<F: Filesystem>(
     device: usize,
     bytes: &[u8],
 ) -> After {
-    // What has no number cannot be answered. No kernel sends such a thing.
+    // A request without a number cannot be answered. No kernel sends one.
     let Some(parsed) = parse(bytes) else { return After::GoesOn };
     let (request, unique) = (&parsed.request, parsed.request.unique());
     if !parsed.is_answered() {

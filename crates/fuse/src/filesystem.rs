@@ -1,8 +1,8 @@
-//! What a file system does: one method per operation of the kernel.
+//! The trait of a file system: one method per operation of the kernel.
 //!
-//! No method need answer before it returns; the reply may move to another thread. What a file
-//! system does not implement it does not have (ENOSYS), and the kernel may remember that; opening
-//! and releasing succeed by default.
+//! A method may answer after it returns: the reply may move to another thread. An operation that is
+//! not implemented fails with ENOSYS, and the kernel may remember that. Opening and releasing
+//! succeed by default.
 
 use std::ffi::OsStr;
 use std::io;
@@ -27,7 +27,7 @@ pub trait Filesystem: Send + Sync + 'static {
     /// The mount is gone, and no serving thread is left.
     fn destroy(&self) {}
 
-    /// What a name in a directory stands for. Each answer that arrives counts as one look-up of the
+    /// Looks up a name in a directory. Each answer that arrives counts as one look-up of the
     /// inode.
     fn lookup(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {
         reply.error(Errno::NOSYS);

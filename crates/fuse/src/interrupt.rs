@@ -1,16 +1,16 @@
-//! Which waits end because of a signal, and the thread that looks.
+//! Interrupted waits: which signals end which waits, and the thread that checks.
 //!
-//! The kernel says once that a signal came for a waiting thread (INTERRUPT), not which. A fatal one
-//! ends the wait at once: nobody is left to hear the answer. One that the program catches ends it
-//! only after [`CAUGHT_WAIT`], since regular files of local disks are not interrupted at all, and
-//! few programs expect it; and only of calls for which POSIX has EINTR. Waits for locks are another
-//! matter: programs bound them with alarm(2), and they end by any signal at once. As a second
-//! signal is not told of, interrupted requests are looked at every [`TICK`] until they are
+//! The kernel reports once that a signal came for a waiting thread (INTERRUPT), but not which one.
+//! A fatal signal ends the wait at once, because nobody is left to use the answer. A signal that
+//! the program catches ends the wait only after [`CAUGHT_WAIT`], and only for calls for which POSIX
+//! has EINTR: regular files of local disks are not interrupted at all, and few programs expect it.
+//! Waits for locks end by any signal at once, because programs bound them with alarm(2). A second
+//! signal is not reported. So interrupted requests are checked every [`TICK`] until they are
 //! answered.
 //!
-//! A thread that ends closes its files, and no signal wakes it then. FLUSHes that wait longer than
-//! [`CLOSE_WAIT`] are looked at too, and answered with success once their thread is ending: what
-//! was written stays with the file system, which sends it later.
+//! A thread that ends closes its files, and no signal wakes it then. So FLUSHes that wait longer
+//! than [`CLOSE_WAIT`] are checked too, and answered with success once their thread is ending. The
+//! written data stays with the file system, which sends it later.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Shortest sleep of the thread that looks.
 const SLEEP_MIN: Duration = Duration::from_millis(10);
 
-/// What is to be done with a request that waits.
+/// The decision about a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Answer it with this error number; 0 is success.
@@ -41,7 +41,7 @@ pub(crate) enum Verdict {
     Wait(Duration),
 }
 
-/// What /proc says of threads; tests have another one.
+/// The states of threads in /proc. Tests have another implementation.
 pub(crate) trait Threads {
     fn pending(&self, thread: u32) -> Option<thread_state::Pending>;
     fn is_exiting(&self, thread: u32) -> bool;
@@ -60,13 +60,13 @@ impl Threads for Live {
     }
 }
 
-/// Where the thread that looks sleeps.
+/// The state of the thread that checks, and its wake-up.
 #[derive(Default)]
 pub(crate) struct Watch {
     state: Mutex<State>,
     changed: Condvar,
-    /// The thread that looks sleeps without an end, or is about to: whoever puts a FLUSH into the
-    /// table wakes it.
+    /// The thread that checks sleeps without a timeout, or is about to: the thread that puts a
+    /// FLUSH into the table wakes it.
     is_idle: AtomicBool,
     /// The thread that was last found ending; 0 if there was none. It may close more files, which
     /// need not wait again.
@@ -109,7 +109,7 @@ impl Watch {
         thread != 0 && self.ending.load(Ordering::Relaxed) == thread
     }
 
-    /// What is to be done with a request now.
+    /// The decision about a request now.
     pub fn judge(&self, entry: &Entry, now: Instant, threads: &impl Threads) -> Verdict {
         let waited = now.saturating_duration_since(entry.arrived);
         if entry.interrupted {

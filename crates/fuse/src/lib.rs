@@ -1,19 +1,18 @@
-//! The FUSE protocol over /dev/fuse: requests of the kernel in, answers out, and waits that signals
-//! can end.
+//! The FUSE protocol over /dev/fuse: requests of the kernel come in, answers go out, and signals
+//! can end waits.
 //!
-//! A [`Filesystem`] gets each request as a call with a reply object, which it answers now or later,
-//! from any thread. Several serving threads read the device. What has no answer yet lies in a
-//! table, by the kernel's number of the request; whoever takes the entry out may answer, so a
-//! request is answered once. An interrupted request may be answered before the file system does it:
-//! a reply that comes later is not sent, and says so, so that the file system can undo what nobody
-//! got.
+//! A [`Filesystem`] gets each request as a call with a reply object. It answers now or later, from
+//! any thread. Several serving threads read the device. Requests without an answer are in a table,
+//! by the kernel's number. Only the thread that removes the entry may answer, so each request is
+//! answered once. An interrupted request may be answered before the file system does it. A later
+//! reply is not sent, and returns that, so that the file system can undo an operation whose result
+//! nobody got.
 //!
-//! The parts, bottom up: `abi` (structs and constants of the kernel's interface), `attributes` and
-//! `directory` (what answers hold), `request` (bytes into operations; pure), `capabilities` (the
-//! negotiation at the start), `device`, `table` (requests in flight), `thread_state` (what /proc
-//! says of a thread), `interrupt` (which waits end when), `reply`, `filesystem` (the trait),
-//! `dispatch`, and `session`. Who mounts is none of our business: a session begins with a device of
-//! a mount. Called by `mount` and `disk`.
+//! Modules, bottom up: `abi` (structs and constants of the kernel's interface), `attributes` and
+//! `directory` (contents of answers), `request` (bytes into operations; pure), `capabilities` (the
+//! handshake), `device`, `table` (requests in flight), `thread_state` (/proc of a thread),
+//! `interrupt`, `reply`, `filesystem` (the trait), `dispatch`, and `session`. Mounting is not done
+//! here: a session begins with the device of a mount.
 #![cfg(target_os = "linux")]
 
 mod abi;

@@ -1,8 +1,8 @@
-//! Answers: one object per kind of operation, used once.
+//! Replies: one object per kind of operation, used once.
 //!
-//! A reply that is dropped unused answers with EIO, so that no program waits for ever. The methods
-//! that hand something over which the kernel gives back later (a look-up, an open file) say whether
-//! the kernel got it: not if the wait was interrupted.
+//! A reply that is dropped unused answers with EIO, so that no program waits for ever. Some replies
+//! give the kernel something that it returns later (a look-up, an open file). Their methods tell
+//! whether the kernel got it: it did not if the wait was interrupted.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::connection::Connection;
 use crate::directory::{Entries, Entry};
 use crate::{Errno, FileHandle, INodeNo, LockType};
 
-/// A request that is to be answered.
+/// A request without an answer.
 pub(crate) struct Pending {
     connection: Arc<Connection>,
     unique: u64,
@@ -108,7 +108,7 @@ impl ReplyData {
     }
 }
 
-/// What LOOKUP and those that make names answer.
+/// The answer of LOOKUP and of operations that make names.
 fn entry_out(ttl: &Duration, attributes: &FileAttr, generation: u64) -> abi::EntryOut {
     abi::EntryOut {
         node: attributes.ino.0,
@@ -122,7 +122,7 @@ fn entry_out(ttl: &Duration, attributes: &FileAttr, generation: u64) -> abi::Ent
 }
 
 impl ReplyEntry {
-    /// What the name stands for; inode 0 says that there is no such name and that this may be
+    /// The file of the name; inode 0 says that there is no such name and that this may be
     /// remembered. Whether the kernel got it: if not, it will not forget the inode either.
     #[must_use = "what nobody got has to be undone"]
     pub fn entry(self, ttl: &Duration, attributes: &FileAttr, generation: u64) -> bool {
@@ -207,7 +207,7 @@ impl ReplyXattr {
 }
 
 impl ReplyLock {
-    /// It was locked or unlocked. Whether whoever waits got this: if not, a lock has to be undone.
+    /// It was locked or unlocked. Returns whether the caller got this: if not, undo the lock.
     #[must_use = "a lock that nobody got has to be undone"]
     pub fn done(self) -> bool {
         self.0.send(&[&[], &[]])
@@ -231,7 +231,7 @@ impl ReplyLseek {
     }
 }
 
-/// With entries of a directory.
+/// A reply with entries of a directory.
 #[derive(Debug)]
 pub struct ReplyDirectory {
     pending: Pending,
@@ -261,7 +261,7 @@ impl ReplyDirectory {
     }
 }
 
-/// With entries of a directory and their attributes.
+/// A reply with entries of a directory and their attributes.
 #[derive(Debug)]
 pub struct ReplyDirectoryPlus {
     pending: Pending,

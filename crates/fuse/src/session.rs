@@ -1,4 +1,4 @@
-//! A mount that is served: the handshake, the serving threads and their end.
+//! A served mount: the handshake, the serving threads and their end.
 
 use std::io;
 use std::os::fd::OwnedFd;

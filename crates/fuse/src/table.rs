@@ -1,9 +1,9 @@
 //! Requests in flight, by number.
 //!
-//! Whoever takes an entry out may answer, so each request is answered once. The kernel bounds how
-//! many there are: one for each thread that waits, and the background requests that were agreed on.
-//! The table is cut into shards with a lock each, held for one look-up only, so that serving
-//! threads do not wait for each other.
+//! Only the thread that removes an entry may answer, so each request is answered once. The kernel
+//! bounds their number: one for each thread that waits, and the background requests that were
+//! agreed on. The table has shards with a lock each, which is held for one look-up only, so that
+//! serving threads do not wait for each other.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,7 +13,7 @@ use std::time::Instant;
 /// Shards; some times the number of serving threads.
 const SHARDS: usize = 32;
 
-/// What a signal means for a request.
+/// The effect of a signal on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// FLUSH: a descriptor is being closed.
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// A request that was not answered yet.
+/// A request without an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub kind: Kind,
@@ -64,7 +64,7 @@ impl Hasher for NumberHasher {
 
 type Shard = HashMap<u64, Entry, BuildHasherDefault<NumberHasher>>;
 
-/// All of them.
+/// The requests in flight.
 #[derive(Default)]
 pub(crate) struct Table {
     shards: [Mutex<Shard>; SHARDS],
@@ -85,7 +85,7 @@ impl Table {
         self.shard(unique).contains_key(&unique)
     }
 
-    /// Takes a request out: whoever gets it answers it.
+    /// Takes a request out. The caller must answer it.
     pub fn remove(&self, unique: u64) -> Option<Entry> {
         self.shard(unique).remove(&unique)
     }

@@ -1,5 +1,5 @@
-//! What /proc says of a thread that waits for an answer: which signals are pending, and whether it
-//! is about to end.
+//! The state of a waiting thread in /proc: which signals are pending, and whether it is about to
+//! end.
 
 use std::fs;
 
@@ -29,7 +29,8 @@ pub(crate) struct Pending {
     pub caught: bool,
 }
 
-/// What is pending for a thread. `None` if there is no such thread here, or /proc cannot be read.
+/// The pending signals of a thread. `None` if there is no such thread here, or /proc cannot be
+/// read.
 pub(crate) fn pending(thread: u32) -> Option<Pending> {
     parse_status(&fs::read(path(thread, "status")?).ok()?)
 }

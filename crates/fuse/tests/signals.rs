@@ -271,7 +271,7 @@ fn fuse_ended_by_quit_in_a_direct_read() {
     assert_eq!(child.wait().unwrap().signal(), Some(3));
 }
 
-/// A process that is stopped and goes on never hears of it.
+/// A process that is stopped and continued does not notice it.
 #[test]
 fn fuse_stopped_in_a_slow_read() {
     let Some(mount) = Mount::start("fuse_stopped_in_a_slow_read") else { return };

@@ -1,7 +1,8 @@
-//! How a program ended, and ending in the same way.
+//! The end of a program, and ending in the same way.
 //!
-//! Shells and supervisors tell a program that was killed from one that exits with a high code: `set -e` loops end at Ctrl-C only
-//! if what they ran died of it. So who runs a program for somebody dies of the same signal.
+//! Shells and supervisors distinguish a program that was killed from one that exits with a high
+//! code: a `set -e` loop ends at Ctrl-C only if its program died of the signal. So a program that
+//! runs another one dies of the same signal.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +19,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// What a shell reports: the code, or 128 and the number of the signal.
+    /// The exit code of a shell: the code, or 128 and the number of the signal.
     pub fn code(self) -> i32 {
         match self {
             Exit::Code(code) => code,
@@ -26,14 +27,15 @@ impl Exit {
         }
     }
 
-    /// Ends this process in the same way: by the same signal, without a core file; or returns the code to exit with. Nothing is
-    /// cleaned up, so it is the last thing that a program does.
+    /// Ends this process in the same way: by the same signal, without a core file; or returns the
+    /// code to exit with. Nothing is cleaned up, so it is the last thing that a program does.
     #[must_use = "a program that exited is followed by exiting with its code"]
     pub fn follow(self) -> u8 {
         if let Exit::Signal(signal) = self {
             die_of(signal);
         }
-        // Impossible, for example because this is the first process of a container, to which its own signals do nothing.
+        // Impossible, for example because this is the first process of a container, to which its
+        // own signals do nothing.
         self.code().clamp(0, 255) as u8
     }
 }
@@ -51,13 +53,14 @@ fn die_of(signal: i32) {
     use std::io::Write;
     // Standard output is line-buffered, and what is in the buffer would be lost.
     let _ = std::io::stdout().flush();
-    // The program has dumped its core, if any; ours tells nothing. A limit of zero would not keep it from a pipe.
-    // A sandbox may refuse it, which does no harm where the signal makes no core.
+    // The program has dumped its core, if any; ours tells nothing. A limit of zero would not keep
+    // it from a pipe. A sandbox may refuse it, which does no harm where the signal makes no core.
     let no_core = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGKILL].contains(&signal);
     if nix::sys::prctl::set_dumpable(false).is_err() && !no_core {
         return;
     }
-    // SAFETY: the default action has no handler; the set is initialised by the C library, which refuses bad numbers.
+    // SAFETY: the default action has no handler; the set is initialised by the C library, which
+    // refuses bad numbers.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&mut set);

@@ -1,4 +1,4 @@
-//! Opening what a user named as a file.
+//! Opening files that a user named.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,8 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Opens a regular file, or a block device, for reading. Never waits: opening a FIFO plainly waits for a writer, perhaps for ever.
+/// Opens a regular file, or a block device, for reading. Never waits: opening a FIFO plainly waits
+/// for a writer, perhaps for ever.
 ///
 /// # Errors
 /// It cannot be opened, or it is a directory (`IsADirectory`) or something else (`InvalidInput`).

@@ -1,10 +1,6 @@
-//! What several of our programs ask of the machine they run on: signals that are held back, passed
-//! on or taken as "stop" ([`signals`]), an end like that of another program ([`exit`]), files that
-//! are files ([`file`]), mounts that others do not see ([`mounts`]), and memory given back
-//! ([`memory`]).
-//!
-//! Called by `mount`, `record`, `launch` and `cli`, which run programs for a user and must not be
-//! noticed, by whoever opens a file that a user named, by `disk`, and by `server`.
+//! The machine that our programs run on: blocking, forwarding and waiting for signals
+//! ([`signals`]), ending as another program did ([`exit`]), opening files ([`file`]), private
+//! mounts ([`mounts`]), and returning memory to the system ([`memory`]).
 #![cfg(target_os = "linux")]
 
 pub mod exit;

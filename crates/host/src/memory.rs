@@ -1,4 +1,4 @@
-//! Memory of this process that nobody uses.
+//! Unused memory of this process.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Mounts that others do not see.
+//! Private mounts, which other processes do not see.
 
 use nix::sched::CloneFlags;
 use rustix::fs::{Mode, OFlags};

@@ -1,16 +1,19 @@
-//! Signals as readable events: held back from this process, read from a descriptor, taken as "stop" or passed on to the
-//! program that this process runs for somebody.
+//! Signals as readable events: blocked for this process, read from a descriptor, then acted on or
+//! forwarded to the program that this process runs.
 //!
-//! A signal that was sent to us alone is meant for the program, which has to get it; one that was sent to our whole process
-//! group (by a terminal, or by `kill -- -GROUP`) has reached the program too, which must not get it twice. The kernel does
-//! not tell the two apart. So a small process in our group, the [`witness`], holds back the same signals: what came to us and to
-//! it was sent to the group. Of a group the kernel serves the newest member first, so when a signal is here the witness has it.
-//! (Not told apart: signals sent to each process of a container one by one. They come twice then, and mostly as one.)
+//! A signal that was sent to us alone is meant for the program, which must get it. A signal that
+//! was sent to our process group (by a terminal, or by `kill -- -GROUP`) has reached the program
+//! too, which must not get it twice. The kernel does not distinguish the two. So a small process in
+//! our group, the [`witness`], blocks the same signals: a signal that both got was sent to the
+//! group. The kernel serves the newest member of a group first, so when a signal is here the
+//! witness has it. One case is not distinguished: signals sent to each process of a container one
+//! by one. They come twice then, and mostly as one.
 //!
-//! What the kernel sends for a fault, or for a limit of ours, is ours. Stop signals stop this process as well, so that job control
-//! sees what it expects.
+//! Signals that the kernel sends for a fault, or for a limit of ours, are ours. Stop signals stop
+//! this process as well, as job control expects.
 //!
-//! Signals must be held back before the first thread starts, since threads inherit the mask. So do children.
+//! Signals must be blocked before the first thread starts, since threads inherit the mask. So do
+//! children.
 
 #![allow(unsafe_code)]
 
@@ -28,11 +31,12 @@ mod witness;
 
 pub use pass_on::Passing;
 
-/// What ends a daemon.
+/// The signals that end a daemon.
 pub const STOP: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
-/// What a wrapper passes on: all that would end or stop it, or that a program may wait for, but faults, what nobody can hold
-/// back, and what this process causes itself (CHLD, PIPE, URG, XCPU, XFSZ).
+/// The signals that a wrapper forwards: all that would end or stop it, or that a program may wait
+/// for, but faults, what nobody can hold back, and what this process causes itself (CHLD, PIPE,
+/// URG, XCPU, XFSZ).
 pub fn passed_on() -> impl Iterator<Item = i32> {
     const ORDINARY: [i32; 17] = [
         libc::SIGHUP,
@@ -56,7 +60,8 @@ pub fn passed_on() -> impl Iterator<Item = i32> {
     ORDINARY.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
 }
 
-/// Lets through to this thread what [`Signals::of_wrapper`] holds back and a child inherited; what waited is delivered now.
+/// Unblocks for this thread the signals that [`Signals::of_wrapper`] blocks and a child inherited.
+/// Pending ones are delivered now.
 ///
 /// # Errors
 /// The kernel refuses, which it has no reason to.
@@ -96,7 +101,8 @@ impl Signals {
         Signals::block_with(signals, None)
     }
 
-    /// Blocks all that a wrapper passes on, and SIGXFSZ: a file size limit is an error then, and not the end.
+    /// Blocks all that a wrapper passes on, and SIGXFSZ: a file size limit is an error then, and
+    /// not the end.
     ///
     /// # Errors
     /// Those of [`Signals::block`].
@@ -130,7 +136,7 @@ impl Signals {
     }
 
     /// Runs `work`, which waits for others. What asks this process to end meanwhile (TERM, INT,
-    /// HUP, QUIT) ends it, as if it were not held back; other signals are dropped. So `work` leaves
+    /// HUP, QUIT) ends it, as if it were not blocked; other signals are dropped. So `work` leaves
     /// nothing behind that has to be undone.
     pub fn ending_during<T>(&self, work: impl FnOnce() -> T) -> T {
         // Without a pipe or a thread it cannot be ended so soon, and that is all.
@@ -169,7 +175,8 @@ impl Signals {
         self.before
     }
 
-    /// Gives this thread its mask back. What came and was not read is dropped: it was for a program that has ended.
+    /// Gives this thread its mask back. What came and was not read is dropped: it was for a program
+    /// that has ended.
     pub fn restore(self) {
         while let Ok(Some(_)) = self.next_info() {}
         forget_file_size();

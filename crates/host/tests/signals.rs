@@ -26,7 +26,8 @@ fn start(role: &str) -> Child {
     command.arg(role).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started")
 }
 
-/// Tells each signal that it gets, by number and code; SIGTERM ends it, and so does the end of standard input.
+/// Tells each signal that it gets, by number and code; SIGTERM ends it, and so does the end of
+/// standard input.
 const PROGRAM: &str = r#"
 import os, signal, sys, threading
 wanted = {signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGALRM, signal.SIGCONT, signal.SIGRTMIN + 3}

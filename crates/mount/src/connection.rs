@@ -1,8 +1,9 @@
-//! A FUSE connection seen from beside the serving loops: storing pages into the page cache, and aborting.
+//! A FUSE connection beside the serving loops: storing pages into the page cache, invalidating, and
+//! aborting.
 //!
-//! A notification is two small structs; this module writes it to a duplicate of the device, and the
-//! answer tells whether the kernel knows the inode. The duplicate keeps the connection alive, so it
-//! is closed as soon as the serving loops end.
+//! A notification is two small structs, written to a duplicate of the device. The result tells
+//! whether the kernel knows the inode. The duplicate keeps the connection alive, so it is closed as
+//! soon as the serving loops end.
 
 use std::fs;
 use std::io::{self, IoSlice};
@@ -22,10 +23,11 @@ const NOTIFY_STORE: i32 = 4;
 /// `FUSE_NOTIFY_INVAL_INODE` of the FUSE protocol.
 const NOTIFY_INVALIDATE: i32 = 2;
 
-/// Bytes of `fuse_out_header` and `fuse_notify_store_out`; `fuse_notify_inval_inode_out` is as long.
+/// Bytes of `fuse_out_header` and `fuse_notify_store_out`; `fuse_notify_inval_inode_out` is as
+/// long.
 const HEADER_BYTES: usize = 16 + 24;
 
-/// What became of a store.
+/// The result of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
     /// The pages are in the page cache (they may be evicted at any time).
@@ -49,7 +51,8 @@ impl Connection {
         Connection { device: RwLock::new(Some(device)), minor }
     }
 
-    /// Copies `bytes` into the page cache of inode `inode` at `offset`. May wait for a READ in flight on these pages.
+    /// Copies `bytes` into the page cache of inode `inode` at `offset`. May wait for a READ in
+    /// flight on these pages.
     pub(crate) fn store(&self, inode: u64, offset: u64, bytes: &[u8]) -> Stored {
         let device = self.device.read().unwrap_or_else(PoisonError::into_inner);
         let Some(device) = device.as_ref() else { return Stored::Failed };
@@ -61,7 +64,8 @@ impl Connection {
         }
     }
 
-    /// Makes the kernel ask for the attributes of an inode when they are needed next. Its pages stay. Does not wait.
+    /// Makes the kernel ask for the attributes of an inode when they are needed next. Its pages
+    /// stay. Does not wait.
     pub(crate) fn forget_attributes(&self, inode: u64) {
         self.invalidate(inode, -1);
     }
@@ -80,13 +84,15 @@ impl Connection {
         let _ = rustix::io::write(device, &invalidate_header(inode, offset));
     }
 
-    /// Ends the connection by force: every request in flight fails with ECONNABORTED, every later one with ENOTCONN.
-    /// For daemons that cannot answer any more; the mount itself stays and must still be unmounted.
+    /// Ends the connection by force: every request in flight fails with ECONNABORTED, every later
+    /// one with ENOTCONN. For daemons that cannot answer any more; the mount itself stays and must
+    /// still be unmounted.
     pub(crate) fn abort(&self) -> io::Result<()> {
         abort(self.minor)
     }
 
-    /// Lets the device go. Waits for stores in flight, so call it after the serving loops have ended or after `abort`.
+    /// Lets the device go. Waits for stores in flight, so call it after the serving loops have
+    /// ended or after `abort`.
     pub(crate) fn close(&self) {
         drop(self.device.write().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -108,8 +114,9 @@ pub(crate) fn abort(minor: u32) -> io::Result<()> {
     aborted
 }
 
-/// `fuse_out_header { len: u32, error: i32, unique: u64 }`, `fuse_notify_store_out { nodeid: u64, offset: u64, size:
-/// u32, padding: u32 }`, both in the machine's own byte order: this is a kernel interface, not a file format.
+/// `fuse_out_header { len: u32, error: i32, unique: u64 }`,
+/// `fuse_notify_store_out { nodeid: u64, offset: u64, size: u32, padding: u32 }`, both in the
+/// machine's own byte order: this is a kernel interface, not a file format.
 #[allow(clippy::host_endian_bytes)]
 fn store_header(inode: u64, offset: u64, bytes: usize) -> Option<[u8; HEADER_BYTES]> {
     let size = u32::try_from(bytes).ok()?;
@@ -124,8 +131,9 @@ fn store_header(inode: u64, offset: u64, bytes: usize) -> Option<[u8; HEADER_BYT
     Some(header)
 }
 
-/// `fuse_out_header`, `fuse_notify_inval_inode_out { nodeid: u64, offset: i64, length: i64 }`; a negative offset leaves the pages
-/// alone, and a length of 0 is all from there. In the machine's own byte order.
+/// `fuse_out_header`, `fuse_notify_inval_inode_out { nodeid: u64, offset: i64, length: i64 }`; a
+/// negative offset leaves the pages alone, and a length of 0 is all from there. In the machine's
+/// own byte order.
 #[allow(clippy::host_endian_bytes)]
 fn invalidate_header(inode: u64, offset: i64) -> [u8; HEADER_BYTES] {
     let mut header = [0u8; HEADER_BYTES];

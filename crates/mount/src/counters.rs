@@ -1,5 +1,6 @@
-//! What the kernel asked the daemon: one counter per FUSE operation. `runnel status` prints them beside the session's
-//! own counters. The promise they hold us to: after warm-up a program run from a mount adds nothing here.
+//! Counters of the kernel's requests, one per FUSE operation. `runnel status` prints them beside
+//! the counters of the session. After warm-up, a program that runs from a mount must add nothing
+//! here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +12,8 @@ macro_rules! operations {
         #[derive(Debug, Default)]
         pub(crate) struct Operations { $(pub(crate) $name: AtomicU64,)* }
 
-        /// FUSE requests by operation since the mount began, as JSON under `fuse` in `runnel status --json`.
+        /// FUSE requests by operation since the mount began, as JSON under `fuse` in
+        /// `runnel status --json`.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct FuseCounters { $($(#[$doc])* pub $name: u64,)* }
@@ -24,7 +26,8 @@ macro_rules! operations {
         }
 
         impl FuseCounters {
-            /// All requests that the kernel waited for; FORGETs, which need no reply, are not among them.
+            /// All requests that the kernel waited for; FORGETs, which need no reply, are not among
+            /// them.
             pub fn requests(&self) -> u64 {
                 $(self.$name +)* 0 - self.forget
             }

@@ -1,5 +1,5 @@
-//! Making a FUSE mount: /dev/fuse and mount(2), or `fusermount3` where that is not allowed. Why it
-//! failed is told apart.
+//! Making a FUSE mount: /dev/fuse and mount(2), or `fusermount3` where that is not allowed.
+//! Failures are told apart.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
@@ -24,7 +24,7 @@ const NAME_BYTES_MAX: usize = 200;
 /// How long `fusermount3` may take; it makes one mount.
 const HELPER_WAIT: Duration = Duration::from_secs(10);
 
-/// Who may do what with a FUSE mount.
+/// The owner and the permissions of a FUSE mount.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     /// Short name, shown in the mount table as `runnel#name`.
@@ -44,7 +44,8 @@ pub(crate) struct Access {
 /// Why mounting by system call failed.
 enum Refused {
     Open(Errno),
-    /// Something else stands under the name of the device; mount(2) would only say "invalid argument".
+    /// Something else stands under the name of the device; mount(2) would only say "invalid
+    /// argument".
     NoDevice,
     Mount(Errno),
 }
@@ -101,7 +102,8 @@ fn open(path: &Path) -> Result<OwnedFd, Refused> {
 
 fn directly(path: &Path, access: &Access) -> Result<OwnedFd, Refused> {
     let device = open(Path::new("/dev/fuse"))?;
-    // `rootmode` is the type of the root inode in octal; the kernel checks permissions from the modes it caches.
+    // `rootmode` is the type of the root inode in octal; the kernel checks permissions from the
+    // modes it caches.
     let mut text = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
         device.as_raw_fd(),
@@ -186,7 +188,8 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     }))
 }
 
-/// The name as it may stand in the mount table: bounded, without the characters that separate access.
+/// The name as it may stand in the mount table: bounded, without the characters that separate
+/// access.
 pub(crate) fn shown(name: &str) -> String {
     let clean = |letter: char| if letter.is_control() || letter == ',' || letter == '\\' { '_' } else { letter };
     let mut shown = String::new();

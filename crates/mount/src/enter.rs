@@ -1,11 +1,12 @@
 //! A program inside a mounted image, without root (`runnel enter ROOT -- CMD`).
 //!
-//! The process moves into its own mount table (and without root into a user namespace that lets it mount), builds a new
-//! root out of the image and of what the caller brings along, makes it the root and becomes the program. The program
-//! sees the image's files, and the caller's /dev, /proc, /sys, /tmp, /run, home directory, current directory and
-//! network. Exit code and signals are the program's own, since it replaces this process.
+//! The process moves into its own mount table (and without root into a user namespace that lets it
+//! mount). It builds a new root from the image and the directories of the caller, makes it the root
+//! and becomes the program. The program sees the image's files, and the caller's /dev, /proc, /sys,
+//! /tmp, /run, home directory, current directory and network. Exit code and signals are the
+//! program's own, since it replaces this process.
 //!
-//! Must be called by a process with one thread. The command line calls it in a fresh process; `run` starts such a one.
+//! The process must have one thread.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -31,27 +32,31 @@ mod startable;
 pub use arguments::ArgumentError;
 use layout::{Bind, Layout, Node};
 
-/// Search path inside an image. Not the caller's own, which may name directories of its home before the image's.
+/// Search path inside an image. Not the caller's own, which may name directories of its home before
+/// the image's.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Directories of the caller that every program gets.
 const BROUGHT: [&str; 5] = ["/dev", "/proc", "/sys", "/tmp", "/run"];
 
-/// Directories that belong to the image: the caller's current directory is not put over a place in them that exists.
+/// Directories that belong to the image: the caller's current directory is not put over a place in
+/// them that exists.
 const OF_THE_IMAGE: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/boot"];
 
 /// Files of the caller's /etc that tell a program who and where it is.
 const IDENTITY_FILES: [&str; 4] = ["/etc/resolv.conf", "/etc/hosts", "/etc/passwd", "/etc/group"];
 
-/// Where the new root may be put together; any directory does, it is covered for a moment in our own mount table only.
+/// Where the new root may be put together; any directory does, it is covered for a moment in our
+/// own mount table only.
 const WORKSHOPS: [&str; 4] = ["/tmp", "/run", "/mnt", "/var"];
 
-/// Variables that name libraries of the caller's root for the dynamic loader, which would find other files under them.
+/// Variables that name libraries of the caller's root for the dynamic loader, which would find
+/// other files under them.
 const LOADER_VARIABLES: [&str; 3] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT"];
 
-/// What to run, where.
+/// The program to run, and its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct EnterPlan {
     /// The root directory of the image, as mounted.
     pub root: PathBuf,
     /// The program and its arguments; the program is searched for in the image.
@@ -64,17 +69,17 @@ pub struct Plan {
     pub env: Vec<(OsString, OsString)>,
     /// Use a user namespace although root needs none.
     pub own_users: bool,
-    /// A seccomp profile for the program: whoever calls [`enter_by`] reads it and puts it on.
+    /// A seccomp profile for the program: the caller of [`enter_by`] reads and installs it.
     pub seccomp: Option<PathBuf>,
-    /// Set by `run` for the process it starts: the kernel ends the program when `run` ends, and signals that `run`
-    /// blocked for itself reach the program.
+    /// Set by `run` for the process it starts: the kernel ends the program when `run` ends, and
+    /// signals that `run` blocked for itself reach the program.
     pub ends_with_parent: bool,
 }
 
-impl Plan {
+impl EnterPlan {
     /// Runs `command` in `root`, all else as usual.
-    pub fn new(root: impl Into<PathBuf>, command: impl IntoIterator<Item = impl Into<OsString>>) -> Plan {
-        Plan {
+    pub fn new(root: impl Into<PathBuf>, command: impl IntoIterator<Item = impl Into<OsString>>) -> EnterPlan {
+        EnterPlan {
             root: root.into(),
             command: command.into_iter().map(Into::into).collect(),
             binds: Vec::new(),
@@ -90,17 +95,18 @@ impl Plan {
 /// Becomes the program of `plan`. Returns only if that fails.
 ///
 /// # Errors
-/// The step that failed, with the setting that forbids it where one is known; [`MountError::exit_code`] is what a shell
-/// would exit with.
-pub fn enter(plan: &Plan) -> Result<Infallible, MountError> {
+/// The step that failed, with the setting that forbids it where one is known;
+/// [`MountError::exit_code`] is what a shell would exit with.
+pub fn enter(plan: &EnterPlan) -> Result<Infallible, MountError> {
     enter_by(plan, Command::exec)
 }
 
-/// The same, with another way to become the program at the very end: `execute` returns only if that fails.
+/// The same, with another way to become the program at the very end: `execute` returns only if that
+/// fails.
 ///
 /// # Errors
 /// Those of [`enter`].
-pub fn enter_by(plan: &Plan, execute: impl FnOnce(&mut Command) -> io::Error) -> Result<Infallible, MountError> {
+pub fn enter_by(plan: &EnterPlan, execute: impl FnOnce(&mut Command) -> io::Error) -> Result<Infallible, MountError> {
     let program = plan.command.first().ok_or_else(|| MountError::CommandMissing { command: String::new() })?;
     // All that can be decided in the old root is decided there: names mean something else later.
     let current = std::env::current_dir().ok();
@@ -152,11 +158,11 @@ fn canonical(step: &'static str, path: &Path) -> Result<PathBuf, MountError> {
     fs::canonicalize(path).map_err(|error| MountError::step(step, path, error))
 }
 
-/// What the caller brings along, in the order in which it is bound.
-fn binds(plan: &Plan, image: &Path, current: Option<&Path>) -> Result<Vec<Bind>, MountError> {
+/// Files and directories of the caller, in the order in which they are bound.
+fn binds(plan: &EnterPlan, image: &Path, current: Option<&Path>) -> Result<Vec<Bind>, MountError> {
     let mut binds = Vec::new();
     let mut bring = |path: &Path| {
-        // What the caller does not have itself is simply not there.
+        // Files that the caller lacks are left out.
         if let Ok(source) = fs::canonicalize(path) {
             let is_directory = source.is_dir();
             binds.push(Bind { source, target: path.to_path_buf(), is_directory, is_explicit: false });
@@ -193,7 +199,8 @@ fn binds(plan: &Plan, image: &Path, current: Option<&Path>) -> Result<Vec<Bind>,
     Ok(binds)
 }
 
-/// Whether the image has a symbolic link at `path`: then the image has arranged for that file itself.
+/// Whether the image has a symbolic link at `path`: then the image has arranged for that file
+/// itself.
 fn is_link(image: &Path, path: &Path) -> bool {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return false };
     layout::resolve(image, folder)
@@ -225,7 +232,8 @@ fn change_root(layout: &Layout) -> Result<(), MountError> {
     rustix::mount::unmount(old, UnmountFlags::DETACH)
         .map_err(|error| MountError::step("leave the old root", old, error))?;
     enter_directory(new)?;
-    // The new root over the workshop, then the workshop away from on top of it (pivot_root(2), "." trick).
+    // The new root over the workshop, then the workshop away from on top of it (pivot_root(2), "."
+    // trick).
     nix::unistd::pivot_root(".", ".").map_err(|error| MountError::step("move into", new, error))?;
     rustix::mount::unmount(".", UnmountFlags::DETACH)
         .map_err(|error| MountError::step("leave the workshop at", "/", error))?;
@@ -268,7 +276,7 @@ fn build_root(layout: &Layout, new: &Path, old: &Path) -> Result<(), MountError>
     for late in &layout.late {
         bind(&late.source, &new.join(relative(&late.target)), old)?;
     }
-    // What has no place in the image or with the caller cannot be written, like the image itself.
+    // The rest of the root is read-only, like the image itself.
     let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount_remount(new, flags, c"").map_err(|error| MountError::step("make read-only", new, error))
 }
@@ -302,7 +310,8 @@ fn build(nodes: &BTreeMap<OsString, Node>, folder: &Path, old: &Path) -> Result<
     Ok(())
 }
 
-/// Binds with all mounts below: a user namespace may not show what lies under a mount it did not make.
+/// Binds with all mounts below: a user namespace may not show what lies under a mount it did not
+/// make.
 fn bind(source: &Path, target: &Path, old: &Path) -> Result<(), MountError> {
     rustix::mount::mount_bind_recursive(old.join(relative(source)), target)
         .map_err(|error| MountError::step("bind into the new root", source, error))

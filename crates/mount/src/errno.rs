@@ -1,13 +1,14 @@
-//! The one place where errors become the numbers an application sees.
+//! Errors into the error numbers that applications see. No other file does this.
 
 use client::ReadError;
 use fuse::Errno;
 use stream::StreamError;
 
-/// What a READ that failed tells the application.
+/// The error number of a failed READ.
 ///
-/// Every cause is EIO: the application cannot act on more, and a more telling number (ENOENT, ESTALE) would make some
-/// programs take a lost server for a missing file. The cause itself is in the daemon's log and counters.
+/// Every cause is EIO: the application cannot act on more, and a more telling number (ENOENT,
+/// ESTALE) would make some programs take a lost server for a missing file. The cause itself is in
+/// the daemon's log and counters.
 pub(crate) fn of_read(_error: &ReadError) -> Errno {
     Errno::IO
 }
@@ -27,7 +28,8 @@ pub(crate) const NOT_A_DIRECTORY: Errno = Errno::NOTDIR;
 /// A name longer than any directory entry can be.
 pub(crate) const NAME_TOO_LONG: Errno = Errno::NAMETOOLONG;
 
-/// An operation the kernel does itself once it has been told so: it remembers this answer and asks no more.
+/// An operation the kernel does itself once it has been told so: it remembers this answer and asks
+/// no more.
 pub(crate) const KERNEL_DOES_IT: Errno = Errno::NOSYS;
 
 /// The inode has no extended attribute of that name.
@@ -42,12 +44,13 @@ pub(crate) const NOTHING_BEHIND: Errno = Errno::NXIO;
 /// The image and the session disagree; never wrong bytes.
 pub(crate) const INCONSISTENT: Errno = Errno::IO;
 
-/// What a call on a volume that failed tells the application: it can act on nearly all of them.
+/// The error number of a failed call on a volume.
 pub(crate) fn of_stream(error: &StreamError) -> Errno {
     Errno::from_raw_os_error(error.errno())
 }
 
-/// The file of an inode number is not at its path any more. The kernel looks the path up again before it tells the application.
+/// The file of an inode number is not at its path any more. The kernel looks the path up again
+/// before it tells the application.
 pub(crate) const STALE: Errno = Errno::STALE;
 
 /// What a volume does not let do: special files and other owners where all belongs to one user,

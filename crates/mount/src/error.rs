@@ -1,5 +1,5 @@
-//! What can go wrong while mounting, entering or redirecting. Each text names the thing and, where there is one, the
-//! next step, as a second line that begins with `hint:`.
+//! The errors of mounting, entering and redirecting. Each text names the object and, if there is
+//! one, the next step, as a second line that begins with `hint:`.
 
 use std::io;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub enum MountError {
         /// The path as given.
         path: PathBuf,
     },
-    /// The daemon of a mount has ended, but this user cannot take the mount away.
+    /// The daemon of a mount has ended, but this user cannot unmount it.
     #[error(
         "{}: its daemon has ended, but the dead mount stays: {reason}\n\
          hint: as root, `runnel umount {}`; with `ln -s /proc/self/mounts /etc/mtab` users can do it themselves",
@@ -62,7 +62,7 @@ pub enum MountError {
     /// The FUSE device cannot be opened.
     #[error("cannot open /dev/fuse: {source}\nhint: {hint}")]
     Device {
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
         /// What to do about it.
         hint: &'static str,
@@ -70,11 +70,11 @@ pub enum MountError {
     /// One system call of a longer sequence failed.
     #[error("cannot {step} {}: {source}{}", .path.display(), hint_line(.hint))]
     Step {
-        /// What was being done, as a verb: "mount an overlay on".
+        /// The step that failed, as a verb: "mount an overlay on".
         step: &'static str,
         /// To which path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
         /// What to do about it; may be empty.
         hint: &'static str,
@@ -82,9 +82,9 @@ pub enum MountError {
     /// User namespaces cannot be used.
     #[error("cannot {step}: {source}\nhint: {hint}")]
     Namespace {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
         /// The setting that forbids it.
         hint: &'static str,
@@ -92,7 +92,7 @@ pub enum MountError {
     /// The kernel's EROFS cannot be used for this image, here.
     #[error("cannot mount with the kernel's EROFS: {problem}\nhint: leave out --kernel to mount without it")]
     Kernel {
-        /// What is missing.
+        /// The missing thing.
         problem: String,
     },
     /// The command to run inside an image does not exist there.
@@ -106,13 +106,13 @@ pub enum MountError {
     CommandFailed {
         /// The command as given.
         command: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The process that mounts for this one failed, or has ended.
     #[error("{problem}")]
     Mounter {
-        /// What it said, or what became of it.
+        /// Its message, or how it ended.
         problem: String,
     },
     /// The session with the image's source could not be opened.
@@ -130,7 +130,7 @@ pub enum MountError {
         line: usize,
         /// The key at fault, such as `image.paths`.
         key: String,
-        /// What is wrong with it.
+        /// The fault.
         problem: String,
     },
     /// A redirect refers to something its image does not have.
@@ -144,7 +144,7 @@ pub enum MountError {
     /// A command that needs root was started without.
     #[error("{what} needs root\nhint: run it with sudo")]
     NeedsRoot {
-        /// What was asked for.
+        /// The requested name.
         what: &'static str,
     },
     /// A redirect is already active, or none is.
@@ -152,7 +152,7 @@ pub enum MountError {
     Redirect {
         /// The configuration file.
         file: PathBuf,
-        /// What is the matter.
+        /// The problem.
         problem: String,
     },
     /// The directory for control sockets belongs to someone else or is open to others.
@@ -173,7 +173,8 @@ impl MountError {
         MountError::Step { step, path: path.into(), source: source.into(), hint: "" }
     }
 
-    /// The exit code a shell user expects: 127 for a missing command, 126 for one that cannot run, else 1.
+    /// The exit code a shell user expects: 127 for a missing command, 126 for one that cannot run,
+    /// else 1.
     pub fn exit_code(&self) -> i32 {
         match self {
             MountError::CommandMissing { .. } => 127,

@@ -1,13 +1,13 @@
-//! The FUSE file system: answers every question about names and attributes from the image's metadata in memory, and
-//! hands READs to the client session, which answers them now or later from its own threads.
+//! The FUSE file system of an image. It answers every question about names and attributes from the
+//! image's metadata in memory. READs go to the client session, which answers them now or later from
+//! its own threads.
 //!
-//! What makes a warm mount as quick as a local file system is that the kernel need not ask at all. Names and attributes
-//! of an image never change, so they are given out for ever (also "there is no such name"); opening is not asked for
-//! once the kernel has been told (ENOSYS); symbolic links, directory listings and pages stay in its caches. Inode
-//! numbers are those of the image, so hard links share one.
+//! A warm mount is as quick as a local file system because the kernel need not ask. Names and
+//! attributes of an image never change, so the kernel may keep them for ever (also "there is no
+//! such name"). After the first ENOSYS it sends no OPEN. Symbolic links, directory listings and
+//! pages stay in its caches. Inode numbers are those of the image, so hard links share one.
 //!
-//! Called by the serving threads of `fuse`. No function here waits: READs return at once and are
-//! answered by a closure.
+//! No function here waits: READs return at once and are answered by a closure.
 
 use std::ffi::OsStr;
 use std::io;
@@ -36,18 +36,19 @@ const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// Longest name of a directory entry in Linux.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Largest READ and largest anything else the kernel may send: one segment. It bounds the memory of one request, and
-/// larger reads would not travel better.
+/// Largest READ and largest anything else the kernel may send: one segment. It bounds the memory of
+/// one request, and larger reads would not travel better.
 const REQUEST_BYTES_MAX: u32 = (units::SEGMENT_PAGES_MAX * PAGE_BYTES) as u32;
 
-/// Requests the kernel may have in flight without a reader waiting (readahead); its own default of 12 is small for a
-/// link with a long way.
+/// Requests the kernel may have in flight without a reader waiting (readahead); its own default of
+/// 12 is small for a link with a long way.
 const BACKGROUND_MAX: u16 = 64;
 
-/// What the mount decides about the file system.
+/// Settings of the mount for its file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// Bytes the kernel may read ahead on its own; one page makes it ask for exactly what was touched.
+    /// Bytes the kernel may read ahead on its own; one page makes it ask for exactly what was
+    /// touched.
     pub(crate) readahead_bytes: u32,
     /// Present everything as owned by this user and group.
     pub(crate) owner: Option<(u32, u32)>,
@@ -117,8 +118,9 @@ impl ImageFilesystem {
         attributes
     }
 
-    /// The entries of a directory from position `from` on: `.`, `..`, then the image's own in their order. The second
-    /// number of each is the position of the next, which the kernel hands back to go on there.
+    /// The entries of a directory from position `from` on: `.`, `..`, then the image's own in their
+    /// order. The second number of each is the position of the next, which the kernel hands back to
+    /// go on there.
     fn listing(&self, folder: InodeId, from: u64, mut add: impl FnMut(u64, u64, FileType, &[u8]) -> bool) {
         let parent = self.metadata.parent(folder).unwrap_or(InodeId::ROOT);
         let dots: [(InodeId, &[u8]); 2] = [(folder, b"."), (parent, b"..")];
@@ -218,7 +220,8 @@ impl Filesystem for ImageFilesystem {
         }
         let token = self.processes.token(request.pid());
         let timed_out = self.timed_out.clone();
-        // Should the session drop this closure unused (a bug, or its thread panicked), dropping the reply sends EIO.
+        // Should the session drop this closure unused (a bug, or its thread panicked), dropping the
+        // reply sends EIO.
         let done = Box::new(move |result: Result<&[u8], client::ReadError>| match result {
             Ok(data) if data.len() == bytes as usize => reply.data(data),
             Ok(_) => reply.error(errno::INCONSISTENT),
@@ -320,7 +323,8 @@ impl Filesystem for ImageFilesystem {
 
     fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         count(&self.operations.xattr);
-        // Never left to the kernel: it would say that this file system knows no attributes, where a disk has none to list.
+        // Never left to the kernel: it would say that this file system knows no attributes, where a
+        // disk has none to list.
         let Some((id, _)) = self.inode(number) else { return reply.error(errno::NOT_FOUND) };
         let mut names = Vec::new();
         for (name, _) in self.metadata.xattrs(id) {
@@ -415,7 +419,8 @@ fn file_type(kind: Kind) -> FileType {
     }
 }
 
-/// A time as seconds since 1970, possibly negative, and nanoseconds to add. Out of range becomes 1970.
+/// A time as seconds since 1970, possibly negative, and nanoseconds to add. Out of range becomes
+/// 1970.
 fn time((seconds, nanoseconds): (i64, u32)) -> SystemTime {
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let base = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };

@@ -1,30 +1,21 @@
-//! Hints to a mount, as its control socket takes them: which pages of which files will be needed soon.
+//! The messages of hints: which pages of which files will be needed soon.
 //!
-//! One line is `hint ` and a JSON array of files, each with its `path` inside the mount or its `inode`, and `pages` as
-//! pairs of the first page and the one behind the last: `hint [{"path":"/usr/bin/python3","pages":[[0,32],[40,41]]}]`.
-//! The answer is `{"hinted":N}`, the pages that were asked for (not those that are here already), or `{"error":"..."}`.
-//! A connection may send any number of such lines, without waiting for the answers. Each connection has a thread, so that
-//! `status` is answered beside it. Sent by `hinter`.
+//! One line is `hint ` and a JSON array of files, each with its `path` inside the mount or its
+//! `inode`, and `pages` as pairs of the first page and the one behind the last:
+//! `hint [{"path":"/usr/bin/python3","pages":[[0,32],[40,41]]}]`. The answer is `{"hinted":N}`, the
+//! pages that were requested (not those that are here already), or `{"error":"..."}`. A connection
+//! may send any number of such lines, without waiting for the answers.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
 
 use client::HINT_PAGES_MAX;
 use image::{Kind, Metadata};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use units::{InodeId, PageId};
 
-use crate::control::Controlled;
-
-/// What a line of this kind begins with.
+/// The beginning of a line with hints.
 pub(crate) const REQUEST: &str = "hint ";
 
 /// Longest line: the ranges of [`RANGES_MAX`] and the longest path, escaped.
@@ -32,12 +23,6 @@ pub(crate) const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// Ranges that a sender puts into one line.
 pub(crate) const RANGES_MAX: usize = 1024;
-
-/// Connections of this kind at a time: launchers that run together.
-const CONNECTIONS_MAX: usize = 8;
-
-/// Silence after which a connection is closed; its sender makes another one.
-const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// Pages of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,13 +38,13 @@ pub(crate) struct HintedFile {
     pub pages: Vec<(u32, u32)>,
 }
 
-/// What is answered.
+/// The answer to a hint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Answer {
-    /// So many pages were asked for.
+    /// The number of pages that were requested.
     Hinted(usize),
-    /// Why none were.
+    /// Why none were requested.
     Error(String),
 }
 
@@ -68,11 +53,11 @@ pub(crate) fn line(files: &[HintedFile]) -> io::Result<String> {
     Ok(format!("{REQUEST}{}\n", serde_json::to_string(files)?))
 }
 
-/// The pages that are meant, in order. Files that were changed in the overlay are left out: what is read of them does not
-/// come from the image.
+/// The pages that are meant, in order. Files that were changed in the overlay are left out: what is
+/// read of them does not come from the image.
 ///
 /// # Errors
-/// What does not exist, named: a file, a page. Too many pages.
+/// A file or a page does not exist, or there are too many pages.
 pub(crate) fn pages(metadata: &Metadata, overlay: Option<&Path>, files: &[HintedFile]) -> Result<Vec<PageId>, String> {
     let mut pages = Vec::new();
     for file in files {
@@ -98,7 +83,8 @@ pub(crate) fn pages(metadata: &Metadata, overlay: Option<&Path>, files: &[Hinted
     Ok(pages)
 }
 
-/// Whether the overlay in `folder` has something of its own at `path`, or in the place of a directory above it.
+/// Whether the overlay in `folder` has something of its own at `path`, or in the place of a
+/// directory above it.
 fn is_changed(folder: &Path, path: &str) -> bool {
     let mut at = folder.join("upper");
     let mut names = path.split('/').filter(|name| !matches!(*name, "" | ".")).peekable();
@@ -110,87 +96,6 @@ fn is_changed(folder: &Path, path: &str) -> bool {
         }
     }
     false
-}
-
-/// Serves a connection whose first line is one of these, on a thread of its own until it falls silent or `stop` is
-/// readable.
-pub(crate) struct Connections {
-    open: Arc<AtomicUsize>,
-    stop: OwnedFd,
-}
-
-impl Connections {
-    pub fn new(stop: OwnedFd) -> Connections {
-        Connections { open: Arc::default(), stop }
-    }
-
-    /// Takes over a connection of which `first` was read.
-    pub fn take(&self, mount: &Arc<dyn Controlled>, reader: BufReader<UnixStream>, first: Vec<u8>) -> io::Result<()> {
-        if self.open.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
-            self.open.fetch_sub(1, Ordering::AcqRel);
-            return answer(reader.get_ref(), &Answer::Error("too many connections for hints".into()));
-        }
-        let (mount, open, stop) = (mount.clone(), self.open.clone(), self.stop.try_clone());
-        let started = thread::Builder::new().name("runnel-hints".into()).spawn(move || {
-            // A client that went away concerns nobody.
-            let _ = stop.and_then(|stop| serve(mount.as_ref(), reader, first, &stop));
-            open.fetch_sub(1, Ordering::AcqRel);
-        });
-        if started.is_err() {
-            self.open.fetch_sub(1, Ordering::AcqRel);
-        }
-        started.map(drop)
-    }
-}
-
-fn serve(mount: &dyn Controlled, mut reader: BufReader<UnixStream>, first: Vec<u8>, stop: &OwnedFd) -> io::Result<()> {
-    let mut line = first;
-    loop {
-        let rest = LINE_BYTES_MAX.saturating_sub(line.len() as u64);
-        if !line.ends_with(b"\n") {
-            reader.by_ref().take(rest).read_until(b'\n', &mut line)?;
-        }
-        if !line.ends_with(b"\n") {
-            let long = line.len() as u64 >= LINE_BYTES_MAX;
-            let problem = format!("a request is longer than {LINE_BYTES_MAX} bytes");
-            return if long { answer(reader.get_ref(), &Answer::Error(problem)) } else { Ok(()) };
-        }
-        answer(reader.get_ref(), &obey(mount, &line))?;
-        line.clear();
-        if reader.buffer().is_empty() && !wait(reader.get_ref(), stop)? {
-            return Ok(());
-        }
-    }
-}
-
-fn obey(mount: &dyn Controlled, line: &[u8]) -> Answer {
-    let Some(text) = line.strip_prefix(REQUEST.as_bytes()) else {
-        return Answer::Error("unknown request: after a hint come hints".into());
-    };
-    let hinted = serde_json::from_slice::<Vec<HintedFile>>(text).map_err(|error| format!("not a hint: {error}"));
-    match hinted.and_then(|files| mount.hint(&files)) {
-        Ok(count) => Answer::Hinted(count),
-        Err(problem) => Answer::Error(problem),
-    }
-}
-
-fn answer(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
-    let mut text = serde_json::to_vec(answer)?;
-    text.push(b'\n');
-    stream.write_all(&text)
-}
-
-/// Waits for more. False if the mount ends or nothing comes for long.
-fn wait(stream: &UnixStream, stop: &OwnedFd) -> io::Result<bool> {
-    let time = Timespec { tv_sec: IDLE_MAX.as_secs() as i64, tv_nsec: 0 };
-    let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
-    loop {
-        match rustix::event::poll(&mut fds, Some(&time)) {
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-            Ok(_) => return Ok(fds[0].revents().is_empty() && !fds[1].revents().is_empty()),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,17 @@
-//! The sender of hints: tells mounts of this user which pages a program will need, by the paths that it will use.
+//! The sender of hints: tells mounts of this user which pages a program will need, by the paths
+//! that it will use.
 //!
-//! A path costs one stat. Its device number says whose file it is: of a mount without an overlay, every file shows the
-//! mount's own, and its inode number is that of the image, whatever path or bind mount leads there. A file below an
-//! overlay is found by its path. Other devices are remembered as foreign for some seconds, so that no socket is asked.
+//! A path costs one stat. Its device number identifies the mount: without an overlay, every file
+//! shows the mount's own number, and its inode number is that of the image, whatever path or bind
+//! mount leads there. A file below an overlay is found by its path. Other devices are remembered as
+//! foreign for some seconds, so that no socket is asked.
 //!
-//! Each mount has one connection. The first hint on it waits for its answer; if the mount takes hints, later ones are
-//! only written, and their answers are looked at by the way. Used by the launcher; what it gets `false` for it reads ahead
-//! itself.
+//! Each mount has one connection. The first hint on it waits for its answer. If the mount takes
+//! hints, later ones are only written, and their answers are read when they are there. Where
+//! [`Hinter::hint`] returns `false`, the caller must read ahead itself.
 
 use std::collections::{HashMap, HashSet};
+use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
@@ -19,6 +22,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 use units::PAGE_BYTES;
 
+use crate::MountError;
 use crate::control::{self, MountStatus};
 use crate::hint::{self, Answer, HintedFile, RANGES_MAX};
 
@@ -31,13 +35,14 @@ const FOREIGN_MAX: usize = 1024;
 /// How long a mount may take to answer, or to take a hint. It does so from memory.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Answers that may be outstanding: they fit into the socket, so a mount that answers never waits for us.
+/// Answers that may be outstanding: they fit into the socket, so a mount that answers never waits
+/// for us.
 const PENDING_MAX: usize = 64;
 
 /// Device number, `(major, minor)`.
 type Device = (u32, u32);
 
-/// Tells mounts what will be needed. Cheap to keep; safe to use from several threads.
+/// Sends hints to mounts. Safe to use from several threads.
 #[derive(Debug, Default)]
 pub struct Hinter {
     state: Mutex<State>,
@@ -74,9 +79,10 @@ impl Hinter {
         Hinter::default()
     }
 
-    /// These pages of the file at `path` will be needed soon and are not in the page cache. True if a mount of this user
-    /// serves the file and takes care of it; false if somebody else has to: foreign file systems, mounts by the kernel's
-    /// EROFS, recorded mounts, files changed in an overlay. Pages behind the end of the file are left out.
+    /// These pages of the file at `path` will be needed soon and are not in the page cache. True if
+    /// a mount of this user serves the file and takes care of it; false if somebody else has to:
+    /// foreign file systems, mounts by the kernel's EROFS, recorded mounts, files changed in an
+    /// overlay. Pages behind the end of the file are left out.
     pub fn hint(&self, path: &Path, pages: &[Range<u32>]) -> bool {
         let Some(found) = examine(path) else { return false };
         let end = u32::try_from(found.pages).unwrap_or(u32::MAX);
@@ -106,7 +112,7 @@ impl Hinter {
 fn examine(path: &Path) -> Option<Found> {
     let wanted = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::SIZE;
     let status = rustix::fs::statx(CWD, path, AtFlags::NO_AUTOMOUNT, wanted).ok()?;
-    // What has no device of its own, as FUSE and overlays, has major number 0.
+    // File systems without a device, as FUSE and overlays, have major number 0.
     let ours = status.stx_dev_major == 0 && FileType::from_raw_mode(status.stx_mode.into()) == FileType::RegularFile;
     ours.then(|| Found {
         device: (status.stx_dev_major, status.stx_dev_minor),
@@ -174,6 +180,32 @@ impl State {
         }
         sent.unwrap_or(false)
     }
+}
+
+/// Tells the mount at `path` which pages of which files will be needed: paths inside the mount, and
+/// ranges of pages. False if no mount of this user is there, or the kernel serves it. For many
+/// hints, see [`Hinter`].
+///
+/// # Errors
+/// There is no such path; the mount says what is wrong with the hint, or does not answer.
+pub fn hint_files(path: &Path, files: &[(PathBuf, Vec<Range<u32>>)]) -> Result<bool, MountError> {
+    let absolute = fs::canonicalize(path).map_err(|error| MountError::step("examine", path, error))?;
+    let above = control::live()?.into_iter().filter(|(_, status)| absolute.starts_with(&status.mountpoint));
+    let nearest = above.max_by_key(|(_, status)| status.mountpoint.components().count());
+    let Some((socket, _)) = nearest.filter(|(_, status)| status.device.is_some()) else { return Ok(false) };
+    let fail = |error| MountError::step("give a hint to", path, error);
+    let mut link = Link::connect(&socket).map_err(fail)?;
+    for (file, ranges) in files {
+        for part in ranges.chunks(hint::RANGES_MAX) {
+            let pages = part.iter().map(|range| (range.start, range.end)).collect();
+            let file = HintedFile { path: Some(file.to_string_lossy().into_owned()), inode: None, pages };
+            let line = hint::line(&[file]).map_err(fail)?;
+            if let Answer::Error(problem) = link.ask(&line).map_err(fail)? {
+                return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, problem)));
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// A connection to one mount.

@@ -1,7 +1,8 @@
-//! One live mount of an image: made, served, and taken away.
+//! One live mount of an image, from mounting to unmounting.
 //!
-//! `served` has the FUSE mount, its loops and their end; here are the session that answers, the overlay above, and the control
-//! socket beside it. Ending one lets go of the session: waiting READs are answered with EIO.
+//! `served` has the FUSE mount, its loops and their end. This module adds the session that answers,
+//! the overlay above, and the control socket. The end of a mount releases the session: waiting
+//! READs are answered with EIO.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,20 +14,23 @@ use client::Session;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::MountError;
+use crate::backend::MountBackend;
 use crate::control::{Controlled, MountStatus, Server};
 use crate::counters::{FuseCounters, Operations};
 use crate::device::Access;
 use crate::filesystem::{ImageFilesystem, Settings};
+use crate::fuse_mount::{Action, MountPoint};
 use crate::hint::{self, HintedFile};
 use crate::mounter::Mounter;
-use crate::place::{Action, MountPoint, Place};
 use crate::record::Recorder;
-use crate::served::{Made, Served, Stop, wait_any};
+use crate::report::UnmountReport;
+use crate::served::{Made, Served, wait_any};
 use crate::sink::Sink;
 use crate::source::Source;
-use crate::volume::UnmountReport;
+use crate::stop::Stop;
 
-/// How often a mount with an overlay looks whether the overlay is still there, beside being told of changes.
+/// How often a mount with an overlay looks whether the overlay is still there, beside being told of
+/// changes.
 const OVERLAY_LOOK: Duration = Duration::from_secs(1);
 
 /// How to mount.
@@ -34,18 +38,20 @@ const OVERLAY_LOOK: Duration = Duration::from_secs(1);
 pub struct Options {
     /// Short name, shown in the mount table as `runnel#name`.
     pub name: String,
-    /// What is mounted, as the user gave it; shown by `runnel status`.
+    /// The target, as the user gave it; shown by `runnel status`.
     pub target: String,
     /// Whether users other than the one who mounts may use it.
     pub allow_other: bool,
-    /// Whether set-user-id bits and file capabilities count. Images come over a network: off unless asked for.
+    /// Whether set-user-id bits and file capabilities count. Images come over a network: off unless
+    /// asked for.
     pub allow_suid: bool,
     /// Whether device nodes of the image work as devices.
     pub allow_devices: bool,
     /// Serving threads, 1 to 8.
     pub threads: usize,
-    /// Bytes the kernel may read ahead by itself. The default, one page, makes it ask for exactly the pages that are
-    /// touched, so that the server learns the truth; what comes next is pushed, not guessed by the kernel.
+    /// Bytes the kernel may read ahead by itself. The default, one page, makes it ask for exactly
+    /// the pages that are touched, so that the server learns the truth; what comes next is pushed,
+    /// not guessed by the kernel.
     pub readahead_bytes: u32,
     /// Present everything as owned by this user and group, as `runnel run` does without root.
     pub owner: Option<(u32, u32)>,
@@ -53,11 +59,12 @@ pub struct Options {
     pub overlay: Option<PathBuf>,
     /// Whether `runnel status` shows this mount.
     pub control: bool,
-    /// Who is told what is read. A recorded mount has one serving thread, and the kernel reads nothing ahead.
+    /// The observer of reads. A recorded mount has one serving thread, and the kernel reads
+    /// nothing ahead.
     pub recorder: Option<Arc<dyn Recorder>>,
     /// Whether `fusermount3` may be used when the system call is not allowed.
     pub helper: bool,
-    /// Who mounts for this process, where that cannot: what was to be mounted how was told to it.
+    /// The process that mounts for this one, where this one cannot. It has the mount point already.
     pub mounter: Option<Arc<Mounter>>,
 }
 
@@ -100,7 +107,8 @@ impl Mounted {
     /// Mounts the image of `session` on `mountpoint` and serves it from threads of its own.
     ///
     /// # Errors
-    /// The mount point is missing, no directory, in use or stale; FUSE cannot be used; the overlay cannot be made.
+    /// The mount point is missing, no directory, in use or stale; FUSE cannot be used; the overlay
+    /// cannot be made.
     pub fn start(session: Arc<Session>, mountpoint: &Path, options: Options) -> Result<Mounted, MountError> {
         Mounted::start_source(session, mountpoint, options)
     }
@@ -113,14 +121,14 @@ impl Mounted {
         if options.recorder.is_some() {
             (options.threads, options.readahead_bytes) = (1, 0);
         }
-        let place = match options.mounter.clone() {
-            None => Place::Own(options.place(mountpoint)),
-            Some(mounter) => Place::Beside(mounter),
+        let backend = match options.mounter.clone() {
+            None => MountBackend::Own(options.mount_point(mountpoint)),
+            Some(mounter) => MountBackend::Mounter(mounter),
         };
         let operations = Arc::new(Operations::default());
         let settings = Settings { readahead_bytes: options.readahead_bytes, owner: options.owner };
         let filesystem = ImageFilesystem::new(source.clone(), operations.clone(), settings, options.recorder.clone());
-        let mut made = Made::new(filesystem, place, true, options.threads)?;
+        let mut made = Made::new(filesystem, backend, true, options.threads)?;
         let (lower, device) = (made.live.path.clone(), made.live.device);
         let sink = Arc::new(Sink::new(made.connection.clone(), source.metadata().clone(), lower, device));
         let listener = made.control.take();
@@ -154,7 +162,7 @@ impl Mounted {
         self.shared.operations.read()
     }
 
-    /// What `runnel status` shows.
+    /// The status that `runnel status` shows.
     pub fn status(&self) -> MountStatus {
         self.shared.status()
     }
@@ -185,7 +193,8 @@ impl Mounted {
         self.shared.served.is_over()
     }
 
-    /// Unmounts now, also under running programs: their waiting reads fail with EIO. Ends within six seconds.
+    /// Unmounts now, also under running programs: their waiting reads fail with EIO. Ends within
+    /// six seconds.
     ///
     /// # Errors
     /// Even aborting the connection did not end the serving loops; they end with the process.
@@ -195,8 +204,8 @@ impl Mounted {
 }
 
 impl Options {
-    /// What is to be mounted how, for who mounts.
-    pub fn place(&self, mountpoint: &Path) -> MountPoint {
+    /// The mount point and its options, for the process that mounts.
+    pub fn mount_point(&self, mountpoint: &Path) -> MountPoint {
         let access = Access {
             name: self.name.clone(),
             is_read_only: true,
@@ -217,9 +226,10 @@ impl Drop for Mounted {
 }
 
 impl Shared {
-    /// Puts the overlay on the mount point and watches for its end, which must end the image below it.
+    /// Puts the overlay on the mount point and watches for its end, which must end the image below
+    /// it.
     fn start_overlay(self: Arc<Self>) -> Result<(), MountError> {
-        self.served.place.act(Action::Overlay)?;
+        self.served.backend.act(Action::Overlay)?;
         let watched = self.clone();
         thread::Builder::new()
             .name("runnel-overlay".into())
@@ -234,10 +244,11 @@ impl Shared {
         while !self.served.is_over() {
             if !self.served.live.overlay_is_there() {
                 // Its users keep the image below alive until they end.
-                let _ = self.served.place.act(Action::Detach);
+                let _ = self.served.backend.act(Action::Detach);
                 return;
             }
-            // The kernel marks the table as exceptional whenever it changes; the timeout covers the end of the loops.
+            // The kernel marks the table as exceptional whenever it changes; the timeout covers the
+            // end of the loops.
             let _ = rustix::event::poll(&mut [PollFd::new(&table, PollFlags::PRI)], Some(&timeout));
         }
     }
@@ -267,7 +278,7 @@ impl Controlled for Shared {
     }
 
     fn detach(&self) -> Result<UnmountReport, MountError> {
-        self.served.place.act(Action::Detach)?;
+        self.served.backend.act(Action::Detach)?;
         Ok(UnmountReport::default())
     }
 }

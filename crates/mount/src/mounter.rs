@@ -1,13 +1,13 @@
-//! A mounter: the process beside a daemon in a sandbox that mounts for it, and unmounts.
+//! A mounter: the process that mounts and unmounts for a daemon in a sandbox.
 //!
-//! It is fixed to one mount point when it starts, which is before the daemon reads the first byte
-//! of others. The daemon sends it single bytes and gets answers; nothing that it sends names a
-//! path. When the daemon has ended, in whatever way, the mounter takes away what is still mounted,
-//! and ends too: a daemon that was killed leaves no dead mount.
+//! It gets one mount point when it starts, before the daemon reads the first foreign byte. The
+//! daemon sends it single bytes and gets answers; no request names a path. When the daemon has
+//! ended, for whatever reason, the mounter detaches what is still mounted, and ends too. So a
+//! daemon that was killed leaves no dead mount.
 //!
 //! Requests and answers are packets of a pair of Unix sockets. An answer is `1` (done), `0` (not
-//! done) or `e` and the text of an error. That of a mount has the numbers of its device and two
-//! paths instead, and comes with the device and the control socket.
+//! done) or `e` and the text of an error. The answer to a mount request holds the numbers of the
+//! device and two paths instead, and comes with the device and the control socket.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -28,8 +28,8 @@ use rustix::net::{
 
 use crate::MountError;
 use crate::control::{self, SocketName};
-use crate::place::{Action, Fresh, Live, MountPoint};
-use crate::served::Stop;
+use crate::fuse_mount::{Action, Fresh, Live, MountPoint};
+use crate::stop::Stop;
 
 /// How long an answer may take: `fusermount3` has ten seconds.
 const ANSWER_WAIT: Duration = Duration::from_secs(15);
@@ -164,32 +164,34 @@ fn exchange(socket: BorrowedFd<'_>, request: u8) -> io::Result<Answer> {
 /// Serves the daemon at the other end of standard input until that has ended.
 ///
 /// # Errors
-/// Signals cannot be held back.
-pub fn serve(mut place: MountPoint) -> Result<(), MountError> {
-    // What a terminal or a service manager tells all of us is meant for the daemon.
+/// Signals cannot be blocked.
+pub fn serve(mut mount_point: MountPoint) -> Result<(), MountError> {
+    // Signals of a terminal or a service manager to the whole group are meant for the daemon.
     let _held_back = Stop::listen()?;
-    place.resolve();
+    mount_point.resolve();
     let socket = rustix::stdio::stdin();
     let mut name = None;
     let mut request = [0u8];
     while retry_on_intr(|| rustix::net::recv(socket, &mut request, RecvFlags::empty())).is_ok_and(|(n, _)| n == 1) {
-        let (text, descriptors) = answer(&place, request[0], &mut name);
+        let (text, descriptors) = answer(&mount_point, request[0], &mut name);
         if send(socket, &text, &descriptors).is_err() {
             break;
         }
     }
-    if place.is_there() {
+    if mount_point.is_there() {
         // Nobody is there to be told.
-        let _ = place.act(Action::Detach);
+        let _ = mount_point.act(Action::Detach);
     }
     Ok(())
 }
 
-fn answer(place: &MountPoint, request: u8, name: &mut Option<SocketName>) -> Answer {
+fn answer(mount_point: &MountPoint, request: u8, name: &mut Option<SocketName>) -> Answer {
     let answered = match MOUNT.iter().position(|known| *known == request) {
-        Some(read_only) => mount(place, read_only == 1, name),
+        Some(read_only) => mount(mount_point, read_only == 1, name),
         None => match Action::ALL.iter().find(|(known, _)| *known == request) {
-            Some((_, action)) => place.act(*action).map(|done| (vec![if done { DONE } else { NOT_DONE }], Vec::new())),
+            Some((_, action)) => {
+                mount_point.act(*action).map(|done| (vec![if done { DONE } else { NOT_DONE }], Vec::new()))
+            }
             None => Ok((vec![NOT_DONE], Vec::new())),
         },
     };
@@ -200,9 +202,9 @@ fn answer(place: &MountPoint, request: u8, name: &mut Option<SocketName>) -> Ans
     })
 }
 
-fn mount(place: &MountPoint, read_only: bool, name: &mut Option<SocketName>) -> Result<Answer, MountError> {
+fn mount(mount_point: &MountPoint, read_only: bool, name: &mut Option<SocketName>) -> Result<Answer, MountError> {
     let (listener, listens_at) = control::listen()?;
-    let fresh = place.mount(read_only)?;
+    let fresh = mount_point.mount(read_only)?;
     *name = Some(listens_at);
     Ok((encode(&fresh.live), vec![fresh.device, listener.into()]))
 }

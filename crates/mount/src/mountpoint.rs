@@ -1,7 +1,8 @@
-//! Mount points: what is mounted where, whether a directory may be mounted on, and taking mounts away.
+//! The mount table: what is mounted where, whether a directory may be mounted on, and how to detach
+//! a mount.
 //!
-//! Everything here reads `/proc/self/mountinfo` and never looks *into* a mount, because a path below a mount whose
-//! daemon hangs would hang the caller too. Called by `mounted`, `redirect` and the command line.
+//! Everything here reads `/proc/self/mountinfo` and never looks *into* a mount: a path below a
+//! mount whose daemon hangs would make the caller hang too.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,13 +19,14 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::MountError;
-use crate::volume::UnmountReport;
-use crate::{control, kernel};
 
 /// File-system type of our mounts in the mount table.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.runnel";
 
-/// What the source column of our mounts begins with; the image's name follows.
+/// File-system type of mounts by EROFS.
+pub(crate) const EROFS_TYPE: &str = "erofs";
+
+/// The beginning of the source column of our mounts; the image's name follows.
 pub const SOURCE_PREFIX: &str = "runnel#";
 
 /// How long a daemon may take to answer one `statfs` before it counts as alive but slow.
@@ -48,20 +50,24 @@ pub struct Entry {
 impl Entry {
     /// The image's name if this is one of our mounts: of FUSE itself, an overlay over it, or EROFS.
     pub fn image(&self) -> Option<&str> {
-        let ours = self.kind == FILE_SYSTEM_TYPE
-            || self.kind == "fuse"
-            || self.kind == "overlay"
-            || self.kind == kernel::FILE_SYSTEM_TYPE;
+        let ours =
+            self.kind == FILE_SYSTEM_TYPE || self.kind == "fuse" || self.kind == "overlay" || self.kind == EROFS_TYPE;
         self.source.strip_prefix(SOURCE_PREFIX).filter(|_| ours)
     }
 }
 
 /// The mount table of the calling process, oldest mount first.
+///
+/// # Errors
+/// The table cannot be read.
 pub fn table() -> io::Result<Vec<Entry>> {
     Ok(parse_table(&fs::read("/proc/self/mountinfo")?))
 }
 
 /// The topmost mount at exactly `path`, which must be absolute and free of symlinks.
+///
+/// # Errors
+/// The table cannot be read.
 pub fn mounted_at(path: &Path) -> io::Result<Option<Entry>> {
     Ok(table()?.into_iter().rev().find(|entry| entry.path == path))
 }
@@ -106,7 +112,11 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Checks that an image may be mounted on `path` and returns the path made absolute and free of symlinks.
+/// Checks that an image may be mounted on `path` and returns the path made absolute and free of
+/// symlinks.
+///
+/// # Errors
+/// The path is missing, no directory, in use or a stale mount.
 pub fn validate(path: &Path) -> Result<PathBuf, MountError> {
     let absolute = resolve(path)?;
     let found = mounted_at(&absolute).map_err(|error| MountError::step("read the mount table for", path, error))?;
@@ -123,7 +133,8 @@ pub fn validate(path: &Path) -> Result<PathBuf, MountError> {
     if metadata.is_dir() { Ok(absolute) } else { Err(MountError::NotDirectory { path: path.to_path_buf() }) }
 }
 
-/// Absolute form of `path` without following its last component when that is a mount of a dead daemon.
+/// Absolute form of `path` without following its last component when that is a mount of a dead
+/// daemon.
 fn resolve(path: &Path) -> Result<PathBuf, MountError> {
     match fs::canonicalize(path) {
         Ok(absolute) => Ok(absolute),
@@ -139,7 +150,7 @@ fn resolve(path: &Path) -> Result<PathBuf, MountError> {
 }
 
 /// Sets the immutable attribute of an empty directory on which something is going to be mounted. A
-/// mount covers it; while there is none, whoever writes there gets an error instead of files that
+/// mount covers it; while there is none, writes there fail instead of making files that
 /// the next mount hides. It stays when the mount ends.
 ///
 /// # Errors
@@ -163,59 +174,24 @@ pub fn make_immutable(path: &Path) -> Result<(), MountError> {
 
 /// Whether the daemon behind the mount at `path` is gone.
 pub fn is_stale(path: &Path) -> bool {
-    // The FUSE driver answers `statfs` itself once the connection is dead; a live daemon answers from memory. A stopped
-    // daemon answers not at all, so a thread asks, and is left behind if it must be.
+    // The FUSE driver answers `statfs` itself once the connection is dead; a live daemon answers
+    // from memory. A stopped daemon answers not at all, so a thread asks, and is left behind if it
+    // must be.
     let (sender, receiver) = mpsc::channel();
     let asked = path.to_path_buf();
     let thread = thread::Builder::new().name("runnel-statfs".into()).spawn(move || {
         let dead = matches!(rustix::fs::statfs(&asked), Err(Errno::NOTCONN));
-        // The asker may have given up.
+        // The caller may have given up.
         let _ = sender.send(dead);
     });
     thread.is_ok() && receiver.recv_timeout(STATFS_WAIT).unwrap_or(false)
 }
 
-/// Takes the mount at `path` away (`runnel umount`).
+/// Detaches the mount at `path` with what the caller's rights allow: the system call, else
+/// `fusermount3`.
 ///
-/// A live daemon is asked over its control socket, so that an overlay and the image below it go together; a mount
-/// whose daemon is dead or deaf is detached here. Programs that still use the mount keep it until they end.
-/// Where nobody but root can unmount (`fusermount3` wants an /etc/mtab), the daemon is ended at least.
-/// Of a volume it is told what became of changes; without a daemon nobody knows.
-pub fn umount(path: &Path) -> Result<UnmountReport, MountError> {
-    // No canonicalize here: it would fail on a stale mount. The parent is resolved, the last component kept.
-    let absolute = match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) => {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            fs::canonicalize(parent).map_err(|error| MountError::step("examine", parent, error))?.join(name)
-        }
-        _ => fs::canonicalize(path).map_err(|error| MountError::step("examine", path, error))?,
-    };
-    let mut entry = mounted_at(&absolute).map_err(|error| MountError::step("read the mount table for", path, error))?;
-    let mut target = absolute;
-    if entry.is_none()
-        && let Ok(followed) = fs::canonicalize(&target)
-    {
-        entry = mounted_at(&followed).map_err(|error| MountError::step("read the mount table for", path, error))?;
-        target = followed;
-    }
-    if entry.and_then(|entry| entry.image().map(str::to_string)).is_none() {
-        return Err(MountError::NotMounted { path: path.to_path_buf() });
-    }
-    if let Some(report) = control::ask_to_unmount(&target)
-        && mounted_at(&target).is_ok_and(|entry| entry.is_none())
-    {
-        return Ok(report);
-    }
-    match detach(&target) {
-        Err(error) if control::end_daemon(&target) => match mounted_at(&target) {
-            Ok(None) => Ok(UnmountReport::default()),
-            _ => Err(MountError::DeadEntry { path: target, reason: error.to_string() }),
-        },
-        done => done.map(|()| UnmountReport::default()),
-    }
-}
-
-/// Detaches the mount at `path` with what the caller's rights allow: the system call, else `fusermount3`.
+/// # Errors
+/// There is no mount, or this user may not detach it.
 pub fn detach(path: &Path) -> Result<(), MountError> {
     match rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
@@ -277,7 +253,6 @@ mod tests {
         assert!(matches!(validate(&file), Err(MountError::NotDirectory { .. })));
         assert!(matches!(validate(&file.join("below")), Err(MountError::NotDirectory { .. })));
         assert!(matches!(validate(Path::new("/proc")), Err(MountError::InUse { .. })));
-        assert!(matches!(umount(folder.path()), Err(MountError::NotMounted { .. })));
         assert!(validate(folder.path()).is_ok());
     }
 }

@@ -1,6 +1,7 @@
-//! Own namespaces for this process: a private mount table, and without root a user namespace that allows to have one.
+//! Namespaces of this process: a private mount table, and without root a user namespace that allows
+//! one.
 //!
-//! The kernel lets only a process with a single thread enter a user namespace, so both callers (`enter`, `run`) do this
+//! The kernel lets only a process with a single thread enter a user namespace. So callers do this
 //! before anything else.
 
 use std::fs;
@@ -13,10 +14,11 @@ use rustix::mount::MountPropagationFlags;
 
 use crate::{MountError, mountpoint};
 
-/// Gives this process its own mount table; mounts made outside later still show up inside, never the other way.
+/// Gives this process its own mount table; mounts made outside later still show up inside, never
+/// the other way.
 ///
-/// Without root, or if `own_users` is set, a user namespace comes with it, in which this user is the same user but may
-/// mount.
+/// Without root, or if `own_users` is set, a user namespace comes with it, in which this user is
+/// the same user but may mount.
 pub(crate) fn unshare(own_users: bool) -> Result<(), MountError> {
     let uid = rustix::process::geteuid();
     let gid = rustix::process::getegid();

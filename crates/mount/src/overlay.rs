@@ -1,4 +1,5 @@
-//! A writable layer over a mounted image: overlayfs with the image below and a folder of the user's above.
+//! A writable layer over a mounted image: overlayfs with the image below and a directory of the
+//! user's above.
 
 use std::ffi::CString;
 use std::fs;
@@ -14,7 +15,8 @@ use crate::mountpoint::SOURCE_PREFIX;
 /// Longest option text the kernel reads: one page with its final zero.
 const OPTIONS_BYTES_MAX: usize = 4095;
 
-/// Mounts on `target` what `lower` shows, with all changes kept in `folder` (`upper` and `work` below it).
+/// Mounts on `target` what `lower` shows, with all changes kept in `folder` (`upper` and `work`
+/// below it).
 pub(crate) fn mount(lower: &Path, folder: &Path, target: &Path, name: &str) -> Result<(), MountError> {
     let folder = fs::canonicalize(folder).map_err(|error| MountError::Step {
         step: "use as overlay directory",

@@ -1,13 +1,14 @@
-//! Which process start a FUSE request belongs to.
+//! The process start that a FUSE request belongs to.
 //!
-//! The kernel names the *thread* that made a request. SYSFLOW wants one random token per running action, so that two
-//! instances of one program never disturb each other: here that is one token per process start. A thread id leads to
-//! its process (`Tgid` of `/proc/<tid>/status`), and process id plus start time (field 22 of `/proc/<pid>/stat`)
-//! identify a start even when ids are reused. A pidfd per process tells a watcher thread when the process has ended;
-//! where there are no pidfds, the watcher looks at `/proc` now and then instead.
+//! The kernel names the *thread* that made a request. SYSFLOW wants one random token per running
+//! action, so that two instances of one program never disturb each other: here that is one token
+//! per process start. A thread id leads to its process (`Tgid` of `/proc/<tid>/status`). Process id
+//! and start time (field 22 of `/proc/<pid>/stat`) identify a start even when ids are reused. A
+//! pidfd per process tells a watcher thread when the process has ended. Where there are no pidfds,
+//! the watcher polls `/proc`.
 //!
-//! Hot path: one lock and one hash look-up per READ. Only a thread that was silent for more than [`IDLE`] is checked
-//! again, since its id may have passed to another process meanwhile. Called by `filesystem` on every READ.
+//! Hot path: one lock and one hash look-up per READ. Only a thread that was silent for more than
+//! [`IDLE`] is checked again, since its id may belong to another process meanwhile.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,17 +21,20 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use units::Token;
 
-/// A thread silent for longer than this is looked up again: its id may belong to another process by now. Linux hands
-/// out ids in turn, so a quicker reuse needs tens of thousands of process starts within this time.
+/// A thread silent for longer than this is looked up again: its id may belong to another process by
+/// now. Linux hands out ids in turn, so a quicker reuse needs tens of thousands of process starts
+/// within this time.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Threads remembered. Beyond it the map is emptied: the next READ of each thread costs two small /proc reads.
+/// Threads remembered. Beyond it the map is emptied: the next READ of each thread costs two small
+/// /proc reads.
 const THREADS_MAX: usize = 4096;
 
 /// Processes watched by pidfd: each costs a descriptor, and the usual limit is 1024 of them.
 const WATCHED_MAX: usize = 512;
 
-/// Processes remembered in all; the oldest end early beyond it, which costs only a new token for them.
+/// Processes remembered in all; the oldest end early beyond it, which costs only a new token for
+/// them.
 const PROCESSES_MAX: usize = 4096;
 
 /// How often processes without a pidfd are looked for in /proc.
@@ -73,7 +77,8 @@ struct Shared {
     wake: Option<OwnedFd>,
     /// Stands in for `wake` where there are no event descriptors.
     changed: Condvar,
-    /// Token of requests that belong to no process we can see: kernel threads, other pid namespaces.
+    /// Token of requests that belong to no process we can see: kernel threads, other pid
+    /// namespaces.
     anonymous: Token,
     ended: Box<dyn Fn(Token) + Send + Sync>,
 }
@@ -85,7 +90,8 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// An empty map. `ended` is called from the watcher thread once for each token whose process has ended.
+    /// An empty map. `ended` is called from the watcher thread once for each token whose process
+    /// has ended.
     pub(crate) fn new(ended: impl Fn(Token) + Send + Sync + 'static) -> Processes {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
@@ -100,7 +106,8 @@ impl Processes {
         Processes { shared, watcher }
     }
 
-    /// The token of the process that thread `tid` belongs to; a new one for a process not seen before.
+    /// The token of the process that thread `tid` belongs to; a new one for a process not seen
+    /// before.
     pub(crate) fn token(&self, tid: u32) -> Token {
         if tid == 0 {
             return self.shared.anonymous;
@@ -258,7 +265,8 @@ impl State {
     }
 }
 
-/// A token no one can guess. Should the system have no randomness, time and address still make it unlikely to repeat.
+/// A token no one can guess. Should the system have no randomness, time and address still make it
+/// unlikely to repeat.
 fn random_token() -> Token {
     let mut bytes = [0u8; 16];
     if getrandom::fill(&mut bytes).is_err() {
@@ -278,7 +286,8 @@ fn thread_group(tid: u32) -> Option<u32> {
 /// Start time of a thread or process in clock ticks after boot: field 22 of its `stat`.
 pub(crate) fn start_ticks(id: u32) -> Option<u64> {
     let stat = fs::read(format!("/proc/{id}/stat")).ok()?;
-    // The second field is the program's name in parentheses and may itself hold blanks and parentheses.
+    // The second field is the program's name in parentheses and may itself hold blanks and
+    // parentheses.
     let after_name = stat.iter().rposition(|&byte| byte == b')')?;
     let mut fields = stat[after_name + 1..].split(|&byte| byte == b' ').filter(|field| !field.is_empty());
     std::str::from_utf8(fields.nth(19)?).ok()?.parse().ok()

@@ -1,8 +1,8 @@
-//! Recording: who is told which pages programs read on a mount, in order.
+//! Recording: observers of the pages that programs read on a mount, in order.
 //!
-//! What reaches the daemon are first touches, as long as nothing else fills the page cache: so a recorded mount lets the kernel
-//! read nothing ahead, serves from one thread, which keeps the order, and its session is opened without pushes
-//! and without stores of evicted blocks ([`exact`]). Called by `filesystem` on every READ; `cli` writes the trace file.
+//! The daemon sees first touches only while nothing else fills the page cache. So a recorded mount
+//! turns the kernel's readahead off, serves from one thread, which keeps the order, and its session
+//! is opened without pushes and without stores of evicted blocks ([`exact`]).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -19,15 +19,16 @@ use units::{InodeId, PAGE_BYTES, Token};
 
 use crate::source::Source;
 
-/// Receives what is touched. Calls come in the order of the touches, from the serving thread and the one that watches for exits;
-/// none may panic or wait long, since the program that reads waits as well.
+/// Receives what is touched. Calls come in the order of the touches, from the serving thread and
+/// the one that watches for exits; none may panic or wait long, since the program that reads waits
+/// as well.
 pub trait Recorder: fmt::Debug + Send + Sync {
     /// The image, once, before anything is touched.
     fn begin(&self, metadata: &Arc<Metadata>);
     /// A process reads for the first time. `name` is the path of its executable, empty if unknown.
     fn start(&self, token: Token, name: Vec<u8>);
-    /// A process that has started reads pages of a file. Pages may come again: after the kernel dropped them, or where a
-    /// program reads around the page cache.
+    /// A process that has started reads pages of a file. Pages may come again: after the kernel
+    /// dropped them, or where a program reads around the page cache.
     fn touch(&self, token: Token, inode: InodeId, pages: Range<u32>, how: Answer);
     /// A process ended. If it reads once more, it starts once more.
     fn end(&self, token: Token);
@@ -42,13 +43,14 @@ pub enum Answer {
     Later,
 }
 
-/// `config`, changed so that every first touch of a page reaches the mount: nothing comes into the page cache unasked.
+/// `config`, changed so that every first touch of a page reaches the mount: nothing comes into the
+/// page cache unasked.
 pub fn exact(config: Config) -> Config {
     let connection = connection::Config { push: false, ..config.connection };
     Config { connection, store_evicted: false, ..config }
 }
 
-/// What stands between the file system and its recorder: which tokens have started.
+/// The recorder of a file system, and the tokens that it was told of.
 pub(crate) struct Tap {
     recorder: Arc<dyn Recorder>,
     state: Mutex<State>,
@@ -69,7 +71,8 @@ impl Tap {
         Tap { recorder, state: Mutex::default() }
     }
 
-    /// Reads through `source` and tells the recorder. The range is not empty and lies within the file.
+    /// Reads through `source` and tells the recorder. The range is not empty and lies within the
+    /// file.
     pub(crate) fn read(&self, source: &dyn Source, metadata: &Metadata, read: Read, done: Done) {
         {
             let mut state = self.lock();
@@ -132,8 +135,8 @@ pub(crate) struct Read {
     pub(crate) bytes: u32,
 }
 
-/// The executable of a process by its first READ. A process that is about to become another program still has the name of the
-/// old one, and what it reads is the start of the new one.
+/// The executable of a process by its first READ. A process that is about to become another program
+/// still has the name of the old one, and what it reads is the start of the new one.
 fn executable(metadata: &Metadata, read: &Read) -> Vec<u8> {
     let runs = |mode: u32| mode & 0o111 != 0;
     let begins_one = read.offset == 0 && metadata.inode(read.inode).is_some_and(|inode| runs(inode.mode()));

@@ -1,8 +1,10 @@
-//! The Redirector: chosen local paths come from an image, everything else stays local (`runnel redirect -c FILE`).
+//! The Redirector: chosen local paths come from an image, everything else stays local
+//! (`runnel redirect -c FILE`).
 //!
-//! Each image is mounted at a private directory; each listed path is bound over the local one. A local path that is
-//! missing gets an empty placeholder for as long as the redirect is active. What was done is written to a small state
-//! file before it is done, so that `--stop` can undo it even after the redirecting process was killed.
+//! Each image is mounted at a private directory. Each listed path is bound over the local one. A
+//! local path that is missing gets an empty placeholder while the redirect is active. Each step is
+//! written to a small state file before it is done, so that `--stop` can undo it even after the
+//! redirecting process was killed.
 
 use std::fs;
 use std::io;
@@ -19,17 +21,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::mounted::{Mounted, Options};
 use crate::runtime::{self, PrivateDirectory, Purpose};
-use crate::served::{Served, Stop, wait_any};
+use crate::served::{Served, wait_any};
+use crate::stop::Stop;
 use crate::{MountError, mountpoint, process};
 
 mod config;
 
 pub use config::{ImageRedirects, PathRedirect, Redirects};
 
-/// How long `--stop` waits for the redirecting process: each of its images may take six seconds to unmount.
+/// How long `--stop` waits for the redirecting process: each of its images may take six seconds to
+/// unmount.
 const STOP_WAIT: Duration = Duration::from_secs(60);
 
-/// What was done, so that it can be undone by anyone.
+/// The steps that were done, so that another process can undo them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     /// The redirecting process and its start time.
@@ -43,13 +47,13 @@ struct State {
     placeholders: Vec<PathBuf>,
 }
 
-/// Activates the redirects of `file` and keeps them until a signal (TERM, INT, HUP) or [`stop`]; then undoes them.
-/// `open` opens an image, `ready` is told of the bound local paths once all are in place. Must be called while the
-/// process has one thread, so that signals reach this call.
+/// Activates the redirects of `file` and keeps them until a signal (TERM, INT, HUP) or [`stop`];
+/// then undoes them. `open` opens an image, `ready` is told of the bound local paths once all are
+/// in place. Must be called while the process has one thread, so that signals reach this call.
 ///
 /// # Errors
-/// The configuration is wrong, it is active already, an image cannot be opened or lacks a path, the caller is not root,
-/// or an image stopped being served. In every case nothing stays bound.
+/// The configuration is wrong, it is active already, an image cannot be opened or lacks a path, the
+/// caller is not root, or an image stopped being served. In every case nothing stays bound.
 pub fn run(
     file: &Path,
     mut open: impl FnMut(&Target) -> Result<Arc<Session>, MountError>,
@@ -70,7 +74,8 @@ pub fn run(
     result.and(undone)
 }
 
-/// Ends the redirects of `file`: asks the process that made them, or undoes them itself if that is gone.
+/// Ends the redirects of `file`: asks the process that made them, or undoes them itself if that is
+/// gone.
 ///
 /// # Errors
 /// They are not active, or the process does not end in time.
@@ -122,7 +127,8 @@ impl State {
     }
 
     fn is_alive(&self) -> bool {
-        // Start times tell a process from a later one with its number; one that ended but was not waited for is a zombie.
+        // Start times tell a process from a later one with its number; one that ended but was not
+        // waited for is a zombie.
         let zombie = fs::read_to_string(format!("/proc/{}/stat", self.pid))
             .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')));
         process::start_ticks(self.pid) == Some(self.ticks) && !zombie
@@ -141,7 +147,8 @@ impl State {
         runtime::sweep();
         for made in self.placeholders.iter().rev() {
             let Ok(metadata) = fs::symlink_metadata(made) else { continue };
-            // Only what is still empty is ours; directories that got contents refuse to go by themselves.
+            // Only what is still empty is ours; directories that got contents refuse to go by
+            // themselves.
             let removed = if metadata.is_dir() {
                 fs::remove_dir(made)
             } else if metadata.is_file() && metadata.len() == 0 {

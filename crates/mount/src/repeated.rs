@@ -1,8 +1,8 @@
 //! READs that the kernel repeats by itself, so that the limit of `--soft` holds.
 //!
-//! A program waits for a page. The kernel asks by its readahead, even if that is one page long; when this READ fails, it
-//! asks for the page once more before the program gets the error. Were the second READ given the whole time again, a
-//! program would wait twice as long as the user said.
+//! A program waits for a page. The kernel sends a READ for its readahead, even if that is one page
+//! long. When this READ fails, it sends another one before the program gets the error. If the
+//! second READ had the whole time again, a program would wait twice as long as the user said.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 /// Time in which the kernel repeats a READ; it does so at once, unless the machine is very busy.
 const REPEAT_WAIT: Duration = Duration::from_secs(1);
 
-/// READs remembered: as many as programs wait for at once, as a rule. A forgotten one costs its program a second wait.
+/// READs remembered: as many as programs wait for at once, as a rule. A forgotten one costs its
+/// program a second wait.
 const REMEMBERED_MAX: usize = 256;
 
 /// The READs that ran out of time last, oldest first.
@@ -37,7 +38,8 @@ impl TimedOut {
         reads.push_back(TimedOutRead { inode, start: offset, end: offset.saturating_add(bytes.into()), at: now });
     }
 
-    /// Whether a READ at `offset` is the kernel's second try. Each is recognised once: a program that tries again waits again.
+    /// Whether a READ at `offset` is the kernel's second try. Each is recognised once: a program
+    /// that tries again waits again.
     pub(crate) fn take(&self, inode: u64, offset: u64, now: Instant) -> bool {
         let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         reads.retain(|read| now.saturating_duration_since(read.at) < REPEAT_WAIT);

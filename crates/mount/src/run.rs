@@ -1,8 +1,10 @@
 //! `runnel run IMAGE -- COMMAND`: an image mounted for one program, without root.
 //!
-//! This process enters its own namespaces, mounts the image at a private directory only it and its children see, serves
-//! it, and starts `enter` as a child in it. It then passes signals on until the program ends, unmounts, and hands back
-//! how the program ended. Volumes are mounted in the same way, beside the image, and bound into what the program sees. Must be called while the process has one thread; the session's threads start afterwards.
+//! This process enters its own namespaces, mounts the image at a private directory that only it and
+//! its children see, serves it, and starts `enter` as a child in it. It forwards signals until the
+//! program ends, unmounts, and returns how the program ended. Volumes are mounted in the same way,
+//! beside the image, and bound into the program's root. The process must have one thread at first;
+//! the session's threads start later.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,13 +16,14 @@ use host::Exit;
 use host::signals::Signals;
 use stream::RemoteVolume;
 
-use crate::enter::Plan;
+use crate::enter::EnterPlan;
 use crate::mounted::{Mounted, Options};
+use crate::report::UnmountReport;
 use crate::runtime::{PrivateDirectory, Purpose};
-use crate::volume::{Data, UnmountReport, VolumeMount, VolumeOptions};
+use crate::volume::{Data, VolumeMount, VolumeOptions};
 use crate::{MountError, namespace};
 
-/// What is served to a program: an image, and volumes in the order of [`Request::data`].
+/// The sources of a program: its image, and volumes in the order of [`Request::data`].
 pub struct Sources {
     /// The image.
     pub session: Arc<Session>,
@@ -37,15 +40,15 @@ pub struct Ran {
     pub reports: Vec<(PathBuf, UnmountReport)>,
 }
 
-/// What `runnel run` is asked to do.
+/// The arguments of `runnel run`.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// How to mount. Owner, access and helper are set to what a private mount needs.
     pub options: Options,
     /// Volumes that the program sees. Owner, access and helper are set as those of the image.
     pub data: Vec<Data>,
-    /// What to run; its root is set to where the image is mounted.
-    pub plan: Plan,
+    /// The program; its root is set to the mounted image.
+    pub plan: EnterPlan,
     /// The program that understands `enter`: this one.
     pub program: PathBuf,
     /// Its arguments before those of the plan.
@@ -53,8 +56,9 @@ pub struct Request {
 }
 
 impl Request {
-    /// Runs the command of `plan` in an image mounted as `options` say, by way of `runnel enter` of this same program.
-    pub fn new(options: Options, plan: Plan) -> Request {
+    /// Runs the command of `plan` in an image mounted as `options` say, by way of `runnel enter` of
+    /// this same program.
+    pub fn new(options: Options, plan: EnterPlan) -> Request {
         Request { options, data: Vec::new(), plan, program: "/proc/self/exe".into(), arguments: vec!["enter".into()] }
     }
 }
@@ -70,8 +74,8 @@ pub fn run(request: Request, open: impl FnOnce() -> Result<Arc<Session>, MountEr
 /// Opens image and volumes with `open`, runs the program in it, and returns how it ended.
 ///
 /// # Errors
-/// Namespaces, the image, a volume or the mount cannot be had. That the program itself cannot be started is told by `enter` on
-/// standard error and by exit code 126 or 127.
+/// Namespaces, the image, a volume or the mount cannot be had. That the program itself cannot be
+/// started is told by `enter` on standard error and by exit code 126 or 127.
 pub fn run_with_data(request: Request, open: impl FnOnce() -> Result<Sources, MountError>) -> Result<Ran, MountError> {
     let signals =
         Signals::of_wrapper().map_err(|error| MountError::step("receive signals for", &request.program, error))?;
@@ -81,10 +85,12 @@ pub fn run_with_data(request: Request, open: impl FnOnce() -> Result<Sources, Mo
     let mut options = request.options;
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     if !uid.is_root() {
-        // Owners the user namespace does not know would look like nobody's, and an overlay could not copy their files.
+        // Owners the user namespace does not know would look like nobody's, and an overlay could
+        // not copy their files.
         options.owner = Some((uid.as_raw(), gid.as_raw()));
     }
-    // Nobody else can see this mount, and the program may change its user. The helper mounts outside, so it is no help.
+    // Nobody else can see this mount, and the program may change its user. The helper mounts
+    // outside, so it is no help.
     (options.allow_other, options.helper) = (true, false);
     let mounted = Mounted::start(sources.session, place.path(), options)?;
     let mut plan = request.plan;
@@ -115,7 +121,7 @@ pub fn run_with_data(request: Request, open: impl FnOnce() -> Result<Sources, Mo
         reports.push((inside, mounted.unmount()?));
     }
     mounted.unmount()?;
-    // Signals stay held back: this process ends as the program did.
+    // Signals stay blocked: this process ends as the program did.
     let status = passing.stop().and(status).map_err(|error| MountError::step("wait for", &request.program, error))?;
     Ok(Ran { exit: status.into(), reports })
 }

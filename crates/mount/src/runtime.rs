@@ -1,7 +1,8 @@
-//! The directory of this user where live mounts leave their sockets and private mount points.
+//! The runtime directory of this user, with sockets of live mounts and private mount points.
 //!
-//! `$XDG_RUNTIME_DIR/runnel`, or `/run/runnel` for root, or `/tmp/runnel-<uid>`. It must belong to this user and be
-//! closed to all others: whoever can write here can pose as one of our daemons.
+//! It is `$XDG_RUNTIME_DIR/runnel`, or `/run/runnel` for root, or `/tmp/runnel-<uid>`. It must
+//! belong to this user and be closed to all others: a process that can write here can pose as one
+//! of our daemons.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::MountError;
 use crate::mountpoint;
 
-/// What private mount points are for; the first part of their names.
+/// The purpose of a private mount point; the first part of their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The image below an overlay.
@@ -64,7 +65,8 @@ pub(crate) fn directory() -> Result<PathBuf, MountError> {
     Err(last.unwrap_or(MountError::RuntimeDirectory { path: PathBuf::from("/run/runnel") }))
 }
 
-/// Makes `path` if it is missing, and checks that it is a directory of `uid` that nobody else may enter.
+/// Makes `path` if it is missing, and checks that it is a directory of `uid` that nobody else may
+/// enter.
 fn own(path: &Path, uid: u32) -> Result<(), MountError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -81,7 +83,8 @@ fn own(path: &Path, uid: u32) -> Result<(), MountError> {
     }
 }
 
-/// A new empty directory to mount on, named after this process; removed when dropped (not what is mounted on it).
+/// A new empty directory to mount on, named after this process; removed when dropped (not what is
+/// mounted on it).
 #[derive(Debug)]
 pub(crate) struct PrivateDirectory {
     path: PathBuf,

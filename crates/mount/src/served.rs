@@ -1,61 +1,64 @@
-//! A FUSE mount that is served: its loops, who watches them, and their end, with a bound on every
-//! wait.
+//! A served FUSE mount: its loops, the supervisor, and the end, with a bound on every wait.
 //!
-//! `place` makes the FUSE mount, the loops of a `fuse::Session` serve it. A supervisor thread waits
-//! for the serving loops; when they end, for whatever reason, whoever answers requests is told to
-//! let go of what waits, and the device is closed, so that no program waits for a daemon that no
-//! longer serves.
+//! A [`MountBackend`] makes the FUSE mount, and the loops of a `fuse::Session` serve it. A
+//! supervisor thread waits for the serving loops. When they end, for whatever reason, it releases
+//! everything that waits for an answer and closes the device, so that no program waits for a daemon
+//! that no longer serves.
 //!
-//! Ending: whoever unmounts from outside (`runnel umount`, `umount -l`) leaves running programs their files; the
-//! daemon serves on until the last of them ends. [`Served::unmount`] is for a daemon that must go now: it asks the
-//! kernel nicely, then lets all waiting requests fail and aborts the connection. Called by `mounted` and `volume`.
+//! An unmount from outside (`runnel umount`, `umount -l`) leaves running programs their files; the
+//! daemon serves until the last of them ends. [`Served::unmount`] is for a daemon that must end
+//! now. It first asks the kernel, then lets all waiting requests fail and aborts the connection.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fuse::Filesystem;
-use host::signals::Signals;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
 
 use crate::MountError;
+use crate::backend::MountBackend;
 use crate::connection::Connection;
-use crate::place::{Action, Fresh, Live, Place};
+use crate::fuse_mount::{Action, Fresh, Live};
+use crate::stop::Stop;
 
-/// How long the kernel may take to end the session once nothing uses the mount, and again after each harder step.
+/// How long the kernel may take to end the session once nothing uses the mount, and again after
+/// each harder step.
 const END_WAIT: Duration = Duration::from_secs(2);
 
-/// Serving threads at most: they only parse requests and look into memory, so more of them only cost memory.
+/// Serving threads at most: they only parse requests and look into memory, so more of them only
+/// cost memory.
 const THREADS_MAX: usize = 8;
 
-/// Why what answers requests is told to let go.
+/// Why waiting requests are released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// The mount must go though it is in use: all waiting requests, and all later ones, have to fail.
+    /// The mount must go though it is in use: all waiting requests, and all later ones, have to
+    /// fail.
     Forced,
     /// The serving loops are over: no request waits, and none will come.
     Over,
 }
 
-/// Told of the end; may be called more than once.
+/// Releases waiting requests; may be called more than once.
 pub(crate) type LetGo = Box<dyn Fn(Ending) + Send + Sync>;
 
 /// A mounted file system whose loops do not run yet. Unmounts if it is dropped.
 pub(crate) struct Made<F: Filesystem> {
     session: Option<fuse::Session<F>>,
-    place: Option<Place>,
+    backend: Option<MountBackend>,
     pub(crate) live: Live,
     pub(crate) connection: Arc<Connection>,
     /// Where `runnel status` asks, if a mounter listens there already.
     pub(crate) control: Option<UnixListener>,
 }
 
-/// One that is served.
+/// A mounted file system that is served.
 pub(crate) struct Served {
-    pub(crate) place: Place,
+    pub(crate) backend: MountBackend,
     pub(crate) live: Live,
     connection: Arc<Connection>,
     let_go: LetGo,
@@ -66,75 +69,10 @@ pub(crate) struct Served {
     over: OwnedFd,
 }
 
-/// The signals that ask a daemon to stop (TERM, INT, HUP), held back from this process so that
-/// [`crate::Mounted::wait_or_stop`] can act on them. Without this they would end the process and leave a dead mount behind.
-pub struct Stop {
-    pub(crate) signals: Signals,
-}
-
-impl Stop {
-    /// Blocks the signals from now on, for this thread and all it starts: call it before the first thread.
-    ///
-    /// # Errors
-    /// The kernel refuses a descriptor.
-    pub fn listen() -> Result<Stop, MountError> {
-        let signals = Signals::block(host::signals::STOP)
-            .map_err(|error| MountError::step("receive signals in", "/proc/self", error))?;
-        Ok(Stop { signals })
-    }
-
-    /// Runs `work`, which waits for a server and leaves nothing behind: one of the signals ends
-    /// this process meanwhile.
-    pub fn ending_during<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.signals.ending_during(work)
-    }
-
-    /// Waits for one of the signals, but no longer than until `other` can be read; then there is no
-    /// number.
-    ///
-    /// # Errors
-    /// The kernel refuses to wait, or nothing came in time.
-    pub fn wait_beside(&self, other: BorrowedFd<'_>, patience: Duration) -> Result<Option<i32>, MountError> {
-        let until = Instant::now() + patience;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            let mut fds = [self.signals.fd(), other].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-            let failed = |error| MountError::step("receive signals in", "/proc/self", error);
-            match rustix::event::poll(&mut fds, Some(&timeout)) {
-                Ok(0) => return Err(failed(io::ErrorKind::TimedOut.into())),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(failed(error.into())),
-                Ok(_) => match self.signals.next().map_err(failed)? {
-                    Some(signal) => return Ok(Some(signal)),
-                    None if !fds[1].revents().is_empty() => return Ok(None),
-                    None => {}
-                },
-            }
-        }
-    }
-
-    /// Waits for one of the signals; returns its number.
-    ///
-    /// # Errors
-    /// The kernel refuses to wait.
-    pub fn wait(&self) -> Result<i32, MountError> {
-        loop {
-            let polled = rustix::event::poll(&mut [PollFd::from_borrowed_fd(self.signals.fd(), PollFlags::IN)], None);
-            match polled.map_err(io::Error::from).and_then(|_| self.signals.next()) {
-                Ok(Some(signal)) => return Ok(signal),
-                Ok(None) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(MountError::step("receive signals in", "/proc/self", error)),
-            }
-        }
-    }
-}
-
 /// Waits until one of the mounts is over (`true`), or a signal to stop came.
 pub(crate) fn wait_any(mounts: &[&Served], stop: &Stop) -> bool {
     loop {
-        let mut fds = vec![PollFd::from_borrowed_fd(stop.signals.fd(), PollFlags::IN)];
+        let mut fds = vec![PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN)];
         fds.extend(mounts.iter().map(|served| PollFd::new(&served.over, PollFlags::IN)));
         // Interruptions and shortness of memory pass.
         let _ = rustix::event::poll(&mut fds, None);
@@ -142,7 +80,7 @@ pub(crate) fn wait_any(mounts: &[&Served], stop: &Stop) -> bool {
         if mounts.iter().any(|served| served.is_over()) {
             return true;
         }
-        if stop.signals.next().is_ok_and(|arrived| arrived.is_some()) {
+        if stop.arrived() {
             return false;
         }
     }
@@ -152,9 +90,14 @@ impl<F: Filesystem> Made<F> {
     /// Mounts FUSE, to be served by `threads` threads.
     ///
     /// # Errors
-    /// Those of [`Place::mount`].
-    pub(crate) fn new(filesystem: F, place: Place, read_only: bool, threads: usize) -> Result<Made<F>, MountError> {
-        let Fresh { device: handed, live, control } = place.mount(read_only)?;
+    /// Those of [`MountBackend::mount`].
+    pub(crate) fn new(
+        filesystem: F,
+        backend: MountBackend,
+        read_only: bool,
+        threads: usize,
+    ) -> Result<Made<F>, MountError> {
+        let Fresh { device: handed, live, control } = backend.mount(read_only)?;
         let start = || -> Result<_, io::Error> {
             let device = handed.try_clone()?;
             let session = fuse::Session::new(filesystem, handed, threads.clamp(1, THREADS_MAX))?;
@@ -162,11 +105,11 @@ impl<F: Filesystem> Made<F> {
         };
         match start() {
             Ok((session, connection)) => {
-                Ok(Made { session: Some(session), place: Some(place), live, connection, control })
+                Ok(Made { session: Some(session), backend: Some(backend), live, connection, control })
             }
             Err(error) => {
                 // The mount would outlive us as a dead one.
-                let _ = place.act(Action::Detach);
+                let _ = backend.act(Action::Detach);
                 Err(MountError::step("start FUSE on", live.path, error))
             }
         }
@@ -180,9 +123,9 @@ impl<F: Filesystem> Made<F> {
         let path = self.live.path.clone();
         let fail = |error: io::Error| MountError::step("start serving", &path, error);
         let over = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| fail(error.into()))?;
-        let place = self.place.take().ok_or_else(|| fail(io::ErrorKind::NotFound.into()))?;
+        let backend = self.backend.take().ok_or_else(|| fail(io::ErrorKind::NotFound.into()))?;
         let served = Arc::new(Served {
-            place,
+            backend,
             live: self.live.clone(),
             connection: self.connection.clone(),
             let_go,
@@ -201,7 +144,7 @@ impl<F: Filesystem> Made<F> {
             Ok(_) => Ok(served),
             Err(error) => {
                 // The mount would outlive us as a dead one.
-                let _ = served.place.act(Action::Detach);
+                let _ = served.backend.act(Action::Detach);
                 Err(fail(error))
             }
         }
@@ -210,9 +153,9 @@ impl<F: Filesystem> Made<F> {
 
 impl<F: Filesystem> Drop for Made<F> {
     fn drop(&mut self) {
-        if let Some(place) = &self.place {
+        if let Some(backend) = &self.backend {
             // The mount would outlive us as a dead one.
-            let _ = place.act(Action::Detach);
+            let _ = backend.act(Action::Detach);
         }
     }
 }
@@ -247,11 +190,11 @@ impl Served {
     /// Runs when the serving loops are over: nothing may wait for them any more.
     fn finish(&self, result: Result<(), String>) {
         if result.is_err() {
-            let _ = self.place.act(Action::Abort);
+            let _ = self.backend.act(Action::Abort);
         }
         (self.let_go)(Ending::Over);
         self.connection.close();
-        self.place.end();
+        self.backend.end();
         *self.lock() = Some(result);
         self.changed.notify_all();
         // Written once, so there is room.
@@ -269,7 +212,8 @@ impl Served {
         true
     }
 
-    /// Unmounts now, also under running programs: their waiting requests fail. Ends within six seconds.
+    /// Unmounts now, also under running programs: their waiting requests fail. Ends within six
+    /// seconds.
     ///
     /// # Errors
     /// Even aborting the connection did not end the serving loops; they end with the process.
@@ -277,7 +221,7 @@ impl Served {
         if self.is_over() {
             return Ok(());
         }
-        let gone = match self.place.act(Action::Unmount) {
+        let gone = match self.backend.act(Action::Unmount) {
             // The loops have ended meanwhile, and the mounter with them.
             Err(_) if self.is_over() => return Ok(()),
             done => done?,
@@ -287,10 +231,10 @@ impl Served {
         }
         // In use. Waiting requests fail, then the kernel is told to expect nothing more of us.
         (self.let_go)(Ending::Forced);
-        let forced = !gone && self.place.act(Action::Force).unwrap_or(false);
+        let forced = !gone && self.backend.act(Action::Force).unwrap_or(false);
         if !forced || !self.wait_ended(END_WAIT) {
-            // What it cannot end, the wait below tells.
-            let _ = self.place.act(Action::Abort);
+            // The wait below tells if that fails.
+            let _ = self.backend.act(Action::Abort);
         }
         if self.wait_ended(END_WAIT) {
             return Ok(());

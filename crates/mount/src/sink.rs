@@ -1,8 +1,8 @@
-//! Where the session puts pushed pages: the kernel's page cache, through the mount's FUSE connection.
+//! The sink of pushed pages: the kernel's page cache, through the mount's FUSE connection.
 //!
-//! The kernel takes pages only for inodes it has looked up. [`Sink::look_up`] makes it do so by asking for the status
-//! of the file's path on the mount, as any program would; the serving threads answer that, so it must never be called
-//! from one of them. Called by the session's storer thread.
+//! The kernel takes pages only for inodes it has looked up. [`Sink::look_up`] makes it do so by a
+//! stat of the file's path on the mount, as any program would. The serving threads answer that, so
+//! none of them may call it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -23,7 +23,8 @@ pub(crate) struct Sink {
     metadata: Arc<Metadata>,
     /// Absolute path of the mount point.
     root: PathBuf,
-    /// Device number of the mount, `(major, minor)`: proof that a path led into it and not somewhere else.
+    /// Device number of the mount, `(major, minor)`: proof that a path led into it and not
+    /// somewhere else.
     device: (u32, u32),
     open: AtomicBool,
 }
@@ -49,8 +50,8 @@ impl PageSink for Sink {
         else {
             return StoreOutcome::Failed;
         };
-        // Bytes behind the end would make the file grow in the kernel's eyes, and a page short of its end would not
-        // count as present, so both are refused.
+        // Bytes behind the end would make the file grow in the kernel's eyes, and a page short of
+        // its end would not count as present, so both are refused.
         let offset = u64::from(first_page) * PAGE_BYTES as u64;
         let end = offset + bytes.len() as u64;
         let whole = end == record.size() || (end < record.size() && bytes.len().is_multiple_of(PAGE_BYTES));
@@ -71,7 +72,8 @@ impl PageSink for Sink {
         let Some(path) = self.metadata.path(inode) else { return false };
         let relative = path.strip_prefix(b"/").unwrap_or(&path);
         let full = if relative.is_empty() { self.root.clone() } else { self.root.join(OsStr::from_bytes(relative)) };
-        // By path and without a descriptor kept open, so that the mount never looks busy because of us.
+        // By path and without a descriptor kept open, so that the mount never looks busy because of
+        // us.
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         match rustix::fs::statx(CWD, &full, flags, StatxFlags::INO) {
             Ok(status) => {

@@ -1,4 +1,5 @@
-//! What a mount needs of a session: seven of its functions, as a trait, so that tests can mount a source that stalls.
+//! The functions of a session that a mount needs, as a trait, so that tests can mount a source that
+//! stalls.
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use image::{ExtentRun, Inode, Metadata};
 
-/// What `lseek` looks for.
+/// The target of `lseek`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seek {
     /// The first byte that is not in a hole.
@@ -11,8 +11,8 @@ pub(crate) enum Seek {
     Hole,
 }
 
-/// The first place at or behind `offset` that is what is sought; `None` if `offset` is behind the end or, for data,
-/// nothing but a hole follows.
+/// The first place at or behind `offset` that is what is sought; `None` if `offset` is behind the
+/// end or, for data, nothing but a hole follows.
 pub(crate) fn seek(metadata: &Metadata, inode: &Inode, offset: u64, sought: Seek) -> Option<u64> {
     find(metadata.extents(inode.id()), metadata.chunk_bytes() as u64, inode.size(), offset, sought)
 }
@@ -35,7 +35,8 @@ fn find(runs: impl Iterator<Item = ExtentRun>, chunk_bytes: u64, size: u64, offs
     (sought == Seek::Hole).then_some(size)
 }
 
-/// Units of 512 bytes that hold data: `st_blocks`. Tools take a file with fewer than its size needs for a sparse one.
+/// Units of 512 bytes that hold data: `st_blocks`. Tools take a file with fewer than its size needs
+/// for a sparse one.
 pub(crate) fn blocks(metadata: &Metadata, inode: &Inode) -> u64 {
     let chunk_bytes = metadata.chunk_bytes() as u64;
     let holes: u64 =

@@ -1,4 +1,5 @@
-//! Images mounted by the kernel's EROFS against the trees they were made from; damaged blocks; ways of ending.
+//! Images mounted by the kernel's EROFS against the trees they were made from; damaged blocks; ways
+//! of ending.
 
 mod support;
 
@@ -115,7 +116,8 @@ fn fuse_ref_programs_of_this_machine_equal_their_kernel_mount() {
     mounted.unmount().expect("unmounts");
 }
 
-/// Chunks smaller than a page, in blocks that are in no order: pages are put together from several blocks.
+/// Chunks smaller than a page, in blocks that are in no order: pages are put together from several
+/// blocks.
 #[test]
 fn fuse_pages_of_several_chunks() {
     need_kernel!();
@@ -212,7 +214,8 @@ fn fuse_a_damaged_block_is_an_error_in_its_pages_and_never_zeros() {
     drop(file);
     mounted.unmount().expect("unmounts");
 
-    // With read-ahead, pages that were read together with damaged ones may fail too; none may be wrong.
+    // With read-ahead, pages that were read together with damaged ones may fail too; none may be
+    // wrong.
     let mounted = fixture.mount();
     let mut file = File::open(fixture.root.join("file")).expect("opens");
     let mut whole = Vec::new();
@@ -252,7 +255,7 @@ fn fuse_a_kernel_mount_ends_in_use_and_from_outside() {
     for _ in 0..10 {
         let mounted = fixture.mount();
         let file = File::open(fixture.root.join("a/large")).expect("opens");
-        mountpoint::umount(&fixture.root).expect("unmounts");
+        mount::umount(&fixture.root).expect("unmounts");
         assert!(page(&file, 700).is_some());
         drop(file);
         mounted.wait().expect("ends");

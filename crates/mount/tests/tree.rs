@@ -1,5 +1,5 @@
-//! A mounted image against the tree it was made from, file by file, attributes included, through the real packer and
-//! the real session.
+//! A mounted image against the tree it was made from, file by file, attributes included, through
+//! the real packer and the real session.
 
 mod support;
 

@@ -1,10 +1,12 @@
-//! System calls, by a seccomp filter that allows what a role does and refuses the rest.
+//! The seccomp filter: it allows the system calls of a role and refuses the rest.
 //!
-//! Calls that a program of ours would make only if others had taken it over fail with EPERM. What is in no list fails with ENOSYS, as
-//! on a kernel that does not have it: C libraries try new calls first and have an older one in reserve, which they use after that
-//! error alone. Nothing is killed: a list that lacks something must not end a server.
+//! Calls that a program of ours would make only after others had taken it over fail with EPERM.
+//! Calls that are in no list fail with ENOSYS, as on a kernel that lacks them: C libraries try new
+//! calls first, and fall back to an older one after that error alone. Nothing is killed: an
+//! incomplete list must not end a server.
 //!
-//! The filter is made by `syscalls`, which knows 32-bit ARM too, and put on by `seccompiler`.
+//! The crate `syscalls` makes the filter, because it knows 32-bit ARM too. The crate `seccompiler`
+//! installs it.
 
 use std::io;
 
@@ -239,13 +241,14 @@ const CONNECTIONS: &[&str] = &[
     "shutdown",
 ];
 
-/// New connections. A resolver binds its socket to any port; Landlock leaves no TCP port to bind to.
+/// New connections. A resolver binds its socket to any port; Landlock leaves no TCP port to bind
+/// to.
 const CONNECT: &[&str] = &["bind", "connect"];
 
 /// Attributes of files of volumes, which say whose they are; not by path but below /proc/self/fd.
 const ATTRIBUTES: &[&str] = &["fremovexattr", "fsetxattr", "removexattr", "setxattr"];
 
-/// What programs do that unpack a file system, with the processes that they are.
+/// Calls of programs that unpack a file system, and of their processes.
 const UNPACK: &[&str] = &[
     "alarm",
     "chmod",
@@ -281,7 +284,8 @@ const UNPACK: &[&str] = &[
     "pidfd_send_signal",
 ];
 
-/// What nobody does but a program that others have taken over: an error that says so, instead of "not implemented".
+/// Calls that only a program makes that others have taken over: a telling error, instead of
+/// "not implemented".
 const REFUSED: &[&str] = &[
     "add_key",
     "bind",
@@ -332,9 +336,10 @@ const NAME_SPACES: u64 = 0x7e02_0000;
 /// `PR_SET_NAME`, `PR_GET_NAME`, and `PR_SET_VMA`, by which allocators name their memory.
 const PROCESS_CONTROLS: [u64; 3] = [15, 16, 0x5356_4d41];
 
-/// What is asked of descriptors: whether one is a terminal and how wide (TCGETS, TIOCGWINSZ), bytes to read (FIONREAD), not to wait
-/// (FIONBIO), not to inherit (FIOCLEX), to share blocks of a file (FICLONE), another descriptor of a FUSE device
-/// (FUSE_DEV_IOC_CLONE). Not TIOCSTI, which types into a terminal.
+/// Requests to descriptors: whether one is a terminal and how wide (TCGETS, TIOCGWINSZ), bytes
+/// to read (FIONREAD), not to wait (FIONBIO), not to inherit (FIOCLEX), to share blocks of a file
+/// (FICLONE), another descriptor of a FUSE device (FUSE_DEV_IOC_CLONE). Not TIOCSTI, which types
+/// into a terminal.
 const CONTROLS: [u64; 7] = [0x5401, 0x5413, 0x541b, 0x5421, 0x5451, 0x4004_9409, 0x8004_e500];
 
 /// Families and kinds of sockets.
@@ -345,7 +350,8 @@ const DATAGRAM: u64 = 2;
 /// The part of a kind beside flags.
 const KIND: u64 = 0xf;
 
-/// False if this kernel, or the container, has no seccomp, or the processor is one that no filter is made for.
+/// False if this kernel, or the container, has no seccomp, or the processor is one that no filter
+/// is made for.
 pub(crate) fn restrict(role: Role) -> Result<bool, SandboxError> {
     let Some(arch) = Arch::HERE else { return Ok(false) };
     let filter = Filter::new(&profile(role), arch)?;
@@ -374,7 +380,7 @@ fn profile(role: Role) -> Profile {
         Role::Server => {
             allowed.extend(CONNECTIONS);
             allowed.extend(ATTRIBUTES);
-            // How the runtime hears of signals. Of datagrams each could be sent elsewhere.
+            // How the runtime gets signals. Datagrams could be sent to any address.
             rules.push(allow_if("socketpair", vec![equal(0, UNIX), masked(1, KIND, STREAM)]));
         }
         Role::Archive | Role::Tree => {}

@@ -1,4 +1,4 @@
-//! Why a sandbox was not entered.
+//! Errors of entering a sandbox.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,13 +1,17 @@
-//! What a process may still do once it parses bytes of others: the server, `pack`, `convert` and the mount daemon.
+//! Sandboxes for processes that parse foreign bytes: the server, `pack`, `convert` and the mount
+//! daemon.
 //!
-//! A [`Sandbox`] is what a process of a [`Role`] needs: paths to read, to write, to execute, ports to connect to. [`Sandbox::enter`]
-//! gives up everything else, for good, in four layers that do not rely on each other: no core files and no new privileges; all
-//! capabilities but those of the role; Landlock for paths, TCP ports and signals; a seccomp filter for system calls.
+//! A [`Sandbox`] lists what a process of a [`Role`] needs: paths to read, to write, to execute,
+//! ports to connect to. [`Sandbox::enter`] gives up everything else, for good, in four independent
+//! layers: no core files and no new privileges; no capabilities but those of the role; Landlock for
+//! paths, TCP ports and signals; a seccomp filter for system calls.
 //!
-//! A kernel or a container without Landlock or seccomp gets the layers that there are, and [`Entered::missing`] tells which are
-//! not. A layer that is there and cannot be applied is an error.
+//! A kernel or a container may lack Landlock or seccomp. The other layers are applied then, and
+//! [`Entered::missing`] tells which are missing. A layer that exists and cannot be applied is an
+//! error.
 //!
-//! Landlock and capabilities are of threads, so a sandbox is entered before the first thread starts.
+//! Landlock and capabilities are per thread, so a sandbox is entered before the first thread
+//! starts.
 #![cfg(target_os = "linux")]
 
 mod calls;
@@ -20,16 +24,18 @@ use std::path::PathBuf;
 pub use error::SandboxError;
 pub use privileges::keep_rights_to_mount;
 
-/// What a process does, which says which system calls and which of root's capabilities it keeps.
+/// The task of a process. It decides which system calls and which of root's capabilities stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Serves connections of a socket that listens already: no new sockets, no programs.
     Server,
     /// Packs an archive: no sockets, no programs.
     Archive,
-    /// Packs a directory of this machine: as [`Role::Archive`], and root may read attributes that only root sees.
+    /// Packs a directory of this machine: as [`Role::Archive`], and root may read attributes that
+    /// only root sees.
     Tree,
-    /// Runs programs that unpack a file system: no sockets, but processes, and whatever restores owners, modes and devices.
+    /// Runs programs that unpack a file system: no sockets, but processes, and whatever restores
+    /// owners, modes and devices.
     Converter,
     /// Serves a mount from this machine: no new sockets, no programs.
     LocalMount,
@@ -37,7 +43,7 @@ pub enum Role {
     RemoteMount,
 }
 
-/// What a process needs. Everything else is refused.
+/// The needs of a process. Everything else is refused.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
     role: Role,
@@ -48,7 +54,7 @@ pub struct Sandbox {
     ports: Vec<u16>,
 }
 
-/// Which layers hold.
+/// The layers that were applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
     /// Paths, ports and signals are restricted.
@@ -64,19 +70,22 @@ impl Sandbox {
         Sandbox { role, readable, writable, creatable: Vec::new(), executable: Vec::new(), ports: Vec::new() }
     }
 
-    /// These files, and what lies beneath these folders, may be read. Those that are not there are left out.
+    /// These files, and what lies beneath these folders, may be read. Those that are not there are
+    /// left out.
     pub fn read(mut self, paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Sandbox {
         self.readable.extend(paths.into_iter().map(Into::into));
         self
     }
 
-    /// What lies beneath these folders may be read, written, made, removed and renamed; they must be there.
+    /// What lies beneath these folders may be read, written, made, removed and renamed; they must
+    /// be there.
     pub fn write(mut self, paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Sandbox {
         self.writable.extend(paths.into_iter().map(Into::into));
         self
     }
 
-    /// Files may get names beneath these folders, which must be there; what has a name may not be opened.
+    /// Files may get names beneath these folders, which must be there; what has a name may not be
+    /// opened.
     pub fn create(mut self, paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Sandbox {
         self.creatable.extend(paths.into_iter().map(Into::into));
         self
@@ -97,8 +106,8 @@ impl Sandbox {
     /// Gives up everything else, for this process and all that it starts. Cannot be undone.
     ///
     /// # Errors
-    /// [`SandboxError`]: the process has threads already, a folder is not there, or the kernel refuses what it can do. The process
-    /// may have given up a part then.
+    /// [`SandboxError`]: the process has threads already, a folder is not there, or the kernel
+    /// refuses what it can do. The process may have given up a part then.
     pub fn enter(&self) -> Result<Entered, SandboxError> {
         privileges::expect_one_thread()?;
         privileges::no_core_files()?;

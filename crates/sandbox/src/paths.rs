@@ -10,10 +10,12 @@ use landlock::{
 
 use crate::{Role, Sandbox, SandboxError};
 
-/// What is known here of Landlock (Linux 6.15); older kernels restrict what they know of it.
+/// The version of Landlock that is used here (Linux 6.15); older kernels restrict what they know of
+/// it.
 const KNOWN: ABI = ABI::V7;
 
-/// What the standard library and C libraries read: how many processors a container has, and this process's own state.
+/// What the standard library and C libraries read: how many processors a container has, and this
+/// process's own state.
 const READ_BY_ALL: [&str; 4] = ["/proc/self", "/sys/fs/cgroup", "/sys/devices/system/cpu", "/dev/urandom"];
 
 /// A device that swallows what nobody wants.
@@ -54,7 +56,8 @@ const OF_FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteF
 
 /// False if this kernel, or the container, has no Landlock that we can use.
 pub(crate) fn restrict(sandbox: &Sandbox) -> Result<bool, SandboxError> {
-    // Before Linux 5.19 no file could be moved from one folder to another, which stores and volumes do: better without it.
+    // Before Linux 5.19 no file could be moved from one folder to another, which stores and volumes
+    // do: better without it.
     let Ok(rules) = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(AccessFs::Refer)
     else {
         return Ok(false);

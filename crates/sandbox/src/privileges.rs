@@ -15,7 +15,7 @@ use crate::{Role, SandboxError};
 const CAPABILITIES_MAX: u32 = 64;
 
 impl Role {
-    /// What root keeps. Anybody else has none, and gets none.
+    /// The capabilities that root keeps. Others have none, and get none.
     pub(crate) fn capabilities(self) -> CapabilitySet {
         // Files of other users, within the paths that Landlock leaves.
         let files = CapabilitySet::DAC_OVERRIDE;
@@ -23,7 +23,8 @@ impl Role {
             // Files of volumes keep their owners while their modes and times change.
             Role::Server => files | CapabilitySet::FOWNER | CapabilitySet::FSETID,
             Role::Archive | Role::LocalMount | Role::RemoteMount => files,
-            // Only SYS_ADMIN sees attributes of the name space `trusted`: without it they would be lost without a word.
+            // Only SYS_ADMIN sees attributes of the name space `trusted`: without it they would be
+            // lost without a word.
             Role::Tree => files | CapabilitySet::SYS_ADMIN,
             Role::Converter => {
                 let restore = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;

@@ -1,7 +1,8 @@
-//! What code that runs inside a parser can do: this program starts itself once for each role, enters the role's sandbox, and
-//! tries what an attacker would. The commands enter the same roles.
+//! What code that runs inside a parser can do: this program starts itself once for each role,
+//! enters the role's sandbox, and tries what an attacker would. The commands enter the same roles.
 //!
-//! Its processes have one thread, as a command has when it enters, so it runs without the usual harness.
+//! Its processes have one thread, as a command has when it enters, so it runs without the usual
+//! harness.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -240,7 +241,8 @@ fn privileges(role: Role) {
 #[allow(unsafe_code)]
 fn call(number: libc::c_long, arguments: [usize; 5]) -> io::Result<()> {
     let [a, b, c, d, e] = arguments;
-    // SAFETY: all callers pass numbers, nulls where the call takes them, and paths that end with a zero and outlive it.
+    // SAFETY: all callers pass numbers, nulls where the call takes them, and paths that end with a
+    // zero and outlive it.
     let outcome = unsafe { libc::syscall(number, a, b, c, d, e) };
     if outcome == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

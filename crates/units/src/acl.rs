@@ -1,10 +1,10 @@
-//! POSIX access control lists: what users and groups may do with a file, beside its owner, its
+//! POSIX access control lists: permissions of users and groups on a file, beside its owner, its
 //! group and all others.
 //!
-//! As bytes they are what Linux has in `system.posix_acl_access` (whom the file admits) and
-//! `system.posix_acl_default` (what files get that are made in the folder): a version (u32: 2),
-//! then for each entry a tag (u16), permissions (u16: at most 7) and the number of a user or group
-//! (u32; all ones where the tag names none), little-endian.
+//! As bytes they have the form of Linux in `system.posix_acl_access` (permissions of the file) and
+//! `system.posix_acl_default` (permissions of files that are made in the directory): a version
+//! (u32: 2), then for each entry a tag (u16), permissions (u16: at most 7) and the number of a user
+//! or group (u32; all ones where the tag names none), little-endian.
 
 /// Entries at most: FUSE asks for no more than a page of bytes.
 pub const ACL_ENTRIES_MAX: usize = 511;
@@ -14,7 +14,7 @@ const VERSION: u32 = 2;
 /// In the place of a number that an entry does not have.
 const NOBODY: u32 = u32::MAX;
 
-/// Whom an entry is about, in the order in which a list has them.
+/// The subject of an entry, in the order of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u16)]
 enum Tag {
@@ -22,7 +22,7 @@ enum Tag {
     User = 0x02,
     OwningGroup = 0x04,
     Group = 0x08,
-    /// What users and groups other than the owner may have at most.
+    /// The permissions that users and groups other than the owner have at most.
     Mask = 0x10,
     Others = 0x20,
 }
@@ -35,7 +35,7 @@ struct Entry {
     id: u32,
 }
 
-/// A list that makes sense: one owner, owning group and others, and a mask if it names anybody.
+/// A valid list: one owner, owning group and others, and a mask if it names anybody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<Entry>,

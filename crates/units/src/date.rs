@@ -1,7 +1,8 @@
-//! Times as people read them.
+//! Dates and times for people.
 
-/// `YYYY-MM-DD HH:MM` in UTC of a time in seconds since 1970, by counting days in the 400-year cycle of the Gregorian calendar from 1 March 2000
-/// (years that begin in March have their leap day last).
+/// `YYYY-MM-DD HH:MM` in UTC of a time in seconds since 1970, by counting days in the 400-year
+/// cycle of the Gregorian calendar from 1 March 2000 (years that begin in March have their leap day
+/// last).
 pub fn date(seconds: i64) -> String {
     const DAYS_TO_2000_03_01: i64 = 11_017;
     const CYCLE_DAYS: i64 = 146_097;

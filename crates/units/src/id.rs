@@ -1,4 +1,5 @@
-//! Identifiers. All are plain integers on the wire and in files; the newtypes exist so that they cannot be swapped.
+//! Identifiers. All are plain integers on the wire and in files; the newtypes exist so that they
+//! cannot be swapped.
 
 use std::fmt;
 
@@ -65,7 +66,8 @@ impl PageId {
         PageId { inode, index }
     }
 
-    /// Packed form: inode in the high half, page index in the low half, so that pages of one file sort together.
+    /// Packed form: inode in the high half, page index in the low half, so that pages of one file
+    /// sort together.
     pub const fn to_u64(self) -> u64 {
         ((self.inode.0 as u64) << 32) | self.index as u64
     }
@@ -87,7 +89,8 @@ impl fmt::Display for PageId {
     }
 }
 
-/// Identity of a running action, chosen at random by the client at each process start (SYSFLOW's UUID token).
+/// Identity of a running action, chosen at random by the client at each process start (SYSFLOW's
+/// UUID token).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u128);
 
@@ -103,7 +106,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Identity of an image: the BLAKE3 hash of its superblock, which covers every section and so every byte.
+/// Identity of an image: the BLAKE3 hash of its superblock, which covers every section and so every
+/// byte.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImageId(pub [u8; 32]);
 

@@ -1,6 +1,6 @@
 //! Locks of byte ranges, as fcntl(2) and flock(2) have them.
 
-/// What a lock excludes.
+/// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockKind {
     /// Others may hold shared locks too.
@@ -16,7 +16,7 @@ pub struct LockRange {
     pub start: u64,
     /// Last byte, at least `start`; `u64::MAX` for all that the file may ever have.
     pub end: u64,
-    /// What it excludes.
+    /// Its kind.
     pub kind: LockKind,
 }
 
@@ -35,11 +35,11 @@ pub struct LockPiece {
     pub start: u64,
     /// Last byte.
     pub end: u64,
-    /// What it excludes.
+    /// Its kind.
     pub kind: Option<LockKind>,
 }
 
-/// What one owner has locked of one file: ranges in ascending order that neither overlap nor
+/// The locks of one owner on one file: ranges in ascending order that neither overlap nor
 /// continue each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockRanges(Vec<LockRange>);

@@ -1,8 +1,9 @@
-//! Time as pure crates see it: a number handed in by the caller.
+//! Time in pure crates: a number that the caller passes.
 
 use std::time::Duration;
 
-/// Microseconds since a start that only the caller knows. Pure crates take moments as parameters and own no clock.
+/// Microseconds since a start that only the caller knows. Pure crates take moments as parameters
+/// and own no clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub u64);
 

@@ -1,14 +1,16 @@
-//! Text of others, made safe to show.
+//! Foreign text, made safe to show.
 //!
-//! Names in images, messages of servers and paths hold any bytes. Control characters among them move a terminal's cursor,
-//! change its title or type for the user; bidirectional ones change the order in which a reader sees what follows. Both are
-//! shown as escapes. Zero-width joiners stay: ordinary words of some scripts need them.
+//! Names in images, messages of servers and paths hold any bytes. Control characters among them
+//! move a terminal's cursor or change its title; bidirectional ones change the order in which a
+//! reader sees the rest. Both are shown as escapes. Zero-width joiners stay: ordinary words of some
+//! scripts need them.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// `bytes` as one line: control and bidirectional characters become `\u` with four hexadecimal digits, line ends `\n` and
-/// `\r`, tabs `\t`, and bytes that are not UTF-8 `\x` with two digits. Everything else stays, backslashes too.
+/// `bytes` as one line: control and bidirectional characters become `\u` with four hexadecimal
+/// digits, line ends `\n` and `\r`, tabs `\t`, and bytes that are not UTF-8 `\x` with two digits.
+/// Everything else stays, backslashes too.
 ///
 /// ```
 /// assert_eq!(units::printable_line(b"a\x1b[2J\nb"), r"a\u001b[2J\nb");
@@ -17,9 +19,11 @@ pub fn printable_line(bytes: &[u8]) -> Cow<'_, str> {
     printable(bytes, |_| false)
 }
 
-/// As [`printable_line`], but line feeds and tabs stay: for whole messages, which have lines of their own.
+/// As [`printable_line`], but line feeds and tabs stay: for whole messages, which have lines of
+/// their own.
 ///
-/// JSON means the same afterwards: it holds such characters only in its strings, where they may be written so.
+/// JSON means the same afterwards: it holds such characters only in its strings, where they may be
+/// written so.
 pub fn printable_text(text: &str) -> Cow<'_, str> {
     printable(text.as_bytes(), |c| matches!(c, '\n' | '\t'))
 }
@@ -52,7 +56,8 @@ fn printable(bytes: &[u8], kept: fn(char) -> bool) -> Cow<'_, str> {
 
 /// Whether a terminal or a reader's sense of order would obey the character.
 fn steers(c: char) -> bool {
-    // C0, DEL and C1; then the marks, separators, overrides and isolates of the bidirectional algorithm.
+    // C0, DEL and C1; then the marks, separators, overrides and isolates of the bidirectional
+    // algorithm.
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

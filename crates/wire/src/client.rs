@@ -27,6 +27,7 @@ use bytes::Bytes;
 use units::{BlockId, Moment, PageId, RequestId, StreamId, Token};
 
 pub use event::ClientEvent;
+pub use requests::Unanswered;
 
 use crate::encode;
 use crate::error::{Refused, WireError};
@@ -84,17 +85,6 @@ impl Default for ClientConfig {
     }
 }
 
-/// A request that must be asked again on another connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unanswered<'a> {
-    /// Its number on this connection.
-    pub request: RequestId,
-    /// What was asked.
-    pub ask: &'a Request,
-    /// When its answer is due, to be kept on the other connection.
-    pub deadline: Moment,
-}
-
 #[derive(Debug)]
 enum State {
     Hello,
@@ -148,7 +138,7 @@ impl ClientConnection {
     /// Takes bytes from the server.
     ///
     /// # Errors
-    /// What is wrong with the bytes. It closes the connection, and comes as [`ClientEvent::Closed`]
+    /// The fault in the bytes. It closes the connection, and comes as [`ClientEvent::Closed`]
     /// too.
     pub fn receive(&mut self, now: Moment, bytes: &[u8]) -> Result<(), WireError> {
         self.check_open()?;
@@ -307,8 +297,8 @@ impl ClientConnection {
     /// the handshake, since only then it is known whether the server takes them.
     ///
     /// # Errors
-    /// [`Refused`] if the connection is closed or not ready, the server lacks the feature, the queue
-    /// is full, or the number of pages is wrong.
+    /// [`Refused`] if the connection is closed or not ready, the server lacks the feature, the
+    /// queue is full, or the number of pages is wrong.
     pub fn notify(&mut self, notice: Notice) -> Result<(), Refused> {
         match notice {
             Notice::Credit { stream, bytes } => return self.credit(stream, bytes),
@@ -435,7 +425,7 @@ impl ClientConnection {
         self.liveness.round_trip()
     }
 
-    /// What the connection carried so far.
+    /// Counters of the connection so far.
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }

@@ -11,11 +11,11 @@
 //! page 0 of inode 0. Pages that lie near each other cost one byte.
 
 use bytes::{Buf, Bytes};
-use units::{BlockId, InodeId, PageId};
+use units::{BlockId, InodeId, PageId, Token};
 
 use crate::error::WireError;
 use crate::format::{FRAME_HASH_BYTES, FRAME_HEADER_BYTES, KIND_HASHED};
-use crate::message::BlockRange;
+use crate::range::BlockRange;
 
 /// A frame on its way out: header and small fields, then bulk bytes which are shared, not copied,
 /// then the hash of those kinds that have one.
@@ -199,6 +199,10 @@ impl Reader {
 
     pub fn id(&mut self, field: &'static str) -> Result<[u8; 32], WireError> {
         self.array(field)
+    }
+
+    pub fn token(&mut self) -> Result<Token, WireError> {
+        Ok(Token(self.u128("token")?))
     }
 
     pub fn magic(&mut self) -> Result<(), WireError> {

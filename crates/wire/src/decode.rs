@@ -2,7 +2,7 @@
 //! is accepted.
 
 use bytes::Bytes;
-use units::{ActionId, BlockId, ImageId, PageId, RequestId, SegmentIndex, StreamId, Token};
+use units::{ActionId, BlockId, ImageId, PageId, RequestId, SegmentIndex, StreamId};
 
 use crate::coding::Reader;
 use crate::error::WireError;
@@ -76,12 +76,12 @@ pub(crate) fn client(kind: ClientKind, payload: Bytes) -> Result<ClientMessage, 
 fn notice(kind: ClientKind, reader: &mut Reader) -> Result<Notice, WireError> {
     Ok(match kind {
         ClientKind::Touch => {
-            Notice::Touch { image: image(reader)?, token: token(reader)?, pages: reader.pages(TOUCH_PAGES_MAX)? }
+            Notice::Touch { image: image(reader)?, token: reader.token()?, pages: reader.pages(TOUCH_PAGES_MAX)? }
         }
         ClientKind::Hint => {
-            Notice::Hint { image: image(reader)?, token: token(reader)?, pages: reader.pages(HINT_PAGES_MAX)? }
+            Notice::Hint { image: image(reader)?, token: reader.token()?, pages: reader.pages(HINT_PAGES_MAX)? }
         }
-        ClientKind::TokenEnd => Notice::TokenEnd { image: image(reader)?, token: token(reader)? },
+        ClientKind::TokenEnd => Notice::TokenEnd { image: image(reader)?, token: reader.token()? },
         ClientKind::Credit => {
             let (stream, bytes) = (stream(reader)?, reader.u32("bytes")?);
             reader.check(bytes > 0, "bytes", 0, "at least 1")?;
@@ -125,14 +125,14 @@ fn client_request(kind: ClientKind, reader: &mut Reader) -> Result<Request, Wire
             Request::MetaRead { image, offset, bytes }
         }
         ClientKind::PullBlock => {
-            let (image, token) = (image(reader)?, token(reader)?);
+            let (image, token) = (image(reader)?, reader.token()?);
             let (page, block) = (PageId::from_u64(reader.u64("page")?), BlockId(reader.u32("block")?));
             let flags = reader.u8("flags")?;
             reader.check(flags <= 3, "flags", flags as u64, "0 to 3")?;
             Request::PullBlock { image, token, page, block, force: flags & 1 != 0, speculative: flags & 2 != 0 }
         }
         ClientKind::PullPages => {
-            let (image, token, force) = (image(reader)?, token(reader)?, reader.flag("flags")?);
+            let (image, token, force) = (image(reader)?, reader.token()?, reader.flag("flags")?);
             Request::PullPages { image, token, force, pages: reader.pages(PUSH_PAGES_MAX)? }
         }
         ClientKind::Status => Request::Status,
@@ -291,7 +291,7 @@ fn push_piece(reader: &mut Reader) -> Result<PushPiece, WireError> {
 }
 
 fn push_header(reader: &mut Reader, volume: bool) -> Result<PushHeader, WireError> {
-    let (image, token) = (image(reader)?, token(reader)?);
+    let (image, token) = (image(reader)?, reader.token()?);
     let action = ActionId(reader.u64("action")?);
     let number = reader.u8("encoding")?;
     let encoding = PushEncoding::from_u8(number);
@@ -319,10 +319,6 @@ fn stream(reader: &mut Reader) -> Result<StreamId, WireError> {
 
 fn image(reader: &mut Reader) -> Result<ImageHandle, WireError> {
     Ok(ImageHandle(reader.u32("image")?))
-}
-
-pub(crate) fn token(reader: &mut Reader) -> Result<Token, WireError> {
-    Ok(Token(reader.u128("token")?))
 }
 
 fn frame_bytes_max(reader: &mut Reader) -> Result<u32, WireError> {

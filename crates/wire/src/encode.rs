@@ -9,44 +9,12 @@ use crate::message::{
 };
 use crate::volume::coding as volume;
 
-/// The kind of frame that carries a request.
-pub(crate) fn request_kind(request: &Request) -> ClientKind {
-    match request {
-        Request::Open { .. } => ClientKind::Open,
-        Request::MetaRead { .. } => ClientKind::MetaRead,
-        Request::PullBlock { .. } => ClientKind::PullBlock,
-        Request::PullPages { .. } => ClientKind::PullPages,
-        Request::List => ClientKind::List,
-        Request::Status => ClientKind::Status,
-        Request::PutOpen { .. } => ClientKind::PutOpen,
-        Request::VolumeOpen { .. } => ClientKind::VolumeOpen,
-        Request::Volume { ask, .. } => volume::ask_kind(ask),
-    }
-}
-
-/// The kind of frame that carries a reply.
-pub(crate) fn reply_kind(reply: &Reply) -> ServerKind {
-    match reply {
-        Reply::Opened { .. } => ServerKind::Opened,
-        Reply::MetaData { .. } => ServerKind::MetaData,
-        Reply::Block { .. } => ServerKind::Block,
-        Reply::Pages { .. } => ServerKind::Pages,
-        Reply::OnTheWay { .. } => ServerKind::OnTheWay,
-        Reply::Listing { .. } => ServerKind::Listing,
-        Reply::Status { .. } => ServerKind::StatusReply,
-        Reply::PutDone { .. } => ServerKind::PutDone,
-        Reply::Error { .. } => ServerKind::Error,
-        Reply::VolumeOpened { .. } => ServerKind::VolumeOpened,
-        Reply::Volume(reply) => volume::reply_kind(reply),
-    }
-}
-
 /// The frame of a client's message.
 pub(crate) fn client(message: &ClientMessage) -> Frame {
     let writer = |kind: ClientKind| Writer::new(kind as u8);
     match message {
         ClientMessage::Hello(hello) => client_hello(hello),
-        ClientMessage::Request { request, ask } => client_request(writer(request_kind(ask)).u32(request.0), ask),
+        ClientMessage::Request { request, ask } => client_request(writer(ask.kind()).u32(request.0), ask),
         ClientMessage::Cancel { request } => writer(ClientKind::Cancel).u32(request.0).finish(),
         ClientMessage::Hurry { request } => writer(ClientKind::Hurry).u32(request.0).finish(),
         ClientMessage::Ping { nonce } => writer(ClientKind::Ping).u64(*nonce).finish(),
@@ -117,7 +85,7 @@ pub(crate) fn server(message: &ServerMessage) -> Frame {
         ServerMessage::Hello(HelloReply { version, features, frame_bytes_max }) => {
             writer(ServerKind::HelloReply).raw(&MAGIC).u16(*version).u64(*features).u32(*frame_bytes_max).finish()
         }
-        ServerMessage::Reply { request, reply } => server_reply(writer(reply_kind(reply)).u32(request.0), reply),
+        ServerMessage::Reply { request, reply } => server_reply(writer(reply.kind()).u32(request.0), reply),
         ServerMessage::Pong { nonce } => writer(ServerKind::Pong).u64(*nonce).finish(),
         ServerMessage::PushStart { stream, push } => {
             let volume = push.encoding == PushEncoding::Volume;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 use units::{RequestId, StreamId};
 
-use crate::message::ErrorCode;
+use crate::code::ErrorCode;
 
 /// The connection is over. Everything a peer can do wrong is here, and so are its silence and its
 /// loss.
@@ -146,7 +146,7 @@ pub enum WireError {
     /// Time ran out.
     #[error("{what} within {limit:?}")]
     Deadline {
-        /// What did not happen.
+        /// The event that did not happen.
         what: &'static str,
         /// The time there was.
         limit: Duration,
@@ -162,7 +162,7 @@ pub enum WireError {
     /// The caller closed the connection.
     #[error("closed by this side: {text}")]
     ShutDown {
-        /// What the peer was told.
+        /// The text that the peer got.
         text: String,
     },
     /// The caller reported the loss of the transport.

@@ -1,11 +1,12 @@
-//! Frame kinds, limits and other constants of the wire protocol; nothing else. Documented in docs/formats/wire.md,
-//! which stores the hash of this file.
+//! Frame kinds, limits and other constants of the wire protocol; nothing else. Documented in
+//! docs/formats/wire.md, which stores the hash of this file.
 //!
 //! Each limit that matters twice has two constants: what we write and what we accept.
 
 use std::time::Duration;
 
-/// First four bytes of both hellos: a stranger (a browser, a port scanner) is recognised by its first frame.
+/// First four bytes of both hellos: a stranger (a browser, a port scanner) is recognised by its
+/// first frame.
 pub const MAGIC: [u8; 4] = *b"RNLW";
 
 /// Newest protocol version this crate speaks.
@@ -29,20 +30,23 @@ pub const PORT: u16 = 7327;
 pub const FRAME_HEADER_BYTES: usize = 5;
 /// Largest payload we write: one block of 1 MiB, the largest an image has, and its fields.
 pub const FRAME_BYTES_MAX_WRITTEN: usize = (1 << 20) + 4096;
-/// Largest payload we accept: twice a block, so that a later version may grow blocks without a format break.
+/// Largest payload we accept: twice a block, so that a later version may grow blocks without a
+/// format break.
 pub const FRAME_BYTES_MAX: usize = 2 << 20;
 /// Smallest `frame_bytes_max` a peer may state: a whole segment that does not compress must fit.
 pub const FRAME_BYTES_MAX_LEAST: usize = 160 << 10;
-/// Largest payload of every kind without bulk data. A Touch of 1024 pages costs at most 10 bytes a page.
+/// Largest payload of every kind without bulk data. A Touch of 1024 pages costs at most 10 bytes a
+/// page.
 pub const SMALL_FRAME_BYTES_MAX: usize = 16 << 10;
-/// Largest payload of a hello, the only frame a server takes from a stranger. It takes 39 bytes and never changes.
+/// Largest payload of a hello, the only frame a server takes from a stranger. It takes 39 bytes and
+/// never changes.
 pub const HELLO_BYTES_MAX: usize = 64;
 
 /// Kinds with this bit end in a hash, because nothing else would find damage to them on the way:
 /// names, listings, and all that volumes need.
 pub const KIND_HASHED: u8 = 0x40;
-/// Bytes of that hash: the first of BLAKE3, over the kind and the payload before it. It has no key: it is against damage; what
-/// keeps attackers out is TLS.
+/// Bytes of that hash: the first of BLAKE3, over the kind and the payload before it. It has no key:
+/// it is against damage; what keeps attackers out is TLS.
 pub const FRAME_HASH_BYTES: usize = 16;
 
 /// Longest name of an image, tag included. One byte holds the length.
@@ -51,20 +55,23 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const ERROR_TEXT_BYTES_MAX_WRITTEN: usize = 256;
 /// Longest text of an error we accept.
 pub const ERROR_TEXT_BYTES_MAX: usize = 512;
-/// Largest range one MetaRead may ask for; larger regions take several requests, which may be in flight together.
+/// Largest range one MetaRead may ask for; larger regions take several requests, which may be in
+/// flight together.
 pub const META_READ_BYTES_MAX: usize = 1 << 20;
 /// Pages in one PullPages, Pages or Push: one segment, also what one page-cache store carries.
 pub const PUSH_PAGES_MAX: usize = 32;
-/// Bulk bytes in one Pages or Push: 32 raw pages, and what a codec may add to data that does not compress.
+/// Bulk bytes in one Pages or Push: 32 raw pages, and what a codec may add to data that does not
+/// compress.
 pub const PUSH_BYTES_MAX: usize = PUSH_PAGES_MAX * 4096 + 4096;
 /// Pages in one Touch.
 pub const TOUCH_PAGES_MAX: usize = 1024;
 /// Pages in one Hint, as in one Touch; longer lists take several frames.
 pub const HINT_PAGES_MAX: usize = 1024;
-/// Hinted pages of one connection that wait to be pushed: 256 MiB of files, more than a small device has room for. A
-/// client asks for no more, a server drops what exceeds it.
+/// Hinted pages of one connection that wait to be pushed: 256 MiB of files, more than a small
+/// device has room for. A client asks for no more, a server drops what exceeds it.
 pub const HINT_PAGES_WAITING_MAX: usize = 64 << 10;
-/// Action of a push stream that carries hinted pages. Learned actions count from 0 and never get there.
+/// Action of a push stream that carries hinted pages. Learned actions count from 0 and never get
+/// there.
 pub const HINT_ACTION: units::ActionId = units::ActionId(u64::MAX);
 /// Bytes of the secret that belongs to a device number, and of a proof that one has it.
 pub const SECRET_BYTES: usize = 32;
@@ -93,7 +100,8 @@ pub const FILE_NUMBER_MIN: u32 = 2;
 pub const FOLDER_ENTRIES_MAX: usize = 4096;
 /// Changes in one Commit.
 pub const TRANSACTION_CHANGES_MAX: usize = 4096;
-/// Changes of one Commit that we write, bytes: an upload on a thin link must not keep others waiting for long.
+/// Changes of one Commit that we write, bytes: an upload on a thin link must not keep others
+/// waiting for long.
 pub const COMMIT_BYTES_MAX_WRITTEN: usize = 1 << 20;
 /// Bytes that one change copies on the server: as many as a transaction of writes holds, since they
 /// go through its journal as those do.
@@ -104,11 +112,13 @@ pub const VOLUME_BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=64 << 10;
 pub const PULL_BLOCKS_BYTES_MAX: usize = 512 << 10;
 /// Block ranges in one PutNeed or FileOpened; longer lists take several PutNeeds.
 pub const NEED_RANGES_MAX: usize = 1024;
-/// Block ranges one put may name in all: one for each of the most blocks an image of 1 TiB can sensibly have.
+/// Block ranges one put may name in all: one for each of the most blocks an image of 1 TiB can
+/// sensibly have.
 pub const NEED_RANGES_TOTAL_MAX: usize = 1 << 20;
 /// Bytes an upload sends before the metadata region: the superblock of an image.
 pub const PUT_HEAD_BYTES: u64 = 4096;
-/// Ended puts a server remembers, to drop what was still on its way for them: the puts in flight, four times over.
+/// Ended puts a server remembers, to drop what was still on its way for them: the puts in flight,
+/// four times over.
 pub const PUTS_ENDED_MAX: usize = 16;
 /// Requests of one connection that have no answer yet.
 pub const REQUESTS_MAX: usize = 1024;
@@ -116,9 +126,10 @@ pub const REQUESTS_MAX: usize = 1024;
 pub const PUTS_MAX: usize = 4;
 /// Push streams of one connection that have no PushEnd yet.
 pub const STREAMS_MAX: usize = 64;
-/// Push frames of one connection that are queued or not credited yet; bounds the page lists kept for them.
+/// Push frames of one connection that are queued or not credited yet; bounds the page lists kept
+/// for them.
 pub const PUSH_FRAMES_MAX: usize = 1024;
-/// Push bytes queued and not handed out yet: the largest in-flight window once more.
+/// Push bytes queued and not sent yet: the largest in-flight window once more.
 pub const PUSH_QUEUE_BYTES_MAX: usize = 4 << 20;
 /// Events that wait for the server's task, beyond which it takes no further bytes from the socket.
 pub const EVENTS_MAX: usize = 1024;
@@ -130,21 +141,24 @@ pub const REPLY_QUEUE_BYTES_MAX: usize = 4 << 20;
 pub const REQUEST_QUEUE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of PutMeta and PutBlock a client queues before it refuses more: two of the largest blocks.
 pub const PUT_QUEUE_BYTES_MAX: usize = 2 << 20;
-/// Control frames (hello, pings, credits, cancels, stream starts and ends) queued for one connection. A peer that sends
-/// what must be answered and never reads is cut off here.
+/// Control frames (hello, pings, credits, cancels, stream starts and ends) queued for one
+/// connection. A peer that sends what must be answered and never reads is cut off here.
 pub const CONTROL_FRAMES_MAX: usize = 4096;
 /// Largest zstd window a device may state (2^27 = 128 MiB, the largest a stock decoder takes).
 pub const WINDOW_LOG_MAX: u8 = 27;
 
 /// In-flight push window at the start of a connection: one raw segment.
 pub const WINDOW_BYTES_START: u64 = 128 << 10;
-/// Smallest in-flight push window: one segment compressed to a third, so that a push can always go on.
+/// Smallest in-flight push window: one segment compressed to a third, so that a push can always go
+/// on.
 pub const WINDOW_BYTES_MIN: u64 = 48 << 10;
 /// Largest in-flight push window: 1 Gbit/s at 33 ms.
 pub const WINDOW_BYTES_MAX: u64 = 4 << 20;
-/// Push bytes of volumes under way as long as the link is unknown: half a second of 128 kbit/s, which is what a demand waits for.
+/// Push bytes of volumes under way as long as the link is unknown: half a second of 128 kbit/s,
+/// which is what a demand waits for.
 pub const VOLUME_WINDOW_BYTES_START: u64 = 8 << 10;
-/// Push bytes that may stand ready behind a full window: one raw segment, so that a credit finds work.
+/// Push bytes that may stand ready behind a full window: one raw segment, so that a credit finds
+/// work.
 pub const PUSH_READY_BYTES: u64 = 128 << 10;
 
 /// Time a peer has for its half of the handshake.
@@ -158,14 +172,17 @@ pub const KEEPALIVE: Duration = Duration::from_secs(15);
 /// Pings that a client may send at once; one more is granted a second. A client of ours sends one
 /// in five seconds at most.
 pub const PINGS_MAX: u32 = 32;
-/// Time without a byte received, while an answer is outstanding, after which a client takes the connection for dead.
+/// Time without a byte received, while an answer is outstanding, after which a client takes the
+/// connection for dead.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Time without a byte received after which a server drops the connection: four missed pings.
 pub const IDLE_MAX: Duration = Duration::from_secs(60);
-/// Time in which a client must take `STALL_BYTES_MIN` of what is queued for it, or all of it. Long, because the kernel asks
-/// for more only when a third of its buffer is free: many seconds of a thin link.
+/// Time in which a client must take `STALL_BYTES_MIN` of what is queued for it, or all of it. Long,
+/// because the kernel asks for more only when a third of its buffer is free: many seconds of a thin
+/// link.
 pub const STALL_MAX: Duration = Duration::from_secs(30);
-/// The least rate of a reader, 1 KiB/s: a sixteenth of the slowest link we serve, for who shares it with others.
+/// The least rate of a reader, 1 KiB/s: a sixteenth of the slowest link we serve, for who shares it
+/// with others.
 pub const STALL_BYTES_MIN: usize = 30 << 10;
 /// Time to complete a frame that has begun, whatever its length ...
 pub const FRAME_DEADLINE: Duration = Duration::from_secs(30);
@@ -255,7 +272,7 @@ kinds! {
         Lease = 0x47,
         /// A file is not open any more.
         FileClose = 0x48,
-        /// What a file gets of the link.
+        /// The share of the link of a file.
         FileShare = 0x49,
         /// How fast the server may send.
         RateLimit = 0x4a,

@@ -8,6 +8,7 @@
 //! Images are opaque: handles, block numbers, page numbers and stored bytes are not interpreted.
 
 mod client;
+mod code;
 mod coding;
 mod decode;
 mod encode;
@@ -18,6 +19,7 @@ pub mod format;
 mod inbox;
 mod message;
 mod outbox;
+mod range;
 mod server;
 mod traffic;
 pub mod volume;

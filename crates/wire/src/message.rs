@@ -3,7 +3,6 @@
 //! Requests and replies are enums of their own. Both state machines work on them as a whole: they
 //! replay requests after a lost connection, and check that a reply fits its request.
 
-mod code;
 mod request;
 
 use bytes::Bytes;
@@ -11,7 +10,8 @@ use units::{ActionId, BlockId, InodeId, PageId, RequestId, SegmentIndex, StreamI
 
 use crate::volume::Share;
 
-pub use code::ErrorCode;
+pub use crate::code::ErrorCode;
+pub use crate::range::BlockRange;
 pub use request::{Reply, Request};
 
 /// The number of an image on one connection, given by the server in `Opened`.
@@ -48,7 +48,7 @@ pub struct HelloReply {
     pub frame_bytes_max: u32,
 }
 
-/// What a push stream carries.
+/// The start of a push stream: its contents and their encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushHeader {
     /// The image.
@@ -135,15 +135,6 @@ impl PushEndReason {
     }
 }
 
-/// A run of blocks. `first + count` does not overflow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockRange {
-    /// First block.
-    pub first: BlockId,
-    /// Number of blocks, at least 1.
-    pub count: u32,
-}
-
 /// A frame from client to server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientMessage {
@@ -153,7 +144,7 @@ pub enum ClientMessage {
     Request {
         /// Number of the request.
         request: RequestId,
-        /// What is asked.
+        /// The request.
         ask: Request,
     },
     /// The answer is no longer wanted; it still comes, as itself or as an error `Cancelled`.
@@ -285,7 +276,7 @@ pub enum ServerMessage {
     PushStart {
         /// The stream.
         stream: StreamId,
-        /// What it carries.
+        /// Its contents.
         push: PushHeader,
     },
     /// Pages of a push stream of an image.
@@ -296,9 +287,9 @@ pub enum ServerMessage {
     VolumeError {
         /// Number of the request.
         request: RequestId,
-        /// What went wrong, for programs.
+        /// The error, for programs.
         code: ErrorCode,
-        /// What went wrong, for people.
+        /// The error, for people.
         text: String,
     },
     /// Ends a push stream.

@@ -125,7 +125,7 @@ impl ServerConnection {
     /// Takes bytes from the client.
     ///
     /// # Errors
-    /// What is wrong with the bytes. It closes the connection, and comes as [`ServerEvent::Closed`]
+    /// The fault in the bytes. It closes the connection, and comes as [`ServerEvent::Closed`]
     /// too.
     pub fn receive(&mut self, now: Moment, bytes: &[u8]) -> Result<(), WireError> {
         self.check_open()?;
@@ -176,7 +176,7 @@ impl ServerConnection {
         }
     }
 
-    /// Closes the connection and tells the client why. Replies that were not handed out are
+    /// Closes the connection and tells the client why. Replies that were not sent are
     /// dropped; the client asks for them elsewhere.
     pub fn shut_down(&mut self, code: ErrorCode, text: &str) {
         if self.check_open().is_ok() {
@@ -187,7 +187,7 @@ impl ServerConnection {
         }
     }
 
-    /// Whether the connection is closed and all that was left to say is handed out.
+    /// Whether the connection is closed and everything is sent.
     pub fn is_finished(&self) -> bool {
         matches!(self.state, State::Closed(_)) && self.outgoing.is_empty()
     }
@@ -226,7 +226,7 @@ impl ServerConnection {
         self.inbox.spare_bytes()
     }
 
-    /// What [`ServerConnection::received_bytes`] comes to when the frame that is arriving is whole.
+    /// [`ServerConnection::received_bytes`] once the arriving frame is whole.
     pub fn arriving_bytes(&self) -> usize {
         self.inbox.whole_bytes() + self.taken_bytes()
     }
@@ -251,7 +251,7 @@ impl ServerConnection {
         self.requests.len()
     }
 
-    /// What the connection carried so far.
+    /// Counters of the connection so far.
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }
@@ -363,7 +363,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Drops what is queued of a stream and ends it at once. A frame that was handed out, even in
+    /// Drops what is queued of a stream and ends it at once. A frame that was sent, even in
     /// part, cannot be recalled. Nothing happens if the stream has ended.
     pub fn cancel_push(&mut self, stream: StreamId, reason: PushEndReason) {
         if let Some((end, dropped)) = self.push.cancel(stream, reason) {
@@ -383,12 +383,12 @@ impl ServerConnection {
         if wanted { self.push.room() } else { 0 }
     }
 
-    /// Push bytes queued and not handed out.
+    /// Push bytes queued and not sent.
     pub fn queued_push_bytes(&self) -> usize {
         self.push.queued_bytes()
     }
 
-    /// Push bytes handed out and not credited.
+    /// Push bytes sent and not credited.
     pub fn in_flight_push_bytes(&self) -> u64 {
         self.push.in_flight_bytes()
     }
@@ -456,7 +456,7 @@ impl ServerConnection {
         error
     }
 
-    /// Drops all that is queued but a frame handed out in part, and says why.
+    /// Drops all that is queued but a frame sent in part, and tells the client why.
     fn finish(&mut self, code: Option<ErrorCode>, text: &str) {
         self.requests = Requests::default();
         self.push = PushQueue::new(0);

@@ -3,15 +3,15 @@
 /// Bytes and frames of one connection since its start. Bytes are those of whole frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes handed to the transport.
+    /// Bytes given to the transport.
     pub bytes_sent: u64,
     /// Bytes taken from the transport.
     pub bytes_received: u64,
     /// Complete frames taken from the transport.
     pub frames_received: u64,
-    /// Bytes of replies: handed out by a server, received by a client.
+    /// Bytes of replies: sent by a server, received by a client.
     pub reply_bytes: u64,
-    /// Bytes of Push frames: handed out by a server, received by a client.
+    /// Bytes of Push frames: sent by a server, received by a client.
     pub push_bytes: u64,
     /// Bytes of Push frames that were credited.
     pub push_bytes_credited: u64,

@@ -17,7 +17,7 @@ use units::{InodeId, LockKind, LockRange, PageId, Token};
 
 pub use self::change::{Allocation, Change, XattrHow};
 use crate::format::SECRET_BYTES;
-use crate::message::BlockRange;
+use crate::range::BlockRange;
 
 /// First in what a proof is made over, so that the secret is of no use for anything else.
 const PROOF_CONTEXT: &[u8] = b"runnel device 1";
@@ -39,7 +39,7 @@ impl Seen {
     }
 }
 
-/// What a name of a volume stands for.
+/// The type of a file in a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileKind {
@@ -68,7 +68,7 @@ impl FileKind {
     }
 }
 
-/// Whose a file is.
+/// The owner of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// Number of the user.
@@ -82,7 +82,7 @@ pub struct Owner {
 pub struct FileInfo {
     /// Which file, and its version.
     pub seen: Seen,
-    /// What it is.
+    /// Its type.
     pub kind: FileKind,
     /// Bytes.
     pub size: u64,
@@ -95,7 +95,7 @@ pub struct FileInfo {
     pub atime_ns: i64,
     /// Permission bits (07777).
     pub mode: u16,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
     /// The device that it stands for, if it is one: as `st_rdev` of Linux.
     pub rdev: u32,
@@ -134,11 +134,11 @@ pub struct Space {
 pub struct FolderEntry {
     /// Its name, 1 to 255 bytes.
     pub name: Vec<u8>,
-    /// What it is.
+    /// Its type.
     pub info: FileInfo,
 }
 
-/// What a lease excludes.
+/// The kind of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum LeaseKind {
@@ -163,7 +163,7 @@ pub struct LockAsk {
     pub start: u64,
     /// Last byte, at least `start`.
     pub end: u64,
-    /// What the lock excludes; `None` unlocks.
+    /// The kind of the lock; `None` unlocks.
     pub kind: Option<LockKind>,
     /// The process, for those who are kept waiting by the lock.
     pub pid: u32,
@@ -172,7 +172,7 @@ pub struct LockAsk {
 /// A lock that is in the way of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldLock {
-    /// What is locked.
+    /// The locked range.
     pub range: LockRange,
     /// The process that holds it.
     pub pid: u32,
@@ -180,7 +180,7 @@ pub struct HeldLock {
     pub is_own: bool,
 }
 
-/// What a server gave to a device with its number: whoever has it is the device.
+/// The secret that a server gave to a device with its number. It proves the identity of the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; SECRET_BYTES]);
 
@@ -209,10 +209,10 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a file gets of the link for what is pushed of it.
+/// The share of the link for pushes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
-    /// What the others leave.
+    /// The rest that others leave.
     #[default]
     Rest,
     /// Percent of the link, 1 to 100.
@@ -221,7 +221,7 @@ pub enum Share {
     Rate(u64),
 }
 
-/// What a client asks of a volume that it opened.
+/// A request to a volume that the client opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeAsk {
     /// Opens a regular file for reading its blocks; also at every later open, to see its present
@@ -275,7 +275,7 @@ pub enum VolumeAsk {
     Lease {
         /// The file.
         file: u64,
-        /// What for; `None` gives it back.
+        /// The kind; `None` releases it.
         kind: Option<LeaseKind>,
         /// How long, milliseconds.
         duration_ms: u32,
@@ -335,7 +335,7 @@ pub enum VolumeReply {
     Locked(Option<HeldLock>),
     /// Answers `XattrsRead`.
     Xattrs {
-        /// What the file is.
+        /// Its attributes.
         info: FileInfo,
         /// All that it has.
         xattrs: Vec<Xattr>,

@@ -43,7 +43,7 @@ const PAIRS: usize = 8;
 /// link.
 const LEAST_PER_SECOND: u64 = 4;
 
-/// What is remembered of a frame when it is handed out.
+/// The state when a frame was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp {
     sent: Moment,
@@ -121,14 +121,14 @@ impl Window {
         self.shared
     }
 
-    /// What the link holds, and its rate, once they are known.
+    /// The bytes that the link holds, and its rate, once they are known.
     fn product(&self) -> Option<(u64, u64)> {
         let (rate, (round_trip, _)) = self.rate().zip(self.round_trip)?;
         let micros = round_trip.min(ROUND_TRIP_MAX).as_micros();
         Some(((u128::from(rate) * micros / 1_000_000) as u64, rate))
     }
 
-    /// Bytes that may be under way.
+    /// Bytes that may be in flight.
     pub fn bytes(&self) -> u64 {
         let Some((product, rate)) = self.product() else {
             let start = if self.shared { 1 } else { WINDOW_BYTES_START };
@@ -142,7 +142,7 @@ impl Window {
         (product + product / 2).max(least).clamp(1, self.bytes_max.max(1))
     }
 
-    /// Bytes of volumes that may be under way, while `frame_bytes_max` is the largest frame there:
+    /// Bytes of volumes that may be in flight, while `frame_bytes_max` is the largest frame there:
     /// on a thin link no more than the link holds, so that a demand waits for a frame or two, and
     /// at least two frames, so that the link never idles between them.
     pub fn volume_bytes(&self, frame_bytes_max: u64) -> u64 {
@@ -177,7 +177,7 @@ impl Window {
         Some((rate, round_trip.min(ROUND_TRIP_MAX).saturating_sub(own)))
     }
 
-    /// A frame is handed out while `in_flight` bytes are under way.
+    /// A frame is sent while `in_flight` bytes are in flight.
     pub fn sent(&mut self, now: Moment, in_flight: u64) -> Stamp {
         if in_flight == 0 {
             (self.first_sent, self.delivered_at) = (now, now);
@@ -197,8 +197,8 @@ impl Window {
         self.idle_until = self.delivered + in_flight.max(1);
     }
 
-    /// A frame of `bytes` bytes with this stamp was credited; `in_flight` bytes are still under
-    /// way.
+    /// A frame of `bytes` bytes with this stamp was credited; `in_flight` bytes are still in
+    /// flight.
     pub fn credited(&mut self, now: Moment, stamp: Stamp, bytes: u64, in_flight: u64) {
         if stamp.sent <= self.delivered_at && self.delivered > 0 {
             let gap = now.since(self.delivered_at).max(stamp.sent.since(self.first_sent));

@@ -20,8 +20,9 @@ use crate::failure;
 #[derive(clap::Args)]
 #[group(skip)]
 pub struct Args {
-    /// Go on where the tools cannot keep everything: owners, devices and security attributes without root and
-    /// sqfs2tar; hard links, set-user-id bits and extended attributes with fsck.erofs before 1.8, so with that of Debian 12
+    /// Go on where the tools cannot keep everything: owners, devices and security attributes
+    /// without root and sqfs2tar; hard links, set-user-id bits and extended attributes with
+    /// fsck.erofs before 1.8, so with that of Debian 12
     #[arg(long)]
     lossy: bool,
 
@@ -188,7 +189,8 @@ fn from_erofs(input: &Path, output: &Path, lossy: bool, cleanup: &Cleanup) -> an
     extract(command, "erofs-utils", folder, lossy, cleanup)
 }
 
-/// Where to extract to: below $TMPDIR, else beside the output, where there must be room for the image anyway.
+/// Where to extract to: below $TMPDIR, else beside the output, where there must be room for the
+/// image anyway.
 fn folder(output: &Path, cleanup: &Cleanup) -> anyhow::Result<PathBuf> {
     Ok(cleanup.directory(output, temporary_folder().as_deref())?.join("root"))
 }
@@ -212,7 +214,8 @@ fn extract(
     Ok(Source::Directory { path: folder, one_file_system: false, layout: Layout::Files })
 }
 
-/// Whether all that unsquashfs complains of is that devices cannot be made without root. It then has made all else.
+/// Whether all that unsquashfs complains of is that devices cannot be made without root. It then
+/// has made all else.
 fn only_lacks_root(said: &str) -> bool {
     let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty()).peekable();
     lines.peek().is_some() && lines.all(|line| line.starts_with("create_inode:") && line.ends_with("not superuser!"))

@@ -10,7 +10,8 @@ use image::Limits;
 
 use crate::{failure, progress};
 
-/// Print a file of ours as text: an image, learned actions, a trace, a launch plan, a flow graph or a kernel's coverage
+/// Print a file of ours as text: an image, learned actions, a trace, a launch plan, a flow graph or
+/// a kernel's coverage
 #[derive(clap::Args)]
 pub struct Args {
     /// The file

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::mount::enter::{Plan, enter, enter_by};
+use ::mount::enter::{EnterPlan, enter, enter_by};
 
 use crate::command::seccomp::SeccompArgs;
 use crate::failure;
@@ -54,8 +54,8 @@ pub struct PlanArgs {
 
 impl PlanArgs {
     /// The plan for a command in a root directory.
-    pub fn plan(&self, root: PathBuf, command: Vec<OsString>) -> anyhow::Result<Plan> {
-        let mut plan = Plan::new(root, command);
+    pub fn plan(&self, root: PathBuf, command: Vec<OsString>) -> anyhow::Result<EnterPlan> {
+        let mut plan = EnterPlan::new(root, command);
         for bind in &self.bind {
             let at = bind.as_bytes().iter().rposition(|byte| *byte == b':');
             let (source, target) = split(bind, at).ok_or_else(|| failure::usage("--bind needs SOURCE:TARGET"))?;

@@ -154,7 +154,8 @@ fn squashfs_options(args: &Args) -> anyhow::Result<Vec<String>> {
     Ok(options)
 }
 
-/// Feeds the archive to the tool, which writes into a folder beside the output; the result is moved when complete.
+/// Feeds the archive to the tool, which writes into a folder beside the output; the result is moved
+/// when complete.
 fn squashfs(
     metadata: &Metadata,
     image: &FileImage,
@@ -214,8 +215,8 @@ fn squashfs(
 const MKSQUASHFS: &str = "mksquashfs";
 const SQFSTAR: &str = "sqfstar";
 
-/// The program of this machine that makes a SquashFS image from an archive on its standard input: mksquashfs from
-/// version 4.6 on, before that sqfstar, which came with 4.5.
+/// The program of this machine that makes a SquashFS image from an archive on its standard input:
+/// mksquashfs from version 4.6 on, before that sqfstar, which came with 4.5.
 fn tool(output: &Path) -> anyhow::Result<Command> {
     let asked = |name: &str| Command::new(name).arg("-version").stdin(Stdio::null()).output();
     if let Ok(said) = asked(MKSQUASHFS)

@@ -1,7 +1,9 @@
-//! Programs of others that a command runs, and the files they write: neither outlives the command, however it ends.
+//! Foreign programs that a command runs, and the files that they write: neither outlives the
+//! command, however it ends.
 //!
-//! Signals that would end the command are held back and taken by a thread of their own, which ends the running
-//! programs, removes the files and then ends the process with the code a shell expects.
+//! Signals that would end the command are blocked and read by a thread of their own. It ends the
+//! running programs, removes the files and then ends the process with the code that a shell
+//! expects.
 
 use std::fs;
 use std::io::{self, Read};
@@ -54,7 +56,8 @@ impl Cleanup {
         Ok(Cleanup { state })
     }
 
-    /// A new directory beside `path`, or in `parent` if given; removed with all it holds when this value goes.
+    /// A new directory beside `path`, or in `parent` if given; removed with all it holds when this
+    /// value goes.
     ///
     /// # Errors
     /// It cannot be made.
@@ -145,15 +148,15 @@ impl Running {
         self.finish_unless(|_| false)
     }
 
-    /// The same, but a failure that is `forgiven` for what the program said is none. Programs that were ended by a
-    /// signal, or said more than is kept, are not forgiven.
+    /// The same, but a failure that is `forgiven` for what the program said is none. Programs that
+    /// were ended by a signal, or said more than is kept, are not forgiven.
     ///
     /// # Errors
     /// As [`Running::finish`].
     pub fn finish_unless(&mut self, forgiven: impl FnOnce(&str) -> bool) -> anyhow::Result<()> {
         drop(self.input.take());
         let status = loop {
-            // Not `wait`, which would hold the lock that whoever wants to end the program needs.
+            // Not `wait`, which would hold the lock that ending the program needs.
             let status = lock(&self.child).try_wait();
             match status.with_context(|| format!("cannot wait for {}", self.name))? {
                 Some(status) => break status,
@@ -179,8 +182,8 @@ impl Running {
     }
 }
 
-/// The output of a program as a stream that ends well only if the program does: a part of an archive that happens to
-/// look whole must not be taken for the whole.
+/// The output of a program as a stream that ends well only if the program does: a part of an
+/// archive that happens to look whole must not be taken for the whole.
 pub struct Stream(pub Running);
 
 impl Read for Stream {
@@ -196,7 +199,8 @@ impl Read for Stream {
     }
 }
 
-/// Removes the unfinished outputs that this process has open: they are named `.NAME….part` until they are complete.
+/// Removes the unfinished outputs that this process has open: they are named `.NAME….part` until
+/// they are complete.
 fn remove_unfinished() {
     let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     for path in open.filter_map(|entry| fs::read_link(entry.path()).ok()) {

@@ -1,4 +1,4 @@
-//! What `--help` tells beside options: the commands by job, and examples of each.
+//! The parts of `--help` beside options: the commands by job, and examples of each.
 
 use clap::Command;
 use clap::builder::Styles;

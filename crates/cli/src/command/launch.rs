@@ -30,7 +30,8 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["plan", "install", "uninstall"], help_heading = "Plans")]
     learn: bool,
 
-    /// Start the program this way from menus and by plain name: a shim in ~/.local/bin, and desktop entries
+    /// Start the program this way from menus and by plain name: a shim in ~/.local/bin, and desktop
+    /// entries
     #[arg(long, conflicts_with = "uninstall", help_heading = "Plans")]
     install: bool,
 
@@ -58,8 +59,9 @@ pub struct Args {
     #[arg(long)]
     always: bool,
 
-    /// No breakpoints, for programs that trace themselves: later groups are fetched when the program loads a library that tells
-    /// of them (by LD_AUDIT: glibc, not static, no privileges from its file), or with the launch. With --learn: the run is recorded without ptrace, too
+    /// No breakpoints, for programs that trace themselves: later groups are fetched when the
+    /// program loads a library that tells of them (by LD_AUDIT: glibc, not static, no privileges
+    /// from its file), or with the launch. With --learn: the run is recorded without ptrace, too
     #[arg(long)]
     no_ptrace: bool,
 
@@ -268,7 +270,7 @@ fn tell(outcome: &Outcome, verbose: bool, json: bool) {
         let how = match outcome.mode {
             None => "no plan".to_string(),
             Some(::launch::Mode::Warm) => "all was in memory".to_string(),
-            Some(::launch::Mode::Without) => "not prefetched: its books say so, or for comparison".to_string(),
+            Some(::launch::Mode::Without) => "not prefetched: the plan is off, or for comparison".to_string(),
             Some(::launch::Mode::With) => format!(
                 "{}, {}, {}, {} changed",
                 counted(fetched.groups, "group"),

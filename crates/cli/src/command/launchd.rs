@@ -14,7 +14,8 @@ use crate::{failure, progress};
 /// Root's folder of plans where no variable tells of a home, as in services.
 const ROOT_PLANS: &str = "/root/.cache/runnel/plans";
 
-/// Fetch ahead what local programs read, however they are started: a daemon for root, beside `runnel launch`
+/// Fetch ahead what local programs read, however they are started: a daemon for root, beside
+/// `runnel launch`
 #[derive(clap::Args)]
 #[command(
     after_help = "Watches the programs that have plans; their plans come from `runnel launch --learn`. Programs need not be \

@@ -14,7 +14,8 @@ use crate::failure;
 
 /// List a directory of an image, local or on a server
 ///
-/// Names are printed as the bytes they are; on a terminal, control and bidirectional characters of names as escapes.
+/// Names are printed as the bytes they are; on a terminal, control and bidirectional characters of
+/// names as escapes.
 #[derive(clap::Args)]
 pub struct Args {
     /// app.rnl, runnel://host/name (runnels:// for TLS), or http://host/path/app.rnl

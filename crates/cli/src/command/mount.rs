@@ -28,7 +28,8 @@ use crate::failure;
 /// Mount an image, from a server or a local file, or a volume of a server
 #[derive(clap::Args)]
 pub struct Args {
-    /// runnel://host[:port]/name[:tag] (runnels:// for TLS), http://host/path/app.rnl, app.rnl, or runnel://host/volume/NAME
+    /// runnel://host[:port]/name[:tag] (runnels:// for TLS), http://host/path/app.rnl, app.rnl, or
+    /// runnel://host/volume/NAME
     target: String,
     /// The directory to mount on; what it holds is hidden meanwhile
     directory: PathBuf,
@@ -53,7 +54,8 @@ pub struct Args {
     #[arg(long, help_heading = "Rights")]
     allow_devices: bool,
 
-    /// Let the kernel's EROFS serve the files (an image file, root, Linux 6.12): no server, no pushes
+    /// Let the kernel's EROFS serve the files (an image file, root, Linux 6.12): no server, no
+    /// pushes
     #[arg(long, conflicts_with_all = ["overlay", "allow_other"])]
     kernel: bool,
 
@@ -111,7 +113,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !args.foreground {
         return detach();
     }
-    // Before any thread starts, so that SIGTERM and Ctrl-C end the mount instead of leaving it behind.
+    // Before any thread starts, so that SIGTERM and Ctrl-C end the mount instead of leaving it
+    // behind.
     let stop = Stop::listen()?;
     let ready = ReadyFile::open(args.ready_file.as_deref())?;
     if let Some(image) = kernel_image {
@@ -225,10 +228,10 @@ fn mounter_command() -> anyhow::Result<Command> {
 /// Mounts for the daemon at the other end of standard input.
 fn serve_daemon(args: &Args, target: &Target) -> anyhow::Result<ExitCode> {
     let place: MountPoint = match target {
-        Target::Volume(at) => volume_options(args, at)?.place(&args.directory),
-        _ => image_options(args).place(&args.directory),
+        Target::Volume(at) => volume_options(args, at)?.mount_point(&args.directory),
+        _ => image_options(args).mount_point(&args.directory),
     };
-    // The kernel makes changes in an overlay with the rights of whoever mounted it.
+    // The kernel makes changes in an overlay with the rights of the process that mounted it.
     if args.overlay.is_none() {
         ::sandbox::keep_rights_to_mount()?;
     }
@@ -247,7 +250,7 @@ fn kernel_image<'a>(args: &Args, target: &'a Target) -> anyhow::Result<Option<&'
     }
 }
 
-/// Says that the mount is there: to whoever waits for the file, and to the process in the foreground.
+/// Announces the mount: in the ready file, and to the process in the foreground.
 fn announce(ready: &ReadyFile) -> anyhow::Result<()> {
     ready.announce("ready\n")?;
     if std::env::var_os(DETACHED).is_some() {
@@ -264,12 +267,13 @@ fn announce(ready: &ReadyFile) -> anyhow::Result<()> {
 /// Marks the process in the background.
 const DETACHED: &str = "RUNNEL_MOUNT_DETACHED";
 
-/// Keeps glibc from holding freed memory in one arena per thread: worth 2 MB of a resident 10 MB. musl has no such need.
+/// Keeps glibc from holding freed memory in one arena per thread: worth 2 MB of a resident 10 MB.
+/// musl has no such need.
 const FRUGAL: [(&str, &str); 3] =
     [("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "65536"), ("MALLOC_TRIM_THRESHOLD_", "65536")];
 
-/// How long the background process may take before we say that it is slow. Fetching the metadata over a very thin link
-/// takes a while; the process ends by itself if its server does not answer.
+/// How long the background process may take before we say that it is slow. Fetching the metadata
+/// over a very thin link takes a while; the process ends by itself if its server does not answer.
 const DETACH_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Starts this same command in a session of its own and waits until it is ready or has failed.

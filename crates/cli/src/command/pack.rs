@@ -17,9 +17,10 @@ use crate::{failure, hot, progress};
 ///
 /// A tree that changes meanwhile is refused.
 ///
-/// Memory: about 30 MB, 24 blocks a thread (1.5 MB with blocks of 64k, 24 MB with 1m), 150 bytes a chunk of 4k, and
-/// with --small 0.6 bytes for each byte packed up to 512 MB, less beyond. Measured with --small on two threads: 127 MB
-/// for a tree of 161 MB, 216 MB for one of 305 MB, 326 MB for one of 1.3 GB.
+/// Memory: about 30 MB, 24 blocks a thread (1.5 MB with blocks of 64k, 24 MB with 1m), 150 bytes a
+/// chunk of 4k, and with --small 0.6 bytes for each byte packed up to 512 MB, less beyond. Measured
+/// with --small on two threads: 127 MB for a tree of 161 MB, 216 MB for one of 305 MB, 326 MB for
+/// one of 1.3 GB.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory, tar archive (- for standard input), OCI layout or docker-save archive
@@ -92,49 +93,78 @@ enum Compression {
 
 /// How to pack, whatever the source.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Making it small")]
 pub struct Tuning {
+    #[command(flatten)]
+    blocks: Blocks,
+
+    #[command(flatten)]
+    traces: Traces,
+
+    #[command(flatten)]
+    small: Small,
+
+    #[command(flatten)]
+    packing: Packing,
+}
+
+/// What a block is.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Blocks")]
+struct Blocks {
     /// How blocks are compressed
-    #[arg(long, value_enum, default_value_t = Compression::Zstd, help_heading = "Blocks")]
+    #[arg(long, value_enum, default_value_t = Compression::Zstd)]
     codec: Compression,
 
-    /// Compression level (zstd 1 to 22, xz 0 to 19, lz4 0 to 12). Levels 10 to 19 of xz are 0 to 9 with a slower, more
-    /// thorough search, as `xz -0e` to `xz -9e`
-    #[arg(long, value_name = "N", help_heading = "Blocks")]
+    /// Compression level (zstd 1 to 22, xz 0 to 19, lz4 0 to 12). Levels 10 to 19 of xz are 0 to 9
+    /// with a slower, more thorough search, as `xz -0e` to `xz -9e`
+    #[arg(long, value_name = "N")]
     level: Option<i32>,
 
     /// Size of a block before compression: 4k to 1m, a multiple of 4096
-    #[arg(long, alias = "block-bytes", value_name = "SIZE", value_parser = size, default_value_t = ::pack::BLOCK_BYTES_DEFAULT, help_heading = "Blocks")]
+    #[arg(long, alias = "block-bytes", value_name = "SIZE", value_parser = size, default_value_t = ::pack::BLOCK_BYTES_DEFAULT)]
     block_size: u32,
 
-    /// Size of a block of what traces call hot, the block size at least; such blocks are read all together
-    /// [default: 1m with --small, else a block's size]
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "trace", help_heading = "Blocks")]
+    /// Size of a block of what traces call hot, the block size at least; such blocks are read all
+    /// together [default: 1m with --small, else a block's size]
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "trace")]
     hot_block_size: Option<u32>,
 
     /// Size of a chunk: 256 to 4k [default: a sixteenth of a block, at most 4k]
-    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Blocks")]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     chunk_size: Option<u32>,
+}
 
-    /// What programs read when they start, from `runnel record` or a server; may be given several times
-    #[arg(long, value_name = "FILE", help_heading = "Traces")]
+/// What programs read first.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Traces")]
+struct Traces {
+    /// What programs read when they start, from `runnel record` or a server; may be given several
+    /// times
+    #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
 
     /// The image that the traces were recorded on, for traces that name no files
-    #[arg(long, value_name = "IMAGE", requires = "trace", help_heading = "Traces")]
+    #[arg(long, value_name = "IMAGE", requires = "trace")]
     trace_image: Option<PathBuf>,
 
     /// Leave out pages that fewer runs than this touched
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "trace", help_heading = "Traces")]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "trace")]
     min_runs: u32,
+}
 
-    /// Make the image small instead of quick to stream: kinds of data apart, similar chunks together, machine code
-    /// filtered, dictionaries, no hashes of single pages; the switches below leave parts of this out
+/// What makes an image small, and what leaves parts of that out.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Making it small")]
+struct Small {
+    /// Make the image small instead of quick to stream: kinds of data apart, similar chunks
+    /// together, machine code filtered, dictionaries, no hashes of single pages; the switches below
+    /// leave parts of this out
     #[arg(long)]
     small: bool,
 
-    /// Keep .gz files as their text, compressed anew when they are read, bit for bit; for those that gzip or zlib made and
-    /// that fit in a block. They take two thirds of the space, but 8 ms to read where others take 0.2 (blocks of 64k, a PC)
+    /// Keep .gz files as their text, compressed anew when they are read, bit for bit; for those
+    /// that gzip or zlib made and that fit in a block. They take two thirds of the space, but 8 ms
+    /// to read where others take 0.2 (blocks of 64k, a PC)
     #[arg(long)]
     recompress: bool,
 
@@ -142,7 +172,8 @@ pub struct Tuning {
     #[arg(long, value_enum)]
     sort: Option<Sort>,
 
-    /// How much keeping a file together counts against size, in per cent of the default; 0 sorts for size alone
+    /// How much keeping a file together counts against size, in per cent of the default; 0 sorts
+    /// for size alone
     #[arg(long, value_name = "N", default_value_t = ::pack::LOCALITY_DEFAULT)]
     locality: u32,
 
@@ -158,7 +189,8 @@ pub struct Tuning {
     #[arg(long)]
     no_filter: bool,
 
-    /// With --small: filter machine code that traces call hot too; smaller by 1 % of it, and slower to start
+    /// With --small: filter machine code that traces call hot too; smaller by 1 % of it, and slower
+    /// to start
     #[arg(long, requires = "trace", conflicts_with = "no_filter")]
     filter_hot: bool,
 
@@ -170,24 +202,31 @@ pub struct Tuning {
     #[arg(long)]
     no_hot: bool,
 
-    /// Leave out the hashes of single pages, 1 to 2 % of the image; a server derives them when a device first asks
+    /// Leave out the hashes of single pages, 1 to 2 % of the image; a server derives them when a
+    /// device first asks
     #[arg(long, conflicts_with = "page_hashes")]
     derive_hashes: bool,
 
     /// With --small: keep the hashes of single pages in the image
     #[arg(long)]
     page_hashes: bool,
+}
 
+/// How packing itself runs.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Packing")]
+struct Packing {
     /// Print what each stage saved; compresses everything once more for each
-    #[arg(long, help_heading = "Packing")]
+    #[arg(long)]
     explain: bool,
 
     /// Worker threads (0: one per core); the image does not depend on it
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Packing")]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
 
-    /// Folder for contents of compressed or piped archives meanwhile [default: $TMPDIR, else /var/tmp]
-    #[arg(long, value_name = "DIR", help_heading = "Packing")]
+    /// Folder for contents of compressed or piped archives meanwhile [default: $TMPDIR, else
+    /// /var/tmp]
+    #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
 }
 
@@ -205,16 +244,17 @@ enum Sort {
 impl Args {
     /// What packing needs of this machine, beside a source.
     pub fn sandbox(&self, role: Role) -> Sandbox {
-        let tuning = &self.tuning;
-        let spool = tuning.spool.clone().unwrap_or_else(::pack::spool_directory);
+        let Tuning { traces, packing, .. } = &self.tuning;
+        let spool = packing.spool.clone().unwrap_or_else(::pack::spool_directory);
         let written = folders_of([self.output.as_path()]).into_iter().chain([spool]);
         Sandbox::new(role)
-            .read(tuning.trace.iter().chain(&tuning.trace_image))
+            .read(traces.trace.iter().chain(&traces.trace_image))
             // Whoever writes there says best what is wrong with it.
             .write(written.filter(|folder| folder.is_dir()))
     }
 
-    /// Archives come from others; a directory or a closure is of this machine, and what only root sees in it is packed.
+    /// Archives come from others; a directory or a closure is of this machine, and what only root
+    /// sees in it is packed.
     fn source_sandbox(&self) -> Sandbox {
         match &self.source {
             None => self.sandbox(Role::Tree).read([&self.root]),
@@ -244,43 +284,44 @@ impl Args {
 impl Tuning {
     /// The options; reads the traces.
     pub fn options(&self) -> anyhow::Result<Options> {
-        let base = if self.small { Stages::SMALL } else { Stages::STREAM };
+        let Tuning { blocks, traces, small, packing } = self;
+        let base = if small.small { Stages::SMALL } else { Stages::STREAM };
         let options = Options {
-            codec: match self.codec {
+            codec: match blocks.codec {
                 Compression::Zstd => Codec::Zstd,
                 Compression::Lz4 => Codec::Lz4,
                 Compression::Xz => Codec::Xz,
                 Compression::Stored => Codec::Stored,
             },
-            level: self.level,
-            block_bytes: self.block_size,
-            hot_block_bytes: self.hot_block_size.or(self.small.then_some(::pack::HOT_BLOCK_BYTES_SMALL)),
-            chunk_bytes: self.chunk_size,
+            level: blocks.level,
+            block_bytes: blocks.block_size,
+            hot_block_bytes: blocks.hot_block_size.or(small.small.then_some(::pack::HOT_BLOCK_BYTES_SMALL)),
+            chunk_bytes: blocks.chunk_size,
             stages: Stages {
-                deduplicate: !self.no_dedup,
-                sort: match self.sort {
+                deduplicate: !small.no_dedup,
+                sort: match small.sort {
                     None => base.sort,
                     Some(Sort::Greedy) => Method::Greedy,
                     Some(Sort::Files) => Method::Files,
                     Some(Sort::None) => Method::None,
                 },
-                group: base.group && !self.no_group,
-                filter: base.filter && !self.no_filter,
-                filter_hot: self.filter_hot,
-                dictionary: base.dictionary && !self.no_dictionary,
-                hot: base.hot && !self.no_hot,
-                recompress: base.recompress || self.recompress,
+                group: base.group && !small.no_group,
+                filter: base.filter && !small.no_filter,
+                filter_hot: small.filter_hot,
+                dictionary: base.dictionary && !small.no_dictionary,
+                hot: base.hot && !small.no_hot,
+                recompress: base.recompress || small.recompress,
             },
             hot: Default::default(),
-            locality: self.locality,
+            locality: small.locality,
             seed: 0,
-            derive_hashes: (self.small || self.derive_hashes) && !self.page_hashes,
-            explain: self.explain,
-            threads: self.threads,
-            spool_directory: self.spool.clone(),
+            derive_hashes: (small.small || small.derive_hashes) && !small.page_hashes,
+            explain: packing.explain,
+            threads: packing.threads,
+            spool_directory: packing.spool.clone(),
         };
         options.validate().map_err(|error| failure::usage(error.to_string()))?;
-        Ok(Options { hot: hot::load(&self.trace, self.trace_image.as_deref(), self.min_runs)?, ..options })
+        Ok(Options { hot: hot::load(&traces.trace, traces.trace_image.as_deref(), traces.min_runs)?, ..options })
     }
 }
 

@@ -45,7 +45,8 @@ enum Action {
     Auto(CommandArgs),
     /// Take the plan of a program away, with all that was measured
     Forget(CommandArgs),
-    /// Take away plans whose program is gone, that cannot be read, or of which fewer than half the files are as they were
+    /// Take away plans whose program is gone, that cannot be read, or of which fewer than half the
+    /// files are as they were
     Prune {
         /// Only say which
         #[arg(long)]
@@ -59,7 +60,8 @@ struct LearnArgs {
     #[arg(required = true)]
     traces: Vec<PathBuf>,
 
-    /// The command that the plan is for, if it is an interpreter with a script (default: the traced program)
+    /// The command that the plan is for, if it is an interpreter with a script (default: the traced
+    /// program)
     #[arg(last = true)]
     command: Vec<OsString>,
 
@@ -71,7 +73,8 @@ struct LearnArgs {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Bursts")]
 pub struct AnalyseArgs {
-    /// Seconds: the reads of the queue are a burst while they took less. With --auto, the largest that is chosen
+    /// Seconds: the reads of the queue are a burst while they took less. With --auto, the largest
+    /// that is chosen
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     burst_threshold: f64,
 
@@ -156,7 +159,7 @@ fn list(store: &PlanStore, json: bool) -> anyhow::Result<()> {
         "state"
     );
     for entry in &entries {
-        // Books are files: what they hold is not for a terminal as it is.
+        // The title comes from a file, and may hold anything.
         let title = &entry.ledger.title.replace(|letter: char| letter.is_control(), " ");
         match &entry.plan {
             Ok(plan) => {

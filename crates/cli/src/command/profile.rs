@@ -191,8 +191,8 @@ fn create(path: &Path, bytes: &[u8], force: bool) -> anyhow::Result<()> {
     replace(path, bytes)
 }
 
-/// Writes a file as a whole: whoever reads it sees the old one or the new one. What is no regular file, such as `/dev/stdout`, is
-/// written to as it is.
+/// Writes a file as a whole: readers see the old one or the new one. What is no regular file, such
+/// as `/dev/stdout`, is written to as it is.
 fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let failed = || format!("cannot write {}", path.display());
     // A link stays one: what it leads to is replaced.

@@ -1,6 +1,8 @@
-//! Files that tell other programs that a command is ready: they get their content then, and if they are not there, their name.
+//! Ready files, which tell other programs that a command is ready. They get their content, or at
+//! least their name, then.
 //!
-//! A command that is ready sits in its sandbox, where it may not open files of others. So the file is opened before.
+//! A command that is ready is in its sandbox, where it may not open foreign files. So the file is
+//! opened before.
 
 use std::fs::File;
 use std::io::Write;

@@ -27,8 +27,9 @@ const NO_PROGRAM: [&str; 5] = ["mount", kernel::WAYS[0], kernel::WAYS[1], kernel
 #[cfg(not(feature = "full"))]
 const NO_PROGRAM: [&str; 1] = ["mount"];
 
-/// Record which pages a program touches, in order: of an image, for `pack --trace`, or of this machine, for `launch`; or which code
-/// of a kernel a device executes (--kernel, --kernel-counters, --kernel-thawed, --merge)
+/// Record which pages a program touches, in order: of an image, for `pack --trace`, or of this
+/// machine, for `launch`; or which code of a kernel a device executes (--kernel, --kernel-counters,
+/// --kernel-thawed, --merge)
 #[derive(clap::Args)]
 #[command(
     override_usage = "runnel record [OPTIONS] -- COMMAND [ARGUMENT]...\n       runnel record [OPTIONS] TARGET -- COMMAND [ARGUMENT]...\n       \
@@ -36,11 +37,12 @@ runnel record --kernel BZIMAGE --vmlinux VMLINUX [OPTIONS] --output FILE\n      
     after_help = local::AFTER_HELP
 )]
 pub struct Args {
-    /// runnel://host[:port]/name[:tag] (runnels:// for TLS), http://host/path/app.rnl, or app.rnl. Without it, a program of
-    /// this machine is recorded
+    /// runnel://host[:port]/name[:tag] (runnels:// for TLS), http://host/path/app.rnl, or app.rnl.
+    /// Without it, a program of this machine is recorded
     target: Option<String>,
 
-    /// The trace or coverage file (default: the name of the image or program and `.trace`, in the current directory)
+    /// The trace or coverage file (default: the name of the image or program and `.trace`, in the
+    /// current directory)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -56,7 +58,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Let the program write: changes go to this folder. A file that is changed is read whole for that
+    /// Let the program write: changes go to this folder. A file that is changed is read whole for
+    /// that
     #[arg(long, value_name = "DIR", requires = "target")]
     overlay: Option<PathBuf>,
 
@@ -78,7 +81,8 @@ pub struct Args {
     session: SessionArgs,
 }
 
-/// Runs the program in a recorded mount of its own, or serves a recorded mount; ends with the program's exit code.
+/// Runs the program in a recorded mount of its own, or serves a recorded mount; ends with the
+/// program's exit code.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     #[cfg(feature = "full")]
     if let Some(done) = kernel::run(&args) {

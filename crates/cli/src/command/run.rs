@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::mount::enter::Plan;
+use ::mount::enter::EnterPlan;
 use ::mount::run::{Request, Sources};
 use ::mount::{Data, MountError, Options, VolumeOptions};
 use client::Session;
@@ -27,7 +27,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     overlay: Option<PathBuf>,
 
-    /// Show the program a volume: runnel://host/volume/NAME=/path/inside, with `:ro` at the end for reading only; may be given several times
+    /// Show the program a volume: runnel://host/volume/NAME=/path/inside, with `:ro` at the end for
+    /// reading only; may be given several times
     #[arg(long, value_name = "VOLUME=PATH")]
     data: Vec<OsString>,
 
@@ -57,8 +58,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         overlay: args.overlay.clone(),
         ..Options::default()
     };
-    let plan: Plan = args.plan.plan(PathBuf::new(), args.command.clone())?;
-    let plan = Plan { seccomp: args.seccomp.checked()?, ..plan };
+    let plan: EnterPlan = args.plan.plan(PathBuf::new(), args.command.clone())?;
+    let plan = EnterPlan { seccomp: args.seccomp.checked()?, ..plan };
     let data = args.data.iter().map(|text| DataArg::parse(text)).collect::<anyhow::Result<Vec<DataArg>>>()?;
     if data.len() > 1 && args.volume.has_folders() {
         return Err(failure::usage("--cache and --unsent belong to one volume; give one --data with them"));
@@ -75,7 +76,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let ran = ::mount::run::run_with_data(request, || {
         let session = Session::open(&target, config.clone())?;
         let mut opened = Vec::new();
-        // One volume of the image's server goes over the connections of the image: one order of importance, one budget.
+        // One volume of the image's server goes over the connections of the image: one order of
+        // importance, one budget.
         let mut unshared = Some(&*session);
         for (wanted, options) in data.iter().zip(volumes) {
             let shares = matches!(&target, Target::Remote(remote) if remote.server == wanted.at.server);

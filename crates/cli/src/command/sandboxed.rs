@@ -1,4 +1,4 @@
-//! Entering the sandbox of a command, and the way around it.
+//! The sandbox of a command, and the option to do without.
 
 #[cfg(feature = "full")]
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ pub struct SandboxArgs {
 }
 
 impl SandboxArgs {
-    /// Enters, unless the user does not want it: then `None`. Call it before the first thread starts.
+    /// Enters, unless the user does not want it: then `None`. Call it before the first thread
+    /// starts.
     ///
     /// # Errors
     /// The kernel refuses what it can do.
@@ -38,7 +39,8 @@ impl SandboxArgs {
     }
 }
 
-/// The folders in which files lie that somebody may replace, and those where they lie if they are links.
+/// The folders in which files lie that somebody may replace, and those where they lie if they are
+/// links.
 #[cfg(feature = "full")]
 pub fn folders_of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
     let folder = |path: &Path| match path.parent() {

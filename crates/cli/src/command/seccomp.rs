@@ -14,7 +14,8 @@ const PROFILE_BYTES_MAX: usize = 16 << 20;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Program")]
 pub struct SeccompArgs {
-    /// Put the program under this seccomp profile (OCI runtime specification), such as `runnel syscalls --seccomp` writes
+    /// Put the program under this seccomp profile (OCI runtime specification), such as
+    /// `runnel syscalls --seccomp` writes
     #[arg(long, value_name = "PROFILE")]
     seccomp: Option<PathBuf>,
 }

@@ -6,120 +6,51 @@ mod volume;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::ValueEnum;
-use server::{Config, Provider, StoreAt, Uploads};
+use server::{Config, LearningConfig, Provider, StoreAt, TlsFiles, Uploads};
 
 use crate::command::pack::is_image;
 use crate::command::ready::ReadyFile;
 use crate::command::sandboxed::{SandboxArgs, folders_of};
 use crate::failure;
 
-const ACCESS: &str = "Who may connect";
-const LEARNING: &str = "Learning";
-const LIMITS: &str = "Limits";
-
 /// Publish the images of a folder, and learn from the devices that use them
 #[derive(clap::Args)]
 pub struct Args {
-    /// The folder; made if it is not there. Image files put into it by hand are published as NAME:latest
+    /// The folder; made if it is not there. Image files put into it by hand are published as
+    /// NAME:latest
     store: PathBuf,
 
     /// Address to listen on; port 0 lets the system choose
     ///
-    /// By default only this machine can connect, and whoever does may push images. Any other address, such as 0.0.0.0:7327,
-    /// needs --client-ca or --push-ca, --read-only, or --allow-anonymous-push; and to serve volumes as rw, --tls-cert or
-    /// --insecure.
+    /// By default only this machine can connect, and whoever does may push images. Any other
+    /// address, such as 0.0.0.0:7327, needs --client-ca or --push-ca, --read-only, or
+    /// --allow-anonymous-push; and to serve volumes as rw, --tls-cert or --insecure.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7327", value_parser = listen_address)]
     listen: SocketAddr,
 
-    /// Serve a folder of data files as a volume, read only unless it says rw; can be given several times
+    /// Serve a folder of data files as a volume, read only unless it says rw; can be given several
+    /// times
     ///
-    /// BLOCK is the size of a data block, a power of two from 512 to 64K (default 4K). A volume that may be written keeps its
-    /// journal in DIR/.runnel, or in the folder given here. QUOTA limits the sum of all file sizes.
+    /// BLOCK is the size of a data block, a power of two from 512 to 64K (default 4K). A volume
+    /// that may be written keeps its journal in DIR/.runnel, or in the folder given here. QUOTA
+    /// limits the sum of all file sizes.
     #[arg(long, value_name = "NAME=DIR[:ro|rw][,block=BLOCK][,journal=DIR][,quota=QUOTA]")]
     volume: Vec<volume::VolumeArg>,
 
-    /// Take encrypted connections only (runnels://), with this certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = ACCESS)]
-    tls_cert: Option<PathBuf>,
+    #[command(flatten)]
+    access: AccessArgs,
 
-    /// Private key of the certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = ACCESS)]
-    tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    research: ResearchArgs,
 
-    /// Serve only clients with a certificate issued by an authority in this file (PEM); pushing also needs --push-ca
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = ACCESS)]
-    client_ca: Option<PathBuf>,
+    #[command(flatten)]
+    limits: LimitArgs,
 
-    /// Take pushes from clients with a certificate issued by an authority in this file (PEM), and from no others
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = ACCESS)]
-    push_ca: Option<PathBuf>,
-
-    /// How far to push ahead of a program at most, in KiB; 0 pushes one segment per round trip, as in the paper
-    #[arg(long, value_name = "KIB", default_value_t = 8192, hide = true)]
-    push_window: u64,
-
-    /// Pages in a segment of an action
-    #[arg(long, value_name = "PAGES", default_value_t = 32, hide = true)]
-    segment_pages: u32,
-
-    /// Seconds without a page after which an action under construction ends
-    #[arg(long, value_name = "SECONDS", default_value_t = 3, hide = true)]
-    construction_timer: u64,
-
-    /// Every so many pushes of an action, check in an audit run that all its pages are still used (0: never)
-    #[arg(long, value_name = "N", default_value_t = 8, hide = true)]
-    audit_every: u64,
-
-    /// Normalised variance (0 to 1) over which a segment is kept in memory from the start
-    #[arg(long, value_name = "N", default_value_t = 0.5, hide = true)]
-    provider_threshold: f64,
-
-    /// Segments read ahead of a push
-    #[arg(long, value_name = "N", default_value_t = 3, hide = true)]
-    provider_ahead: usize,
-
-    /// What is in memory before it is asked for
-    #[arg(long, value_enum, value_name = "MODE", default_value_t = Mode::Bundle, hide = true)]
-    provider: Mode,
-
-    /// Memory for all that devices make the server hold, in MiB; each connection takes some 15 KiB
-    /// beside it
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(32..), help_heading = LIMITS)]
-    memory: u32,
-
-    /// Connections at most
-    #[arg(long, value_name = "N", default_value_t = 1024, help_heading = LIMITS)]
-    connections: usize,
-
-    /// Connections at most from one address (from one /64 for IPv6) [default: a quarter of all, at least 64]
-    #[arg(long, value_name = "N", help_heading = LIMITS)]
-    connections_per_address: Option<usize>,
-
-    /// Answer demands only: neither learn nor push
-    #[arg(long, help_heading = LEARNING)]
-    no_learn: bool,
-
-    /// Push what was learned before, but learn nothing new
-    #[arg(long, conflicts_with = "no_learn", help_heading = LEARNING)]
-    frozen: bool,
-
-    /// Do not make bundles of learned actions: --provider nv-async
-    #[arg(long, conflicts_with = "provider", hide = true)]
-    no_bundles: bool,
-
-    /// Refuse uploads; with --frozen or --no-learn too, several servers may share the folder
-    #[arg(long, conflicts_with = "push_ca", help_heading = ACCESS)]
-    read_only: bool,
-
-    /// Let everyone who can connect replace any image
-    #[arg(long, conflicts_with_all = ["read_only", "client_ca", "push_ca"], help_heading = ACCESS)]
-    allow_anonymous_push: bool,
-
-    /// Serve rw volumes to other machines without TLS, though others on the way can read and change what is sent
-    #[arg(long, help_heading = ACCESS)]
-    insecure: bool,
+    #[command(flatten)]
+    learning: LearningArgs,
 
     /// Write the address to this file once the server listens
     #[arg(long, value_name = "FILE")]
@@ -127,6 +58,112 @@ pub struct Args {
 
     #[command(flatten)]
     sandbox: SandboxArgs,
+}
+
+/// Who may connect, and what they may do.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Who may connect")]
+struct AccessArgs {
+    /// Take encrypted connections only (runnels://), with this certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Serve only clients with a certificate issued by an authority in this file (PEM); pushing
+    /// also needs --push-ca
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    client_ca: Option<PathBuf>,
+
+    /// Take pushes from clients with a certificate issued by an authority in this file (PEM), and
+    /// from no others
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    push_ca: Option<PathBuf>,
+
+    /// Refuse uploads; with --frozen or --no-learn too, several servers may share the folder
+    #[arg(long, conflicts_with = "push_ca")]
+    read_only: bool,
+
+    /// Let everyone who can connect replace any image
+    #[arg(long, conflicts_with_all = ["read_only", "client_ca", "push_ca"])]
+    allow_anonymous_push: bool,
+
+    /// Serve rw volumes to other machines without TLS, though others on the way can read and change
+    /// what is sent
+    #[arg(long)]
+    insecure: bool,
+}
+
+/// Switches for experiments; none of them is in the help.
+#[derive(clap::Args)]
+struct ResearchArgs {
+    /// How far to push ahead of a program at most, in KiB; 0 pushes one segment per round trip, as
+    /// in the paper
+    #[arg(long, hide = true, value_name = "KIB", default_value_t = 8192)]
+    push_window: u64,
+
+    /// Pages in a segment of an action
+    #[arg(long, hide = true, value_name = "PAGES", default_value_t = 32)]
+    segment_pages: u32,
+
+    /// Seconds without a page after which an action under construction ends
+    #[arg(long, hide = true, value_name = "SECONDS", default_value_t = 3)]
+    construction_timer: u64,
+
+    /// Every so many pushes of an action, check in an audit run that all its pages are still used
+    /// (0: never)
+    #[arg(long, hide = true, value_name = "N", default_value_t = 8)]
+    audit_every: u64,
+
+    /// Normalised variance (0 to 1) over which a segment is kept in memory from the start
+    #[arg(long, hide = true, value_name = "N", default_value_t = 0.5)]
+    provider_threshold: f64,
+
+    /// Segments read ahead of a push
+    #[arg(long, hide = true, value_name = "N", default_value_t = 3)]
+    provider_ahead: usize,
+
+    /// What is in memory before it is asked for
+    #[arg(long, hide = true, value_enum, value_name = "MODE", default_value_t = Mode::Bundle)]
+    provider: Mode,
+
+    /// Do not make bundles of learned actions: --provider nv-async
+    #[arg(long, hide = true, conflicts_with = "provider")]
+    no_bundles: bool,
+}
+
+/// How much the server takes.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Limits")]
+struct LimitArgs {
+    /// Memory for all that devices make the server hold, in MiB; each connection takes some 15 KiB
+    /// beside it
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(32..))]
+    memory: u32,
+
+    /// Connections at most
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    connections: usize,
+
+    /// Connections at most from one address (from one /64 for IPv6) [default: a quarter of all, at
+    /// least 64]
+    #[arg(long, value_name = "N")]
+    connections_per_address: Option<usize>,
+}
+
+/// What is learned.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Learning")]
+struct LearningArgs {
+    /// Answer demands only: neither learn nor push
+    #[arg(long)]
+    no_learn: bool,
+
+    /// Push what was learned before, but learn nothing new
+    #[arg(long, conflicts_with = "no_learn")]
+    frozen: bool,
 }
 
 /// The address that a host and a port stand for.
@@ -186,7 +223,7 @@ impl From<Mode> for Provider {
     }
 }
 
-impl Args {
+impl AccessArgs {
     fn uploads(&self) -> Uploads {
         match (self.read_only, self.allow_anonymous_push) {
             (true, _) => Uploads::Refused,
@@ -194,42 +231,51 @@ impl Args {
             _ => Uploads::Trusted,
         }
     }
+
+    fn tls(&self) -> Option<TlsFiles> {
+        Some(TlsFiles {
+            certificate: self.tls_cert.clone()?,
+            key: self.tls_key.clone()?,
+            client_authorities: self.client_ca.clone(),
+            push_authorities: self.push_ca.clone(),
+        })
+    }
 }
 
-/// Serves until SIGINT or SIGTERM; what was learned is saved. SIGHUP has certificates, keys and authorities read again.
+impl ResearchArgs {
+    fn apply(&self, learning: &mut LearningConfig, frozen: bool) {
+        let predict = &mut learning.predict;
+        predict.mode = predict::Mode::from_push_window(self.push_window);
+        predict.segment_pages = self.segment_pages.clamp(2, units::SEGMENT_PAGES_MAX as u32);
+        predict.construction_timer = Duration::from_secs(self.construction_timer);
+        let segment_kib = u64::from(predict.segment_pages) * units::PAGE_BYTES as u64 / 1024;
+        predict.lookahead_max = (self.push_window / segment_kib).clamp(1, 1 << 16) as u32;
+        predict.lookahead_first = predict.lookahead_first.min(predict.lookahead_max);
+        predict.audit_every = self.audit_every;
+        predict.frozen = frozen;
+        if self.audit_every == 0 || frozen {
+            predict.audit_every = 0;
+            predict.audit_first = 0;
+        }
+        learning.provider_threshold = self.provider_threshold;
+        learning.provider_ahead = self.provider_ahead;
+        learning.provider = if self.no_bundles { Provider::NvAsync } else { self.provider.into() };
+    }
+}
+
+/// Serves until SIGINT or SIGTERM; what was learned is saved. SIGHUP has certificates, keys and
+/// authorities read again.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     check_store(&args.store)?;
     let mut config = Config::new(StoreAt::Folder(args.store.clone()), args.listen);
-    if let Some((certificate, key)) = args.tls_cert.clone().zip(args.tls_key.clone()) {
-        config.tls = Some(server::TlsFiles {
-            certificate,
-            key,
-            client_authorities: args.client_ca.clone(),
-            push_authorities: args.push_ca.clone(),
-        });
-    }
-    let predict = &mut config.learning.predict;
-    predict.mode = predict::Mode::from_push_window(args.push_window);
-    predict.segment_pages = args.segment_pages.clamp(2, units::SEGMENT_PAGES_MAX as u32);
-    predict.construction_timer = std::time::Duration::from_secs(args.construction_timer);
-    let segment_kib = u64::from(predict.segment_pages) * units::PAGE_BYTES as u64 / 1024;
-    predict.lookahead_max = (args.push_window / segment_kib).clamp(1, 1 << 16) as u32;
-    predict.lookahead_first = predict.lookahead_first.min(predict.lookahead_max);
-    predict.audit_every = args.audit_every;
-    predict.frozen = args.frozen;
-    if args.audit_every == 0 || args.frozen {
-        predict.audit_every = 0;
-        predict.audit_first = 0;
-    }
-    config.learning.provider_threshold = args.provider_threshold;
-    config.learning.provider_ahead = args.provider_ahead;
-    config.memory_bytes_max = (args.memory as usize) << 20;
-    config.connections.max = args.connections;
-    config.connections.per_address_max = args.connections_per_address;
-    config.learning.enabled = !args.no_learn;
-    config.learning.provider = if args.no_bundles { Provider::NvAsync } else { args.provider.into() };
-    config.uploads.from = args.uploads();
-    config.insecure = args.insecure;
+    config.tls = args.access.tls();
+    config.uploads.from = args.access.uploads();
+    config.insecure = args.access.insecure;
+    args.research.apply(&mut config.learning, args.learning.frozen);
+    config.memory_bytes_max = (args.limits.memory as usize) << 20;
+    config.connections.max = args.limits.connections;
+    config.connections.per_address_max = args.limits.connections_per_address;
+    config.learning.enabled = !args.learning.no_learn;
     config.volumes = args.volume.iter().map(|volume| volume.0.clone()).collect();
     let ready = ReadyFile::open(args.ready_file.as_deref())?;
     let sandbox = confine::sandbox(&config, &args.store, &ready);

@@ -19,7 +19,8 @@ mod page;
 /// Exit code where some calls of an image are unknown.
 const UNKNOWN: u8 = 6;
 
-/// Build a Linux kernel for one device, without what its programs, command line and hardware cannot reach
+/// Build a Linux kernel for one device, without what its programs, command line and hardware cannot
+/// reach
 #[derive(clap::Args)]
 #[group(skip)]
 #[command(
@@ -36,37 +37,6 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 
-    /// The device's command line: other boot parameters are dropped
-    #[arg(long, value_name = "TEXT", help_heading = "The device")]
-    cmdline: Option<String>,
-
-    /// What runs on the device: app.rnl, runnel://host/name, a directory that is the root of a system, or a program of this machine;
-    /// system calls that none of its programs makes answer ENOSYS. Only x86-64; for AArch64 list them (--syscalls). May be given several
-    /// times
-    #[arg(long, value_name = "IMAGE", help_heading = "The device")]
-    image: Vec<PathBuf>,
-
-    /// Of directories and images, only this program; may be given several times
-    #[arg(long, value_name = "PATH", requires = "image", help_heading = "The device")]
-    program: Vec<PathBuf>,
-
-    /// Calls of a run, as strace writes them or one name a line: places of programs that cannot be resolved make no others
-    #[arg(long, value_name = "FILE", requires = "image", help_heading = "The device")]
-    trace: Vec<PathBuf>,
-
-    /// System calls of the device's programs, beside those of --image or instead: JSON with a list `names`, or a name a line
-    #[arg(long, value_name = "FILE", help_heading = "The device")]
-    syscalls: Option<PathBuf>,
-
-    /// PCI devices there are, a line each: `vendor:device [class]`; quirks and drivers of others are dropped
-    #[arg(long, value_name = "FILE", help_heading = "The device")]
-    devices: Option<PathBuf>,
-
-    /// TOML with `roots` (symbols of the kernel that stay), `syscalls` (more of them) and what places of programs call that cannot be
-    /// resolved ([[site]]; see docs/guides/syscalls.md)
-    #[arg(long, value_name = "FILE", help_heading = "The device")]
-    policy: Option<PathBuf>,
-
     /// Folder of the build (default: `build` in the folder of --output)
     #[arg(long, value_name = "DIR")]
     build: Option<PathBuf>,
@@ -75,45 +45,14 @@ pub struct Args {
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
 
-    /// How sections lie in memory; compact drops the alignment to 2 MiB, where page table isolation and memory encryption are off (x86-64
-    /// only)
-    #[arg(long, value_enum, default_value = "stock", help_heading = "Passes")]
-    layout: LayoutName,
+    #[command(flatten)]
+    device: DeviceArgs,
 
-    /// Leave a pass out (several times for several)
-    #[arg(long, value_enum, value_name = "PASS", help_heading = "Passes")]
-    without: Vec<PassName>,
+    #[command(flatten)]
+    passes: PassArgs,
 
-    /// Run a pass that is left out by default
-    #[arg(long, value_enum, value_name = "PASS", help_heading = "Passes")]
-    with: Vec<OptionalPass>,
-
-    /// A variable of the kernel has this number for good (several times for several): its branches are decided. Refused if anything may write it
-    #[arg(long, value_name = "VAR=VALUE", value_parser = fixed, help_heading = "Passes")]
-    fix: Vec<(String, u64)>,
-
-    /// Code that did not run in this coverage (of runnel record --kernel) is kept compressed, by a patch of the kernel, and comes back when it
-    /// runs
-    #[arg(long, value_name = "COVERAGE", conflicts_with = "instrument", help_heading = "Code that does not run")]
-    freeze: Option<PathBuf>,
-
-    /// How frozen code is compressed: lz4 comes back three times faster, zstd is smaller
-    #[arg(long, value_enum, default_value = "lz4", requires = "freeze", help_heading = "Code that does not run")]
-    codec: CodecName,
-
-    /// What the order of functions is for: memory puts those together that ran together, image keeps that of the build, so that the boot
-    /// image grows less
-    #[arg(long, value_enum, default_value = "memory", requires = "freeze", help_heading = "Code that does not run")]
-    optimise: Optimise,
-
-    /// Leave dead code in place, filled with instructions that trap: shows what should not have been removed
-    #[arg(long, help_heading = "Passes")]
-    trap: bool,
-
-    /// Count which blocks of the kernel's functions run: each sets a byte from `specialise_coverage` on. What counts is in coverage.map
-    /// beside the kernel. The passes for constants and blocks stay off. Only x86-64
-    #[arg(long, help_heading = "Passes")]
-    instrument: bool,
+    #[command(flatten)]
+    freezing: FreezeArgs,
 
     /// Only say what keeps a symbol of the kernel alive
     #[arg(long, value_name = "SYMBOL")]
@@ -121,6 +60,101 @@ pub struct Args {
 
     #[command(flatten)]
     trust: TrustArgs,
+}
+
+/// What the device is and runs.
+#[derive(clap::Args)]
+#[command(next_help_heading = "The device")]
+#[group(skip)]
+struct DeviceArgs {
+    /// The device's command line: other boot parameters are dropped
+    #[arg(long, value_name = "TEXT")]
+    cmdline: Option<String>,
+
+    /// What runs on the device: app.rnl, runnel://host/name, a directory that is the root of a
+    /// system, or a program of this machine; system calls that none of its programs makes answer
+    /// ENOSYS. Only x86-64; for AArch64 list them (--syscalls). May be given several times
+    #[arg(long, value_name = "IMAGE")]
+    image: Vec<PathBuf>,
+
+    /// Of directories and images, only this program; may be given several times
+    #[arg(long, value_name = "PATH", requires = "image")]
+    program: Vec<PathBuf>,
+
+    /// Calls of a run, as strace writes them or one name a line: places of programs that cannot be
+    /// resolved make no others
+    #[arg(long, value_name = "FILE", requires = "image")]
+    trace: Vec<PathBuf>,
+
+    /// System calls of the device's programs, beside those of --image or instead: JSON with a list
+    /// `names`, or a name a line
+    #[arg(long, value_name = "FILE")]
+    syscalls: Option<PathBuf>,
+
+    /// PCI devices there are, a line each: `vendor:device [class]`; quirks and drivers of others
+    /// are dropped
+    #[arg(long, value_name = "FILE")]
+    devices: Option<PathBuf>,
+
+    /// TOML with `roots` (symbols of the kernel that stay), `syscalls` (more of them) and what
+    /// places of programs call that cannot be resolved ([[site]]; see docs/guides/syscalls.md)
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+}
+
+/// What is done to the kernel.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Passes")]
+#[group(skip)]
+struct PassArgs {
+    /// How sections lie in memory; compact drops the alignment to 2 MiB, where page table isolation
+    /// and memory encryption are off (x86-64 only)
+    #[arg(long, value_enum, default_value = "stock")]
+    layout: LayoutName,
+
+    /// Leave a pass out (several times for several)
+    #[arg(long, value_enum, value_name = "PASS")]
+    without: Vec<PassName>,
+
+    /// Run a pass that is left out by default
+    #[arg(long, value_enum, value_name = "PASS")]
+    with: Vec<OptionalPass>,
+
+    /// A variable of the kernel has this number for good (several times for several): its branches
+    /// are decided. Refused if anything may write it
+    #[arg(long, value_name = "VAR=VALUE", value_parser = fixed)]
+    fix: Vec<(String, u64)>,
+
+    /// Leave dead code in place, filled with instructions that trap: shows what should not have
+    /// been removed
+    #[arg(long)]
+    trap: bool,
+
+    /// Count which blocks of the kernel's functions run: each sets a byte from
+    /// `specialise_coverage` on. What counts is in coverage.map beside the kernel. The passes for
+    /// constants and blocks stay off. Only x86-64
+    #[arg(long)]
+    instrument: bool,
+}
+
+/// What happens to code that does not run.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Code that does not run")]
+#[group(skip)]
+struct FreezeArgs {
+    /// Code that did not run in this coverage (of runnel record --kernel) is kept compressed, by a
+    /// patch of the kernel, and comes back when it runs
+    #[arg(long, value_name = "COVERAGE", conflicts_with = "instrument")]
+    freeze: Option<PathBuf>,
+
+    /// How frozen code is compressed: lz4 comes back three times faster, zstd is smaller
+    #[arg(long, value_enum, default_value = "lz4", requires = "freeze")]
+    codec: CodecName,
+
+    /// What the order of functions is for: memory puts those together that ran together, image
+    /// keeps that of the build, so that the boot image grows less
+    #[arg(long, value_enum, default_value = "memory", requires = "freeze")]
+    optimise: Optimise,
 }
 
 /// `--layout`.
@@ -174,10 +208,11 @@ enum PassName {
 /// `--with`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum OptionalPass {
-    /// One of equal functions is kept though their addresses are taken: pointers to different functions may be equal
+    /// One of equal functions is kept though their addresses are taken: pointers to different
+    /// functions may be equal
     DuplicatesTaken,
-    /// Constants that the programs of --image give to system calls decide branches of the handlers: a call with other arguments, which no
-    /// program of the images makes, is undefined
+    /// Constants that the programs of --image give to system calls decide branches of the handlers:
+    /// a call with other arguments, which no program of the images makes, is undefined
     Arguments,
 }
 
@@ -216,15 +251,15 @@ fn passes(without: &[PassName], with: &[OptionalPass]) -> Passes {
 
 /// The system calls of the images.
 fn calls(args: &Args) -> anyhow::Result<Calls> {
-    let policy = args.policy.as_deref().map(Policy::read).transpose()?.unwrap_or_default();
+    let policy = args.device.policy.as_deref().map(Policy::read).transpose()?.unwrap_or_default();
     let mut options =
         analysis::Options { with_arguments: true, policy: policy.of_programs(), ..analysis::Options::default() };
-    system_calls::take_traces(&mut options.policy, &args.trace)?;
+    system_calls::take_traces(&mut options.policy, &args.device.trace)?;
     let mut calls = Calls::default();
-    for image in &args.image {
+    for image in &args.device.image {
         tell!("looking for system calls in {}", image.display());
         let is_program = image.is_file() && !system_calls::is_image(image);
-        let programs = if is_program { &[] } else { args.program.as_slice() };
+        let programs = if is_program { &[] } else { args.device.program.as_slice() };
         let programs = programs.iter().map(|path| system_calls::bytes(path)).collect();
         let report = system_calls::find(image, programs, args.trust.connection(), &options)?;
         calls.add(image, &report).map_err(|error| match error {
@@ -243,43 +278,43 @@ fn calls(args: &Args) -> anyhow::Result<Calls> {
 
 /// Builds the kernel.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let passes = passes(&args.without, &args.with);
-    if args.trap && !passes.unreachable {
+    let passes = passes(&args.passes.without, &args.passes.with);
+    if args.passes.trap && !passes.unreachable {
         return Err(failure::usage("--trap fills what passes remove; it cannot go with --without all"));
     }
-    if args.with.contains(&OptionalPass::Arguments) && (args.image.is_empty() || !passes.unreachable) {
+    if args.passes.with.contains(&OptionalPass::Arguments) && (args.device.image.is_empty() || !passes.unreachable) {
         let why = "--with arguments uses what the programs of --image give to system calls";
         return Err(failure::usage(format!("{why}; it needs --image, and cannot go with --without all")));
     }
-    let layout = match args.layout {
+    let layout = match args.passes.layout {
         LayoutName::Stock => Layout::Stock,
         LayoutName::Compact => Layout::Compact,
     };
-    let codec = match args.codec {
+    let codec = match args.freezing.codec {
         CodecName::Lz4 => Codec::Lz4,
         CodecName::Zstd => Codec::Zstd,
     };
-    let for_image = args.optimise == Optimise::Image;
-    let freeze = args.freeze.as_deref().map(|path| Frozen::open(path, for_image)).transpose()?;
+    let for_image = args.freezing.optimise == Optimise::Image;
+    let freeze = args.freezing.freeze.as_deref().map(|path| Frozen::open(path, for_image)).transpose()?;
     let calls = calls(&args)?;
     let job = Job {
         source: args.kernel_source,
         config: args.config,
         build: args.build.unwrap_or_else(|| args.output.join("build")),
         output: args.output,
-        command_line: args.cmdline,
-        devices: args.devices,
-        syscalls: args.syscalls,
+        command_line: args.device.cmdline,
+        devices: args.device.devices,
+        syscalls: args.device.syscalls,
         calls,
-        policy: args.policy,
+        policy: args.device.policy,
         passes,
         layout,
-        fixed: args.fix.into_iter().collect(),
-        arguments: args.with.contains(&OptionalPass::Arguments),
-        codec: (freeze.is_some() || args.instrument).then_some(codec),
+        fixed: args.passes.fix.into_iter().collect(),
+        arguments: args.passes.with.contains(&OptionalPass::Arguments),
+        codec: (freeze.is_some() || args.passes.instrument).then_some(codec),
         freeze,
-        trap: args.trap,
-        instrument: args.instrument,
+        trap: args.passes.trap,
+        instrument: args.passes.instrument,
     };
     let mut say = |text: &str| tell!("{text}");
     if let Some(symbol) = &args.why {

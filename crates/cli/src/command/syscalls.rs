@@ -23,12 +23,13 @@ const UNKNOWN: u8 = 6;
 
 /// Find the system calls that programs may make, from their machine code (x86-64)
 ///
-/// Follows control from where each program is entered through it and all libraries that it loads, and takes the number of each call
-/// from the constants that reach it. What cannot be resolved is listed; then any call may be made, unless --policy or --trace
-/// vouches for it.
+/// Follows control from where each program is entered through it and all libraries that it loads,
+/// and takes the number of each call from the constants that reach it. What cannot be resolved is
+/// listed; then any call may be made, unless --policy or --trace vouches for it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A program or script; a directory that is the root of a system; or an image: app.rnl, runnel://host/name
+    /// A program or script; a directory that is the root of a system; or an image: app.rnl,
+    /// runnel://host/name
     subject: PathBuf,
 
     /// Of a directory or an image, only this program; may be given several times
@@ -39,7 +40,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 
-    /// A library that the programs may open while they run, beside those that are found; may be given several times
+    /// A library that the programs may open while they run, beside those that are found; may be
+    /// given several times
     #[arg(long, value_name = "PATH")]
     plugin: Vec<PathBuf>,
 
@@ -47,7 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
 
-    /// Calls of a run, as strace writes them or one name a line: places that cannot be resolved make no others
+    /// Calls of a run, as strace writes them or one name a line: places that cannot be resolved
+    /// make no others
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
 
@@ -55,7 +58,8 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["seccomp", "table"])]
     json: bool,
 
-    /// Print a seccomp profile (OCI runtime specification) that allows these calls and answers others with ENOSYS
+    /// Print a seccomp profile (OCI runtime specification) that allows these calls and answers
+    /// others with ENOSYS
     #[arg(long, conflicts_with = "table")]
     seccomp: bool,
 
@@ -139,7 +143,8 @@ fn report(args: &Args, options: &Options) -> anyhow::Result<Report> {
     }
 }
 
-/// The calls of `programs` in a directory or an image, of all that are in it if there are none, or of one program of this machine.
+/// The calls of `programs` in a directory or an image, of all that are in it if there are none, or
+/// of one program of this machine.
 pub(super) fn find(
     subject: &Path,
     programs: Vec<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! The options of every command that may talk to a server over TLS.
+//! The TLS options of every command that may connect to a server.
 
 use std::path::PathBuf;
 

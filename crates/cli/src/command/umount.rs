@@ -12,8 +12,8 @@ pub struct Args {
     directory: PathBuf,
 }
 
-/// Detaches the mount; programs that still use it keep what they have open until they end. Of a volume it tells what is unsent or
-/// lost.
+/// Detaches the mount; programs that still use it keep what they have open until they end. Of a
+/// volume it tells what is unsent or lost.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let report = ::mount::umount(&args.directory)?;
     let lost = volume::tell_unsent(&args.directory, &report);

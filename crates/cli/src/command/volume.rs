@@ -1,4 +1,5 @@
-//! Volumes on the command line: the options of those who mount one, how it is opened, and what is said when it ends.
+//! Mounted volumes on the command line: their options, how they are opened, and the report at the
+//! end.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -34,11 +35,13 @@ pub struct VolumeArgs {
     #[arg(long, value_name = "DIR[,SIZE]")]
     cache: Option<OsString>,
 
-    /// Keep changes in this folder while the server is away (default size: 64m); without it they are lost when the mount ends
+    /// Keep changes in this folder while the server is away (default size: 64m); without it they
+    /// are lost when the mount ends
     #[arg(long, value_name = "DIR[,SIZE]")]
     unsent: Option<OsString>,
 
-    /// See what other devices do to names and attributes after SECONDS at most; opening a file always asks
+    /// See what other devices do to names and attributes after SECONDS at most; opening a file
+    /// always asks
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     names_ttl: f64,
 
@@ -50,7 +53,8 @@ pub struct VolumeArgs {
     #[arg(long)]
     direct: bool,
 
-    /// Write to a volume of another machine over runnel://, though others on the way can read and change what is sent
+    /// Write to a volume of another machine over runnel://, though others on the way can read and
+    /// change what is sent
     #[arg(long)]
     insecure: bool,
 }
@@ -94,7 +98,8 @@ impl VolumeArgs {
         })
     }
 
-    /// The kernel believes the mount, and the mount the server: each for half of the time, so that the sum is what was asked for.
+    /// The kernel believes the mount, and the mount the server: each for half of the time, so that
+    /// the sum is what was asked for.
     fn half_ttl(&self) -> anyhow::Result<Duration> {
         let half =
             Duration::try_from_secs_f64(self.names_ttl / 2.0).ok().filter(|half| *half <= Duration::from_secs(86400));
@@ -117,7 +122,8 @@ impl VolumeArgs {
     }
 }
 
-/// Opens a volume: over the session of an image if that is of the same server, else over a connection of its own.
+/// Opens a volume: over the session of an image if that is of the same server, else over a
+/// connection of its own.
 ///
 /// # Errors
 /// No server, no such volume, a folder that cannot be used.
@@ -223,7 +229,8 @@ pub fn rows(status: &Status) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// A volume for a program: `runnel://host/volume/NAME=/path/inside`, with `:ro` at the end for reading only.
+/// A volume for a program: `runnel://host/volume/NAME=/path/inside`, with `:ro` at the end for
+/// reading only.
 #[derive(Clone, Debug)]
 pub struct DataArg {
     /// Where it is.

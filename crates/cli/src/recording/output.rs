@@ -1,4 +1,4 @@
-//! The file that a trace or a coverage goes to.
+//! The output file of a trace or a coverage.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -18,7 +18,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Makes the file, so that nothing runs in vain if that is impossible. One that is there is only overwritten with `force`.
+    /// Makes the file, so that nothing runs in vain if that is impossible. One that is there is
+    /// only overwritten with `force`.
     ///
     /// # Errors
     /// The file exists or cannot be made.
@@ -66,7 +67,8 @@ impl Output {
         Ok(())
     }
 
-    /// Takes the file away again: nothing was recorded. What was there before stays, and whoever writes to /dev/null wants to keep it.
+    /// Removes the file: nothing was recorded. A file that was there before stays, and so does
+    /// /dev/null.
     pub fn discard(&self) {
         if self.is_regular() && !self.holds_old {
             // The reason why nothing was recorded is being told already.

@@ -1,4 +1,5 @@
-//! Bad input at the command line: one clear error that names the thing, the right exit code, never a panic.
+//! Bad input at the command line: one clear error that names the thing, the right exit code, never
+//! a panic.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -28,7 +29,8 @@ fn a_flipped_byte_anywhere_is_found_and_named() {
         let expected = ok(&["dump".as_ref(), image.as_os_str()]);
         let output = run(&["check".as_ref(), bad_path.as_os_str()]);
         if output.status.success() {
-            // A superblock that is still valid names another image; it may not pass for the same one.
+            // A superblock that is still valid names another image; it may not pass for the same
+            // one.
             let found = ok(&["dump".as_ref(), bad_path.as_os_str()]);
             assert_ne!(found, expected, "byte {position} flipped and nobody noticed");
         } else {
@@ -246,7 +248,7 @@ fn a_store_that_cannot_be_written_or_is_gone_is_told_in_the_log_and_to_clients()
     server.terminate();
     assert!(log_text().contains(&gone), "{}", log_text());
     let last = log_text().lines().last().unwrap_or_default().to_owned();
-    // The server may hear of the signal before it hears that the last client has left.
+    // The server may get the signal before it notices that the last client has left.
     let ended = ["0", "1"].map(|count| format!("ended by SIGTERM: connections closed: {count}, files"));
     assert!(ended.iter().any(|ended| last.contains(ended)), "{last}");
 

@@ -1,5 +1,5 @@
-//! `runnel record` of kernels without one: counters, lists of thawed functions, merging, and what is refused. Recording in QEMU is
-//! tested where kernels are built.
+//! `runnel record` of kernels without one: counters, lists of thawed functions, merging, and what
+//! is refused. Recording in QEMU is tested where kernels are built.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ fn coverages_of_devices_are_made_merged_and_shown() {
     let shown = ok(&["dump", &all]);
     assert!(shown.contains("scenario field (thawed): functions 1") && shown.contains("scenario one (instr"), "{shown}");
 
-    // Who does not hear what is told gets the file.
+    // The file is written even if nobody reads the messages.
     let deaf = at("deaf.cov");
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let status =

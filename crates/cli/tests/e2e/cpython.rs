@@ -5,7 +5,8 @@ use std::process::Command;
 
 use crate::support::*;
 
-/// The tests of sqlite3, which Debian's package of the tests leaves out: from its package of the source.
+/// The tests of sqlite3, which Debian's package of the tests leaves out: from its package of the
+/// source.
 fn sqlite_tests() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cpython-source");
     let tests = folder.join("test_sqlite3");

@@ -43,8 +43,8 @@ fn fuse_later_starts_ride_on_what_the_first_taught() {
     let second = Mount::start(server.url("python"), &[]);
     start_python(&second);
     let demanded = counter(&second, "pages_demanded");
-    // A page that is demanded although the action has it was only late, which depends on the machine's load. What must
-    // be gone is pages that nobody told the server about.
+    // A page that is demanded although the action has it was only late, which depends on the
+    // machine's load. What must be gone is pages that nobody told the server about.
     let unknown = wait_until_learned(&server) - before;
     let (pushed, wasted) = (counter(&second, "pages_pushed"), counter(&second, "pages_wasted"));
     assert!(pushed > 1000, "{pushed} pages pushed");
@@ -81,8 +81,8 @@ fn fuse_two_devices_at_once_do_not_disturb_each_other() {
     }
 }
 
-/// Waits until all that was learned is compressed: learning ends when the token does. Returns how many touches were
-/// outside the action that was followed, in all runs so far.
+/// Waits until all that was learned is compressed: learning ends when the token does. Returns how
+/// many touches were outside the action that was followed, in all runs so far.
 pub fn wait_until_learned(server: &Server) -> u64 {
     let start = std::time::Instant::now();
     loop {

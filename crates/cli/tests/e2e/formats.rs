@@ -1,4 +1,5 @@
-//! export and convert: to tar and SquashFS, from SquashFS and EROFS, by the tools of others where they are installed.
+//! export and convert: to tar and SquashFS, from SquashFS and EROFS, by the tools of others where
+//! they are installed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +11,8 @@ use pack::compare::{Attribute, CompareOptions, assert_equal};
 
 use crate::support::*;
 
-/// Files, long names, links, holes, a name that is not UTF-8; as root also owners, devices and attributes.
+/// Files, long names, links, holes, a name that is not UTF-8; as root also owners, devices and
+/// attributes.
 fn tree(at: &Path) {
     use std::os::unix::ffi::OsStrExt;
     let deep = (0..5).fold(at.to_path_buf(), |path, number| path.join(format!("{number}{}", "x".repeat(60))));
@@ -98,7 +100,8 @@ fn ref_squashfs_there_and_back() {
         assert!(output.status.success(), "{said}");
         assert!(said.contains("1 modification times are replaced"), "{said}");
     };
-    // An sqfstar before 4.6 gives the root the second of the day: two exports in one second are the same.
+    // An sqfstar before 4.6 gives the root the second of the day: two exports in one second are the
+    // same.
     let same = (0..5).any(|_| {
         export("a.sqfs");
         export("b.sqfs");

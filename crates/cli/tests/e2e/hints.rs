@@ -74,7 +74,7 @@ fn fuse_hinted_pages_are_there_when_they_are_read() {
             assert_eq!(number(&after, "session", name), u64::from(PAGES), "{target}: {name}");
         }
 
-        let wrong = |path: &str, range| mount::control::hint(&mount.path, &[(path.into(), vec![range])]);
+        let wrong = |path: &str, range| mount::hint_files(&mount.path, &[(path.into(), vec![range])]);
         let missing = wrong("/lib/none", 0..1).unwrap_err().to_string();
         assert!(missing.contains("the image has no file /lib/none"), "{missing}");
         let behind = wrong("/lib/other", 99..101).unwrap_err().to_string();

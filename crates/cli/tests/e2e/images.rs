@@ -60,7 +60,8 @@ fn the_same_tree_gives_the_same_bytes_whatever_the_number_of_threads() {
     assert!(paths[0] == paths[1] && paths[1] == paths[2]);
 }
 
-/// An image whose blocks say one thing and whose chunk hashes another has no content that could be shown.
+/// An image whose blocks say one thing and whose chunk hashes another has no content that could be
+/// shown.
 #[test]
 fn regress_no_command_uses_an_image_with_two_contents() {
     use image::fixture::{Fixture, Node};

@@ -9,8 +9,9 @@ use std::process::{Command, Output, Stdio};
 
 use crate::support::*;
 
-/// A program that reads one file, computes for a while in a function of its own that nothing has called before, and reads another
-/// file. The functions lie in pages of their own, so that their first run is seen whatever the kernel maps around.
+/// A program that reads one file, computes for a while in a function of its own that nothing has
+/// called before, and reads another file. The functions lie in pages of their own, so that their
+/// first run is seen whatever the kernel maps around.
 const PROGRAM: &str = r#"
 #include <fcntl.h>
 #include <stdio.h>
@@ -84,7 +85,8 @@ fn ptrace_a_learned_program_is_prefetched_and_its_later_burst_by_a_breakpoint() 
         return;
     }
     for name in ["first", "second"] {
-        // In small pieces: of one large write the kernel makes folios of 2 MiB, which one fault maps whole and unseen.
+        // In small pieces: of one large write the kernel makes folios of 2 MiB, which one fault
+        // maps whole and unseen.
         let mut file = fs::File::create(at(name)).unwrap();
         (0..64).for_each(|_| file.write_all(&[7; 64 << 10]).unwrap());
     }
@@ -106,7 +108,8 @@ fn ptrace_a_learned_program_is_prefetched_and_its_later_burst_by_a_breakpoint() 
     assert_eq!((launched.stdout.clone(), launched.status.code()), (plain.stdout.clone(), Some(0)));
     let told = json(&launched);
     assert!(told["fetched"]["bytes"].as_u64() >= Some(8 << 20), "{told}");
-    // Without ptrace, or without the library that makes breakpoints safe, the launch group alone is fetched.
+    // Without ptrace, or without the library that makes breakpoints safe, the launch group alone is
+    // fetched.
     let why = told["traced"]["untraced"].as_str().or(told["notes"][0].as_str());
     match why {
         Some(why) => eprintln!("no breakpoints here: {why}"),
@@ -115,7 +118,8 @@ fn ptrace_a_learned_program_is_prefetched_and_its_later_burst_by_a_breakpoint() 
     let without = json(&launch(&plans, &["--always", "--json", "--no-ptrace"], &command));
     assert!(without["traced"].is_null() && without["code"] == 0, "{without}");
     assert_eq!(listed(&plans)[0]["launches"], 2);
-    // Where nobody asks for a report, the launcher becomes the program, and the books come from a process aside.
+    // Where nobody asks for a report, the launcher becomes the program, and a process beside it
+    // records the launch.
     let mut becoming = runnel();
     becoming.arg("launch").arg("--plans").arg(&plans).arg("--always").arg("--").args(&command);
     let becoming = becoming.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -132,8 +136,8 @@ fn ptrace_a_learned_program_is_prefetched_and_its_later_burst_by_a_breakpoint() 
     assert!(stale["fetched"]["bytes"].as_u64() >= Some(4 << 20), "{stale}");
 }
 
-/// A program that computes, loads a library, computes, and reads a file; told by lines on its standard input when to go on, so
-/// that a test can look at what is in memory in between.
+/// A program that computes, loads a library, computes, and reads a file; told by lines on its
+/// standard input when to go on, so that a test can look at what is in memory in between.
 const LOADER: &str = r#"
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -328,7 +332,7 @@ fn the_user_switches_and_forgets_plans() {
         assert_eq!(listed(folder.path())[0]["state"], state);
     }
     assert!(plans(&["forget", "cat"]).status.success());
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "no trace and no books stay");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "neither trace nor record stays");
     // A trace of an image is no learning run.
     let mut trace = tempfile::NamedTempFile::new().unwrap();
     let header = trace::Header { image: units::ImageId([1; 32]), source: trace::Source::Mount };

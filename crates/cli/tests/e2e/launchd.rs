@@ -25,7 +25,8 @@ const PAGES: u32 = 64;
 /// Nobody in particular.
 const USER: u32 = 65534;
 
-/// Reads half of its files, computes for a while in a function of its own, waits for its input to end, and reads the others.
+/// Reads half of its files, computes for a while in a function of its own, waits for its input to
+/// end, and reads the others.
 const PROGRAM: &str = r#"
 #include <fcntl.h>
 #include <stdio.h>
@@ -61,7 +62,8 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one and waits until it is ready; `None` where the kernel or a container does not allow it.
+    /// Starts one and waits until it is ready; `None` where the kernel or a container does not
+    /// allow it.
     fn start(test: &str, folder: &Path, plans: &[&Path]) -> Option<Daemon> {
         if !is_root() {
             eprintln!("skipped {test}: needs root");
@@ -163,7 +165,8 @@ fn wait_resident(paths: &[PathBuf]) {
     }
 }
 
-/// A copy of cat, which waits for its input to end, with a plan that reads `files`. The store belongs to `owner`.
+/// A copy of cat, which waits for its input to end, with a plan that reads `files`. The store
+/// belongs to `owner`.
 fn planned_cat(folder: &Path, files: &[PathBuf], owner: u32) -> (PathBuf, PathBuf) {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
     let (cat, plans) = (folder.join("cat"), folder.join("plans"));
@@ -248,7 +251,7 @@ fn root_a_plain_start_is_fetched_and_its_later_group_at_a_probe() {
     let listed =
         ok(&["plans".as_ref(), "--plans".as_ref(), at("plans").as_os_str(), "list".as_ref(), "--json".as_ref()]);
     let listed: Value = serde_json::from_str(&listed).unwrap();
-    assert_eq!((&listed[0]["launches"], &listed[0]["cold_launches"]), (&2.into(), &2.into()), "both are in the books");
+    assert_eq!((&listed[0]["launches"], &listed[0]["cold_launches"]), (&2.into(), &2.into()), "both are counted");
     daemon.terminate();
     // A user's plan sets no probe in a program that is root's.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();

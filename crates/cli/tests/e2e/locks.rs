@@ -157,7 +157,7 @@ fn fuse_locks_let_two_mounts_write_one_database() {
     for mount in &mounts {
         assert_eq!(sh(&mount.path, asked), "ok\n80\n80\n");
     }
-    // A transaction that is killed in the middle is undone by whoever comes next, on any device.
+    // A transaction that is killed in the middle is undone by the next program, on any device.
     let mut killed = Command::new("sqlite3");
     killed.arg("db").current_dir(&mounts[0].path).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut killed = killed.spawn().unwrap();

@@ -24,3 +24,4 @@ mod sandbox;
 mod support;
 mod syscalls;
 mod volume;
+mod volume_loss;

@@ -43,7 +43,8 @@ fn pages(trace: &Trace, path: &str) -> Vec<u32> {
     trace.events.iter().filter_map(page).collect()
 }
 
-/// A file that python3 never reads by itself: 600 kB, and inside the image under the same path as here.
+/// A file that python3 never reads by itself: 600 kB, and inside the image under the same path as
+/// here.
 const FILE: &str = "usr/lib/python3.11/pydoc_data/topics.py";
 
 #[test]

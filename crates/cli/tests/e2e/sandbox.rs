@@ -1,5 +1,5 @@
-//! Commands that parse bytes of others sit in their sandbox while they do. What they cannot do there, the tests of crate `sandbox`
-//! try for each role.
+//! Commands that parse bytes of others sit in their sandbox while they do. What they cannot do
+//! there, the tests of crate `sandbox` try for each role.
 
 use std::fs;
 use std::io::Write;

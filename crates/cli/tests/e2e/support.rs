@@ -13,7 +13,8 @@ use rustix::process::{Pid, kill_process};
 /// How long anything may take to become ready before a test gives up on it.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long one command may take before it counts as hanging; on a busy machine the slowest takes two minutes.
+/// How long one command may take before it counts as hanging; on a busy machine the slowest takes
+/// two minutes.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The binary under test.
@@ -40,7 +41,8 @@ pub fn run<I: AsRef<OsStr>>(arguments: &[I]) -> Output {
     output(runnel().args(arguments))
 }
 
-/// Runs a command and collects what it says. One that hangs is killed, and fails the test by its name.
+/// Runs a command and collects what it says. One that hangs is killed, and fails the test by its
+/// name.
 pub fn output(command: &mut Command) -> Output {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("the command starts");
@@ -73,7 +75,8 @@ pub fn wait(child: &mut Child) -> ExitStatus {
             let _ = child.kill();
             panic!("process {} did not end in {READY_TIMEOUT:?}", child.id());
         }
-        // Its end is told by no descriptor that the standard library has; a short pause keeps the poll cheap.
+        // Its end is told by no descriptor that the standard library has; a short pause keeps the
+        // poll cheap.
         std::thread::park_timeout(Duration::from_millis(5));
     }
 }
@@ -83,7 +86,8 @@ pub fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).expect("the child is there");
 }
 
-/// Runs `runnel ARGS…`, which must fail with `code`, print no panic and name `what`. Returns the message.
+/// Runs `runnel ARGS…`, which must fail with `code`, print no panic and name `what`. Returns the
+/// message.
 pub fn fails<I: AsRef<OsStr>>(arguments: &[I], code: i32, what: &str) -> String {
     let output = run(arguments);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -128,7 +132,8 @@ pub fn wait_for_file(path: &Path, child: &mut Child, what: &str) -> String {
             panic!("{what} ended with {status} before it was ready: {text}");
         }
         assert!(start.elapsed() < READY_TIMEOUT, "{what} is not ready after {READY_TIMEOUT:?}");
-        // Readiness is a file appearing in another process; a short pause keeps the poll from eating the processor.
+        // Readiness is a file appearing in another process; a short pause keeps the poll from
+        // eating the processor.
         std::thread::park_timeout(Duration::from_millis(5));
     }
 }
@@ -296,7 +301,8 @@ impl Drop for Mount {
     }
 }
 
-/// Packs Debian's python3 with its libraries and modules into `folder`/python.rnl, once for all tests of this process.
+/// Packs Debian's python3 with its libraries and modules into `folder`/python.rnl, once for all
+/// tests of this process.
 pub fn python_image() -> &'static Path {
     static IMAGE: std::sync::OnceLock<(tempfile::TempDir, PathBuf)> = std::sync::OnceLock::new();
     &IMAGE

@@ -1,4 +1,5 @@
-//! System calls of programs, and profiles made of them: a program runs under its own, and can do nothing else.
+//! System calls of programs, and profiles made of them: a program runs under its own, and can do
+//! nothing else.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -2,7 +2,7 @@
 
 use crate::{FileHandle, INodeNo};
 
-/// What a FALLOCATE reserves.
+/// The arguments of FALLOCATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fallocate {
     /// Of the open file.
@@ -15,7 +15,7 @@ pub struct Fallocate {
     pub mode: i32,
 }
 
-/// What a COPY_FILE_RANGE copies, from the inode that the request is about.
+/// The arguments of COPY_FILE_RANGE. The inode of the request is the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyFileRange {
     /// Of the open file that is read.

@@ -1,7 +1,10 @@
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
+use super::parse::set_attr;
 use super::*;
+use crate::abi::fattr;
+use crate::attributes::time;
 
 /// A request as the kernel writes it.
 pub(crate) fn message(opcode: u32, node: u64, parts: &[&[u8]]) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Passing signals on to a program, from a thread of its own.
+//! Forwarding of signals to a program, on a thread of its own.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags};
 use super::witness::Witness;
 use super::{Signals, set_of};
 
-/// Passes signals on until [`Passing::stop`].
+/// Forwards signals until [`Passing::stop`].
 #[derive(Debug)]
 pub struct Passing {
     thread: JoinHandle<SignalFd>,
@@ -23,8 +23,9 @@ pub struct Passing {
 }
 
 impl Signals {
-    /// Begins to pass signals on to the process that is sent to [`Passing::to`]. To be called just before that process is
-    /// made: what came to our group earlier did not reach it, and is passed on as well.
+    /// Begins to pass signals on to the process that is sent to [`Passing::to`]. To be called just
+    /// before that process is made: what came to our group earlier did not reach it, and is passed
+    /// on as well.
     ///
     /// # Errors
     /// No pipe or thread can be had, and the signals are let through to this thread again.
@@ -36,7 +37,8 @@ impl Signals {
             let pass = move || {
                 // The witness inherits this mask.
                 let _ = SigSet::all().thread_set_mask();
-                // Without one (no process may be made), only signals of terminals are known to be sent to all.
+                // Without one (no process may be made), only signals of terminals are known to be
+                // sent to all.
                 let witness = Witness::start().ok();
                 drop(ready);
                 pass(self, &targets, &stopped, witness)
@@ -66,7 +68,8 @@ impl Passing {
         self.before
     }
 
-    /// Ends the passing; signals stay held back. To be called by the thread that called [`Signals::pass_on`].
+    /// Stops forwarding; signals stay blocked. Must be called by the thread that called
+    /// [`Signals::pass_on`].
     ///
     /// # Errors
     /// The thread has panicked.
@@ -82,13 +85,14 @@ fn pass(signals: Signals, targets: &Receiver<u32>, stopped: &PipeReader, witness
     // A program that has ended already gets no signals.
     let target = target(targets, stopped);
     if let Some(target) = target.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()) {
-        // A failure here leaves signals held back, which is less harm than an end.
+        // A failure here leaves signals blocked, which does less harm than an end.
         let _ = pass_to(&signals, &target, stopped, witness);
     }
     signals.fd
 }
 
-/// Waits for the number of the program, or for the word that there will be none: senders may outlive [`Passing::stop`].
+/// Waits for the number of the program, or for the word that there will be none: senders may
+/// outlive [`Passing::stop`].
 fn target(targets: &Receiver<u32>, stopped: &PipeReader) -> Option<Pid> {
     /// Between two looks; signals wait meanwhile.
     const LOOK: std::time::Duration = std::time::Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! A process in our group that does nothing but hold back signals, to be asked whether it got one too.
+//! A process in our group that only blocks signals, and tells which of them it got.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use nix::unistd::{ForkResult, Pid};
 
-/// See the module. Ends when dropped, or with us.
+/// The witness process. It ends when this is dropped, or with this process.
 #[derive(Debug)]
 pub(super) struct Witness {
     pid: Pid,
@@ -14,7 +14,7 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// Makes the process; it holds back what the calling thread does.
+    /// Starts the process; it blocks the signals that the calling thread blocks.
     pub(super) fn start() -> io::Result<Witness> {
         let (line, other) = UnixStream::pair()?;
         let end = other.as_raw_fd();
@@ -43,7 +43,8 @@ impl Drop for Witness {
 
 /// Answers one byte for each byte that names a signal, until the line is closed.
 fn watch(line: RawFd) -> ! {
-    // SAFETY: system calls on a descriptor and variables of this frame; all of them may be called after a fork.
+    // SAFETY: system calls on a descriptor and variables of this frame; all of them may be called
+    // after a fork.
     unsafe {
         // Whoever waits for the other end of a pipe of ours must not wait for this process.
         if line > 0 {

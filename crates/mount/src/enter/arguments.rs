@@ -1,12 +1,13 @@
-//! `runnel enter` as a command line: `run` writes it for the process it starts, that process reads it.
+//! `runnel enter` as a command line: `run` writes it for the process that it starts, and that
+//! process reads it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use super::Plan;
+use super::EnterPlan;
 
-/// Why arguments make no plan.
+/// Why arguments are not a valid plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
     /// No root directory was given.
@@ -35,8 +36,8 @@ const SECCOMP: &str = "--seccomp";
 const OWN_USERS: &str = "--user-namespace";
 const WITH_PARENT: &str = "--end-with-parent";
 
-impl Plan {
-    /// The arguments after `enter` that [`Plan::parse`] turns back into this plan.
+impl EnterPlan {
+    /// The arguments after `enter` that [`EnterPlan::parse`] turns back into this plan.
     pub fn arguments(&self) -> Vec<OsString> {
         let mut arguments = vec![self.root.clone().into_os_string()];
         for (source, target) in &self.binds {
@@ -64,15 +65,16 @@ impl Plan {
         arguments
     }
 
-    /// Reads `ROOT [--bind SOURCE:TARGET]... [--cwd DIR] [--env NAME=VALUE]... [--seccomp FILE] [--user-namespace]
-    /// [--end-with-parent] -- COMMAND [arguments]`. A bind is split at its last colon, a variable at its first equals sign.
+    /// Reads
+    /// `ROOT [--bind SOURCE:TARGET]... [--cwd DIR] [--env NAME=VALUE]... [--seccomp FILE] [--user-namespace] [--end-with-parent] -- COMMAND [arguments]`.
+    /// A bind is split at its last colon, a variable at its first equals sign.
     ///
     /// # Errors
     /// [`ArgumentError`], naming what is missing or unknown.
-    pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Plan, ArgumentError> {
+    pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<EnterPlan, ArgumentError> {
         let mut arguments = arguments.into_iter();
         let root = arguments.next().filter(|root| !root.as_bytes().starts_with(b"--")).ok_or(ArgumentError::NoRoot)?;
-        let mut plan = Plan::new(root, Vec::<OsString>::new());
+        let mut plan = EnterPlan::new(root, Vec::<OsString>::new());
         while let Some(argument) = arguments.next() {
             match argument.to_str() {
                 Some("--") => {
@@ -124,20 +126,20 @@ fn split(value: &OsStr, at: usize) -> (OsString, OsString) {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Plan, ArgumentError> {
-        Plan::parse(text.split_whitespace().map(OsString::from))
+    fn parse(text: &str) -> Result<EnterPlan, ArgumentError> {
+        EnterPlan::parse(text.split_whitespace().map(OsString::from))
     }
 
     #[test]
     fn a_plan_survives_its_arguments() {
-        let mut plan = Plan::new("/root of it", ["sh", "-c", "echo -- $A"]);
-        assert_eq!(Plan::parse(plan.arguments()), Ok(plan.clone()));
+        let mut plan = EnterPlan::new("/root of it", ["sh", "-c", "echo -- $A"]);
+        assert_eq!(EnterPlan::parse(plan.arguments()), Ok(plan.clone()));
         plan.binds = vec![("/a:b".into(), "/c".into()), ("d".into(), "/e".into())];
         plan.cwd = Some(OsString::from_vec(b"/not utf\xff".to_vec()).into());
         plan.env = vec![("A".into(), "b=c".into()), ("EMPTY".into(), "".into())];
         plan.seccomp = Some("/profile of it.json".into());
         (plan.own_users, plan.ends_with_parent) = (true, true);
-        assert_eq!(Plan::parse(plan.arguments()), Ok(plan));
+        assert_eq!(EnterPlan::parse(plan.arguments()), Ok(plan));
     }
 
     #[test]

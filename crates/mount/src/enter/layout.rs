@@ -1,11 +1,11 @@
-//! What the new root is made of: a tree that is decided before anything is mounted.
+//! The layout of the new root: a tree that is decided before anything is mounted.
 //!
-//! Directories of the image are bound whole wherever possible. Where something of the caller must appear at a place the
-//! image does not have (say `/usr/src/app`), the directories on the way are *spread*: made anew, with each of their
-//! entries bound singly. That needs no overlay, so it works on every kernel that has user namespaces, and what is read
-//! through it costs nothing extra.
+//! Directories of the image are bound whole wherever possible. The image may lack a path of the
+//! caller (say `/usr/src/app`). Then the directories on the way are *spread*: made anew, with each
+//! of their entries bound singly. That needs no overlay, so it works on every kernel that has user
+//! namespaces, and reads through it cost nothing extra.
 //!
-//! Pure planning over file names: reads directories of the image, mounts nothing.
+//! Pure planning over file names: it reads directories of the image and mounts nothing.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,13 +15,14 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::MountError;
 
-/// Entries of one directory that may be bound singly. A mount costs the kernel some kilobytes and microseconds.
+/// Entries of one directory that may be bound singly. A mount costs the kernel some kilobytes and
+/// microseconds.
 const SPREAD_MAX: usize = 2000;
 
 /// Symbolic links followed inside the image before it counts as a loop, as in Linux.
 const LINKS_MAX: usize = 40;
 
-/// One thing that appears in the new root.
+/// An entry of the new root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     /// A new directory with these entries.
@@ -34,7 +35,7 @@ pub(crate) enum Node {
     Link(PathBuf),
 }
 
-/// A place in the new root and what the caller has there.
+/// A path in the new root, and the caller's file or directory that is bound there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bind {
     /// In the caller's root: absolute, exists, free of symlinks.
@@ -52,11 +53,13 @@ pub(crate) struct Bind {
 pub(crate) struct Layout {
     /// Its root directory.
     pub(crate) root: BTreeMap<OsString, Node>,
-    /// Binds to make when the tree stands, at places inside directories of the caller; these must exist there.
+    /// Binds to make when the tree stands, at places inside directories of the caller; these must
+    /// exist there.
     pub(crate) late: Vec<Bind>,
 }
 
-/// Plans the root directory: the entries of `image`, then `binds` over them in order, later ones over earlier ones.
+/// Plans the root directory: the entries of `image`, then `binds` over them in order, later ones
+/// over earlier ones.
 pub(crate) fn plan(image: &Path, binds: &[Bind]) -> Result<Layout, MountError> {
     let mut layout = Layout { root: spread(image)?, late: Vec::new() };
     for bind in binds {
@@ -96,8 +99,9 @@ fn spread(folder: &Path) -> Result<BTreeMap<OsString, Node>, MountError> {
     Ok(nodes)
 }
 
-/// Puts one bind into the tree, spreading directories of the image on the way where its place does not exist yet.
-/// `false` if its place lies in a directory of the caller, which is not spread: it shows there already what it holds.
+/// Puts one bind into the tree, spreading directories of the image on the way where its place does
+/// not exist yet. `false` if its place lies in a directory of the caller, which is not spread: it
+/// shows there already what it holds.
 fn place(root: &mut BTreeMap<OsString, Node>, image: &Path, bind: &Bind) -> Result<bool, MountError> {
     let mut names = components(&bind.target);
     let mut links = 0;
@@ -141,7 +145,8 @@ fn place(root: &mut BTreeMap<OsString, Node>, image: &Path, bind: &Bind) -> Resu
     Ok(true)
 }
 
-/// The target of the symbolic link at `names`, if there is one, in the tree or in an image directory bound by it.
+/// The target of the symbolic link at `names`, if there is one, in the tree or in an image
+/// directory bound by it.
 fn link_at(root: &BTreeMap<OsString, Node>, names: &[OsString]) -> Option<PathBuf> {
     let mut nodes = root;
     for (depth, name) in names.iter().enumerate() {
@@ -158,7 +163,7 @@ fn link_at(root: &BTreeMap<OsString, Node>, names: &[OsString]) -> Option<PathBu
     None
 }
 
-/// What is at `path` in the image, links followed inside it; `None` if nothing is.
+/// The file at `path` in the image, links followed inside it; `None` if there is none.
 pub(crate) fn resolve(image: &Path, path: &Path) -> Option<PathBuf> {
     let mut names = components(path);
     names.reverse();

@@ -1,5 +1,6 @@
-//! Why a program in the new root cannot be started, in words: the kernel says "no such file" of a program that is there and
-//! lacks its interpreter, and the C library hands programs of other processors to /bin/sh.
+//! Why a program in the new root cannot be started. The kernel says "no such file" of a program
+//! that is there and lacks its interpreter, and the C library hands programs of other processors to
+//! /bin/sh.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,10 +14,10 @@ use elf::{Bytes, Machine, Program, Shebang};
 /// Longest first line of a script that Linux reads.
 const SHEBANG_BYTES_MAX: usize = 256;
 
-/// What the C library starts files with that the kernel does not know.
+/// The shell that the C library starts for files that the kernel does not know.
 const SHELL: &str = "/bin/sh";
 
-/// A program that is read as far as needed.
+/// A program file, read as far as needed.
 struct Local(File);
 
 impl Bytes for Local {
@@ -34,8 +35,8 @@ impl Bytes for Local {
     }
 }
 
-/// What keeps `program`, searched for in `search_path` if it is a bare name, from being started here. `None` if nothing does, or
-/// nothing that can be told.
+/// Why `program`, searched for in `search_path` if it is a bare name, cannot be started
+/// here. `None` if nothing does, or nothing that can be told.
 pub(super) fn obstacle(program: &OsStr, search_path: &OsStr) -> Option<String> {
     let path = find(program, search_path)?;
     if path.is_dir() {

@@ -101,7 +101,8 @@ fn the_maps_stay_bounded() {
     {
         let mut state = processes.shared.lock();
         for process in 0..PROCESSES_MAX as u32 {
-            // Ids above the kernel's limit, which no process has; descriptors of ourselves, which never fire.
+            // Ids above the kernel's limit, which no process has; descriptors of ourselves, which
+            // never fire.
             let start = Start { process: u32::MAX - process, ticks: 1 };
             let token = Token(u128::from(process));
             let own = Pid::from_raw(std::process::id() as i32).expect("not 0");

@@ -1,4 +1,5 @@
-//! The redirect configuration: which paths come from which image. Every fault is named with file, line and key.
+//! The redirect configuration: which paths come from which image. Every fault is named with file,
+//! line and key.
 //!
 //! ```toml
 //! [[image]]
@@ -81,7 +82,7 @@ struct RawPair {
     to: PathBuf,
 }
 
-/// Where faults are reported.
+/// The collected faults.
 struct Faults<'a> {
     file: &'a Path,
     text: &'a str,
@@ -94,7 +95,8 @@ impl Faults<'_> {
         MountError::Config { file: self.file.to_path_buf(), line, key: key.to_string(), problem: problem.into() }
     }
 
-    /// The key that the text around `start` sets: what stands before the nearest `=` to the left, within its line.
+    /// The key that the text around `start` sets: what stands before the nearest `=` to the left,
+    /// within its line.
     fn key_near(&self, start: usize) -> String {
         let line_start = self.text[..start].rfind('\n').map_or(0, |at| at + 1);
         let line = self.text[line_start..].lines().next().unwrap_or_default();
@@ -261,7 +263,8 @@ mod tests {
         assert!(matches!(Redirects::load(&file), Err(MountError::Config { line: 1, .. })));
     }
 
-    /// The parser is handed text by an administrator, who mistypes: it must answer every text with a result.
+    /// The parser is handed text by an administrator, who mistypes: it must answer every text with
+    /// a result.
     #[test]
     fn fuzz_texts_never_panic() {
         use units::{Rng, SplitMix64};

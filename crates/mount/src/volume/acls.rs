@@ -1,8 +1,8 @@
-//! Access control lists: what is made in a folder gets those that the folder has for it.
+//! Access control lists: new files get the default lists of their directory.
 //!
-//! The kernel reads them as extended attributes and obeys them; the server keeps a list and the
-//! permission bits of its file together. Only where owners are kept: elsewhere all files belong to
-//! one user, whom no list would keep from anything.
+//! The kernel reads the lists as extended attributes and obeys them. The server keeps a list and
+//! the permission bits of its file consistent. This applies only where owners are kept: elsewhere
+//! all files belong to one user, whom no list would restrict.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ const UMASK_BITS: u16 = 0o777;
 /// they would be the group's.
 const GROUP_BITS: u16 = 0o070;
 
-/// What something gets that is made.
+/// The mode and lists of a new file.
 pub(super) struct Made {
     /// Permission bits (07777).
     pub mode: u16,
@@ -92,7 +92,7 @@ pub(super) fn made_in(
     state.volume.folder_xattrs(&path, done);
 }
 
-/// Who makes a file, kept for when its lists are known.
+/// The maker of a file, kept until its lists are known.
 #[derive(Clone, Copy)]
 pub(super) struct Maker {
     pub owner: Option<Owner>,

@@ -1,4 +1,4 @@
-//! Attributes of a file of a volume as the kernel wants them.
+//! Attributes of a file of a volume, in the kernel's form.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,11 +6,12 @@ use fuse::{FileAttr, FileType, INodeNo};
 use stream::{FileInfo, FileKind, Owner};
 use units::PAGE_BYTES;
 
-/// Bytes that programs are told to read and write at a time, at most: what the kernel sends in one request.
+/// Bytes that programs are told to read and write at a time, at most: what the kernel sends in one
+/// request.
 const TRANSFER_BYTES_MAX: u32 = 128 << 10;
 
-/// What the kernel is told of a file. `owner`: whose all files are, if not those whom the server
-/// tells.
+/// The attributes of a file for the kernel. `owner`: the owner of all files, if not those that the
+/// server tells.
 pub(super) fn attributes(number: INodeNo, info: &FileInfo, owner: Option<Owner>, block_bytes: u32) -> FileAttr {
     let Owner { uid, gid } = owner.unwrap_or(info.owner);
     FileAttr {

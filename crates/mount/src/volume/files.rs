@@ -1,7 +1,8 @@
-//! Contents of files of a mounted volume: opened, read, written, cut, synced and closed.
+//! Contents of files of a mounted volume: open, read, write, truncate, sync and close.
 //!
-//! Closing and syncing are answered when the server has what was written; writing is answered when this device has it. Opening asks
-//! the server which version there is: if it is the one whose pages the kernel has, they stay.
+//! A close or sync is answered when the server has the data. A write is answered when this device
+//! has it. An open asks the server for the current version: if the kernel has the pages of that
+//! version, they stay.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +18,7 @@ use stream::{Allocation, Done, ErrorKind, FileInfo, FileRef, Handle, OpenHow, Op
 
 use super::acls::{self, Maker, Wanted};
 use super::attributes::nanoseconds;
-use super::locks;
+use super::locking;
 use super::names::{NAME_BYTES_MAX, path_or_reply};
 use super::state::{GENERATION, State, reply_empty};
 use crate::errno;
@@ -30,13 +31,13 @@ const O_EXCL: i32 = 0o200;
 const O_TRUNC: i32 = 0o1000;
 const O_APPEND: i32 = 0o2000;
 
-/// What the flags of open(2) ask for.
+/// The access that flags of open(2) ask for.
 fn how(flags: i32, create: Option<u16>) -> OpenHow {
     let mode = flags & O_ACCMODE;
     OpenHow {
         read: mode != O_WRONLY,
         write: mode != O_RDONLY,
-        // Who does not write appends nothing, also of a volume for reading.
+        // A handle for reading appends nothing.
         append: flags & O_APPEND != 0 && mode != O_RDONLY,
         create,
         owner: None,
@@ -45,7 +46,7 @@ fn how(flags: i32, create: Option<u16>) -> OpenHow {
     }
 }
 
-/// What the kernel is told of an open file.
+/// The flags of an open file for the kernel.
 fn open_flags(state: &State, how: OpenHow, unchanged: bool) -> u32 {
     let mut flags = 0;
     if state.settings.direct {
@@ -78,7 +79,8 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
         let (same, differs) = (inodes.is_same(number, &opened.info), inodes.differs(number, &opened.info));
         drop(inodes);
         if !same {
-            // Somebody else put another file there: the kernel looks the name up again, and opens that one.
+            // Somebody else put another file there: the kernel looks the name up again, and opens
+            // that one.
             opening.volume.close(opened.handle, Box::new(drop));
             return reply.error(errno::STALE);
         }
@@ -98,7 +100,7 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
                 }
             };
             if !answered {
-                // The program was killed while it waited, or hears of an error: nobody will release
+                // The program was killed while it waited, or gets an error: nobody will release
                 // this handle.
                 opening.closed(number, handle, Box::new(drop));
             }
@@ -179,12 +181,12 @@ pub(super) fn write(state: &Arc<State>, write: &Write<'_>, reply: ReplyWrite) {
 pub(super) fn flush(state: &Arc<State>, number: INodeNo, handle: FileHandle, owner: u64, reply: ReplyEmpty) {
     let handle = Handle(handle.0);
     let writes = state.writers().contains(&handle);
-    if !writes && !locks::has(state, number, owner) {
+    if !writes && !locking::has(state, number, owner) {
         return reply.ok();
     }
     let unlocking = state.clone();
     let done: Done<()> = Box::new(move |synced| {
-        locks::closing(&unlocking, number, handle, owner);
+        locking::closing(&unlocking, number, handle, owner);
         match synced {
             Err(error) if writes => reply.error(errno::of_stream(&error)),
             _ => reply.ok(),
@@ -197,21 +199,22 @@ pub(super) fn fsync(state: &Arc<State>, handle: FileHandle, reply: ReplyEmpty) {
     state.volume.sync(Handle(handle.0), reply_empty(reply));
 }
 
-/// The last descriptor and the last mapping are gone. Nobody hears what comes of it; what is lost is in the status.
+/// The last descriptor and the last mapping are gone. Nobody gets the result; lost changes are in
+/// the status.
 pub(super) fn release(state: &Arc<State>, number: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
     let handle = Handle(handle.0);
-    if !locks::is_used(state, number, handle) {
+    if !locking::is_used(state, number, handle) {
         return state.closed(number, handle, reply_empty(reply));
     }
     let closing = state.clone();
     let done: Done<()> = Box::new(move |_| {
-        locks::released(&closing, number, handle);
+        locking::released(&closing, number, handle);
         closing.closed(number, handle, reply_empty(reply));
     });
     state.volume.sync(handle, done);
 }
 
-/// What a call of the kernel asks for, besides the size.
+/// The changes of attributes in a call of the kernel, except the size.
 fn attributes(wanted: &SetAttr, keeps_owners: bool) -> SetAttributes {
     let time = |time| match time {
         TimeOrNow::SpecificTime(time) => nanoseconds(time),

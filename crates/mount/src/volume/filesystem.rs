@@ -1,11 +1,10 @@
-//! The FUSE file system over a volume: each operation is counted and handed to `names`, `files`,
-//! `locks` or `xattrs`.
+//! The FUSE file system over a volume: it counts each operation and calls `names`, `files`,
+//! `locking` or `xattrs`.
 //!
-//! Nothing here waits: the reply moves into the call on the volume, which answers it from whatever
-//! thread has the outcome. What the kernel keeps: names and attributes for a short time, pages of a
-//! file as long as each open finds the version that they are of. What is written goes through the
-//! page cache to this process at once. Locks are the server's if the volume takes changes, else the
-//! kernel's.
+//! Nothing here waits: the reply moves into the call on the volume, which answers it from any
+//! thread. The kernel keeps names and attributes for a short time. It keeps pages of a file as long
+//! as each open finds their version. Written data goes through the page cache to this process at
+//! once. Locks are the server's if the volume takes changes, else the kernel's.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,14 +19,15 @@ use units::PAGE_BYTES;
 
 use super::names::NAME_BYTES_MAX;
 use super::state::State;
-use super::{files, locks, names, xattrs};
+use super::{files, locking, names, xattrs};
 use crate::counters::count;
 use crate::errno;
 
 /// Largest READ and WRITE that the kernel may send. It bounds the memory of one request.
 const REQUEST_BYTES_MAX: u32 = 128 << 10;
 
-/// Requests that the kernel may have in flight without somebody waiting (readahead, pages of mappings).
+/// Requests that the kernel may have in flight without somebody waiting (readahead, pages of
+/// mappings).
 const BACKGROUND_MAX: u16 = 64;
 
 /// The file system of one mounted volume.
@@ -43,8 +43,9 @@ impl VolumeFilesystem {
 
 impl Filesystem for VolumeFilesystem {
     fn init(&mut self, config: &mut KernelConfig) -> io::Result<()> {
-        // Not among them: the writeback cache (a write would be answered before this process has it), and EXPLICIT_INVAL_DATA
-        // (without it the kernel drops pages when it hears of another size, whose last page would end in zeros).
+        // Not among them: the writeback cache (a write would be answered before this process has
+        // it), and EXPLICIT_INVAL_DATA (without it the kernel drops pages when the size changes,
+        // whose last page would end in zeros).
         let mut wanted = capability::ASYNC_READ
             | capability::PARALLEL_DIROPS
             | capability::CACHE_SYMLINKS
@@ -175,12 +176,12 @@ impl Filesystem for VolumeFilesystem {
 
     fn getlk(&self, _request: &Request, _number: INodeNo, lock: Lock, reply: ReplyLock) {
         count(&self.state.operations.lock);
-        locks::getlk(&self.state, &lock, reply);
+        locking::getlk(&self.state, &lock, reply);
     }
 
     fn setlk(&self, _request: &Request, number: INodeNo, lock: Lock, wait: bool, reply: ReplyLock) {
         count(&self.state.operations.lock);
-        locks::setlk(&self.state, number, &lock, wait, reply);
+        locking::setlk(&self.state, number, &lock, wait, reply);
     }
 
     fn opendir(&self, _request: &Request, _number: INodeNo, _flags: i32, reply: ReplyOpen) {

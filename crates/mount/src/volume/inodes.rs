@@ -1,13 +1,14 @@
-//! What the kernel knows of a volume: numbers of files, and how to come to them by name.
+//! The inodes that the kernel knows of a volume: their numbers, and the names that lead to them.
 //!
-//! FUSE speaks of files by number, a volume by path and by id. A number is the id where that is
-//! possible, so that it is the same after the kernel forgot the file, or the mount was made anew
-//! (`git`, `find` and `tar` look at numbers). A file that was made here and is not on the server
-//! yet has no id: it gets a number of a range that no id lies in, and keeps it while it is known.
-//! Each file has the names by which it was found and that the server does not contradict: one, or
-//! several if it says that there are. A file that was removed while it is open has none.
+//! FUSE names files by number, a volume by path and by id. A number is the id where that is
+//! possible, so that it is the same after the kernel forgot the file, or after a new mount (`git`,
+//! `find` and `tar` compare numbers). A file that was made here and is not on the server yet has no
+//! id: it gets a number of a range without ids, and keeps it while it is known. Each file has the
+//! names by which it was found and that the server does not contradict: one, or several if the
+//! server says that there are. A file that was removed while it is open has none.
 //!
-//! Pure: no call, no time. Ids and names come from a server, so nothing here trusts that they form a tree.
+//! Pure: no call, no time. Ids and names come from a server, so nothing here trusts that they form
+//! a tree.
 
 use std::collections::HashMap;
 
@@ -17,8 +18,8 @@ use stream::{FileInfo, FileKind, Handle, Seen};
 /// Number and id of the top folder.
 pub(super) const TOP: u64 = 1;
 
-/// Numbers for files without an id begin here. Ids below are counted from 1 and never come so far; ids with the highest bit follow from
-/// what the file is on the server's disk.
+/// Numbers for files without an id begin here. Ids below are counted from 1 and never come so far;
+/// ids with the highest bit follow from what the file is on the server's disk.
 const PROVISIONAL: u64 = 1 << 62;
 
 /// Longest path of a volume, bytes.
@@ -48,11 +49,11 @@ struct Node {
     children: u32,
     /// Open handles, the oldest first.
     handles: Vec<Handle>,
-    /// What the kernel was told last: version and size.
+    /// The version and size that the kernel was told last.
     told: Option<(Seen, u64)>,
 }
 
-/// All of them.
+/// All inodes that the kernel knows.
 #[derive(Debug)]
 pub(super) struct Inodes {
     nodes: HashMap<u64, Node>,
@@ -133,7 +134,8 @@ impl Inodes {
         number
     }
 
-    /// Gives a file a name, which whoever had it loses; the only one unless it has `several`.
+    /// Gives a file a name, and takes it from the file that had it. It is the only one unless the
+    /// file has `several`.
     fn put_name(&mut self, number: u64, folder: u64, name: &[u8], several: bool) {
         let key: Name = (folder, name.into());
         if self.by_name.get(&key) == Some(&number) {
@@ -277,7 +279,8 @@ impl Inodes {
         INodeNo(above.unwrap_or(TOP))
     }
 
-    /// Whether the file at a path that was asked by number is still the one that the number stands for. A file that had no id gets it.
+    /// Whether the file at a path that was asked by number is still the one that the number stands
+    /// for. A file that had no id gets it.
     pub fn is_same(&mut self, number: INodeNo, info: &FileInfo) -> bool {
         let Some(node) = self.nodes.get_mut(&number.0) else { return false };
         if number.0 == TOP {
@@ -318,7 +321,7 @@ impl Inodes {
         }
     }
 
-    /// What a file is, if it is known.
+    /// The type of a file, if it is known.
     pub fn kind(&self, number: INodeNo) -> Option<FileKind> {
         self.nodes.get(&number.0).map(|node| node.kind)
     }

@@ -1,17 +1,14 @@
-//! Leases as an extended attribute: `user.runnel.lease` is "exclusive 60", "shared 60" (seconds) or "none".
+//! Leases as an extended attribute: `user.runnel.lease` is "exclusive 60", "shared 60" (seconds) or
+//! "none".
 //!
-//! Setting it takes or renews the lease for this device; reading it tells which one this mount took and how many seconds it still
-//! holds. It is not listed, so that programs that copy attributes do not copy it.
+//! Setting it takes or renews the lease for this device. Reading it tells the lease of this mount
+//! and how many seconds are left. It is not listed, so that programs that copy attributes do not
+//! copy it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fuse::{INodeNo, ReplyEmpty};
-use stream::{Done, LeaseKind};
-
-use super::state::State;
-use crate::errno;
+use stream::LeaseKind;
 
 /// Name of the attribute.
 pub(super) const NAME: &str = "user.runnel.lease";
@@ -22,7 +19,8 @@ const SECONDS_MAX: u64 = 24 * 3600;
 /// Leases remembered; those that ended go first.
 const LEASES_MAX: usize = 4096;
 
-/// What the attribute's value asks for: a kind and how long, or to give the lease back. `None` for what makes no sense.
+/// Parses the attribute's value: a kind and a duration, or `None` to release the lease. The outer
+/// `None` is an invalid value.
 pub(super) fn parse(value: &[u8]) -> Option<Option<(LeaseKind, Duration)>> {
     let text = std::str::from_utf8(value).ok()?.trim_end_matches(['\0', '\n']);
     if text == "none" {
@@ -66,26 +64,6 @@ impl Leases {
         };
         format!("{kind} {}", until.duration_since(now).as_secs())
     }
-}
-
-/// The attribute was set: takes, renews or gives back the lease.
-pub(super) fn set(state: &Arc<State>, number: INodeNo, value: &[u8], reply: ReplyEmpty) {
-    let Some(wanted) = parse(value) else { return reply.error(errno::INVALID) };
-    let of = match state.file(number, None) {
-        Ok(of) => of,
-        Err(error) => return reply.error(error),
-    };
-    let (kind, duration) = wanted.map_or((None, Duration::ZERO), |(kind, duration)| (Some(kind), duration));
-    let (holding, asked) = (state.clone(), Instant::now());
-    let done: Done<Duration> = Box::new(move |leased| match leased {
-        Ok(duration) => {
-            // Counted from before it was asked for, so that it is never thought to hold when it does not.
-            holding.leases().put(number.0, kind, asked + duration, Instant::now());
-            reply.ok();
-        }
-        Err(error) => reply.error(errno::of_stream(&error)),
-    });
-    state.volume.lease(of, kind, duration, done);
 }
 
 #[cfg(test)]

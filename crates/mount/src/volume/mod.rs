@@ -1,14 +1,14 @@
 //! Volumes as file systems: files on a server that are read block by block and written back, for
 //! any program.
 //!
-//! `stream` keeps the blocks, the unsent changes and the connection; here is what FUSE needs beside
-//! it. Bottom up: `inodes` (numbers and names; pure), `attributes`, `state` (what operations
-//! share), `names`, `files`, `locks`, `xattrs`, `acls` and `lease` (the operations), `filesystem`
-//! (what the kernel asks for), and in this file one live mount and its end. docs/semantics.md says
-//! what holds for programs.
+//! The crate `stream` keeps the blocks, the unsent changes and the connection. Here is what FUSE
+//! needs beside it. Bottom up: `inodes` (numbers and names; pure), `attributes`, `state` (shared by
+//! operations), `names`, `files`, `locking`, `xattrs`, `acls` and `lease` (the operations),
+//! `filesystem` (the FUSE trait), and in this file one live mount and its end. docs/semantics.md
+//! tells what programs can rely on.
 //!
-//! Ending: what is unsent gets some seconds to reach the server. What does not stays in the outbox
-//! or, without one, is lost, and the [`UnmountReport`] says so.
+//! At the end, unsent changes get some seconds to reach the server. The rest stays in the outbox
+//! or, without one, is lost. The [`UnmountReport`] tells which.
 
 mod acls;
 mod attributes;
@@ -16,6 +16,7 @@ mod files;
 mod filesystem;
 mod inodes;
 mod lease;
+mod locking;
 mod locks;
 mod names;
 mod state;
@@ -25,27 +26,30 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use stream::{Lost, Owner, RemoteVolume};
+use stream::{Owner, RemoteVolume};
 
 use self::filesystem::VolumeFilesystem;
 use self::state::{Settings, State};
 use crate::MountError;
+use crate::backend::MountBackend;
 use crate::control::{Controlled, MountStatus, Server};
 use crate::counters::{FuseCounters, Operations};
 use crate::device::Access;
+use crate::fuse_mount::{Action, MountPoint};
 use crate::hint::HintedFile;
 use crate::mounter::Mounter;
-use crate::place::{Action, MountPoint, Place};
-use crate::served::{Ending, Made, Served, Stop, wait_any};
+use crate::report::UnmountReport;
+use crate::served::{Ending, Made, Served, wait_any};
+use crate::stop::Stop;
 
-/// How long unsent changes may take to reach the server when the mount ends: once while it is still served, and once after.
+/// How long unsent changes may take to reach the server when the mount ends: once while it is still
+/// served, and once after.
 const SYNC_WAIT: Duration = Duration::from_secs(5);
 
-/// How long programs may take to let go of a mount that was detached, before whoever asked is told that it is in use.
+/// How long programs may use a detached mount, before the report says that it is in use.
 const LEAVE_WAIT: Duration = Duration::from_secs(2);
 
-/// Whose the files of a mounted volume are.
+/// The owners of the files of a mounted volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Owners {
     /// Those whom the server tells. What is made belongs to who makes it, chown changes it, and
@@ -61,7 +65,7 @@ pub enum Owners {
 pub struct VolumeOptions {
     /// Short name, shown in the mount table as `runnel#name`.
     pub name: String,
-    /// What is mounted, as the user gave it; shown by `runnel status`.
+    /// The target, as the user gave it; shown by `runnel status`.
     pub target: String,
     /// Refuse all changes, also if the volume takes them.
     pub read_only: bool,
@@ -71,12 +75,13 @@ pub struct VolumeOptions {
     pub allow_suid: bool,
     /// Let its device nodes work.
     pub allow_devices: bool,
-    /// Whose files they are.
+    /// The owners of its files.
     pub owners: Owners,
     /// Serving threads, 1 to 8.
     pub threads: usize,
-    /// How long the kernel believes names and attributes. The volume believes the server for a time of its own
-    /// (`stream::Options::names_ttl`); a change of another device is seen after both at the latest.
+    /// How long the kernel believes names and attributes. The volume believes the server for a time
+    /// of its own (`stream::Options::names_ttl`); a change of another device is seen after both at
+    /// the latest.
     pub names_ttl: Duration,
     /// Reads and writes go past the page cache, each with its exact range.
     pub direct: bool,
@@ -86,7 +91,7 @@ pub struct VolumeOptions {
     pub control: bool,
     /// Whether `fusermount3` may be used when the system call is not allowed.
     pub helper: bool,
-    /// Who mounts for this process, where that cannot: what was to be mounted how was told to it.
+    /// The process that mounts for this one, where this one cannot. It has the mount point already.
     pub mounter: Option<Arc<Mounter>>,
 }
 
@@ -111,20 +116,6 @@ impl Default for VolumeOptions {
     }
 }
 
-/// What became of the changes that were made through a mount.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct UnmountReport {
-    /// Programs still use the mount: it ends with the last of them, and what they write until then still counts.
-    pub in_use: bool,
-    /// Transactions that are not on the server yet; they lie in the outbox, and are sent when the volume is mounted with it again.
-    pub unsent_transactions: u64,
-    /// Their bytes.
-    pub unsent_bytes: u64,
-    /// Changes that the server refused, or that could not be kept.
-    pub lost: Vec<Lost>,
-}
-
 /// A live mount of a volume. Dropping it unmounts.
 pub struct VolumeMount {
     shared: Arc<Shared>,
@@ -141,7 +132,8 @@ struct Shared {
 }
 
 impl VolumeMount {
-    /// Mounts a volume on `mountpoint` and serves it from threads of its own. Ending the mount shuts the volume down.
+    /// Mounts a volume on `mountpoint` and serves it from threads of its own. Ending the mount
+    /// shuts the volume down.
     ///
     /// # Errors
     /// The mount point is missing, no directory, in use or stale; FUSE cannot be used.
@@ -150,9 +142,9 @@ impl VolumeMount {
         mountpoint: &Path,
         options: VolumeOptions,
     ) -> Result<VolumeMount, MountError> {
-        let place = match options.mounter.clone() {
-            None => Place::Own(options.place(mountpoint)),
-            Some(mounter) => Place::Beside(mounter),
+        let backend = match options.mounter.clone() {
+            None => MountBackend::Own(options.mount_point(mountpoint)),
+            Some(mounter) => MountBackend::Mounter(mounter),
         };
         let operations = Arc::new(Operations::default());
         let own = Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
@@ -164,13 +156,13 @@ impl VolumeMount {
         };
         let state = State::new(volume.clone(), settings, operations.clone());
         let read_only = !volume.info().writable;
-        let mut made = Made::new(VolumeFilesystem::new(state.clone()), place, read_only, options.threads)?;
+        let mut made = Made::new(VolumeFilesystem::new(state.clone()), backend, read_only, options.threads)?;
         let listener = made.control.take();
         state.attach(made.connection.clone());
         let closed = volume.clone();
         let served = made.serve(Box::new(move |ending| {
             if ending == Ending::Forced {
-                // What it cannot keep is in its status.
+                // Changes that it cannot keep are in its status.
                 drop(closed.shutdown());
             }
         }))?;
@@ -190,7 +182,7 @@ impl VolumeMount {
         &self.shared.served.live.mountpoint
     }
 
-    /// What `runnel status` shows.
+    /// The status that `runnel status` shows.
     pub fn status(&self) -> MountStatus {
         self.shared.status()
     }
@@ -218,8 +210,8 @@ impl VolumeMount {
         if wait_any(&[&self.shared.served], stop) { self.wait() } else { self.unmount() }
     }
 
-    /// Unmounts now, also under running programs: their waiting calls fail. Ends within seventeen seconds, and at once if
-    /// nothing is unsent.
+    /// Unmounts now, also under running programs: their waiting calls fail. Ends within seventeen
+    /// seconds, and at once if nothing is unsent.
     ///
     /// # Errors
     /// Even aborting the connection did not end the serving loops; they end with the process.
@@ -233,8 +225,8 @@ impl VolumeMount {
 }
 
 impl VolumeOptions {
-    /// What is to be mounted how, for who mounts.
-    pub fn place(&self, mountpoint: &Path) -> MountPoint {
+    /// The mount point and its options, for the process that mounts.
+    pub fn mount_point(&self, mountpoint: &Path) -> MountPoint {
         let access = Access {
             name: self.name.clone(),
             is_read_only: self.read_only,
@@ -313,7 +305,7 @@ impl Controlled for Shared {
 
     fn detach(&self) -> Result<UnmountReport, MountError> {
         self.sync();
-        self.served.place.act(Action::Detach)?;
+        self.served.backend.act(Action::Detach)?;
         if self.served.wait_ended(LEAVE_WAIT) { Ok(self.finish()) } else { Ok(self.so_far(true)) }
     }
 }

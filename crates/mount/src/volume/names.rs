@@ -1,7 +1,8 @@
-//! Names of a mounted volume: found, listed, made, changed and removed.
+//! Names of a mounted volume: look-up, listing, creation, change and removal.
 //!
-//! Each change goes to the server at once and is answered when the server has it. What other devices change is seen when the time for
-//! which names are believed is over, except that opening a file always asks.
+//! Each change goes to the server at once and is answered when the server has it. Changes of other
+//! devices are seen when the time for which names are believed is over, except that opening a file
+//! always asks.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -107,7 +108,7 @@ fn made(state: &Arc<State>, folder: INodeNo, name: Vec<u8>, path: Vec<u8>, reply
     })
 }
 
-/// Special files only where owners are kept: whoever may make a device node is told apart by them.
+/// Special files only where owners are kept: the owner decides who may make a device node.
 pub(super) fn mknod(
     state: &Arc<State>,
     request: &Request,
@@ -303,7 +304,7 @@ pub(super) fn readdirplus(
         }
         drop(inodes);
         if !reply.ok() {
-            // The kernel never heard of them.
+            // The kernel does not know them.
             let mut inodes = listing.inodes();
             told.into_iter().for_each(|number| inodes.forget(number, 1));
         }

@@ -1,4 +1,4 @@
-//! What all operations on a mounted volume share, and the steps that many of them take.
+//! The state that all operations on a mounted volume share, and the steps that many of them take.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,12 +24,12 @@ const ROOM_BYTES: u64 = 1 << 40;
 /// Generation of all inodes: a number is never used for another file while the mount lives.
 pub(super) const GENERATION: u64 = 0;
 
-/// What the mount decides about the file system.
+/// Settings of the mount for its file system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     /// How long the kernel believes names and attributes.
     pub ttl: Duration,
-    /// Whose files they all are; `None`: those whom the server tells.
+    /// The owner of all files; `None`: the owners that the server tells.
     pub owner: Option<Owner>,
     /// Reads and writes go past the page cache.
     pub direct: bool,
@@ -136,7 +136,7 @@ impl State {
         self.processes.token(request.pid())
     }
 
-    /// Whose something becomes that a program makes.
+    /// The owner of a file that a program makes.
     pub fn maker(&self, request: &Request) -> Option<Owner> {
         self.settings.owner.is_none().then(|| Owner { uid: request.uid(), gid: request.gid() })
     }
@@ -149,7 +149,8 @@ impl State {
         self.inodes().path_in(folder, name).map_err(|Nameless| errno::STALE)
     }
 
-    /// A file as the volume is asked for it: by the handle that the kernel names, by its path, or by any handle if it has none.
+    /// A file as the volume is asked for it: by the handle that the kernel names, by its path, or
+    /// by any handle if it has none.
     pub fn file(&self, number: INodeNo, handle: Option<FileHandle>) -> Result<FileRef, Errno> {
         if let Some(handle) = handle {
             return Ok(FileRef::Handle(Handle(handle.0)));
@@ -205,7 +206,8 @@ impl State {
             Ok(info) => {
                 let mut inodes = state.inodes();
                 if handle.is_none() && !inodes.is_same(number, &info) {
-                    // Somebody else put another file there; the kernel looks for it when it hears this.
+                    // Another device put another file there; this error makes the kernel look it
+                    // up.
                     return reply.error(errno::STALE);
                 }
                 inodes.tell(number, &info);
@@ -258,7 +260,8 @@ impl State {
         self.folders().remove(&handle.0);
     }
 
-    /// Hands the listing that belongs to a handle to `then`: a new one at the start, later the same.
+    /// Hands the listing that belongs to a handle to `then`: a new one at the start, later the
+    /// same.
     pub fn listing(
         self: &Arc<Self>,
         folder: INodeNo,

@@ -1,14 +1,13 @@
-//! Extended attributes of a mounted volume: those of users, which files and folders can have.
+//! Extended attributes of a mounted volume: those of users, on files and directories.
 //!
-//! Access control lists come as such too, where owners are kept (`acls`). All others are refused as
-//! by a file system that does not have them: they give rights (`security.capability`), or belong to
-//! the system that sets them. `user.runnel.lease` is a lease, and other names of ours are for
-//! nobody.
+//! Access control lists come as such too, where owners are kept (`acls`). All others are refused,
+//! as by a file system that does not have them: they give rights (`security.capability`), or belong
+//! to the system that sets them. `user.runnel.lease` is a lease. Other names of ours are refused.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fuse::{Errno, INodeNo, ReplyEmpty, ReplyXattr, xattr_flag};
@@ -66,7 +65,7 @@ fn check(state: &State, number: INodeNo, name: &[u8]) -> Result<(), Errno> {
 
 pub(super) fn set(state: &Arc<State>, number: INodeNo, name: &OsStr, value: &[u8], flags: i32, reply: ReplyEmpty) {
     if name == lease::NAME {
-        return lease::set(state, number, value, reply);
+        return set_lease(state, number, value, reply);
     }
     let how = match flags & !xattr_flag::KILL_SET_GROUP_ID {
         0 => XattrHow::Any,
@@ -103,7 +102,7 @@ fn kill_set_group_id(state: &Arc<State>, number: INodeNo, name: Vec<u8>, set: Xa
 
 pub(super) fn remove(state: &Arc<State>, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
     if name == lease::NAME {
-        return lease::set(state, number, b"none", reply);
+        return set_lease(state, number, b"none", reply);
     }
     change(state, number, name.as_bytes(), XattrChange::Remove, reply);
 }
@@ -172,4 +171,25 @@ fn answer(reply: ReplyXattr, size: u32, bytes: &[u8]) {
         size if bytes.len() <= size => reply.data(bytes),
         _ => reply.error(errno::BUFFER_TOO_SMALL),
     }
+}
+
+/// The attribute was set: takes, renews or gives back the lease.
+fn set_lease(state: &Arc<State>, number: INodeNo, value: &[u8], reply: ReplyEmpty) {
+    let Some(wanted) = lease::parse(value) else { return reply.error(errno::INVALID) };
+    let of = match state.file(number, None) {
+        Ok(of) => of,
+        Err(error) => return reply.error(error),
+    };
+    let (kind, duration) = wanted.map_or((None, Duration::ZERO), |(kind, duration)| (Some(kind), duration));
+    let (holding, asked) = (state.clone(), Instant::now());
+    let done: Done<Duration> = Box::new(move |leased| match leased {
+        Ok(duration) => {
+            // Counted from before it was asked for, so that it is never thought to hold when it
+            // does not.
+            holding.leases().put(number.0, kind, asked + duration, Instant::now());
+            reply.ok();
+        }
+        Err(error) => reply.error(errno::of_stream(&error)),
+    });
+    state.volume.lease(of, kind, duration, done);
 }

@@ -155,7 +155,8 @@ fn run_as_an_ordinary_user(world: &World) {
         command.current_dir(&place);
         command
     };
-    // The image's files are the user's own here, so that even what only the image's root may read can be read.
+    // The image's files are the user's own here, so that even what only the image's root may read
+    // can be read.
     let script = format!("{LOOK}; id -u; cat /etc/secret; stat -c %u /usr/share/marker");
     if refused_in_a_chroot(&mut run("", &script)) {
         return;

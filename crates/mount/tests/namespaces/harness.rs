@@ -1,4 +1,5 @@
-//! Runs the cases one after the other in this one thread, and what they share: an image with a shell in it.
+//! Runs the cases one after the other in this one thread, and what they share: an image with a
+//! shell in it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

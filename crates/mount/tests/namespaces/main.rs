@@ -1,6 +1,7 @@
-//! Tests with processes of their own: daemons that are killed, programs in namespaces, redirects. This binary is both:
-//! the tests, and the programs they start (`enter`, `run`, `mount`, `redirect` as first argument), since a process that
-//! enters a user namespace may have one thread only, which the usual test harness does not offer.
+//! Tests with processes of their own: daemons that are killed, programs in namespaces, redirects.
+//! This binary is both: the tests, and the programs they start (`enter`, `run`, `mount`, `redirect`
+//! as first argument), since a process that enters a user namespace may have one thread only, which
+//! the usual test harness does not offer.
 
 mod cases;
 mod harness;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 use client::{Config, Session};
 use connection::Target;
-use mount::enter::Plan;
+use mount::enter::EnterPlan;
 use mount::{MountError, Mounted, Options, Stop};
 
 fn main() {
@@ -48,7 +49,7 @@ fn ready() {
 }
 
 fn enter(arguments: impl Iterator<Item = OsString>) -> Result<Infallible, MountError> {
-    let plan = Plan::parse(arguments).unwrap_or_else(|error| {
+    let plan = EnterPlan::parse(arguments).unwrap_or_else(|error| {
         eprintln!("{error}");
         std::process::exit(2);
     });
@@ -60,7 +61,7 @@ fn run(mut arguments: Vec<OsString>) -> Result<i32, MountError> {
     let command = arguments.split_off(2);
     let overlay = (!arguments[1].is_empty()).then(|| PathBuf::from(&arguments[1]));
     let options = Options { name: "test".into(), overlay, ..Options::default() };
-    let request = mount::run::Request::new(options, Plan::new("", command));
+    let request = mount::run::Request::new(options, EnterPlan::new("", command));
     Ok(mount::run::run(request, || open(Path::new(&arguments[0])))?.code())
 }
 

@@ -1,4 +1,5 @@
-//! A tree with one of everything that a file system can hold, and whether mounts can be tested here.
+//! A tree with one of everything that a file system can hold, and whether mounts can be tested
+//! here.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

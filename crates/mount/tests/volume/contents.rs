@@ -263,7 +263,8 @@ fn fuse_direct_reads_ask_for_exactly_their_bytes() {
             file.read_exact_at(&mut some, block as u64 * 1024).expect("read");
             assert!(some[..] == bytes[block * 1024..(block + 1) * 1024]);
         }
-        // A page holds four blocks. What the server pushes because they look like the beginning of a scan comes on top.
+        // A page holds four blocks. What the server pushes because they look like the beginning of
+        // a scan comes on top.
         assert_eq!(mount.volume.status().blocks_asked, if direct { 3 } else { 12 }, "direct: {direct}");
         file.write_all_at(b"written", 1500).expect("written");
         file.read_exact_at(&mut some[..7], 1500).expect("read");
@@ -274,7 +275,8 @@ fn fuse_direct_reads_ask_for_exactly_their_bytes() {
     }
 }
 
-/// Random reads, writes, cuts and syncs on a mounted file and on a plain one, with a small memory: the same bytes.
+/// Random reads, writes, cuts and syncs on a mounted file and on a plain one, with a small memory:
+/// the same bytes.
 #[test]
 fn fuse_ref_a_mounted_file_equals_a_plain_one() {
     need_fuse!();

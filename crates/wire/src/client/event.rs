@@ -42,7 +42,7 @@ pub enum ClientEvent {
     PushStart {
         /// The stream.
         stream: StreamId,
-        /// What it carries.
+        /// Its contents.
         push: PushHeader,
     },
     /// A piece of a push stream. Give `credit` back with [`crate::ClientConnection::credit`] when

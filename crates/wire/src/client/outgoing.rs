@@ -21,7 +21,7 @@ pub(super) struct Outgoing {
     uploading: Option<RequestId>,
 }
 
-/// What [`Outgoing::drain`] wrote.
+/// The result of [`Outgoing::drain`].
 pub(super) struct Drained {
     pub bytes: usize,
     /// The upload whose data was the last that was written.

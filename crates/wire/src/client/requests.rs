@@ -23,6 +23,17 @@ pub(crate) struct Pending {
     pub put: Option<Upload>,
 }
 
+/// A request that must be asked again on another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered<'a> {
+    /// Its number on this connection.
+    pub request: RequestId,
+    /// The request itself.
+    pub ask: &'a Request,
+    /// When its answer is due, to be kept on the other connection.
+    pub deadline: Moment,
+}
+
 /// Where an upload stands.
 #[derive(Debug, Default)]
 pub(crate) struct Upload {

@@ -4,6 +4,8 @@ use bytes::Bytes;
 use units::{BlockId, ImageId, PageId, StreamId, Token};
 
 use super::{ErrorCode, ImageHandle};
+use crate::format::{ClientKind, ServerKind};
+use crate::volume::coding as volume;
 use crate::volume::{VolumeAsk, VolumeReply};
 
 /// A request of a client. Each gets exactly one reply.
@@ -171,9 +173,24 @@ impl Request {
         }
     }
 
+    /// The kind of frame that carries a request.
+    pub(crate) fn kind(&self) -> ClientKind {
+        match self {
+            Request::Open { .. } => ClientKind::Open,
+            Request::MetaRead { .. } => ClientKind::MetaRead,
+            Request::PullBlock { .. } => ClientKind::PullBlock,
+            Request::PullPages { .. } => ClientKind::PullPages,
+            Request::List => ClientKind::List,
+            Request::Status => ClientKind::Status,
+            Request::PutOpen { .. } => ClientKind::PutOpen,
+            Request::VolumeOpen { .. } => ClientKind::VolumeOpen,
+            Request::Volume { ask, .. } => volume::ask_kind(ask),
+        }
+    }
+
     /// The name of the frame that carries the request.
     pub fn name(&self) -> &'static str {
-        crate::encode::request_kind(self).name()
+        self.kind().name()
     }
 }
 
@@ -253,9 +270,9 @@ pub enum Reply {
     },
     /// The request failed.
     Error {
-        /// What went wrong, for programs.
+        /// The error, for programs.
         code: ErrorCode,
-        /// What went wrong, for people. At most 256 bytes are written.
+        /// The error, for people. At most 256 bytes are written.
         text: String,
     },
 }
@@ -266,8 +283,25 @@ impl Reply {
         Reply::Error { code, text: text.into() }
     }
 
+    /// The kind of frame that carries a reply.
+    pub(crate) fn kind(&self) -> ServerKind {
+        match self {
+            Reply::Opened { .. } => ServerKind::Opened,
+            Reply::MetaData { .. } => ServerKind::MetaData,
+            Reply::Block { .. } => ServerKind::Block,
+            Reply::Pages { .. } => ServerKind::Pages,
+            Reply::OnTheWay { .. } => ServerKind::OnTheWay,
+            Reply::Listing { .. } => ServerKind::Listing,
+            Reply::Status { .. } => ServerKind::StatusReply,
+            Reply::PutDone { .. } => ServerKind::PutDone,
+            Reply::Error { .. } => ServerKind::Error,
+            Reply::VolumeOpened { .. } => ServerKind::VolumeOpened,
+            Reply::Volume(reply) => volume::reply_kind(reply),
+        }
+    }
+
     /// The name of the frame that carries the reply.
     pub fn name(&self) -> &'static str {
-        crate::encode::reply_kind(self).name()
+        self.kind().name()
     }
 }

@@ -18,7 +18,7 @@ pub enum ServerEvent {
     Request {
         /// Its number.
         request: RequestId,
-        /// What is asked.
+        /// The request.
         ask: Request,
     },
     /// The client cancelled a request. It is answered already; work on it may stop.

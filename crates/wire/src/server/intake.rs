@@ -82,7 +82,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// What belongs to a feature is said only by clients that stated it.
+    /// Only clients that stated a feature may send its messages.
     fn check_features(&self, message: &ClientMessage) -> Result<(), WireError> {
         let (feature, kind) = match message {
             ClientMessage::Notice(Notice::Hint { .. }) => (FEATURE_HINTS, "Hint"),

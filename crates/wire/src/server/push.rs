@@ -18,11 +18,11 @@ use crate::window::{Stamp, Window};
 /// Where a page of a stream is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushPosition {
-    /// Handed out and not credited yet: the client has it or will soon.
+    /// Sent and not credited yet: the client has it or will soon.
     Sent,
     /// Queued; it is complete after so many further push bytes, those of its own frame included.
     Queued {
-        /// Push bytes to be handed out until then.
+        /// Push bytes to send until then.
         bytes_ahead: usize,
     },
     /// Not in the stream, or credited already.
@@ -72,7 +72,7 @@ struct Sent {
     stamp: Stamp,
 }
 
-/// What `PushQueue::take` hands out.
+/// A frame to send, from `PushQueue::take`.
 pub(crate) struct Taken {
     pub frame: Frame,
     /// The frame was the last of its stream.
@@ -251,19 +251,19 @@ impl PushQueue {
         PushPosition::Absent
     }
 
-    /// Bytes a caller should queue now: what the window lets go and a little more that stands
+    /// Bytes a caller should queue now: what the window allows and a little more that stands
     /// ready.
     pub fn room(&self) -> usize {
         if self.queue.len() + self.in_flight_frames >= PUSH_FRAMES_MAX {
             return 0;
         }
-        // What stands ready would go before blocks that turn out to be needed sooner.
+        // Frames that are ready would be sent before blocks that are needed sooner.
         let ready = if self.window.is_shared() { 0 } else { PUSH_READY_BYTES };
         let wanted = self.window.bytes() + ready;
         wanted.saturating_sub(self.in_flight_bytes + self.queued_bytes as u64) as usize
     }
 
-    /// The same for volumes: what their window lets go, and one frame that stands ready, so that a
+    /// The same for volumes: what their window allows, and one frame that stands ready, so that a
     /// touch which decides between ways finds little queued.
     pub fn volume_room(&self) -> usize {
         if self.queue.len() + self.in_flight_frames >= PUSH_FRAMES_MAX {
@@ -305,7 +305,7 @@ impl ServerConnection {
     }
 
     /// Drops what is queued of a stream, unless `keep` wants the pages of a frame. A frame that was
-    /// handed out, even in part, cannot be recalled.
+    /// sent, even in part, cannot be recalled.
     pub fn retain_pushes(&mut self, stream: StreamId, keep: impl Fn(&[PageId]) -> bool) {
         // One that is ending stays, so that its end comes behind its last frame.
         if self.push.streams.get(&stream.0).is_some_and(|state| state.ending.is_none()) {

@@ -153,7 +153,7 @@ fn sim_a_trickle_does_not_shrink_the_window() {
 
 #[test]
 fn sim_an_hour_of_streaming_does_not_swell_the_window() {
-    // a socket that takes whatever the window lets go, so that our own queue is part of what is
+    // a socket that takes whatever the window allows, so that our own queue is part of what is
     // measured
     let link = LinkConfig { socket_bytes: 4 << 20, ..LinkConfig::new(50, 1) };
     let mut streaming = Streaming::new(link);

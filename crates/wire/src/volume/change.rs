@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{FileKind, Owner, Seen};
 
-/// What becomes of a range of a file, as fallocate(2) has it.
+/// The change of a range of a file, as in fallocate(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
     /// It reads as zeros from then on.
@@ -21,7 +21,7 @@ impl Allocation {
         u8::from(self.zero) | u8::from(self.reserve) << 1 | u8::from(self.extend) << 2
     }
 
-    /// What [`Allocation::to_bits`] writes; `None` of bits that say nothing.
+    /// Reads the bits of [`Allocation::to_bits`]; `None` for invalid ones.
     pub(super) fn from_bits(bits: u8) -> Option<Allocation> {
         let allocation = Allocation { zero: bits & 1 != 0, reserve: bits & 2 != 0, extend: bits & 4 != 0 };
         (bits & !7 == 0 && (allocation.zero || allocation.reserve)).then_some(allocation)
@@ -49,7 +49,7 @@ pub enum Change {
     Write {
         /// The file.
         path: Vec<u8>,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Where, in bytes.
         offset: u64,
@@ -60,7 +60,7 @@ pub enum Change {
     Append {
         /// The file.
         path: Vec<u8>,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// What.
         bytes: Bytes,
@@ -69,7 +69,7 @@ pub enum Change {
     Truncate {
         /// The file.
         path: Vec<u8>,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// New size in bytes.
         size: u64,
@@ -78,26 +78,26 @@ pub enum Change {
     Allocate {
         /// The file.
         path: Vec<u8>,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Where the range begins, in bytes.
         offset: u64,
         /// Bytes of it, at least 1.
         length: u64,
-        /// What becomes of it.
+        /// The change.
         allocation: Allocation,
     },
     /// Copies a range of one file of the volume into another, or into the same one.
     Copy {
         /// The file that is written.
         path: Vec<u8>,
-        /// What the writer saw of it.
+        /// The version of it that the writer saw.
         base: Option<Seen>,
         /// Where the bytes come, in bytes.
         offset: u64,
         /// The file that is read.
         from: Vec<u8>,
-        /// What the writer saw of that.
+        /// The version of that file that the writer saw.
         from_base: Option<Seen>,
         /// Where the range begins there, in bytes.
         from_offset: u64,
@@ -113,7 +113,7 @@ pub enum Change {
         mode: u16,
         /// Fail if it exists; otherwise a file that exists stays as it is.
         exclusive: bool,
-        /// Whose it is; `None`: the server's user's. In a folder with the set-group-id bit the
+        /// The owner; `None`: the server's user. In a folder with the set-group-id bit the
         /// group is that of the folder. So for all that is made.
         owner: Option<Owner>,
     },
@@ -123,7 +123,7 @@ pub enum Change {
         path: Vec<u8>,
         /// Permission bits.
         mode: u16,
-        /// Whose it is.
+        /// The owner.
         owner: Option<Owner>,
     },
     /// Makes a FIFO, a socket or a device node.
@@ -136,7 +136,7 @@ pub enum Change {
         mode: u16,
         /// The device that it stands for, if it is one.
         rdev: u32,
-        /// Whose it is.
+        /// The owner.
         owner: Option<Owner>,
     },
     /// Makes a symbolic link.
@@ -145,14 +145,14 @@ pub enum Change {
         path: Vec<u8>,
         /// Where it points, at most [`LINK_BYTES_MAX`](crate::format::LINK_BYTES_MAX) bytes.
         target: Bytes,
-        /// Whose it is.
+        /// The owner.
         owner: Option<Owner>,
     },
     /// Gives a file one more name: a hard link.
     Link {
         /// One of its names.
         from: Vec<u8>,
-        /// What the writer saw there.
+        /// The version that the writer saw there.
         base: Option<Seen>,
         /// The name it gets, which is free.
         to: Vec<u8>,
@@ -161,7 +161,7 @@ pub enum Change {
     Rename {
         /// From here.
         from: Vec<u8>,
-        /// What the writer saw there.
+        /// The version that the writer saw there.
         base: Option<Seen>,
         /// To here.
         to: Vec<u8>,
@@ -172,7 +172,7 @@ pub enum Change {
     Unlink {
         /// The file.
         path: Vec<u8>,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
     },
     /// Refuses the transaction if what is there has other names, too; changes nothing.
@@ -189,7 +189,7 @@ pub enum Change {
     SetTime {
         /// The file or folder.
         path: Vec<u8>,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Nanoseconds since 1970.
         mtime_ns: i64,
@@ -198,7 +198,7 @@ pub enum Change {
     SetAccessTime {
         /// The file or folder.
         path: Vec<u8>,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Nanoseconds since 1970.
         atime_ns: i64,
@@ -207,7 +207,7 @@ pub enum Change {
     SetOwner {
         /// The file or folder.
         path: Vec<u8>,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// The user, if it changes; never 2^32 - 1.
         uid: Option<u32>,
@@ -218,7 +218,7 @@ pub enum Change {
     SetMode {
         /// The file or folder.
         path: Vec<u8>,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Permission bits.
         mode: u16,
@@ -227,7 +227,7 @@ pub enum Change {
     SetXattr {
         /// The file or folder.
         path: Vec<u8>,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Its name, 1 to 255 bytes.
         name: Vec<u8>,
@@ -241,7 +241,7 @@ pub enum Change {
     RemoveXattr {
         /// The file or folder.
         path: Vec<u8>,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Its name, 1 to 255 bytes.
         name: Vec<u8>,

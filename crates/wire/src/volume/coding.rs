@@ -82,7 +82,7 @@ pub(crate) fn write_ask(writer: Writer, ask: &VolumeAsk) -> Frame {
 /// Reads what [`write_ask`] writes.
 pub(crate) fn read_ask(kind: ClientKind, reader: &mut Reader) -> Result<VolumeAsk, WireError> {
     Ok(match kind {
-        ClientKind::FileOpen => VolumeAsk::FileOpen { token: crate::decode::token(reader)?, path: reader.path()? },
+        ClientKind::FileOpen => VolumeAsk::FileOpen { token: reader.token()?, path: reader.path()? },
         ClientKind::FileStat => VolumeAsk::FileStat { path: reader.path()? },
         ClientKind::LinkRead => VolumeAsk::LinkRead { path: reader.path()? },
         ClientKind::XattrsRead => VolumeAsk::XattrsRead { path: reader.path()? },
@@ -97,7 +97,7 @@ pub(crate) fn read_ask(kind: ClientKind, reader: &mut Reader) -> Result<VolumeAs
             VolumeAsk::FolderList { path, after: reader.raw("name", bytes.into())?.to_vec(), limit }
         }
         ClientKind::PullBlocks => {
-            let token = crate::decode::token(reader)?;
+            let token = reader.token()?;
             let force = reader.flag("flags")?;
             let blocks = reader.pages(PUSH_PAGES_MAX)?;
             let file = blocks.first().map(|block| block.inode);
@@ -298,7 +298,7 @@ pub(crate) fn file_number(reader: &mut Reader) -> Result<InodeId, WireError> {
     Ok(InodeId(number))
 }
 
-/// What a file gets of the link.
+/// The share of the link of a file.
 pub(crate) fn write_share(writer: Writer, share: Share) -> Writer {
     let (kind, value) = match share {
         Share::Rest => (0, 0),

@@ -1,9 +1,10 @@
-//! An image as a tar archive: POSIX.1-2008 (pax), with extended attributes as `SCHILY.xattr.NAME` as star, GNU tar and
-//! libarchive write them.
+//! An image as a tar archive: POSIX.1-2008 (pax), with extended attributes as `SCHILY.xattr.NAME`
+//! as star, GNU tar and libarchive write them.
 //!
-//! The archive depends on the image alone: entries are in the order of their paths, extension records stand only where
-//! the plain header cannot say it, and have no names or times of their own. The root comes first as `./`, so that its
-//! attributes are kept. A file with several names is written under the first of them, the others are links to it.
+//! The archive depends on the image alone: entries are in the order of their paths, extension
+//! records stand only where the plain header cannot say it, and have no names or times of their
+//! own. The root comes first as `./`, so that its attributes are kept. A file with several names is
+//! written under the first of them, the others are links to it.
 //!
 //! Memory: the decoded blocks of the reader, and a path for each file that has several names.
 
@@ -16,7 +17,8 @@ use units::InodeId;
 
 /// Bytes of a record: headers and data are padded to it.
 const RECORD_BYTES: usize = 512;
-/// Records that an archive is padded to a multiple of, as tape drives once wanted and some readers still expect.
+/// Records that an archive is padded to a multiple of, as tape drives once wanted and some readers
+/// still expect.
 const BLOCKING_RECORDS: u64 = 20;
 /// Bytes of a name or link target in a header.
 const NAME_BYTES: usize = 100;
@@ -28,8 +30,9 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 pub enum Reader {
     /// Any: as exact as pax can be.
     Any,
-    /// The tools of SquashFS: they take the root from elsewhere and fail on times that SquashFS cannot hold, which has
-    /// 32 bits of seconds from 1970 on and no fractions, and three name spaces of attributes.
+    /// The tools of SquashFS: they take the root from elsewhere and fail on times that SquashFS
+    /// cannot hold, which has 32 bits of seconds from 1970 on and no fractions, and three name
+    /// spaces of attributes.
     Squashfs,
 }
 
@@ -38,7 +41,8 @@ pub enum Reader {
 pub struct Lost {
     /// Sockets: tar has no form for them.
     pub sockets: u64,
-    /// Extended attributes whose name holds a `=`, which ends a name in a pax record, or that the reader does not know.
+    /// Extended attributes whose name holds a `=`, which ends a name in a pax record, or that the
+    /// reader does not know.
     pub attributes: u64,
     /// Modification times that the reader cannot hold; the nearest stands for them.
     pub times: u64,
@@ -200,7 +204,8 @@ impl Header<'_> {
         records
     }
 
-    /// The header of the records above. Named after nothing, so that it is the same for the same records.
+    /// The header of the records above. Named after nothing, so that it is the same for the same
+    /// records.
     fn extension_record(&self, bytes: usize) -> [u8; RECORD_BYTES] {
         let (path, bytes) = (b"PaxHeaders/entry", bytes as u64);
         Header { path, link: &[], kind: b'x', bytes, time: (0, 0), major: 0, minor: 0 }.fill(0o644, 0, 0)
@@ -247,7 +252,8 @@ fn octal(number: u64, digits: usize) -> Option<String> {
     (text.len() == digits).then_some(text)
 }
 
-/// `[-]SECONDS.FRACTION`: the time as one decimal number, nanoseconds counting upwards from the whole seconds.
+/// `[-]SECONDS.FRACTION`: the time as one decimal number, nanoseconds counting upwards from the
+/// whole seconds.
 fn time(seconds: i64, nanoseconds: u32) -> String {
     match (seconds < 0, nanoseconds) {
         (_, 0) => seconds.to_string(),

@@ -1,4 +1,4 @@
-//! Help says the whole truth, and its examples are commands.
+//! Help is complete, and its examples are commands.
 
 use clap::error::ErrorKind;
 

@@ -1,4 +1,4 @@
-//! What the daemon of a mount needs of its machine.
+//! The sandbox of a mount daemon.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;

@@ -50,7 +50,8 @@ fn temporary(file: &Path) -> anyhow::Result<(PathBuf, std::fs::File)> {
     Ok((path.clone(), opened.with_context(|| format!("cannot make {}", path.display()))?))
 }
 
-/// Runs the user's editor. What it is may hold arguments, so a shell reads it, as other programs have it.
+/// Runs the user's editor. What it is may hold arguments, so a shell reads it, as other programs
+/// have it.
 fn edit(path: &Path) -> anyhow::Result<()> {
     let chosen = ["VISUAL", "EDITOR"].into_iter().filter_map(std::env::var_os).find(|editor| !editor.is_empty());
     let editor = chosen.unwrap_or_else(|| "vi".into());

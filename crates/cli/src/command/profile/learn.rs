@@ -16,7 +16,8 @@ const NAMED_MAX: usize = 5;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Traces of `runnel record`, best one for each run of the program: a page that is read again in a trace is not in it again
+    /// Traces of `runnel record`, best one for each run of the program: a page that is read again
+    /// in a trace is not in it again
     #[arg(required = true)]
     traces: Vec<PathBuf>,
 
@@ -69,7 +70,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As traces write it: without leading slashes. A file of this machine is named by where it really is.
+/// As traces write it: without leading slashes. A file of this machine is named by where it really
+/// is.
 fn path_in_trace(path: &Path) -> Vec<u8> {
     let path = match path.is_absolute() {
         true => path.to_path_buf(),

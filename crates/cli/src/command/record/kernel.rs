@@ -45,8 +45,34 @@ pub const WAYS: [&str; 4] = ["kernel", "kernel_counters", "kernel_thawed", "merg
 #[command(next_help_heading = "Recording a kernel")]
 #[group(skip)]
 pub struct Options {
-    /// Start this boot image (bzImage; of AArch64 Image or Image.gz) in QEMU and record which blocks of the kernel are executed, until
-    /// it powers off, for --timeout, or until the recorder gets SIGINT, SIGTERM or SIGHUP
+    #[command(flatten)]
+    machine: MachineArgs,
+
+    #[command(flatten)]
+    ends: ScenarioArgs,
+
+    #[command(flatten)]
+    counters: CounterArgs,
+
+    #[command(flatten)]
+    thawed: ThawedArgs,
+
+    /// Unite coverage files (several times for several)
+    #[arg(long, value_name = "FILE", requires = "output", conflicts_with_all = OTHERS, group = "way")]
+    merge: Vec<PathBuf>,
+
+    /// What the scenario is called (default: the name of the output)
+    #[arg(long, value_name = "NAME", requires = "way", conflicts_with = "merge")]
+    scenario: Option<String>,
+}
+
+/// What runs in QEMU.
+#[derive(clap::Args, Clone)]
+#[group(skip)]
+struct MachineArgs {
+    /// Start this boot image (bzImage; of AArch64 Image or Image.gz) in QEMU and record which
+    /// blocks of the kernel are executed, until it powers off, for --timeout, or until the recorder
+    /// gets SIGINT, SIGTERM or SIGHUP
     #[arg(long, value_name = "IMAGE", requires_all = ["vmlinux", "output"], conflicts_with_all = OTHERS, group = "way")]
     kernel: Option<PathBuf>,
 
@@ -73,21 +99,33 @@ pub struct Options {
     /// Processors
     #[arg(long, value_name = "N", requires = "kernel", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=255))]
     cpus: u32,
+}
 
-    /// The device's service begins where the console says a line with this text: tells what runs only before. Without it
-    /// everything counts for both
+/// When service begins, and the scenario ends.
+#[derive(clap::Args, Clone)]
+#[group(skip)]
+struct ScenarioArgs {
+    /// The device's service begins where the console says a line with this text: tells what runs
+    /// only before. Without it everything counts for both
     #[arg(long, value_name = "TEXT", requires = "kernel", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     service_at: Option<String>,
 
-    /// The scenario also ends where the console says a line with this text, after the service has begun
+    /// The scenario also ends where the console says a line with this text, after the service has
+    /// begun
     #[arg(long, value_name = "TEXT", requires = "kernel", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     until: Option<String>,
 
     /// When the scenario ends if nothing else ends it
     #[arg(long, value_name = "SECONDS", requires = "kernel", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=TIMEOUT_SECONDS_MAX))]
     timeout: u64,
+}
 
-    /// Take the counters of an instrumented kernel, a byte for each block, as they were read from the device
+/// The counters of an instrumented kernel.
+#[derive(clap::Args, Clone)]
+#[group(skip)]
+struct CounterArgs {
+    /// Take the counters of an instrumented kernel, a byte for each block, as they were read from
+    /// the device
     #[arg(long, value_name = "FILE", requires_all = ["map", "output"], conflicts_with_all = OTHERS, group = "way")]
     kernel_counters: Option<PathBuf>,
 
@@ -98,7 +136,12 @@ pub struct Options {
     /// When the counters counted
     #[arg(long, value_enum, requires = "kernel_counters", default_value = "whole")]
     phase: PhaseName,
+}
 
+/// A list of functions that were thawed.
+#[derive(clap::Args, Clone)]
+#[group(skip)]
+struct ThawedArgs {
     /// Take a device's list of functions that had to be thawed; their sizes are those of --vmlinux
     #[arg(long, value_name = "FILE", requires = "output", conflicts_with_all = OTHERS, group = "way")]
     kernel_thawed: Option<PathBuf>,
@@ -106,14 +149,6 @@ pub struct Options {
     /// Release of the device's kernel (default: that of --vmlinux)
     #[arg(long, value_name = "TEXT", requires = "kernel_thawed")]
     release: Option<String>,
-
-    /// Unite coverage files (several times for several)
-    #[arg(long, value_name = "FILE", requires = "output", conflicts_with_all = OTHERS, group = "way")]
-    merge: Vec<PathBuf>,
-
-    /// What the scenario is called (default: the name of the output)
-    #[arg(long, value_name = "NAME", requires = "way", conflicts_with = "merge")]
-    scenario: Option<String>,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
@@ -132,11 +167,11 @@ pub fn run(args: &super::Args) -> Option<anyhow::Result<ExitCode>> {
     let path = args.output.clone().unwrap_or_default();
     let stem = || path.file_stem().map_or_else(|| "kernel".into(), |stem| stem.to_string_lossy().into_owned());
     let scenario = options.scenario.clone().unwrap_or_else(stem);
-    let made = if let Some(kernel) = &options.kernel {
+    let made = if let Some(kernel) = &options.machine.kernel {
         return Some(record(args, kernel, scenario, &path));
-    } else if let Some(counters) = &options.kernel_counters {
+    } else if let Some(counters) = &options.counters.kernel_counters {
         from_counters(options, counters, &scenario)
-    } else if let Some(list) = &options.kernel_thawed {
+    } else if let Some(list) = &options.thawed.kernel_thawed {
         from_thawed(options, list, &scenario)
     } else if !options.merge.is_empty() {
         merge(&options.merge)
@@ -153,28 +188,11 @@ pub fn run(args: &super::Args) -> Option<anyhow::Result<ExitCode>> {
 
 fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> anyhow::Result<ExitCode> {
     let options = &args.kernel;
-    let files = options.disk.iter().chain(&options.initrd).chain(&options.kernel).chain(&options.vmlinux);
-    for file in files {
-        host::file::open(file).with_context(|| file.display().to_string())?;
-    }
-    let command_line = match &options.cmdline {
-        Some(line) => line.clone(),
-        None => Processor::of_image(kernel)?.command_line().to_string(),
-    };
     let recorder = Recorder {
-        machine: Machine {
-            kernel: kernel.to_path_buf(),
-            initramfs: options.initrd.clone().unwrap_or_default(),
-            command_line,
-            disks: options.disk.clone(),
-            memory_mib: options.memory,
-            processors: options.cpus,
-            counted: false,
-            deadline: Duration::from_secs(options.timeout),
-        },
-        vmlinux: options.vmlinux.clone().unwrap_or_default(),
-        service_at: options.service_at.clone(),
-        until: options.until.clone(),
+        machine: options.machine.of(kernel, Duration::from_secs(options.ends.timeout))?,
+        vmlinux: options.machine.vmlinux.clone().unwrap_or_default(),
+        service_at: options.ends.service_at.clone(),
+        until: options.ends.until.clone(),
         scenario,
     };
     let output = Output::create(path, args.force)?;
@@ -183,7 +201,8 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
         panicked |= line.contains("Kernel panic - not syncing");
         tell!("device: {line}");
     };
-    // Before the first thread: what is recorded until then is kept, and the device does not outlive us.
+    // Before the first thread: what is recorded until then is kept, and the device does not outlive
+    // us.
     let signals = Signals::block(host::signals::STOP).context("cannot block signals")?;
     let asked = || !matches!(signals.next(), Ok(None));
     let recorded = recorder.run(&asked, &mut say).inspect_err(|_| output.discard())?;
@@ -191,32 +210,17 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
     if panicked {
         tell!("warning: the kernel panicked; what ran until then is recorded");
     }
-    let Recorded { coverage, seen, totals: (functions, bytes), end } = recorded;
-    match end {
+    match recorded.end {
         End::Deadline => {
-            tell!("note: the scenario did not end within {} s; what ran until then is recorded", options.timeout);
+            tell!("note: the scenario did not end within {} s; what ran until then is recorded", options.ends.timeout);
         }
         End::Asked => tell!("note: ended by a signal; what ran until then is recorded"),
         End::PoweredOff | End::Said => {}
     }
-    let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
-    let all: u64 = coverage.functions.iter().map(|function| function.bytes).sum();
-    let service: u64 =
-        coverage.functions.iter().filter(|function| function.service).map(|function| function.bytes).sum();
     if !args.json {
-        tell!(
-            "of {functions} functions with {}, those that ran have {:.1} %, those that ran in service {:.1} %",
-            human(bytes),
-            share(all, bytes),
-            share(service, bytes)
-        );
-        tell!(
-            "{}, {} in no function that has a name, {} with other instructions than linked",
-            counted(seen.blocks, "block"),
-            seen.outside,
-            seen.different
-        );
+        tell_shares(&recorded);
     }
+    let Recorded { coverage, seen, totals: (functions, bytes), end } = recorded;
     let more = serde_json::json!({
         "kernel_functions": functions, "kernel_bytes": bytes, "blocks_seen": seen.blocks, "blocks_outside": seen.outside,
         "blocks_different": seen.different, "ended": matches!(end, End::PoweredOff | End::Said), "panicked": panicked,
@@ -224,10 +228,53 @@ fn record(args: &super::Args, kernel: &Path, scenario: String, path: &Path) -> a
     write(args, &coverage, output, more.as_object().unwrap_or(&serde_json::Map::new()))
 }
 
+impl MachineArgs {
+    /// The machine that starts `kernel`. Its files can be opened.
+    fn of(&self, kernel: &Path, deadline: Duration) -> anyhow::Result<Machine> {
+        for file in self.disk.iter().chain(&self.initrd).chain(&self.kernel).chain(&self.vmlinux) {
+            host::file::open(file).with_context(|| file.display().to_string())?;
+        }
+        let command_line = match &self.cmdline {
+            Some(line) => line.clone(),
+            None => Processor::of_image(kernel)?.command_line().to_string(),
+        };
+        Ok(Machine {
+            kernel: kernel.to_path_buf(),
+            initramfs: self.initrd.clone().unwrap_or_default(),
+            command_line,
+            disks: self.disk.clone(),
+            memory_mib: self.memory,
+            processors: self.cpus,
+            counted: false,
+            deadline,
+        })
+    }
+}
+
+/// Tells how much of the kernel ran.
+fn tell_shares(Recorded { coverage, seen, totals: (functions, bytes), .. }: &Recorded) {
+    let share = |part: u64| 100.0 * part as f64 / (*bytes).max(1) as f64;
+    let all: u64 = coverage.functions.iter().map(|function| function.bytes).sum();
+    let in_service = coverage.functions.iter().filter(|function| function.service);
+    let service: u64 = in_service.map(|function| function.bytes).sum();
+    tell!(
+        "of {functions} functions with {}, those that ran have {:.1} %, those that ran in service {:.1} %",
+        human(*bytes),
+        share(all),
+        share(service)
+    );
+    tell!(
+        "{}, {} in no function that has a name, {} with other instructions than linked",
+        counted(seen.blocks, "block"),
+        seen.outside,
+        seen.different
+    );
+}
+
 fn from_counters(options: &Options, counters: &Path, scenario: &str) -> anyhow::Result<Coverage> {
-    let path = options.map.clone().unwrap_or_default();
+    let path = options.counters.map.clone().unwrap_or_default();
     let map = BlockMap::read(&bytes(&path)?).with_context(|| path.display().to_string())?;
-    let phase = match options.phase {
+    let phase = match options.counters.phase {
         PhaseName::Whole => Phase::Whole,
         PhaseName::Boot => Phase::Boot,
         PhaseName::Service => Phase::Service,
@@ -237,14 +284,14 @@ fn from_counters(options: &Options, counters: &Path, scenario: &str) -> anyhow::
 }
 
 fn from_thawed(options: &Options, list: &Path, scenario: &str) -> anyhow::Result<Coverage> {
-    let symbols = match &options.vmlinux {
+    let symbols = match &options.machine.vmlinux {
         Some(path) => {
             let bytes = host::file::read(path).with_context(|| path.display().to_string())?;
             Some(Symbols::read(&bytes).with_context(|| path.display().to_string())?)
         }
         None => None,
     };
-    let release = options.release.as_deref().or(symbols.as_ref().map(Symbols::release));
+    let release = options.thawed.release.as_deref().or(symbols.as_ref().map(Symbols::release));
     let release = release.ok_or_else(|| failure::usage("--kernel-thawed needs --vmlinux or --release"))?;
     let name = || list.display().to_string();
     let text = String::from_utf8(bytes(list)?).map_err(|_| failure::corrupt(format!("{}: no text", name())))?;

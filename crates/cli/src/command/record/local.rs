@@ -42,7 +42,8 @@ pub struct Options {
     #[arg(long, value_enum, default_value = "faults", conflicts_with = "target")]
     candidates: CandidatesArg,
 
-    /// The library to preload (default: librunnel_trace.so beside this program, or in ../lib/runnel)
+    /// The library to preload (default: librunnel_trace.so beside this program, or in
+    /// ../lib/runnel)
     #[arg(long, value_name = "FILE", conflicts_with = "target")]
     library: Option<PathBuf>,
 
@@ -65,7 +66,8 @@ enum SourceArg {
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 enum ReadsArg {
-    /// A preloaded library; for static programs stops, or the trace points where these are the source
+    /// A preloaded library; for static programs stops, or the trace points where these are the
+    /// source
     Auto,
     /// A preloaded library: no stops
     Preload,
@@ -79,16 +81,18 @@ enum ReadsArg {
 enum CandidatesArg {
     /// Where code of a page runs first, by its page fault
     Faults,
-    /// Where strlen, memcpy, memmove, memcmp, strcpy and malloc return to, if they do so once: as the paper has it, for
-    /// comparison; needs a librunnel_trace.so with the feature `calls`
+    /// Where strlen, memcpy, memmove, memcmp, strcpy and malloc return to, if they do so once: as
+    /// the paper has it, for comparison; needs a librunnel_trace.so with the feature `calls`
     Calls,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 enum MapsArg {
-    /// Perf events, and stops at each mapping of a file where page faults can be made exact so, or there are no perf events
+    /// Perf events, and stops at each mapping of a file where page faults can be made exact so, or
+    /// there are no perf events
     Auto,
-    /// Perf events: no ptrace and no stops, for programs that trace others; page faults tell 64 KiB each
+    /// Perf events: no ptrace and no stops, for programs that trace others; page faults tell 64 KiB
+    /// each
     Perf,
     /// Stops at each mapping of a file as well; page faults tell pages since Linux 6.7
     Seccomp,

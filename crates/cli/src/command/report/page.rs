@@ -1,8 +1,9 @@
-//! The page of a launch plan: what the program read over time, its bursts, groups and breakpoints; and for each group
-//! how far ahead of its burst the breakpoint is hit, against how long fetching the group takes on a stated disk.
+//! The page of a launch plan: the program's reads over time, its bursts, groups and breakpoints;
+//! and for each group, how far ahead of its burst the breakpoint is hit, against the time that
+//! fetching the group takes on a stated disk.
 //!
-//! The two drawings show what Figures 7 and 8 of the Spidermine paper (doi 10.1145/3555776.3577754) are about: reads over time with
-//! the places of breakpoints, and whether prefetching ends in time. Called by `runnel report`.
+//! The two drawings are like Figures 7 and 8 of the Spidermine paper (doi 10.1145/3555776.3577754):
+//! reads over time with the positions of breakpoints, and whether prefetching ends in time.
 
 use std::fmt::Write;
 
@@ -30,7 +31,8 @@ pub struct Speed {
 }
 
 impl Default for Speed {
-    /// A rotating disk: 120 MB/s. Fetching 130 MB in 10,000 extents and 2,200 opens, sorted, took one 8 s: 0.6 ms each.
+    /// A rotating disk: 120 MB/s. Fetching 130 MB in 10,000 extents and 2,200 opens, sorted, took
+    /// one 8 s: 0.6 ms each.
     fn default() -> Speed {
         Speed { bytes_per_second: 120e6, access: 0.6e-3 }
     }
@@ -225,7 +227,8 @@ fn fetch(input: &Input, group: &Group) -> f64 {
     input.plan.bytes(group) as f64 / input.speed.bytes_per_second + requests * input.speed.access
 }
 
-/// For each group: when its fetch ends, from its trigger on. Groups of one trigger are fetched one after the other.
+/// For each group: when its fetch ends, from its trigger on. Groups of one trigger are fetched one
+/// after the other.
 fn fetched(input: &Input) -> Vec<f64> {
     let mut ends: Vec<f64> = Vec::new();
     let mut before = 0.0;

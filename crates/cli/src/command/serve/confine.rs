@@ -1,4 +1,4 @@
-//! What a server needs of its machine.
+//! The sandbox of a server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use crate::command::sandboxed::folders_of;
 /// Folder of the journal in a volume.
 const JOURNAL: &str = ".runnel";
 
-/// The sandbox for a server with this configuration. Makes the folder of the store if it is missing.
+/// The sandbox for a server with this configuration. Makes the folder of the store if it is
+/// missing.
 pub fn sandbox(config: &Config, store: &Path, ready: &ReadyFile) -> Sandbox {
     // Whoever opens it says best what is wrong with it; so it is for volumes that are not there.
     let _ = fs::create_dir_all(store);

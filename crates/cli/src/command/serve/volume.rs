@@ -1,4 +1,4 @@
-//! What `--volume` says.
+//! The value of `--volume`.
 
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use ::kernel::{Calls, JobReport, SizeRow};
 use ::report::html::{Table, escape, head};
-use specialise::{FreezeReport, Sizes};
+use specialise::{FreezeReport, Report, Sizes};
 
 /// Removals that the page shows.
 const REMOVALS_MAX: usize = 60;
@@ -45,6 +45,42 @@ fn frozen(report: &FreezeReport) -> Table {
     table
 }
 
+/// The bytes that each pass removed.
+fn passes(removed: &Report) -> Table {
+    let mut table =
+        Table::new(&["pass", "what goes", "pieces", "text", "rodata", "data", "bss", "init", "tables"]).words(2);
+    let mut sum = |name: String, what: &str, pieces: u64, sizes: &Sizes| {
+        table.row([vec![name, what.to_string(), pieces.to_string()], numbers(sizes)].concat());
+    };
+    sum("before".to_string(), "", removed.atoms, &removed.before);
+    for pass in &removed.passes {
+        let name = if pass.on { pass.name.to_string() } else { format!("{} (off)", pass.name) };
+        sum(name, removes(pass.name), pass.atoms, &pass.bytes);
+    }
+    sum("after".to_string(), "", removed.atoms_left, &removed.after);
+    table
+}
+
+/// The entries that were dropped from tables of the kernel.
+fn side_tables(removed: &Report) -> Table {
+    let mut table = Table::new(&["table", "entries", "dropped", "left", "bytes", "bytes left"]);
+    for row in &removed.tables {
+        let numbers = [row.entries, row.entries - row.entries_left, row.entries_left, row.bytes, row.bytes_left];
+        table.row([vec![row.name.to_string()], numbers.map(|number| number.to_string()).to_vec()].concat());
+    }
+    table
+}
+
+/// The largest removals.
+fn largest(removed: &Report) -> Table {
+    let mut table = Table::new(&["name", "pass", "was used by", "bytes"]).words(3);
+    for removal in removed.largest.iter().take(REMOVALS_MAX) {
+        let user = removal.used_by.clone().unwrap_or_else(|| "nothing".to_string());
+        table.row([removal.name.clone(), removal.pass.to_string(), user, removal.bytes.to_string()]);
+    }
+    table
+}
+
 /// The page.
 pub fn page(report: &JobReport) -> String {
     let removed = &report.removed;
@@ -71,18 +107,7 @@ pub fn page(report: &JobReport) -> String {
         );
     }
     html.push_str("<h2>What each pass removed (bytes)</h2>\n");
-    let mut table =
-        Table::new(&["pass", "what goes", "pieces", "text", "rodata", "data", "bss", "init", "tables"]).words(2);
-    let mut sum = |name: String, what: &str, pieces: u64, sizes: &Sizes| {
-        table.row([vec![name, what.to_string(), pieces.to_string()], numbers(sizes)].concat());
-    };
-    sum("before".to_string(), "", removed.atoms, &removed.before);
-    for pass in &removed.passes {
-        let name = if pass.on { pass.name.to_string() } else { format!("{} (off)", pass.name) };
-        sum(name, removes(pass.name), pass.atoms, &pass.bytes);
-    }
-    sum("after".to_string(), "", removed.atoms_left, &removed.after);
-    html.push_str(&table.html());
+    html.push_str(&passes(removed).html());
     let _ = writeln!(
         html,
         "<p>Pieces are functions, variables, strings and entries of tables. Bytes are those of the object before the link, \
@@ -91,19 +116,9 @@ pub fn page(report: &JobReport) -> String {
         report.analysis_peak_bytes >> 20
     );
     html.push_str("<h2>Side tables</h2>\n");
-    let mut table = Table::new(&["table", "entries", "dropped", "left", "bytes", "bytes left"]);
-    for row in &removed.tables {
-        let numbers = [row.entries, row.entries - row.entries_left, row.entries_left, row.bytes, row.bytes_left];
-        table.row([vec![row.name.to_string()], numbers.map(|number| number.to_string()).to_vec()].concat());
-    }
-    html.push_str(&table.html());
+    html.push_str(&side_tables(removed).html());
     let _ = writeln!(html, "<h2>The {} largest removals</h2>", removed.largest.len().min(REMOVALS_MAX));
-    let mut table = Table::new(&["name", "pass", "was used by", "bytes"]).words(3);
-    for removal in removed.largest.iter().take(REMOVALS_MAX) {
-        let user = removal.used_by.clone().unwrap_or_else(|| "nothing".to_string());
-        table.row([removal.name.clone(), removal.pass.to_string(), user, removal.bytes.to_string()]);
-    }
-    html.push_str(&table.html());
+    html.push_str(&largest(removed).html());
     html.push_str("<p>Names with + are places without a name: a section and an offset in it.</p>\n");
     if !report.calls_removed.is_empty() {
         list(&mut html, "System calls that answer ENOSYS", &report.calls_removed);

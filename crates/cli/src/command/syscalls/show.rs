@@ -1,4 +1,4 @@
-//! What was found, for people and for programs.
+//! The results of `runnel syscalls`, for people and for programs.
 
 use syscalls::analysis::{CallReport, Report};
 

@@ -81,7 +81,7 @@ fn fuse_thousands_of_small_hints_are_not_waited_for_one_by_one() {
 fn fuse_a_wrong_hint_is_explained_and_does_no_harm() {
     need_fuse!();
     let mount = mount_with(&nodes(), Options::default());
-    let hint = |path: &str, range| crate::control::hint(mount.folder.path(), &[(path.into(), vec![range])]);
+    let hint = |path: &str, range| crate::hint_files(mount.folder.path(), &[(path.into(), vec![range])]);
     for (path, range, what) in [
         ("/lib/c.so", 0..1, "no file /lib/c.so"),
         ("/lib", 0..1, "no file /lib"),

@@ -7,7 +7,7 @@ use client::NO_TOKEN;
 use super::*;
 use crate::record::{Answer, Recorder};
 
-/// What a recorder hears, in order.
+/// The calls of a recorder, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Heard {
     Start(Token, Vec<u8>),
@@ -50,7 +50,7 @@ impl Recorder for Ear {
 }
 
 #[test]
-fn fuse_a_recorder_hears_every_first_touch_and_nothing_else() {
+fn fuse_a_recorder_gets_every_first_touch_and_nothing_else() {
     need_fuse!();
     let ear = Arc::new(Ear::default());
     let mut script = Node::file(b"script", b"#!/bin/sh\nexit 0\n");
@@ -66,7 +66,8 @@ fn fuse_a_recorder_hears_every_first_touch_and_nothing_else() {
     for index in [7, 3, 7, 4] {
         file.read_exact_at(&mut page, index * PAGE_BYTES as u64).expect("read");
     }
-    // One call over several pages, two of which are there, and the end of the file, which is half a page.
+    // One call over several pages, two of which are there, and the end of the file, which is half a
+    // page.
     file.read_exact_at(&mut vec![0; 8 * PAGE_BYTES], 2 * PAGE_BYTES as u64).expect("read");
     assert_eq!(file.read_at(&mut page, 200 * PAGE_BYTES as u64).expect("read"), 5);
     let copied = Command::new("dd")

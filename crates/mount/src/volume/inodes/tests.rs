@@ -121,8 +121,8 @@ fn a_server_that_names_a_folder_inside_itself_makes_no_loop() {
     assert_ne!(inodes.found(TOP, b"top", &folder(TOP)), INodeNo(TOP));
 }
 
-/// Random calls as a hostile server and a kernel could cause them: nothing panics, and when the kernel has forgotten everything, so
-/// has the table.
+/// Random calls as a hostile server and a kernel could cause them: nothing panics, and when the
+/// kernel has forgotten everything, so has the table.
 #[test]
 fn prop_nothing_is_kept_that_the_kernel_forgot() {
     for seed in 0..200 {

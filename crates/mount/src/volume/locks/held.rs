@@ -1,4 +1,4 @@
-//! Which owner has locked what, and through which handles; pure.
+//! The locks of each owner, and the handles that they were taken through. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,7 +6,7 @@ use fuse::INodeNo;
 use stream::{Handle, LockOwner};
 use units::{LockPiece, LockRanges};
 
-/// What one owner has locked of a file.
+/// The locks of one owner on a file.
 #[derive(Default)]
 struct Owned {
     ranges: LockRanges,
@@ -16,7 +16,7 @@ struct Owned {
 
 /// All locks of a mount; no entry is empty. The server limits how many there are.
 #[derive(Default)]
-pub(super) struct Held {
+pub(in crate::volume) struct Held {
     files: HashMap<u64, BTreeMap<LockOwner, Owned>>,
 }
 
@@ -26,7 +26,7 @@ impl Held {
         self.owned(number, owner).is_some()
     }
 
-    /// Who has locked something of a file through a handle.
+    /// The owners of locks on a file that were taken through a handle.
     pub fn owners(&self, number: INodeNo, handle: Handle) -> Vec<LockOwner> {
         let owners = self.files.get(&number.0).into_iter().flatten();
         owners.filter(|(_, owned)| owned.handles.contains(&handle)).map(|(owner, _)| *owner).collect()

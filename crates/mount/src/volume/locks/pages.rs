@@ -1,8 +1,8 @@
-//! A thread that has the kernel drop pages of files, one after the other.
+//! A thread that makes the kernel drop pages of files, one file after the other.
 //!
-//! The kernel waits for READs of these pages then, and writes back what mappings changed: no thread
-//! may ask for it that has to answer those. The thread is started when there is something to do,
-//! and ends when there was nothing for a while.
+//! The kernel then waits for READs of these pages, and writes back changes of mappings. So no
+//! thread that must answer those may request it. The thread starts when there is work, and ends
+//! after a while without.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use fuse::INodeNo;
 
 use super::waits::IDLE;
 
-/// What is to be done; `false` if there is no thread that could do it.
+/// A job; it gets `false` if there is no thread that could do it.
 pub(super) type Job = Box<dyn FnOnce(bool) + Send>;
 
 /// Jobs of files in their order. There are no more of them than locks that the kernel waits for.

@@ -1,18 +1,15 @@
-//! Locks that somebody waits for: asked for again and again, since the server does not tell when
-//! one is free.
+//! Waits for locks: they are requested again and again, since the server does not tell when one is
+//! free.
 //!
-//! Who unlocks on this device has those who wait here try at once. A signal ends a wait in `fuse`;
-//! it is dropped here when it would be tried again. The thread is started when somebody waits, and
-//! ends when nobody did for a while.
+//! An unlock on this device retries the waits of the same file at once. A signal ends a wait in
+//! `fuse`; it is dropped here at its next try. The thread starts with the first wait, and ends
+//! after a while without.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fuse::INodeNo;
-
-use super::Ask;
-use crate::errno;
 
 /// How long after it was refused a lock is asked for again: first, and at most, after twice as long
 /// each time. A round trip over a local network takes less than the first; the last costs a thin
@@ -23,12 +20,25 @@ const PAUSE_MAX: Duration = Duration::from_millis(640);
 /// How long a thread waits for something to do before it ends.
 pub(super) const IDLE: Duration = Duration::from_secs(2);
 
+/// A request for a lock that may be sent again.
+pub(in crate::volume) trait Attempt: Send {
+    /// The file.
+    fn number(&self) -> INodeNo;
+
+    /// Sends the request, after it paused for `pause`.
+    fn send(self: Box<Self>, pause: Duration);
+
+    /// Answers with an error: there is no thread that could send it.
+    fn fail(self: Box<Self>);
+}
+
 struct Waiting {
-    ask: Ask,
+    attempt: Box<dyn Attempt>,
+    pause: Duration,
     due: Instant,
 }
 
-/// Those who wait. There are no more of them than locks that the kernel waits for.
+/// The waiting requests. There are no more of them than locks that the kernel waits for.
 #[derive(Default)]
 pub(super) struct Waits {
     inner: Mutex<Inner>,
@@ -43,7 +53,7 @@ struct Inner {
 
 impl Waits {
     /// A lock was refused, and is to be tried again.
-    pub fn add(self: Arc<Self>, mut ask: Ask) {
+    pub fn add(self: Arc<Self>, attempt: Box<dyn Attempt>, pause: Duration) {
         let mut inner = self.locked();
         if !inner.is_running {
             let waits = self.clone();
@@ -51,11 +61,10 @@ impl Waits {
         }
         if !inner.is_running {
             drop(inner);
-            return ask.reply.error(errno::NO_LOCKS);
+            return attempt.fail();
         }
-        ask.pause = (ask.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-        let due = Instant::now() + ask.pause;
-        inner.waiting.push(Waiting { ask, due });
+        let pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        inner.waiting.push(Waiting { attempt, pause, due: Instant::now() + pause });
         drop(inner);
         self.changed.notify_all();
     }
@@ -63,8 +72,8 @@ impl Waits {
     /// Something of a file was unlocked here.
     pub fn wake(&self, number: INodeNo) {
         let mut inner = self.locked();
-        for waiting in inner.waiting.iter_mut().filter(|waiting| waiting.ask.number == number) {
-            waiting.ask.pause = Duration::ZERO;
+        for waiting in inner.waiting.iter_mut().filter(|waiting| waiting.attempt.number() == number) {
+            waiting.pause = Duration::ZERO;
             waiting.due = Instant::now();
         }
         drop(inner);
@@ -79,7 +88,7 @@ impl Waits {
             let due: Vec<Waiting> = inner.waiting.extract_if(.., |waiting| waiting.due <= now).collect();
             if !due.is_empty() {
                 drop(inner);
-                due.into_iter().for_each(|waiting| waiting.ask.send());
+                due.into_iter().for_each(|waiting| waiting.attempt.send(waiting.pause));
                 idle_since = now;
                 inner = self.locked();
                 continue;

@@ -1,5 +1,5 @@
-//! Decoded blocks of an image file: each is read, checked and decoded once however many ask for it at the same time,
-//! and those used last are kept up to a bound.
+//! Decoded blocks of an image file. Each block is read, checked and decoded once, however many
+//! threads need it at the same time. The blocks that were used last are kept, up to a bound.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -10,21 +10,22 @@ use client::{Counters, ImageFile};
 use image::{ImageError, Metadata, ReadAt};
 use units::{BlockId, ChunkId};
 
-/// Bytes of decoded blocks kept: with blocks of 64 KiB the 128 used last. A program that starts goes back and forth
-/// between the blocks of a few dozen files. Blocks decoded for one start of Python from an image in the order of its
-/// tree, and from one with similar chunks together: 626 and 1,088 with 1 MiB, 526 and 825 with 8, 489 and 694 with 16,
-/// 471 and 614 with all kept. A block costs some 150 us to decode, and a device has other uses for the memory.
+/// Bytes of decoded blocks kept: with blocks of 64 KiB the 128 used last. A program that starts
+/// goes back and forth between the blocks of a few dozen files. Blocks decoded for one start of
+/// Python from an image in the order of its tree, and from one with similar chunks together: 626
+/// and 1,088 with 1 MiB, 526 and 825 with 8, 489 and 694 with 16, 471 and 614 with all kept. A
+/// block costs some 150 us to decode, and a device has other uses for the memory.
 const CACHE_BYTES_MAX: usize = 8 << 20;
 
-/// A decoded block, or why there is none. Set once by whoever asks first; others wait for it.
+/// A decoded block, or why there is none. Set by the thread that asks first; others wait for it.
 type Cell = OnceLock<Result<Box<[u8]>, Failure>>;
 
-/// A block that cannot be had.
+/// Why a block cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// The file cannot be read.
     Read,
-    /// What was read is not what the image's metadata promise.
+    /// The bytes do not match the image's metadata.
     Corrupt,
 }
 
@@ -93,7 +94,7 @@ impl Blocks {
         self.errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was done so far.
+    /// Counters so far.
     pub(super) fn counters(&self, reads: u64) -> Counters {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {

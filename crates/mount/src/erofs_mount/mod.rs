@@ -1,13 +1,13 @@
-//! An image in a local file, mounted by the kernel's own EROFS: `runnel mount --kernel`.
+//! An image in a local file, mounted by the kernel's EROFS: `runnel mount --kernel`.
 //!
-//! The crate `erofs` derives the metadata of an EROFS file system from the image, and says which chunks lie where on a
-//! virtual blob. Here both are served as two files of a small FUSE file system (`files`), blocks being decoded as
-//! slots of the blob are read (`blocks`), and the kernel mounts the first file over the second. Names, attributes and
-//! pages that were read once then cost the daemon nothing.
+//! The crate `erofs` derives the metadata of an EROFS file system from the image, and the position
+//! of each chunk on a virtual blob. A small FUSE file system (`files`) serves both as two files. It
+//! decodes blocks when slots of the blob are read (`blocks`). The kernel mounts the first file over
+//! the second. Names, attributes and pages that were read once then cost the daemon nothing.
 //!
-//! The FUSE mount is detached as soon as EROFS has opened its files, so that no path leads to it and it lives exactly
-//! as long as EROFS is mounted or in use. Hence `umount` by any means ends both, and a daemon that died leaves one
-//! ordinary mount, which `runnel umount` takes away.
+//! The FUSE mount is detached as soon as EROFS has opened its files. So no path leads to it, and it
+//! lives exactly as long as EROFS is mounted or in use. Hence `umount` by any means ends both. If
+//! the daemon dies, one ordinary mount is left, which `runnel umount` removes.
 
 mod blocks;
 mod files;
@@ -36,16 +36,14 @@ use crate::counters::Operations;
 use crate::device::Access;
 use crate::hint::HintedFile;
 use crate::mounted::Options;
-use crate::mountpoint::SOURCE_PREFIX;
+use crate::mountpoint::{EROFS_TYPE, SOURCE_PREFIX};
+use crate::report::UnmountReport;
 use crate::runtime::{PrivateDirectory, Purpose};
-use crate::served::Stop;
-use crate::volume::UnmountReport;
+use crate::stop::Stop;
 use crate::{FuseCounters, MountError, device, mountpoint};
 
-/// File-system type in the mount table.
-pub(crate) const FILE_SYSTEM_TYPE: &str = "erofs";
-
-/// How long the kernel may take to end the serving once nothing uses the mount, and again after being forced.
+/// How long the kernel may take to end the serving once nothing uses the mount, and again after
+/// being forced.
 const END_WAIT: Duration = Duration::from_secs(2);
 
 /// Serving threads at most: each decodes one block at a time.
@@ -78,12 +76,12 @@ struct Shared {
 }
 
 impl KernelMount {
-    /// Mounts the image in the file `image` on `mountpoint`. Of `options`, the name, the target, the two permissions,
-    /// and whether there is a control socket count.
+    /// Mounts the image in the file `image` on `mountpoint`. Of `options`, the name, the target,
+    /// the two permissions, and whether there is a control socket count.
     ///
     /// # Errors
-    /// The caller is not root, the kernel cannot do it, the image is damaged or passes a limit of EROFS, or the mount
-    /// point cannot be used.
+    /// The caller is not root, the kernel cannot do it, the image is damaged or passes a limit of
+    /// EROFS, or the mount point cannot be used.
     pub fn start(image: &Path, mountpoint: &Path, options: Options) -> Result<KernelMount, MountError> {
         if !rustix::process::geteuid().is_root() {
             return Err(MountError::Kernel { problem: "this needs root: EROFS is mounted by the kernel".into() });
@@ -140,7 +138,8 @@ impl KernelMount {
         &self.shared.mountpoint
     }
 
-    /// What `runnel status` shows. Of the session's counters, those of READs, blocks and errors are filled.
+    /// The status that `runnel status` shows. Of the session's counters, those of READs, blocks and
+    /// errors are filled.
     pub fn status(&self) -> MountStatus {
         self.shared.status()
     }
@@ -179,23 +178,21 @@ impl KernelMount {
     /// Those of [`KernelMount::wait`] and [`KernelMount::unmount`].
     pub fn wait_or_stop(&self, stop: &Stop) -> Result<(), MountError> {
         loop {
-            let mut fds = [
-                PollFd::from_borrowed_fd(stop.signals.fd(), PollFlags::IN),
-                PollFd::new(&self.shared.over, PollFlags::IN),
-            ];
+            let mut fds =
+                [PollFd::from_borrowed_fd(stop.fd(), PollFlags::IN), PollFd::new(&self.shared.over, PollFlags::IN)];
             // Interruptions and shortness of memory pass.
             let _ = rustix::event::poll(&mut fds, None);
             if self.shared.lock().is_some() {
                 return self.wait();
             }
-            if stop.signals.next().is_ok_and(|arrived| arrived.is_some()) {
+            if stop.arrived() {
                 return self.unmount();
             }
         }
     }
 
-    /// Unmounts now, also under running programs: reads of what the kernel has not cached fail from then on.
-    /// Ends within four seconds.
+    /// Unmounts now, also under running programs: reads of what the kernel has not cached fail from
+    /// then on. Ends within four seconds.
     ///
     /// # Errors
     /// The mount cannot be detached, or even aborting the connection did not end the serving loops.
@@ -211,8 +208,8 @@ impl Drop for KernelMount {
     }
 }
 
-/// A run of slots must fit into one request: EROFS would take the rest of a read of which only a part succeeds for
-/// zeros. `limit` is the text of [`PAGES_LIMIT`], if the kernel has that.
+/// A run of slots must fit into one request: EROFS would take the rest of a read of which only a
+/// part succeeds for zeros. `limit` is the text of [`PAGES_LIMIT`], if the kernel has that.
 fn check_request_limit(limit: Option<&str>) -> Result<(), MountError> {
     let limit = limit.and_then(|text| text.trim().parse::<u32>().ok());
     match limit.filter(|limit| *limit < erofs::RUN_SLOTS_MAX) {
@@ -223,7 +220,7 @@ fn check_request_limit(limit: Option<&str>) -> Result<(), MountError> {
     }
 }
 
-/// The FUSE side, once it serves.
+/// The FUSE mount below, being served.
 struct Served {
     connection: Connection,
     ended: thread::JoinHandle<Result<(), String>>,
@@ -274,21 +271,22 @@ fn flags(options: &Options) -> MountFlags {
 
 /// Mounts EROFS from the file `name` in the directory `folder`, its blob beside it.
 ///
-/// The source stands in the mount table as it was given. A thread with a working directory of its own gives it
-/// relative to `folder`, so that the table shows the image's name and not a path that is about to vanish.
+/// The source stands in the mount table as it was given. A thread with a working directory of its
+/// own gives it relative to `folder`, so that the table shows the image's name and not a path that
+/// is about to vanish.
 fn mount_from(folder: &Path, name: &str, target: &Path, flags: MountFlags) -> Result<(), MountError> {
     let data = CString::new(format!("device={BLOB_NAME}")).map_err(io::Error::from);
     let data = data.map_err(|error| MountError::step("mount EROFS on", target, error))?;
     let work = || -> Result<(), Errno> {
         nix::sched::unshare(CloneFlags::CLONE_FS).map_err(|error| Errno::from_raw_os_error(error as i32))?;
         rustix::process::chdir(folder)?;
-        rustix::mount::mount(name, target, FILE_SYSTEM_TYPE, flags, Some(data.as_c_str()))
+        rustix::mount::mount(name, target, EROFS_TYPE, flags, Some(data.as_c_str()))
     };
     let result = thread::scope(|scope| scope.spawn(work).join()).unwrap_or(Err(Errno::IO));
     result.map_err(|error| refusal(error, target))
 }
 
-/// What the kernel's refusal to mount EROFS means.
+/// The meaning of the kernel's refusal to mount EROFS.
 fn refusal(error: Errno, target: &Path) -> MountError {
     let problem = match error {
         Errno::NODEV => "this kernel has no EROFS (CONFIG_EROFS_FS; `modprobe erofs` loads it where it is a module)",
@@ -356,9 +354,8 @@ impl Shared {
     }
 
     fn is_there(&self) -> bool {
-        mountpoint::mounted_at(&self.mountpoint).is_ok_and(|entry| {
-            entry.is_some_and(|entry| entry.kind == FILE_SYSTEM_TYPE && entry.device.1 == self.minor)
-        })
+        mountpoint::mounted_at(&self.mountpoint)
+            .is_ok_and(|entry| entry.is_some_and(|entry| entry.kind == EROFS_TYPE && entry.device.1 == self.minor))
     }
 }
 

@@ -13,7 +13,7 @@ pub enum ErrorCode {
     Busy,
     /// More than the server is willing to take.
     TooLarge,
-    /// What is stored, or what was uploaded, does not match its hashes.
+    /// Stored or uploaded data does not match its hashes.
     Corrupt,
     /// No common protocol version.
     UnsupportedVersion,

@@ -1,30 +1,17 @@
-//! A mount point, and what is mounted there: FUSE, and above it an overlay if one is wanted.
-//!
-//! Under Landlock nobody can mount or unmount anything. So what a daemon does to its mount point is
-//! done either by the daemon itself or by a [`Mounter`], a process beside it that is in no sandbox:
-//! [`Place`] is one of the two. Called by `served`.
+//! A mount point on which this process mounts: FUSE, and an overlay above it if one is wanted.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::device::{self, Access};
-use crate::mounter::Mounter;
 use crate::runtime::{PrivateDirectory, Purpose};
 use crate::{MountError, connection, mountpoint, overlay};
-
-/// Who mounts and unmounts.
-pub(crate) enum Place {
-    /// This process.
-    Own(MountPoint),
-    /// A process beside it.
-    Beside(Arc<Mounter>),
-}
 
 /// A mount point that this process mounts on.
 pub struct MountPoint {
@@ -35,7 +22,7 @@ pub struct MountPoint {
     held: Mutex<Option<Held>>,
 }
 
-/// What lasts until the mount is gone.
+/// Resources that are kept until the mount is gone.
 struct Held {
     /// A duplicate of the device, which tells whether the connection is alive: its number may
     /// belong to another one later.
@@ -44,7 +31,7 @@ struct Held {
     _private: Option<PrivateDirectory>,
 }
 
-/// Where FUSE is mounted.
+/// The mounted file system: where it is, and its device number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Live {
     /// Where the user sees it, absolute.
@@ -64,7 +51,7 @@ pub(crate) struct Fresh {
     pub(crate) control: Option<UnixListener>,
 }
 
-/// What can be done to a place that was mounted on.
+/// An action on a mount point that is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Mount the overlay, once FUSE is served.
@@ -79,54 +66,21 @@ pub(crate) enum Action {
     Abort,
 }
 
-impl Place {
-    /// Mounts FUSE; read-only also if `read_only` says so.
-    ///
-    /// # Errors
-    /// The mount point is missing, no directory, in use or stale; FUSE cannot be used, or not by
-    /// this user.
-    pub(crate) fn mount(&self, read_only: bool) -> Result<Fresh, MountError> {
-        match self {
-            Place::Own(own) => own.mount(read_only),
-            Place::Beside(mounter) => mounter.mount(read_only),
-        }
-    }
-
-    /// See [`Action`]. False also if nothing was mounted yet.
-    ///
-    /// # Errors
-    /// The system call, `fusermount3` or the mounter failed.
-    pub(crate) fn act(&self, action: Action) -> Result<bool, MountError> {
-        match self {
-            Place::Own(own) => own.act(action),
-            Place::Beside(mounter) => mounter.act(action),
-        }
-    }
-
-    /// The connection has ended. What it left is cleared away.
-    pub(crate) fn end(&self) {
-        match self {
-            Place::Own(own) => own.end(),
-            Place::Beside(mounter) => mounter.end(),
-        }
-    }
-}
-
 impl MountPoint {
     pub(crate) fn new(mountpoint: &Path, access: Access, overlay: Option<PathBuf>) -> MountPoint {
         let mountpoint = mountpoint.to_path_buf();
         MountPoint { mountpoint, access, overlay, live: OnceLock::new(), held: Mutex::new(None) }
     }
 
-    /// From now on links in the path of the mount point lead nowhere else.
+    /// Resolves links in the path of the mount point now, so that they cannot change later.
     pub(crate) fn resolve(&mut self) {
-        // What is wrong with it, mounting tells.
+        // Mounting reports what is wrong with it.
         if let Ok(absolute) = mountpoint::validate(&self.mountpoint) {
             self.mountpoint = absolute;
         }
     }
 
-    /// Once only.
+    /// Mounts; once only.
     pub(crate) fn mount(&self, read_only: bool) -> Result<Fresh, MountError> {
         let mountpoint = mountpoint::validate(&self.mountpoint)?;
         let mut held = self.lock();
@@ -169,7 +123,7 @@ impl MountPoint {
         drop(self.lock().take());
     }
 
-    /// Whether anything of it is still in the mount table.
+    /// Whether it, or its overlay, is still in the mount table.
     pub(crate) fn is_there(&self) -> bool {
         self.live.get().is_some_and(|live| live.is_there() || self.has_overlay(live))
     }
@@ -220,7 +174,7 @@ impl MountPoint {
         if live.is_there() {
             return mountpoint::detach(&live.path);
         }
-        // Who watches for the end of an overlay may have been quicker.
+        // The thread that watches for the end of an overlay may have been quicker.
         if self.overlay.is_some() { Ok(()) } else { Err(MountError::NotMounted { path: live.path.clone() }) }
     }
 }

@@ -1,11 +1,13 @@
-//! The FUSE file system below EROFS: one directory with two files, the metadata and the virtual blob.
+//! The FUSE file system below EROFS: one directory with two files, the metadata and the virtual
+//! blob.
 //!
-//! The metadata go through the page cache as any file; EROFS uses these very pages. The blob is opened for direct
-//! reads: its pages go straight into those of the files that EROFS shows, and are not kept twice. That also makes each
-//! read of EROFS one request, which succeeds or fails as a whole. Through the page cache a read could end early at a
-//! damaged page, and EROFS completes short reads with zeros (`erofs_fileio_ki_complete` in fs/erofs/fileio.c).
+//! The metadata go through the page cache as any file, and EROFS uses these very pages. The blob is
+//! opened for direct reads: its pages go straight into those of the files that EROFS shows, and are
+//! not kept twice. That also makes each read of EROFS one request, which succeeds or fails as a
+//! whole. Through the page cache a read could end early at a damaged page, and EROFS completes
+//! short reads with zeros (`erofs_fileio_ki_complete` in fs/erofs/fileio.c).
 //!
-//! Called by the serving threads of `fuse`; a READ decodes blocks on the thread that got it.
+//! A READ decodes blocks on the serving thread that got it.
 
 use std::ffi::OsStr;
 use std::io;
