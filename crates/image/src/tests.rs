@@ -8,6 +8,7 @@ mod hostile;
 mod model;
 mod parts;
 mod tree;
+mod verification;
 
 use crate::{ImageError, Limits, Metadata};
 

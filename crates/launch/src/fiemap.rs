@@ -21,7 +21,7 @@ const UNKNOWN: u32 = 2;
 
 /// A run of bytes of a file and where it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct DiskExtent {
     /// First byte in the file.
     pub logical: u64,
     /// First byte on the disk.
@@ -60,7 +60,7 @@ const _: () = assert!(size_of::<Extent>() == 56 && std::mem::offset_of!(Request,
 ///
 /// # Errors
 /// The file system does not tell (FUSE, NFS, tmpfs): then its order on the disk is unknown.
-pub(crate) fn places(file: &File) -> io::Result<Vec<Place>> {
+pub(crate) fn extents(file: &File) -> io::Result<Vec<DiskExtent>> {
     let mut found = Vec::new();
     let mut start = 0;
     while found.len() < EXTENTS_MAX {
@@ -78,7 +78,7 @@ pub(crate) fn places(file: &File) -> io::Result<Vec<Place>> {
         let mapped = (request.mapped_extents as usize).min(EXTENTS);
         for extent in &request.extents[..mapped] {
             if extent.flags & UNKNOWN == 0 {
-                found.push(Place { logical: extent.logical, physical: extent.physical, length: extent.length });
+                found.push(DiskExtent { logical: extent.logical, physical: extent.physical, length: extent.length });
             }
         }
         let Some(last) = request.extents[..mapped].last() else { break };

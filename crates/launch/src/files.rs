@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use profile::plan::{Identity, Plan};
+use profile::plan::{Identity, LaunchPlan};
 
 /// How well a plan fits the files of this machine. Numbers of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub fn identity(path: &Path) -> Option<Identity> {
 }
 
 /// Looks at every file of a plan. Reads no content but build ids.
-pub fn fit(plan: &Plan) -> FilesFit {
+pub fn fit(plan: &LaunchPlan) -> FilesFit {
     let mut fit = FilesFit::default();
     for (path, identity) in plan.files.iter().filter_map(|file| Some((absolute(&file.path), file.identity.as_ref()?))) {
         match open(&path).and_then(|file| is_same(&file, identity)) {

@@ -8,7 +8,7 @@
 //! The parts: `store` (plans and what each launch took, in the user's cache folder), `files` (is a file still the one that was
 //! learned?), `disk` and `fiemap` (what kind of disk, and where on it), `warm` (is all in memory already?), `prefetch` (the worker
 //! that opens and reads ahead), `session` (one launch: decide, hold, start, follow), `sites` (where breakpoints and probes go),
-//! `auditor` (libraries that are loaded, in their place), `ledger` (what each launch took), `shim` (starting by
+//! `auditor` (libraries that are loaded, in their place), `history` (what each launch took), `shim` (starting by
 //! plain name), `daemon` (the same for programs that are started plainly, as root). Called by `cli` and `bench`.
 #![cfg(target_os = "linux")]
 
@@ -18,8 +18,8 @@ mod disk;
 mod error;
 mod fiemap;
 mod files;
+mod history;
 pub mod learn;
-mod ledger;
 mod memory;
 mod prefetch;
 mod priority;
@@ -34,7 +34,7 @@ mod warm;
 pub use disk::DiskKind;
 pub use error::LaunchError;
 pub use files::{FilesFit, fit, identity};
-pub use ledger::{Comparison, Launch, Ledger, Mode};
+pub use history::{Comparison, History, Launch, Mode};
 pub use prefetch::{Fetched, Hints, Job, NoHints, Prefetcher, Settings};
 pub use probe::StartError as NotStarted;
 pub use program::Program;

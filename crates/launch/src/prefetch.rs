@@ -18,12 +18,12 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use profile::plan::{Group, GroupExtent, Plan, order};
+use profile::plan::{Group, GroupExtent, LaunchPlan, order};
 use rustix::fs::Advice;
 use units::PAGE_BYTES;
 
 use crate::disk::DiskKind;
-use crate::fiemap::{self, Place};
+use crate::fiemap::{self, DiskExtent};
 use crate::files::{self, absolute};
 use crate::{memory, priority};
 
@@ -126,7 +126,7 @@ impl Prefetcher {
     ///
     /// # Errors
     /// No thread can be had.
-    pub fn start(plan: Arc<Plan>, settings: Settings, hints: Arc<dyn Hints>) -> std::io::Result<Prefetcher> {
+    pub fn start(plan: Arc<LaunchPlan>, settings: Settings, hints: Arc<dyn Hints>) -> std::io::Result<Prefetcher> {
         let (jobs, receiver) = mpsc::channel();
         let shared = Arc::new(Shared { left: AtomicU64::new(settings.budget_bytes), ..Shared::default() });
         let worker = Worker { plan, settings, hints, shared: Arc::clone(&shared) };
@@ -163,7 +163,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 struct Worker {
-    plan: Arc<Plan>,
+    plan: Arc<LaunchPlan>,
     settings: Settings,
     hints: Arc<dyn Hints>,
     shared: Arc<Shared>,
@@ -227,14 +227,14 @@ impl Worker {
     }
 
     /// Opens all of `wanted` by some threads, about in that order, and asks where the files lie.
-    fn open_all(&self, wanted: &[u32]) -> (Files, HashMap<u32, Vec<Place>>) {
+    fn open_all(&self, wanted: &[u32]) -> (Files, HashMap<u32, Vec<DiskExtent>>) {
         let next = AtomicUsize::new(0);
         let found = Mutex::new((Files::new(), HashMap::new()));
         let work = || {
             while let Some(number) = wanted.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !self.stopped()) {
                 let is_file = self.plan.files.get(*number as usize).is_some_and(|file| file.identity.is_some());
                 let file = self.look(*number);
-                let place = file.as_ref().and_then(|file| fiemap::places(file).ok());
+                let place = file.as_ref().and_then(|file| fiemap::extents(file).ok());
                 let (files, places) = &mut *lock(&found);
                 places.extend(place.map(|place| (*number, place)));
                 // Those beyond are opened again, from memory.

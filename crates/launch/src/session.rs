@@ -21,15 +21,15 @@ use host::Exit;
 use host::signals::{Passing, Signals};
 use probe::aside::{self, Origin, Side};
 use probe::{Breakpoints, End, FileId, Hit, Observer, Site, StartError, Traced, Untraced};
-use profile::plan::Plan;
+use profile::plan::LaunchPlan;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::auditor::{self, Awaited, Listener};
 use crate::files::{OnDisk, open};
-use crate::ledger::{Launch, Ledger, Mode};
+use crate::history::{History, Launch, Mode};
 use crate::prefetch::{Fetched, Hints, Job, Prefetcher, Settings};
-use crate::sites::{followers, learned_file, places};
+use crate::sites::{followers, learned_file, trigger_sites};
 use crate::store::PlanStore;
 use crate::{DiskKind, Program, quiet};
 
@@ -45,7 +45,7 @@ pub struct Request {
     /// Where plans lie; without a place for them the program starts plainly.
     pub store: Option<PlanStore>,
     /// A plan from elsewhere instead; it has no books.
-    pub plan: Option<Plan>,
+    pub plan: Option<LaunchPlan>,
     /// The kind of disk, if not to be asked for.
     pub disk: Option<DiskKind>,
     /// Bytes to prefetch at most, if not the default of [`Settings::of`].
@@ -86,7 +86,7 @@ pub struct Outcome {
 pub struct Decision {
     began: Instant,
     mode: Option<Mode>,
-    plan: Option<Arc<Plan>>,
+    plan: Option<Arc<LaunchPlan>>,
     notes: Vec<String>,
 }
 
@@ -107,15 +107,15 @@ impl Decision {
 pub fn decide(request: &Request) -> Decision {
     let began = Instant::now();
     let mut notes = Vec::new();
-    let (plan, ledger) = match &request.plan {
-        Some(plan) => (Some(plan.clone()), Ledger::default()),
+    let (plan, history) = match &request.plan {
+        Some(plan) => (Some(plan.clone()), History::default()),
         None => {
             let found = request.store.as_ref().map_or(Ok(None), |store| store.load(&request.program));
             let found = found.map_err(|error| notes.push(error.to_string())).ok().flatten();
-            found.map_or((None, Ledger::default()), |(plan, ledger)| (Some(plan), ledger))
+            found.map_or((None, History::default()), |(plan, history)| (Some(plan), history))
         }
     };
-    let mode = plan.as_ref().map(|plan| mode(request, plan, &ledger));
+    let mode = plan.as_ref().map(|plan| mode(request, plan, &history));
     Decision { began, mode, plan: plan.map(Arc::new), notes }
 }
 
@@ -186,8 +186,8 @@ fn has_ended(process: &OwnedFd) -> bool {
     rustix::event::poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready > 0)
 }
 
-fn mode(request: &Request, plan: &Plan, ledger: &Ledger) -> Mode {
-    if request.always { Mode::With } else { ledger.mode(plan) }
+fn mode(request: &Request, plan: &LaunchPlan, history: &History) -> Mode {
+    if request.always { Mode::With } else { history.mode(plan) }
 }
 
 /// A plan from elsewhere has no books.
@@ -222,7 +222,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn new(request: &Request, mode: Option<Mode>, plan: Option<&Arc<Plan>>, notes: &mut Vec<String>) -> Prepared {
+    fn new(request: &Request, mode: Option<Mode>, plan: Option<&Arc<LaunchPlan>>, notes: &mut Vec<String>) -> Prepared {
         let mut prepared = Prepared { mode, ..Prepared::default() };
         if let (Some(Mode::With), Some(plan)) = (mode, plan) {
             prepared.prefetch(request, plan, notes);
@@ -230,7 +230,7 @@ impl Prepared {
         prepared
     }
 
-    fn prefetch(&mut self, request: &Request, plan: &Arc<Plan>, notes: &mut Vec<String>) {
+    fn prefetch(&mut self, request: &Request, plan: &Arc<LaunchPlan>, notes: &mut Vec<String>) {
         let mut settings = Settings::of(&request.program.real);
         settings.disk = request.disk.unwrap_or(settings.disk);
         settings.budget_bytes = request.budget_bytes.unwrap_or(settings.budget_bytes);
@@ -262,7 +262,14 @@ impl Prepared {
     }
 
     /// Listens for the libraries of all groups that are not fetched `first` anyway.
-    fn listen(&mut self, request: &Request, plan: &Plan, first: &[usize], jobs: &Sender<Job>, notes: &mut Vec<String>) {
+    fn listen(
+        &mut self,
+        request: &Request,
+        plan: &LaunchPlan,
+        first: &[usize],
+        jobs: &Sender<Job>,
+        notes: &mut Vec<String>,
+    ) {
         let mut awaited: Vec<Awaited> = Vec::new();
         for (group, found) in plan.groups.iter().enumerate() {
             let Some(library) = &found.library else { continue };
@@ -284,14 +291,14 @@ impl Prepared {
         self.listener = started.map_err(failed).ok();
     }
 
-    fn plant(&mut self, plan: &Plan, notes: &mut Vec<String>) {
-        let (places, changed) = places(plan);
+    fn plant(&mut self, plan: &LaunchPlan, notes: &mut Vec<String>) {
+        let (sites, changed) = trigger_sites(plan);
         notes.extend(changed.iter().map(|group| format!("group {group}: the file of its breakpoint has changed")));
-        for place in places {
-            let id = place.group as u32;
-            let Ok(file) = FileId::of_open(&place.file) else { continue };
-            self.sites.push(Site { file, offset: place.offset, executable: Some(place.process), id });
-            self.groups.insert(id, followers(plan, place.group));
+        for site in sites {
+            let id = site.group as u32;
+            let Ok(file) = FileId::of_open(&site.file) else { continue };
+            self.sites.push(Site { file, offset: site.offset, executable: Some(site.process), id });
+            self.groups.insert(id, followers(plan, site.group));
         }
     }
 }

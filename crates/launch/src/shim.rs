@@ -24,7 +24,7 @@ const ENTRY_BYTES_MAX: u64 = 1 << 20;
 
 /// The folders that are written to and looked in.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct ShimFolders {
     /// Where shims go.
     pub bin: PathBuf,
     /// Where desktop entries go.
@@ -33,18 +33,18 @@ pub struct Places {
     pub entries: Vec<PathBuf>,
 }
 
-impl Places {
+impl ShimFolders {
     /// Those of the user: `~/.local/bin`, `$XDG_DATA_HOME/applications`, `$XDG_DATA_DIRS/applications`.
     ///
     /// # Errors
     /// HOME is not set.
-    pub fn of_user() -> Result<Places, LaunchError> {
+    pub fn of_user() -> Result<ShimFolders, LaunchError> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let home =
             variable("HOME").map(PathBuf::from).filter(|path| path.is_absolute()).ok_or(LaunchError::NoFolder)?;
         let data = variable("XDG_DATA_HOME").map_or_else(|| home.join(".local/share"), PathBuf::from);
         let dirs = variable("XDG_DATA_DIRS").unwrap_or_else(|| "/usr/local/share:/usr/share".into());
-        Ok(Places {
+        Ok(ShimFolders {
             bin: home.join(".local/bin"),
             applications: data.join("applications"),
             entries: std::env::split_paths(&dirs).map(|dir| dir.join("applications")).collect(),
@@ -57,7 +57,7 @@ impl Places {
 ///
 /// # Errors
 /// A file in the way that is not ours; a folder that cannot be written to.
-pub fn install(places: &Places, runnel: &Path, program: &Path) -> Result<Vec<PathBuf>, LaunchError> {
+pub fn install(folders: &ShimFolders, runnel: &Path, program: &Path) -> Result<Vec<PathBuf>, LaunchError> {
     if let Some(odd) =
         [runnel, program].into_iter().find(|path| path.to_str().is_none_or(|text| text.contains(['\n', '%'])))
     {
@@ -73,10 +73,10 @@ pub fn install(places: &Places, runnel: &Path, program: &Path) -> Result<Vec<Pat
     // A program outlives its launcher.
     let plain = format!("exec {} \"$@\"", quoted(program));
     let shim = format!("#!/bin/sh\n{MARK}\n[ -x {} ] || {plain}\nexec {start} \"$@\"\n", quoted(runnel));
-    let mut written = vec![place(&places.bin.join(name), &shim, 0o755)?];
-    for (file, text) in entries_of(places, program) {
+    let mut written = vec![place(&folders.bin.join(name), &shim, 0o755)?];
+    for (file, text) in entries_of(folders, program) {
         let entry = format!("{MARK}\n{}", started_by(&text, runnel, program));
-        written.push(place(&places.applications.join(file), &entry, 0o644)?);
+        written.push(place(&folders.applications.join(file), &entry, 0o644)?);
     }
     Ok(written)
 }
@@ -85,12 +85,12 @@ pub fn install(places: &Places, runnel: &Path, program: &Path) -> Result<Vec<Pat
 ///
 /// # Errors
 /// A file of ours cannot be taken away.
-pub fn uninstall(places: &Places, program: &Path) -> Result<Vec<PathBuf>, LaunchError> {
+pub fn uninstall(folders: &ShimFolders, program: &Path) -> Result<Vec<PathBuf>, LaunchError> {
     let name = program.file_name().unwrap_or(OsStr::new("program"));
     let starts = [quoted(program), quoted_in_entry(program)].map(|program| format!("launch -- {program}"));
-    let entries = list(&places.applications);
+    let entries = list(&folders.applications);
     let mut removed = Vec::new();
-    for path in std::iter::once(places.bin.join(name)).chain(entries) {
+    for path in std::iter::once(folders.bin.join(name)).chain(entries) {
         if read(&path).is_some_and(|text| is_ours(&text) && starts.iter().any(|start| text.contains(start))) {
             fs::remove_file(&path).map_err(LaunchError::io("remove", &path))?;
             removed.push(path);
@@ -121,9 +121,9 @@ fn place(path: &Path, text: &str, mode: u32) -> Result<PathBuf, LaunchError> {
 }
 
 /// Desktop entries that start the program, by file name; the first folder wins.
-fn entries_of(places: &Places, program: &Path) -> Vec<(PathBuf, String)> {
+fn entries_of(folders: &ShimFolders, program: &Path) -> Vec<(PathBuf, String)> {
     let mut found: Vec<(PathBuf, String)> = Vec::new();
-    for path in places.entries.iter().flat_map(|folder| list(folder)) {
+    for path in folders.entries.iter().flat_map(|folder| list(folder)) {
         let Some(name) = path.file_name().map(PathBuf::from) else { continue };
         if found.iter().any(|(known, _)| *known == name) {
             continue;

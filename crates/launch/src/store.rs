@@ -11,15 +11,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use profile::plan::{self, Plan};
+use profile::plan::{self, LaunchPlan};
 
-use crate::{Launch, LaunchError, Ledger, Program};
+use crate::{History, Launch, LaunchError, Program};
 
 /// Longest plan that is read, in bytes: a plan takes some 10 bytes an extent, the largest program seen has 30,000.
 const PLAN_BYTES_MAX: u64 = 16 << 20;
 
 /// Longest books: 48 launches of 80 bytes, and room.
-const LEDGER_BYTES_MAX: u64 = 64 << 10;
+const HISTORY_BYTES_MAX: u64 = 64 << 10;
 
 /// Names looked at in a folder: some ten thousand programs, and an end for a folder that somebody fills.
 const NAMES_MAX: usize = 1 << 16;
@@ -36,9 +36,9 @@ pub struct Entry {
     /// Its file.
     pub path: PathBuf,
     /// The plan, or why it cannot be read.
-    pub plan: Result<Plan, LaunchError>,
+    pub plan: Result<LaunchPlan, LaunchError>,
     /// Its books; empty ones if there are none or they cannot be read: they cost a few comparisons, no data of the user.
-    pub ledger: Ledger,
+    pub history: History,
 }
 
 impl PlanStore {
@@ -67,7 +67,7 @@ impl PlanStore {
     ///
     /// # Errors
     /// There is one that cannot be read.
-    pub fn load(&self, program: &Program) -> Result<Option<(Plan, Ledger)>, LaunchError> {
+    pub fn load(&self, program: &Program) -> Result<Option<(LaunchPlan, History)>, LaunchError> {
         let path = self.plan_path(program);
         let plan = match read_plan(&path) {
             Err(LaunchError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -75,19 +75,19 @@ impl PlanStore {
         };
         // The key is a hash of the path, and whoever renames plans shall not launch another program's.
         let fits = plan.program == program.real.as_os_str().as_bytes();
-        Ok(fits.then(|| (plan, read_ledger(&path.with_extension("json")))))
+        Ok(fits.then(|| (plan, read_history(&path.with_extension("json")))))
     }
 
     /// Keeps a plan. Books that are there stay, but for a verdict on an older plan: its launches go.
     ///
     /// # Errors
     /// The folder cannot be made or written to.
-    pub fn save(&self, program: &Program, plan: &Plan) -> Result<PathBuf, LaunchError> {
+    pub fn save(&self, program: &Program, plan: &LaunchPlan) -> Result<PathBuf, LaunchError> {
         let path = self.plan_path(program);
         let books = path.with_extension("json");
-        let ledger = Ledger { recent: Vec::new(), title: program.title(), ..read_ledger(&books) };
+        let history = History { recent: Vec::new(), title: program.title(), ..read_history(&books) };
         write(&path, &plan::encode(plan).map_err(|source| LaunchError::Plan { path: path.clone(), source })?)?;
-        self.save_ledger(program, &ledger)?;
+        self.save_history(program, &history)?;
         Ok(path)
     }
 
@@ -95,9 +95,9 @@ impl PlanStore {
     ///
     /// # Errors
     /// The folder cannot be made or written to.
-    pub fn save_ledger(&self, program: &Program, ledger: &Ledger) -> Result<(), LaunchError> {
+    pub fn save_history(&self, program: &Program, history: &History) -> Result<(), LaunchError> {
         let path = self.plan_path(program).with_extension("json");
-        let text = serde_json::to_vec(ledger).expect("numbers and names have a JSON form");
+        let text = serde_json::to_vec(history).expect("numbers and names have a JSON form");
         write(&path, &text)
     }
 
@@ -132,7 +132,7 @@ impl PlanStore {
     /// The folder is there and cannot be read.
     pub fn list(&self) -> Result<Vec<Entry>, LaunchError> {
         let entry =
-            |path: PathBuf| Entry { plan: read_plan(&path), ledger: read_ledger(&path.with_extension("json")), path };
+            |path: PathBuf| Entry { plan: read_plan(&path), history: read_history(&path.with_extension("json")), path };
         Ok(self.paths()?.into_iter().map(entry).collect())
     }
 
@@ -173,9 +173,9 @@ impl PlanStore {
     /// # Errors
     /// There is no plan any more, or the folder cannot be written to.
     pub fn enter(&self, program: &Program, launch: Launch) -> Result<(), LaunchError> {
-        let Some((_, mut ledger)) = self.load(program)? else { return Ok(()) };
-        ledger.enter(launch);
-        self.save_ledger(program, &ledger)
+        let Some((_, mut history)) = self.load(program)? else { return Ok(()) };
+        history.enter(launch);
+        self.save_history(program, &history)
     }
 
     /// Where the plans lie.
@@ -188,14 +188,14 @@ impl PlanStore {
 ///
 /// # Errors
 /// It cannot be read, is too long, or is no plan.
-pub fn read_plan(path: &Path) -> Result<Plan, LaunchError> {
+pub fn read_plan(path: &Path) -> Result<LaunchPlan, LaunchError> {
     let bytes = read(path, PLAN_BYTES_MAX).map_err(LaunchError::io("read", path))?;
     plan::decode(&bytes, &plan::Limits::default())
         .map_err(|source| LaunchError::Plan { path: path.to_path_buf(), source })
 }
 
-fn read_ledger(path: &Path) -> Ledger {
-    let bytes = read(path, LEDGER_BYTES_MAX).unwrap_or_default();
+fn read_history(path: &Path) -> History {
+    let bytes = read(path, HISTORY_BYTES_MAX).unwrap_or_default();
     serde_json::from_slice(&bytes).unwrap_or_default()
 }
 

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 
-use profile::plan::{Group, Plan};
+use profile::plan::{Group, LaunchPlan};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use units::PAGE_BYTES;
 
@@ -37,7 +37,7 @@ impl Warmth {
 }
 
 /// Samples pages of `group`, evenly over all that it has.
-pub fn warmth(plan: &Plan, group: &Group) -> Warmth {
+pub fn warmth(plan: &LaunchPlan, group: &Group) -> Warmth {
     let mut found = Warmth::default();
     let pages: u64 = group.extents.iter().map(|extent| u64::from(extent.pages)).sum();
     let step = pages.div_ceil(SAMPLES).max(1);

@@ -67,7 +67,7 @@ pub use output::{FileOutput, Output};
 pub use packer::{pack, pack_to};
 pub use progress::{Phase, Progress, Silent};
 pub use reader::{BlockReader, Part};
-pub use report::{Report, StageReport, Times};
+pub use report::{ChunkReport, DeflateReport, HotReport, Report, SourceReport, StageReport, Times};
 pub use sort::Method;
 pub use source::closure::LocalRoot;
 pub use source::{Layout, Source, TarInput};

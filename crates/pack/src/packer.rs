@@ -16,7 +16,7 @@ use crate::emit::Emitter;
 use crate::hot::HotPages;
 use crate::inodes::{Inodes, number};
 use crate::notes::Notes;
-use crate::report::{Report, Times};
+use crate::report::{Report, SourceReport, Times};
 use crate::source::check_unchanged;
 use crate::survey::survey;
 use crate::tree::Tree;
@@ -123,7 +123,7 @@ fn write_tree(
     check_unchanged(tree)?;
 
     let mut report = Report::new(&survey, &arrangement, &emitted);
-    (report.inodes, report.files, report.bytes_in) = (count, files.len() as u64, bytes);
+    report.source = SourceReport { inodes: count, files: files.len() as u64, bytes };
     report.bytes_dictionaries = dictionaries.raw.iter().map(|raw| raw.len() as u64).sum();
     (report.times, report.stages) = (times, explained);
     let Inodes { mut builder, .. } = inodes;

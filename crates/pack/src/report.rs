@@ -10,24 +10,18 @@ use crate::arrange::Arrangement;
 use crate::emit::Emitted;
 use crate::survey::Survey;
 
-/// What was packed.
+/// What was packed. Serialised as one flat object.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// Identity of the image.
     #[serde(serialize_with = "as_text")]
     pub id: ImageId,
-    /// Inodes of all kinds.
-    pub inodes: u64,
-    /// Regular files.
-    pub files: u64,
-    /// Bytes of the regular files, holes included; a file with several names counts once.
-    pub bytes_in: u64,
-    /// Chunks that are not zero.
-    pub chunks: u64,
-    /// Distinct ones among them.
-    pub chunks_unique: u64,
-    /// Bytes of the distinct chunks.
-    pub bytes_unique: u64,
+    /// The source.
+    #[serde(flatten)]
+    pub source: SourceReport,
+    /// The chunks of its files.
+    #[serde(flatten)]
+    pub chunks: ChunkReport,
     /// Blocks.
     pub blocks: u64,
     /// Bytes of the image.
@@ -36,25 +30,17 @@ pub struct Report {
     pub bytes_metadata: u64,
     /// Bytes of the dictionaries, before compression; part of the metadata.
     pub bytes_dictionaries: u64,
-    /// What opening a file costs: different blocks that the chunks of a file lie in, mean over the files that have
-    /// any; of chunks that no trace calls hot.
+    /// The number of different blocks that the chunks of a file lie in: mean over the files that
+    /// have chunks, without the chunks that a trace calls hot.
     pub blocks_per_file: f64,
-    /// The same without regard to heat.
+    /// The same for all chunks, hot ones too.
     pub blocks_per_file_all: f64,
     /// Blocks that hold what programs read when they start.
-    pub hot_blocks: u64,
-    /// Their bytes after decoding.
-    pub hot_bytes: u64,
-    /// Their bytes in the image, one sequential run.
-    pub hot_bytes_stored: u64,
+    #[serde(flatten)]
+    pub hot: HotReport,
     /// Files that are kept as their text.
-    pub deflate_files: u64,
-    /// Bytes of the blocks that they lie in, as files, as texts, and in the image.
-    pub deflate_bytes: u64,
-    /// See `deflate_bytes`.
-    pub deflate_bytes_expanded: u64,
-    /// See `deflate_bytes`.
-    pub deflate_bytes_stored: u64,
+    #[serde(flatten)]
+    pub deflate: DeflateReport,
     /// Wall time from listing to durable.
     pub seconds: f64,
     /// Wall time of each part.
@@ -63,6 +49,63 @@ pub struct Report {
     pub stages: Option<Vec<StageReport>>,
     /// What the user should know about the source.
     pub notes: Vec<String>,
+}
+
+/// What was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SourceReport {
+    /// Inodes of all kinds.
+    pub inodes: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Bytes of the regular files, holes included; a file with several names counts once.
+    #[serde(rename = "bytes_in")]
+    pub bytes: u64,
+}
+
+/// What deduplication found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ChunkReport {
+    /// Chunks that are not zero.
+    #[serde(rename = "chunks")]
+    pub count: u64,
+    /// Distinct ones among them.
+    #[serde(rename = "chunks_unique")]
+    pub unique: u64,
+    /// Bytes of the distinct chunks.
+    #[serde(rename = "bytes_unique")]
+    pub unique_bytes: u64,
+}
+
+/// The hot blocks, which lie together at the start of the image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HotReport {
+    /// Blocks.
+    #[serde(rename = "hot_blocks")]
+    pub blocks: u64,
+    /// Their bytes after decoding.
+    #[serde(rename = "hot_bytes")]
+    pub bytes: u64,
+    /// Their bytes in the image.
+    #[serde(rename = "hot_bytes_stored")]
+    pub stored_bytes: u64,
+}
+
+/// Deflate streams that are kept as their text. Bytes are those of the blocks that they lie in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DeflateReport {
+    /// Files.
+    #[serde(rename = "deflate_files")]
+    pub files: u64,
+    /// Bytes as files.
+    #[serde(rename = "deflate_bytes")]
+    pub bytes: u64,
+    /// Bytes as texts.
+    #[serde(rename = "deflate_bytes_expanded")]
+    pub expanded_bytes: u64,
+    /// Bytes in the image.
+    #[serde(rename = "deflate_bytes_stored")]
+    pub stored_bytes: u64,
 }
 
 /// Wall time of the parts of packing, serialised in seconds.
@@ -106,19 +149,25 @@ impl Report {
         let expanded = streams.filter(|stream| is_expanded(emitted.chunks[stream.chunk_first as usize].block.0));
         let block_of: Vec<u32> = emitted.chunks.iter().map(|chunk| chunk.block.0).collect();
         Report {
-            chunks: survey.chunks.uses.len() as u64,
-            chunks_unique: survey.chunks.list.len() as u64,
-            bytes_unique: survey.bytes(),
+            chunks: ChunkReport {
+                count: survey.chunks.uses.len() as u64,
+                unique: survey.chunks.list.len() as u64,
+                unique_bytes: survey.bytes(),
+            },
             blocks: blocks.len() as u64,
             blocks_per_file: survey.blocks_per_file(&block_of, |chunk| !chunk.group.is_hot()),
             blocks_per_file_all: survey.blocks_per_file(&block_of, |_| true),
-            hot_blocks: hot.len() as u64,
-            hot_bytes: hot.iter().map(|block| u64::from(block.raw_bytes)).sum(),
-            hot_bytes_stored: hot.iter().map(|block| u64::from(block.stored_bytes)).sum(),
-            deflate_files: expanded.count() as u64,
-            deflate_bytes: deflate().map(|block| u64::from(block.raw_bytes)).sum(),
-            deflate_bytes_expanded: deflate().map(|block| u64::from(block.expansion_bytes)).sum(),
-            deflate_bytes_stored: deflate().map(|block| u64::from(block.stored_bytes)).sum(),
+            hot: HotReport {
+                blocks: hot.len() as u64,
+                bytes: hot.iter().map(|block| u64::from(block.raw_bytes)).sum(),
+                stored_bytes: hot.iter().map(|block| u64::from(block.stored_bytes)).sum(),
+            },
+            deflate: DeflateReport {
+                files: expanded.count() as u64,
+                bytes: deflate().map(|block| u64::from(block.raw_bytes)).sum(),
+                expanded_bytes: deflate().map(|block| u64::from(block.expansion_bytes)).sum(),
+                stored_bytes: deflate().map(|block| u64::from(block.stored_bytes)).sum(),
+            },
             ..Report::default()
         }
     }

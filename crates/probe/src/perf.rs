@@ -1,25 +1,34 @@
 //! Page faults and mappings of a process tree as perf events: no stop, no root, no kernel module.
 //!
-//! Three software events per processor, minor and major page faults with period 1 and a clock of processor time ([`CLOCK_PERIOD_NS`]),
-//! share one ring of records per processor
-//! (an inherited event can only be mapped per processor). They are opened on the calling thread, disabled, and are inherited
-//! by what it starts: `enable_on_exec` turns them on in a child at its first exec, and in nothing else. The rings also hold what is
-//! needed to make sense of an address: every mapping with its file (`mmap2`, `mmap_data`), fork, exit and exec. Each record
-//! carries its time, by the monotonic clock in nanoseconds.
+//! Each processor has a ring of records that three software events share: minor and major page faults
+//! with period 1, and a clock of processor time ([`CLOCK_PERIOD_NS`]). There is a ring per processor
+//! because an inherited event can only be mapped per processor. The events are opened on the calling
+//! thread, disabled, and inherited by its children. `enable_on_exec` turns them on in a child at its
+//! first exec, and nowhere else. The rings also hold what gives an address its meaning: every mapping
+//! with its file (`mmap2`, `mmap_data`), fork, exit and exec. Each record carries its time, by the
+//! monotonic clock in nanoseconds.
 //!
-//! Layouts are those of `perf_event_open(2)` and `include/uapi/linux/perf_event.h`. The kernel refuses all this where
-//! `/proc/sys/kernel/perf_event_paranoid` is above 2, without privileges. Called by `record`.
+//! Layouts are those of `perf_event_open(2)` and `include/uapi/linux/perf_event.h`. Without privileges,
+//! the kernel refuses all this if `/proc/sys/kernel/perf_event_paranoid` is above 2.
 
-#![allow(unsafe_code)]
+mod event;
+mod record;
+mod ring;
 
-use std::ffi::CStr;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::poll::{PollFd, PollFlags};
+
+use record::parse;
+
+pub(crate) use event::{
+    Attributes, FLAG_DISABLED, TYPE_SOFTWARE, ioctl_id, ioctl_set_output, ioctl_switch, open_attributes, page_bytes,
+};
+pub use record::{Map, Record, What};
+pub(crate) use record::{RECORD_SAMPLE, SAMPLE_TYPE, split_record, u32_at, u64_at};
+pub(crate) use ring::Mapping;
 
 /// Bytes of a ring at most: 43,000 faults. A processor takes at least 20 ms for so many, and the reader wakes at a quarter.
 pub const RING_BYTES_MAX: usize = 2 << 20;
@@ -30,46 +39,14 @@ pub const RING_BYTES_MIN: usize = 64 << 10;
 /// Processors we open rings for at most: the largest number a kernel is built for.
 const PROCESSORS_MAX: usize = 8192;
 
-/// `struct perf_event_attr` up to version 5 (Linux 4.8). [`open_attributes`] fills in the size.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Attributes {
-    pub(crate) kind: u32,
-    pub(crate) size: u32,
-    pub(crate) config: u64,
-    pub(crate) sample_period: u64,
-    pub(crate) sample_type: u64,
-    pub(crate) read_format: u64,
-    pub(crate) flags: u64,
-    /// Records, or bytes if the flag says so, after which a reader is woken.
-    pub(crate) wakeup_watermark: u32,
-    pub(crate) bp_type: u32,
-    pub(crate) config1: u64,
-    pub(crate) config2: u64,
-    pub(crate) branch_sample_type: u64,
-    pub(crate) sample_regs_user: u64,
-    pub(crate) sample_stack_user: u32,
-    pub(crate) clockid: i32,
-    pub(crate) sample_regs_intr: u64,
-    pub(crate) aux_watermark: u32,
-    pub(crate) sample_max_stack: u16,
-    pub(crate) reserved: u16,
-}
-
-const _: () = assert!(size_of::<Attributes>() == 112);
-
-pub(crate) const TYPE_SOFTWARE: u32 = 1;
-/// Processor time between two looks at what a thread runs. A thousand a second cost under a percent, and an idle period of half a
-/// second in which the program computes still shows its inner loops.
+/// Processor time between two looks at what a thread runs. A thousand a second cost under a percent,
+/// and an idle period of half a second in which the program computes still shows its inner loops.
 pub const CLOCK_PERIOD_NS: u64 = 1_000_000;
 
 const CONFIG_TASK_CLOCK: u64 = 1;
 const CONFIG_FAULTS_MINOR: u64 = 5;
 const CONFIG_FAULTS_MAJOR: u64 = 6;
-/// IP, TID, TIME, ADDR, IDENTIFIER.
-pub(crate) const SAMPLE_TYPE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 16;
 
-pub(crate) const FLAG_DISABLED: u64 = 1;
 const FLAG_INHERIT: u64 = 1 << 1;
 const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
 const FLAG_EXCLUDE_HYPERVISOR: u64 = 1 << 6;
@@ -83,92 +60,6 @@ const FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
 const FLAG_MMAP2: u64 = 1 << 23;
 const FLAG_COMM_EXEC: u64 = 1 << 24;
 const FLAG_USE_CLOCKID: u64 = 1 << 25;
-
-/// Close on exec, for `perf_event_open`.
-const OPEN_CLOEXEC: libc::c_ulong = 1 << 3;
-/// `_IO('$', 0)`, `_IO('$', 1)`, `_IO('$', 5)` and `_IOR('$', 7, u64 *)`.
-const IOCTL_ENABLE: libc::c_ulong = 0x2400;
-const IOCTL_DISABLE: libc::c_ulong = 0x2401;
-const IOCTL_SET_OUTPUT: libc::c_ulong = 0x2405;
-const IOCTL_ID: libc::c_ulong = 0x8008_2407;
-
-const RECORD_LOST: u32 = 2;
-const RECORD_COMM: u32 = 3;
-const RECORD_EXIT: u32 = 4;
-const RECORD_FORK: u32 = 7;
-pub(crate) const RECORD_SAMPLE: u32 = 9;
-const RECORD_MMAP2: u32 = 10;
-/// In `misc` of a comm record: an exec, not a thread that names itself.
-const MISC_COMM_EXEC: u16 = 1 << 13;
-
-/// Where the ring's positions are in its first page.
-const DATA_HEAD_AT: usize = 1024;
-const DATA_TAIL_AT: usize = 1032;
-
-/// Bytes that end every record but a sample: thread, time, identifier.
-const TRAILER_BYTES: usize = 24;
-
-/// What happened, and when: nanoseconds of the monotonic clock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Nanoseconds of the monotonic clock.
-    pub at: u64,
-    /// The process.
-    pub process: u32,
-    /// What it did.
-    pub what: What,
-}
-
-/// What a process did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
-    /// A page fault at `address`, by the instruction at `instruction`; `major` if the disk had to be read for it.
-    Fault {
-        /// The address that was not mapped.
-        address: u64,
-        /// The instruction that used it; the same if it was itself to be fetched.
-        instruction: u64,
-        /// Whether the page was read from a disk.
-        major: bool,
-    },
-    /// It was running this instruction when the clock asked.
-    Runs {
-        /// Its address.
-        instruction: u64,
-    },
-    /// A mapping was made, or its protection changed.
-    Map(Map),
-    /// A new program in the old process.
-    Exec,
-    /// A process or thread started: a thread if `parent` is the process itself.
-    Fork {
-        /// The process that called.
-        parent: u32,
-    },
-    /// A thread ended.
-    Exit,
-    /// So many records found no room in the ring.
-    Lost(u64),
-}
-
-/// A mapping.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Map {
-    /// First address.
-    pub start: u64,
-    /// Bytes.
-    pub bytes: u64,
-    /// Where in the file it starts, bytes.
-    pub offset: u64,
-    /// Major and minor number of the file system's device; both zero without a file.
-    pub device: (u32, u32),
-    /// The file's inode number.
-    pub inode: u64,
-    /// `PROT_` bits.
-    pub protection: u32,
-    /// Path of the file as the process sees it, or a name such as `//anon` or `[heap]`.
-    pub path: Vec<u8>,
-}
 
 /// The rings of all processors. Closing them ends the recording.
 #[derive(Debug)]
@@ -314,50 +205,6 @@ fn open_event(config: u64, processor: i32, ring_bytes: usize, kernel_faults: boo
     open_attributes(attributes, None, 0, processor)
 }
 
-/// Opens an event. `path` is what some kinds of event look at; `thread` 0 is the calling one, -1 all of them.
-pub(crate) fn open_attributes(
-    attributes: Attributes,
-    path: Option<&CStr>,
-    thread: i32,
-    processor: i32,
-) -> io::Result<OwnedFd> {
-    let config1 = path.map_or(0, |path| path.as_ptr() as u64);
-    let attributes = Attributes { size: size_of::<Attributes>() as u32, config1, ..attributes };
-    // SAFETY: the kernel reads `size` bytes of the attributes, and the path up to its NUL; both outlive the call.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attributes, thread, processor, -1, OPEN_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call just returned this descriptor; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-/// Lets an event count, or not. Far cheaper than closing it.
-pub(crate) fn ioctl_switch(event: &OwnedFd, on: bool) -> io::Result<()> {
-    let request = if on { IOCTL_ENABLE } else { IOCTL_DISABLE };
-    // SAFETY: takes a descriptor and a number, touches no memory of ours.
-    let done = unsafe { libc::ioctl(event.as_raw_fd(), request as _, 0) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-pub(crate) fn ioctl_set_output(from: &OwnedFd, to: &OwnedFd) -> io::Result<()> {
-    // SAFETY: takes two descriptors, touches no memory of ours.
-    let done = unsafe { libc::ioctl(from.as_raw_fd(), IOCTL_SET_OUTPUT as _, to.as_raw_fd()) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-pub(crate) fn ioctl_id(event: &OwnedFd) -> io::Result<u64> {
-    let mut id = 0_u64;
-    // SAFETY: the kernel writes eight bytes to `id`, which outlives the call.
-    let done = unsafe { libc::ioctl(event.as_raw_fd(), IOCTL_ID as _, &mut id) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(id) }
-}
-
-pub(crate) fn page_bytes() -> usize {
-    // SAFETY: asks for a constant.
-    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
-}
-
 /// Numbers of the processors that are on, from a list such as `0-3,8`.
 pub(crate) fn online() -> io::Result<Vec<i32>> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online")?;
@@ -370,131 +217,6 @@ fn processors(text: &str) -> Vec<i32> {
         Some(first.parse::<i32>().ok()?..=last.parse::<i32>().ok()?)
     });
     ranges.flatten().take(PROCESSORS_MAX).collect()
-}
-
-/// A ring's memory: a page of positions, then the data.
-#[derive(Debug)]
-pub(crate) struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: the memory is used through `&mut self` alone; only the kernel writes to it beside us.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    pub(crate) fn new(event: &OwnedFd, bytes: usize) -> io::Result<Mapping> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let (null, fd) = (std::ptr::null_mut(), event.as_raw_fd());
-        // SAFETY: a new mapping at an address the kernel chooses; nothing else refers to it.
-        let base = unsafe { libc::mmap(null, bytes, protection, libc::MAP_SHARED, fd, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        Ok(Mapping { base, bytes })
-    }
-
-    fn position(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: both positions lie in the first page, eight bytes aligned; the kernel uses them as such.
-        unsafe { &*self.base.as_ptr().add(at).cast::<AtomicU64>() }
-    }
-
-    /// Copies what is new into `out` and gives its room back to the kernel.
-    pub(crate) fn copy_new(&mut self, out: &mut Vec<u8>) {
-        let page = page_bytes();
-        let size = self.bytes - page;
-        // Acquire: the data must be read after the position that says that it is there.
-        let head = self.position(DATA_HEAD_AT).load(Ordering::Acquire);
-        let tail = self.position(DATA_TAIL_AT).load(Ordering::Relaxed);
-        let new = (head.wrapping_sub(tail) as usize).min(size);
-        let begin = tail as usize & (size - 1);
-        let first = new.min(size - begin);
-        out.clear();
-        out.reserve(new);
-        // SAFETY: `begin + first <= size` and `new - first <= begin`, so both pieces lie in the ring, which `out` (with room for
-        // `new` bytes) does not overlap. The kernel does not write between tail and head.
-        unsafe {
-            let data = self.base.as_ptr().add(page);
-            std::ptr::copy_nonoverlapping(data.add(begin), out.as_mut_ptr(), first);
-            std::ptr::copy_nonoverlapping(data, out.as_mut_ptr().add(first), new - first);
-            out.set_len(new);
-        }
-        // Release: only now may the kernel write there.
-        self.position(DATA_TAIL_AT).store(head, Ordering::Release);
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing borrows from it any more.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
-}
-
-/// A record with its header, and what follows it.
-pub(crate) fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (_, length) = misc_and_bytes(bytes)?;
-    let length = usize::from(length);
-    (length >= 8).then(|| bytes.split_at_checked(length))?
-}
-
-/// Records are in the machine's own byte order: they never leave it.
-#[allow(clippy::host_endian_bytes)]
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
-}
-
-#[allow(clippy::host_endian_bytes)]
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
-}
-
-/// The second half of a header: flags, and the length with the header.
-#[allow(clippy::host_endian_bytes)]
-fn misc_and_bytes(record: &[u8]) -> Option<(u16, u16)> {
-    let number = |at: usize| record.get(at..)?.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes));
-    Some((number(4)?, number(6)?))
-}
-
-/// Makes sense of a record; `None` for kinds that we do not need.
-fn parse(record: &[u8], major: &[u64], clock: &[u64]) -> Option<Record> {
-    let kind = u32_at(record, 0)?;
-    let (misc, _) = misc_and_bytes(record)?;
-    let body = &record[8..];
-    if kind == RECORD_SAMPLE {
-        let (event, instruction) = (u64_at(body, 0)?, u64_at(body, 8)?);
-        let what = match clock.contains(&event) {
-            true => What::Runs { instruction },
-            false => What::Fault { instruction, address: u64_at(body, 32)?, major: major.contains(&event) },
-        };
-        return Some(Record { at: u64_at(body, 24)?, process: u32_at(body, 16)?, what });
-    }
-    let trailer = body.len().checked_sub(TRAILER_BYTES)?;
-    let at = u64_at(body, trailer + 8)?;
-    let (process, what) = match kind {
-        RECORD_MMAP2 => (u32_at(body, 0)?, What::Map(parse_map(&body[..trailer])?)),
-        RECORD_COMM if misc & MISC_COMM_EXEC != 0 => (u32_at(body, 0)?, What::Exec),
-        RECORD_FORK => (u32_at(body, 0)?, What::Fork { parent: u32_at(body, 4)? }),
-        RECORD_EXIT => (u32_at(body, 0)?, What::Exit),
-        RECORD_LOST => (u32_at(body, trailer)?, What::Lost(u64_at(body, 8)?)),
-        _ => return None,
-    };
-    Some(Record { at, process, what })
-}
-
-fn parse_map(body: &[u8]) -> Option<Map> {
-    let path = body.get(64..)?;
-    let length = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
-    Some(Map {
-        start: u64_at(body, 8)?,
-        bytes: u64_at(body, 16)?,
-        offset: u64_at(body, 24)?,
-        device: (u32_at(body, 32)?, u32_at(body, 36)?),
-        inode: u64_at(body, 40)?,
-        protection: u32_at(body, 56)?,
-        path: path[..length].to_vec(),
-    })
 }
 
 #[cfg(test)]

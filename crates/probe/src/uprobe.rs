@@ -1,14 +1,16 @@
-//! Uprobes: the kernel tells when code at an offset of a file is run, in any process, without ptrace and without a stop.
+//! Uprobes: the kernel reports that code at an offset of a file is run, in any process, without ptrace
+//! and without a stop.
 //!
-//! Each probe is a perf event per processor (`perf_event_open(2)`, the `uprobe` PMU) that watches all processes. One
-//! that is tied to a process would do for its first thread only: with `inherit` the kernel opens the event anew in each
-//! fork, with the rights and the memory of the forking program, and so makes its forks fail with EACCES (seen on Linux
-//! 6.18; `perf_uprobe_event_init` in kernel/events/core.c). So whoever waits for one program looks at [`Hit::process`],
-//! and takes a probe back that others run into again and again. All probes of a processor write to one ring, which a
-//! counter that never counts holds.
+//! Each probe is a perf event per processor (`perf_event_open(2)`, the `uprobe` PMU) that watches all
+//! processes. An event for one process would watch its first thread only: with `inherit` the kernel
+//! opens the event anew in each fork, with the rights and the memory of the forking program, and so
+//! makes its forks fail with EACCES (seen on Linux 6.18; `perf_uprobe_event_init` in
+//! kernel/events/core.c). A caller that waits for one program therefore looks at [`Hit::process`], and
+//! disables a probe that other processes hit again and again. All probes of a processor write to one
+//! ring, which belongs to an event that never counts.
 //!
-//! A probe costs some 20 us to set for each processor, a hit some us in the program that runs into it. Needs CAP_PERFMON
-//! or CAP_SYS_ADMIN, and Linux 4.17.
+//! A probe costs some 20 us to set for each processor; a hit costs the program some us. Needs
+//! CAP_PERFMON or CAP_SYS_ADMIN, and Linux 4.17.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -62,10 +64,10 @@ struct Event {
     id: u32,
 }
 
-/// Events that tell nothing any more, but whose code still traps until they are dropped. That waits for all processors, so it is
-/// for a thread with nothing else to do.
+/// Events that report nothing any more, but whose code still traps until they are dropped. The drop
+/// waits for all processors, so it is for a thread with nothing else to do.
 #[derive(Debug)]
-pub struct Retired(#[allow(dead_code)] Vec<OwnedFd>);
+pub struct Disabled(#[allow(dead_code)] Vec<OwnedFd>);
 
 impl Uprobes {
     /// Opens the rings; there is no probe yet.
@@ -161,16 +163,14 @@ impl Uprobes {
         hits
     }
 
-    /// Ends a probe: it tells nothing more.
-    pub fn retire(&mut self, id: u32) -> Retired {
-        let (retired, kept) = std::mem::take(&mut self.events).into_iter().partition(|event| event.id == id);
-        self.events = kept;
-        let retired: Vec<Event> = retired;
-        for event in &retired {
+    /// Ends a probe: it reports nothing more.
+    pub fn disable(&mut self, id: u32) -> Disabled {
+        let disabled: Vec<Event> = self.events.extract_if(.., |event| event.id == id).collect();
+        for event in &disabled {
             // It is closed soon, whatever this says.
             let _ = perf::ioctl_switch(&event.fd, false);
         }
-        Retired(retired.into_iter().map(|event| event.fd).collect())
+        Disabled(disabled.into_iter().map(|event| event.fd).collect())
     }
 }
 
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_is_told_of_every_thread_until_the_probe_is_retired() {
+    fn a_hit_is_told_of_every_thread_until_the_probe_is_disabled() {
         let exe = File::open("/proc/self/exe").unwrap();
         let address = probed as *const () as u64;
         let mappings = crate::maps::read(Pid::this()).unwrap();
@@ -220,10 +220,10 @@ mod tests {
         std::thread::spawn(|| probed(6)).join().unwrap();
         wait(&probes);
         assert_eq!(probes.drain(), [own]);
-        let retired = probes.retire(7);
+        let disabled = probes.disable(7);
         probed(7);
         assert_eq!((probes.drain(), probes.is_empty()), (vec![], true));
-        drop(retired);
+        drop(disabled);
         let missing = probes.add(&File::open("/proc/self/stat").unwrap(), 0, 8);
         assert!(missing.is_err() && probes.is_empty(), "a file without a page cache");
     }

@@ -13,7 +13,7 @@
 //!
 //! [`Hot`] is what traces and actions become for the packer: paths and the pages of them to lay together.
 //!
-//! A [`plan::Plan`] is what traces of a local program become for `launch`: prefetch groups and their breakpoints.
+//! A [`plan::LaunchPlan`] is what traces of a local program become for `launch`: prefetch groups and their breakpoints.
 //!
 //! A [`flow::FlowGraph`] says in which order the blocks of one data file are used.
 //!

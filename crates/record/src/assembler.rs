@@ -1,19 +1,26 @@
-//! From what the sources saw, in the order of time, to the events of a trace.
+//! Puts what the sources saw, in the order of time, into the events of a trace.
 //!
-//! It keeps for each process its token and its mappings, for each file the pages that were touched, and a list of events that
-//! grows by first touches only: however long a program runs, the list is no longer than its files. What belongs to files that
-//! changed is taken out at the end, when that is known. It asks the file system about files, and nothing else of the machine.
+//! The assembler keeps the token and the mappings of each process, the touched pages of each file, and
+//! a list of events. Only first touches make events, so however long a program runs, the list is no
+//! longer than its files. Events of files that changed are taken out at the end, when the changes are
+//! known. The assembler asks the file system about files, and nothing else of the machine.
+
+mod output;
 
 use std::collections::{HashMap, HashSet};
 
 use probe::perf::{Map, What};
-use trace::{Event, Found, Header, How, LOCAL, Source, TraceError, Writer};
+use trace::{Event, Found, How, Source, TraceError};
 use units::{Moment, PAGE_BYTES, PageId, Token};
 
 use crate::files::{self, FileIndex, Files, Identity};
 use crate::raw::{Did, Raw};
 use crate::request::CandidatesChoice;
 use crate::space::{Area, Space};
+
+pub use output::Summary;
+
+use output::Output;
 
 /// What the kernel maps around a page that was asked for, if it is in memory: 64 KiB, aligned by address (`fault_around_bytes`).
 const FAULT_AROUND_BYTES: u64 = 64 << 10;
@@ -27,31 +34,6 @@ const RUNNING_MAX: usize = 16 << 10;
 /// `PROT_EXEC`.
 const PROTECTION_EXECUTE: u32 = 4;
 
-/// What was recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Summary {
-    /// Files of which at least one page was touched.
-    pub files: usize,
-    /// Pages touched.
-    pub pages: usize,
-    /// Bytes of these pages; the last page of a file counts as long as it is.
-    pub bytes: u64,
-    /// Processes, counted anew at each exec.
-    pub processes: usize,
-    /// First instructions of code: of pages, and those that the clock saw.
-    pub code: usize,
-    /// Paths looked up: files, directories, and paths where nothing was.
-    pub lookups: usize,
-    /// Of these, paths where nothing was.
-    pub missed: usize,
-    /// Files left out because they were written, replaced or removed while the program ran.
-    pub changed: usize,
-    /// Records that the kernel or the preloaded library had to drop: pages may be missing.
-    pub lost: u64,
-    /// Processes in which the preloaded library started.
-    pub preloaded: usize,
-}
-
 #[derive(Debug)]
 struct Process {
     token: Token,
@@ -64,6 +46,13 @@ struct Process {
     code: HashSet<(FileIndex, u32)>,
     /// Instructions that the clock found it at.
     running: HashSet<(FileIndex, u64)>,
+}
+
+impl Process {
+    fn new(name: Vec<u8>, space: Space, is_unnamed: bool) -> Process {
+        let (code, running) = (HashSet::new(), HashSet::new());
+        Process { token: new_token(), name, space, threads: 1, is_unnamed, code, running }
+    }
 }
 
 /// See the module.
@@ -163,17 +152,8 @@ impl Assembler {
     }
 
     fn begin(&mut self, at: Moment, id: u32, name: Vec<u8>, space: Space) {
-        let token = new_token();
-        self.start(at, token, &name);
-        let process = Process {
-            token,
-            name,
-            space,
-            threads: 1,
-            is_unnamed: false,
-            code: HashSet::new(),
-            running: HashSet::new(),
-        };
+        let process = Process::new(name, space, false);
+        self.start(at, process.token, &process.name);
         self.processes.insert(id, process);
     }
 
@@ -198,17 +178,7 @@ impl Assembler {
                 }
             }
             None => {
-                let (token, space) = (new_token(), Space::default());
-                let process = Process {
-                    token,
-                    name: Vec::new(),
-                    space,
-                    threads: 1,
-                    is_unnamed: true,
-                    code: HashSet::new(),
-                    running: HashSet::new(),
-                };
-                self.processes.insert(id, process);
+                self.processes.insert(id, Process::new(Vec::new(), Space::default(), true));
             }
         }
     }
@@ -398,26 +368,18 @@ impl Assembler {
     /// # Errors
     /// More processes run at one time than a trace can hold.
     pub(crate) fn finish(mut self, ended: u64) -> Result<(Vec<u8>, Summary), TraceError> {
-        let source = self.source;
         let at = Moment(ended.saturating_sub(self.began) / 1000);
-        let changed = self.files.changed();
-        if source == Source::Residency {
+        if self.source == Source::Residency {
             self.add_resident(at);
         }
-        let mut summary = Summary { lost: self.lost, preloaded: self.preloaded, ..Summary::default() };
-        summary.processes = self.started;
-        summary.changed = changed.len();
-        let mut writer = Writer::new(&Header { image: LOCAL, source });
-        let revoked = std::mem::take(&mut self.revoked);
-        let events = std::mem::take(&mut self.events).into_iter().enumerate();
-        for (_, event) in events.filter(|(index, _)| !revoked.contains(index)) {
-            self.write(&mut writer, event, &changed, &mut summary)?;
+        let summary =
+            Summary { lost: self.lost, preloaded: self.preloaded, processes: self.started, ..Summary::default() };
+        let mut output = Output::new(&self.files, self.source, summary);
+        let events = self.events.iter().enumerate();
+        for (_, event) in events.filter(|(index, _)| !self.revoked.contains(index)) {
+            output.write(event)?;
         }
-        for token in writer.running() {
-            writer.push(&Event::End { token, at })?;
-        }
-        writer.finish()?;
-        Ok((writer.take(), summary))
+        output.finish(at)
     }
 
     /// What is in memory now, in the order of files and offsets, as touched by a last process with the first one's name.
@@ -449,45 +411,6 @@ impl Assembler {
     /// Whether a limit ended the recording before the program.
     pub(crate) fn is_full(&self) -> bool {
         self.full
-    }
-
-    fn write(
-        &self,
-        writer: &mut Writer,
-        event: Event,
-        changed: &HashSet<FileIndex>,
-        summary: &mut Summary,
-    ) -> Result<(), TraceError> {
-        let file = match &event {
-            Event::Touch { page, .. } => Some(FileIndex(page.inode.0 - 1)),
-            Event::Code { inode, .. } => Some(FileIndex(inode.0 - 1)),
-            _ => None,
-        };
-        if let Some(file) = file {
-            if changed.contains(&file) {
-                return Ok(());
-            }
-            let known = self.files.get(file);
-            if !writer.knows(file.inode()) {
-                let path = known.path.strip_prefix(b"/").unwrap_or(&known.path).to_vec();
-                writer.push(&Event::File { inode: file.inode(), size: known.size, path })?;
-                summary.files += 1;
-            }
-        }
-        match &event {
-            Event::Touch { page, .. } => {
-                let size = self.files.get(FileIndex(page.inode.0 - 1)).size;
-                summary.pages += 1;
-                summary.bytes += (size - u64::from(page.index) * PAGE_BYTES as u64).min(PAGE_BYTES as u64);
-            }
-            Event::Code { .. } => summary.code += 1,
-            Event::Lookup { found, .. } => {
-                summary.lookups += 1;
-                summary.missed += usize::from(*found == Found::Nothing);
-            }
-            _ => {}
-        }
-        writer.push(&event)
     }
 }
 

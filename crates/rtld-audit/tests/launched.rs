@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
 use launch::{DiskKind, Hints, Program, Request};
-use profile::plan::{Breakpoint, Group, GroupExtent, Library, Plan, PlanFile, Trigger};
+use profile::plan::{Breakpoint, Group, GroupExtent, LaunchPlan, Library, PlanFile, Trigger};
 use units::Moment;
 
 fn folder() -> &'static Path {
@@ -59,7 +59,7 @@ impl Hints for Printed {
 
 /// A launch group of the program, one that the library tells of, and one that goes with that. With breakpoints the second one
 /// has a site that nothing runs.
-fn plan(program: &Path, library: &Path, files: [&Path; 2]) -> Plan {
+fn plan(program: &Path, library: &Path, files: [&Path; 2]) -> LaunchPlan {
     let file =
         |path: &Path| PlanFile { path: path.as_os_str().as_bytes()[1..].to_vec(), identity: launch::identity(path) };
     let group = |number: u32, trigger, library| Group {
@@ -77,7 +77,7 @@ fn plan(program: &Path, library: &Path, files: [&Path; 2]) -> Plan {
         group(2, Trigger::With(1), None),
     ];
     let files = vec![file(program), file(files[0]), file(files[1]), file(library)];
-    Plan { program: program.as_os_str().as_bytes().to_vec(), runs: 2, files, groups }
+    LaunchPlan { program: program.as_os_str().as_bytes().to_vec(), runs: 2, files, groups }
 }
 
 #[test]

@@ -232,11 +232,11 @@ fn learn(store: Result<PlanStore, LaunchError>, program: &Program, args: &Args) 
 }
 
 fn install(args: &Args, program: &Program) -> anyhow::Result<ExitCode> {
-    let places = shim::Places::of_user()?;
+    let folders = shim::ShimFolders::of_user()?;
     let runnel = std::env::current_exe().context("cannot find out where this program lies")?;
     let files = match args.install {
-        true => shim::install(&places, &runnel, &program.file)?,
-        false => shim::uninstall(&places, &program.file)?,
+        true => shim::install(&folders, &runnel, &program.file)?,
+        false => shim::uninstall(&folders, &program.file)?,
     };
     if files.is_empty() {
         return Err(failure::not_found(format!("{}: nothing was installed for it", program.file.display())));
@@ -245,8 +245,8 @@ fn install(args: &Args, program: &Program) -> anyhow::Result<ExitCode> {
         outln!("{}", file.display());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    if args.install && !std::env::split_paths(&path).any(|folder| folder == places.bin) {
-        tell!("hint: {} is not in PATH, so only menus start it this way", places.bin.display());
+    if args.install && !std::env::split_paths(&path).any(|folder| folder == folders.bin) {
+        tell!("hint: {} is not in PATH, so only menus start it this way", folders.bin.display());
     }
     Ok(ExitCode::SUCCESS)
 }

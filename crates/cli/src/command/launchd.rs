@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use ::launch::PlanStore;
-use ::launch::daemon::{self, Config, Told, unit};
+use ::launch::daemon::{self, Config, Event, unit};
 use anyhow::Context;
 
 use super::launch::Mounts;
@@ -67,17 +67,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         return install(&args, own);
     }
     let (verbose, json) = (args.verbose, args.json);
-    let outlet = move |told: &Told| {
+    let events = move |event: &Event| {
         if json {
-            let line = serde_json::to_string(told).expect("words and numbers have a JSON form");
+            let line = serde_json::to_string(event).expect("words and numbers have a JSON form");
             // Nobody reads any more: the programs still profit.
             let _ = progress::line(format_args!("{line}"));
         }
-        if verbose || matches!(told, Told::Ready { .. } | Told::Note { .. }) {
-            tell!("{told}");
+        if verbose || matches!(event, Event::Ready { .. } | Event::Note { .. }) {
+            tell!("{event}");
         }
     };
-    daemon::run(Config { own, folders: args.plans, hints: Arc::new(Mounts::default()), outlet: Box::new(outlet) })?;
+    daemon::run(Config { own, folders: args.plans, hints: Arc::new(Mounts::default()), events: Box::new(events) })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -365,24 +365,24 @@ pub fn run_from(args: Args, source: impl FnOnce(&Args) -> anyhow::Result<Source>
 
 /// The report for people.
 pub fn print(report: &Report) -> anyhow::Result<()> {
-    let rate = report.bytes_in as f64 / 1e6 / report.seconds.max(1e-9);
+    let rate = report.source.bytes as f64 / 1e6 / report.seconds.max(1e-9);
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
     // Of a tree that is smaller than an image without files, a ratio says nothing.
-    let ratio = match report.bytes_in > report.bytes_out {
+    let ratio = match report.source.bytes > report.bytes_out {
         true => format!(
             " ({:.1} %, ratio {:.3})",
-            share(report.bytes_out, report.bytes_in),
-            report.bytes_in as f64 / report.bytes_out.max(1) as f64
+            share(report.bytes_out, report.source.bytes),
+            report.source.bytes as f64 / report.bytes_out.max(1) as f64
         ),
         false => String::new(),
     };
     outln!(
         "{}, {} -> {}{ratio}, {} of {} chunks unique, {}, {:.1} s, {rate:.0} MB/s",
-        progress::counted(report.files, "file"),
-        progress::human(report.bytes_in),
+        progress::counted(report.source.files, "file"),
+        progress::human(report.source.bytes),
         progress::human(report.bytes_out),
-        report.chunks_unique,
-        report.chunks,
+        report.chunks.unique,
+        report.chunks.count,
         progress::counted(report.blocks, "block"),
         report.seconds,
     );
@@ -391,17 +391,17 @@ pub fn print(report: &Report) -> anyhow::Result<()> {
         progress::human(report.bytes_metadata),
         share(report.bytes_metadata, report.bytes_out),
         report.blocks_per_file,
-        progress::human(report.hot_bytes),
-        progress::human(report.hot_bytes_stored),
-        report.hot_blocks,
+        progress::human(report.hot.bytes),
+        progress::human(report.hot.stored_bytes),
+        report.hot.blocks,
     );
-    if report.deflate_files > 0 {
+    if report.deflate.files > 0 {
         outln!(
             "{} .gz files kept as text: {} are {} as text and {} in the image",
-            report.deflate_files,
-            progress::human(report.deflate_bytes),
-            progress::human(report.deflate_bytes_expanded),
-            progress::human(report.deflate_bytes_stored),
+            report.deflate.files,
+            progress::human(report.deflate.bytes),
+            progress::human(report.deflate.expanded_bytes),
+            progress::human(report.deflate.stored_bytes),
         );
     }
     let Some(stages) = &report.stages else { return Ok(()) };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ::launch::{Entry, PlanStore, Program, learn};
 use anyhow::Context;
 use clap::Subcommand;
-use profile::plan::{AnalyseConfig, Analysis, BurstConfig, Plan};
+use profile::plan::{AnalyseConfig, Analysis, BurstConfig, LaunchPlan};
 use trace::{Tail, Trace};
 
 use crate::progress::counted;
@@ -160,18 +160,18 @@ fn list(store: &PlanStore, json: bool) -> anyhow::Result<()> {
     );
     for entry in &entries {
         // The title comes from a file, and may hold anything.
-        let title = &entry.ledger.title.replace(|letter: char| letter.is_control(), " ");
+        let title = &entry.history.title.replace(|letter: char| letter.is_control(), " ");
         match &entry.plan {
             Ok(plan) => {
                 let seconds = |us: u64| format!("{:.2} s", us as f64 / 1e6);
-                let found = entry.ledger.comparison();
+                let found = entry.history.comparison();
                 let column = |value: Option<String>| value.unwrap_or_else(|| "-".into());
                 let title = if title.is_empty() { plan.program.escape_ascii().to_string() } else { title.clone() };
                 outln!(
                     "{:>6} {:>9} {:>8} {:>8} {:>8} {:>6}  {:<5} {title}",
                     plan.groups.len(),
                     progress::human(bytes(plan)),
-                    entry.ledger.launches,
+                    entry.history.launches,
                     column(found.map(|found| seconds(found.without_us))),
                     column(found.map(|found| seconds(found.with_us))),
                     column(found.map(|found| format!("{:.0} %", found.gain * 100.0))),
@@ -185,12 +185,12 @@ fn list(store: &PlanStore, json: bool) -> anyhow::Result<()> {
 }
 
 /// Bytes that all groups fetch.
-fn bytes(plan: &Plan) -> u64 {
+fn bytes(plan: &LaunchPlan) -> u64 {
     plan.groups.iter().map(|group| plan.bytes(group)).sum()
 }
 
 fn state(entry: &Entry) -> &'static str {
-    match (entry.ledger.forced, entry.ledger.is_on()) {
+    match (entry.history.forced, entry.history.is_on()) {
         (None, true) => "on",
         (None, false) => "idle",
         (Some(true), _) => "on!",
@@ -200,8 +200,8 @@ fn state(entry: &Entry) -> &'static str {
 
 fn json_of(entry: &Entry) -> serde_json::Value {
     let mut json = serde_json::json!({
-        "file": entry.path.display().to_string(), "title": entry.ledger.title, "state": state(entry),
-        "launches": entry.ledger.launches, "cold_launches": entry.ledger.cold, "comparison": entry.ledger.comparison(),
+        "file": entry.path.display().to_string(), "title": entry.history.title, "state": state(entry),
+        "launches": entry.history.launches, "cold_launches": entry.history.cold, "comparison": entry.history.comparison(),
     });
     match &entry.plan {
         Ok(plan) => {
@@ -279,9 +279,9 @@ pub fn told(analysis: &Analysis) -> String {
 
 fn force(store: &PlanStore, command: &[OsString], forced: Option<bool>) -> anyhow::Result<()> {
     let program = Program::find(command)?;
-    let Some((_, mut ledger)) = store.load(&program)? else { return Err(no_plan(&program)) };
-    ledger.forced = forced;
-    store.save_ledger(&program, &ledger)?;
+    let Some((_, mut history)) = store.load(&program)? else { return Err(no_plan(&program)) };
+    history.forced = forced;
+    store.save_history(&program, &history)?;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use ::launch::learn::LocalFiles;
 use anyhow::Context;
 use page::{Input, Speed, page};
-use profile::plan::{self, Limits, Plan, Run};
+use profile::plan::{self, LaunchPlan, Limits, Run};
 use trace::Tail;
 
 use crate::command::plans::AnalyseArgs;
@@ -67,7 +67,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// What the files hold.
 enum Learned {
-    Plan(Plan),
+    Plan(LaunchPlan),
     Runs(Vec<Run>),
 }
 

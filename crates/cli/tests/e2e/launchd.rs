@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use launch::{PlanStore, Program};
-use profile::plan::{Group, GroupExtent, Plan, PlanFile};
+use profile::plan::{Group, GroupExtent, LaunchPlan, PlanFile};
 use serde_json::Value;
 
 use crate::support::*;
@@ -176,7 +176,7 @@ fn planned_cat(folder: &Path, files: &[PathBuf], owner: u32) -> (PathBuf, PathBu
         |path: &PathBuf| PlanFile { path: path.as_os_str().as_bytes()[1..].to_vec(), identity: launch::identity(path) };
     let extent = |file: usize| GroupExtent { file: file as u32, page: 0, pages: PAGES };
     let group = Group { extents: (0..files.len()).map(extent).collect(), ..Group::default() };
-    let plan = Plan {
+    let plan = LaunchPlan {
         program: program.real.as_os_str().as_bytes().to_vec(),
         runs: 2,
         files: files.iter().map(file).collect(),
@@ -311,7 +311,7 @@ fn root_a_script_is_told_from_others_and_new_plans_are_seen() {
         fs::write(at(name), "exit 0\n").unwrap();
     }
     let program = Program::find(&["sh".into(), at("known.sh").into_os_string()]).unwrap();
-    let plan = Plan { program: program.real.as_os_str().as_bytes().to_vec(), runs: 1, ..Plan::default() };
+    let plan = LaunchPlan { program: program.real.as_os_str().as_bytes().to_vec(), runs: 1, ..LaunchPlan::default() };
     store.save(&program, &plan).unwrap();
     let plans = daemon.wait("plans");
     assert_eq!((&plans["plans"], &plans["programs"]), (&1.into(), &1.into()));

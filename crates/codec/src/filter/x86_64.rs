@@ -30,121 +30,107 @@ const CALL: u8 = 0xe8;
 const PREFIX: u8 = 0x20;
 
 /// One-byte opcodes.
-const MAP0: [u8; 256] = map0();
+const MAP0: [u8; 256] = map(0, RUNS0);
 /// Opcodes behind 0F.
-const MAP1: [u8; 256] = map1();
+const MAP1: [u8; 256] = map(MODRM, RUNS1);
 
-const fn map0() -> [u8; 256] {
-    let mut map = [0; 256];
-    let mut row = 0;
+/// Kinds of one-byte opcodes, from the first to the last of a run; all others have no operand.
+const RUNS0: &[(u8, u8, u8)] = &[
     // add or adc sbb and sub xor cmp: four forms with ModRM, then al/imm8 and eax/imm32.
-    while row < 0x40 {
-        let mut form = 0;
-        while form < 4 {
-            map[row + form] = MODRM;
-            form += 1;
-        }
-        map[row + 4] = 1;
-        map[row + 5] = FULL;
-        row += 8;
-    }
-    map[0x26] = PREFIX;
-    map[0x2e] = PREFIX;
-    map[0x36] = PREFIX;
-    map[0x3e] = PREFIX;
-    map[0x63] = MODRM;
-    let mut op = 0x64;
-    while op < 0x68 {
-        map[op] = PREFIX;
-        op += 1;
-    }
-    map[0x68] = FULL;
-    map[0x69] = MODRM | FULL;
-    map[0x6a] = 1;
-    map[0x6b] = MODRM | 1;
-    op = 0x70;
-    while op < 0x80 {
-        map[op] = 1;
-        op += 1;
-    }
-    map[0x80] = MODRM | 1;
-    map[0x81] = MODRM | FULL;
-    map[0x83] = MODRM | 1;
-    op = 0x84;
-    while op < 0x90 {
-        map[op] = MODRM;
-        op += 1;
-    }
-    op = 0xa0;
-    while op < 0xa4 {
-        map[op] = 8;
-        op += 1;
-    }
-    map[0xa8] = 1;
-    map[0xa9] = FULL;
-    op = 0xb0;
-    while op < 0xb8 {
-        map[op] = 1;
-        map[op + 8] = WIDE;
-        op += 1;
-    }
-    map[0xc0] = MODRM | 1;
-    map[0xc1] = MODRM | 1;
-    map[0xc2] = 2;
-    map[0xc6] = MODRM | 1;
-    map[0xc7] = MODRM | FULL;
-    map[0xc8] = 3;
-    map[0xca] = 2;
-    map[0xcd] = 1;
-    op = 0xd0;
-    while op < 0xd4 {
-        map[op] = MODRM;
-        op += 1;
-    }
-    op = 0xd8;
-    while op < 0xe0 {
-        map[op] = MODRM;
-        op += 1;
-    }
-    op = 0xe0;
-    while op < 0xe8 {
-        map[op] = 1;
-        op += 1;
-    }
-    map[0xe8] = TARGET;
-    map[0xe9] = TARGET;
-    map[0xeb] = 1;
-    map[0xf0] = PREFIX;
-    map[0xf2] = PREFIX;
-    map[0xf3] = PREFIX;
-    map[0xf6] = MODRM | TEST_BYTE;
-    map[0xf7] = MODRM | TEST_FULL;
-    map[0xfe] = MODRM;
-    map[0xff] = MODRM;
-    map
-}
+    (0x00, 0x03, MODRM),
+    (0x04, 0x04, 1),
+    (0x05, 0x05, FULL),
+    (0x08, 0x0b, MODRM),
+    (0x0c, 0x0c, 1),
+    (0x0d, 0x0d, FULL),
+    (0x10, 0x13, MODRM),
+    (0x14, 0x14, 1),
+    (0x15, 0x15, FULL),
+    (0x18, 0x1b, MODRM),
+    (0x1c, 0x1c, 1),
+    (0x1d, 0x1d, FULL),
+    (0x20, 0x23, MODRM),
+    (0x24, 0x24, 1),
+    (0x25, 0x25, FULL),
+    (0x26, 0x26, PREFIX),
+    (0x28, 0x2b, MODRM),
+    (0x2c, 0x2c, 1),
+    (0x2d, 0x2d, FULL),
+    (0x2e, 0x2e, PREFIX),
+    (0x30, 0x33, MODRM),
+    (0x34, 0x34, 1),
+    (0x35, 0x35, FULL),
+    (0x36, 0x36, PREFIX),
+    (0x38, 0x3b, MODRM),
+    (0x3c, 0x3c, 1),
+    (0x3d, 0x3d, FULL),
+    (0x3e, 0x3e, PREFIX),
+    (0x63, 0x63, MODRM),
+    (0x64, 0x67, PREFIX),
+    (0x68, 0x68, FULL),
+    (0x69, 0x69, MODRM | FULL),
+    (0x6a, 0x6a, 1),
+    (0x6b, 0x6b, MODRM | 1),
+    (0x70, 0x7f, 1),
+    (0x80, 0x80, MODRM | 1),
+    (0x81, 0x81, MODRM | FULL),
+    (0x83, 0x83, MODRM | 1),
+    (0x84, 0x8f, MODRM),
+    (0xa0, 0xa3, 8),
+    (0xa8, 0xa8, 1),
+    (0xa9, 0xa9, FULL),
+    (0xb0, 0xb7, 1),
+    (0xb8, 0xbf, WIDE),
+    (0xc0, 0xc1, MODRM | 1),
+    (0xc2, 0xc2, 2),
+    (0xc6, 0xc6, MODRM | 1),
+    (0xc7, 0xc7, MODRM | FULL),
+    (0xc8, 0xc8, 3),
+    (0xca, 0xca, 2),
+    (0xcd, 0xcd, 1),
+    (0xd0, 0xd3, MODRM),
+    (0xd8, 0xdf, MODRM),
+    (0xe0, 0xe7, 1),
+    (0xe8, 0xe9, TARGET),
+    (0xeb, 0xeb, 1),
+    (0xf0, 0xf0, PREFIX),
+    (0xf2, 0xf3, PREFIX),
+    (0xf6, 0xf6, MODRM | TEST_BYTE),
+    (0xf7, 0xf7, MODRM | TEST_FULL),
+    (0xfe, 0xff, MODRM),
+];
 
-const fn map1() -> [u8; 256] {
-    let mut map = [MODRM; 256];
-    // syscall, clts, sysret, invd, wbinvd, ud2, femms; rdmsr and its row; emms; push/pop fs, cpuid; gs, rsm; bswap
-    let plain: [u8; 32] = [
-        0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c, 0x0e, 0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x77,
-        0xa0, 0xa1, 0xa2, 0xa8, 0xa9, 0xaa, 0xc8, 0xc9, 0xca, 0xcb, 0xcc, 0xcd, 0xce, 0xcf,
-    ];
+/// Kinds of opcodes behind 0F; all others have a ModRM byte and no immediate.
+const RUNS1: &[(u8, u8, u8)] = &[
+    // syscall, clts, sysret, invd, wbinvd, ud2, femms
+    (0x05, 0x0c, 0),
+    (0x0e, 0x0e, 0),
+    // rdmsr and its row, emms
+    (0x30, 0x37, 0),
+    (0x77, 0x77, 0),
+    // push and pop of fs and gs, cpuid, rsm, bswap
+    (0xa0, 0xa2, 0),
+    (0xa8, 0xaa, 0),
+    (0xc8, 0xcf, 0),
+    (0x70, 0x73, MODRM | 1),
+    (0x80, 0x8f, TARGET),
+    (0xa4, 0xa4, MODRM | 1),
+    (0xac, 0xac, MODRM | 1),
+    (0xba, 0xba, MODRM | 1),
+    (0xc2, 0xc2, MODRM | 1),
+    (0xc4, 0xc6, MODRM | 1),
+];
+
+const fn map(rest: u8, runs: &[(u8, u8, u8)]) -> [u8; 256] {
+    let mut map = [rest; 256];
     let mut i = 0;
-    while i < plain.len() {
-        map[plain[i] as usize] = 0;
-        i += 1;
-    }
-    let with_byte: [u8; 11] = [0x70, 0x71, 0x72, 0x73, 0xa4, 0xac, 0xba, 0xc2, 0xc4, 0xc5, 0xc6];
-    i = 0;
-    while i < with_byte.len() {
-        map[with_byte[i] as usize] = MODRM | 1;
-        i += 1;
-    }
-    i = 0x80;
-    while i < 0x90 {
-        map[i] = TARGET;
+    while i < runs.len() {
+        let (first, last, kind) = runs[i];
+        let mut opcode = first as usize;
+        while opcode <= last as usize {
+            map[opcode] = kind;
+            opcode += 1;
+        }
         i += 1;
     }
     map
@@ -230,98 +216,100 @@ struct Instruction {
     end: usize,
 }
 
-/// The instruction at `at`, or `None` when the chunk ends before its length is known. Reads no byte of `field`.
+/// The instruction at `at`, or `None` when the chunk ends before its length is known. Reads no byte
+/// of `field`.
 #[inline(always)]
 fn instruction(bytes: &[u8], mut at: usize) -> Option<Instruction> {
     let mut short = false;
     let mut opcode = *bytes.get(at)?;
-    let mut kind = MAP0[opcode as usize];
-    while kind == PREFIX {
+    while MAP0[opcode as usize] == PREFIX {
         short |= opcode == 0x66;
         at += 1;
         opcode = *bytes.get(at)?;
-        kind = MAP0[opcode as usize];
     }
     let mut wide = false;
     if opcode & 0xf0 == 0x40 {
         wide = opcode & 8 != 0;
         at += 1;
         opcode = *bytes.get(at)?;
-        kind = MAP0[opcode as usize];
     }
-    at += 1;
-    match opcode {
-        0x0f => {
-            opcode = *bytes.get(at)?;
-            at += 1;
-            kind = MAP1[opcode as usize];
-            if opcode == 0x38 || opcode == 0x3a {
-                kind = if opcode == 0x38 { MODRM } else { MODRM | 1 };
-                at += 1;
-            }
-        }
-        // VEX and EVEX: the map stands in the low bits of the second byte, or is map 1.
-        0xc5 => {
-            kind = MAP1[*bytes.get(at + 1)? as usize];
-            at += 2;
-        }
-        0xc4 | 0x62 => {
-            let map = *bytes.get(at)? & 7;
-            at += if opcode == 0xc4 { 3 } else { 4 };
-            kind = match map {
-                1 => MAP1[*bytes.get(at - 1)? as usize],
-                3 => MODRM | 1,
-                _ => MODRM,
-            };
-        }
-        _ => {}
-    }
-    let mut field = None;
-    let mut register = 0;
-    if kind & MODRM != 0 {
-        let modrm = *bytes.get(at)?;
-        at += 1;
-        register = modrm >> 3 & 7;
-        let (mode, base) = (modrm >> 6, modrm & 7);
-        if mode != 3 {
-            let mut displacement = [0, 1, 4][mode as usize];
-            if base == 4 {
-                let sib = *bytes.get(at)?;
-                at += 1;
-                if mode == 0 && sib & 7 == 5 {
-                    displacement = 4;
-                }
-            } else if mode == 0 && base == 5 {
-                field = Some(at);
-                displacement = 4;
-            }
-            at += displacement;
-        }
-    }
+    let (opcode, kind, at) = kind(bytes, opcode, at + 1)?;
+    let Operand { mut field, register, end: mut at } = operand(bytes, kind, at)?;
     let full = if short { 2 } else { 4 };
     at += match kind & IMMEDIATE_MASK {
         FULL => full,
-        WIDE => {
-            if wide {
-                8
-            } else {
-                full
-            }
-        }
+        WIDE if wide => 8,
+        WIDE => full,
         TARGET => {
             field = Some(at);
             4
         }
         TEST_BYTE => usize::from(register < 2),
-        TEST_FULL => {
-            if register < 2 {
-                full
-            } else {
-                0
-            }
-        }
+        TEST_FULL if register < 2 => full,
+        TEST_FULL => 0,
         bytes => bytes as usize,
     };
     let jump = kind == TARGET && opcode != CALL;
     Some(Instruction { field, jump, end: at })
+}
+
+/// The last byte of an opcode that begins with `opcode`, its kind, and where the operand begins;
+/// `at` is behind `opcode`.
+#[inline(always)]
+fn kind(bytes: &[u8], opcode: u8, at: usize) -> Option<(u8, u8, usize)> {
+    Some(match opcode {
+        0x0f => match *bytes.get(at)? {
+            0x38 => (0x38, MODRM, at + 2),
+            0x3a => (0x3a, MODRM | 1, at + 2),
+            second => (second, MAP1[second as usize], at + 1),
+        },
+        // VEX and EVEX: the map stands in the low bits of the second byte, or is map 1.
+        0xc5 => (opcode, MAP1[*bytes.get(at + 1)? as usize], at + 2),
+        0xc4 | 0x62 => {
+            let map = *bytes.get(at)? & 7;
+            let at = at + if opcode == 0xc4 { 3 } else { 4 };
+            let kind = match map {
+                1 => MAP1[*bytes.get(at - 1)? as usize],
+                3 => MODRM | 1,
+                _ => MODRM,
+            };
+            (opcode, kind, at)
+        }
+        _ => (opcode, MAP0[opcode as usize], at),
+    })
+}
+
+/// ModRM, SIB and displacement, as far as an instruction has them.
+struct Operand {
+    /// Where its displacement stands, if that is relative to the next instruction.
+    field: Option<usize>,
+    /// The register field of ModRM.
+    register: u8,
+    end: usize,
+}
+
+#[inline(always)]
+fn operand(bytes: &[u8], kind: u8, mut at: usize) -> Option<Operand> {
+    if kind & MODRM == 0 {
+        return Some(Operand { field: None, register: 0, end: at });
+    }
+    let modrm = *bytes.get(at)?;
+    at += 1;
+    let (mode, register, base) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
+    let mut field = None;
+    if mode != 3 {
+        let mut displacement = [0, 1, 4][mode as usize];
+        if base == 4 {
+            let sib = *bytes.get(at)?;
+            at += 1;
+            if mode == 0 && sib & 7 == 5 {
+                displacement = 4;
+            }
+        } else if mode == 0 && base == 5 {
+            field = Some(at);
+            displacement = 4;
+        }
+        at += displacement;
+    }
+    Some(Operand { field, register, end: at })
 }

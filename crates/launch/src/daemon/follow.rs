@@ -15,17 +15,17 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use probe::uprobe::{Retired, Uprobes};
-use profile::plan::Plan;
+use probe::uprobe::{Disabled, Uprobes};
+use profile::plan::LaunchPlan;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::plans::Store;
 use super::process::Process;
-use super::{Outlet, Told};
-use crate::ledger::{Launch, Mode};
+use super::{Event, EventSink};
+use crate::history::{Launch, Mode};
 use crate::prefetch::{Fetched, Hints, Job, Prefetcher, Settings};
-use crate::sites::{Place, announce, followers, places};
+use crate::sites::{TriggerSite, announce, followers, trigger_sites};
 use crate::{LaunchError, Program, quiet};
 
 /// Hits of a probe by other processes before it is given up: it is code that is run all the time, and each hit costs whoever runs it.
@@ -46,7 +46,7 @@ pub(crate) struct Start {
 /// What all followers share.
 pub(crate) struct Tools {
     pub(crate) hints: Arc<dyn Hints>,
-    pub(crate) outlet: Outlet,
+    pub(crate) events: EventSink,
     /// Hangs up when the daemon ends.
     pub(crate) stop: OwnedFd,
     /// Whether there are uprobes.
@@ -55,9 +55,9 @@ pub(crate) struct Tools {
 
 /// Does all that a launch needs; returns when there is nothing left to do for it. To be called in a thread of its own, since
 /// it takes on the rights of the program.
-pub(crate) fn follow(start: &Start, tools: &Tools, closer: &Sender<Retired>) {
+pub(crate) fn follow(start: &Start, tools: &Tools, closer: &Sender<Disabled>) {
     if let Err(error) = fetch(start, tools, closer) {
-        (tools.outlet)(&Told::Note { text: format!("{}: {error}", start.program.title()) });
+        (tools.events)(&Event::Note { text: format!("{}: {error}", start.program.title()) });
     }
 }
 
@@ -69,16 +69,16 @@ fn rights(source: io::Error) -> LaunchError {
     }
 }
 
-fn fetch(start: &Start, tools: &Tools, closer: &Sender<Retired>) -> Result<(), LaunchError> {
+fn fetch(start: &Start, tools: &Tools, closer: &Sender<Disabled>) -> Result<(), LaunchError> {
     let pid = Pid::from_raw(start.process.id as i32);
     // One that has ended already needs nothing.
     let Some(process) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return Ok(()) };
     start.store.owner.assume().map_err(rights)?;
     start.store.check(&start.store.plans.plan_path(&start.program))?;
-    let Some((plan, ledger)) = start.store.plans.load(&start.program)? else { return Ok(()) };
+    let Some((plan, history)) = start.store.plans.load(&start.program)? else { return Ok(()) };
     start.process.rights.assume().map_err(rights)?;
     let plan = Arc::new(plan);
-    let mode = ledger.mode(&plan);
+    let mode = history.mode(&plan);
     let mut fetcher = None;
     if mode == Mode::With {
         let settings = Settings::of(&start.program.real);
@@ -90,7 +90,7 @@ fn fetch(start: &Start, tools: &Tools, closer: &Sender<Retired>) -> Result<(), L
         send(&prefetcher, &plan, 0);
         fetcher = Some(prefetcher);
     }
-    (tools.outlet)(&Told::Launch {
+    (tools.events)(&Event::Launch {
         process: start.process.id,
         program: start.program.title(),
         mode,
@@ -100,7 +100,7 @@ fn fetch(start: &Start, tools: &Tools, closer: &Sender<Retired>) -> Result<(), L
         fetcher.map(Prefetcher::finish);
         return Ok(());
     }
-    let mut following = Following { start, tools, closer, plan, mode, fetcher, probes: None, places: Vec::new() };
+    let mut following = Following { start, tools, closer, plan, mode, fetcher, probes: None, sites: Vec::new() };
     if mode == Mode::With && tools.probes {
         following.probe();
     }
@@ -108,7 +108,7 @@ fn fetch(start: &Start, tools: &Tools, closer: &Sender<Retired>) -> Result<(), L
     Ok(())
 }
 
-fn send(prefetcher: &Prefetcher, plan: &Plan, group: usize) {
+fn send(prefetcher: &Prefetcher, plan: &LaunchPlan, group: usize) {
     let jobs = prefetcher.jobs();
     for group in followers(plan, group) {
         // The thread lives until it is stopped.
@@ -119,40 +119,40 @@ fn send(prefetcher: &Prefetcher, plan: &Plan, group: usize) {
 struct Following<'a> {
     start: &'a Start,
     tools: &'a Tools,
-    closer: &'a Sender<Retired>,
-    plan: Arc<Plan>,
+    closer: &'a Sender<Disabled>,
+    plan: Arc<LaunchPlan>,
     mode: Mode,
     fetcher: Option<Prefetcher>,
     probes: Option<Uprobes>,
     /// Where probes are, and how many others ran into each.
-    places: Vec<(Place, u32)>,
+    sites: Vec<(TriggerSite, u32)>,
 }
 
 impl Following<'_> {
     /// Sets a probe for each later group.
     fn probe(&mut self) {
-        let (mut places, _) = places(&self.plan);
+        let (mut sites, _) = trigger_sites(&self.plan);
         // A probe at a wrong place, inside an instruction, would break the code of everybody who runs it.
         let owner = self.start.store.owner.uid;
-        places.retain(|place| owner == 0 || place.file.metadata().is_ok_and(|found| found.uid() == owner));
-        if places.is_empty() {
+        sites.retain(|site| owner == 0 || site.file.metadata().is_ok_and(|found| found.uid() == owner));
+        if sites.is_empty() {
             return;
         }
         let mut probes = match Uprobes::open() {
             Ok(probes) => probes,
             Err(error) => return self.note(&format!("no probes: {error}")),
         };
-        for place in places {
-            match probes.add(&place.file, place.offset, place.group as u32) {
-                Ok(()) => self.places.push((place, 0)),
-                Err(error) => self.note(&format!("no probe for group {}: {error}", place.group)),
+        for site in sites {
+            match probes.add(&site.file, site.offset, site.group as u32) {
+                Ok(()) => self.sites.push((site, 0)),
+                Err(error) => self.note(&format!("no probe for group {}: {error}", site.group)),
             }
         }
         self.probes = Some(probes);
     }
 
     fn note(&self, text: &str) {
-        (self.tools.outlet)(&Told::Note { text: format!("{}: {text}", self.start.program.title()) });
+        (self.tools.events)(&Event::Note { text: format!("{}: {text}", self.start.program.title()) });
     }
 
     /// Until the program has ended, the daemon ends, the launch is over and all groups are fetched, or it took too long.
@@ -186,7 +186,7 @@ impl Following<'_> {
             None => Fetched::default(),
         };
         let (process, program) = (self.start.process.id, self.start.program.title());
-        (self.tools.outlet)(&Told::Ended { process, program, fetched });
+        (self.tools.events)(&Event::Ended { process, program, fetched });
     }
 
     fn awaits_hits(&self) -> bool {
@@ -213,16 +213,16 @@ impl Following<'_> {
     fn hits(&mut self) {
         let Some(probes) = &mut self.probes else { return };
         for hit in probes.drain() {
-            let Some(found) = self.places.iter().position(|(place, _)| place.group as u32 == hit.id) else { continue };
-            let (place, strangers) = &mut self.places[found];
-            let is_ours = Process::executable(hit.process) == Some(place.process)
+            let Some(found) = self.sites.iter().position(|(site, _)| site.group as u32 == hit.id) else { continue };
+            let (site, strangers) = &mut self.sites[found];
+            let is_ours = Process::executable(hit.process) == Some(site.process)
                 && Process::is_below(self.start.process.id, hit.process);
             if is_ours {
-                let group = place.group;
+                let group = site.group;
                 if let Some(fetcher) = &self.fetcher {
                     send(fetcher, &self.plan, group);
                 }
-                (self.tools.outlet)(&Told::Group { process: self.start.process.id, group });
+                (self.tools.events)(&Event::Group { process: self.start.process.id, group });
             } else {
                 *strangers += 1;
                 if *strangers < STRANGERS_MAX {
@@ -230,8 +230,8 @@ impl Following<'_> {
                 }
             }
             // Closing waits for all processors, and the next hit shall not wait for that.
-            let _ = self.closer.send(probes.retire(hit.id));
-            self.places.remove(found);
+            let _ = self.closer.send(probes.disable(hit.id));
+            self.sites.remove(found);
         }
     }
 
@@ -244,7 +244,7 @@ impl Following<'_> {
             self.start.process.rights.assume().map_err(rights).and(entered)
         });
         match entered {
-            Ok(()) => (self.tools.outlet)(&Told::Over { process: self.start.process.id, launch }),
+            Ok(()) => (self.tools.events)(&Event::Over { process: self.start.process.id, launch }),
             // A full disk costs a line of the books.
             Err(error) => self.note(&error.to_string()),
         }

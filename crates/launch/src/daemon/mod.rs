@@ -17,12 +17,12 @@
 //! plan that was used rests for [`REST`]: a script that starts a program a thousand times costs one look. What `runnel` starts
 //! itself is left to it. Warm starts are not entered into the books, for the same reason.
 
+mod event;
 mod follow;
 mod notify;
 mod plans;
 mod process;
 mod rights;
-mod told;
 pub mod unit;
 mod watch;
 
@@ -39,7 +39,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use probe::FileId;
-use probe::uprobe::{Retired, Uprobes};
+use probe::uprobe::{Disabled, Uprobes};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use self::follow::{Start, Tools};
@@ -49,8 +49,8 @@ use self::rights::Rights;
 use self::watch::Watch;
 use crate::{Hints, LaunchError, Program};
 
+pub use event::Event;
 pub use plans::make_folder;
-pub use told::Told;
 
 /// Launches followed at once: people start one or two programs, a session at log-in some more.
 const FOLLOWED_MAX: usize = 8;
@@ -80,7 +80,7 @@ const NOTES_MAX: usize = 16;
 const END_MAX: Duration = Duration::from_secs(5);
 
 /// Hears what happens.
-pub type Outlet = Box<dyn Fn(&Told) + Send + Sync>;
+pub type EventSink = Box<dyn Fn(&Event) + Send + Sync>;
 
 /// What the daemon works with.
 pub struct Config {
@@ -91,7 +91,7 @@ pub struct Config {
     /// Owners of files that are not local.
     pub hints: Arc<dyn Hints>,
     /// Hears what happens, from any thread.
-    pub outlet: Outlet,
+    pub events: EventSink,
 }
 
 /// Works until SIGTERM or SIGINT; SIGHUP makes it look at all plans again.
@@ -111,7 +111,7 @@ pub fn run(config: Config) -> Result<(), LaunchError> {
     let signals = signals.map_err(io::Error::from).map_err(failed("receive signals", "see errno(3)"))?;
     let mut daemon = Daemon::open(config)?;
     daemon.scan()?;
-    (daemon.tools.outlet)(&Told::Ready {
+    (daemon.tools.events)(&Event::Ready {
         programs: daemon.known.programs.len(),
         plans: daemon.known.plans.len(),
         probes: daemon.tools.probes,
@@ -158,7 +158,7 @@ struct Daemon {
     threads: Vec<JoinHandle<()>>,
     /// Cloned by all threads, to know when none is left.
     alive: (Sender<()>, mpsc::Receiver<()>),
-    closer: (Sender<Retired>, JoinHandle<()>),
+    closer: (Sender<Disabled>, JoinHandle<()>),
 }
 
 impl Daemon {
@@ -179,15 +179,15 @@ impl Daemon {
         let probes = Uprobes::open().map(drop);
         if let Err(error) = &probes {
             let text = format!("the kernel allows no uprobes ({error}): only the first group of each plan is fetched");
-            (config.outlet)(&Told::Note { text });
+            (config.events)(&Event::Note { text });
         }
         let thread = |source| failed("start a thread", "see errno(3)")(source);
-        let (closer, retired) = mpsc::channel::<Retired>();
+        let (closer, disabled) = mpsc::channel::<Disabled>();
         let closing = thread::Builder::new().name("probe-close".into());
-        let closing = closing.spawn(move || retired.iter().for_each(drop)).map_err(thread)?;
+        let closing = closing.spawn(move || disabled.iter().for_each(drop)).map_err(thread)?;
         let (stop, running) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|error| failed("make a pipe", "see errno(3)")(error.into()))?;
-        let tools = Tools { hints: config.hints, outlet: config.outlet, stop, probes: probes.is_ok() };
+        let tools = Tools { hints: config.hints, events: config.events, stop, probes: probes.is_ok() };
         Ok(Daemon {
             tools: Arc::new(tools),
             running,
@@ -221,7 +221,7 @@ impl Daemon {
         notes.truncate(NOTES_MAX);
         notes.extend((more > 0).then(|| format!("and {more} more")));
         for text in notes {
-            (self.tools.outlet)(&Told::Note { text });
+            (self.tools.events)(&Event::Note { text });
         }
         self.scan_took = began.elapsed();
         Ok(())
@@ -254,7 +254,7 @@ impl Daemon {
                 self.scan_at = None;
                 self.scan()?;
                 let (programs, plans) = (self.known.programs.len(), self.known.plans.len());
-                (self.tools.outlet)(&Told::Plans { programs, plans });
+                (self.tools.events)(&Event::Plans { programs, plans });
             }
         }
     }
@@ -264,7 +264,7 @@ impl Daemon {
         let (starts, dropped) = self.watch.starts();
         let began = Instant::now();
         if dropped {
-            (self.tools.outlet)(&Told::Note { text: "too many programs started at once, some were missed".into() });
+            (self.tools.events)(&Event::Note { text: "too many programs started at once, some were missed".into() });
         }
         for start in starts {
             let Some(real) = self.known.programs.get(&start.file) else { continue };
@@ -341,7 +341,7 @@ impl Daemon {
         };
         match thread::Builder::new().name("follow".into()).spawn(work) {
             Ok(thread) => self.threads.push(thread),
-            Err(error) => (self.tools.outlet)(&Told::Note { text: format!("no thread for a launch: {error}") }),
+            Err(error) => (self.tools.events)(&Event::Note { text: format!("no thread for a launch: {error}") }),
         }
     }
 

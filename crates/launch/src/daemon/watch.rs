@@ -66,7 +66,7 @@ impl Watch {
         [
             PollFd::new(self.starts.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.changes.as_fd(), PollFlags::POLLIN),
-            // Told once for each change, by the waiting itself.
+            // Event once for each change, by the waiting itself.
             PollFd::new(self.mounts.as_fd(), PollFlags::POLLPRI),
         ]
     }

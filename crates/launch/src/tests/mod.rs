@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use profile::plan::{Group, GroupExtent, Plan, PlanFile};
+use profile::plan::{Group, GroupExtent, LaunchPlan, PlanFile};
 
 use crate::*;
 
@@ -17,9 +17,9 @@ mod shim;
 mod store;
 
 /// A folder of files of `pages` pages each, and a plan that touches all of their pages.
-pub(crate) fn tree(sizes: &[u32]) -> (tempfile::TempDir, Plan) {
+pub(crate) fn tree(sizes: &[u32]) -> (tempfile::TempDir, LaunchPlan) {
     let folder = tempfile::tempdir().unwrap();
-    let mut plan = Plan { program: b"/bin/sh".to_vec(), runs: 2, ..Plan::default() };
+    let mut plan = LaunchPlan { program: b"/bin/sh".to_vec(), runs: 2, ..LaunchPlan::default() };
     let mut group = Group::default();
     for (number, pages) in sizes.iter().enumerate() {
         let path = folder.path().join(format!("file{number}"));
@@ -39,19 +39,19 @@ pub(crate) fn program(command: &str) -> Program {
 
 /// Remembers what it is told, and takes it if its path ends as said.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct RecordedHints {
     pub(crate) takes: &'static str,
-    pub(crate) heard: Mutex<Vec<(PathBuf, Vec<std::ops::Range<u32>>)>>,
+    pub(crate) hints: Mutex<Vec<(PathBuf, Vec<std::ops::Range<u32>>)>>,
 }
 
-impl Hints for Told {
+impl Hints for RecordedHints {
     fn hint(&self, path: &Path, pages: &[std::ops::Range<u32>]) -> bool {
-        self.heard.lock().unwrap().push((path.to_path_buf(), pages.to_vec()));
+        self.hints.lock().unwrap().push((path.to_path_buf(), pages.to_vec()));
         path.to_string_lossy().ends_with(self.takes)
     }
 }
 
-pub(crate) fn fetch(plan: &Plan, disk: DiskKind, budget_bytes: u64, hints: Arc<dyn Hints>) -> Fetched {
+pub(crate) fn fetch(plan: &LaunchPlan, disk: DiskKind, budget_bytes: u64, hints: Arc<dyn Hints>) -> Fetched {
     let settings = Settings { disk, budget_bytes, window_bytes: 32 << 20 };
     let prefetcher = Prefetcher::start(Arc::new(plan.clone()), settings, hints).unwrap();
     for group in 0..plan.groups.len() {

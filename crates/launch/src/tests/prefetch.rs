@@ -6,12 +6,12 @@ use super::*;
 fn all_pages_of_a_group_are_asked_for_on_both_kinds_of_disk() {
     let (_folder, plan) = tree(&[3, 100, 1]);
     for disk in [DiskKind::Rotating, DiskKind::Other] {
-        let told = Arc::new(Told { takes: "", ..Told::default() });
-        let fetched = fetch(&plan, disk, u64::MAX, told.clone());
+        let recorded = Arc::new(RecordedHints { takes: "", ..RecordedHints::default() });
+        let fetched = fetch(&plan, disk, u64::MAX, recorded.clone());
         assert_eq!((fetched.groups, fetched.bytes, fetched.stale, fetched.left_out), (1, 104 * 4096, 0, 0), "{disk:?}");
-        let mut heard: Vec<_> = told.heard.lock().unwrap().iter().flat_map(|(_, pages)| pages.clone()).collect();
-        heard.sort_by_key(|pages| pages.end);
-        assert_eq!(heard, [0..1, 0..3, 0..100], "{disk:?}");
+        let mut hints: Vec<_> = recorded.hints.lock().unwrap().iter().flat_map(|(_, pages)| pages.clone()).collect();
+        hints.sort_by_key(|pages| pages.end);
+        assert_eq!(hints, [0..1, 0..3, 0..100], "{disk:?}");
     }
 }
 

@@ -11,11 +11,11 @@ fn plans_and_books_are_kept_listed_and_forgotten() {
     let (_tree, mut plan) = tree(&[3]);
     plan.program = sh.real.as_os_str().as_bytes().to_vec();
     store.save(&sh, &plan).unwrap();
-    let (found, mut ledger) = store.load(&sh).unwrap().unwrap();
-    assert_eq!((found, ledger.title.as_str()), (plan.clone(), sh.title().as_str()));
-    ledger.enter(Launch { mode: Mode::With, launch_us: 5, bytes: 6 });
-    store.save_ledger(&sh, &ledger).unwrap();
-    assert_eq!(store.load(&sh).unwrap().unwrap().1, ledger);
+    let (found, mut history) = store.load(&sh).unwrap().unwrap();
+    assert_eq!((found, history.title.as_str()), (plan.clone(), sh.title().as_str()));
+    history.enter(Launch { mode: Mode::With, launch_us: 5, bytes: 6 });
+    store.save_history(&sh, &history).unwrap();
+    assert_eq!(store.load(&sh).unwrap().unwrap().1, history);
     // A new plan is judged anew.
     store.save(&sh, &plan).unwrap();
     assert_eq!(store.load(&sh).unwrap().unwrap().1.recent, []);
@@ -46,7 +46,7 @@ fn damaged_plans_are_errors_and_damaged_books_are_empty() {
     plan.program = sh.real.as_os_str().as_bytes().to_vec();
     let path = store.save(&sh, &plan).unwrap();
     fs::write(path.with_extension("json"), b"{\"launches\": -1}").unwrap();
-    assert_eq!(store.load(&sh).unwrap().unwrap().1, Ledger::default());
+    assert_eq!(store.load(&sh).unwrap().unwrap().1, History::default());
     // Another program's plan under this one's name.
     fs::copy(&path, store.plan_path(&env)).unwrap();
     assert!(store.load(&env).unwrap().is_none());

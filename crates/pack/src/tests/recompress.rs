@@ -118,11 +118,11 @@ fn gzip_files_are_kept_as_text_and_come_back() {
         for stages in [Stages::ALL, Stages { recompress: true, ..Stages::STREAM }] {
             let (report, metadata) = pack_tree(&source, &out, &Options { stages, block_bytes, ..options() });
             // A rest that gains nothing in a block of its own is stored as ever; so not all of them need be there.
-            assert!(2 * report.deflate_files >= files && 2 * report.deflate_bytes >= bytes, "{report:?}");
-            assert!(report.deflate_bytes_stored < report.deflate_bytes * 9 / 10 || files == 0, "{report:?}");
+            assert!(2 * report.deflate.files >= files && 2 * report.deflate.bytes >= bytes, "{report:?}");
+            assert!(report.deflate.stored_bytes < report.deflate.bytes * 9 / 10 || files == 0, "{report:?}");
             let blocks = (0..metadata.block_count()).filter_map(|id| metadata.block(BlockId(id)));
             let deflate = blocks.filter(|block| block.filter == Filter::Deflate);
-            assert_eq!(deflate.map(|block| u64::from(block.raw_bytes)).sum::<u64>(), report.deflate_bytes);
+            assert_eq!(deflate.map(|block| u64::from(block.raw_bytes)).sum::<u64>(), report.deflate.bytes);
             if stages == Stages::ALL && files > 0 {
                 assert!(report.bytes_out < ordinary.bytes_out, "{} {}", report.bytes_out, ordinary.bytes_out);
             }
@@ -158,8 +158,8 @@ fn what_is_hot_is_not_kept_as_text() {
     write(&source.join("hot.gz"), &content);
     let file = profile::HotFile { path: b"hot.gz".to_vec(), size: content.len() as u64, pages: vec![1] };
     let hot = profile::Hot { files: vec![file], ..Default::default() };
-    assert_eq!(pack_tree(&source, &out, &options()).0.deflate_files, 1);
-    assert_eq!(pack_tree(&source, &out, &Options { hot, ..options() }).0.deflate_files, 0);
+    assert_eq!(pack_tree(&source, &out, &options()).0.deflate.files, 1);
+    assert_eq!(pack_tree(&source, &out, &Options { hot, ..options() }).0.deflate.files, 0);
 }
 
 /// A block of an evil author, whose hash is right: any change of its stored bytes, and of the expansion in it.

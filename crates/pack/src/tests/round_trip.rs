@@ -57,11 +57,19 @@ fn equal_chunks_are_stored_once_and_zeros_never() {
     write(&source.join("b"), &bytes);
     write(&source.join("c"), [&bytes[4096..8192], &[0; 8192], &bytes[..4096]].concat());
     let report = packed(directory(&source), &scratch.path().join("out.rnl"), &quick());
-    assert_eq!((report.files, report.bytes_in), (3, (128 << 10) + 16_384));
-    assert_eq!((report.chunks, report.chunks_unique, report.bytes_unique), (34, 16, 64 << 10));
+    assert_eq!((report.source.files, report.source.bytes), (3, (128 << 10) + 16_384));
+    assert_eq!((report.chunks.count, report.chunks.unique, report.chunks.unique_bytes), (34, 16, 64 << 10));
     assert_eq!(report.blocks, 1);
     // Noise does not shrink, so the block is stored as it is.
     assert!(report.bytes_out - report.bytes_metadata == 4096 + (64 << 10));
+    // Scripts read these names.
+    let json = serde_json::to_value(&report).unwrap();
+    let mut names: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+    names.sort_unstable();
+    let expected = "blocks blocks_per_file blocks_per_file_all bytes_dictionaries bytes_in bytes_metadata bytes_out \
+        bytes_unique chunks chunks_unique deflate_bytes deflate_bytes_expanded deflate_bytes_stored deflate_files files \
+        hot_blocks hot_bytes hot_bytes_stored id inodes notes seconds stages times";
+    assert_eq!(names, expected.split_whitespace().collect::<Vec<_>>());
 }
 
 #[test]
@@ -72,7 +80,7 @@ fn the_output_is_left_out_of_the_directory_it_lies_in() {
     let out = source.join("out.rnl");
     let first = packed(directory(&source), &out, &quick());
     let second = packed(directory(&source), &out, &quick());
-    assert_eq!((first.files, second.files), (1, 1));
+    assert_eq!((first.source.files, second.source.files), (1, 1));
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn every_stage_alone_and_all_together_give_the_same_files() {
             let options = Options { stages, codec, block_bytes, level: Some(3), hot: Hot::default(), ..small() };
             let (report, metadata) = there_and_back(&source, &options);
             assert_eq!(metadata.chunk_bytes() as u32, (block_bytes / 16).min(4096));
-            assert!(report.bytes_out < report.bytes_in, "{stages:?} {codec}");
+            assert!(report.bytes_out < report.source.bytes, "{stages:?} {codec}");
         }
     }
 }
@@ -108,9 +108,9 @@ fn hot_chunks_lie_in_the_first_blocks_and_nothing_else_does() {
     let files = vec![hot_file(&source, "bin/program", &pages), hot_file(&source, "doc/text-7", &[0, 2])];
     let hot = Hot { files, ..Hot::default() };
     let (report, metadata) = there_and_back(&source, &Options { hot: hot.clone(), level: Some(3), ..small() });
-    assert_eq!(u64::from(metadata.hot_blocks()), report.hot_blocks);
+    assert_eq!(u64::from(metadata.hot_blocks()), report.hot.blocks);
     // Equal pages of other files are the same chunk.
-    assert!(report.hot_blocks > 0 && report.hot_bytes <= 102 * 4096);
+    assert!(report.hot.blocks > 0 && report.hot.bytes <= 102 * 4096);
     for file in &hot.files {
         let inode = metadata.resolve(&file.path).unwrap();
         for page in 0..metadata.page_count(inode) {
@@ -137,7 +137,7 @@ fn hot_blocks_have_a_size_of_their_own_and_their_code_no_filter_unless_asked() {
         let options = Options { hot: hot.clone(), level: Some(3), hot_block_bytes, stages, ..small() };
         let (report, metadata) = there_and_back(&source, &options);
         let blocks: Vec<_> = (0..metadata.block_count()).filter_map(|id| metadata.block(units::BlockId(id))).collect();
-        let (hot, cold) = blocks.split_at(report.hot_blocks as usize);
+        let (hot, cold) = blocks.split_at(report.hot.blocks as usize);
         let largest = |blocks: &[image::BlockEntry]| blocks.iter().map(|block| block.raw_bytes).max().unwrap();
         let filtered = hot.iter().any(|block| block.filter != image::Filter::None);
         (largest(hot), largest(cold), filtered)

@@ -1,13 +1,15 @@
-//! The loop of the tracing thread: waits for a stop of any thread of the tree, deals with it, lets the thread go on.
+//! The loop of the tracing thread: it waits for a stop of any thread of the program's processes,
+//! handles the stop, and lets the thread go on.
 //!
-//! Threads are seized (PTRACE_SEIZE), never with PTRACE_O_EXITKILL: should this thread end, the program goes on. The
-//! kernel attaches new threads and processes by itself and stops each before its first instruction; only then is it asked
-//! whose memory it uses, so that it does not matter whether the maker's own event came earlier, later or (killed) never.
+//! Threads are seized (PTRACE_SEIZE), never with PTRACE_O_EXITKILL: if this thread ends, the program
+//! goes on. The kernel attaches new threads and processes by itself and stops each before its first
+//! instruction. Only then does the engine ask whose memory a new thread uses, so the maker's own
+//! event may come earlier, later or, if the maker was killed, never.
 //!
-//! Errors of single requests are ignored on purpose: they mean that the thread was killed in its stop, and waiting will
-//! tell so. What must not be ignored, memory that cannot be written, ends the tracing ([`End::Unwritable`]).
+//! Errors of single requests are ignored on purpose: they mean that the thread was killed in its
+//! stop, and waiting reports its end. Memory that cannot be written ends the tracing
+//! ([`End::Unwritable`]).
 
-use std::collections::{HashMap, HashSet};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -18,26 +20,16 @@ use units::Moment;
 use crate::arch::{Arch, Native};
 use crate::breakpoint::space::Space;
 use crate::breakpoint::table::Table;
+use crate::breakpoint::tree::Tree;
 use crate::breakpoint::{Breakpoints, End, Exit, Observer, Stop, Stops, Traced};
 use crate::process::State;
 use crate::ptrace::{self, EVENT_STOP, Status, Waited};
 use crate::spawn::Started;
 
-/// How long to wait, after the program's end, for its children to stop and be let go of. One that sleeps in the kernel
-/// cannot be; the end of this thread frees it, and its breakpoints are out already.
+/// How long to wait, after the program's end, for its children to stop and be let go of. A child that
+/// sleeps in the kernel cannot be; the end of this thread frees it, and its breakpoints are out
+/// already.
 const GRACE: Duration = Duration::from_secs(2);
-
-/// Number of a [`Space`].
-pub(super) type SpaceId = u32;
-
-/// A thread that is traced.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Thread {
-    /// Its process.
-    pub(super) group: Pid,
-    /// Its memory; None for the program's process before the first exec.
-    pub(super) space: Option<SpaceId>,
-}
 
 /// What is being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +46,7 @@ pub(super) enum Phase {
 pub(super) struct Engine<'a, O> {
     pub(super) program: Pid,
     pub(super) table: Table,
-    pub(super) threads: HashMap<Pid, Thread>,
-    /// Threads that were made but have not come to their first stop.
-    pub(super) unborn: HashSet<Pid>,
-    pub(super) spaces: HashMap<SpaceId, Space>,
-    next_space: SpaceId,
+    pub(super) tree: Tree,
     pub(super) phase: Phase,
     pub(super) observer: &'a mut O,
     pub(super) stop: Stop,
@@ -81,14 +69,10 @@ impl<'a, O: Observer> Engine<'a, O> {
         start: Instant,
         observer: &'a mut O,
     ) -> Engine<'a, O> {
-        let thread = Thread { group: program, space: None };
         Engine {
             program,
             table: Table::new(&breakpoints.sites),
-            threads: HashMap::from([(program, thread)]),
-            unborn: HashSet::new(),
-            spaces: HashMap::new(),
-            next_space: 0,
+            tree: Tree::new(program),
             phase: Phase::Tracing,
             observer,
             stop: breakpoints.stop(),
@@ -133,8 +117,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     }
 
     fn ended(&mut self, tid: Pid, exit: Exit) {
-        self.unborn.remove(&tid);
-        self.forget(tid);
+        self.tree.forget(tid);
         if tid == self.program {
             self.exit = Some(exit);
             // It may have ended without executing anything.
@@ -146,7 +129,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     }
 
     fn stopped(&mut self, tid: Pid, signal: i32, event: i32) {
-        let is_known = self.threads.contains_key(&tid);
+        let is_known = self.tree.contains(tid);
         if !is_known && event != libc::PTRACE_EVENT_EXEC {
             self.join(tid);
         }
@@ -154,8 +137,9 @@ impl<'a, O: Observer> Engine<'a, O> {
             libc::PTRACE_EVENT_EXEC => self.executed(tid),
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
                 self.stops.make += 1;
-                let made = ptrace::made(tid).filter(|made| !self.threads.contains_key(made));
-                self.unborn.extend(made);
+                if let Some(made) = ptrace::made(tid) {
+                    self.tree.made(made);
+                }
                 self.go_on(tid, 0);
             }
             EVENT_STOP => self.halted(tid, signal, is_known),
@@ -190,49 +174,25 @@ impl<'a, O: Observer> Engine<'a, O> {
 
     /// A thread or process that was not known: finds out whose memory it uses.
     fn join(&mut self, tid: Pid) {
-        self.unborn.remove(&tid);
         let group = State::read(tid).map_or(tid, |state| Pid::from_raw(state.group));
-        // Its maker may have been let go of already, together with all that shares its memory: nothing may be put in then.
+        // Its maker may have been let go of already, with all that shares its memory. Then no
+        // breakpoint may be put in.
         let is_followed = self.phase == Phase::Tracing && (self.follow_children || group == self.program);
-        let space = self.shared_space(tid, group).or_else(|| {
+        if !self.tree.join(tid, group) {
             let space = Space::after_fork(tid, &mut self.table, is_followed);
-            self.add_space(space)
-        });
-        self.threads.insert(tid, Thread { group, space });
-    }
-
-    /// The space of another thread of this process, or of a process with the same memory.
-    fn shared_space(&self, tid: Pid, group: Pid) -> Option<SpaceId> {
-        if let Some(thread) = self.threads.values().find(|thread| thread.group == group) {
-            return thread.space;
+            self.add(tid, group, space);
         }
-        let mut asked = Vec::new();
-        for (other, thread) in &self.threads {
-            let Some(space) = thread.space.filter(|space| !asked.contains(space)) else { continue };
-            match ptrace::share_memory(tid, *other) {
-                Some(true) => return Some(space),
-                Some(false) => asked.push(space),
-                // Dead, or the kernel cannot tell; another thread may.
-                None => {}
-            }
-        }
-        None
     }
 
     /// A process has executed a program: its other threads are gone, and its memory is new.
     fn executed(&mut self, tid: Pid) {
         self.stops.exec += 1;
-        let others: Vec<Pid> =
-            self.threads.iter().filter(|(_, thread)| thread.group == tid).map(|(other, _)| *other).collect();
-        for other in others {
-            self.forget(other);
-        }
-        self.threads.insert(tid, Thread { group: tid, space: None });
+        self.tree.forget_process(tid);
+        self.tree.add(tid, tid, None);
         let is_tracing = self.phase == Phase::Tracing && self.table.left() > 0;
         if is_tracing && self.may_follow(tid) {
             let space = Space::after_exec(tid, &mut self.table);
-            let space = self.add_space(space);
-            self.threads.insert(tid, Thread { group: tid, space });
+            self.add(tid, tid, space);
         }
         if tid == self.program && self.started.take().is_some() {
             self.observer.started(tid.as_raw() as u32);
@@ -243,13 +203,11 @@ impl<'a, O: Observer> Engine<'a, O> {
         self.go_on(tid, 0);
     }
 
-    /// Adds a space; memory that cannot be written ends the tracing. A process that is gone is no failure.
-    fn add_space(&mut self, space: io::Result<Space>) -> Option<SpaceId> {
-        let space = self.writable(space)?;
-        self.planted += space.planted_count() as u32;
-        self.next_space += 1;
-        self.spaces.insert(self.next_space, space);
-        Some(self.next_space)
+    /// Adds a thread with memory of its own; memory that cannot be written ends the tracing.
+    fn add(&mut self, tid: Pid, group: Pid, space: io::Result<Space>) {
+        let space = self.writable(space);
+        self.planted += space.as_ref().map_or(0, Space::planted_count) as u32;
+        self.tree.add(tid, group, space);
     }
 
     /// Ends the tracing if memory cannot be written. A process that is gone, or that nobody may look into, is no reason to.
@@ -273,17 +231,8 @@ impl<'a, O: Observer> Engine<'a, O> {
 
     /// Whether sites may still be hit in this thread's process.
     pub(super) fn may_follow(&self, tid: Pid) -> bool {
-        let own = |tid: &Pid| self.threads.get(tid).and_then(|thread| thread.space);
-        let is_own = self.threads.get(&tid).is_some_and(|thread| thread.group == self.program);
-        self.follow_children || is_own || (own(&tid).is_some() && own(&tid) == own(&self.program))
-    }
-
-    /// Drops a thread, and its memory if it was the last one there.
-    pub(super) fn forget(&mut self, tid: Pid) {
-        let Some(Thread { space: Some(space), .. }) = self.threads.remove(&tid) else { return };
-        if !self.threads.values().any(|thread| thread.space == Some(space)) {
-            self.spaces.remove(&space);
-        }
+        let is_own = self.tree.group(tid) == Some(self.program);
+        self.follow_children || is_own || self.tree.shares_space(tid, self.program)
     }
 
     pub(super) fn now(&self) -> Moment {
@@ -294,7 +243,7 @@ impl<'a, O: Observer> Engine<'a, O> {
 /// The end of the tracing thread frees the program; should that end come early, by a panic, no breakpoint may stay.
 impl<O> Drop for Engine<'_, O> {
     fn drop(&mut self) {
-        self.spaces.values_mut().for_each(Space::retire_all);
+        self.tree.remove_all();
     }
 }
 

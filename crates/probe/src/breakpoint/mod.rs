@@ -1,8 +1,8 @@
-//! One-shot breakpoints by file and offset, in a program that we start: when one is hit it is taken out, its number is
-//! told to an [`Observer`], and after the last one the program runs free.
+//! One-shot breakpoints by file and offset, in a program that we start. A breakpoint that is hit is
+//! taken out and reported to an [`Observer`]; after the last one the program runs untraced.
 //!
-//! Why a breakpoint and not a system call filter: a byte can be put back, a filter cannot. See [`engine`] for the loop,
-//! [`space`] for what is planted where.
+//! Breakpoints and not a system call filter, because a byte can be put back and a filter cannot. The
+//! loop is in [`engine`], the breakpoints of one address space in [`space`].
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod engine;
@@ -16,6 +16,8 @@ mod space;
 mod table;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod trap;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod tree;
 
 use std::time::Duration;
 

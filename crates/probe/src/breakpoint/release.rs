@@ -1,16 +1,17 @@
 //! Letting go of the program.
 //!
-//! All breakpoints are taken out first, which needs no stop. Then every thread is interrupted, and let go of at whatever
-//! stop it comes to next. A thread may have run into a breakpoint before it was taken out and not have been told: if it
-//! were let go of with that SIGTRAP pending, the signal would kill the program. It is let go on instead, and is let go of
-//! when the SIGTRAP is delivered, with its program counter put right. Whether one is pending is read from /proc, so no
-//! thread that merely stands behind a former breakpoint is waited for.
+//! All breakpoints are taken out first, which needs no stop. Then every thread is interrupted, and
+//! detached at whatever stop it comes to next. A thread may have hit a breakpoint before it was taken
+//! out, with the SIGTRAP still pending: detached then, the signal would kill the program. Such a thread
+//! goes on instead, and is detached when the SIGTRAP is delivered, with its program counter put right.
+//! /proc says whether a SIGTRAP is pending, so the engine waits for no thread that merely stands
+//! behind a former breakpoint.
 
 use nix::sys::ptrace as nix_ptrace;
-use nix::unistd::{Pid, gettid};
+use nix::unistd::Pid;
 
 use crate::arch::{Arch, Native};
-use crate::breakpoint::engine::{Engine, Phase, Thread};
+use crate::breakpoint::engine::{Engine, Phase};
 use crate::breakpoint::{End, Observer};
 use crate::process::State;
 use crate::ptrace;
@@ -32,13 +33,12 @@ impl<O: Observer> Engine<'_, O> {
             return;
         }
         self.phase = Phase::Releasing(end);
-        for space in self.spaces.values_mut() {
-            space.retire_all();
+        self.tree.remove_all();
+        for tid in self.tree.threads() {
+            // Those that stand in a stop already come to another when they go on; those that end are
+            // waited for anyway.
+            let _ = nix_ptrace::interrupt(tid);
         }
-        self.threads.keys().for_each(|tid| {
-            // Those that stand in a stop already come to another when they go on; those that end are waited for anyway.
-            let _ = nix_ptrace::interrupt(*tid);
-        });
         self.note_released();
     }
 
@@ -66,30 +66,21 @@ impl<O: Observer> Engine<'_, O> {
 
     /// Whether a thread has run into a breakpoint of ours and not been told yet.
     fn has_pending_trap(&self, tid: Pid) -> bool {
-        let at_ours = Native::trap_address(tid).is_ok_and(|address| self.known(tid, address).is_some());
+        let at_ours = Native::trap_address(tid).is_ok_and(|address| self.tree.known(tid, address).is_some());
         at_ours && State::read(tid).is_ok_and(|state| state.will_get(libc::SIGTRAP))
     }
 
     fn let_go(&mut self, tid: Pid, signal: i32) {
         // A thread that was killed in its stop cannot be let go of; its end will be told.
         if ptrace::detach(tid, signal).is_ok() {
-            self.forget(tid);
+            self.tree.forget(tid);
         }
     }
 
     /// Notes when the last thread was let go of.
     pub(super) fn note_released(&mut self) {
         let Phase::Releasing(end) = self.phase else { return };
-        // A leader that has ended and waits for its threads cannot be stopped. Of any other thread the end will be told.
-        let is_dead =
-            |(tid, thread): (&Pid, &Thread)| *tid == thread.group && State::read(*tid).is_ok_and(|state| state.is_dead);
-        if !self.threads.iter().all(is_dead) {
-            return;
-        }
-        // One that came and went before its maker's event was seen stays in this set until now.
-        let own = gettid().as_raw();
-        self.unborn.retain(|tid| State::read(*tid).is_ok_and(|state| state.tracer == own));
-        if self.unborn.is_empty() {
+        if self.tree.is_released() {
             self.phase = Phase::Released(end, self.now());
             self.observer.released(end);
         }

@@ -1,9 +1,9 @@
-//! One address space: which breakpoints stand in it, and which did.
+//! One address space: the breakpoints that stand in it, and those that did.
 //!
-//! Threads share one, and so do a process and its vfork child. A forked child has a copy of its own, breakpoints included.
-//! An exec makes a new, empty one. If the kernel cannot tell whether two processes share theirs, each gets a `Space` of its
-//! own for the same memory: harmless, since a breakpoint is only taken out where one stands, and every trap is looked up
-//! in all of them.
+//! Threads share a space, and so do a process and its vfork child. A forked child has a copy of its
+//! own, breakpoints included. An exec makes a new, empty one. If the kernel cannot tell whether two
+//! processes share their memory, each gets a `Space` of its own for it. This is harmless: a breakpoint
+//! is only taken out where one stands, and every trap is looked up in all spaces.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -31,7 +31,7 @@ pub(crate) enum Known {
     /// A breakpoint stands there.
     Planted(Purpose),
     /// One stood there in place of this instruction, which is back.
-    Retired(Code),
+    Removed(Code),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct Space {
     executable: Option<FileId>,
     planted: HashMap<u64, Planted>,
     /// Where breakpoints stood, and the instructions in their place.
-    retired: HashMap<u64, Code>,
+    removed: HashMap<u64, Code>,
     libraries: Option<Libraries>,
     /// Whether breakpoints may be put in.
     is_followed: bool,
@@ -87,7 +87,7 @@ impl Space {
             memory: Memory::open(pid)?,
             executable: process::executable(pid).ok(),
             planted: HashMap::new(),
-            retired: HashMap::new(),
+            removed: HashMap::new(),
             libraries: None,
             is_followed: true,
             is_starting: false,
@@ -103,13 +103,13 @@ impl Space {
 
     /// How the address of a trap is known here.
     pub(crate) fn known(&self, address: u64) -> Option<Known> {
-        let retired = || self.retired.get(&address).copied().map(Known::Retired);
-        self.planted.get(&address).map(|planted| Known::Planted(planted.purpose)).or_else(retired)
+        let removed = || self.removed.get(&address).copied().map(Known::Removed);
+        self.planted.get(&address).map(|planted| Known::Planted(planted.purpose)).or_else(removed)
     }
 
     /// The instruction at an address where a breakpoint stands or stood.
     pub(crate) fn code_before(&self, address: u64) -> Option<Code> {
-        self.planted.get(&address).map(|planted| planted.code).or_else(|| self.retired.get(&address).copied())
+        self.planted.get(&address).map(|planted| planted.code).or_else(|| self.removed.get(&address).copied())
     }
 
     /// Takes a breakpoint out that should not be there.
@@ -140,11 +140,11 @@ impl Space {
     fn plant(&mut self, pid: Pid, mappings: &[Mapping], table: &mut Table) -> io::Result<()> {
         // A library that is gone took its breakpoints along. Should it only be writable for a moment, they are still known.
         let mapped = |address: u64| mappings.iter().any(|mapping| (mapping.start..mapping.end).contains(&address));
-        let retired = &mut self.retired;
+        let removed = &mut self.removed;
         self.planted.retain(|address, planted| {
             let stays = mapped(*address);
             if !stays {
-                retired.insert(*address, planted.code);
+                removed.insert(*address, planted.code);
             }
             stays
         });
@@ -176,12 +176,12 @@ impl Space {
             if !is_breakpoint {
                 self.memory.set_code(address, &breakpoint_code())?;
             }
-            self.retired.remove(&address);
+            self.removed.remove(&address);
             self.planted.insert(address, Planted { code, purpose: Purpose::Site(index), stays: self.is_starting });
         } else if is_breakpoint {
             // Inherited, and hit elsewhere since.
             self.memory.set_code(address, &code)?;
-            self.retired.insert(address, code);
+            self.removed.insert(address, code);
         }
         Ok(())
     }
@@ -199,35 +199,35 @@ impl Space {
             if !stands {
                 self.memory.set_code(address, &breakpoint_code())?;
             }
-            self.retired.remove(&address);
+            self.removed.remove(&address);
             self.planted.insert(address, Planted { code: hook.code, purpose: Purpose::Linker, stays: true });
         } else if !is_missing && stands {
             self.memory.set_code(address, &hook.code)?;
             self.planted.remove(&address);
-            self.retired.insert(address, hook.code);
+            self.removed.insert(address, hook.code);
         }
         Ok(())
     }
 
     /// Takes the breakpoints of one site out.
-    pub(crate) fn retire_site(&mut self, index: SiteIndex) {
-        self.retire(|planted| planted.purpose == Purpose::Site(index));
+    pub(crate) fn remove_site(&mut self, index: SiteIndex) {
+        self.remove(|planted| planted.purpose == Purpose::Site(index));
     }
 
     /// Takes all breakpoints out.
-    pub(crate) fn retire_all(&mut self) {
+    pub(crate) fn remove_all(&mut self) {
         self.is_followed = false;
-        self.retire(|_| true);
+        self.remove(|_| true);
     }
 
-    fn retire(&mut self, which: impl Fn(&Planted) -> bool) {
-        let Space { memory, planted, retired, .. } = self;
+    fn remove(&mut self, which: impl Fn(&Planted) -> bool) {
+        let Space { memory, planted, removed, .. } = self;
         planted.retain(|address, breakpoint| {
             if !which(breakpoint) {
                 return true;
             }
             memory.restore(*address, &breakpoint.code);
-            retired.insert(*address, breakpoint.code);
+            removed.insert(*address, breakpoint.code);
             false
         });
     }

@@ -7,7 +7,6 @@ use crate::breakpoint::engine::{Engine, Phase};
 use crate::breakpoint::space::{Known, Purpose};
 use crate::breakpoint::table::SiteIndex;
 use crate::breakpoint::{End, Hit, Observer};
-use crate::memory::{Code, Memory};
 use crate::ptrace;
 
 impl<O: Observer> Engine<'_, O> {
@@ -20,9 +19,9 @@ impl<O: Observer> Engine<'_, O> {
         match known {
             Known::Planted(Purpose::Linker) => self.at_linker(tid, address),
             Known::Planted(Purpose::Site(index)) => self.at_site(tid, address, index),
-            Known::Retired(code) => {
+            Known::Removed(code) => {
                 self.stops.late += 1;
-                self.restore(tid, address, &code);
+                self.tree.restore(tid, address, &code);
                 let _ = Native::set_pc(tid, address);
             }
         }
@@ -35,31 +34,12 @@ impl<O: Observer> Engine<'_, O> {
             return None;
         }
         let address = Native::trap_address(tid).ok()?;
-        Some((address, self.known(tid, address)?))
-    }
-
-    /// What is known of an address in a thread's memory; if nothing, in any memory: see `space`.
-    pub(super) fn known(&self, tid: Pid, address: u64) -> Option<Known> {
-        let own = self.threads.get(&tid).and_then(|thread| self.spaces.get(&thread.space?));
-        let known = own.and_then(|space| space.known(address));
-        known.or_else(|| self.spaces.values().find_map(|space| space.code_before(address)).map(Known::Retired))
-    }
-
-    /// Sees to it that no breakpoint stands where one should not: a thread would run into it again and again.
-    fn restore(&self, tid: Pid, address: u64, code: &Code) {
-        let own = self.threads.get(&tid).and_then(|thread| self.spaces.get(&thread.space?));
-        match own {
-            Some(space) => space.restore(address, code),
-            None => {
-                let _ = Memory::open(tid).map(|memory| memory.restore(address, code));
-            }
-        }
+        Some((address, self.tree.known(tid, address)?))
     }
 
     fn at_linker(&mut self, tid: Pid, address: u64) {
         self.stops.linker += 1;
-        let Some(space) = self.threads.get(&tid).and_then(|thread| thread.space) else { return };
-        let Some(space) = self.spaces.get_mut(&space) else { return };
+        let Some(space) = self.tree.space_mut(tid) else { return };
         let _ = Native::set_pc(tid, space.after_linker_hook().unwrap_or(address));
         let before = space.planted_count();
         let changed = space.libraries_changed(tid, &mut self.table);
@@ -68,16 +48,14 @@ impl<O: Observer> Engine<'_, O> {
     }
 
     fn at_site(&mut self, tid: Pid, address: u64, index: SiteIndex) {
-        for space in self.spaces.values_mut() {
-            space.retire_site(index);
-        }
+        self.tree.remove_site(index);
         let _ = Native::set_pc(tid, address);
         if !self.table.set_hit(index) {
             self.stops.late += 1;
             return;
         }
         self.stops.site += 1;
-        let pid = self.threads.get(&tid).map_or(tid, |thread| thread.group).as_raw() as u32;
+        let pid = self.tree.group(tid).unwrap_or(tid).as_raw() as u32;
         let moment = self.now();
         let mut hit = vec![index];
         hit.extend(self.table.hit_twins(index));

@@ -11,12 +11,12 @@ use std::collections::{HashMap, HashSet};
 use trace::Found;
 use units::{Moment, PAGE_BYTES};
 
-use super::breakpoint::Places;
+use super::breakpoint::Executions;
 use super::burst::{BurstConfig, Timeline};
 use super::extent::{Touched, extents};
 use super::library::Libraries;
 use super::merge::{Common, Item, Kept, align, keep, reference};
-use super::{Breakpoint, Group, Identity, Library, Limits, Plan, PlanFile, Run, RunError, Trigger};
+use super::{Breakpoint, Group, Identity, LaunchPlan, Library, Limits, PlanFile, Run, RunError, Trigger};
 
 /// How runs become a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub trait Files {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Analysis {
     /// The plan. It is within [`Limits::WRITTEN`].
-    pub plan: Plan,
+    pub plan: LaunchPlan,
     /// The runs cut into bursts, in the order they were given in.
     pub timelines: Vec<Timeline>,
     /// Position of the run whose bursts make the groups and whose times are those of the plan.
@@ -125,7 +125,8 @@ pub fn analyse(runs: &[Run], files: &dyn Files, config: &AnalyseConfig) -> Resul
     align(&mut common);
     let (kept, rare) = keep(&common, runs_min);
     report.rare = rare;
-    let mut builder = Builder { table: &table, numbers: HashMap::new(), path_bytes: 0, plan: Plan::default(), report };
+    let mut builder =
+        Builder { table: &table, numbers: HashMap::new(), path_bytes: 0, plan: LaunchPlan::default(), report };
     builder.plan.program = first.program.clone();
     builder.plan.runs = runs.len() as u32;
     builder.groups(&kept, &common, config);
@@ -185,7 +186,7 @@ struct Builder<'a> {
     /// Positions in the plan of those entries of the table that it speaks of.
     numbers: HashMap<u32, u32>,
     path_bytes: usize,
-    plan: Plan,
+    plan: LaunchPlan,
     report: Report,
 }
 
@@ -244,7 +245,7 @@ impl Builder<'_> {
 
     /// Drops groups that hold nothing and gives each other one its trigger.
     fn triggers(&mut self, common: &[Common], files: &dyn Files) {
-        let places = Places::new(common);
+        let executions = Executions::new(common);
         let table = self.table;
         let path = |entry: u32| table[entry as usize].path.clone();
         let libraries = Libraries::new(common, &path);
@@ -255,7 +256,7 @@ impl Builder<'_> {
                 if group.opens.is_empty() && group.extents.is_empty() {
                     continue;
                 }
-                group.trigger = match self.breakpoint(period, &places, common, files) {
+                group.trigger = match self.breakpoint(period, &executions, common, files) {
                     Some(breakpoint) => {
                         self.report.breakpoints += 1;
                         own = self.plan.groups.len() as u32;
@@ -280,14 +281,14 @@ impl Builder<'_> {
     fn breakpoint(
         &mut self,
         period: usize,
-        places: &Places,
+        executions: &Executions,
         common: &[Common],
         files: &dyn Files,
     ) -> Option<Breakpoint> {
         let table = self.table;
         let path = |entry: u32| table[entry as usize].path.clone();
-        for candidate in places.candidates(period, common, &path) {
-            let (process, file, offset) = candidate.place;
+        for candidate in executions.candidates(period, common, &path) {
+            let (process, file, offset) = candidate.address;
             let inside = |entry: u32| table[entry as usize].identity.as_ref().map(|identity| identity.size);
             if inside(process).is_none() || inside(file).is_none_or(|size| offset >= size) {
                 continue;
@@ -300,9 +301,9 @@ impl Builder<'_> {
     }
 }
 
-impl Plan {
+impl LaunchPlan {
     /// A plan of nothing has no groups at all.
-    fn groups_only_if_any(mut self) -> Plan {
+    fn groups_only_if_any(mut self) -> LaunchPlan {
         if self.groups.iter().all(|group| group.opens.is_empty() && group.extents.is_empty()) {
             self.groups.clear();
         }

@@ -19,47 +19,47 @@ use units::Moment;
 use super::merge::Common;
 
 /// A place of code: executable of the process, file, offset.
-pub(super) type Place = (u32, u32, u64);
+pub(super) type CodeAddress = (u32, u32, u64);
 
-/// Where and when places were run: run and moment, in the order of runs and times.
-pub(super) struct Places {
-    executions: BTreeMap<Place, Vec<(usize, Moment)>>,
+/// Where and when executions were run: run and moment, in the order of runs and times.
+pub(super) struct Executions {
+    executions: BTreeMap<CodeAddress, Vec<(usize, Moment)>>,
 }
 
 /// A place that may get a breakpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
-    pub place: Place,
+    pub address: CodeAddress,
     /// When it was run in the reference.
     pub at: Moment,
 }
 
-impl Places {
-    pub fn new(runs: &[Common]) -> Places {
-        let mut executions: BTreeMap<Place, Vec<(usize, Moment)>> = BTreeMap::new();
+impl Executions {
+    pub fn new(runs: &[Common]) -> Executions {
+        let mut executions: BTreeMap<CodeAddress, Vec<(usize, Moment)>> = BTreeMap::new();
         for (number, run) in runs.iter().enumerate() {
             for code in &run.run.codes {
-                if let Some(place) = run.code(code) {
-                    executions.entry(place).or_default().push((number, code.at));
+                if let Some(address) = run.code(code) {
+                    executions.entry(address).or_default().push((number, code.at));
                 }
             }
         }
-        Places { executions }
+        Executions { executions }
     }
 
-    /// Good places for group `period`, best first. `path` names files of all runs.
+    /// Good executions for group `period`, best first. `path` names files of all runs.
     pub fn candidates(&self, period: usize, runs: &[Common], path: &dyn Fn(u32) -> Vec<u8>) -> Vec<Candidate> {
         let idle: Vec<Option<(Moment, Moment)>> = runs.iter().map(|run| run.idle_before(period)).collect();
         let Some(Some((from, to))) = idle.first().copied() else { return Vec::new() };
         let mut found: Vec<Candidate> = Vec::new();
-        for (place, executions) in &self.executions {
+        for (address, executions) in &self.executions {
             let Some((0, at)) = executions.first().copied() else { continue };
             if from <= at && at < to && is_unique(executions, &idle) {
-                found.push(Candidate { place: *place, at });
+                found.push(Candidate { address: *address, at });
             }
         }
         found.sort_by_cached_key(|candidate| {
-            let (executable, file, offset) = candidate.place;
+            let (executable, file, offset) = candidate.address;
             let name = path(file);
             let rank = if executable == file { 0 } else { 1 + u8::from(is_system(&name)) };
             (candidate.at, rank, name, offset, executable)

@@ -4,12 +4,12 @@ use std::fmt::{self, Write};
 
 use units::Moment;
 
-use super::{Group, Identity, Plan, PlanFile, Trigger};
+use super::{Group, Identity, LaunchPlan, PlanFile, Trigger};
 
 /// Writes `plan` as text: the files, then each group with its trigger, opens and extents in their order. An extent is `first
 /// page + pages`. `symbol` gives the name of the function at an offset of a file, if it knows it.
-pub fn dump(plan: &Plan, symbol: &dyn Fn(&PlanFile, u64) -> Option<String>, out: &mut dyn Write) -> fmt::Result {
-    let Plan { program, runs, files, groups } = plan;
+pub fn dump(plan: &LaunchPlan, symbol: &dyn Fn(&PlanFile, u64) -> Option<String>, out: &mut dyn Write) -> fmt::Result {
+    let LaunchPlan { program, runs, files, groups } = plan;
     let bytes: u64 = groups.iter().map(|group| plan.bytes(group)).sum();
     let (program, version) = (program.escape_ascii(), plan.version());
     writeln!(
@@ -40,7 +40,7 @@ fn dump_file(number: usize, file: &PlanFile, out: &mut dyn Write) -> fmt::Result
 }
 
 fn dump_group(
-    plan: &Plan,
+    plan: &LaunchPlan,
     number: usize,
     group: &Group,
     symbol: &dyn Fn(&PlanFile, u64) -> Option<String>,
@@ -75,7 +75,7 @@ fn dump_group(
     Ok(())
 }
 
-fn name(plan: &Plan, file: u32) -> String {
+fn name(plan: &LaunchPlan, file: u32) -> String {
     plan.files.get(file as usize).map_or_else(|| format!("#{file}"), |file| file.path.escape_ascii().to_string())
 }
 

@@ -11,7 +11,7 @@ use units::{Moment, PAGE_BYTES};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::format::{self, FileHeader, HASH_BYTES};
-use super::{Breakpoint, Group, GroupExtent, Identity, Library, Plan, PlanError, PlanFile, Trigger};
+use super::{Breakpoint, Group, GroupExtent, Identity, LaunchPlan, Library, PlanError, PlanFile, Trigger};
 
 /// What a reader accepts.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ impl Default for Limits {
 /// # Errors
 /// The plan breaks a rule of the format, or is larger than [`Limits::WRITTEN`]. [`super::analyse`] makes no such plan. The bytes
 /// are read back before they are handed out, so that the reader's rules are the writer's.
-pub fn encode(plan: &Plan) -> Result<Vec<u8>, PlanError> {
+pub fn encode(plan: &LaunchPlan) -> Result<Vec<u8>, PlanError> {
     let mut payload = Vec::new();
     put_bytes(&plan.program, &mut payload);
     let mut before: &[u8] = b"";
@@ -166,7 +166,7 @@ fn put_moved(from: u32, to: u32, out: &mut Vec<u8>) {
 /// # Errors
 /// Not a plan file, another version, a length or hash that does not match, a value that breaks a rule, more than `limits`
 /// allow. Whether the files are still what they were is for the caller to find out.
-pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Plan, PlanError> {
+pub fn decode(bytes: &[u8], limits: &Limits) -> Result<LaunchPlan, PlanError> {
     let (header, payload) = read_header(bytes)?;
     let files = u64::from(header.file_count.get());
     let groups = u64::from(header.group_count.get());
@@ -174,7 +174,7 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Plan, PlanError> {
     within("groups", groups, limits.groups_max)?;
     let mut cursor = Cursor { bytes: payload, at: 0 };
     let program = decode_program(&mut cursor)?;
-    let mut plan = Plan { program, runs: header.runs.get(), ..Plan::default() };
+    let mut plan = LaunchPlan { program, runs: header.runs.get(), ..LaunchPlan::default() };
     decode_files(&mut cursor, files, limits, &mut plan)?;
     let mut room = Room { opens: 0, extents: 0, limits };
     for _ in 0..groups {
@@ -194,7 +194,7 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Plan, PlanError> {
     Ok(plan)
 }
 
-impl Plan {
+impl LaunchPlan {
     /// The version of its file: the oldest that can hold it.
     pub(super) fn version(&self) -> u16 {
         let has_library = self.groups.iter().any(|group| group.library.is_some());
@@ -246,7 +246,7 @@ fn decode_program(cursor: &mut Cursor) -> Result<Vec<u8>, PlanError> {
     fault.map_or(Ok(program), |fault| Err(PlanError::Path { offset, fault }))
 }
 
-fn decode_files(cursor: &mut Cursor, files: u64, limits: &Limits, plan: &mut Plan) -> Result<(), PlanError> {
+fn decode_files(cursor: &mut Cursor, files: u64, limits: &Limits, plan: &mut LaunchPlan) -> Result<(), PlanError> {
     let mut seen = HashSet::new();
     let mut path_bytes = 0;
     let mut path = Vec::new();
@@ -297,7 +297,7 @@ struct Room<'a> {
     limits: &'a Limits,
 }
 
-fn decode_group(cursor: &mut Cursor, plan: &Plan, version: u16, room: &mut Room) -> Result<Group, PlanError> {
+fn decode_group(cursor: &mut Cursor, plan: &LaunchPlan, version: u16, room: &mut Room) -> Result<Group, PlanError> {
     let trigger = decode_trigger(cursor, plan)?;
     let library = if version > format::VERSION_BARE { decode_library(cursor, plan)? } else { None };
     let offset = cursor.offset();
@@ -338,7 +338,7 @@ fn decode_group(cursor: &mut Cursor, plan: &Plan, version: u16, room: &mut Room)
     Ok(group)
 }
 
-fn decode_trigger(cursor: &mut Cursor, plan: &Plan) -> Result<Trigger, PlanError> {
+fn decode_trigger(cursor: &mut Cursor, plan: &LaunchPlan) -> Result<Trigger, PlanError> {
     let offset = cursor.offset();
     let kind = cursor.number("trigger", format::TRIGGER_WITH)?;
     if (kind == format::TRIGGER_LAUNCH) != plan.groups.is_empty() {
@@ -363,7 +363,7 @@ fn decode_trigger(cursor: &mut Cursor, plan: &Plan) -> Result<Trigger, PlanError
     }
 }
 
-fn decode_breakpoint(cursor: &mut Cursor, plan: &Plan) -> Result<Breakpoint, PlanError> {
+fn decode_breakpoint(cursor: &mut Cursor, plan: &LaunchPlan) -> Result<Breakpoint, PlanError> {
     let file = cursor.known_file("file of a breakpoint", plan)?;
     let start = cursor.offset();
     let offset = cursor.number("offset of a breakpoint", u64::MAX)?;
@@ -378,7 +378,7 @@ fn decode_breakpoint(cursor: &mut Cursor, plan: &Plan) -> Result<Breakpoint, Pla
     Ok(Breakpoint { file, offset, process, byte, at })
 }
 
-fn decode_library(cursor: &mut Cursor, plan: &Plan) -> Result<Option<Library>, PlanError> {
+fn decode_library(cursor: &mut Cursor, plan: &LaunchPlan) -> Result<Option<Library>, PlanError> {
     let offset = cursor.offset();
     let found = cursor.number("library", format::LIBRARY_KNOWN)?;
     if found == format::LIBRARY_NONE {
@@ -392,7 +392,7 @@ fn decode_library(cursor: &mut Cursor, plan: &Plan) -> Result<Option<Library>, P
     Ok(Some(Library { file, at: Moment(cursor.number("time of a library", u64::MAX)?) }))
 }
 
-fn no_overlap(plan: &Plan) -> Result<(), PlanError> {
+fn no_overlap(plan: &LaunchPlan) -> Result<(), PlanError> {
     let mut all: Vec<GroupExtent> = plan.groups.iter().flat_map(|group| &group.extents).copied().collect();
     all.sort_unstable();
     let pair = all.windows(2).find(|pair| pair[0].file == pair[1].file && pair[1].page < pair[0].end());
@@ -440,7 +440,7 @@ impl<'a> Cursor<'a> {
             .ok_or(PlanError::Value { offset, field, found, rule: "positions and page indexes have 32 bits" })
     }
 
-    fn file_moved(&mut self, field: &'static str, from: u32, plan: &Plan) -> Result<u32, PlanError> {
+    fn file_moved(&mut self, field: &'static str, from: u32, plan: &LaunchPlan) -> Result<u32, PlanError> {
         let offset = self.offset();
         let file = self.moved(field, from)?;
         if file as usize >= plan.files.len() {
@@ -450,7 +450,7 @@ impl<'a> Cursor<'a> {
         Ok(file)
     }
 
-    fn known_file(&mut self, field: &'static str, plan: &Plan) -> Result<u32, PlanError> {
+    fn known_file(&mut self, field: &'static str, plan: &LaunchPlan) -> Result<u32, PlanError> {
         let offset = self.offset();
         let found = self.number(field, u32::MAX.into())?;
         if plan.files.get(found as usize).is_none_or(|file| file.identity.is_none()) {

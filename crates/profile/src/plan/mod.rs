@@ -34,7 +34,7 @@ pub use run::{Code, Lookup, ProcessImage, Run, RunFile, Touch};
 
 /// What a program reads, when, and what tells that it soon will.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct LaunchPlan {
     /// Absolute path of the program, as it is started.
     pub program: Vec<u8>,
     /// Learning runs that it was made from.
@@ -76,7 +76,7 @@ pub struct Group {
     pub library: Option<Library>,
     /// When its burst began in the learning run that makes the groups, from the start of the program.
     pub at: Moment,
-    /// Positions in [`Plan::files`]: files and directories that are opened, paths that are looked for in vain, in the order
+    /// Positions in [`LaunchPlan::files`]: files and directories that are opened, paths that are looked for in vain, in the order
     /// in which it happened.
     pub opens: Vec<u32>,
     /// Extents in the order of their first touch; none overlaps another one of the plan.
@@ -86,7 +86,7 @@ pub struct Group {
 /// A run of pages of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupExtent {
-    /// Position in [`Plan::files`].
+    /// Position in [`LaunchPlan::files`].
     pub file: u32,
     /// Index of the first page.
     pub page: u32,
@@ -109,11 +109,11 @@ pub enum Trigger {
 /// An address that is run once, in the idle period before a burst.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breakpoint {
-    /// Position in [`Plan::files`] of the file whose code it is.
+    /// Position in [`LaunchPlan::files`] of the file whose code it is.
     pub file: u32,
     /// Where in that file, in bytes.
     pub offset: u64,
-    /// Position in [`Plan::files`] of the executable of the process that runs it.
+    /// Position in [`LaunchPlan::files`] of the executable of the process that runs it.
     pub process: u32,
     /// The original byte there, so that a wrong place is never written to.
     pub byte: u8,
@@ -125,7 +125,7 @@ pub struct Breakpoint {
 /// program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Library {
-    /// Position in [`Plan::files`].
+    /// Position in [`LaunchPlan::files`].
     pub file: u32,
     /// When it was loaded in the learning run, from the start of the program.
     pub at: Moment,

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use units::PAGE_BYTES;
 
-use super::{GroupExtent, Plan};
+use super::{GroupExtent, LaunchPlan};
 
 /// Bytes of a window for [`windows`]: what a slow card (90 MB/s) reads in a third of a second.
 pub const WINDOW_BYTES: u64 = 32 << 20;
@@ -75,7 +75,7 @@ pub fn windows(extents: &[GroupExtent], window_bytes: u64) -> Vec<GroupExtent> {
 
 /// Opens in the order of inodes. What has none (directories, paths with nothing there) comes first, in the order given: the
 /// file system must find directories before it can find what is in them.
-pub fn opens_by_inode(plan: &Plan, opens: &[u32]) -> Vec<u32> {
+pub fn opens_by_inode(plan: &LaunchPlan, opens: &[u32]) -> Vec<u32> {
     let inode = |open: &u32| {
         let identity = plan.files.get(*open as usize).and_then(|file| file.identity.as_ref());
         identity.map(|identity| identity.inode)

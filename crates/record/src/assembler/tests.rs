@@ -7,19 +7,19 @@ use super::*;
 
 const BASE: u64 = 0x7f00_0000_0000;
 
-struct Place {
+struct Fixture {
     assembler: Assembler,
     path: std::path::PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Place {
-    fn new(source: Source) -> Place {
+impl Fixture {
+    fn new(source: Source) -> Fixture {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap().join("file");
         std::fs::write(&path, vec![1; 50 * 4096 - 1]).unwrap();
         let assembler = Assembler::new(Files::new([]), source, CandidatesChoice::Faults, 0);
-        Place { assembler, path, _folder: folder }
+        Fixture { assembler, path, _folder: folder }
     }
 
     fn push(&mut self, at: u64, process: u32, what: What) {
@@ -71,18 +71,18 @@ fn fault(address: u64, instruction: u64, major: bool) -> What {
 
 #[test]
 fn a_fault_stands_for_its_window_cut_to_mapping_and_file() {
-    let mut place = Place::new(Source::Perf);
-    place.push(1, 7, What::Exec);
+    let mut fixture = Fixture::new(Source::Perf);
+    fixture.push(1, 7, What::Exec);
     // Pages 40 to 59 of a file of 50, at an address three pages before the end of a window.
-    let map = place.map(BASE + 13 * 4096, 20, 40 * 4096);
-    place.push(2, 7, map);
-    place.push(3, 7, fault(BASE + 14 * 4096 + 5, 1, true));
-    place.push(4, 7, fault(BASE + 16 * 4096, BASE + 16 * 4096, false));
-    place.push(5, 7, fault(BASE + 17 * 4096, BASE + 17 * 4096, false));
-    place.push(5, 7, fault(BASE + 17 * 4096 + 9, BASE + 17 * 4096 + 9, false));
-    place.push(6, 7, fault(BASE + 40 * 4096, 1, false));
-    place.push(7, 7, What::Exit);
-    let (shown, summary) = place.finish();
+    let map = fixture.map(BASE + 13 * 4096, 20, 40 * 4096);
+    fixture.push(2, 7, map);
+    fixture.push(3, 7, fault(BASE + 14 * 4096 + 5, 1, true));
+    fixture.push(4, 7, fault(BASE + 16 * 4096, BASE + 16 * 4096, false));
+    fixture.push(5, 7, fault(BASE + 17 * 4096, BASE + 17 * 4096, false));
+    fixture.push(5, 7, fault(BASE + 17 * 4096 + 9, BASE + 17 * 4096 + 9, false));
+    fixture.push(6, 7, fault(BASE + 40 * 4096, 1, false));
+    fixture.push(7, 7, What::Exit);
+    let (shown, summary) = fixture.finish();
     let mut expected = vec!["2 start 0", "file 1 204799", "2 0 touch 1:0 local", "2 0 lookup file"];
     expected.extend(["3 0 touch 1:40 local", "3 0 touch 1:41 demand", "3 0 touch 1:42 local"]);
     let rest: Vec<String> = (43..50).map(|page| format!("4 0 touch 1:{page} local")).collect();
@@ -95,19 +95,19 @@ fn a_fault_stands_for_its_window_cut_to_mapping_and_file() {
 
 #[test]
 fn processes_threads_and_execs_have_their_tokens() {
-    let mut place = Place::new(Source::Perf);
-    place.push(1, 7, What::Exec);
-    let map = place.map(BASE, 50, 0);
-    place.push(2, 7, map.clone());
-    place.push(3, 7, What::Fork { parent: 7 });
-    place.push(4, 8, What::Fork { parent: 7 });
-    place.push(5, 8, fault(BASE + 32 * 4096, 1, false));
-    place.push(6, 7, What::Exit);
-    place.push(7, 8, What::Exec);
-    place.push(8, 8, fault(BASE, 1, false));
-    place.push(9, 8, map);
-    place.push(10, 7, What::Exit);
-    let (shown, summary) = place.finish();
+    let mut fixture = Fixture::new(Source::Perf);
+    fixture.push(1, 7, What::Exec);
+    let map = fixture.map(BASE, 50, 0);
+    fixture.push(2, 7, map.clone());
+    fixture.push(3, 7, What::Fork { parent: 7 });
+    fixture.push(4, 8, What::Fork { parent: 7 });
+    fixture.push(5, 8, fault(BASE + 32 * 4096, 1, false));
+    fixture.push(6, 7, What::Exit);
+    fixture.push(7, 8, What::Exec);
+    fixture.push(8, 8, fault(BASE, 1, false));
+    fixture.push(9, 8, map);
+    fixture.push(10, 7, What::Exit);
+    let (shown, summary) = fixture.finish();
     let of_tokens: Vec<&String> = shown.iter().filter(|line| line.contains("start") || line.contains("end")).collect();
     assert_eq!(of_tokens, ["2 start 0", "4 start 1", "7 end 1", "9 start 2", "10 end 0", "99 end 2"]);
     assert!(shown.contains(&"5 1 touch 1:32 local".to_string()), "a child has its parent's mappings: {shown:?}");
@@ -116,43 +116,43 @@ fn processes_threads_and_execs_have_their_tokens() {
 
 #[test]
 fn a_file_that_changed_is_left_out() {
-    let mut place = Place::new(Source::Perf);
-    place.push(1, 7, What::Exec);
-    let map = place.map(BASE, 50, 0);
-    place.push(2, 7, map);
-    std::fs::write(&place.path, b"other").unwrap();
-    let (shown, summary) = place.finish();
+    let mut fixture = Fixture::new(Source::Perf);
+    fixture.push(1, 7, What::Exec);
+    let map = fixture.map(BASE, 50, 0);
+    fixture.push(2, 7, map);
+    std::fs::write(&fixture.path, b"other").unwrap();
+    let (shown, summary) = fixture.finish();
     assert!(shown.iter().all(|line| !line.contains("touch") && !line.contains("file 1")), "{shown:?}");
     assert_eq!((summary.changed, summary.pages), (1, 0));
 }
 
 #[test]
 fn what_comes_without_a_beginning_is_taken_in() {
-    let mut place = Place::new(Source::Perf);
-    place.push(1, 4_000_000, fault(BASE, 1, false));
-    let map = place.map(BASE, 50, 0);
-    place.push(2, 4_000_000, map);
-    place.push(3, 4_000_000, fault(BASE, 1, false));
-    place.push(4, 4_000_001, What::Exit);
-    place.push(5, 4_000_002, What::Lost(3));
-    let (shown, summary) = place.finish();
+    let mut fixture = Fixture::new(Source::Perf);
+    fixture.push(1, 4_000_000, fault(BASE, 1, false));
+    let map = fixture.map(BASE, 50, 0);
+    fixture.push(2, 4_000_000, map);
+    fixture.push(3, 4_000_000, fault(BASE, 1, false));
+    fixture.push(4, 4_000_001, What::Exit);
+    fixture.push(5, 4_000_002, What::Lost(3));
+    let (shown, summary) = fixture.finish();
     assert_eq!(shown[0], "2 start 0");
     assert_eq!((summary.pages, summary.lost), (16, 3));
 }
 
 #[test]
 fn trace_points_say_ranges_and_perf_what_was_missing() {
-    let mut place = Place::new(Source::Filemap);
-    place.push(1, 7, What::Exec);
-    let map = place.map(BASE, 50, 0);
-    place.push(2, 7, map);
-    place.push(3, 7, fault(BASE + 20 * 4096, 1, false));
-    place.push(4, 7, fault(BASE + 30 * 4096, 1, true));
-    let metadata = std::fs::metadata(&place.path).unwrap();
+    let mut fixture = Fixture::new(Source::Filemap);
+    fixture.push(1, 7, What::Exec);
+    let map = fixture.map(BASE, 50, 0);
+    fixture.push(2, 7, map);
+    fixture.push(3, 7, fault(BASE + 20 * 4096, 1, false));
+    fixture.push(4, 7, fault(BASE + 30 * 4096, 1, true));
+    let metadata = std::fs::metadata(&fixture.path).unwrap();
     let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
     let what = Did::Range { identity, offset: 47 * 4096 + 9, bytes: 1 << 40, missing: false };
-    place.assembler.push(Raw { at: 5000, process: 7, what });
-    let (shown, _) = place.finish();
+    fixture.assembler.push(Raw { at: 5000, process: 7, what });
+    let (shown, _) = fixture.finish();
     let touches: Vec<&String> = shown.iter().filter(|line| line.contains("touch")).collect();
     let expected = ["2 0 touch 1:0 local", "4 0 touch 1:30 demand", "5 0 touch 1:47 local", "5 0 touch 1:48 local"];
     assert_eq!(touches[..4], expected);
@@ -161,15 +161,15 @@ fn trace_points_say_ranges_and_perf_what_was_missing() {
 
 #[test]
 fn a_call_is_a_candidate_while_it_came_once() {
-    let mut place = Place::new(Source::Perf);
-    place.assembler.candidates = CandidatesChoice::Calls;
-    place.push(1, 7, What::Exec);
-    let map = place.map(BASE, 50, 0);
-    place.push(2, 7, map);
+    let mut fixture = Fixture::new(Source::Perf);
+    fixture.assembler.candidates = CandidatesChoice::Calls;
+    fixture.push(1, 7, What::Exec);
+    let map = fixture.map(BASE, 50, 0);
+    fixture.push(2, 7, map);
     for (at, address, again) in [(3, BASE + 10, false), (4, BASE + 20, false), (5, BASE + 10, true), (6, 12, false)] {
-        place.assembler.push(Raw { at: at * 1000, process: 7, what: Did::Called { address, again } });
+        fixture.assembler.push(Raw { at: at * 1000, process: 7, what: Did::Called { address, again } });
     }
-    let (shown, _) = place.finish();
+    let (shown, _) = fixture.finish();
     let code: Vec<&String> = shown.iter().filter(|line| line.contains("code")).collect();
     assert_eq!(code, ["4 0 code 20"]);
 }

@@ -4,33 +4,33 @@ use record::{ReadsChoice, SourceChoice};
 use trace::Source;
 
 use crate::check;
-use crate::support::{self, PAGES, Place, faulted, pages};
+use crate::support::{self, PAGES, ProgramFolder, faulted, pages};
 
 #[test]
 fn filemap_touched_pages_are_recorded() {
-    let Some(place) = Place::new("filemap") else { return };
-    let mut request = place.request(&["map", "DATA", "3", "100", "517"]);
+    let Some(folder) = ProgramFolder::new("filemap") else { return };
+    let mut request = folder.request(&["map", "DATA", "3", "100", "517"]);
     (request.source, request.reads) = (SourceChoice::Filemap, ReadsChoice::None);
-    check(&place, request, &faulted(&[3, 100, 517]));
+    check(&folder, request, &faulted(&[3, 100, 517]));
 }
 
 #[test]
 fn filemap_reads_are_recorded_by_their_ranges() {
-    let Some(place) = Place::new("filemap") else { return };
-    let mut request = place.request(&["pread", "DATA", "8000", "9000"]);
+    let Some(folder) = ProgramFolder::new("filemap") else { return };
+    let mut request = folder.request(&["pread", "DATA", "8000", "9000"]);
     request.source = SourceChoice::Filemap;
     request.library = support::library();
     if request.library.is_some() {
-        check(&place, request, &pages(1..=4));
+        check(&folder, request, &pages(1..=4));
     }
 }
 
 #[test]
 fn filemap_leaves_nothing_behind() {
-    let Some(place) = Place::new("filemap") else { return };
-    let mut request = place.request(&["map", "DATA", "3"]);
+    let Some(folder) = ProgramFolder::new("filemap") else { return };
+    let mut request = folder.request(&["map", "DATA", "3"]);
     request.source = SourceChoice::Filemap;
-    place.record(request);
+    folder.record(request);
     let mine = format!("runnel-{}-", std::process::id());
     let left = std::fs::read_dir("/sys/kernel/tracing/instances").into_iter().flatten().flatten();
     let left: Vec<_> = left.filter(|entry| entry.file_name().to_string_lossy().starts_with(&mine)).collect();
@@ -40,12 +40,12 @@ fn filemap_leaves_nothing_behind() {
 
 #[test]
 fn residency_holds_at_least_what_was_touched() {
-    let Some(place) = Place::new("residency") else { return };
-    let mut request = place.request(&["map", "DATA", "3", "100"]);
+    let Some(folder) = ProgramFolder::new("residency") else { return };
+    let mut request = folder.request(&["map", "DATA", "3", "100"]);
     request.source = SourceChoice::Residency;
-    let (outcome, events) = place.record(request);
+    let (outcome, events) = folder.record(request);
     assert_eq!((outcome.exit.code(), outcome.source), (0, Source::Residency));
-    let pages = place.pages_of_data(&events);
+    let pages = folder.pages_of_data(&events);
     assert!(pages.contains(&3) && pages.contains(&100), "{pages:?}");
     assert!(pages.iter().all(|page| *page < PAGES));
     support::assert_sound(&events);

@@ -9,29 +9,29 @@ use nix::unistd::Pid;
 use record::{MapsChoice, ReadsChoice, SourceChoice};
 
 use crate::check;
-use crate::support::{self, Place, faulted, pages, windows};
+use crate::support::{self, ProgramFolder, faulted, pages, windows};
 
 #[test]
 fn ptrace_reads_of_static_programs_are_recorded() {
-    let Some(place) = Place::new("perf").and_then(Place::with_static_program) else { return };
+    let Some(folder) = ProgramFolder::new("perf").and_then(ProgramFolder::with_static_program) else { return };
     for call in ["pread", "read"] {
-        let mut request = place.request(&[call, "DATA", "8000", "9000"]);
+        let mut request = folder.request(&[call, "DATA", "8000", "9000"]);
         request.source = SourceChoice::Perf;
-        let (outcome, _) = place.record(request.clone());
+        let (outcome, _) = folder.record(request.clone());
         assert!(outcome.stops.calls > 0, "chosen by itself");
-        check(&place, request, &pages(1..=4));
+        check(&folder, request, &pages(1..=4));
     }
 }
 
 #[test]
 fn ptrace_all_files_that_a_static_program_reads_are_named() {
-    let Some(place) = Place::new("perf").and_then(Place::with_static_program) else { return };
-    let files: Vec<String> = (0..20).map(|number| place.path(&format!("file-{number}"))).collect();
+    let Some(folder) = ProgramFolder::new("perf").and_then(ProgramFolder::with_static_program) else { return };
+    let files: Vec<String> = (0..20).map(|number| folder.path(&format!("file-{number}"))).collect();
     files.iter().for_each(|path| std::fs::write(path, [7; 5000]).expect("written"));
     let arguments: Vec<&str> = ["cat"].into_iter().chain(files.iter().map(String::as_str)).collect();
-    let mut request = place.request(&arguments);
+    let mut request = folder.request(&arguments);
     request.source = SourceChoice::Auto;
-    let (outcome, events) = place.record(request);
+    let (outcome, events) = folder.record(request);
     assert_eq!(outcome.exit.code(), 0);
     let is_named = |path: &String| {
         let path = &path.as_bytes()[1..];
@@ -42,22 +42,22 @@ fn ptrace_all_files_that_a_static_program_reads_are_named() {
 
 #[test]
 fn ptrace_lookups_are_seen_by_stops() {
-    let Some(place) = Place::new("perf") else { return };
-    let mut request = place.request(&["open", "DATA", &place.path("none"), &place.path("")]);
+    let Some(folder) = ProgramFolder::new("perf") else { return };
+    let mut request = folder.request(&["open", "DATA", &folder.path("none"), &folder.path("")]);
     (request.source, request.reads) = (SourceChoice::Perf, ReadsChoice::Seccomp);
-    let (_, events) = place.record(request);
-    assert_eq!(support::found(&events, &place.path("data")), Some(trace::Found::File));
-    assert_eq!(support::found(&events, &place.path("none")), Some(trace::Found::Nothing));
+    let (_, events) = folder.record(request);
+    assert_eq!(support::found(&events, &folder.path("data")), Some(trace::Found::File));
+    assert_eq!(support::found(&events, &folder.path("none")), Some(trace::Found::Nothing));
 }
 
 #[test]
 fn ptrace_only_mappings_of_files_stop() {
-    let Some(place) = Place::new("perf") else { return };
+    let Some(folder) = ProgramFolder::new("perf") else { return };
     let stops = |maps, expected: &dyn Fn(&[u32]) -> BTreeSet<u32>| {
-        let mut request = place.request(&["map", "DATA", "3"]);
+        let mut request = folder.request(&["map", "DATA", "3"]);
         (request.source, request.reads, request.maps) = (SourceChoice::Perf, ReadsChoice::None, maps);
-        check(&place, request.clone(), &expected(&[3]));
-        place.record(request).0.stops
+        check(&folder, request.clone(), &expected(&[3]));
+        folder.record(request).0.stops
     };
     let (none, code, all) = (
         stops(MapsChoice::Perf, &windows),
@@ -73,41 +73,41 @@ fn ptrace_only_mappings_of_files_stop() {
 
 #[test]
 fn ptrace_threads_children_and_execs_live_under_a_filter() {
-    let Some(place) = Place::new("perf") else { return };
-    let program = place.program();
+    let Some(folder) = ProgramFolder::new("perf") else { return };
+    let program = folder.program();
     for arguments in [
         ["thread", "DATA", "200"].as_slice(),
         ["fork", "DATA", "200"].as_slice(),
         ["exec", &program, "fork", "DATA", "200"].as_slice(),
     ] {
-        let mut request = place.request(arguments);
+        let mut request = folder.request(arguments);
         (request.source, request.reads, request.maps) = (SourceChoice::Perf, ReadsChoice::Seccomp, MapsChoice::Seccomp);
-        check(&place, request, &faulted(&[200]));
+        check(&folder, request, &faulted(&[200]));
     }
 }
 
 #[test]
 fn ptrace_sandboxed_processes_make_no_call_for_us() {
-    let Some(place) = Place::new("perf") else { return };
-    let program = place.program();
+    let Some(folder) = ProgramFolder::new("perf") else { return };
+    let program = folder.program();
     for arguments in
         [["sandbox", "fork", "DATA", "200"].as_slice(), ["sandbox", "exec", &program, "map", "DATA", "200"].as_slice()]
     {
-        check(&place, place.request(arguments), &windows(&[200]));
+        check(&folder, folder.request(arguments), &windows(&[200]));
     }
     // A program that has its watch already keeps it.
-    check(&place, place.request(&["sandbox", "map", "DATA", "200"]), &faulted(&[200]));
-    let Some(place) = place.with_static_program() else { return };
-    check(&place, place.request(&["sandbox", "map", "DATA", "200"]), &windows(&[200]));
+    check(&folder, folder.request(&["sandbox", "map", "DATA", "200"]), &faulted(&[200]));
+    let Some(folder) = folder.with_static_program() else { return };
+    check(&folder, folder.request(&["sandbox", "map", "DATA", "200"]), &windows(&[200]));
 }
 
 #[test]
 fn ptrace_signals_reach_the_program() {
-    let Some(place) = Place::new("perf") else { return };
+    let Some(folder) = ProgramFolder::new("perf") else { return };
     for signal in [9, 15, 40] {
-        let mut request = place.request(&["raise", &signal.to_string()]);
+        let mut request = folder.request(&["raise", &signal.to_string()]);
         (request.reads, request.maps) = (ReadsChoice::Seccomp, MapsChoice::Seccomp);
-        let (outcome, events) = place.record(request);
+        let (outcome, events) = folder.record(request);
         assert_eq!(outcome.exit.code(), 128 + signal);
         support::assert_sound(&events);
     }
@@ -118,11 +118,11 @@ const STORMY_RECORDINGS: usize = 20;
 
 #[test]
 fn ptrace_stop_signals_at_any_moment_only_stop() {
-    let Some(place) = Place::new("perf") else { return };
+    let Some(folder) = ProgramFolder::new("perf") else { return };
     let me = std::env::current_exe().expect("a path");
     let mut recorder = Command::new(me)
         .args(["helper_in_a_storm", "--ignored"])
-        .env("RECORD_IN_A_STORM", format!("{}\n{}", place.program(), place.path("data")))
+        .env("RECORD_IN_A_STORM", format!("{}\n{}", folder.program(), folder.path("data")))
         .process_group(0)
         .stdout(Stdio::null())
         .spawn()

@@ -15,14 +15,14 @@ pub const PAGES: u32 = 1024;
 /// Pages around a fault.
 const WINDOW_PAGES: u32 = 16;
 
-pub struct Place {
+pub struct ProgramFolder {
     folder: tempfile::TempDir,
     program: &'static str,
 }
 
-impl Place {
+impl ProgramFolder {
     /// `None`, with a word why, if there is no C compiler or the source does not work here.
-    pub fn new(source: &str) -> Option<Place> {
+    pub fn new(source: &str) -> Option<ProgramFolder> {
         if source == "perf" && probe::perf::Rings::open(1 << 16).is_err() {
             eprintln!("skipped: perf events are not allowed here");
             return None;
@@ -32,16 +32,16 @@ impl Place {
             return None;
         }
         let folder = tempfile::tempdir().expect("a folder");
-        let place = Place { folder, program: "touch" };
+        let folder = ProgramFolder { folder, program: "touch" };
         // In small pieces: of one large write the kernel makes folios of 2 MiB, which one fault maps whole and unseen.
-        let mut data = fs::File::create(place.path("data")).expect("made");
+        let mut data = fs::File::create(folder.path("data")).expect("made");
         let bytes = vec![7; PAGES as usize * 4096 - 100];
         bytes.chunks(16 << 10).for_each(|piece| std::io::Write::write_all(&mut data, piece).expect("written"));
-        place.compile("touch", &["-pthread"]).then_some(place)
+        folder.compile("touch", &["-pthread"]).then_some(folder)
     }
 
     /// The same with a static program.
-    pub fn with_static_program(mut self) -> Option<Place> {
+    pub fn with_static_program(mut self) -> Option<ProgramFolder> {
         let done = self.compile("touch-static", &["-pthread", "-static"]);
         self.program = "touch-static";
         done.then_some(self)
@@ -202,21 +202,21 @@ fn build(options: &[&str], folder: Option<&str>) -> Option<PathBuf> {
 }
 
 /// Records as the user `nobody`: this test program starts itself again as that user, with what to do in its environment.
-pub fn as_nobody(place: &Place, arguments: &[&str], expected: &BTreeSet<u32>) {
+pub fn as_nobody(folder: &ProgramFolder, arguments: &[&str], expected: &BTreeSet<u32>) {
     use std::os::unix::fs::PermissionsExt;
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: only root can become somebody else");
         return;
     }
-    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o777)).expect("opened");
-    let me = place.path("recorder");
+    fs::set_permissions(folder.path(""), fs::Permissions::from_mode(0o777)).expect("opened");
+    let me = folder.path("recorder");
     fs::copy(std::env::current_exe().expect("a path"), &me).expect("copied");
-    let out = place.path("trace");
-    let data = place.path("data");
+    let out = folder.path("trace");
+    let data = folder.path("data");
     let arguments: Vec<&str> = arguments.iter().map(|text| if *text == "DATA" { &data } else { *text }).collect();
     let status = Command::new("setpriv")
         .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", &me, "helper_as_nobody", "--ignored"])
-        .env("RECORD_AS_NOBODY", format!("{out}\n{}\n{}", place.program(), arguments.join("\n")))
+        .env("RECORD_AS_NOBODY", format!("{out}\n{}\n{}", folder.program(), arguments.join("\n")))
         .output();
     let Ok(output) = status else {
         eprintln!("skipped: no setpriv");
@@ -224,7 +224,7 @@ pub fn as_nobody(place: &Place, arguments: &[&str], expected: &BTreeSet<u32>) {
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let events = trace::read(&fs::read(out).expect("a trace"), &Limits::default()).expect("a good trace").events;
-    assert_eq!(&place.pages_of_data(&events), expected);
+    assert_eq!(&folder.pages_of_data(&events), expected);
 }
 
 #[test]

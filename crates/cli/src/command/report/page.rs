@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use profile::plan::{Analysis, Group, Plan, PlanFile, Run, Timeline, Trigger};
+use profile::plan::{Analysis, Group, LaunchPlan, PlanFile, Run, Timeline, Trigger};
 use units::{Moment, PAGE_BYTES};
 
 use ::report::html::{Table, escape, head};
@@ -41,7 +41,7 @@ impl Default for Speed {
 /// What the page is made of.
 pub struct Input<'a> {
     /// The plan.
-    pub plan: &'a Plan,
+    pub plan: &'a LaunchPlan,
     /// The runs it was made from and how, if they are at hand.
     pub learned: Option<(&'a [Run], &'a Analysis)>,
     /// The disk that times are stated for.
@@ -71,7 +71,7 @@ fn section(html: &mut String, title: &str, body: &str) {
 }
 
 fn facts(input: &Input) -> String {
-    let Plan { runs, files, groups, .. } = input.plan;
+    let LaunchPlan { runs, files, groups, .. } = input.plan;
     let bytes: u64 = groups.iter().map(|group| input.plan.bytes(group)).sum();
     let breakpoints = groups.iter().filter(|group| matches!(group.trigger, Trigger::Breakpoint(_))).count();
     let mut facts = vec![
@@ -243,7 +243,7 @@ fn fetched(input: &Input) -> Vec<f64> {
 }
 
 fn leads(input: &Input) -> String {
-    let Plan { groups, .. } = input.plan;
+    let LaunchPlan { groups, .. } = input.plan;
     let rows = groups.iter().zip(fetched(input)).enumerate().take(ROWS_MAX).map(|(number, (group, takes))| Lead {
         label: format!("group {number}"),
         ahead: input.plan.lead(number).as_secs_f64(),

@@ -10,7 +10,7 @@ fn identity(inode: u64, size: u64) -> Option<Identity> {
 }
 
 /// A plan with every kind of record.
-fn sample() -> Plan {
+fn sample() -> LaunchPlan {
     let file = |path: &[u8], identity| PlanFile { path: path.to_vec(), identity };
     let files = vec![
         file(b"usr/bin/app", identity(70_000, 40_960)),
@@ -44,11 +44,11 @@ fn sample() -> Plan {
             extents: vec![extent(0, 6, 3)],
         },
     ];
-    Plan { program: b"/usr/bin/app".to_vec(), runs: 2, files, groups }
+    LaunchPlan { program: b"/usr/bin/app".to_vec(), runs: 2, files, groups }
 }
 
 /// The same with libraries.
-fn sample_of_version_2() -> Plan {
+fn sample_of_version_2() -> LaunchPlan {
     let mut plan = sample();
     plan.groups[2].library = Some(Library { file: 1, at: Moment(8_000_000) });
     plan
@@ -56,7 +56,7 @@ fn sample_of_version_2() -> Plan {
 
 #[test]
 fn a_plan_comes_back_as_written() {
-    let empty = Plan { program: b"/bin/true".to_vec(), runs: 1, ..Plan::default() };
+    let empty = LaunchPlan { program: b"/bin/true".to_vec(), runs: 1, ..LaunchPlan::default() };
     for plan in [sample(), sample_of_version_2(), empty] {
         assert_eq!(decode(&encode(&plan).unwrap(), &Limits::default()).unwrap(), plan);
     }
@@ -87,7 +87,7 @@ fn golden_dump_and_bytes_of_version_2() {
     assert_eq!([0, 1, 2].map(|group| plan.library_leader(group)), [0, 0, 2]);
     assert_eq!(sample().library_leader(2), 0);
     // Without a library a plan has one encoding only.
-    let mut bytes = encode(&Plan { program: b"/bin/true".to_vec(), ..Plan::default() }).unwrap();
+    let mut bytes = encode(&LaunchPlan { program: b"/bin/true".to_vec(), ..LaunchPlan::default() }).unwrap();
     bytes[8] = 2;
     let error = decode(&rehash(bytes), &Limits::default()).unwrap_err();
     assert!(matches!(error, PlanError::Value { offset: 8, field: "version", found: 2, .. }), "{error}");
@@ -146,7 +146,7 @@ fn errors_name_what_is_wrong_and_where() {
 }
 
 /// What is wrong with the sample after a change.
-fn refused(change: impl FnOnce(&mut Plan)) -> String {
+fn refused(change: impl FnOnce(&mut LaunchPlan)) -> String {
     let mut plan = sample();
     change(&mut plan);
     let error = encode(&plan).unwrap_err().to_string();
@@ -155,7 +155,7 @@ fn refused(change: impl FnOnce(&mut Plan)) -> String {
 
 #[test]
 fn a_plan_that_breaks_a_rule_is_not_written() {
-    let breakpoint = |plan: &mut Plan, change: fn(&mut Breakpoint)| match &mut plan.groups[1].trigger {
+    let breakpoint = |plan: &mut LaunchPlan, change: fn(&mut Breakpoint)| match &mut plan.groups[1].trigger {
         Trigger::Breakpoint(breakpoint) => change(breakpoint),
         other => panic!("{other:?}"),
     };
@@ -210,13 +210,13 @@ fn a_plan_over_the_written_limits_is_refused_and_one_over_the_accepted_ones_cost
     assert!(matches!(decode(&rehash(bytes), &Limits::default()), Err(PlanError::Limit { what: "files", .. })));
 }
 
-fn read_small(bytes: &[u8]) -> Result<Plan, PlanError> {
+fn read_small(bytes: &[u8]) -> Result<LaunchPlan, PlanError> {
     let limits = Limits { files_max: 100, path_bytes_max: 10_000, groups_max: 100, opens_max: 100, extents_max: 100 };
     decode(bytes, &limits)
 }
 
 /// The invariant: no bytes make the reader panic, and what it accepts encodes to the very same bytes and can be used.
-fn fuzz_one(bytes: &[u8], read: impl Fn(&[u8]) -> Result<Plan, PlanError>) -> Result<bool, String> {
+fn fuzz_one(bytes: &[u8], read: impl Fn(&[u8]) -> Result<LaunchPlan, PlanError>) -> Result<bool, String> {
     let Ok(plan) = read(bytes) else { return Ok(false) };
     let mut text = String::new();
     dump(&plan, &|_, _| None, &mut text).map_err(|error| error.to_string())?;

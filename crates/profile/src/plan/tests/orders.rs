@@ -53,7 +53,7 @@ fn opens_go_by_inode_and_directories_first() {
         identity: inode.map(|inode| Identity { inode, size: 1, mtime_ns: 0, build_id: Vec::new() }),
     };
     let files = vec![file(Some(7)), file(None), file(Some(3)), file(Some(5))];
-    let plan = Plan { files, ..Plan::default() };
+    let plan = LaunchPlan { files, ..LaunchPlan::default() };
     assert_eq!(opens_by_inode(&plan, &[0, 3, 1, 2]), [1, 2, 3, 0]);
     assert_eq!(opens_by_inode(&plan, &[0, 99]), [99, 0], "a foreign number is no panic");
 }

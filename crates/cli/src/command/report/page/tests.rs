@@ -56,7 +56,7 @@ fn a_page_shows_bursts_breakpoints_and_leads_and_takes_nothing_from_outside() {
 
 #[test]
 fn a_plan_of_nothing_has_a_page() {
-    let plan = Plan { program: b"/bin/true".to_vec(), runs: 1, ..Plan::default() };
+    let plan = LaunchPlan { program: b"/bin/true".to_vec(), runs: 1, ..LaunchPlan::default() };
     let html = page(&Input { plan: &plan, learned: None, speed: Speed::default(), symbol: &|_, _| None });
     assert!(html.contains("Nothing was read") && html.ends_with("</html>\n"));
 }
@@ -65,7 +65,7 @@ fn a_plan_of_nothing_has_a_page() {
 fn groups_of_one_trigger_are_fetched_one_after_the_other() {
     let group = |trigger| Group { trigger, opens: vec![0; 10], ..Group::default() };
     let groups = vec![group(Trigger::Launch), group(Trigger::With(0)), group(Trigger::With(0))];
-    let plan = Plan { groups, ..Plan::default() };
+    let plan = LaunchPlan { groups, ..LaunchPlan::default() };
     let speed = Speed { bytes_per_second: 1e6, access: 0.5 };
     assert_eq!(fetched(&Input { plan: &plan, learned: None, speed, symbol: &|_, _| None }), [5.0, 10.0, 15.0]);
 }

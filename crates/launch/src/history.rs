@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use profile::plan::Plan;
+use profile::plan::LaunchPlan;
 use serde::{Deserialize, Serialize};
 
 use crate::warmth;
@@ -66,7 +66,7 @@ pub struct Comparison {
 
 /// The books of one plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ledger {
+pub struct History {
     /// The program, and what an interpreter runs, for people.
     #[serde(default)]
     pub title: String,
@@ -84,7 +84,7 @@ pub struct Ledger {
     pub recent: Vec<Launch>,
 }
 
-impl Ledger {
+impl History {
     /// Whether the next launch, if it is a cold one, prefetches.
     pub fn wants(&self) -> bool {
         let usual = self.is_on();
@@ -93,7 +93,7 @@ impl Ledger {
     }
 
     /// How the next launch of `plan` is to be done: looks at what memory holds.
-    pub(crate) fn mode(&self, plan: &Plan) -> Mode {
+    pub(crate) fn mode(&self, plan: &LaunchPlan) -> Mode {
         // The first cold group is enough to know: on a cold disk each question costs a seek.
         if plan.groups.iter().all(|group| warmth(plan, group).is_warm()) {
             return Mode::Warm;
@@ -152,14 +152,14 @@ fn median(mut values: Vec<u64>) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn ledger(with_us: &[u64], without_us: &[u64]) -> Ledger {
-        let mut ledger = Ledger::default();
+    fn history(with_us: &[u64], without_us: &[u64]) -> History {
+        let mut history = History::default();
         for (mode, times) in [(Mode::With, with_us), (Mode::Without, without_us)] {
             for launch_us in times {
-                ledger.enter(Launch { mode, launch_us: *launch_us, bytes: 1 });
+                history.enter(Launch { mode, launch_us: *launch_us, bytes: 1 });
             }
         }
-        ledger
+        history
     }
 
     #[test]
@@ -173,42 +173,42 @@ mod tests {
             (&[300, 300, 300, 300], &[100], true),
             (&[100, 9000, 100, 100], &[200, 200], true),
         ] {
-            assert_eq!(ledger(with, without).is_on(), on, "{with:?} {without:?}");
+            assert_eq!(history(with, without).is_on(), on, "{with:?} {without:?}");
         }
     }
 
     #[test]
     fn every_tenth_cold_launch_goes_the_other_way() {
-        let mut ledger = Ledger::default();
+        let mut history = History::default();
         let mut wanted = Vec::new();
         for _ in 0..20 {
-            wanted.push(ledger.wants());
-            ledger.enter(Launch { mode: Mode::Warm, launch_us: 1, bytes: 0 });
-            ledger.enter(Launch { mode: Mode::With, launch_us: 1, bytes: 0 });
+            wanted.push(history.wants());
+            history.enter(Launch { mode: Mode::Warm, launch_us: 1, bytes: 0 });
+            history.enter(Launch { mode: Mode::With, launch_us: 1, bytes: 0 });
         }
         let others: Vec<usize> = (0..20).filter(|n| !wanted[*n]).collect();
-        assert_eq!((others, ledger.launches, ledger.cold), (vec![9, 19], 40, 20));
+        assert_eq!((others, history.launches, history.cold), (vec![9, 19], 40, 20));
     }
 
     #[test]
     fn the_user_has_the_last_word() {
-        let mut ledger = ledger(&[300; 4], &[100; 5]);
-        assert!(ledger.wants(), "the tenth tries the plan again, though it is off");
+        let mut history = history(&[300; 4], &[100; 5]);
+        assert!(history.wants(), "the tenth tries the plan again, though it is off");
         for said in [true, false] {
-            ledger.forced = Some(said);
-            assert_eq!((ledger.is_on(), ledger.wants()), (said, said));
+            history.forced = Some(said);
+            assert_eq!((history.is_on(), history.wants()), (said, said));
         }
     }
 
     #[test]
     fn the_books_are_bounded_and_keep_both_kinds() {
-        let mut ledger = ledger(&[], &[5, 5, 5]);
+        let mut history = history(&[], &[5, 5, 5]);
         for launch_us in 0..1000 {
-            ledger.enter(Launch { mode: Mode::With, launch_us, bytes: 0 });
+            history.enter(Launch { mode: Mode::With, launch_us, bytes: 0 });
         }
-        assert_eq!(ledger.recent.len(), LAUNCHES_MAX);
-        assert_eq!(ledger.times(Mode::Without), [5, 5, 5]);
-        assert_eq!(ledger.times(Mode::With).last(), Some(&999));
+        assert_eq!(history.recent.len(), LAUNCHES_MAX);
+        assert_eq!(history.times(Mode::Without), [5, 5, 5]);
+        assert_eq!(history.times(Mode::With).last(), Some(&999));
         assert_eq!(median(vec![4, 1, 3]), Some(3));
         assert_eq!(median(vec![u64::MAX, u64::MAX]), Some(u64::MAX));
     }

@@ -9,7 +9,7 @@ use crate::{Fetched, Launch, Mode};
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-pub enum Told {
+pub enum Event {
     /// All programs with a plan are watched from now on.
     Ready {
         /// Program files.
@@ -67,15 +67,15 @@ pub enum Told {
     },
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Told::Ready { programs, plans, probes } => {
+            Event::Ready { programs, plans, probes } => {
                 let without = if *probes { "" } else { ", without probes" };
                 write!(f, "ready: {programs} programs, {plans} plans{without}")
             }
-            Told::Plans { programs, plans } => write!(f, "plans have changed: {programs} programs, {plans} plans"),
-            Told::Launch { process, program, mode, after_us } => {
+            Event::Plans { programs, plans } => write!(f, "plans have changed: {programs} programs, {plans} plans"),
+            Event::Launch { process, program, mode, after_us } => {
                 let done = match mode {
                     Mode::With => "fetching",
                     Mode::Without => "not fetching, for comparison or as it is off",
@@ -83,15 +83,15 @@ impl fmt::Display for Told {
                 };
                 write!(f, "{program} ({process}): {done}, after {after_us} us")
             }
-            Told::Group { process, group } => write!(f, "({process}): fetching group {group}"),
-            Told::Over { process, launch } => {
+            Event::Group { process, group } => write!(f, "({process}): fetching group {group}"),
+            Event::Over { process, launch } => {
                 write!(f, "({process}): launch took {:.3} s", launch.launch_us as f64 / 1e6)
             }
-            Told::Ended { process, program, fetched } => {
+            Event::Ended { process, program, fetched } => {
                 let Fetched { groups, bytes, stale, .. } = fetched;
                 write!(f, "{program} ({process}): {groups} groups, {bytes} bytes fetched, {stale} files stale")
             }
-            Told::Note { text } => write!(f, "note: {text}"),
+            Event::Note { text } => write!(f, "note: {text}"),
         }
     }
 }
