@@ -1,32 +1,22 @@
-//! SYSFLOW's Predictor: the table of tokens around the steps of construct, match and generate.
+//! SYSFLOW's Predictor: construct, match and generate, for many tokens at once.
 //!
-//! The steps themselves are in `streaming` and `paper`; here is what both share: the action set with its index, the
-//! tokens with their timers and bounds, and what happens when a run ends.
+//! The steps are in `streaming` and `paper`. Here is what both share: how a touch is dispatched,
+//! and what is learned when a run ends. `actions` owns what was learned, `runs` the tokens.
 
+mod actions;
 mod paper;
 mod run;
+mod runs;
 mod streaming;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
-
-use profile::{Action, ActionSet, Change, Outcome};
+use profile::{Action, ActionSet, Change, MergeConfig, Outcome};
 use units::{ActionId, ImageId, Moment, PageId, Token};
 
+use self::actions::Actions;
 use self::run::{Run, State};
+use self::runs::Runs;
 use crate::follow::{Follow, Span};
-use crate::index::Index;
-use crate::plan::Plan;
 use crate::{Config, Ended, Mode, Phase, Predictor, PushOrder, Verdict};
-
-/// Memory of a page of an action: its number in the set, in the plan and in the index, and marks.
-const ACTION_PAGE_BYTES: usize = 56;
-
-/// Memory of a recorded page: its number in order, and in the set of those that were seen.
-const RECORDED_PAGE_BYTES: usize = 32;
-
-/// Memory of a token that is tracked.
-const RUN_BYTES: usize = 400;
 
 /// Turns from one action to another after which the next run with the same first page is an audit.
 /// A run of a few actions in a row makes one or two.
@@ -48,7 +38,8 @@ pub struct Counters {
     pub refined: u64,
     /// Pages added to actions by runs that were not exact.
     pub extended_pages: u64,
-    /// Touches that confirmed an action at a match point (paper) or moved a run forward (streaming).
+    /// Touches that confirmed an action at a match point (paper) or moved a run forward
+    /// (streaming).
     pub matches: u64,
     /// Touches outside the followed action.
     pub mismatches: u64,
@@ -72,17 +63,8 @@ pub struct Counters {
 #[derive(Debug)]
 pub struct ActionPredictor {
     config: Config,
-    set: ActionSet,
-    index: Index,
-    runs: HashMap<Token, Run>,
-    /// Tokens by their last touch, the one idle longest first; the number tells equal moments apart.
-    idle: BTreeMap<(Moment, u64), Token>,
-    touches_seen: u64,
-    /// Sum of the recorded pages of all runs.
-    recorded_pages: usize,
-    /// Sum of the pages of all actions.
-    action_pages: usize,
-    changed: BTreeSet<ActionId>,
+    actions: Actions,
+    runs: Runs,
     counters: Counters,
 }
 
@@ -95,18 +77,7 @@ impl ActionPredictor {
     /// A predictor that goes on from a saved set.
     pub fn with_actions(set: ActionSet, config: Config) -> ActionPredictor {
         let config = Config { segment_pages: config.segment_pages.max(2), ..config };
-        ActionPredictor {
-            index: Index::new(&set),
-            action_pages: set.pages_total(),
-            config,
-            set,
-            runs: HashMap::new(),
-            idle: BTreeMap::new(),
-            touches_seen: 0,
-            recorded_pages: 0,
-            changed: BTreeSet::new(),
-            counters: Counters::default(),
-        }
+        ActionPredictor { config, actions: Actions::new(set), runs: Runs::default(), counters: Counters::default() }
     }
 
     /// The constants in use.
@@ -116,22 +87,22 @@ impl ActionPredictor {
 
     /// All actions: encode them to save them.
     pub fn actions(&self) -> &ActionSet {
-        &self.set
+        self.actions.set()
     }
 
     /// One action.
     pub fn action(&self, id: ActionId) -> Option<&Action> {
-        self.set.get(id)
+        self.actions.set().get(id)
     }
 
     /// What `token` is doing; `None` if it is unknown.
     pub fn phase(&self, token: Token) -> Option<Phase> {
-        self.runs.get(&token).map(Run::phase)
+        self.runs.get(token).map(Run::phase)
     }
 
     /// The action that `token` follows.
     pub fn followed(&self, token: Token) -> Option<ActionId> {
-        self.runs.get(&token).and_then(Run::follow).map(|follow| follow.plan.action)
+        self.runs.get(token).and_then(Run::follow).map(|follow| follow.action.id)
     }
 
     /// Tokens that are tracked.
@@ -146,43 +117,29 @@ impl ActionPredictor {
 
     /// Memory that it takes, in bytes, roughly.
     pub fn memory_bytes(&self) -> usize {
-        self.action_pages * ACTION_PAGE_BYTES + self.recorded_pages * RECORDED_PAGE_BYTES + self.runs.len() * RUN_BYTES
+        self.actions.memory_bytes() + self.runs.memory_bytes()
     }
 
     /// Comes down to `bytes` of memory: closes the tokens idle longest, then drops the actions used
     /// longest ago. The token touched last stays.
     pub fn shrink_to(&mut self, bytes: usize) {
         while self.memory_bytes() > bytes && self.runs.len() > 1 && self.close_idlest() {}
-        while self.memory_bytes() > bytes
-            && let Some(id) = self.set.remove_oldest()
-        {
-            self.forget(id);
-        }
+        while self.memory_bytes() > bytes && self.actions.remove_oldest() {}
     }
 
-    /// Actions changed or removed since the last call: their bundles are out of date. Runs can end within a touch (a token moves
-    /// on to another action, or makes room), so this tells more than [`Ended::changed`].
+    /// Actions changed or removed since the last call: their bundles are out of date. Runs can end
+    /// within a touch (a token moves on to another action, or makes room), so this tells more than
+    /// [`Ended::changed`].
     pub fn take_changed(&mut self) -> Vec<ActionId> {
-        std::mem::take(&mut self.changed).into_iter().collect()
-    }
-
-    /// Of the actions given, the one with the best rank.
-    fn best(&self, candidates: impl IntoIterator<Item = ActionId>) -> Option<&Arc<Plan>> {
-        let actions = candidates.into_iter().filter_map(|id| self.set.get(id));
-        actions.max_by(|one, other| one.rank(other)).and_then(|action| self.index.plan(action.id))
-    }
-
-    /// The best variant that starts with `page`.
-    fn best_start(&self, page: PageId) -> Option<Arc<Plan>> {
-        self.best(self.index.starters(page).iter().copied()).cloned()
+        self.actions.take_changed()
     }
 
     /// Turns positions into an order and counts it.
     fn push(&mut self, run: &mut Run, span: Option<Span>) -> Option<PushOrder> {
         let (from, through) = span?;
         let State::Follow(follow) = &mut run.state else { return None };
-        assert!(from < through && through <= follow.plan.len(), "an order lies within its action");
-        let (action, revision, audit) = (follow.plan.action, follow.plan.revision, run.audited);
+        assert!(from < through && through <= follow.action.len(), "an order lies within its action");
+        let (action, revision, audit) = (follow.action.id, follow.action.revision, run.audited);
         let begins = !std::mem::replace(&mut follow.begun, true);
         let order = PushOrder { action, revision, from, through, begins, audit };
         self.counters.generated_pages += u64::from(through - from);
@@ -190,69 +147,59 @@ impl ActionPredictor {
         Some(order)
     }
 
-    /// Puts what a run taught into the index and the counters. Returns whether actions changed.
-    fn apply(&mut self, change: &Change) -> bool {
-        change.removed.iter().for_each(|id| self.forget(*id));
-        self.action_pages = self.set.pages_total();
+    /// Learns from a run, and counts what came of it.
+    fn learn(&mut self, lesson: impl FnOnce(&mut ActionSet, &MergeConfig) -> Change) -> Change {
+        let change = self.actions.learn(|set| lesson(set, &self.config.merge));
         match change.outcome {
             Outcome::Created => self.counters.created += 1,
             Outcome::Refined(_) => self.counters.refined += 1,
             Outcome::Extended(pages) => self.counters.extended_pages += pages as u64,
-            Outcome::Nothing => return false,
+            Outcome::Nothing => {}
         }
-        if let Some(action) = change.action.and_then(|id| self.set.get(id)) {
-            self.index.update(action);
-            self.changed.insert(action.id);
-        }
-        true
-    }
-
-    /// An action is not in the set any more.
-    fn forget(&mut self, id: ActionId) {
-        self.index.remove(id);
-        self.changed.insert(id);
-        self.action_pages = self.set.pages_total();
+        change
     }
 
     /// Learns what a run that was not exact taught of an action that it followed.
     fn close_follow(&mut self, follow: Follow) -> (Option<ActionId>, bool) {
-        let action = follow.plan.action;
+        let action = follow.action.id;
         if self.config.frozen || !follow.confirmed || follow.found && follow.hits == 0 {
             return (Some(action), false);
         }
         if !follow.uncredited {
-            self.set.credit(action);
+            self.actions.note(|set| set.credit(action));
         }
-        let change = self.set.extend(action, &follow.extras, &self.config.merge);
-        (Some(action), self.apply(&change))
+        let change = self.learn(|set, merge| set.extend(action, &follow.extras, merge));
+        (Some(action), change.outcome != Outcome::Nothing)
     }
 
     /// Learns the whole order of an audit. It says more than any number of runs that were not
     /// exact, so the variant that it went to becomes the best guess of its first page. If the audit
     /// was because of a doubt, a new variant is audited soon again, as after any first run.
     fn close_audit(&mut self, recorded: &[PageId], doubted: bool) -> (Option<ActionId>, bool) {
-        let change = self.set.learn(recorded, &self.config.merge);
-        if let Some(id) = change.action {
+        let change = self.learn(|set, merge| set.learn(recorded, merge));
+        let changed = change.outcome != Outcome::Nothing;
+        let Some(id) = change.action else { return (None, changed) };
+        self.actions.note(|set| {
             match change.outcome {
-                Outcome::Refined(_) => self.set.credit(id),
-                _ if !doubted => self.set.inherit_pushes(id),
+                Outcome::Refined(_) => set.credit(id),
+                _ if !doubted => set.inherit_pushes(id),
                 _ => {}
             }
-            self.set.prefer(id);
-        }
-        let marks = change.action.and_then(|id| self.set.get(id)).map_or(&[][..], |action| &action.marks);
+            set.prefer(id);
+        });
+        let marks = self.action(id).map_or(&[][..], |action| &action.marks);
         let untouched = marks.iter().filter(|mark| mark.misses > 0).count();
         if untouched * 100 > marks.len() * UNTOUCHED_PERCENT {
             // A second audit in a row drops them.
             self.doubt(recorded[0]);
         }
-        (change.action, self.apply(&change))
+        (change.action, changed)
     }
 
     /// Has the next run that begins with `first` audited: what is known of it did not fit.
     fn doubt(&mut self, first: PageId) {
-        if self.config.audit_first != 0 && !self.config.frozen {
-            self.set.doubt(first);
+        if self.config.audits.first != 0 && !self.config.frozen {
+            self.actions.note(|set| set.doubt(first));
         }
     }
 
@@ -261,20 +208,17 @@ impl ActionPredictor {
         if self.config.frozen || pages.len() < self.config.construct_pages_min as usize {
             return (None, false);
         }
-        let change = if exact {
-            self.set.learn(pages, &self.config.merge)
-        } else {
-            self.set.learn_partial(pages, &self.config.merge)
-        };
+        let change = self.learn(|set, merge| match exact {
+            true => set.learn(pages, merge),
+            false => set.learn_partial(pages, merge),
+        });
         if let (Outcome::Refined(_) | Outcome::Extended(_), Some(id)) = (change.outcome, change.action) {
-            self.set.credit(id);
+            self.actions.note(|set| set.credit(id));
         }
-        (change.action, self.apply(&change))
+        (change.action, change.outcome != Outcome::Nothing)
     }
 
     fn close(&mut self, token: Token, mut run: Run) -> Ended {
-        self.idle.remove(&run.last_touch);
-        self.recorded_pages -= run.counted_pages;
         if let Some(first) = run.first.filter(|_| run.turns >= TURNS_MAX && !run.audited) {
             self.doubt(first);
         }
@@ -294,7 +238,7 @@ impl ActionPredictor {
 
     /// Ends a token's run if it is tracked.
     fn close_token(&mut self, token: Token) -> Ended {
-        match self.runs.remove(&token) {
+        match self.runs.take(token) {
             Some(run) => self.close(token, run),
             None => Ended { token, action: None, changed: false },
         }
@@ -305,15 +249,17 @@ impl ActionPredictor {
         while self.runs.len() >= self.config.tokens_max.max(1) && self.close_idlest() {}
     }
 
-    /// Closes the tokens idle longest until the recorded pages are few enough. The one touched just now stays: alone it is
-    /// bounded by the pages of an action.
+    /// Closes the tokens idle longest until the recorded pages are few enough. The one touched just
+    /// now stays: alone it is bounded by the pages of an action.
     fn make_room_for_pages(&mut self) {
-        while self.recorded_pages > self.config.recorded_pages_max && self.runs.len() > 1 && self.close_idlest() {}
+        while self.runs.recorded_pages() > self.config.recorded_pages_max && self.runs.len() > 1 && self.close_idlest()
+        {
+        }
     }
 
     fn close_idlest(&mut self) -> bool {
-        let Some((_, token)) = self.idle.first_key_value() else { return false };
-        self.close_token(*token);
+        let Some(token) = self.runs.idlest() else { return false };
+        self.close_token(token);
         self.counters.crowded_out += 1;
         true
     }
@@ -332,33 +278,26 @@ impl ActionPredictor {
 impl Predictor for ActionPredictor {
     fn touch(&mut self, token: Token, page: PageId, now: Moment) -> Verdict {
         self.counters.touches += 1;
-        self.touches_seen += 1;
-        let late = self.runs.get(&token).is_some_and(|run| self.is_over(run, now));
+        let late = self.runs.get(token).is_some_and(|run| self.is_over(run, now));
         if late {
-            // Nobody called `expire` in time: the run is over all the same, and this touch begins another.
+            // The run is over although `expire` was not called in time. This touch begins another.
             self.close_token(token);
             self.counters.expired += 1;
         }
-        let mut run = match self.runs.remove(&token) {
+        let mut run = match self.runs.take(token) {
             Some(run) => run,
             None => {
                 self.make_room_for_token();
                 Run::default()
             }
         };
-        self.idle.remove(&run.last_touch);
-        run.last_touch = (now, self.touches_seen);
         let (cancel, span) = match self.config.mode {
             Mode::Streaming => self.step_streaming(&mut run, page),
             Mode::Paper => self.step_paper(&mut run, page),
         };
         let push = self.push(&mut run, span);
         let verdict = Verdict { phase: run.phase(), push, cancel };
-        let counted = run.pages_held();
-        self.recorded_pages = self.recorded_pages - run.counted_pages + counted;
-        run.counted_pages = counted;
-        self.idle.insert(run.last_touch, token);
-        self.runs.insert(token, run);
+        self.runs.put(token, run, now);
         self.make_room_for_pages();
         verdict
     }
@@ -368,17 +307,16 @@ impl Predictor for ActionPredictor {
     }
 
     fn expire(&mut self, now: Moment) -> Vec<Ended> {
-        let over: Vec<Token> =
-            self.idle.values().filter(|token| self.is_over(&self.runs[token], now)).copied().collect();
+        let over = self.runs.matching(|run| self.is_over(run, now));
         self.counters.expired += over.len() as u64;
         over.into_iter().map(|token| self.close_token(token)).collect()
     }
 
     fn pages(&self, token: Token, order: &PushOrder) -> &[PageId] {
-        let follow = self.runs.get(&token).and_then(Run::follow);
+        let follow = self.runs.get(token).and_then(Run::follow);
         follow
-            .filter(|follow| follow.plan.action == order.action && follow.plan.revision == order.revision)
-            .and_then(|follow| follow.plan.pages.get(order.from as usize..order.through as usize))
+            .filter(|follow| follow.action.id == order.action && follow.action.revision == order.revision)
+            .and_then(|follow| follow.action.pages.get(order.from as usize..order.through as usize))
             .unwrap_or(&[])
     }
 }

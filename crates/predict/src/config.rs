@@ -8,10 +8,11 @@ use units::SEGMENT_PAGES_MAX;
 /// How pages are generated after a match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// As SYSFLOW: match at set positions, one segment per match, at once rescan or construct on a mismatch. Wants to see
-    /// every touch, pushed pages included.
+    /// As SYSFLOW: match at set positions, one segment per match, at once rescan or construct on a
+    /// mismatch. Wants to see every touch, pushed pages included.
     Paper,
-    /// A window of segments ahead of the program. Needs to see only misses and the first page of each pushed segment.
+    /// A window of segments ahead of the program. Needs to see only misses and the first page of
+    /// each pushed segment.
     #[default]
     Streaming,
 }
@@ -23,6 +24,15 @@ impl Mode {
     }
 }
 
+/// Which pushes of an action at a cold start are audits, in which every touch is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Audits {
+    /// The first audit, counted from 1; 0 for no audits.
+    pub first: u64,
+    /// Every so many pushes after the first audit comes the next; 0 for no more.
+    pub every: u64,
+}
+
 /// Constants of the action predictor. The defaults that SYSFLOW gives are marked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -30,32 +40,34 @@ pub struct Config {
     pub mode: Mode,
     /// Pages in a segment (SYSFLOW's SEG_MAX: 32). At least 2.
     pub segment_pages: u32,
-    /// An action under construction, or at its end, is closed after this long without a touch (SYSFLOW: 3 s).
+    /// An action under construction, or at its end, is closed after this long without a touch
+    /// (SYSFLOW: 3 s).
     pub construction_timer: Duration,
-    /// A run in the middle of an action is closed after this long without a touch. Longer than the construction timer,
-    /// because a program that works within pushed pages is silent.
+    /// A run in the middle of an action is closed after this long without a touch. Longer than the
+    /// construction timer, because a program that works within pushed pages is silent.
     pub linger: Duration,
-    /// Segments ahead of the program at a cold start (streaming): 8 x 128 KiB fill a 25 Mbit/s link for a third of a second.
+    /// Segments ahead of the program at a cold start (streaming): 8 x 128 KiB fill a 25 Mbit/s link
+    /// for a third of a second.
     pub lookahead_first: u32,
-    /// Segments ahead when a run is found in the middle of an action by its first visible touch (streaming). Such a
-    /// device is warm, and one page in common is little evidence.
+    /// Segments ahead when a run is found in the middle of an action by its first visible touch
+    /// (streaming). Such a device is warm, and one page in common is little evidence.
     pub lookahead_found: u32,
     /// Most segments ahead (streaming): 64 x 128 KiB = 8 MiB.
     pub lookahead_max: u32,
     /// Misses without a hit after which the action is given up (streaming).
     pub miss_limit: u32,
-    /// Misses without a hit after which another action takes over if it has them all and starts with the same first page, or
-    /// with one of them (streaming). 2: the paper's match at positions 1 and 2.
+    /// Misses without a hit after which another action takes over if it has them all and starts
+    /// with the same first page, or with one of them (streaming). 2: the paper's match at positions
+    /// 1 and 2.
     pub narrow_misses: u32,
-    /// Which push of an action at a cold start is its first audit; 0 for no audits (streaming).
-    pub audit_first: u64,
-    /// Every so many such pushes after the first audit comes the next; 0 for no more.
-    pub audit_every: u64,
+    /// Which pushes are audits (streaming).
+    pub audits: Audits,
     /// Pages that a run must have to become an action of its own: fewer are noise of a warm device.
     pub construct_pages_min: u32,
     /// Tokens tracked; the one idle longest is closed to make room.
     pub tokens_max: usize,
-    /// Page numbers recorded for all tokens together: a million, about 32 MB. The token idle longest makes room.
+    /// Page numbers recorded for all tokens together: a million, about 32 MB. The token idle
+    /// longest makes room.
     pub recorded_pages_max: usize,
     /// How runs become actions.
     pub merge: MergeConfig,
@@ -75,8 +87,7 @@ impl Default for Config {
             lookahead_max: 64,
             miss_limit: 8,
             narrow_misses: 2,
-            audit_first: 2,
-            audit_every: 8,
+            audits: Audits { first: 2, every: 8 },
             construct_pages_min: 4,
             tokens_max: 4096,
             recorded_pages_max: 1 << 20,
@@ -86,13 +97,13 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl Audits {
+    /// No audits.
+    pub const NONE: Audits = Audits { first: 0, every: 0 };
+
     /// Whether the `push`-th push of an action (from 1) is an audit.
-    pub fn audits(&self, push: u64) -> bool {
-        self.audit_first != 0
-            && (push == self.audit_first
-                || self.audit_every != 0
-                    && push > self.audit_first
-                    && (push - self.audit_first).is_multiple_of(self.audit_every))
+    pub fn include(self, push: u64) -> bool {
+        let later = self.every != 0 && push > self.first && (push - self.first).is_multiple_of(self.every);
+        self.first != 0 && (push == self.first || later)
     }
 }

@@ -1,4 +1,4 @@
-//! One token following one action: where it is, what was ordered, what it missed.
+//! The state of a token that follows an action: its progress, its orders, its misses.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use profile::Extra;
 use units::PageId;
 
 use crate::Config;
-use crate::plan::Plan;
+use crate::action_pages::ActionPages;
 
 /// Positions to push: from, through.
 pub(crate) type Span = (u32, u32);
@@ -19,19 +19,24 @@ pub(crate) const RETURN_HITS: u32 = 2;
 /// far fewer, and this is what bounds a run that leaves an action and comes back for ever.
 const EXTRAS_MIN: usize = 64;
 
+/// A token that follows an action.
+///
+/// Invariants: `progress` is a position of the action, `through` is after it and at most its
+/// length. `extras` ends with `misses`, unless it is full.
 #[derive(Debug)]
 pub(crate) struct Follow {
-    pub plan: Arc<Plan>,
+    pub action: Arc<ActionPages>,
     /// Furthest position known to be touched.
     pub progress: u32,
     /// Position up to which pages were ordered.
     pub through: u32,
     /// Segments to stay ahead by (streaming).
     pub lookahead: u32,
-    /// The run was found in the middle of the action by a single miss: what lies between two misses is there already.
+    /// The run was found in the middle of the action by a single miss: the device has the pages
+    /// between two misses.
     pub found: bool,
-    /// It is no better guess for this run than before: it was left before its half, or it took over
-    /// in the middle of another variant of the same first page, which is the one to begin with.
+    /// This run does not speak for the action: it was left before its half, or it took over in the
+    /// middle of another variant of the same first page, which is the one to begin with.
     pub uncredited: bool,
     /// The current sequence has begun: pages were ordered.
     pub begun: bool,
@@ -41,16 +46,15 @@ pub(crate) struct Follow {
     pub hits: u32,
     /// Pages outside the action since the last hit, the newest last.
     pub misses: Vec<PageId>,
-    /// Pages outside the action, each with the page reached before it; ends with `misses`, unless
-    /// it is full.
+    /// Pages outside the action, each with the page reached before it.
     pub extras: Vec<Extra>,
 }
 
 impl Follow {
-    pub fn new(plan: Arc<Plan>, progress: u32, lookahead: u32) -> Follow {
-        assert!(progress < plan.len(), "progress is a position of the action");
+    pub fn new(action: Arc<ActionPages>, progress: u32, lookahead: u32) -> Follow {
+        assert!(progress < action.len(), "progress is a position of the action");
         Follow {
-            plan,
+            action,
             progress,
             through: progress + 1,
             lookahead,
@@ -68,7 +72,7 @@ impl Follow {
     pub fn order(&mut self, ahead: u32, config: &Config) -> Option<Span> {
         let segment = self.progress / config.segment_pages;
         let target = (segment.saturating_add(1).saturating_add(ahead)).saturating_mul(config.segment_pages);
-        let target = target.min(self.plan.len());
+        let target = target.min(self.action.len());
         if target <= self.through {
             return None;
         }
@@ -90,7 +94,8 @@ impl Follow {
         self.hits += 1;
         self.misses.clear();
         if self.found && jumped {
-            // The device needed nothing of what was skipped, and will hardly need much of what follows.
+            // The device needed nothing of what was skipped, and will hardly need much of what
+            // follows.
             self.lookahead = config.lookahead_found;
             self.through = position + 1;
             self.begun = false;
@@ -100,8 +105,9 @@ impl Follow {
         self.order(self.lookahead, config)
     }
 
-    /// A touch at `position` in paper mode, at or before the end of what was pushed: the next segment is due when the
-    /// touch passes a match point. Match points are SEG_MAX-2 in the first segment and the first page of each later one.
+    /// A touch at `position` in paper mode, at or before the end of what was pushed: the next
+    /// segment is due when the touch passes a match point. Match points are SEG_MAX-2 in the first
+    /// segment and the first page of each later one.
     pub fn pace(&mut self, position: u32, config: &Config) -> Option<Span> {
         if position <= self.progress {
             return None;
@@ -110,7 +116,8 @@ impl Follow {
         let segment = position / config.segment_pages;
         let point = if segment == 0 { third_match(config) } else { Some(segment * config.segment_pages) };
         match point {
-            // Segments too short for a third match are pushed when their own first page is asked for.
+            // Segments too short for a third match are pushed when their own first page is asked
+            // for.
             Some(point) if before < point && position >= point && third_match(config).is_some() => {
                 self.order(1, config)
             }
@@ -121,8 +128,8 @@ impl Follow {
     /// Records a page outside the action.
     pub fn miss(&mut self, page: PageId) {
         self.misses.push(page);
-        let after = self.plan.pages.get(self.progress as usize);
-        if let Some(after) = after.filter(|_| self.extras.len() < self.plan.pages.len().max(EXTRAS_MIN)) {
+        let after = self.action.pages.get(self.progress as usize);
+        if let Some(after) = after.filter(|_| self.extras.len() < self.action.pages.len().max(EXTRAS_MIN)) {
             self.extras.push(Extra { after: *after, page });
         }
     }
@@ -137,7 +144,7 @@ impl Follow {
 
     /// Everything was ordered.
     pub fn all_ordered(&self) -> bool {
-        self.through == self.plan.len()
+        self.through == self.action.len()
     }
 
     /// The run was in it for more than a moment, so it is worth coming back to.
@@ -147,12 +154,12 @@ impl Follow {
 
     /// The program has come to the last segment, and everything was ordered.
     pub fn at_end(&self, config: &Config) -> bool {
-        self.all_ordered() && self.progress / config.segment_pages == (self.plan.len() - 1) / config.segment_pages
+        self.all_ordered() && self.progress / config.segment_pages == (self.action.len() - 1) / config.segment_pages
     }
 }
 
-/// Index of the third match in the first segment, SEG_MAX-2 counted from 1, if the segment is long enough that it differs from
-/// the second.
+/// Index of the third match in the first segment, SEG_MAX-2 counted from 1, if the segment is long
+/// enough that it differs from the second.
 pub(crate) fn third_match(config: &Config) -> Option<u32> {
     config.segment_pages.checked_sub(3).filter(|index| *index > 1)
 }

@@ -1,4 +1,5 @@
-//! From a page to the actions that hold it: what makes "scan all segments of all actions" one lookup.
+//! An index from a page to the actions that hold it: it replaces the scan of all segments of all
+//! actions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -6,13 +7,13 @@ use std::sync::Arc;
 use profile::{Action, ActionSet};
 use units::{ActionId, PageId};
 
-use crate::plan::Plan;
+use crate::action_pages::ActionPages;
 
-/// Plans of all actions, and which hold a page. Memory: the plans, and 8 bytes per page and action that holds it, plus
-/// about 48 for each different page.
+/// Pages of all actions, and which actions hold a page. Memory: the pages, and 8 bytes per page and
+/// action that holds it, plus about 48 for each different page.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    plans: BTreeMap<ActionId, Arc<Plan>>,
+    actions: BTreeMap<ActionId, Arc<ActionPages>>,
     holders: HashMap<PageId, Vec<ActionId>>,
     starters: HashMap<PageId, Vec<ActionId>>,
 }
@@ -26,28 +27,28 @@ impl Index {
 
     /// Takes in an action that is new or has another revision.
     pub fn update(&mut self, action: &Action) {
-        if self.plans.get(&action.id).is_some_and(|plan| plan.revision == action.revision) {
+        if self.actions.get(&action.id).is_some_and(|known| known.revision == action.revision) {
             return;
         }
         self.remove(action.id);
-        let plan = Arc::new(Plan::new(action));
-        for page in &plan.pages {
+        let action = Arc::new(ActionPages::new(action));
+        for page in &action.pages {
             self.holders.entry(*page).or_default().push(action.id);
         }
-        self.starters.entry(plan.pages[0]).or_default().push(action.id);
-        self.plans.insert(action.id, plan);
+        self.starters.entry(action.pages[0]).or_default().push(action.id);
+        self.actions.insert(action.id, action);
     }
 
     pub fn remove(&mut self, id: ActionId) {
-        let Some(plan) = self.plans.remove(&id) else { return };
-        for page in &plan.pages {
+        let Some(action) = self.actions.remove(&id) else { return };
+        for page in &action.pages {
             take_out(&mut self.holders, *page, id);
         }
-        take_out(&mut self.starters, plan.pages[0], id);
+        take_out(&mut self.starters, action.pages[0], id);
     }
 
-    pub fn plan(&self, id: ActionId) -> Option<&Arc<Plan>> {
-        self.plans.get(&id)
+    pub fn get(&self, id: ActionId) -> Option<&Arc<ActionPages>> {
+        self.actions.get(&id)
     }
 
     /// Actions that hold `page`, in no stated order.

@@ -2,25 +2,27 @@
 //!
 //! One small trait, [`Predictor`], and four implementations:
 //!
-//! - [`ActionPredictor`]: SYSFLOW's Predictor. It *constructs* an action from the touches of an unknown run, *matches* the
-//!   touches of a later run against known actions, and *generates* the pages that follow. In [`Mode::Paper`] it does so as the
-//!   paper says, one segment per round trip; in [`Mode::Streaming`] it keeps a window of segments ahead of the program.
-//! - [`FlowPredictor`]: the flow graphs of data files (SIO). It knows of several ways through a file, and follows the one taken.
-//! - [`LinuxReadahead`]: what the kernel does, a sequential window per file.
+//! - [`ActionPredictor`]: SYSFLOW's Predictor. It *constructs* an action from the touches of an
+//!   unknown run, *matches* the touches of a later run against known actions, and *generates* the
+//!   pages that follow. [`Mode::Paper`] pushes one segment per round trip, as in the paper.
+//!   [`Mode::Streaming`] keeps a window of segments ahead of the program.
+//! - [`FlowPredictor`]: the flow graphs of data files (SIO). It knows several ways through a file,
+//!   and follows the one taken.
+//! - [`LinuxReadahead`]: the kernel's readahead, a sequential window per file.
 //! - [`MajorityTrend`]: Leap's majority of recent strides.
 //!
-//! [`evaluate`] replays first-touch orders over a modelled link, so that all can be compared on the same traces.
-//! [`provider`] has the arithmetic by which a server chooses segments to keep in memory.
+//! [`evaluate`] replays first-touch orders over a modelled link, to compare predictors on the same
+//! traces. [`provider`] chooses the segments that a server keeps in memory.
 //!
-//! Everything is deterministic and pure: time comes as a parameter. Callers: `server`, `client` (for static hosts), `bench`.
+//! Everything is deterministic and pure: time is a parameter.
 
+mod action_pages;
 mod action_predictor;
 mod config;
 mod flow_predictor;
 mod follow;
 mod index;
 mod majority_trend;
-mod plan;
 mod predictor;
 pub mod provider;
 mod readahead;
@@ -28,7 +30,7 @@ mod replay;
 mod speculation;
 
 pub use action_predictor::{ActionPredictor, Counters};
-pub use config::{Config, Mode};
+pub use config::{Audits, Config, Mode};
 pub use flow_predictor::{FlowConfig, FlowPredictor, chance};
 pub use majority_trend::MajorityTrend;
 pub use predictor::{Ended, Phase, Predictor, PushOrder, Verdict};

@@ -1,8 +1,9 @@
 //! Baseline: Leap's majority trend (Al Maruf and Chowdhury, USENIX ATC 2020).
 //!
-//! Differences between successive touches of a token go into a ring of 32. A trend is the difference that more than half of
-//! the newest ones share, found by the vote of Boyer and Moore, first among the newest 8, then 16, then 32. Pages are
-//! ordered along the trend; how many follows from how many of the last order were touched, at most 8.
+//! Differences between successive touches of a token go into a ring of 32. A trend is the
+//! difference that more than half of the newest ones share, found by the vote of Boyer and Moore,
+//! first among the newest 8, then 16, then 32. Pages are ordered along the trend; how many follows
+//! from how many of the last order were touched, at most 8.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -20,7 +21,8 @@ const WINDOW_MAX: usize = 8;
 /// Tokens tracked; the one touched longest ago makes room.
 const TOKENS_MAX: usize = 4096;
 
-/// Leap as a [`Predictor`]. Deltas are those of [`PageId::to_u64`], so a trend within a file is its stride in pages.
+/// Leap as a [`Predictor`]. Deltas are those of [`PageId::to_u64`], so a trend within a file is its
+/// stride in pages.
 #[derive(Debug, Default)]
 pub struct MajorityTrend {
     tokens: HashMap<Token, History>,

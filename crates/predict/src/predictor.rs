@@ -1,4 +1,4 @@
-//! What every predictor does.
+//! The trait of all predictors.
 
 use units::{ActionId, Moment, PageId, Token};
 
@@ -14,22 +14,26 @@ pub enum Phase {
     Generate,
 }
 
-/// Pages to push to one token: positions `from .. through` of an action's pages. [`Predictor::pages`] gives them.
+/// Pages to push to one token: positions `from .. through` of an action's pages.
+/// [`Predictor::pages`] gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushOrder {
     /// The action; 0 for predictors without actions.
     pub action: ActionId,
-    /// The action's revision that the positions speak of: a bundle of another revision has other pages there.
+    /// The action's revision that the positions speak of: a bundle of another revision has other
+    /// pages there.
     pub revision: u32,
-    /// First position to push. Within one sequence it is where the last order ended, in paper mode behind the page that was
-    /// asked for just now.
+    /// First position to push. Within one sequence it is where the last order ended, in paper mode
+    /// behind the page that was asked for just now.
     pub from: u32,
     /// Position after the last one that may be pushed now.
     pub through: u32,
-    /// This order begins a sequence: whatever was being pushed to the token is over. Otherwise it extends the current one. A
-    /// new sequence may name pages that were pushed before: the caller skips what it sent.
+    /// This order begins a sequence: whatever was being pushed to the token is over. Otherwise it
+    /// extends the current one. A new sequence may name pages that were pushed before: the caller
+    /// skips what it sent.
     pub begins: bool,
-    /// The client keeps these pages out of the page cache and reports every touch, so that the run is seen exactly.
+    /// The client keeps these pages out of the page cache and reports every touch, so that the run
+    /// is seen exactly.
     pub audit: bool,
 }
 
@@ -51,13 +55,15 @@ pub struct Ended {
     pub token: Token,
     /// The action that its run was merged into, made, or had followed.
     pub action: Option<ActionId>,
-    /// The set's actions changed: save it, and remake this action's bundle. Use counts alone do not set this.
+    /// The set's actions changed: save it, and remake this action's bundle. Use counts alone do not
+    /// set this.
     pub changed: bool,
 }
 
 /// A predictor: touches in, push orders out. Deterministic; every table bounded.
 pub trait Predictor {
-    /// `token` touched `page`. Only touches that someone can see come here: a page already in the page cache makes none.
+    /// `token` touched `page`. Only visible touches come here: a page already in the page cache
+    /// makes none.
     fn touch(&mut self, token: Token, page: PageId, now: Moment) -> Verdict;
 
     /// `token` ended: its program exited, or its connection did. Unknown tokens are fine.
@@ -66,6 +72,7 @@ pub trait Predictor {
     /// Ends the runs of tokens that have been idle too long. To be called about once a second.
     fn expire(&mut self, now: Moment) -> Vec<Ended>;
 
-    /// The pages of an order that the last [`Predictor::touch`] of `token` gave; empty for an order that is no longer current.
+    /// The pages of an order that the last [`Predictor::touch`] of `token` gave; empty for an order
+    /// that is no longer current.
     fn pages(&self, token: Token, order: &PushOrder) -> &[PageId];
 }

@@ -1,19 +1,22 @@
-//! The Provider's arithmetic: which segments deserve a place in memory.
+//! The Provider: which segments a server keeps in memory.
 //!
-//! SYSFLOW: a segment whose pages lie far apart in storage is slow to read, so it is worth keeping in memory. How far apart is
-//! the mean squared distance of its pages' positions from their average; over all segments that is normalised to 0..1,
-//! N_i = (B_i - B_min) / (B_max - B_min). Segments over a threshold are read into memory at start, and so is the first
-//! segment of every action, because there the client waits with nothing ahead.
+//! SYSFLOW: a segment whose pages lie far apart in storage is slow to read, so it is worth keeping
+//! in memory. How far apart is the mean squared distance of its pages' positions from their
+//! average; over all segments that is normalised to 0..1, N_i = (B_i - B_min) / (B_max - B_min).
+//! Segments over a threshold are read into memory at start, and so is the first segment of every
+//! action, because there the client waits with nothing ahead.
 
 use profile::Action;
 use units::{ActionId, PageId, SegmentIndex};
 
-/// Mean squared distance of `positions` from their average (B_i); 0 for none. Any unit that measures distance in storage.
+/// Mean squared distance of `positions` from their average (B_i); 0 for none. Any unit that
+/// measures distance in storage.
 pub fn segment_variance(positions: &[u64]) -> f64 {
     if positions.is_empty() {
         return 0.0;
     }
-    // Distances from the first position keep the numbers small, so that large offsets lose no precision.
+    // Distances from the first position keep the numbers small, so that large offsets lose no
+    // precision.
     let base = positions[0];
     let distances = || positions.iter().map(|position| (i128::from(*position) - i128::from(base)) as f64);
     let count = positions.len() as f64;
@@ -29,9 +32,9 @@ pub fn normalised_variance(all: &[f64]) -> Vec<f64> {
     all.iter().map(|variance| if range > 0.0 { (variance - least) / range } else { 0.0 }).collect()
 }
 
-/// Segments to read into memory at start: the first of every action, and those whose normalised variance is over
-/// `threshold`. In the order of the actions given, then by segment. `position` says where a page is stored; pages that
-/// are stored nowhere (holes) give `None` and do not count.
+/// Segments to read into memory at start: the first of every action, and those whose normalised
+/// variance is over `threshold`. In the order of the actions given, then by segment. `position`
+/// says where a page is stored; pages that are stored nowhere (holes) give `None` and do not count.
 pub fn preload<'a>(
     actions: impl IntoIterator<Item = &'a Action>,
     position: impl Fn(PageId) -> Option<u64>,

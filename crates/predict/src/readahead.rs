@@ -1,9 +1,10 @@
 //! Baseline: the Linux kernel's readahead, a sequential window per file.
 //!
-//! A read that continues the last one doubles the window, from 4 to 32 pages, and orders that many pages ahead. The first
-//! page of the newest window is the mark: when it is touched, the next window is ordered, so that a sequential reader never
-//! waits. Any other read is random: it closes the window. As in the kernel (mm/readahead.c), but per file of a token, because no
-//! predictor sees open files.
+//! A read that continues the last one doubles the window, from 4 to 32 pages, and orders that many
+//! pages ahead. The first page of the newest window is the mark: a touch of it orders the next
+//! window, so a sequential reader never waits. Any other read is random and closes the window. This
+//! is the policy of the kernel (mm/readahead.c), but per file of a token, because a predictor does
+//! not see open files.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,9 +1,12 @@
-//! Replaying first-touch orders over a modelled link: how many pages a predictor saves, wastes, and how long programs wait.
+//! Replaying first-touch orders over a modelled link: how many pages a predictor saves, wastes, and
+//! how long programs wait.
 //!
-//! The model: one client, cold at the start of each run; one link with a round-trip time and a rate; a program that touches
-//! the pages of its order one after another, with a little work between. A demanded page takes a round trip and its
-//! transfer, and goes before all pushed pages that have not begun to be sent. Pushed pages use the link whenever nothing is
-//! demanded, in the order in which they were ordered. Touches reach the predictor without delay, which flatters all alike.
+//! The model: one client, cold at the start of each run; one link with a round-trip time and a
+//! rate; a program that touches the pages of its order one after another, with a little work
+//! between. A demanded page takes a round trip and its transfer, and goes before all pushed pages
+//! that have not begun to be sent. Pushed pages use the link whenever nothing is demanded, in the
+//! order in which they were ordered. Touches reach the predictor without delay, which flatters all
+//! alike.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -58,7 +61,8 @@ pub struct Evaluation {
     pub pushed: u64,
     /// Pushed pages that the program then touched without asking.
     pub hit: u64,
-    /// Of these, pages that were still on their way, so that the program waited for less than a round trip.
+    /// Of these, pages that were still on their way, so that the program waited for less than a
+    /// round trip.
     pub late: u64,
     /// Pushed pages that it did not touch.
     pub wasted: u64,
@@ -84,8 +88,8 @@ impl Evaluation {
     }
 }
 
-/// Replays `orders` one after the other, each on a cold client, and gives one evaluation for each. A run's token is that of
-/// its order; it ends before the next begins, ten seconds later.
+/// Replays `orders` one after the other, each on a cold client, and gives one evaluation for each.
+/// A run's token is that of its order; it ends before the next begins, ten seconds later.
 pub fn evaluate(predictor: &mut dyn Predictor, orders: &[Order], model: &CostModel) -> Vec<Evaluation> {
     let mut now = Moment(0);
     orders

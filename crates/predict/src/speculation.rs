@@ -1,9 +1,10 @@
 //! Whether a block that may not be needed is worth its time on a thin link.
 //!
-//! A guess that turns out right saves the program the round trip of a demand, or what is left of it when the guesses before have
-//! left; one that turns out wrong keeps a demand waiting while it passes. So on a link where a block takes about as long as a round
-//! trip, a block of probability `p` is worth sending after a touch while `p / (1 - p)` exceeds its time over what is left of the
-//! round trip: the likelier one of two ways, at best. Where blocks take next to no time, everything is worth sending.
+//! A right guess saves the program the round trip of a demand, less the time of the guesses sent
+//! before. A wrong guess delays a demand by the time of its block. So on a link where a block takes
+//! about as long as a round trip, a block of probability `p` is worth sending after a touch while
+//! `p / (1 - p)` exceeds its time over the rest of the round trip: the likelier one of two ways, at
+//! best. Where blocks take next to no time, everything is worth sending.
 
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ pub struct Speculation {
 }
 
 impl Speculation {
-    /// Whether a block of this probability, 0 to 1, is worth sending when `before` other guesses were sent since the last touch.
+    /// Whether a block of this probability, 0 to 1, is worth sending when `before` other guesses
+    /// were sent since the last touch.
     pub fn admits(&self, probability: f64, before: usize) -> bool {
         let thin = self.block >= BLOCK_MIN.max(self.round_trip / 4);
         if probability >= SURE || !thin {

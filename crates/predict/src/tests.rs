@@ -15,7 +15,7 @@ use std::time::Duration;
 use profile::ActionSet;
 use units::{ImageId, InodeId, Moment, PageId, Token};
 
-use crate::{ActionPredictor, Config, Phase, Predictor, Verdict};
+use crate::{ActionPredictor, Audits, Config, Phase, Predictor, Verdict};
 
 const IMAGE: ImageId = ImageId([9; 32]);
 
@@ -34,11 +34,12 @@ fn knowing(config: Config, actions: &[&[u32]]) -> ActionPredictor {
     ActionPredictor::with_actions(set, config)
 }
 
-/// Plays a script and compares what the predictor does, line by line. Each line of the script is an input, `->`, and what comes of
-/// it:
+/// Plays a script and compares what the predictor does, line by line. Each line of the script is an
+/// input, `->`, and what comes of it:
 ///
-/// - `a 3 -> generate cancel push 8 9`: token `a` touches page 3. Then the phase, `cancel` if the push is cancelled, `audit` or
-///   `push` with the pages if there is an order. Ranges are written `8..10`, end included.
+/// - `a 3 -> generate cancel push 8 9`: token `a` touches page 3. Then the phase, `cancel` if the
+///   push is cancelled, `audit` or `push` with the pages if there is an order. Ranges are written
+///   `8..10`, end included.
 /// - `a end -> action 1 changed`: token `a` ends. `none` if no action came of it.
 /// - `wait 3 -> a action 1`: seconds pass, then the expired tokens.
 fn check(predictor: &mut ActionPredictor, script: &str) {

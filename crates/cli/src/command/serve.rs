@@ -251,11 +251,10 @@ impl ResearchArgs {
         let segment_kib = u64::from(predict.segment_pages) * units::PAGE_BYTES as u64 / 1024;
         predict.lookahead_max = (self.push_window / segment_kib).clamp(1, 1 << 16) as u32;
         predict.lookahead_first = predict.lookahead_first.min(predict.lookahead_max);
-        predict.audit_every = self.audit_every;
+        predict.audits.every = self.audit_every;
         predict.frozen = frozen;
         if self.audit_every == 0 || frozen {
-            predict.audit_every = 0;
-            predict.audit_first = 0;
+            predict.audits = predict::Audits::NONE;
         }
         learning.provider_threshold = self.provider_threshold;
         learning.provider_ahead = self.provider_ahead;

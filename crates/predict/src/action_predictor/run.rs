@@ -1,4 +1,4 @@
-//! What is kept of one token between its touches.
+//! The state of one token between its touches.
 
 use std::collections::HashSet;
 
@@ -7,6 +7,7 @@ use units::{Moment, PageId};
 use crate::Phase;
 use crate::follow::Follow;
 
+/// A token's run through actions.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     pub state: State,
@@ -20,7 +21,7 @@ pub(super) struct Run {
     pub pushed: bool,
     /// The run is an audit: every touch is visible, and `recorded` has all since it began.
     pub audited: bool,
-    /// It is one because what was known of its first page had not fitted.
+    /// It is an audit because the known actions had not fitted a run with the same first page.
     pub doubted: bool,
     /// Its first touch.
     pub first: Option<PageId>,
@@ -28,8 +29,6 @@ pub(super) struct Run {
     pub turns: u32,
     /// The action that was left in the middle, in case the run comes back to it.
     pub left: Option<Box<Follow>>,
-    /// What the predictor counts for this run in its sum of recorded pages.
-    pub counted_pages: usize,
 }
 
 #[derive(Debug, Default)]

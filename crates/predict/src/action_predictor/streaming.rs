@@ -1,31 +1,32 @@
-//! Our own steps: a window of segments ahead of the program.
+//! The steps of streaming: a window of segments ahead of the program.
 //!
-//! Once pages are pushed, the program touches them unseen. What remains visible are misses, and the first page of each
-//! pushed segment, which the client holds back for that purpose. So:
+//! Touches of pushed pages are invisible. Only misses are seen, and the first page of each pushed
+//! segment, which the client holds back for that purpose. So:
 //!
 //! - The first page of a known action starts the push at once, with the variant that ranks best.
-//! - A visible touch further on in the action is progress, wherever it lies. Each confirmed segment doubles the lookahead.
-//! - A touch outside the action is a miss, remembered as an extra. If misses come in a row, then the program does something
-//!   else: another variant that has them, another action that explains most of them, or something new to construct.
+//! - A visible touch further on in the action is progress, wherever it lies. Each confirmed segment
+//!   doubles the lookahead.
+//! - A touch outside the action is a miss, remembered as an extra. If misses come in a row, then
+//!   the program does something else: another variant that has them, another action that explains
+//!   most of them, or something new to construct.
 //! - A run that comes back to the action it left takes it up again.
 //!
-//! In an audit every touch is visible, so the whole order is recorded, whatever happens to the
-//! push, as one action.
+//! In an audit every touch is visible, so the whole order is recorded as one action, whatever
+//! happens to the push.
 //!
-//! Anybody may have taught what is known. So a run that its actions do not fit (it left the first
-//! one at once, or turned from one to another several times) has the next run with the same first
-//! page audited, and what an audit learns is the best guess of its first page from then on. One
-//! start finds out that the known actions are wrong, one more learns the right one.
+//! Any device may have taught the known actions. So if they do not fit a run (it left the first one
+//! at once, or turned from one to another several times), the next run with the same first page is
+//! audited, and the action that an audit learns is the best guess of its first page from then on.
+//! One start finds out that the known actions are wrong, the next one learns the right one.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use units::{ActionId, PageId};
+use units::PageId;
 
 use super::run::{Run, State};
 use super::{ActionPredictor, Follow, TURNS_MAX};
+use crate::action_pages::ActionPages;
 use crate::follow::{RETURN_HITS, Span};
-use crate::plan::Plan;
 
 impl ActionPredictor {
     /// One touch in streaming mode. Returns whether to cancel, and what to push.
@@ -39,19 +40,18 @@ impl ActionPredictor {
 
     fn stream_first(&mut self, run: &mut Run, page: PageId) -> Option<Span> {
         run.first = Some(page);
-        run.doubted = self.set.take_doubt(page);
+        run.doubted = self.actions.note(|set| set.take_doubt(page));
         run.audited = run.doubted;
         self.counters.audits += u64::from(run.audited);
-        if let Some(plan) = self.best_start(page) {
-            return self.start(run, plan, vec![page]);
+        if let Some(action) = self.actions.best_start(page) {
+            return self.start(run, action, vec![page]);
         }
         run.record_anew(vec![page]);
-        match self.best(self.index.holders(page).iter().copied()).cloned() {
-            Some(plan) => {
+        match self.actions.best_holder(page) {
+            Some((action, position)) => {
                 self.counters.rescans += 1;
-                let position = plan.position(page).expect("the index holds what its plans do");
                 let ahead = self.config.lookahead_found;
-                let span = self.follow_from(run, plan, position, ahead);
+                let span = self.follow_from(run, action, position, ahead);
                 if let State::Follow(follow) = &mut run.state {
                     follow.found = true;
                 }
@@ -65,20 +65,21 @@ impl ActionPredictor {
         }
     }
 
-    /// Begins `plan` at its first page. `touched` are the touches since then, the first page included.
-    fn start(&mut self, run: &mut Run, plan: Arc<Plan>, touched: Vec<PageId>) -> Option<Span> {
+    /// Begins `action` at its first page. `touched` are the touches since then, the first page
+    /// included.
+    fn start(&mut self, run: &mut Run, action: Arc<ActionPages>, touched: Vec<PageId>) -> Option<Span> {
         let last = *touched.last().expect("a start has a touch");
-        let position = plan.position(last).unwrap_or(0);
-        let mut follow = Follow::new(plan, position, self.config.lookahead_first);
+        let position = action.position(last).unwrap_or(0);
+        let mut follow = Follow::new(action, position, self.config.lookahead_first);
         follow.confirmed = position > 0;
         // Between the first page and the last touch there may be pages that were not touched yet.
         follow.through = if position == 1 { 2 } else { 1 };
-        // A run that had pages pushed cannot be exact any more, so it does not count towards the next audit. One that was
-        // audited so far stays so to its end, and its record goes on.
+        // A run that had pages pushed cannot be exact any more, so it does not count towards the
+        // next audit. One that was audited so far stays so to its end, and its record goes on.
         let goes_on = run.audited && !run.recorded.is_empty();
         if !run.pushed {
-            let push = self.set.count_push(follow.plan.action);
-            let audited = run.audited || self.config.audits(push);
+            let push = self.actions.note(|set| set.count_push(follow.action.id));
+            let audited = run.audited || self.config.audits.include(push);
             self.counters.audits += u64::from(audited && !run.audited);
             run.audited = audited;
         }
@@ -90,9 +91,9 @@ impl ActionPredictor {
         span
     }
 
-    /// Follows `plan` from the page after `position`, which was touched.
-    fn follow_from(&mut self, run: &mut Run, plan: Arc<Plan>, position: u32, lookahead: u32) -> Option<Span> {
-        let mut follow = Follow::new(plan, position, lookahead);
+    /// Follows `action` from the page after `position`, which was touched.
+    fn follow_from(&mut self, run: &mut Run, action: Arc<ActionPages>, position: u32, lookahead: u32) -> Option<Span> {
+        let mut follow = Follow::new(action, position, lookahead);
         follow.confirmed = true;
         if !run.audited {
             run.record_anew(Vec::new());
@@ -105,7 +106,7 @@ impl ActionPredictor {
     fn stream_follow(&mut self, run: &mut Run, mut follow: Follow, page: PageId) -> (bool, Option<Span>) {
         let pages_max = self.config.merge.action_pages_max;
         let new = if run.audited { run.record(page, pages_max) } else { !run.seen.contains(&page) };
-        if let Some(position) = follow.plan.position(page) {
+        if let Some(position) = follow.action.position(page) {
             self.counters.matches += u64::from(position > follow.progress);
             let span = follow.stream(position, &self.config);
             run.state = State::Follow(follow);
@@ -123,21 +124,21 @@ impl ActionPredictor {
 
     /// Decides what a miss means.
     fn missed(&mut self, run: &mut Run, mut follow: Follow, page: PageId) -> (bool, Option<Span>) {
-        if let Some(position) = run.left.as_ref().and_then(|left| left.plan.position(page)) {
+        if let Some(position) = run.left.as_ref().and_then(|left| left.action.position(page)) {
             // A page that only the other one has says that the run is there, behind the last page
             // of both.
-            let reached = follow.plan.pages.get(follow.progress as usize);
-            let both = run.left.as_ref().zip(reached).and_then(|(left, page)| left.plan.position(*page));
+            let reached = follow.action.pages.get(follow.progress as usize);
+            let both = run.left.as_ref().zip(reached).and_then(|(left, page)| left.action.position(*page));
             let position = both.unwrap_or(position).min(position);
             follow.take_misses();
             self.drop_follow(run, follow);
             let left = *run.left.take().expect("the page lies in it");
             return (true, self.come_back(run, left, position, page));
         }
-        if let Some((plan, position)) = self.told_apart(&follow) {
-            return (true, self.switch(run, follow, plan, position));
+        if let Some((action, position)) = self.told_apart(&follow) {
+            return (true, self.switch(run, follow, action, position));
         }
-        if let Some(next) = self.best_start(page).filter(|_| follow.at_end(&self.config)) {
+        if let Some(next) = self.actions.best_start(page).filter(|_| follow.at_end(&self.config)) {
             self.leave(run, follow, false);
             return (true, self.start(run, next, vec![page]));
         }
@@ -146,8 +147,8 @@ impl ActionPredictor {
             run.state = State::Follow(follow);
             return (false, None);
         }
-        if let Some((plan, position)) = self.explain(&follow) {
-            return (true, self.switch(run, follow, plan, position));
+        if let Some((action, position)) = self.actions.explaining(&follow.misses) {
+            return (true, self.switch(run, follow, action, position));
         }
         if follow.at_end(&self.config) && misses <= self.config.segment_pages {
             // A few pages past the end extend the action.
@@ -167,62 +168,32 @@ impl ActionPredictor {
     /// The action that a few misses point to: a variant of the same first page that has them all,
     /// or an action that begins with one of them and has those after it. At its end an action gives
     /// way to a variant at once.
-    fn told_apart(&self, follow: &Follow) -> Option<(Arc<Plan>, u32)> {
+    fn told_apart(&self, follow: &Follow) -> Option<(Arc<ActionPages>, u32)> {
         let misses = &follow.misses[..];
         let few = self.config.narrow_misses.max(1) as usize;
         let to_variant = if follow.at_end(&self.config) { 1 } else { few };
         let variant = (misses.len() >= to_variant)
-            .then(|| self.having(follow.plan.pages[0], misses, follow.plan.action))
+            .then(|| self.actions.having(follow.action.pages[0], misses, follow.action.id))
             .flatten();
-        let begun = |start: usize| self.having(misses[start], &misses[start..], follow.plan.action);
+        let begun = |start: usize| self.actions.having(misses[start], &misses[start..], follow.action.id);
         let starts = if misses.len() >= few { misses.len() - 1 } else { 0 };
-        let plan = variant.or_else(|| (0..starts).find_map(begun))?;
-        let last = misses.last().and_then(|page| plan.position(*page))?;
-        Some((plan, last))
-    }
-
-    /// The best action other than `not` that starts with `first` and has all of `pages` close
-    /// together: an action with all kinds of pages has any few of them somewhere.
-    fn having(&self, first: PageId, pages: &[PageId], not: ActionId) -> Option<Arc<Plan>> {
-        let has_all = |id: &ActionId| {
-            let positions =
-                |plan: &Arc<Plan>| pages.iter().map(|page| plan.position(*page)).collect::<Option<Vec<u32>>>();
-            let positions = self.index.plan(*id).and_then(positions).unwrap_or_default();
-            let (Some(first), Some(last)) = (positions.iter().min(), positions.iter().max()) else { return false };
-            ((last - first) as usize) < pages.len() * 2
-        };
-        self.best(self.index.starters(first).iter().copied().filter(|id| *id != not).filter(has_all)).cloned()
-    }
-
-    /// The action that holds most of the misses since the last hit, at least half of them, and where the last of them lies.
-    fn explain(&self, follow: &Follow) -> Option<(Arc<Plan>, u32)> {
-        let mut held: BTreeMap<ActionId, usize> = BTreeMap::new();
-        for page in &follow.misses {
-            for id in self.index.holders(*page) {
-                *held.entry(*id).or_default() += 1;
-            }
-        }
-        let most = held.values().copied().max()?;
-        if most * 2 < follow.misses.len() {
-            return None;
-        }
-        let plan = self.best(held.into_iter().filter(|(_, count)| *count == most).map(|(id, _)| id))?;
-        let last = follow.misses.iter().rev().find_map(|page| plan.position(*page))?;
-        Some((Arc::clone(plan), last))
+        let action = variant.or_else(|| (0..starts).find_map(begun))?;
+        let last = misses.last().and_then(|page| action.position(*page))?;
+        Some((action, last))
     }
 
     /// Leaves one action for another that explains the misses.
-    fn switch(&mut self, run: &mut Run, follow: Follow, plan: Arc<Plan>, position: u32) -> Option<Span> {
+    fn switch(&mut self, run: &mut Run, follow: Follow, action: Arc<ActionPages>, position: u32) -> Option<Span> {
         self.counters.rescans += 1;
         let lookahead = (follow.lookahead / 2).max(1);
-        let (sibling, proven) = (plan.pages[0] == follow.plan.pages[0], follow.proven());
+        let (sibling, proven) = (action.pages[0] == follow.action.pages[0], follow.proven());
         if sibling && !proven {
             // The run was of the other variant from its start.
             run.turns += 1;
         } else {
             self.leave(run, follow, false);
         }
-        let span = self.follow_from(run, plan, position, lookahead);
+        let span = self.follow_from(run, action, position, lookahead);
         if let State::Follow(next) = &mut run.state {
             next.uncredited = sibling && proven;
         }
@@ -239,7 +210,7 @@ impl ActionPredictor {
             true => 1,
             false => 2,
         };
-        follow.uncredited |= follow.progress < follow.plan.len() / 2;
+        follow.uncredited |= follow.progress < follow.action.len() / 2;
         if run.left.is_none() && (in_any_case || follow.proven()) {
             run.left = Some(Box::new(follow));
         } else {
@@ -262,14 +233,14 @@ impl ActionPredictor {
         page: PageId,
     ) -> (bool, Option<Span>) {
         let left = run.left.as_ref();
-        let ahead = left.and_then(|left| left.plan.position(page).filter(|at| *at > left.progress));
+        let ahead = left.and_then(|left| left.action.position(page).filter(|at| *at > left.progress));
         let left_hits = left_hits + u32::from(ahead.is_some());
         if let (Some(position), true) = (ahead, left_hits >= RETURN_HITS) {
             let left = *run.left.take().expect("a touch ahead lies in the action left");
             return (false, self.come_back(run, left, position, page));
         }
         let new = run.record(page, self.config.merge.action_pages_max);
-        if let Some(plan) = hint.filter(|_| new).and_then(|first| self.second_page(first, page)) {
+        if let Some(action) = hint.filter(|_| new).and_then(|first| self.second_page(first, page)) {
             if let Some(left) = run.left.take_if(|left| !left.proven()) {
                 self.drop_follow(run, *left);
             }
@@ -279,22 +250,19 @@ impl ActionPredictor {
             } else {
                 self.close_construct(&run.recorded, !run.pushed);
             }
-            return (false, self.start(run, plan, since));
+            return (false, self.start(run, action, since));
         }
-        let hint = (new && !self.index.starters(page).is_empty()).then_some(page);
+        let hint = (new && self.actions.is_start(page)).then_some(page);
         run.state = State::Construct { left_hits, hint };
         (false, None)
     }
 
-    /// The action that starts with `first` and has `page` within its first segment, its second page for preference.
-    fn second_page(&self, first: PageId, page: PageId) -> Option<Arc<Plan>> {
+    /// The action that starts with `first` and has `page` within its first segment, its second page
+    /// for preference.
+    fn second_page(&self, first: PageId, page: PageId) -> Option<Arc<ActionPages>> {
         let within = |limit: u32| {
-            let starters = self.index.starters(first).iter().copied();
-            let fits = |id: &ActionId| {
-                let position = self.index.plan(*id).and_then(|plan| plan.position(page));
-                position.is_some_and(|position| position > 0 && position < limit)
-            };
-            self.best(starters.filter(fits)).cloned()
+            let fits = |at: u32| at > 0 && at < limit;
+            self.actions.best_start_where(first, |action| action.position(page).is_some_and(fits))
         };
         within(2).or_else(|| within(self.config.segment_pages))
     }
@@ -305,7 +273,8 @@ impl ActionPredictor {
             run.record(page, self.config.merge.action_pages_max);
         } else {
             let recorded = std::mem::take(&mut run.recorded);
-            let own: Vec<PageId> = recorded.into_iter().filter(|page| follow.plan.position(*page).is_none()).collect();
+            let own: Vec<PageId> =
+                recorded.into_iter().filter(|page| follow.action.position(*page).is_none()).collect();
             if own.len() as u32 > self.config.segment_pages {
                 self.close_construct(&own, false);
             } else {

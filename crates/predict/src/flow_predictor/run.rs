@@ -1,4 +1,4 @@
-//! One token: its places in files, and the order that it follows.
+//! One token: its positions in files, and the order that it follows.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -6,8 +6,9 @@ use units::{InodeId, Moment, PageId};
 
 use crate::{PushOrder, SURE};
 
-/// Pages remembered as being with the token, beside those of its order: 32 MiB of them, and about 130 KB in memory. Beyond, all
-/// are forgotten and the next order begins a sequence, of which the caller skips what it sent.
+/// Pages remembered as being with the token, beside those of its order: 32 MiB of them, and about
+/// 130 KB in memory. Beyond, all are forgotten and the next order begins a sequence, of which the
+/// caller skips what it sent.
 const HAD_MAX: usize = 8192;
 
 /// Pages of an order that were passed and are still kept: dropping them costs a move of all others.
@@ -15,7 +16,7 @@ const PASSED_MAX: u32 = 4096;
 
 /// Where a token is in a file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct FilePosition {
     pub inode: InodeId,
     /// Page from which what follows is expanded.
     pub at: u32,
@@ -23,6 +24,10 @@ pub(super) struct Place {
     pub touched: u32,
 }
 
+/// A token's run through files.
+///
+/// Invariants: `order` begins at position `base`; `positions` has its pages and their positions.
+/// `progress` is at most the last of them.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     /// Whose it is.
@@ -33,8 +38,8 @@ pub(super) struct Run {
     pub at: Moment,
     /// Memory that it took when it was weighed last, bytes.
     pub memory_bytes: usize,
-    /// Places in files, that of the last touch first.
-    pub places: VecDeque<Place>,
+    /// Positions in files, that of the last touch first.
+    pub files: VecDeque<FilePosition>,
     /// Number of the sequence: the revision of its orders.
     pub sequence: u32,
     /// Segments to stay ahead by.
@@ -91,18 +96,18 @@ impl Run {
         span.and_then(|(from, through)| self.order.get(from as usize..through as usize)).unwrap_or(&[])
     }
 
-    /// Notes a touch: the place in its file comes first.
-    pub fn touched(&mut self, page: PageId, places_max: usize) {
+    /// Notes a touch: the position in its file comes first.
+    pub fn touched(&mut self, page: PageId, files_max: usize) {
         if self.had.len() >= HAD_MAX {
             self.had.clear();
             self.begun = false;
         }
         self.had.insert(page);
-        let known = self.places.iter().position(|place| place.inode == page.inode);
-        let place = known.and_then(|known| self.places.remove(known));
-        let at = place.map_or(page.index, |place| place.at);
-        self.places.push_front(Place { inode: page.inode, at, touched: page.index });
-        self.places.truncate(places_max);
+        let known = self.files.iter().position(|file| file.inode == page.inode);
+        let file = known.and_then(|known| self.files.remove(known));
+        let at = file.map_or(page.index, |file| file.at);
+        self.files.push_front(FilePosition { inode: page.inode, at, touched: page.index });
+        self.files.truncate(files_max);
     }
 
     /// The touch just noted lies at `position` of the sequence.
@@ -119,8 +124,8 @@ impl Run {
         }
     }
 
-    /// Begins a sequence with the touch just noted. What the one before had passed is with the token; what it had only ordered may
-    /// be ordered again.
+    /// Begins a sequence with the touch just noted. What the one before had passed is with the
+    /// token; what it had only ordered may be ordered again.
     pub fn begin(&mut self, sequence: u32, lookahead: u32, page: PageId) {
         let passed = (self.progress + u32::from(self.is_following())).saturating_sub(self.base) as usize;
         self.had.extend(self.order.drain(..).take(passed));
@@ -141,10 +146,10 @@ impl Run {
 
     /// Notes what memory it takes.
     pub fn weigh(&mut self) {
-        // Seven of eight places of a table are used at most, each with a byte beside it.
+        // Seven of eight slots of a table are used at most, each with a byte beside it.
         let table = |entries: usize, entry_bytes: usize| entries * 8 / 7 * (entry_bytes + 1);
         self.memory_bytes = 2 * size_of::<Run>()
-            + self.places.capacity() * size_of::<Place>()
+            + self.files.capacity() * size_of::<FilePosition>()
             + self.order.capacity() * size_of::<PageId>()
             + table(self.positions.capacity(), size_of::<(PageId, u32)>())
             + table(self.chances.capacity(), size_of::<(PageId, f64)>())
@@ -152,8 +157,8 @@ impl Run {
     }
 
     fn go_to(&mut self, page: PageId) {
-        if let Some(place) = self.places.front_mut() {
-            place.at = page.index;
+        if let Some(file) = self.files.front_mut() {
+            file.at = page.index;
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Linux readahead and majority trend do what their papers say, and no more than their bounds allow.
+//! Linux readahead and majority trend do what their papers say, and no more than their bounds
+//! allow.
 
 use super::*;
 use crate::{LinuxReadahead, MajorityTrend};

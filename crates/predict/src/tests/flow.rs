@@ -62,7 +62,7 @@ fn along_a_path_it_pushes_what_actions_generate() {
     let path: Vec<u32> = (0..6000).map(|step| step * 37 % 6007).collect();
     let pages: Vec<PageId> = path.iter().map(|number| page(*number)).collect();
     for shown in [1, 5, 32, 100] {
-        let mut actions = knowing(Config { audit_first: 0, ..Config::default() }, &[&path]);
+        let mut actions = knowing(Config { audits: Audits::NONE, ..Config::default() }, &[&path]);
         let mut flow = FlowPredictor::from_path(&pages, FlowConfig::default()).unwrap();
         // Not every touch is seen.
         for page in pages.iter().step_by(shown) {
@@ -104,7 +104,8 @@ fn in_a_search_each_decision_orders_its_half() {
 #[test]
 fn a_binary_search_waits_less_than_with_readahead() {
     let mut rng = SplitMix64(11);
-    // Several searches a run, over the link of the paper: a round trip of 100 ms, 128 kbit/s, pages that pack to 1500 bytes.
+    // Several searches a run, over the link of the paper: a round trip of 100 ms, 128 kbit/s, pages
+    // that pack to 1500 bytes.
     let runs: Vec<Order> = (0..20)
         .map(|run| order(run + 1, &(0..4).flat_map(|_| search(rng.below(256) as u32)).collect::<Vec<u32>>()))
         .collect();

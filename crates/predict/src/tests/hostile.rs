@@ -282,7 +282,7 @@ fn what_was_played_by_the_stranger_is_got_over_too() {
 fn a_run_that_leaves_and_comes_back_for_ever_holds_no_more_than_its_pages() {
     // Two actions in turn, with pages that neither has in between, each time others.
     let numbers = |start: u32| (start..start + 2000).collect::<Vec<u32>>();
-    let mut predictor = knowing(Config { audit_first: 0, ..Config::default() }, &[&numbers(0), &numbers(10_000)]);
+    let mut predictor = knowing(Config { audits: Audits::NONE, ..Config::default() }, &[&numbers(0), &numbers(10_000)]);
     let mut other = 100_000;
     let mut held_most = 0;
     for round in 0..400 {

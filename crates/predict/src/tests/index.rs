@@ -31,7 +31,7 @@ fn ref_index_is_a_scan_of_all_actions() {
             assert_eq!(index.starters(page).iter().copied().collect::<BTreeSet<_>>(), starters);
             for id in holders {
                 let expected = set.get(id).unwrap().pages.iter().position(|other| *other == page);
-                assert_eq!(index.plan(id).unwrap().position(page), expected.map(|position| position as u32));
+                assert_eq!(index.get(id).unwrap().position(page), expected.map(|position| position as u32));
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Whole programs on a modelled link: what learning saves and wastes, and how fast it follows a change.
+//! Whole programs on a modelled link: what learning saves and wastes, and how fast it follows a
+//! change.
 
 use profile::Order;
 use units::{Rng, SplitMix64};
@@ -6,8 +7,9 @@ use units::{Rng, SplitMix64};
 use super::*;
 use crate::{CostModel, Evaluation, LinuxReadahead, MajorityTrend, Mode, Visible, evaluate};
 
-/// A program like an interpreter with modules: a binary and libraries touched in part and out of order, then files read in
-/// sequence. `variation` in a hundred of the later pages differ from run to run.
+/// A program like an interpreter with modules: a binary and libraries touched in part and out of
+/// order, then files read in sequence. `variation` in a hundred of the later pages differ from run
+/// to run.
 fn program(seed: u64, variation: u64, run: u64) -> Order {
     let mut fixed = SplitMix64(seed);
     let mut own = SplitMix64(seed ^ run.wrapping_mul(0x1234_5678_9abc_def1));
@@ -80,7 +82,8 @@ fn a_changed_program_is_followed_within_a_few_audits() {
         order.token = Token(1 << 100 | u128::from(run));
         order
     };
-    let mut predictor = ActionPredictor::new(IMAGE, Config { audit_every: 2, ..Config::default() });
+    let mut predictor =
+        ActionPredictor::new(IMAGE, Config { audits: Audits { first: 2, every: 2 }, ..Config::default() });
     let before = runs(&mut predictor, 0, 0..10);
     assert!(before[9].demanded * 10 <= before[0].demanded);
     let orders: Vec<Order> = (0..10).map(changed).collect();

@@ -1,4 +1,5 @@
-//! SYSFLOW's worked example: segments of four, the startup action B1 B3 B8 B9 | B11 B12 B14 B15, and a workload action.
+//! SYSFLOW's worked example: segments of four, the startup action B1 B3 B8 B9 | B11 B12 B14 B15,
+//! and a workload action.
 
 use std::time::Duration;
 

@@ -45,8 +45,7 @@ fn configs() -> impl Strategy<Value = Config> {
             lookahead_max: 4,
             miss_limit,
             narrow_misses,
-            audit_first,
-            audit_every: 2,
+            audits: Audits { first: audit_first, every: 2 },
             construct_pages_min: 2,
             tokens_max,
             recorded_pages_max,
@@ -105,7 +104,8 @@ fn touch(
         assert_eq!(predictor.pages(token, &order).len() as u32, order.through - order.from, "an order has its pages");
         let last = current.insert(token, order);
         if order.action != ActionId(0) && !order.begins {
-            // Within one sequence each order goes on where the last one ended, so no position is ordered twice.
+            // Within one sequence each order goes on where the last one ended, so no position is
+            // ordered twice.
             let last = last.expect("what extends a sequence has one to extend");
             let of = |order: &PushOrder| (order.action, order.revision, order.audit);
             assert_eq!(of(&last), of(&order));

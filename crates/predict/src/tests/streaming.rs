@@ -1,4 +1,5 @@
-//! The window ahead: growth, misses, other variants, leaving and coming back, the end, audits, bounds.
+//! The window ahead: growth, misses, other variants, leaving and coming back, the end, audits,
+//! bounds.
 
 use super::*;
 
@@ -9,7 +10,7 @@ fn config() -> Config {
         lookahead_first: 1,
         lookahead_max: 4,
         miss_limit: 4,
-        audit_first: 0,
+        audits: Audits::NONE,
         ..Config::default()
     }
 }
@@ -238,7 +239,7 @@ fn stray_misses_of_a_warm_device_do_not_widen_the_window() {
 
 #[test]
 fn an_audit_sees_the_exact_order_and_refines() {
-    let config = Config { audit_first: 1, ..config() };
+    let config = Config { audits: Audits { first: 1, every: 8 }, ..config() };
     let mut predictor = knowing(config, &[&run(0..20)]);
     let mut script = "a 0 -> match audit 1..7\n".to_string();
     // Page 3 is not needed any more, 30 is new, 6 comes before 5.
@@ -266,15 +267,15 @@ fn an_audit_sees_the_exact_order_and_refines() {
 #[test]
 fn audits_come_second_and_then_every_eighth() {
     let config = Config::default();
-    let audits: Vec<u64> = (1..30).filter(|push| config.audits(*push)).collect();
+    let audits: Vec<u64> = (1..30).filter(|push| config.audits.include(*push)).collect();
     assert_eq!(audits, [2, 10, 18, 26]);
-    assert_eq!((1..30).filter(|push| Config { audit_first: 0, ..Config::default() }.audits(*push)).count(), 0);
-    assert_eq!((1..30).filter(|push| Config { audit_every: 0, ..Config::default() }.audits(*push)).count(), 1);
+    assert_eq!((1..30).filter(|push| Audits { first: 0, ..config.audits }.include(*push)).count(), 0);
+    assert_eq!((1..30).filter(|push| Audits { every: 0, ..config.audits }.include(*push)).count(), 1);
 }
 
 #[test]
 fn an_audit_of_another_behaviour_keeps_the_whole_order() {
-    let config = Config { audit_first: 1, ..config() };
+    let config = Config { audits: Audits { first: 1, every: 8 }, ..config() };
     let mut predictor = knowing(config, &[&run(0..40)]);
     let mut script = "a 0 -> match audit 1..7\n a 1 -> generate\n a 4 -> generate audit 8..15\n".to_string();
     script.push_str("a 70 -> generate\n a 71 -> generate\n a 72 -> generate\n a 73 -> construct cancel\n");
@@ -287,8 +288,9 @@ fn an_audit_of_another_behaviour_keeps_the_whole_order() {
 
 #[test]
 fn a_run_with_pushed_pages_is_never_an_audit() {
-    // Both actions would be audited at their second push; the first of the two runs out of step by one.
-    let config = Config { audit_first: 2, audit_every: 0, ..config() };
+    // Both actions would be audited at their second push; the first of the two runs out of step by
+    // one.
+    let config = Config { audits: Audits { first: 2, every: 0 }, ..config() };
     let mut predictor = knowing(config, &[&run(0..8), &[100, 101, 102, 103, 104]]);
     check(
         &mut predictor,

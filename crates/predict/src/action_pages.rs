@@ -1,26 +1,29 @@
-//! The pages of one revision of an action, shared by the index and by the tokens that follow it.
+//! The pages of one revision of an action. The index and the tokens that follow the action share
+//! them.
 
 use profile::Action;
 use units::{ActionId, PageId};
 
-/// A fixed copy of an action's pages with a lookup by page. A token keeps its plan while the action may be refined beside
-/// it, so that positions stay what they were. Memory: 12 bytes a page.
+/// A fixed copy of an action's pages with a lookup by page. A token keeps its copy while the action
+/// is refined, so that positions stay what they were. Memory: 12 bytes a page.
+///
+/// Invariant: there is at least one page, and `by_page` has every position once.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    pub action: ActionId,
+pub(crate) struct ActionPages {
+    pub id: ActionId,
     pub revision: u32,
     pub pages: Vec<PageId>,
     /// Positions sorted by their page.
     by_page: Vec<u32>,
 }
 
-impl Plan {
-    pub fn new(action: &Action) -> Plan {
+impl ActionPages {
+    pub fn new(action: &Action) -> ActionPages {
         let pages = action.pages.clone();
         assert!(!pages.is_empty() && pages.len() < u32::MAX as usize, "actions have pages, and few enough to number");
         let mut by_page: Vec<u32> = (0..pages.len() as u32).collect();
         by_page.sort_unstable_by_key(|position| pages[*position as usize]);
-        Plan { action: action.id, revision: action.revision, pages, by_page }
+        ActionPages { id: action.id, revision: action.revision, pages, by_page }
     }
 
     pub fn len(&self) -> u32 {
