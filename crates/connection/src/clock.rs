@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use units::Moment;
 
-/// Moments since it was started; all threads of a session share one.
+/// Tells moments since its start. All threads of a session share one.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
 

@@ -1,11 +1,11 @@
-//! What a connection says of itself, and how long it waits.
+//! Settings of a connection.
 
 use std::time::Duration;
 
 use wire::ClientConfig;
 use wire::format::FRAME_BYTES_PER_SECOND_MIN;
 
-use crate::transport::Trust;
+use crate::trust::Trust;
 
 /// Settings of a connection.
 #[derive(Clone, Debug)]

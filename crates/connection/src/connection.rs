@@ -1,6 +1,6 @@
-//! One connection, plain or encrypted, and its protocol state machine, driven by `poll`. Its owner
-//! calls [`Connection::turn`] in a loop and takes the events between: a [`crate::Driver`] for ever,
-//! the commands without a mount until they are done.
+//! One connection, plain or encrypted, with its protocol state machine. Its owner calls
+//! [`Connection::turn`] in a loop and takes the events after each turn. The owner is a
+//! [`crate::Driver`], or a command that needs no mount.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -56,6 +56,9 @@ pub struct Moved {
 
 impl Connection {
     /// Connects; `time` is for each address of the host, and for a TLS handshake.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: no connection, or no server that can be trusted.
     pub fn connect(
         dialer: &Dialer,
         config: ClientConfig,
@@ -88,8 +91,9 @@ impl Connection {
         Connected { features, address: self.address, encrypted: self.stream.is_encrypted() }
     }
 
-    /// Sends what there is to send, sleeps until something comes, `waker` wakes, a deadline of the protocol passes or
-    /// `until` is reached; then receives what there is. Events wait in the machine afterwards.
+    /// Sends what there is to send, sleeps until something comes, `waker` wakes, a deadline of the
+    /// protocol passes or `until` is reached; then receives what there is. Events wait in the
+    /// machine afterwards.
     pub fn turn(&mut self, waker: Option<&Waker>, until: Moment) -> Moved {
         let mut moved = Moved::default();
         if let Err(error) = self.try_turn(waker, until, &mut moved) {
@@ -177,6 +181,9 @@ impl Connection {
     }
 
     /// The next event, for callers that have nothing else to do.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: the connection is lost, or nothing came until `until`.
     pub fn event(&mut self, until: Moment) -> Result<ClientEvent, ConnectionError> {
         let began = self.clock.now();
         loop {
@@ -193,7 +200,10 @@ impl Connection {
         }
     }
 
-    /// The answer to a request; everything else that comes meanwhile is of no interest.
+    /// The answer to a request; other events that come meanwhile are dropped.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: the connection is lost, the server refuses, or no answer came in time.
     pub fn answer(&mut self, request: RequestId, until: Moment) -> Result<Reply, ConnectionError> {
         let began = self.clock.now();
         loop {
@@ -209,6 +219,9 @@ impl Connection {
     }
 
     /// Turns an error reply into an error.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Refused`].
     pub fn accept(&self, reply: Reply) -> Result<Reply, ConnectionError> {
         match reply {
             Reply::Error { code, text } => Err(ConnectionError::Refused { server: self.server.clone(), code, text }),
@@ -216,7 +229,8 @@ impl Connection {
         }
     }
 
-    /// A refusal of our own state machine, as an error: it means that the connection is gone or a limit was exceeded.
+    /// A refusal of our own state machine, as an error: it means that the connection is gone or a
+    /// limit was exceeded.
     pub fn refused(&self, refused: wire::Refused) -> ConnectionError {
         ConnectionError::Lost { server: self.server.clone(), source: io::Error::other(refused) }
     }

@@ -17,7 +17,8 @@ use wire::ClientEvent;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::connection::{Connection, Moved};
-use crate::transport::{Dialer, timespec};
+use crate::poll::timespec;
+use crate::transport::Dialer;
 use crate::waker::Waker;
 
 /// First wait before a new connection.

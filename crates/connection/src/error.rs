@@ -40,7 +40,7 @@ pub enum ConnectionError {
         /// How long we waited.
         waited: Duration,
     },
-    /// The server broke the protocol, or said goodbye.
+    /// The server broke the protocol, or closed the connection with an error.
     #[error("{server}: {source}")]
     Wire {
         /// The server.
@@ -114,7 +114,7 @@ impl ConnectionError {
     }
 }
 
-/// What to look at when nobody answers.
+/// What to look at when there is no answer.
 fn hint(server: &Server) -> &'static str {
     if server.scheme.is_http() { "" } else { "; is `runnel serve` running there?" }
 }

@@ -1,4 +1,4 @@
-//! What a link is like, estimated from the answers themselves.
+//! An estimate of the link, made from the answers to requests.
 //!
 //! The round trip is the shortest time from request to answer seen so far. The rate is measured
 //! over answers that are large enough to tell: all bytes that arrived between request and answer,

@@ -1,4 +1,4 @@
-//! The volume client's part of one connection: its requests and its push streams.
+//! Requests and push streams of the volume client on one connection.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -13,8 +13,12 @@ use crate::volume::{Tag, Unanswered, VolumeHandler, VolumeMessage};
 /// the requests that may be in flight.
 const BACKLOG_MAX: usize = 4096;
 
-/// Frames of volumes on a connection that is kept alive. What is known of one connection is
-/// forgotten with it.
+/// Frames of volumes on a connection that is made again when it is lost.
+///
+/// Invariants:
+/// - Requests, streams and waiting messages are those of the connection of `generation`; they are
+///   dropped when it is lost.
+/// - Messages leave in the order in which they were given.
 pub struct VolumeFrames {
     handler: Arc<dyn VolumeHandler>,
     /// The connection that the handler knows of.

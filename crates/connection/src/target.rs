@@ -1,10 +1,12 @@
-//! What to mount: an image or a volume on a server, an image file on a web server, or an image file here.
+//! Targets: an image or a volume on a server, an image file on a web server, or an image file here.
 //!
-//! `runnel://host[:port]/name[:tag]` names an image by its tag (default `latest`), `runnel://host[:port]/@<64 hex
-//! digits>` by its id, which no later push can change. `runnel://host[:port]/volume/name` is a volume. `runnels://` is the same over TLS. `http://host[:port]/path` and
-//! `https://` are an image file that any web server offers. An address in brackets is IPv6. Anything without a scheme is
-//! the path of a local `.rnl` file. The command line parses every target before it does anything else, so the errors
-//! here are what a user sees first.
+//! `runnel://host[:port]/name[:tag]` names an image by its tag (default `latest`),
+//! `runnel://host[:port]/@<64 hex digits>` by its id, which no later push can change.
+//! `runnel://host[:port]/volume/name` is a volume. `runnels://` is the same over TLS.
+//! `http://host[:port]/path` and `https://` are an image file that any web server offers. An
+//! address in brackets is IPv6. Anything without a scheme is the path of a local `.rnl` file. The
+//! command line parses every target before it does anything else, so the errors here are what a
+//! user sees first.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -222,7 +224,8 @@ impl Scheme {
 }
 
 impl Server {
-    /// Parses `runnel://host[:port]` or `runnels://host[:port]`, with or without a `/` at the end: what `runnel images` and `runnel status` take.
+    /// Parses `runnel://host[:port]` or `runnels://host[:port]`, with or without a `/` at the end:
+    /// what `runnel images` and `runnel status` take.
     ///
     /// # Errors
     /// [`TargetError`], also when an image name follows.

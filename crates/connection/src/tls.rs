@@ -1,6 +1,7 @@
-//! TLS 1.3 by rustls, without I/O of its own: bytes are moved between its state machine and the socket here.
+//! TLS 1.3. rustls does no I/O: this module moves bytes between its state machine and the socket.
 //!
-//! A [`Truster`] knows the authorities and our own certificate, and turns what rustls says into what a user can act on.
+//! A [`TlsConnector`] knows the authorities and our own certificate. It turns errors of rustls into
+//! errors that a user can act on.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,15 +15,16 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore};
 
 use crate::error::ConnectionError;
+use crate::poll::wait_until;
 use crate::target::Server;
-use crate::transport::{SYSTEM_AUTHORITIES, Trust, wait_until};
+use crate::trust::{SYSTEM_AUTHORITIES, Trust};
 
 /// Plain bytes that wait for the handshake or the socket at most.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
 
-/// What it takes to trust one server.
+/// Makes TLS connections to one server.
 #[derive(Clone)]
-pub(crate) struct Truster {
+pub(crate) struct TlsConnector {
     server: Server,
     name: ServerName<'static>,
     authorities: PathBuf,
@@ -35,8 +37,8 @@ pub struct TlsStream {
     session: ClientConnection,
 }
 
-impl Truster {
-    pub fn new(server: &Server, trust: &Trust) -> Result<Truster, ConnectionError> {
+impl TlsConnector {
+    pub fn new(server: &Server, trust: &Trust) -> Result<TlsConnector, ConnectionError> {
         let host = server.host.clone();
         let bad_name = |_| ConnectionError::Tls {
             server: server.clone(),
@@ -66,7 +68,7 @@ impl Truster {
         };
         // Tickets save a signature, at the price of memory and of knowing a device again.
         config.resumption = rustls::client::Resumption::disabled();
-        Ok(Truster { server: server.clone(), name, authorities, config: Arc::new(config) })
+        Ok(TlsConnector { server: server.clone(), name, authorities, config: Arc::new(config) })
     }
 
     /// Agrees on keys over a fresh connection and checks the server's certificate.
@@ -179,8 +181,8 @@ impl TlsStream {
         if taken == 0 && !bytes.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(taken) }
     }
 
-    /// Reads what is decrypted, and when that is nothing, from the socket. So nothing decrypted is left behind when this
-    /// says `WouldBlock`, and waiting for the socket waits for all there is.
+    /// Reads what is decrypted, and when that is nothing, from the socket. So nothing decrypted is
+    /// left behind when this says `WouldBlock`, and waiting for the socket waits for all there is.
     pub fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.session.reader().read(bytes) {
@@ -225,7 +227,8 @@ impl AsFd for TlsStream {
     }
 }
 
-/// The authorities of a PEM file. One that rustls cannot use is no reason to refuse the others: bundles hold odd ones.
+/// The authorities of a PEM file. One that rustls cannot use is no reason to refuse the others:
+/// bundles hold odd ones.
 fn read_authorities(path: &Path) -> Result<RootCertStore, ConnectionError> {
     let mut roots = RootCertStore::empty();
     let (good, _) = roots.add_parsable_certificates(read_certificates(path)?);

@@ -1,54 +1,20 @@
-//! How bytes reach a server: plain TCP, or TLS over it, behind one small enum with the manners of a non-blocking socket.
+//! TCP, or TLS over it, as one non-blocking socket.
 //!
-//! A [`Dialer`] makes connections to one server; what it needs to trust that server is read once,
-//! when a session opens, and shared by its connections. The TLS handshake is part of dialling, so
-//! that a server that cannot be trusted is an error with a reason and not a lost connection.
+//! A [`Dialer`] makes connections to one server. Certificates and keys are read once, when a
+//! session opens, and shared by its connections. The TLS handshake is part of dialling, so a server
+//! that cannot be trusted is an error with a reason and not a lost connection.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use crate::error::ConnectionError;
+use crate::poll::{wait, wait_until};
 use crate::target::Server;
 #[cfg(feature = "tls")]
-use crate::tls::{TlsStream, Truster};
-
-/// Where Debian and most others keep the authorities they trust.
-pub(crate) const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
-
-/// Whom to trust over TLS, and who we are. Of no use to connections that are not encrypted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trust {
-    /// A PEM file of authorities to trust instead of the system's.
-    pub authorities: Option<PathBuf>,
-    /// Our own certificate and its key, for servers that ask for one.
-    pub identity: Option<Identity>,
-}
-
-/// Two PEM files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The certificate, then the ones that lead to an authority.
-    pub certificate: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-}
-
-impl Trust {
-    /// The files that are read before the first connection to `server`.
-    pub fn files(&self, server: &Server) -> Vec<PathBuf> {
-        if !server.scheme.is_secure() {
-            return Vec::new();
-        }
-        let authorities = self.authorities.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
-        let identity = self.identity.iter().flat_map(|identity| [identity.certificate.clone(), identity.key.clone()]);
-        std::iter::once(authorities).chain(identity).collect()
-    }
-}
+use crate::tls::{TlsConnector, TlsStream};
+use crate::trust::Trust;
 
 /// Makes connections to one server.
 #[derive(Clone)]
@@ -56,7 +22,7 @@ pub struct Dialer {
     /// The server.
     pub server: Server,
     #[cfg(feature = "tls")]
-    truster: Option<Truster>,
+    connector: Option<TlsConnector>,
 }
 
 /// A connection. Reading and writing never block.
@@ -70,11 +36,14 @@ pub enum Transport {
 
 impl Dialer {
     /// Reads what is needed to trust the server.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: certificates or a key cannot be used, or there is no TLS in this build.
     pub fn new(server: &Server, trust: &Trust) -> Result<Dialer, ConnectionError> {
         #[cfg(feature = "tls")]
         {
-            let truster = server.scheme.is_secure().then(|| Truster::new(server, trust)).transpose()?;
-            Ok(Dialer { server: server.clone(), truster })
+            let connector = server.scheme.is_secure().then(|| TlsConnector::new(server, trust)).transpose()?;
+            Ok(Dialer { server: server.clone(), connector })
         }
         #[cfg(not(feature = "tls"))]
         {
@@ -88,11 +57,14 @@ impl Dialer {
     }
 
     /// Connects, trying each address of the host in turn; each may take `time`.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: no address, no connection, or no server that can be trusted.
     pub fn dial(&self, time: Duration) -> Result<Transport, ConnectionError> {
         let socket = self.connect(time)?;
         #[cfg(feature = "tls")]
-        if let Some(truster) = &self.truster {
-            return truster.handshake(socket, time).map(|stream| Transport::Tls(Box::new(stream)));
+        if let Some(connector) = &self.connector {
+            return connector.handshake(socket, time).map(|stream| Transport::Tls(Box::new(stream)));
         }
         Ok(Transport::Plain(socket))
     }
@@ -110,11 +82,12 @@ impl Dialer {
         Err(ConnectionError::Connect { server: server.clone(), source: failure })
     }
 
-    /// An error of a connection that was dialled here: TLS may have found something worth telling only later.
+    /// An error of a connection that was dialled here: TLS may have found something worth telling
+    /// only later.
     pub fn explain(&self, source: io::Error) -> ConnectionError {
         #[cfg(feature = "tls")]
-        if let Some(truster) = &self.truster {
-            return truster.explain(source);
+        if let Some(connector) = &self.connector {
+            return connector.explain(source);
         }
         ConnectionError::Lost { server: self.server.clone(), source }
     }
@@ -122,6 +95,9 @@ impl Dialer {
 
 impl Transport {
     /// Where it leads.
+    ///
+    /// # Errors
+    /// The connection is gone.
     pub fn address(&self) -> io::Result<SocketAddr> {
         match self {
             Transport::Plain(stream) => stream.peer_addr(),
@@ -144,43 +120,22 @@ impl Transport {
         }
     }
 
-    /// See [`wait`].
+    /// Sleeps until there is something to read, room to write (if `writing`), `other` is readable
+    /// or the time is over.
+    ///
+    /// # Errors
+    /// The system refuses to wait.
     pub fn wait(&self, writing: bool, other: Option<BorrowedFd<'_>>, time: Option<Duration>) -> io::Result<bool> {
         wait(self.as_fd(), writing || self.has_unsent(), other, time)
     }
 
-    /// See [`wait_until`].
+    /// As [`Transport::wait`], for callers with nothing else to do.
+    ///
+    /// # Errors
+    /// `TimedOut` when the time is over, or the system refuses to wait.
     pub fn wait_until(&self, writing: bool, until: Instant) -> io::Result<()> {
         wait_until(self.as_fd(), writing || self.has_unsent(), until)
     }
-}
-
-/// Sleeps until there is something to read, there is room to write (if that is asked for), `other` becomes readable or
-/// the time is over. True if reading is worth a try; an error of the connection is found by reading.
-fn wait(
-    socket: BorrowedFd<'_>,
-    writing: bool,
-    other: Option<BorrowedFd<'_>>,
-    time: Option<Duration>,
-) -> io::Result<bool> {
-    let mut interest = PollFlags::IN;
-    interest.set(PollFlags::OUT, writing);
-    let mut descriptors = vec![PollFd::from_borrowed_fd(socket, interest)];
-    descriptors.extend(other.map(|other| PollFd::from_borrowed_fd(other, PollFlags::IN)));
-    match poll(&mut descriptors, time.map(timespec).as_ref()) {
-        Ok(_) => Ok(descriptors[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)),
-        Err(rustix::io::Errno::INTR) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// As [`wait`], for callers with nothing else to do; `TimedOut` when the time is over.
-pub(crate) fn wait_until(socket: BorrowedFd<'_>, writing: bool, until: Instant) -> io::Result<()> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    wait(socket, writing, None, Some(left)).map(drop)
 }
 
 impl Read for Transport {
@@ -227,10 +182,4 @@ fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     Ok(stream)
-}
-
-pub(crate) fn timespec(time: Duration) -> Timespec {
-    // A year at most, so that no conversion can overflow; callers look at their clock again anyway.
-    let time = time.min(Duration::from_secs(365 * 24 * 3600)) + Duration::from_micros(1);
-    Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos() as _ }
 }

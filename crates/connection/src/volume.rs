@@ -1,9 +1,9 @@
 //! Frames of volumes on a connection. The volume client need not know whose connection it is.
 //!
-//! Two kinds exist: a connection of an image's session, so that a program and its data share one
-//! connection and one order of importance, and that of a [`Networker`], which carries volumes
-//! alone. Both are kept alive and tell the [`VolumeHandler`] when they come and go. Requests that
-//! were in flight when a connection was lost are the handler's to repeat.
+//! There are two kinds. A connection of an image's session serves a program and its data with one
+//! order of priorities. A [`DedicatedConnection`](crate::DedicatedConnection) serves volumes alone.
+//! Both are made again when they are lost, and tell the [`VolumeHandler`] of it. The handler
+//! repeats the requests that were in flight.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -27,7 +27,8 @@ impl Waker {
     /// Wakes the thread, or the next sleep ends at once.
     pub fn wake(&self) {
         if !self.signalled.swap(true, Ordering::AcqRel) {
-            // The same number in either byte order. A full counter is readable all the same, so no error matters.
+            // The same number in either byte order. A full counter is readable all the same, so no
+            // error matters.
             let _ = rustix::io::write(&self.event, &[1; 8]);
         }
     }

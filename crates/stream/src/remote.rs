@@ -6,7 +6,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use bytes::Bytes;
-use connection::{Attach, Config, Networker, Server, VolumeConnection};
+use connection::{Attach, Config, DedicatedConnection, Server, VolumeConnection};
 use units::Token;
 use wire::volume::{
     Change, FileInfo, FileKind, FolderEntry, HeldLock, LeaseKind, Owner, Share, Space, Xattr, XattrHow,
@@ -69,7 +69,7 @@ impl RemoteVolume {
         options: Options,
     ) -> Result<Arc<RemoteVolume>, StreamError> {
         let start = Start::new(name, options)?;
-        match Networker::start(server, config, start.inner.clone()) {
+        match DedicatedConnection::start(server, config, start.inner.clone()) {
             Ok(networker) => start.finish(name, networker),
             Err(error) => Err(start.give_up(StreamError::volume(ErrorKind::Failed, name, error.to_string()))),
         }

@@ -12,7 +12,9 @@ use super::fake_server::{FakeServer, VOLUME, is_pull};
 use super::tree::Tree;
 use super::{HANG, open, plain, read_page};
 use connection::Server;
-use connection::{Attach, Connected, Networker, Tag, Unanswered, VolumeConnection, VolumeHandler, VolumeMessage};
+use connection::{
+    Attach, Connected, DedicatedConnection, Tag, Unanswered, VolumeConnection, VolumeHandler, VolumeMessage,
+};
 
 /// What a handler was told.
 #[derive(Debug, PartialEq)]
@@ -98,16 +100,16 @@ fn target(tag: u64, path: &'static str) -> Told {
     Told::Answered(Tag(tag), Ok(Reply::Volume(target)))
 }
 
-fn networker(server: &FakeServer, told: Arc<Diary>) -> Arc<Networker> {
+fn dedicated(server: &FakeServer, told: Arc<Diary>) -> Arc<DedicatedConnection> {
     let url = server.url("");
-    Networker::start(&Server::parse(&url).unwrap(), connection::Config::default(), told).unwrap()
+    DedicatedConnection::start(&Server::parse(&url).unwrap(), connection::Config::default(), told).unwrap()
 }
 
 #[test]
 fn a_connection_of_its_own_is_made_again_when_it_breaks() {
     let mut server = FakeServer::start(&Arc::new(Tree::plain()));
     let (diary, told) = Diary::new();
-    let connection = networker(&server, diary);
+    let connection = dedicated(&server, diary);
     let first = generation(&told);
     connection.send(first, ask(1, Request::VolumeOpen { name: "data".into() }));
     assert!(matches!(next(&told), Told::Answered(Tag(1), Ok(Reply::VolumeOpened { volume: VOLUME, .. }))));
@@ -131,7 +133,7 @@ fn requests_that_break_limits_are_refused_and_those_without_answer_expire() {
     let server = FakeServer::start(&Arc::new(Tree::plain()));
     server.policy(|_, _, event| matches!(event, ServerEvent::Request { .. }));
     let (diary, told) = Diary::new();
-    let connection = networker(&server, diary);
+    let connection = dedicated(&server, diary);
     let generation = generation(&told);
     connection.send(generation, link(1, &"x".repeat(5000)));
     assert_eq!(next(&told), Told::Answered(Tag(1), Err(Unanswered::Refused)));
@@ -194,7 +196,7 @@ fn a_server_that_cannot_be_had_is_told_and_tried_again() {
     let mut server = FakeServer::start(&Arc::new(Tree::plain()));
     server.kill();
     let (diary, told) = Diary::new();
-    let connection = networker(&server, diary);
+    let connection = dedicated(&server, diary);
     assert_eq!(next(&told), Told::Lost);
     server.restart();
     let generation = generation(&told);

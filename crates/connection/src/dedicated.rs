@@ -1,4 +1,4 @@
-//! A connection that carries nothing but volumes.
+//! A connection for volumes alone.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::connection::Connection;
 use crate::driver::{Driver, Handler};
 use crate::error::ConnectionError;
 use crate::frames::VolumeFrames;
+use crate::system::{random_number, spawn};
 use crate::target::Server;
 use crate::transport::Dialer;
 use crate::volume::{VolumeConnection, VolumeHandler, VolumeMessage};
 use crate::waker::Waker;
-use crate::{random_number, spawn};
 
-/// How to reach the thread of the connection; dropping it ends the connection.
-pub struct Networker {
+/// A connection for volumes alone, with its thread. Dropping it ends the connection.
+pub struct DedicatedConnection {
     commands: Sender<Command>,
     waker: Arc<Waker>,
     clock: Clock,
@@ -38,7 +38,7 @@ struct Volumes {
     was_ready: bool,
 }
 
-impl Networker {
+impl DedicatedConnection {
     /// Starts to connect to a server, and keeps at it.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Networker {
         server: &Server,
         config: Config,
         handler: Arc<dyn VolumeHandler>,
-    ) -> Result<Arc<Networker>, ConnectionError> {
+    ) -> Result<Arc<DedicatedConnection>, ConnectionError> {
         let dialer = Dialer::new(server, &config.trust)?;
         let device = random_number()?;
         let (commands, receiver) = channel();
@@ -65,7 +65,7 @@ impl Networker {
             handler: Volumes { frames: VolumeFrames::new(handler), was_ready: false },
         };
         spawn("runnel-network", move || driver.run(None))?;
-        Ok(Arc::new(Networker { commands, waker, clock }))
+        Ok(Arc::new(DedicatedConnection { commands, waker, clock }))
     }
 
     /// Ends the connection; the handler is told last.
@@ -80,13 +80,13 @@ impl Networker {
     }
 }
 
-impl Drop for Networker {
+impl Drop for DedicatedConnection {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl VolumeConnection for Networker {
+impl VolumeConnection for DedicatedConnection {
     fn send(&self, generation: u64, message: VolumeMessage) {
         self.command(Command::Send { generation, message });
     }

@@ -1,0 +1,38 @@
+//! Whom to trust over TLS, and who we are.
+
+use std::path::PathBuf;
+
+use crate::target::Server;
+
+/// Where Debian and most others keep the authorities they trust.
+pub(crate) const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Whom to trust over TLS, and who we are. Of no use to connections that are not encrypted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// A PEM file of authorities to trust instead of the system's.
+    pub authorities: Option<PathBuf>,
+    /// Our own certificate and its key, for servers that ask for one.
+    pub identity: Option<Identity>,
+}
+
+/// Two PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The certificate, then the ones that lead to an authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+impl Trust {
+    /// The files that are read before the first connection to `server`.
+    pub fn files(&self, server: &Server) -> Vec<PathBuf> {
+        if !server.scheme.is_secure() {
+            return Vec::new();
+        }
+        let authorities = self.authorities.clone().unwrap_or_else(|| SYSTEM_AUTHORITIES.into());
+        let identity = self.identity.iter().flat_map(|identity| [identity.certificate.clone(), identity.key.clone()]);
+        std::iter::once(authorities).chain(identity).collect()
+    }
+}
