@@ -1,12 +1,12 @@
-//! What SYSFLOW's optimised I/O path is worth (its Figure 7a): the client without one part of it, to be measured against
-//! the whole. Nobody uses these settings for anything else.
+//! The I/O path without one of its parts, to measure what the part is worth (Figure 7a of SYSFLOW).
+//! For benchmarks only.
 //!
-//! *Short connections*: every demand gets a connection of its own, which is made, used once and closed. That takes three
-//! round trips in place of one: TCP's handshake, hello and open together (an image handle belongs
-//! to a connection), then the demand. The connection waits for the answer, so it has one demand
-//! under way at a time; what is no demand (touches, the metadata, readahead) still goes over the
-//! connection's own connection. A demand that fails takes that one down with it, so that back-off,
-//! replay and waiting are the usual ones. Only connections to a server of ours can be short.
+//! *Short connections*: every demand gets a connection of its own, which is used once and closed.
+//! That takes three round trips instead of one: the handshake of TCP, hello and open together (an
+//! image handle belongs to a connection), then the demand. The thread waits for the answer, so it
+//! has one demand under way at a time. Touches, metadata and readahead still go over the connection
+//! of the thread. A demand that fails takes that connection down, so that back-off, replay and
+//! waiting are the usual ones. Only connections to a server of ours can be short.
 //!
 //! *Allocated pages*: see [`crate::allocator`].
 
@@ -16,7 +16,8 @@ use wire::{ClientConfig, Reply, Request, Traffic};
 
 use crate::shared::Shared;
 
-/// Makes a connection, asks for `ask`, whose answer has about `bytes`, and closes. The bytes moved are told in any case.
+/// Makes a connection, asks for `ask`, whose answer has about `bytes`, and closes. The bytes moved
+/// are told in any case.
 pub(crate) fn ask(
     shared: &Shared,
     dialer: &Dialer,

@@ -1,12 +1,14 @@
 //! The page pool (SYSFLOW's Allocator): page buffers that are ready before a demand needs one.
 //!
-//! A READ must not wait for the memory allocator, least of all on a device that is short of memory. So 256 buffers of
-//! one page lie ready; buffers that are dropped come back, and a thread of its own makes new ones when fewer than half
-//! are left. When the pool is empty all the same, the demand allocates for itself and a miss is counted. The pool never
-//! holds more than 256 buffers (1 MiB); what comes back beyond that is freed.
+//! A READ must not wait for the memory allocator, least of all on a device that is short of memory.
+//! So 256 buffers of one page lie ready; buffers that are dropped come back, and a thread of its
+//! own makes new ones when fewer than half are left. When the pool is empty all the same, the
+//! demand allocates for itself and a miss is counted. The pool never holds more than 256 buffers (1
+//! MiB); what comes back beyond that is freed.
 //!
-//! To measure what this is worth there is an allocator without a pool ([`Allocator::without_pool`]): each buffer is memory
-//! that the system maps, zeroes at the first write, and unmaps when the buffer is dropped.
+//! To measure what this is worth there is an allocator without a pool
+//! ([`Allocator::without_pool`]): each buffer is memory that the system maps, zeroes at the first
+//! write, and unmaps when the buffer is dropped.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +23,9 @@ pub const POOL_PAGES: usize = 256;
 /// The refill thread starts when fewer are left than this; it then fills the pool up.
 const REFILL_BELOW: usize = POOL_PAGES / 2;
 
-/// Size of a buffer without a pool. musl maps what is over 128 KiB and unmaps it when it is freed. So does glibc while its
-/// threshold stays where it is, which `runnel mount` sees to. Only the page that is written to costs memory.
+/// Size of a buffer without a pool. musl maps what is over 128 KiB and unmaps it when it is freed.
+/// So does glibc while its threshold stays where it is, which `runnel mount` sees to. Only the page
+/// that is written to costs memory.
 const MAPPED_BYTES: usize = 256 << 10;
 
 /// One page of memory from the pool; goes back to it when dropped.
@@ -72,7 +75,8 @@ impl Allocator {
         Allocator { pool: Arc::new(Pool::of(Vec::new())), refiller: None }
     }
 
-    /// A buffer with unspecified contents (bytes of an earlier page of this image): write before you read.
+    /// A buffer with unspecified contents (bytes of an earlier page of this image): write before
+    /// you read.
     pub fn page(&self) -> PageBuffer {
         if self.refiller.is_none() {
             self.pool.misses.fetch_add(1, Ordering::Relaxed);
@@ -89,6 +93,13 @@ impl Allocator {
         counter.fetch_add(1, Ordering::Relaxed);
         let bytes = buffer.unwrap_or_else(|| allocate(PAGE_BYTES));
         PageBuffer { bytes: Some(bytes), home: Arc::downgrade(&self.pool) }
+    }
+
+    /// A buffer that begins with these bytes, of at most one page.
+    pub fn page_of(&self, bytes: &[u8]) -> PageBuffer {
+        let mut buffer = self.page();
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        buffer
     }
 
     /// Buffers that came from the pool so far.
@@ -124,7 +135,8 @@ impl Pool {
         Pool { state, low: Condvar::new(), hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
     }
 
-    /// A panic elsewhere cannot leave a list of free buffers in a bad state, so a poisoned lock is used on.
+    /// A panic elsewhere cannot leave a list of free buffers in a bad state, so a poisoned lock is
+    /// used on.
     fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! What the schedule tells the thread that owns a connection (or the local file), and names the two share.
+//! Commands of the schedule for the thread that owns a connection (or the local file).
 
 use connection::VolumeMessage;
 use units::{BlockId, PageId, StreamId, Token};
@@ -6,14 +6,15 @@ use units::{BlockId, PageId, StreamId, Token};
 /// A connection of a session, by position.
 pub(crate) type ConnectionIndex = usize;
 
-/// The connection that carries the frames of volumes: one, so that their order of importance holds.
+/// The connection for the frames of volumes: only one, so that their priorities hold.
 pub(crate) const VOLUME_CONNECTION: ConnectionIndex = 0;
 
 /// A request of the session; unlike the numbers of the wire it survives the loss of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct AskKey(pub u64);
+pub(crate) struct RequestKey(pub u64);
 
-/// A push stream of the session: streams are numbered per connection, and a connection may be made anew.
+/// A push stream of the session: streams are numbered per connection, and a connection may be made
+/// anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct StreamKey {
     pub connection: ConnectionIndex,
@@ -31,21 +32,32 @@ pub(crate) enum Wanted {
     Pages(Vec<PageId>),
 }
 
+/// Why a request got no bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The server is busy or going down: asking again may help, and a READ may wait for it.
+    Later,
+    /// The server (or the file) says no.
+    Refused,
+    /// The bytes do not match the image.
+    Corrupt,
+}
+
 /// A message to the thread that owns a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    Ask {
-        key: AskKey,
+    Request {
+        key: RequestKey,
         token: Token,
         wanted: Wanted,
         /// The server is not to answer that the page is on its way.
         force: bool,
-        /// Nobody waits for the answer yet.
+        /// No READ waits for the answer yet.
         speculative: bool,
     },
-    /// Somebody waits now for the answer to a speculative request.
+    /// A READ waits now for the answer to a speculative request.
     Hurry {
-        key: AskKey,
+        key: RequestKey,
     },
     Touch {
         token: Token,
@@ -54,7 +66,8 @@ pub(crate) enum Command {
     TokenEnd {
         token: Token,
     },
-    /// Pages to be pushed, or pulled where nobody pushes; at most as many as one message holds.
+    /// Pages to be pushed, or pulled if the server does not push; at most as many as one message
+    /// holds.
     Hint {
         token: Token,
         pages: Vec<PageId>,

@@ -8,7 +8,8 @@ pub const CONNECTIONS_MAX: usize = 8;
 /// What a miss asks the server for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Granularity {
-    /// Blocks, unless the link is so thin that a block costs over four round trips more than a page.
+    /// Blocks, unless the link is so thin that a block costs over four round trips more than a
+    /// page.
     #[default]
     Auto,
     /// The whole stored block.
@@ -39,25 +40,29 @@ pub struct Config {
     pub readahead_blocks: u32,
     /// Bytes of decoded blocks kept.
     pub cache_bytes: usize,
-    /// Bytes of blocks kept as they are stored, to be decoded again. While a block is kept, every touch of its pages is
-    /// seen, so this is what makes a run exact that the server learns from. Unused for local files.
+    /// Bytes of blocks kept as they are stored, to be decoded again. While a block is kept, every
+    /// touch of its pages is seen, so this is what makes a run exact that the server learns from.
+    /// Unused for local files.
     pub stored_bytes: usize,
     /// Bytes of sentinels, and of pages the kernel could not take, kept.
     pub held_bytes: usize,
     /// Bytes of pages kept for audit runs.
     pub audit_bytes: usize,
-    /// Whether untouched pages of a block that leaves the cache are stored into the page cache. Their use is invisible
-    /// afterwards, so a device that is to teach the server may prefer `false`.
+    /// Whether untouched pages of a block that leaves the cache are stored into the page cache.
+    /// Their use is invisible afterwards, so a device that is to teach the server may prefer
+    /// `false`.
     pub store_evicted: bool,
     /// Each connection to the server.
     pub connection: connection::Config,
-    /// An image with at most this much metadata is opened with its chunk hashes; a larger one is ready before they are
-    /// there. Pushes cannot be used without them, so a program that starts meanwhile has to ask for what is under way
-    /// already: on a link of 20 ms that costs more than the mount gains.
+    /// An image with at most this much metadata is opened with its chunk hashes; a larger one is
+    /// ready before they are there. Pushes cannot be used without them, so a program that starts
+    /// meanwhile has to ask for what is under way already: on a link of 20 ms that costs more than
+    /// the mount gains.
     pub whole_metadata_bytes: u64,
     /// What to leave out of the I/O path, to measure what it is worth.
     pub ablation: Ablation,
-    /// What the image reader accepts; also bounds the metadata that is fetched before anything can be verified.
+    /// What the image reader accepts; also bounds the metadata that is fetched before anything can
+    /// be verified.
     pub limits: image::Limits,
 }
 

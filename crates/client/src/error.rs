@@ -105,7 +105,8 @@ pub enum ClientError {
     },
 }
 
-/// Why one READ failed. The mount turns it into an error number; wrong bytes or zeros are never an answer.
+/// Why one READ failed. The mount turns it into an error number; wrong bytes or zeros are never an
+/// answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ReadError {
     /// Soft mode: no answer within the stated time.
@@ -120,7 +121,8 @@ pub enum ReadError {
     /// The server serves another image by now, or answers what was not asked.
     #[error("the server no longer serves this image")]
     Protocol,
-    /// The server, or the local file, cannot deliver the bytes; or the range is none of this image's.
+    /// The server, or the local file, cannot deliver the bytes; or the range is none of this
+    /// image's.
     #[error("the bytes cannot be read")]
     Io,
 }

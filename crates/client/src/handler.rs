@@ -1,9 +1,9 @@
-//! The image client's part of a connection of a session.
+//! The requests of an image's session on one connection to a server.
 //!
 //! Replies are verified and decoded here, before the schedule's lock is taken, so that connections
-//! decode in parallel. A lost connection hands its requests back to the schedule, which gives them
-//! to other connections or keeps them until this one is up again. On every new connection the image
-//! is opened by its id: what was mounted stays what it is, or READs fail.
+//! decode in parallel. When the connection is lost, its requests go back to the schedule, which
+//! gives them to other connections or keeps them until this one is up again. On every new
+//! connection the image is opened by its id: it is the mounted image, or READs fail.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::ControlFlow;
@@ -18,10 +18,10 @@ use wire::{ClientEvent, ErrorCode, ImageHandle, PushHeader, PushPiece, Refused, 
 
 use crate::ablation;
 use crate::block_cache::StoredBlock;
-use crate::command::{AskKey, Command, ConnectionIndex, StreamKey, VOLUME_CONNECTION, Wanted};
+use crate::command::{Command, ConnectionIndex, Failure, RequestKey, StreamKey, VOLUME_CONNECTION, Wanted};
 use crate::hashes::{HashFetch, Step};
 use crate::job::{Job, UNDIGESTED_BYTES_MAX};
-use crate::schedule::{Failure, StreamInfo};
+use crate::schedule::StreamInfo;
 use crate::shared::Shared;
 
 /// What is done on one connection of a session.
@@ -48,7 +48,7 @@ struct Live {
     /// The Open that was sent, until it is answered.
     opening: Option<RequestId>,
     image: Option<ImageHandle>,
-    asked: HashMap<RequestId, (AskKey, Wanted)>,
+    asked: HashMap<RequestId, (RequestKey, Wanted)>,
     /// What the answers to `asked` will take, roughly.
     asked_bytes: u64,
     /// Commands the connection had no room for.
@@ -128,8 +128,8 @@ impl Handler for ImageHandler {
         event.map_or(ControlFlow::Continue(()), |event| self.take(connection, event))
     }
 
-    /// Others take over, and streams are over. Nobody is told why: READs wait, or fail in soft
-    /// mode. `runnel status` shows the counters.
+    /// Other connections take over, and streams are over. The reason is not reported: READs wait,
+    /// or fail in soft mode. `runnel status` shows the counters.
     fn lost(&mut self, reason: &str) -> bool {
         let live = std::mem::take(&mut self.live);
         if live.is_connected {
@@ -174,7 +174,7 @@ impl ImageHandler {
         let Some(hashes) = &mut self.hashes else { return };
         let mut step = hashes.take(self.shared.clock.now(), reply);
         if step == Step::Complete && self.shared.metadata.load_chunk_hashes(hashes).is_err() {
-            self.shared.run(|schedule, _| schedule.counters.verify_failures += 1);
+            self.shared.run(|schedule, _| schedule.verify_failed());
             step = hashes.damaged();
         }
         if step != Step::Going {
@@ -188,7 +188,7 @@ impl ImageHandler {
         // Order matters to the server, so nothing overtakes what is waiting for room.
         let ordered = matches!(
             command,
-            Command::Ask { .. }
+            Command::Request { .. }
                 | Command::Hurry { .. }
                 | Command::Touch { .. }
                 | Command::TokenEnd { .. }
@@ -199,7 +199,7 @@ impl ImageHandler {
             return;
         }
         let refused = match &command {
-            Command::Ask { key, token, wanted, force, speculative } => {
+            Command::Request { key, token, wanted, force, speculative } => {
                 self.ask(connection, image, *key, *token, wanted, (*force, *speculative))
             }
             Command::Hurry { key } => {
@@ -238,7 +238,7 @@ impl ImageHandler {
         &mut self,
         connection: &mut Connection,
         image: ImageHandle,
-        key: AskKey,
+        key: RequestKey,
         token: Token,
         wanted: &Wanted,
         (force, speculative): (bool, bool),
@@ -266,7 +266,7 @@ impl ImageHandler {
 
     /// Asks over a connection that is made for this one demand. If there is none to be had, this
     /// one is down too.
-    fn ask_alone(&self, connection: &mut Connection, key: AskKey, wanted: &Wanted, ask: Request) {
+    fn ask_alone(&self, connection: &mut Connection, key: RequestKey, wanted: &Wanted, ask: Request) {
         if connection.machine.is_closed() {
             return;
         }
@@ -341,7 +341,7 @@ impl ImageHandler {
         }
     }
 
-    fn take_reply(&self, key: AskKey, wanted: &Wanted, reply: Reply) {
+    fn take_reply(&self, key: RequestKey, wanted: &Wanted, reply: Reply) {
         let failure = match (wanted, reply) {
             (Wanted::Block { block, .. }, Reply::Block { bytes, .. }) => {
                 let mut raw = self.shared.run(|schedule, _| schedule.spare());
@@ -370,7 +370,7 @@ impl ImageHandler {
     }
 
     /// Pages asked for one by one: each is checked for itself.
-    fn take_pages(&self, key: AskKey, pages: &[PageId], codec: u8, stored: &[u8]) {
+    fn take_pages(&self, key: RequestKey, pages: &[PageId], codec: u8, stored: &[u8]) {
         let metadata = &self.shared.metadata;
         let sizes: Vec<usize> = pages.iter().map(|page| metadata.page_bytes(*page).unwrap_or(0)).collect();
         let mut raw = Vec::new();

@@ -1,12 +1,12 @@
-//! The chunk hashes of a remote image, fetched behind the mount's back.
+//! The chunk hashes of a remote image, fetched after the mount.
 //!
-//! They are three quarters of the metadata, and a mount can begin without them: blocks carry hashes
-//! of their own. Only single pages need them, that is pushes. So the connection that opened the
-//! image asks for them piece by piece, one request in flight, while programs start already; no
-//! demand stands behind more than one piece. The first piece is small and the size follows the time
-//! a piece takes. What came stays when the connection is lost, and the next one goes on from there.
+//! They are three quarters of the metadata, and a mount works without them: blocks have hashes of
+//! their own. Only single pages need chunk hashes, that is pushes. So the first connection requests
+//! them piece by piece, one request in flight, while programs start already; no demand waits for
+//! more than one piece. The first piece is small, and the size follows the time that a piece takes.
+//! Pieces that came are kept when the connection is lost, and the next one goes on from there.
 //!
-//! [`HashFetch`] is the account of it, without a socket; `connection` sends its requests.
+//! [`HashFetch`] is the state of it, without a socket; `handler` sends its requests.
 
 use std::io;
 use std::ops::Range;
@@ -22,14 +22,16 @@ const PIECE_BYTES_FIRST: u32 = 32 << 10;
 /// Pieces at most and at least.
 const PIECE_BYTES: std::ops::RangeInclusive<u32> = 8 << 10..=256 << 10;
 
-/// A piece that takes at most so much longer than the quickest one is followed by one of twice its size: on a far link
-/// round trips are what costs, and on a thin one, time that demands stand behind the piece.
+/// A piece that takes at most so much longer than the quickest one is followed by one of twice its
+/// size: on a far link round trips are what costs, and on a thin one, time that demands stand
+/// behind the piece.
 const PIECE_TIME_SHORT: Duration = Duration::from_millis(100);
 
 /// A piece that takes so much longer is followed by one of half its size.
 const PIECE_TIME_LONG: Duration = Duration::from_millis(400);
 
-/// Times that the server may refuse a piece, or that the hashes may turn out damaged, before we do without.
+/// Times that the server may refuse a piece, or that the hashes may turn out damaged, before we do
+/// without.
 const FAILURES_MAX: u32 = 3;
 
 /// The hashes as far as they came.

@@ -1,10 +1,12 @@
-//! An image file on any web server: the same session, with threads that read blocks by Range requests.
+//! An image file on any web server: the same session, with threads that read blocks by Range
+//! requests.
 //!
-//! There is no smart server at the other end, so nothing is pushed and nothing learned; readahead is all there is, and
-//! blocks that lie side by side and are wanted together are one request. Every block is verified as always. The file is
-//! known by the id of its image: when the server's ETag, date or length changes, the superblock is read again, and if it
-//! is another image now, READs fail until the old one is back. Connections that a server closes while they are idle are
-//! made anew in silence; a server that is away is tried again with growing pauses, as with our own server.
+//! A web server does not push or learn, so there is only readahead. Blocks that lie side by side
+//! and are wanted together are one request. Every block is verified as always. The id of the image
+//! identifies the file: when the server's ETag, date or length changes, the superblock is read
+//! again. If it is another image now, READs fail until the old one is back. Connections that the
+//! server closes while they are idle are made anew. A server that is away is tried again with
+//! growing pauses, as one of ours.
 
 mod exchange;
 
@@ -16,36 +18,26 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use connection::{BACK_OFF_MAX, BACK_OFF_MIN, Clock, Dialer, HttpFile, answer_time, random_number, spawn};
-use image::{ImageError, Metadata, ReadAt, Superblock};
+use image::{ImageError, Metadata, Superblock};
 use units::{BlockId, Rng, SplitMix64};
 
 use crate::block_cache::StoredBlock;
-use crate::command::{AskKey, Command, ConnectionIndex, Wanted};
+use crate::command::{Command, ConnectionIndex, Failure, RequestKey, Wanted};
 use crate::config::{Config, Granularity};
 use crate::error::ClientError;
-use crate::schedule::Failure;
+use crate::fetched::{Fetched, SUPERBLOCK_BYTES};
 use crate::session::Session;
 use crate::shared::{ConnectionHandle, Shared};
 use exchange::{Edition, Exchange, Fault};
 
-/// Blocks that lie side by side are read together up to so many bytes: what one connection is busy with while another
-/// miss waits.
+/// Blocks that lie side by side are read together up to so many bytes: what one connection is busy
+/// with while another miss waits.
 const GROUP_BYTES_MAX: u64 = 256 << 10;
 
-/// Chunk hashes of at most this size are fetched with the rest of the metadata, and every block is held to them: those of
-/// 64 MiB of files, an instant of a link that is any good. Larger ones would make a start wait.
+/// Chunk hashes of at most this size are fetched with the rest of the metadata, and every block is
+/// held to them: those of 64 MiB of files, an instant of a link that is any good. Larger ones would
+/// make a start wait.
 const HASHES_AT_ONCE_BYTES: u64 = 256 << 10;
-
-/// The superblock is one page at the start of the file.
-const SUPERBLOCK_BYTES: usize = image::format::SUPERBLOCK_BYTES;
-
-/// The start of an image file and of its metadata region.
-struct Fetched {
-    superblock: [u8; SUPERBLOCK_BYTES],
-    region_start: u64,
-    region: Vec<u8>,
-    file_bytes: u64,
-}
 
 /// The thread of one connection.
 struct Worker {
@@ -65,7 +57,7 @@ struct Worker {
 /// A block that the schedule wants.
 #[derive(Clone, Copy)]
 struct Asked {
-    key: AskKey,
+    key: RequestKey,
     block: BlockId,
     speculative: bool,
 }
@@ -126,7 +118,7 @@ fn fetch(dialer: &Dialer, file: &HttpFile, config: &Config) -> Result<(Exchange,
     let bad = |source| ClientError::Image { name: file.to_string(), source };
     let time = config.connection.open_deadline;
     let mut exchange = Exchange::dial(dialer, file, time).map_err(failed)?;
-    let mut superblock = [0; SUPERBLOCK_BYTES];
+    let mut superblock = [0; SUPERBLOCK_BYTES as usize];
     let edition = read(&mut exchange, 0, &mut superblock, time).map_err(failed)?;
     let parsed = Superblock::parse(&superblock, &config.limits).map_err(bad)?;
     if parsed.file_bytes != edition.file_bytes {
@@ -139,21 +131,24 @@ fn fetch(dialer: &Dialer, file: &HttpFile, config: &Config) -> Result<(Exchange,
         let (server, found) = (file.server.clone(), parsed.metadata_bytes);
         return Err(ClientError::MetadataTooLarge { server, found, max });
     }
-    // The chunk hashes stand last of what is required. Nothing is pushed, so a session without them knows the blocks alone.
+    // The chunk hashes stand last of what is required. Nothing is pushed, so a session without them
+    // knows the blocks alone.
     let hashes = parsed.sections.iter().find(|section| section.kind == image::format::SECTION_CHUNK_HASHES);
     let hashes = hashes.filter(|hashes| hashes.stored_bytes > HASHES_AT_ONCE_BYTES);
     let end = hashes.map_or(whole.end, |hashes| hashes.offset.clamp(whole.start, whole.end));
-    let mut region = vec![0; (end - whole.start) as usize];
+    let region = whole.start..end;
+    let mut bytes = superblock.to_vec();
+    bytes.resize(superblock.len() + (end - whole.start) as usize, 0);
     if !exchange.is_reusable() {
         exchange = redial(&exchange, dialer, file, time).map_err(failed)?;
     }
     if !region.is_empty() {
-        let found = read(&mut exchange, whole.start, &mut region, time).map_err(failed)?;
+        let found = read(&mut exchange, region.start, &mut bytes[superblock.len()..], time).map_err(failed)?;
         if found != edition {
             return Err(failed(Fault::Changed));
         }
     }
-    let fetched = Fetched { superblock, region_start: whole.start, region, file_bytes: edition.file_bytes };
+    let fetched = Fetched { bytes, region, file_bytes: edition.file_bytes };
     let metadata = Metadata::open_early(&fetched, &config.limits).map_err(bad)?;
     if hashes.is_none() && !metadata.derives_chunk_hashes() {
         metadata.load_chunk_hashes(&fetched).map_err(bad)?;
@@ -215,7 +210,7 @@ impl Worker {
     /// Connects and looks whether the file is the image that is mounted.
     fn is_same_image(&mut self) -> bool {
         let time = self.shared.config.connection.open_deadline;
-        let mut superblock = [0; SUPERBLOCK_BYTES];
+        let mut superblock = [0; SUPERBLOCK_BYTES as usize];
         let found = Exchange::dial(&self.dialer, &self.file, time).and_then(|mut exchange| {
             let edition = read(&mut exchange, 0, &mut superblock, time);
             self.count(&mut exchange);
@@ -286,13 +281,13 @@ impl Worker {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Ask { key, wanted: Wanted::Block { block, .. }, speculative, .. } => {
+            Command::Request { key, wanted: Wanted::Block { block, .. }, speculative, .. } => {
                 let asked = Asked { key, block, speculative };
                 let behind = |other: &Asked| other.speculative && !speculative;
                 let at = self.waiting.iter().position(behind).unwrap_or(self.waiting.len());
                 self.waiting.insert(at, asked);
             }
-            Command::Ask { key, wanted: Wanted::Pages(_), .. } => {
+            Command::Request { key, wanted: Wanted::Pages(_), .. } => {
                 self.shared.run(|schedule, now| schedule.failed(now, key, Failure::Refused));
             }
             Command::Hurry { key } => {
@@ -303,12 +298,13 @@ impl Worker {
                 }
             }
             Command::Hint { pages, .. } => self.shared.run(|schedule, now| schedule.pull_hinted(now, &pages)),
-            // Without a smart server there is nobody to teach, and nobody pushes.
+            // A web server does not learn or push.
             _ => {}
         }
     }
 
-    /// The first block that waits, those that lie right behind it, and where all that is. Empty if it is no block.
+    /// The first block that waits, those that lie right behind it, and where all that is. Empty if
+    /// it is no block.
     fn next_group(&mut self) -> (Vec<Asked>, Range<u64>) {
         let metadata = Arc::clone(&self.shared.metadata);
         let mut group = Vec::new();
@@ -339,7 +335,8 @@ impl Worker {
         (group, range)
     }
 
-    /// Reads blocks that lie side by side and hands each over as soon as it is here; `done` counts them.
+    /// Reads blocks that lie side by side and hands each over as soon as it is here; `done` counts
+    /// them.
     fn fetch(&mut self, group: &[Asked], range: Range<u64>, done: &mut usize) -> Result<(), Fault> {
         if group.is_empty() {
             return Ok(());
@@ -409,24 +406,5 @@ impl Worker {
         if received + sent > 0 {
             self.shared.run(|schedule, _| schedule.connection_traffic(self.index, received, sent));
         }
-    }
-}
-
-impl ReadAt for Fetched {
-    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let outside = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        let (part, start) = if offset < SUPERBLOCK_BYTES as u64 {
-            (self.superblock.as_slice(), offset)
-        } else {
-            (self.region.as_slice(), offset.checked_sub(self.region_start).ok_or_else(outside)?)
-        };
-        let start = usize::try_from(start).map_err(|_| outside())?;
-        let end = start.checked_add(buf.len()).ok_or_else(outside)?;
-        buf.copy_from_slice(part.get(start..end).ok_or_else(outside)?);
-        Ok(())
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.file_bytes)
     }
 }

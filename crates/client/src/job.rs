@@ -1,4 +1,4 @@
-//! Work for the storer.
+//! Jobs of the storer.
 
 use wire::{PushEncoding, PushPiece};
 
@@ -11,7 +11,7 @@ use crate::schedule::{HintedBlock, StreamInfo};
 /// core.
 pub(crate) const UNDIGESTED_BYTES_MAX: usize = 512 << 10;
 
-/// Work for the storer.
+/// A job of the storer.
 pub(crate) enum Job {
     /// A stream began.
     Started { key: StreamKey, info: StreamInfo, encoding: PushEncoding, window_log: u8 },

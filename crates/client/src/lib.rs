@@ -1,18 +1,19 @@
 //! The image client: from the network into pages, without knowing FUSE.
 //!
-//! A [`Session`] is one mounted image. The mount hands it READs and gets verified bytes, and hands it a [`PageSink`]
-//! through which pushed pages reach the page cache before anyone asks for them. An image comes from a server over
-//! persistent connections, one per core, or from a local file; everything above the transport is the same.
+//! A [`Session`] is one mounted image. The mount hands it READs and gets verified bytes. Through a
+//! [`PageSink`] the session stores pushed pages into the page cache before a program asks for them.
+//! An image comes from a server over persistent connections, one per core, or from a local file;
+//! everything above the transport is the same.
 //!
-//! Parts: `handler` (the image's part of a connection), `http` (the same for a plain web server),
-//! `local` (for a file), `schedule` (what waits for what; pure), `block_cache`, `slab` and
-//! `holding` (what lies in the daemon), `allocator` (page buffers), `readahead` and `link`
-//! (policies; pure), `hashes` (what a mount fetches after it has begun), `touches` (what the server
-//! learns from), `storer` (pushes into the page cache), `ablation` (the I/O path without one of its
-//! parts, to be measured), `upload` and `admin` (the commands that need no mount).
+//! `schedule` decides what is answered, requested and stored: it is pure and owns the state of all
+//! READs and requests. `shared` holds it behind a lock. `handler` runs requests on a connection to
+//! a server, `http` on one to a web server, `local` on a file. `storer` decodes pushes and stores
+//! them into the page cache. `block_cache` and `slab` keep blocks, `allocator` keeps page buffers,
+//! `link` has the policies that follow from the link, `hashes` fetches chunk hashes after the
+//! mount. `upload` and `admin` serve commands that need no mount; `ablation` is for measurements.
 //!
-//! Every byte is checked against the image's hashes before it is used. Nothing is ever answered with zeros because it
-//! could not be fetched. Everything is bounded: caches, queues, waits in soft mode, retries.
+//! Every byte is checked against the image's hashes before it is used. Bytes that could not be
+//! fetched are never answered with zeros. Caches, queues, retries and soft waits are bounded.
 
 mod ablation;
 pub mod admin;
@@ -22,16 +23,15 @@ mod command;
 mod config;
 mod counters;
 mod error;
+mod fetched;
 mod handler;
 mod hashes;
-mod holding;
 mod http;
 mod job;
 mod link;
 mod local;
 mod open;
-mod place;
-mod readahead;
+mod page_parts;
 mod remote;
 mod schedule;
 mod session;
@@ -39,7 +39,6 @@ mod shared;
 mod sink;
 mod slab;
 mod storer;
-mod touches;
 pub mod upload;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What follows from the estimate of the link: whether a miss asks for a block or for pages, how
-//! much may be read ahead, and how long to wait for a page that is on its way.
+//! Decisions that follow from the estimate of the link: whether a miss asks for a block or for
+//! pages, how much may be read ahead, and how long to wait for a page that is on its way.
 //!
-//! Opening an image tells at once of a link so thin that its answers took long; small replies tell
-//! how fast a link is at least.
+//! A very thin link shows when the image is opened, because the answers take long. Small replies
+//! give a lower bound of the rate.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ const RATE_SAMPLE_BYTES_MIN: u64 = 8 << 10;
 /// Samples before the rate is believed.
 const RATE_SAMPLES_MIN: usize = 3;
 
-/// What opening an image takes beyond round trips on a link that is thin beyond doubt, in round trips and in time.
+/// What opening an image takes beyond round trips on a link that is thin beyond doubt, in round
+/// trips and in time.
 const THIN_ROUND_TRIPS: u32 = 2;
 const THIN_TIME: Duration = Duration::from_millis(100);
 
@@ -25,27 +26,30 @@ const ROUND_TRIP_START: Duration = Duration::from_millis(20);
 /// Before anything was measured: 10 Mbit/s.
 const RATE_START: f64 = 1_250_000.0;
 
-/// A block may cost so many round trips more than a page before pages are asked for one by one: the other pages of a
-/// block spare about as many misses on a program start.
+/// A block may cost so many round trips more than a page before pages are asked for one by one: the
+/// other pages of a block spare about as many misses on a program start.
 const BLOCK_ROUND_TRIPS_MAX: u32 = 4;
 
-/// Shorter round trips count as this one: on a near link a slow disk of the server looks like a low rate, and a few
-/// milliseconds more are not worth changing for.
+/// Shorter round trips count as this one: on a near link a slow disk of the server looks like a low
+/// rate, and a few milliseconds more are not worth changing for.
 const ROUND_TRIP_FELT: Duration = Duration::from_millis(5);
 
 /// Stored size of a page, as a rule: half of its raw size.
 const PAGE_STORED_BYTES: f64 = PAGE_BYTES as f64 / 2.0;
 
-/// Bytes under way beyond what the link holds, so that it need not wait for the next request: a stored block, as a rule.
+/// Bytes under way beyond what the link holds, so that it need not wait for the next request: a
+/// stored block, as a rule.
 const PIPELINE_BYTES_MORE: u64 = 32 << 10;
 
-/// Bounds of the bytes that may be under way before readahead stops: two stored blocks, and 200 Mbit/s at 20 ms.
+/// Bounds of the bytes that may be under way before readahead stops: two stored blocks, and 200
+/// Mbit/s at 20 ms.
 const PIPELINE_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=512 << 10;
 
 /// Bounds of the time readahead goes on after a program last used something new.
 const LINGER: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(500);
 
-/// Bytes that may stand before a page which is said to be on its way: the in-flight window a push starts with.
+/// Bytes that may stand before a page which is said to be on its way: the in-flight window a push
+/// starts with.
 const PUSH_AHEAD_BYTES: f64 = 131_072.0;
 
 /// The estimate for one image.
@@ -85,8 +89,8 @@ impl Link {
         }
     }
 
-    /// A reply came: `received_bytes` arrived on its connection since the request was sent at `sent`. `pipelined`: other
-    /// replies were under way at that time.
+    /// A reply came: `received_bytes` arrived on its connection since the request was sent at
+    /// `sent`. `pipelined`: other replies were under way at that time.
     pub fn sample(&mut self, sent: Moment, now: Moment, received_bytes: u64, pipelined: bool) {
         if self.estimate.sample(sent, now, received_bytes, pipelined) {
             return;
@@ -121,18 +125,21 @@ impl Link {
         more_bytes / rate <= (round_trip * BLOCK_ROUND_TRIPS_MAX).as_secs_f64()
     }
 
-    /// Stored bytes that keep the link busy while they are under way: below that, readahead may ask for more.
+    /// Stored bytes that keep the link busy while they are under way: below that, readahead may ask
+    /// for more.
     pub fn pipeline_bytes(&self) -> u64 {
         let held = self.bytes_per_second() * self.round_trip().as_secs_f64();
         (held as u64).saturating_add(PIPELINE_BYTES_MORE).clamp(*PIPELINE_BYTES.start(), *PIPELINE_BYTES.end())
     }
 
-    /// Time readahead goes on after a program last used something new: it may be computing for a while, or be done.
+    /// Time readahead goes on after a program last used something new: it may be computing for a
+    /// while, or be done.
     pub fn linger(&self) -> Duration {
         (self.round_trip() * 4).clamp(*LINGER.start(), *LINGER.end())
     }
 
-    /// How long to wait for a page that is on its way before asking again: twice what it should take.
+    /// How long to wait for a page that is on its way before asking again: twice what it should
+    /// take.
     pub fn patience(&self) -> Duration {
         let expected = self.round_trip().as_secs_f64() + PUSH_AHEAD_BYTES / self.bytes_per_second();
         Duration::from_secs_f64((2.0 * expected).clamp(0.05, 5.0))

@@ -1,4 +1,5 @@
-//! An image file on this machine: the same session, with a thread that reads blocks in place of connections.
+//! An image file on this machine: the same session, with a thread that reads blocks in place of
+//! connections.
 
 use std::fs::File;
 use std::io;
@@ -11,10 +12,9 @@ use connection::{Clock, spawn};
 use image::{Metadata, ReadAt};
 use units::BlockId;
 
-use crate::command::{AskKey, Command, Wanted};
+use crate::command::{Command, Failure, RequestKey, Wanted};
 use crate::config::Config;
 use crate::error::ClientError;
-use crate::schedule::Failure;
 use crate::session::Session;
 use crate::shared::{ConnectionHandle, Shared};
 
@@ -31,7 +31,8 @@ impl ReadAt for ImageFile {
     }
 }
 
-/// Opens an image file and its metadata, chunk hashes included: every block that is read is held to them.
+/// Opens an image file and its metadata, chunk hashes included: every block that is read is held to
+/// them.
 ///
 /// # Errors
 /// The file cannot be read, or is no good image.
@@ -59,17 +60,17 @@ fn serve(shared: &Shared, file: &ImageFile, commands: &Receiver<Command>) {
     let mut stored = Vec::new();
     while let Ok(command) = commands.recv() {
         match command {
-            Command::Ask { key, wanted: Wanted::Block { block, .. }, .. } => {
+            Command::Request { key, wanted: Wanted::Block { block, .. }, .. } => {
                 read_block(shared, file, key, block, &mut stored);
             }
             Command::Close => return,
-            // Without a server there is nobody to teach, and nobody pushes.
+            // There is no server that learns or pushes.
             _ => {}
         }
     }
 }
 
-fn read_block(shared: &Shared, file: &ImageFile, key: AskKey, block: BlockId, stored: &mut Vec<u8>) {
+fn read_block(shared: &Shared, file: &ImageFile, key: RequestKey, block: BlockId, stored: &mut Vec<u8>) {
     let mut raw = Vec::new();
     let outcome = match shared.metadata.block(block) {
         None => Err(Failure::Refused),

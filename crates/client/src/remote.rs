@@ -1,13 +1,13 @@
 //! Opening an image on a server: connect, open, fetch the metadata, start the threads of the
 //! connections.
 //!
-//! Hello and Open leave together, then the superblock and the first part of the metadata are asked for at once: three
-//! round trips from nothing to a mount, a fourth if the first part did not hold all that is needed to begin. What is not
-//! needed, the chunk hashes, follows while programs run already (`hashes`). What the server announces is checked against
-//! our limits before a byte of it is fetched, and nothing of it is believed before [`Metadata::open_early`] has checked it.
+//! Hello and Open leave together, then the superblock and the first part of the metadata are asked
+//! for at once. So a mount takes three round trips, or four if the first part does not hold all
+//! that is needed. The chunk hashes are not needed and follow while programs run already
+//! (`hashes`). Sizes that the server announces are checked against our limits before a byte is
+//! fetched, and nothing is believed before [`Metadata::open_early`] has checked it.
 
 use std::collections::HashMap;
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,12 +16,13 @@ use std::sync::mpsc::channel;
 use connection::{
     Clock, Connection, ConnectionError, Dialer, Driver, ImageName, Remote, Waker, answer_time, random_number, spawn,
 };
-use image::{Metadata, ReadAt, Superblock};
+use image::{Metadata, Superblock};
 use units::{ImageId, Moment, RequestId};
 use wire::{ClientEvent, ImageHandle, Reply, Request};
 
 use crate::config::{Config, Granularity};
 use crate::error::ClientError;
+use crate::fetched::{Fetched, SUPERBLOCK_BYTES};
 use crate::handler::ImageHandler;
 use crate::hashes::HashFetch;
 use crate::link::FirstAnswers;
@@ -31,8 +32,8 @@ use crate::shared::ConnectionHandle;
 /// Bytes of metadata asked for at once. Several answers are under way together.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// Part of the metadata that is asked for before the superblock is known, in percent. The chunk hashes, which stand last,
-/// are 70 to 80 of a hundred.
+/// Part of the metadata that is asked for before the superblock is known, in percent. The chunk
+/// hashes, which stand last, are 70 to 80 of a hundred.
 const HEAD_PERCENT: u64 = 30;
 
 /// The same in bytes at least: small images come whole.
@@ -41,10 +42,7 @@ const HEAD_BYTES_MIN: u64 = 64 << 10;
 /// Pieces under way together; the server bounds what it queues for one connection in the same way.
 const PIECES_MAX: usize = 16;
 
-/// The superblock is one page at the start of the file.
-const SUPERBLOCK_BYTES: u64 = image::format::SUPERBLOCK_BYTES as u64;
-
-/// What the server says of an image it opened.
+/// The server's answer to Open.
 struct Opened {
     image: ImageHandle,
     id: ImageId,
@@ -52,15 +50,7 @@ struct Opened {
     region: Range<u64>,
 }
 
-/// Superblock and the first part of the metadata region, of an image whose blocks are elsewhere.
-struct Fetched {
-    /// The superblock, then the region as far as it was fetched.
-    bytes: Vec<u8>,
-    region: Range<u64>,
-    file_bytes: u64,
-}
-
-/// Fetches it. Offsets are those of [`Fetched::bytes`].
+/// Fetches the start of an image. Offsets are those of [`Fetched::bytes`].
 struct Fetcher<'a> {
     connection: &'a mut Connection,
     image: ImageHandle,
@@ -151,9 +141,9 @@ fn open_image(
     Ok(Opened { image, id, file_bytes, region: metadata_offset..end })
 }
 
-/// Fetches what a mount needs to begin. The superblock and the region's first part are asked for together; the rest of
-/// what is needed follows as soon as the superblock tells where it ends. Chunk hashes that came along are loaded; if some
-/// are missing, they are left to a connection.
+/// Fetches what a mount needs to begin. The superblock and the region's first part are asked for
+/// together; the rest of what is needed follows as soon as the superblock tells where it ends.
+/// Chunk hashes that came along are loaded; if some are missing, they are left to a connection.
 fn fetch(
     connection: &mut Connection,
     opened: &Opened,
@@ -166,7 +156,7 @@ fn fetch(
     let until = clock.now().after(answer_time(config.connection.open_deadline, whole));
     // Pages that are asked for one by one cannot be verified without hashes.
     let at_once = config.granularity == Granularity::Page || whole <= config.whole_metadata_bytes;
-    let head = if at_once { whole } else { whole.min(Fetched::head_bytes(whole)) };
+    let head = if at_once { whole } else { whole.min(head_bytes(whole)) };
     let fetched = Fetched { bytes: Vec::new(), region: opened.region.clone(), file_bytes: opened.file_bytes };
     let mut fetcher =
         Fetcher { connection, image: opened.image, clock, until, fetched, asked: HashMap::new(), next: 0 };
@@ -183,7 +173,8 @@ fn fetch(
     let fetched = fetcher.fetched;
     let metadata = Metadata::open_early(&fetched, &config.limits).map_err(failed)?;
     let Some(hashes) = hashes else { return Ok((metadata, None)) };
-    // The superblock was checked: sections lie within the region, and the hashes come last of those that are required.
+    // The superblock was checked: sections lie within the region, and the hashes come last of those
+    // that are required.
     if SUPERBLOCK_BYTES + (hashes.end - opened.region.start) <= needed {
         metadata.load_chunk_hashes(&fetched).map_err(failed)?;
         return Ok((metadata, None));
@@ -214,7 +205,7 @@ impl Fetcher<'_> {
         let began = self.clock.now();
         while self.next < needed || self.asked.values().any(|piece| piece.start < needed) {
             while self.next < end && self.asked.len() < PIECES_MAX {
-                let piece = self.next..Fetched::piece_end(self.next, end);
+                let piece = self.next..piece_end(self.next, end);
                 let (image, bytes) = (self.image, (piece.end - piece.start) as u32);
                 let ask = Request::MetaRead { image, offset: self.fetched.file_offset(piece.start), bytes };
                 let request = self.connection.machine.request_until(self.clock.now(), ask, self.until);
@@ -241,41 +232,13 @@ impl Fetcher<'_> {
     }
 }
 
-impl Fetched {
-    /// How much is asked for before the superblock is known. Nearly all of it is needed to begin, and the rest are chunk
-    /// hashes, which are needed soon.
-    fn head_bytes(whole: u64) -> u64 {
-        (whole * HEAD_PERCENT / 100).max(HEAD_BYTES_MIN)
-    }
-
-    /// Pieces end at the superblock's end and every [`PIECE_BYTES`] after it.
-    fn piece_end(start: u64, end: u64) -> u64 {
-        if start < SUPERBLOCK_BYTES { SUPERBLOCK_BYTES } else { end.min(start + PIECE_BYTES) }
-    }
-
-    /// Where a byte of `bytes` lies in the image file.
-    fn file_offset(&self, at: u64) -> u64 {
-        if at < SUPERBLOCK_BYTES { at } else { self.region.start + (at - SUPERBLOCK_BYTES) }
-    }
+/// How much is asked for before the superblock is known. Nearly all of it is needed to begin, and the
+/// rest are chunk hashes, which are needed soon.
+fn head_bytes(whole: u64) -> u64 {
+    (whole * HEAD_PERCENT / 100).max(HEAD_BYTES_MIN)
 }
 
-impl ReadAt for Fetched {
-    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let outside = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        let end = offset.checked_add(buf.len() as u64).ok_or_else(outside)?;
-        let start = if end <= SUPERBLOCK_BYTES {
-            offset
-        } else if offset >= self.region.start && end <= self.region.end {
-            SUPERBLOCK_BYTES + (offset - self.region.start)
-        } else {
-            return Err(outside());
-        };
-        let start = start as usize;
-        buf.copy_from_slice(self.bytes.get(start..start + buf.len()).ok_or_else(outside)?);
-        Ok(())
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.file_bytes)
-    }
+/// Pieces end at the superblock's end and every [`PIECE_BYTES`] after it.
+fn piece_end(start: u64, end: u64) -> u64 {
+    if start < SUPERBLOCK_BYTES { SUPERBLOCK_BYTES } else { end.min(start + PIECE_BYTES) }
 }

@@ -48,10 +48,10 @@ impl Session {
     ) -> Result<(Arc<Session>, Arc<Shared>), ClientError> {
         let pool = if config.ablation.allocated_pages { Ok(Allocator::without_pool()) } else { Allocator::start() };
         let pool = Arc::new(pool.map_err(ConnectionError::System)?);
-        let mut schedule = Schedule::new(Arc::clone(&metadata), Arc::clone(&pool), &config, handles.len(), remote);
+        let mut schedule = Schedule::new(Arc::clone(&metadata), pool, &config, handles.len(), remote);
         schedule.set_hint_token(Token(random_number()?));
         let (storer, jobs) = channel();
-        let shared = Shared::new(metadata, config, clock, device, (schedule, pool), handles, storer);
+        let shared = Shared::new(metadata, config, clock, device, schedule, handles, storer);
         let shared = Arc::new(shared);
         let session = Arc::new(Session { shared: Arc::clone(&shared) });
         let timer = Arc::clone(&shared);
@@ -60,7 +60,8 @@ impl Session {
         Ok((session, shared))
     }
 
-    /// The image's metadata, verified. Of a remote image the chunk hashes may come a moment after the session was opened.
+    /// The image's metadata, verified. Of a remote image the chunk hashes may come a moment after
+    /// the session was opened.
     pub fn metadata(&self) -> &Arc<Metadata> {
         &self.shared.metadata
     }
@@ -70,19 +71,20 @@ impl Session {
         self.shared.set_sink(sink);
     }
 
-    /// Reads `bytes` bytes at `offset` of a file, fewer at its end. `done` is called before this returns if the bytes
-    /// are here, else later from a thread of the session: always in the end, and in soft mode within the stated time.
-    /// `token` is the running action that reads.
+    /// Reads `bytes` bytes at `offset` of a file, fewer at its end. `done` is called before this
+    /// returns if the bytes are here, else later from a thread of the session: always in the end,
+    /// and in soft mode within the stated time. `token` is the running action that reads.
     pub fn read(&self, token: Token, inode: InodeId, offset: u64, bytes: u32, done: Done) {
         self.shared.run(|schedule, now| schedule.read(now, token, inode, offset, bytes, done));
     }
 
-    /// Somebody knows that `pages` will be needed soon, in this order, and that they are not in the page cache: they are
-    /// put there without being read. Pages that are here or on their way are left out, as are holes and what is no page.
-    /// Returns how many were asked for; what is not taken does no harm, it is read as ever.
+    /// Somebody knows that `pages` will be needed soon, in this order, and that they are not in the
+    /// page cache: they are put there without being read. Pages that are here or on their way are
+    /// left out, as are holes and what is no page. Returns how many were asked for; what is not
+    /// taken does no harm, it is read as ever.
     ///
-    /// A Runnel server pushes them. From others, and from a local file, their blocks are read behind all that is waited
-    /// for; a page that lies in several blocks is left to its READ then.
+    /// A Runnel server pushes them. From others, and from a local file, their blocks are read
+    /// behind all that is waited for; a page that lies in several blocks is left to its READ then.
     pub fn hint(&self, pages: &[PageId]) -> usize {
         // In parts: the lock is held for each.
         let parts = pages.chunks(wire::format::HINT_PAGES_MAX);

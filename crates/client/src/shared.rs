@@ -11,7 +11,6 @@ use connection::{Clock, VolumeHandler, Waker};
 use image::Metadata;
 use units::Moment;
 
-use crate::allocator::Allocator;
 use crate::command::{Command, ConnectionIndex};
 use crate::config::{CONNECTIONS_MAX, Config};
 use crate::counters::Counters;
@@ -28,7 +27,6 @@ pub(crate) struct Shared {
     pub storer: Sender<Job>,
     /// Stored bytes of push pieces that lie with the storer.
     pub undigested_bytes: AtomicUsize,
-    pool: Arc<Allocator>,
     connections: Vec<ConnectionHandle>,
     guarded: Mutex<Guarded>,
     timer: Condvar,
@@ -62,7 +60,7 @@ impl Shared {
         config: Config,
         clock: Clock,
         device: u128,
-        (schedule, pool): (Schedule, Arc<Allocator>),
+        schedule: Schedule,
         connections: Vec<ConnectionHandle>,
         storer: Sender<Job>,
     ) -> Shared {
@@ -73,7 +71,6 @@ impl Shared {
             clock,
             storer,
             undigested_bytes: AtomicUsize::new(0),
-            pool,
             connections,
             guarded: Mutex::new(Guarded { schedule, closed: false, told: false, timer_wakes: Moment(u64::MAX) }),
             timer: Condvar::new(),
@@ -183,9 +180,7 @@ impl Shared {
     }
 
     pub fn counters(&self) -> Counters {
-        let mut counters = self.lock().schedule.counters();
-        (counters.pool_hits, counters.pool_misses) = (self.pool.hits(), self.pool.misses());
-        counters
+        self.lock().schedule.counters()
     }
 
     pub fn close(&self) {
@@ -198,7 +193,7 @@ impl Shared {
         }
         self.run(|schedule, now| schedule.close(now));
         self.timer.notify_all();
-        // A storer that is gone needs no goodbye.
+        // Without a storer there is nothing to close.
         let _ = self.storer.send(Job::Close);
         // Dropped after the lock: the sink is the mount's, and dropping it may take its own time.
         let sink = self.sink.write().unwrap_or_else(PoisonError::into_inner).take();

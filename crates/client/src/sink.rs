@@ -1,4 +1,4 @@
-//! What a session calls back: the kernel's page cache, and whoever reads.
+//! Callbacks of a session: stores into the page cache, and replies to READs.
 
 use units::InodeId;
 

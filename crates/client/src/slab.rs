@@ -1,10 +1,12 @@
 //! One piece of memory for many blocks of bytes of different sizes.
 //!
-//! Taking and giving back thousands of blocks of 10 to 60 KB leaves holes in the heap that nothing fits into; on a device
-//! that is short of memory the holes cost as much as the blocks. So the memory is taken once, cut into slots, and bytes
-//! are spread over any slots that are free. Memory that was never used is never touched, and costs nothing.
+//! Taking and giving back thousands of blocks of 10 to 60 KB leaves holes in the heap that nothing
+//! fits into; on a device that is short of memory the holes cost as much as the blocks. So the
+//! memory is taken once, cut into slots, and bytes are spread over any slots that are free. Memory
+//! that was never used is never touched, and costs nothing.
 
-/// Bytes of a slot: small, so that the last slot of a block wastes little, and large enough that copying is quick.
+/// Bytes of a slot: small, so that the last slot of a block wastes little, and large enough that
+/// copying is quick.
 pub(crate) const SLOT_BYTES: usize = 1024;
 
 /// The memory.

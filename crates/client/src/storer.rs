@@ -1,10 +1,11 @@
-//! The storer: digests pushes and puts pages into the page cache, on a thread of its own.
+//! The storer: a thread that decodes pushes and stores pages into the page cache.
 //!
-//! Storing may block: the kernel makes a store of a page wait while a READ of it is in flight. So nothing that answers
-//! READs may wait for this thread. It may hold pages (those it has not digested, those it is storing) but the schedule
-//! answers READs from them. A piece is decoded, cut into pages, and every page is checked against the image before any
-//! of it is used; one bad page condemns its stream. Until the chunk hashes are here (`hashes`), pushes wait in their order;
-//! if they cannot be had, pushes are refused.
+//! Storing may block: the kernel makes a store of a page wait while a READ of it is in flight. So
+//! nothing that answers READs may wait for this thread; the schedule answers READs from the pages
+//! that the storer has at hand. A piece is decoded and cut into pages, and every page is checked
+//! against the image before any of it is used. After a bad page the rest of its stream is dropped.
+//! Until the chunk hashes are here (`hashes`), pushes wait in their order; if the hashes cannot be
+//! had, pushes are refused.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,11 +24,13 @@ use crate::schedule::{Candidate, HintedBlock, Run, StreamInfo, evicted_candidate
 use crate::shared::Shared;
 use crate::sink::{PageSink, StoreOutcome};
 
-/// Memory of the decoders of all streams together: two streams with the default window, or more with smaller ones.
+/// Memory of the decoders of all streams together: two streams with the default window, or more
+/// with smaller ones.
 const DECODER_BYTES_MAX: usize = 4 << 20;
 
-/// Pushes that may wait for the chunk hashes, counted in starts, pieces and ends. Their bytes are bounded by credit; this
-/// bounds what they cost beside. A server that sends more before it sends the hashes is not served further.
+/// Pushes that may wait for the chunk hashes, counted in starts, pieces and ends. Their bytes are
+/// bounded by credit; this bounds what they cost beside. A server that sends more before it sends
+/// the hashes is not served further.
 const WAITING_JOBS_MAX: usize = 4096;
 
 /// The storer's own state.
@@ -38,7 +41,8 @@ pub(crate) struct Storer {
     raw: Vec<u8>,
     /// Reused for every run.
     run: Arc<Run>,
-    /// Pushes that came before the chunk hashes, in order. Their bytes count as undigested, so credit bounds them.
+    /// Pushes that came before the chunk hashes, in order. Their bytes count as undigested, so
+    /// credit bounds them.
     waiting: VecDeque<Job>,
     /// There will be no chunk hashes: nothing pushed can be verified.
     refuses: bool,
@@ -142,7 +146,9 @@ impl Storer {
     }
 
     fn start(&mut self, key: StreamKey, info: StreamInfo, encoding: PushEncoding, window_log: u8) {
-        self.shared.run(|schedule, _| schedule.counters.pushes_refused += u64::from(self.refuses));
+        if self.refuses {
+            self.shared.run(|schedule, _| schedule.stream_refused());
+        }
         let decoder = match encoding {
             // Those of volumes are for the volume client.
             PushEncoding::Volume => Decoder::Dead,
@@ -213,8 +219,8 @@ impl Storer {
         self.shared.run(|schedule, now| schedule.hinted_stored(now, block.block));
     }
 
-    /// Stores pages in runs. `keep_for`: they belong to a push of this action, and are held if the kernel cannot take
-    /// them; others are dropped then.
+    /// Stores pages in runs. `keep_for`: they belong to a push of this action, and are held if the
+    /// kernel cannot take them; others are dropped then.
     fn store(&mut self, mut candidates: Vec<Candidate>, raw: &[u8], keep_for: Option<Token>) {
         let sink = self.shared.sink();
         let usable = || !self.shared.is_closed() && self.shared.metadata.contradiction().is_none();

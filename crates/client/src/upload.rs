@@ -1,9 +1,10 @@
 //! `runnel push FILE runnel://host/name[:tag]`: publishes an image file on a server.
 //!
-//! The superblock and the metadata go first; from them the server knows every block by its hash, and asks only for the
-//! blocks it has not got. They are checked against the file's own hashes on their way out, so a damaged file is found
-//! here and not there. The commit makes the server move the tag, all at once. A lost connection starts the upload anew;
-//! what had arrived by then is not asked for again.
+//! The superblock and the metadata go first. They tell the server the hash of every block, and it
+//! asks only for the blocks that it lacks. Blocks are checked against the file's own hashes before
+//! they are sent, so a damaged file is found here. The commit makes the server move the tag at
+//! once. A lost connection starts the upload anew; blocks that had arrived by then are not asked
+//! for again.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -58,7 +59,8 @@ struct Upload<'a> {
     tell: &'a mut dyn FnMut(Progress),
 }
 
-/// Uploads an image file under a name and tag; tells `progress` now and then. Returns the image's id.
+/// Uploads an image file under a name and tag; tells `progress` now and then. Returns the image's
+/// id.
 ///
 /// # Errors
 /// The file is damaged, the target is no tag, or the server is away, refuses, or has no room.
@@ -151,8 +153,8 @@ impl<'a> Upload<'a> {
         loop {
             self.fill()?;
             (self.tell)(*self.progress);
-            // Sleep only when the socket takes no more, or when everything was handed over; a deadline of the protocol
-            // ends the sleep too.
+            // Sleep only when the socket takes no more, or when everything was handed over; a
+            // deadline of the protocol ends the sleep too.
             let until = if self.connection.is_flushed() && self.has_more() { Moment(0) } else { Moment(u64::MAX) };
             self.connection.turn(None, until);
             while let Some(event) = self.connection.machine.poll_event() {

@@ -228,7 +228,7 @@ fn fuse_a_damaged_block_is_an_error_in_its_pages_and_never_zeros() {
     }
     assert_eq!(fs::read(fixture.root.join("other")).expect("read"), b"whole");
     let status = mounted.status().session;
-    assert!(status.verify_failures > 0 && status.read_errors > 0);
+    assert!(status.demand.verify_failures > 0 && status.reads.read_errors > 0);
     drop(file);
     mounted.unmount().expect("unmounts");
 }

@@ -88,17 +88,17 @@ fn show(status: &MountStatus, json: bool) -> anyhow::Result<()> {
     match &status.volume {
         Some(volume) => rows.extend(crate::command::volume::rows(volume)),
         None => rows.extend([
-            ("requests to the server", session.requests.to_string()),
-            ("round trips", session.round_trips.to_string()),
-            ("pages demanded", session.pages_demanded.to_string()),
-            ("pages pushed", session.pages_pushed.to_string()),
-            ("  of these hit", session.pages_push_hit.to_string()),
-            ("  of these wasted", session.pages_wasted.to_string()),
-            ("pages read ahead", session.pages_speculated.to_string()),
-            ("stalls", format!("{} ({} ms)", session.stalls, session.stall_micros / 1000)),
-            ("received", progress::human(session.bytes_received)),
-            ("sent", progress::human(session.bytes_sent)),
-            ("reconnects", session.reconnects.to_string()),
+            ("requests to the server", session.demand.requests.to_string()),
+            ("round trips", session.demand.round_trips.to_string()),
+            ("pages demanded", session.demand.pages_demanded.to_string()),
+            ("pages pushed", session.pushes.pages_pushed.to_string()),
+            ("  of these hit", session.pushes.pages_push_hit.to_string()),
+            ("  of these wasted", session.pushes.pages_wasted.to_string()),
+            ("pages read ahead", session.readahead.pages_speculated.to_string()),
+            ("stalls", format!("{} ({} ms)", session.reads.stalls, session.reads.stall_micros / 1000)),
+            ("received", progress::human(session.transfer.bytes_received)),
+            ("sent", progress::human(session.transfer.bytes_sent)),
+            ("reconnects", session.transfer.reconnects.to_string()),
         ]),
     }
     rows.push(("requests from the kernel", fuse.requests().to_string()));

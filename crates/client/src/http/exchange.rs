@@ -1,7 +1,7 @@
 //! One keep-alive connection to a web server: GET with a Range, and a strict look at the answer.
 //!
-//! Only what a range read needs is spoken, everything is bounded, and nothing is guessed: an answer that is not exactly
-//! the range that was asked for ends the connection.
+//! Only what a range read needs is spoken, everything is bounded, and nothing is guessed: an answer
+//! that is not exactly the range that was asked for ends the connection.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -100,7 +100,8 @@ impl Exchange {
         self.keeps && self.body_left == 0 && self.received.is_empty()
     }
 
-    /// Asks for a range of the file (not empty) and reads the head of the answer. The body comes by [`Exchange::body`].
+    /// Asks for a range of the file (not empty) and reads the head of the answer. The body comes by
+    /// [`Exchange::body`].
     pub fn get(&mut self, range: Range<u64>, until: Instant) -> Result<Edition, Fault> {
         self.used |= self.answered;
         self.answered = false;
@@ -259,7 +260,8 @@ impl Head {
         Ok(())
     }
 
-    /// Checks that this is the answer to a request for `range`; returns the length of the whole file.
+    /// Checks that this is the answer to a request for `range`; returns the length of the whole
+    /// file.
     fn check(&self, range: &Range<u64>) -> Result<u64, Fault> {
         if self.status == 200 {
             let reason = "the web server ignores Range requests, which are how single blocks are read; \
@@ -300,7 +302,8 @@ fn shown(bytes: &[u8]) -> String {
 }
 
 impl Fault {
-    /// Whether the same request would fail in the same way, as far as one can tell: the READ must not wait for ever.
+    /// Whether the same request would fail in the same way, as far as one can tell: the READ must
+    /// not wait for ever.
     pub fn is_refusal(&self) -> bool {
         match self {
             // 404, 410, 412 and 416 may mean that the file changed; 408, 429 and 5xx pass.

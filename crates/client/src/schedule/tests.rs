@@ -1,20 +1,31 @@
-//! The schedule alone, driven by a seed: READs, answers, losses, pushes and time in random order, against the plain
-//! bytes of the files as a model.
+//! The schedule alone, driven by a seed: READs, answers, losses, pushes and time in random order,
+//! against the plain bytes of the files as a model.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use units::{InodeId, PAGE_BYTES, PageId, Rng, SplitMix64, StreamId, Token};
+use units::{PAGE_BYTES, Rng, SplitMix64, StreamId};
 
 use super::*;
 use crate::block_cache::StoredBlock;
+use crate::command::{Failure, RequestKey, StreamKey, Wanted};
 use crate::sink::StoreOutcome;
 use crate::tests::tree::Tree;
 
 const CONNECTIONS: usize = 2;
 
 type Outcome = Result<Vec<u8>, ReadError>;
+
+impl Schedule {
+    pub fn connections_up(&self) -> usize {
+        (0..CONNECTIONS).filter(|connection| self.connections.is_up(*connection)).count()
+    }
+
+    pub fn link_sample(&mut self, elapsed: Duration, bytes: u64) {
+        self.connections.sample(elapsed, bytes);
+    }
+}
 
 /// A session without threads.
 struct Sim {
@@ -139,7 +150,7 @@ impl Sim {
         if let Command::Hint { token, pages } = command {
             return self.obey_hint(connection, token, &pages);
         }
-        let Command::Ask { key, wanted, force, .. } = command else { return };
+        let Command::Request { key, wanted, force, .. } = command else { return };
         self.schedule.connection_traffic(connection, 3000, 50);
         let mood = if honest { 99 } else { self.pick(100) };
         let stream = self.streams.iter().find(|(stream, _)| stream.connection == connection).map(|(stream, _)| *stream);
@@ -159,7 +170,7 @@ impl Sim {
         self.settle();
     }
 
-    fn answer(&mut self, key: AskKey, wanted: &Wanted) {
+    fn answer(&mut self, key: RequestKey, wanted: &Wanted) {
         match wanted {
             Wanted::Block { block, .. } => {
                 let mut raw = Vec::new();
@@ -274,7 +285,7 @@ impl Sim {
             let pages = Pages { inode: run.inode, first: run.first, count: run.count };
             for page in pages.iter() {
                 assert!(!self.replying.iter().any(|reply| reply.iter().any(|p| p == page)), "{page} is being replied");
-                assert!(!self.schedule.in_flight.contains_key(&page.to_u64()), "{page} has a READ in flight");
+                assert!(!self.schedule.reads.is_in_flight(page), "{page} has a READ in flight");
                 assert_eq!(run.page(page), Some(self.tree.page(page)));
             }
             self.stores += 1;
@@ -299,17 +310,16 @@ impl Sim {
         }
     }
 
-    /// A READ of more than the run that is being stored: what it lacks must come without the storer.
+    /// A READ of more than the run that is being stored: what it lacks must come without the
+    /// storer.
     fn read_around(&mut self, run: &Run) {
         let first = u64::from(run.first.saturating_sub(self.pick(6) as u32));
         let end = u64::from(run.first + run.count) + self.pick(6) as u64;
         let bytes = (end - first) * PAGE_BYTES as u64;
         self.read(run.inode, first * PAGE_BYTES as u64, bytes as u32);
-        let id = self.schedule.reads_begun;
+        let id = self.schedule.reads.last();
         for _ in 0..3 {
-            let mine = |wait: &&Wait| wait.readers.iter().any(|(reader, _)| *reader == id);
-            let stuck = self.schedule.waits.values().filter(mine).find(|wait| wait.source != Source::Demand);
-            assert!(stuck.is_none(), "a READ waits for the storer, which waits for it");
+            assert!(self.schedule.reads.waits_for_demands_only(id), "a READ waits for the storer, which waits for it");
             self.obey(false);
         }
     }
@@ -366,8 +376,10 @@ impl Sim {
                 Err(error) => assert!(self.spoils, "READ {id} failed without a cause: {error}"),
             }
         }
-        let counters = &self.schedule.counters;
-        let undecided = self.schedule.holding.undecided_pages();
+        self.schedule.reads.check();
+        self.schedule.requests.check(&self.schedule.connections);
+        let counters = self.schedule.pushes.counters();
+        let undecided = self.schedule.pushes.undecided_pages();
         assert_eq!(counters.pages_pushed, counters.pages_push_hit + counters.pages_wasted + undecided, "{counters:?}");
     }
 
@@ -395,7 +407,7 @@ impl Sim {
             for pages in std::mem::take(&mut self.replying) {
                 self.schedule.replied(pages);
             }
-            let idle = self.commands.is_empty() && self.schedule.asks.is_empty() && self.schedule.reads.is_empty();
+            let idle = self.commands.is_empty() && self.schedule.requests.is_empty() && self.schedule.reads.is_idle();
             if idle && self.streams.is_empty() && self.pieces.is_empty() && self.hinted.is_empty() {
                 break;
             }
@@ -403,9 +415,8 @@ impl Sim {
         self.check();
         assert_eq!(self.outcomes.lock().unwrap().len(), self.expected.len(), "every READ is answered");
         let left = &self.schedule;
-        assert!(left.waits.is_empty() && left.asks.is_empty() && left.fetching.is_empty() && left.parked.is_empty());
-        assert!(left.in_flight.is_empty() && left.arriving.is_empty() && left.stalled.is_empty());
-        assert_eq!((left.speculative_bytes(), left.storing.is_none()), (0, true));
+        assert!(left.reads.is_empty() && left.requests.is_empty() && left.pushes.is_nothing_arriving());
+        assert!(!left.page_cache.is_storing());
         self
     }
 }
@@ -433,9 +444,9 @@ fn sim_every_read_gets_the_bytes_of_its_file_whatever_happens() {
             }
             let sim = sim.finish();
             stores += sim.stores;
-            late += sim.schedule.counters.late_pushes;
-            replays += sim.schedule.counters.replays;
-            hints += sim.schedule.counters.pages_hint_pushed;
+            late += sim.schedule.counters().reads.late_pushes;
+            replays += sim.schedule.counters().demand.replays;
+            hints += sim.schedule.counters().hints.pages_hint_pushed;
         }
         // The simulation would prove nothing if these never happened.
         let happened = [stores, late, replays, hints];
@@ -458,7 +469,7 @@ fn sim_soft_reads_end_in_time_even_if_nothing_ever_answers() {
     sim.pass_time(29_900_000 - sim.now.0 % 1000);
     sim.pass_time(30_000_000);
     assert_eq!(sim.outcomes.lock().unwrap().len(), 50);
-    assert!(sim.schedule.reads.is_empty());
+    assert!(sim.schedule.reads.is_idle());
 }
 
 #[test]
@@ -481,7 +492,7 @@ fn a_cut_answer_is_the_canary_of_the_simulation() {
     sim.read(page.inode, 3 * PAGE_BYTES as u64, 4096);
     let mut bytes = sim.tree.page(page).to_vec();
     bytes[7] ^= 1;
-    sim.schedule.fulfil(sim.now, page, &bytes);
+    sim.schedule.reads.fulfil(sim.now, page, &bytes);
     sim.settle();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sim.check()));
     assert!(caught.is_err());

@@ -33,13 +33,13 @@ fn all_four_paths_give_the_same_bytes_and_count_what_they_do() {
                 }
             }
             let counters = session.counters();
-            assert_eq!(counters.requests, server.pulls().len() as u64);
-            assert_eq!((counters.read_errors, counters.replays, counters.reconnects), (0, 0, 0));
+            assert_eq!(counters.demand.requests, server.pulls().len() as u64);
+            assert_eq!((counters.reads.read_errors, counters.demand.replays, counters.transfer.reconnects), (0, 0, 0));
             let own = if short_connections { server.pulls().len() } else { 0 };
             assert_eq!(server.connections(), 1 + own, "the session's, and one for each request");
-            assert!(counters.pages_demanded > 100);
-            assert!(counters.pool_hits + counters.pool_misses >= counters.pages_demanded);
-            assert_eq!(counters.pool_hits == 0, allocated_pages);
+            assert!(counters.demand.pages_demanded > 100);
+            assert!(counters.memory.pool_hits + counters.memory.pool_misses >= counters.demand.pages_demanded);
+            assert_eq!(counters.memory.pool_hits == 0, allocated_pages);
         }
     }
 }
@@ -62,9 +62,9 @@ fn a_short_connection_asks_once_and_is_closed() {
         })
         .collect();
     assert_eq!(asked, [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4)]);
-    let bytes = session.counters().bytes_received;
+    let bytes = session.counters().transfer.bytes_received;
     read_page(&session, 1, tree.big(), 50).wait().unwrap();
-    assert!(session.counters().bytes_received > bytes + 4096, "hello and open come on top of the page");
+    assert!(session.counters().transfer.bytes_received > bytes + 4096, "hello and open come on top of the page");
 }
 
 #[test]
@@ -112,11 +112,11 @@ fn hard_mode_waits_for_the_server() {
     }
     // The connection may have served them before it saw that its own connection is gone.
     let began = Instant::now();
-    while session.counters().reconnects == 0 {
+    while session.counters().transfer.reconnects == 0 {
         assert!(began.elapsed() < HANG, "{:?}", session.counters());
         std::thread::yield_now();
     }
-    assert_eq!(session.counters().read_errors, 0);
+    assert_eq!(session.counters().reads.read_errors, 0);
 }
 
 #[test]
@@ -160,6 +160,6 @@ fn a_short_connection_that_breaks_is_replaced_and_one_that_is_refused_is_believe
     let session = open(&server, demand_only(SHORT));
     assert_eq!(read_page(&session, 1, tree.big(), 7).wait().unwrap(), tree.page(PageId::new(tree.big(), 7)));
     let counters = session.counters();
-    assert_eq!((counters.requests, counters.replays, counters.reconnects), (1, 2, 2));
+    assert_eq!((counters.demand.requests, counters.demand.replays, counters.transfer.reconnects), (1, 2, 2));
     assert_eq!(read_page(&session, 1, tree.big(), 95).wait(), Err(ReadError::Io));
 }

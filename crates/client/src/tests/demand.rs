@@ -39,7 +39,7 @@ fn every_byte_of_every_file_is_right_whatever_the_layout() {
                     assert!(got == tree.range(*inode, offset, bytes), "{offset} {bytes} of {}", contents.len());
                 }
             }
-            assert_eq!(session.counters().read_errors, 0);
+            assert_eq!(session.counters().reads.read_errors, 0);
         }
     }
 }
@@ -65,7 +65,7 @@ fn readers_of_one_page_and_of_one_block_share_a_request() {
     server.wait_touched(1, &[PageId::new(big, 3), PageId::new(big, 15)]);
     server.wait_touched(2, &[PageId::new(big, 3)]);
     let counters = session.counters();
-    assert_eq!((counters.requests, counters.round_trips, counters.stalls), (1, 1, 5));
+    assert_eq!((counters.demand.requests, counters.demand.round_trips, counters.reads.stalls), (1, 1, 5));
     // Again, from the cache: nothing is asked, nothing is reported twice.
     read_page(&session, 1, big, 15).wait().unwrap();
     read_page(&session, 1, big, 5).wait().unwrap();
@@ -133,7 +133,7 @@ fn a_block_with_wrong_bytes_is_asked_for_again_and_then_fails() {
     });
     let page = PageId::new(tree.big(), 2);
     assert_eq!(read_page(&session, 1, page.inode, 2).wait().unwrap(), tree.page(page), "the second answer is good");
-    assert_eq!(session.counters().verify_failures, 1);
+    assert_eq!(session.counters().demand.verify_failures, 1);
     bad.store(u32::MAX, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(read_page(&session, 1, page.inode, 50).wait(), Err(ReadError::Corrupt));
     bad.store(0, std::sync::atomic::Ordering::SeqCst);
@@ -217,8 +217,8 @@ fn sequential_misses_read_ahead_within_their_window() {
     assert_eq!(blocks.len(), pulls.len(), "no block twice: {pulls:?}");
     let speculative = pulls.iter().filter(|ask| block_and_flag(ask).1).count();
     let counters = session.counters();
-    assert_eq!(counters.blocks_speculated as usize, speculative);
-    assert!(speculative >= 5 && counters.blocks_speculated_used >= 5, "{counters:?}");
+    assert_eq!(counters.readahead.blocks_speculated as usize, speculative);
+    assert!(speculative >= 5 && counters.readahead.blocks_speculated_used >= 5, "{counters:?}");
     // Whatever was read ahead, the server learns of every page, in order.
     let demanded: Vec<PageId> = pulls.iter().filter(|ask| !block_and_flag(ask).1).map(page_of).collect();
     let reported: Vec<PageId> = pages.iter().copied().filter(|page| !demanded.contains(page)).collect();
@@ -253,7 +253,7 @@ fn a_read_that_meets_a_speculative_request_hurries_it() {
     held.iter().for_each(|pull| answer(&server, &tree, pull));
     assert_eq!(first.wait().unwrap(), tree.page(PageId::new(tree.big(), 0)));
     assert_eq!(second.wait().unwrap(), tree.page(page_of(&ahead.2)));
-    assert_eq!(session.counters().pages_demanded, 2);
+    assert_eq!(session.counters().demand.pages_demanded, 2);
 }
 
 #[test]

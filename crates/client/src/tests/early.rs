@@ -92,20 +92,20 @@ fn programs_run_before_the_hashes_come_and_pushes_are_kept_until_then() {
     let rig = Rig::new();
     rig.read(5);
     rig.push(0, 70..90);
-    // Answered behind the push on the same connection. Nothing of the push can be believed yet, so the page is asked for,
-    // and the server is told not to point at the push.
+    // Answered behind the push on the same connection. Nothing of the push can be believed yet, so
+    // the page is asked for, and the server is told not to point at the push.
     rig.read(300);
     rig.read(75);
     let pulls = rig.server.pulls();
     assert!(matches!(pulls.last(), Some(Request::PullBlock { force: true, .. })), "{pulls:?}");
     assert!(rig.sink.pages().is_empty());
-    assert_eq!(rig.session.counters().pages_pushed, 0);
+    assert_eq!(rig.session.counters().pushes.pages_pushed, 0);
     rig.release();
     rig.sink.wait_stored(rig.pages(89..90)[0]);
     for page in rig.sink.pages() {
         assert_eq!(rig.sink.page(page).unwrap(), rig.tree.page(page));
     }
-    assert_eq!(rig.session.counters().pages_pushed, 20);
+    assert_eq!(rig.session.counters().pushes.pages_pushed, 20);
     while rig.server.ask(0, |machine| machine.in_flight_push_bytes() + machine.queued_push_bytes() as u64) > 0 {
         std::thread::yield_now();
     }
@@ -123,7 +123,7 @@ fn a_wrong_page_that_came_before_the_hashes_is_found_out_by_them() {
     rig.release();
     rig.server.wait(|log| log.iter().any(|(_, event)| matches!(event, ServerEvent::PushStopped { .. })).then_some(()));
     assert!(rig.sink.pages().is_empty());
-    assert_eq!(rig.session.counters().verify_failures, 1);
+    assert_eq!(rig.session.counters().demand.verify_failures, 1);
 }
 
 /// Whatever came before or lies here already: no READ is answered any more.
@@ -198,7 +198,10 @@ fn damaged_hashes_mean_no_pushes_and_demands_as_ever() {
     rig.server.wait(|log| log.iter().any(|(_, event)| matches!(event, ServerEvent::PushStopped { .. })).then_some(()));
     rig.read(75);
     let counters = rig.session.counters();
-    assert_eq!((counters.verify_failures, counters.pushes_refused, counters.pages_pushed), (3, 1, 0));
+    assert_eq!(
+        (counters.demand.verify_failures, counters.pushes.pushes_refused, counters.pushes.pages_pushed),
+        (3, 1, 0)
+    );
     assert!(rig.sink.pages().is_empty() && !rig.session.metadata().has_chunk_hashes());
     assert_eq!(rig.server.requests(0, is_pull).len(), 1);
 }

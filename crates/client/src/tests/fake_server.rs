@@ -1,8 +1,9 @@
 //! A server in this process: honest by default, and whatever a test makes of it.
 //!
-//! Each connection has a thread that owns its state machine and one that reads its socket. A test may install a policy,
-//! which sees every event first and may handle it in its own way, and may run code on a connection's thread. Everything
-//! that arrives is logged, and tests wait for the log, never for time.
+//! Each connection has a thread that owns its state machine and one that reads its socket. A test
+//! may install a policy, which sees every event first and may handle it in its own way, and may run
+//! code on a connection's thread. Everything that arrives is logged, and tests wait for the log,
+//! never for time.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -187,7 +188,8 @@ impl FakeServer {
     pub fn kill(&mut self) {
         self.inner.lock().closed = true;
         if let Some(accepting) = self.accepting.take() {
-            // Wakes the thread. Once it is over the socket is closed, and nobody gets as far as its backlog.
+            // Wakes the thread. Once it is over the socket is closed, and nobody gets as far as its
+            // backlog.
             let _ = TcpStream::connect(self.address);
             accepting.join().unwrap();
         }
@@ -244,7 +246,8 @@ impl FakeServer {
     pub fn push_bytes(&self, connection: usize, stream: StreamId, segment: u32, pages: &[PageId], bytes: Vec<u8>) {
         let segment = units::SegmentIndex(segment);
         let piece = PushPiece { stream, segment, pages: pages.to_vec(), bytes: bytes.into() };
-        // Refused if the client has stopped the stream meanwhile; what a test expects of a piece it sees at the client.
+        // Refused if the client has stopped the stream meanwhile; what a test expects of a piece it
+        // sees at the client.
         self.ask(connection, move |machine| _ = machine.push(piece));
     }
 

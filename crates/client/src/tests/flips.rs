@@ -119,8 +119,8 @@ fn order() -> impl Iterator<Item = u32> {
     (0..90).map(|i| i * 37 % 101)
 }
 
-/// One start through `target`: how many pages were read, and how many came by a push. What could not
-/// be read counts as neither.
+/// One start through `target`: how many pages were read, and how many came by a push. What could
+/// not be read counts as neither.
 fn start(target: &Target, tree: &Tree, token: u128, push: bool) -> (usize, usize) {
     let waiting = Waiting::Soft(Duration::from_secs(5));
     let granularity = Granularity::Page;

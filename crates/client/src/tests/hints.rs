@@ -1,4 +1,5 @@
-//! Hints: pages come into the page cache because somebody said so, from servers of every kind and from local files.
+//! Hints: pages come into the page cache because somebody said so, from servers of every kind and
+//! from local files.
 
 use std::sync::Arc;
 
@@ -67,7 +68,7 @@ fn pages(tree: &Tree, range: std::ops::Range<u32>) -> Vec<PageId> {
 /// Waits until so many pages lie in the page cache; they must be these, and right.
 fn wait_stored(session: &Session, sink: &FakeSink, tree: &Tree, expected: &[PageId]) {
     // The count follows the call.
-    while session.counters().pages_stored < expected.len() as u64 {
+    while session.counters().stores.pages_stored < expected.len() as u64 {
         std::thread::yield_now();
     }
     assert_eq!(sink.pages(), expected);
@@ -89,8 +90,8 @@ fn hinted_pages_are_pushed_and_stored_all_of_them() {
     rig.server.push(0, stream, 0, &wanted, |_| ());
     wait_stored(&rig.session, &rig.sink, &rig.tree, &wanted);
     let counters = rig.session.counters();
-    assert_eq!((counters.pages_hinted, counters.pages_hint_pushed, counters.looked_up), (31, 31, 1));
-    assert_eq!((counters.pages_pushed, counters.pages_held, counters.pages_push_hit), (0, 0, 0));
+    assert_eq!((counters.hints.pages_hinted, counters.hints.pages_hint_pushed, counters.stores.looked_up), (31, 31, 1));
+    assert_eq!((counters.pushes.pages_pushed, counters.pushes.pages_held, counters.pushes.pages_push_hit), (0, 0, 0));
     assert!(rig.server.pulls().is_empty());
 }
 
@@ -133,7 +134,7 @@ fn a_lost_connection_takes_its_hints_with_it() {
     assert_eq!(rig.session.hint(&rig.pages(0..10)), 10);
     rig.hinted(10);
     rig.server.cut();
-    while rig.session.counters().reconnects == 0 {
+    while rig.session.counters().transfer.reconnects == 0 {
         std::thread::yield_now();
     }
     assert_eq!(rig.session.hint(&rig.pages(0..10)), 10);
@@ -147,7 +148,7 @@ fn in_an_audit_hinted_pages_stay_in_the_daemon_and_their_touches_are_seen() {
     rig.server.push(0, audit, 0, &rig.pages(90..91), |_| ());
     let stream = rig.server.push_start_of(0, 7, HINT_ACTION, PushEncoding::Stored, false);
     rig.server.push(0, stream, 0, &rig.pages(10..20), |_| ());
-    while rig.session.counters().pages_held < 11 {
+    while rig.session.counters().pushes.pages_held < 11 {
         std::thread::yield_now();
     }
     for index in [12, 10] {
@@ -171,7 +172,7 @@ fn without_pushes_the_blocks_of_hinted_pages_are_pulled() {
     let pulls = rig.server.pulls();
     assert!(pulls.len() == 3 && pulls.iter().all(speculative), "{pulls:?}");
     let counters = rig.session.counters();
-    assert_eq!((counters.pages_hint_pushed, counters.pages_demanded, counters.requests), (6, 0, 0));
+    assert_eq!((counters.hints.pages_hint_pushed, counters.demand.pages_demanded, counters.demand.requests), (6, 0, 0));
 }
 
 #[test]
@@ -203,7 +204,7 @@ fn a_web_server_is_read_ahead_of_need() {
     let wanted = [pages(&tree, 0..20), pages(&tree, 99..101)].concat();
     assert_eq!(session.hint(&wanted), 22);
     wait_stored(&session, &sink, &tree, &wanted);
-    assert_eq!(session.counters().pages_demanded, 0);
+    assert_eq!(session.counters().demand.pages_demanded, 0);
 }
 
 #[test]
@@ -219,11 +220,12 @@ fn pages_of_a_local_image_are_decoded_and_stored() {
         let sink = sink_of(&session);
         let wanted = [pages(&tree, 5..70), pages(&tree, 100..101)].concat();
         assert_eq!(session.hint(&wanted), 66);
-        let one_block =
-            |page: &PageId| crate::place::Place::of(&tree.metadata, *page).unwrap().blocks(&tree.metadata).len() == 1;
+        let one_block = |page: &PageId| {
+            crate::page_parts::PageParts::of(&tree.metadata, *page).unwrap().blocks(&tree.metadata).len() == 1
+        };
         let expected: Vec<PageId> = wanted.iter().copied().filter(one_block).collect();
         wait_stored(&session, &sink, &tree, &expected);
-        assert_eq!(session.counters().pages_hint_pushed, expected.len() as u64);
+        assert_eq!(session.counters().hints.pages_hint_pushed, expected.len() as u64);
     }
 }
 
@@ -238,5 +240,8 @@ fn the_real_server_pushes_what_is_hinted() {
     assert_eq!(session.hint(&wanted), 101);
     wait_stored(&session, &sink, &tree, &wanted);
     let counters = session.counters();
-    assert_eq!((counters.requests, counters.pages_hint_pushed, counters.verify_failures), (0, 101, 0));
+    assert_eq!(
+        (counters.demand.requests, counters.hints.pages_hint_pushed, counters.demand.verify_failures),
+        (0, 101, 0)
+    );
 }

@@ -1,5 +1,5 @@
-//! A server that lies at random: whatever it does, an application gets right bytes or an error, and the page cache gets
-//! right bytes or nothing.
+//! A server that lies at random: whatever it does, an application gets right bytes or an error, and
+//! the page cache gets right bytes or nothing.
 
 use std::io::{Read, Write};
 use std::sync::Arc;

@@ -33,7 +33,8 @@ fn is_block(tree: &Tree) -> impl Fn(&Range<usize>) -> bool + Send + use<> {
     move |range| blocks.contains(&range.start)
 }
 
-/// The server answers requests for blocks in this way, `times` times, and is honest before and after.
+/// The server answers requests for blocks in this way, `times` times, and is honest before and
+/// after.
 fn misbehave(server: &WebServer, tree: &Tree, act: Act, times: usize) {
     let is_block = is_block(tree);
     let mut left = times;
@@ -54,8 +55,13 @@ fn every_file_is_read_whole() {
             let session = open(&server, config).unwrap();
             read_all(&session, &tree);
             let counters = session.counters();
-            assert_eq!((counters.read_errors, counters.verify_failures, counters.reconnects), (0, 0, 0));
-            assert!(counters.bytes_received > tree.files[0].1.len() as u64 / 4 && counters.bytes_sent > 0);
+            assert_eq!(
+                (counters.reads.read_errors, counters.demand.verify_failures, counters.transfer.reconnects),
+                (0, 0, 0)
+            );
+            assert!(
+                counters.transfer.bytes_received > tree.files[0].1.len() as u64 / 4 && counters.transfer.bytes_sent > 0
+            );
         }
     }
 }
@@ -142,7 +148,7 @@ fn connections_that_end_are_made_anew() {
         misbehave(&server, &tree, act, 3);
         read_all(&session, &tree);
         let counters = session.counters();
-        assert!(counters.reconnects >= 1 && counters.read_errors == 0, "{act:?}: {counters:?}");
+        assert!(counters.transfer.reconnects >= 1 && counters.reads.read_errors == 0, "{act:?}: {counters:?}");
     }
 }
 
@@ -156,7 +162,7 @@ fn a_connection_closed_while_idle_is_no_event() {
         assert!(read_page(&session, 1, tree.big(), index).wait().unwrap() == tree.page(PageId::new(tree.big(), index)));
     }
     let counters = session.counters();
-    assert_eq!((counters.reconnects, counters.replays), (0, 0));
+    assert_eq!((counters.transfer.reconnects, counters.demand.replays), (0, 0));
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn a_connection_that_breaks_in_the_middle_of_a_read_is_replaced() {
         assert_eq!(read.wait().unwrap(), tree.page(PageId::new(tree.big(), index)));
     }
     let counters = session.counters();
-    assert_eq!((counters.reconnects, counters.replays, counters.read_errors), (1, 3, 0));
+    assert_eq!((counters.transfer.reconnects, counters.demand.replays, counters.reads.read_errors), (1, 3, 0));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn other_connections_take_over_while_one_is_down() {
     });
     server.run(0, |machine| machine.shut_down(ErrorCode::Shutdown, "test"));
     assert_eq!(read.wait().unwrap(), tree.page(PageId::new(tree.big(), 0)));
-    assert_eq!(session.counters().replays, 1);
+    assert_eq!(session.counters().demand.replays, 1);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn hard_mode_waits_for_a_server_that_was_killed() {
     assert_eq!(read_page(&session, 1, tree.big(), 1).wait().unwrap(), tree.page(PageId::new(tree.big(), 1)), "cached");
     server.restart();
     assert_eq!(read.wait().unwrap(), tree.page(PageId::new(tree.big(), 50)));
-    assert!(session.counters().reconnects >= 1);
+    assert!(session.counters().transfer.reconnects >= 1);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_request_without_an_answer_goes_elsewhere() {
     let session = open(&server, config);
     // The server answers pings but never this: only the deadline of the request helps.
     assert_eq!(read_page(&session, 1, tree.big(), 0).wait().unwrap(), tree.page(PageId::new(tree.big(), 0)));
-    assert!(session.counters().replays >= 1);
+    assert!(session.counters().demand.replays >= 1);
 }
 
 #[test]
@@ -156,7 +156,8 @@ fn a_server_that_breaks_the_protocol_is_left() {
         if connection > 0 {
             return false;
         }
-        // Another block than was asked for cannot even be sent with our own state machine; cut short instead.
+        // Another block than was asked for cannot even be sent with our own state machine; cut
+        // short instead.
         let bytes = wrong.stored(*block);
         machine.reply(*request, Reply::Block { block: *block, bytes: Bytes::copy_from_slice(&bytes[1..]) }).unwrap();
         true

@@ -1,4 +1,5 @@
-//! Tests of the whole client against a server that runs in this process and can be told to misbehave.
+//! Tests of the whole client against a server that runs in this process and can be told to
+//! misbehave.
 
 mod ablation;
 mod demand;
@@ -60,7 +61,8 @@ pub(crate) fn read_page(session: &Session, token: u128, inode: InodeId, index: u
     read(session, token, inode, u64::from(index) * PAGE_BYTES as u64, PAGE_BYTES as u32)
 }
 
-/// A session with one connection that asks for blocks and reads nothing ahead, so that a test knows what is asked.
+/// A session with one connection that asks for blocks and reads nothing ahead, so that a test knows
+/// what is asked.
 pub(crate) fn plain() -> Config {
     Config {
         connections: 1,

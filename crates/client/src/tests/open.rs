@@ -49,8 +49,8 @@ fn a_remote_and_a_local_image_are_the_same() {
             assert_eq!(read(session, 1, *inode, 0, 1 << 20).wait().as_ref(), Ok(contents));
         }
     }
-    assert_eq!(local.counters().bytes_received, 0);
-    assert!(remote.counters().bytes_received > 0);
+    assert_eq!(local.counters().transfer.bytes_received, 0);
+    assert!(remote.counters().transfer.bytes_received > 0);
 }
 
 #[test]

@@ -61,17 +61,20 @@ fn a_segment_is_stored_but_for_its_sentinel_which_tells_of_its_use() {
     rig.sink.wait_stored(rig.page(100));
     assert_eq!(rig.sink.pages(), rig.pages(71..101), "all but the first");
     assert_eq!(rig.sink.page(rig.page(100)).unwrap().len(), 123, "not beyond the end of the file");
-    assert_eq!(rig.session.counters().pages_push_hit, 0);
+    assert_eq!(rig.session.counters().pushes.pages_push_hit, 0);
     rig.read(70);
     rig.server.wait_touched(1, &[rig.page(70)]);
     assert!(rig.server.pulls().is_empty());
     // The count follows the call.
-    while rig.session.counters().pages_stored < 30 {
+    while rig.session.counters().stores.pages_stored < 30 {
         std::thread::yield_now();
     }
     let counters = rig.session.counters();
-    assert_eq!((counters.pages_pushed, counters.pages_push_hit, counters.pages_wasted), (31, 31, 0));
-    assert_eq!((counters.pages_stored, counters.pages_held), (30, 1));
+    assert_eq!(
+        (counters.pushes.pages_pushed, counters.pushes.pages_push_hit, counters.pushes.pages_wasted),
+        (31, 31, 0)
+    );
+    assert_eq!((counters.stores.pages_stored, counters.pushes.pages_held), (30, 1));
 }
 
 #[test]
@@ -105,7 +108,7 @@ fn a_piece_with_a_wrong_page_condemns_its_stream_and_nothing_of_it_is_stored() {
         rig.server
             .wait(|log| log.iter().any(|(_, event)| matches!(event, ServerEvent::PushStopped { .. })).then_some(()));
         assert_eq!(rig.sink.pages(), rig.pages(1..4));
-        assert_eq!(rig.session.counters().verify_failures, 1);
+        assert_eq!(rig.session.counters().demand.verify_failures, 1);
         rig.read(12);
         assert_eq!(rig.server.pulls().len(), 1, "the page is demanded as ever");
     }
@@ -128,7 +131,7 @@ fn an_inode_the_kernel_does_not_know_is_looked_up_first() {
     let stream = rig.start(false);
     rig.server.push(0, stream, 0, &rig.pages(0..4), |_| ());
     rig.sink.wait_stored(rig.page(3));
-    assert_eq!(rig.session.counters().looked_up, 1);
+    assert_eq!(rig.session.counters().stores.looked_up, 1);
 }
 
 #[test]
@@ -145,7 +148,7 @@ fn pages_of_an_inode_that_stays_unknown_are_held_and_served() {
         rig.read(index);
     }
     assert!(rig.server.pulls().is_empty(), "served from the holding area");
-    assert_eq!(rig.session.counters().pages_held, 9);
+    assert_eq!(rig.session.counters().pushes.pages_held, 9);
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn an_audit_run_sees_every_first_touch_in_order() {
     rig.server.push(0, stream, 1, &[PageId::new(rig.tree.files[2].0, 0)], |_| ());
     // Pieces are digested in order: the last page is held when all are.
     let small = rig.tree.files[2].0;
-    while rig.session.counters().pages_held < 11 {
+    while rig.session.counters().pushes.pages_held < 11 {
         std::thread::yield_now();
     }
     for index in [4, 2, 9] {
@@ -167,7 +170,10 @@ fn an_audit_run_sees_every_first_touch_in_order() {
     assert!(rig.sink.pages().is_empty() && rig.server.pulls().is_empty());
     rig.session.end(units::Token(1));
     let counters = rig.session.counters();
-    assert_eq!((counters.pages_pushed, counters.pages_push_hit, counters.pages_wasted), (11, 4, 7));
+    assert_eq!(
+        (counters.pushes.pages_pushed, counters.pushes.pages_push_hit, counters.pushes.pages_wasted),
+        (11, 4, 7)
+    );
 }
 
 #[test]
@@ -182,7 +188,7 @@ fn an_audit_reports_the_pages_it_had_no_room_to_watch_as_touched_in_the_order_of
     rig.session.end(units::Token(1));
     rig.server.wait_touched(1, &[7, 40, 8, 1, 3].map(|index| rig.page(index)));
     let counters = rig.session.counters();
-    assert_eq!((counters.pages_held, counters.pages_push_hit, counters.pages_wasted), (3, 5, 2));
+    assert_eq!((counters.pushes.pages_held, counters.pushes.pages_push_hit, counters.pushes.pages_wasted), (3, 5, 2));
 }
 
 #[test]
@@ -191,7 +197,7 @@ fn an_audit_that_goes_on_after_its_stream_sees_what_evicted_blocks_hold() {
     let stream = rig.start(true);
     rig.server.push(0, stream, 0, &rig.pages(80..82), |_| ());
     rig.server.push_end(0, stream);
-    while rig.session.counters().pages_held < 2 {
+    while rig.session.counters().pushes.pages_held < 2 {
         std::thread::yield_now();
     }
     for index in [0, 16, 32, 48] {
@@ -214,7 +220,7 @@ fn unread_sentinels_count_their_segments_as_wasted() {
     rig.read(20);
     rig.session.end(units::Token(1));
     let counters = rig.session.counters();
-    assert_eq!((counters.pages_push_hit, counters.pages_wasted), (5, 10));
+    assert_eq!((counters.pushes.pages_push_hit, counters.pushes.pages_wasted), (5, 10));
 }
 
 /// Answers every pull that is not forced with `OnTheWay`.
@@ -239,7 +245,7 @@ fn a_push_answers_the_reader_that_was_told_to_wait() {
     assert_eq!(waiting.wait().unwrap(), rig.tree.page(rig.page(40)));
     rig.sink.wait_stored(rig.page(43));
     assert_eq!(rig.sink.pages(), rig.pages(41..44), "the page that was answered is not stored on top");
-    assert_eq!(rig.session.counters().late_pushes, 1);
+    assert_eq!(rig.session.counters().reads.late_pushes, 1);
 }
 
 #[test]
@@ -378,7 +384,7 @@ fn a_page_the_kernel_dropped_is_demanded_by_force() {
     rig.server.push(0, stream, 0, &rig.pages(0..4), |_| ());
     rig.sink.wait_stored(rig.page(3));
     // The count follows the call.
-    while rig.session.counters().pages_stored < 3 {
+    while rig.session.counters().stores.pages_stored < 3 {
         std::thread::yield_now();
     }
     rig.read(2);

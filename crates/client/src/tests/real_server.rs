@@ -92,7 +92,8 @@ fn a_learned_start_is_pushed_by_the_real_server() {
     let began = Instant::now();
     let mut token = 1 << 80;
     let mut first_misses = None;
-    // Each run is a device of its own with a cold cache. The server needs a few of them, and a moment.
+    // Each run is a device of its own with a cold cache. The server needs a few of them, and a
+    // moment.
     loop {
         assert!(began.elapsed() < HANG, "nothing was ever pushed");
         token += 1;
@@ -100,11 +101,11 @@ fn a_learned_start_is_pushed_by_the_real_server() {
         let (session, sink) = rig.open(config);
         run(&session, &sink, &tree, token);
         let counters = session.counters();
-        assert_eq!((counters.read_errors, counters.verify_failures), (0, 0));
-        let misses = counters.pages_demanded;
+        assert_eq!((counters.reads.read_errors, counters.demand.verify_failures), (0, 0));
+        let misses = counters.demand.pages_demanded;
         let first = *first_misses.get_or_insert(misses);
         assert_eq!(first, order().len() as u64, "the first run demands every page");
-        if counters.pages_pushed > 0 && misses < first {
+        if counters.pushes.pages_pushed > 0 && misses < first {
             break;
         }
     }

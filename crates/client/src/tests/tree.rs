@@ -34,8 +34,8 @@ impl Tree {
         Tree::sized(Fixture { params, ..Fixture::default() }, 3, 600)
     }
 
-    /// An image with two contents: what the chunk hashes say of the first chunk of page `page` of the big file is true of
-    /// `pretended` and not of its block.
+    /// An image with two contents: what the chunk hashes say of the first chunk of page `page` of
+    /// the big file is true of `pretended` and not of its block.
     pub fn two_faced(large: bool, page: u32, pretended: u8) -> Tree {
         let honest = if large { Tree::large() } else { Tree::plain() };
         let bytes = honest.metadata.chunk_bytes();

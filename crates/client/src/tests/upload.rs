@@ -1,4 +1,5 @@
-//! Uploads: only lacking blocks travel, a broken connection starts again, damage is found before it leaves.
+//! Uploads: only lacking blocks travel, a broken connection starts again, damage is found before it
+//! leaves.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

@@ -97,15 +97,12 @@ impl Blocks {
     /// Counters so far.
     pub(super) fn counters(&self, reads: u64) -> Counters {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
-            reads,
-            requests: load(&self.decoded),
-            bytes_received: load(&self.bytes_read),
-            cache_hits: load(&self.hits),
-            verify_failures: load(&self.corrupt),
-            read_errors: load(&self.errors),
-            ..Counters::default()
-        }
+        let mut counters = Counters::default();
+        (counters.reads.reads, counters.reads.read_errors) = (reads, load(&self.errors));
+        (counters.demand.requests, counters.demand.verify_failures) = (load(&self.decoded), load(&self.corrupt));
+        counters.transfer.bytes_received = load(&self.bytes_read);
+        counters.memory.cache_hits = load(&self.hits);
+        counters
     }
 
     fn lock(&self) -> MutexGuard<'_, Cache> {

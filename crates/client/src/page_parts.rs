@@ -1,4 +1,4 @@
-//! Where the bytes of a page lie: the parts of blocks that make it up.
+//! The parts of blocks that make up a page.
 
 use image::{Metadata, PageChunks};
 use units::{BlockId, ChunkId, PageId};
@@ -14,16 +14,16 @@ pub(crate) struct Part {
     pub offset: usize,
 }
 
-/// A page of a file, located.
+/// Where the bytes of one page lie.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct PageParts {
     chunks: PageChunks,
 }
 
-impl Place {
+impl PageParts {
     /// Locates a page; `None` if it lies outside its file.
-    pub fn of(metadata: &Metadata, page: PageId) -> Option<Place> {
-        metadata.page_chunks(page).map(|chunks| Place { chunks })
+    pub fn of(metadata: &Metadata, page: PageId) -> Option<PageParts> {
+        metadata.page_chunks(page).map(|chunks| PageParts { chunks })
     }
 
     /// Whether the page is all zeros without a byte stored for it.
@@ -41,19 +41,19 @@ impl Place {
         self.chunks.chunks().next()
     }
 
-    /// The stored parts in order; what they leave out is zero. A part whose chunk does not fit is left out: an opened
-    /// image has none, and [`Place::assemble`] fails then.
-    pub fn parts<'a>(&'a self, metadata: &'a Metadata) -> impl Iterator<Item = Part> + 'a {
+    /// The stored parts in order; bytes between them are zero. A part whose chunk does not fit is
+    /// left out: an opened image has none, and [`PageParts::assemble`] fails then.
+    pub fn iter<'a>(&'a self, metadata: &'a Metadata) -> impl Iterator<Item = Part> + 'a {
         self.chunks.pieces().filter_map(|piece| {
-            let place = metadata.chunk(piece.chunk?).filter(|place| place.bytes as usize == piece.bytes)?;
-            Some(Part { start: piece.start, bytes: piece.bytes, block: place.block, offset: place.offset as usize })
+            let chunk = metadata.chunk(piece.chunk?).filter(|chunk| chunk.bytes as usize == piece.bytes)?;
+            Some(Part { start: piece.start, bytes: piece.bytes, block: chunk.block, offset: chunk.offset as usize })
         })
     }
 
     /// The blocks that hold parts of the page, each once, in order.
     pub fn blocks(&self, metadata: &Metadata) -> Vec<BlockId> {
         let mut blocks = Vec::with_capacity(1);
-        for part in self.parts(metadata) {
+        for part in self.iter(metadata) {
             if !blocks.contains(&part.block) {
                 blocks.push(part.block);
             }
@@ -61,7 +61,8 @@ impl Place {
         blocks
     }
 
-    /// Puts the page together from decoded blocks. False if a block is missing or too short; `out` is then undefined.
+    /// Puts the page together from decoded blocks. False if a block is missing or too short; `out`
+    /// is then undefined.
     pub fn assemble<'b>(
         &self,
         metadata: &Metadata,
@@ -70,7 +71,7 @@ impl Place {
     ) -> bool {
         let Some(out) = out.get_mut(..self.bytes()) else { return false };
         let (mut filled, mut parts) = (0, 0);
-        for part in self.parts(metadata) {
+        for part in self.iter(metadata) {
             let Some(from) = block(part.block).and_then(|bytes| bytes.get(part.offset..part.offset + part.bytes))
             else {
                 return false;

@@ -1,10 +1,11 @@
 //! The holding area: verified pages that stay in the daemon although nobody waits for them.
 //!
-//! Three kinds live here. A *sentinel* is the first page of a pushed segment: the other pages go into the page cache,
-//! where their use is invisible, so this one is kept back, and its READ tells that the segment is in use. *Audit* pages
-//! are whole segments kept back in an audit run, so that every first touch is seen. *Orphans* are pages the kernel could
-//! not take, because it does not know their inode or refused them. Sentinels and orphans share one budget, audit pages
-//! have their own; when a budget is used up, the oldest pages of it leave.
+//! There are three kinds. A *sentinel* is the first page of a pushed segment. The other pages go
+//! into the page cache, where their use is invisible; the READ of the sentinel tells that the
+//! segment is in use. *Audit* pages are whole segments kept back in an audit run, so that every
+//! first touch is seen. *Orphans* are pages that the kernel did not take, because it does not know
+//! their inode or refused them. Sentinels and orphans share one budget, audit pages have their own.
+//! When a budget is used up, its oldest pages leave.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -36,6 +37,10 @@ pub(crate) struct Held {
 }
 
 /// The holding area.
+///
+/// Invariants:
+/// - A page is held once, and listed in the order of the budget of its kind.
+/// - No budget has more pages than its bound.
 #[derive(Debug)]
 pub(crate) struct HoldingArea {
     common: Budget,
@@ -64,7 +69,8 @@ impl Held {
 }
 
 impl HoldingArea {
-    /// An empty area: `common_bytes` for sentinels and orphans together, `audit_bytes` for audit pages.
+    /// An empty area: `common_bytes` for sentinels and orphans together, `audit_bytes` for audit
+    /// pages.
     pub fn new(common_bytes: usize, audit_bytes: usize) -> HoldingArea {
         let budget = |bytes: usize| Budget { pages_max: bytes / PAGE_BYTES, order: BTreeMap::new() };
         HoldingArea { common: budget(common_bytes), audit: budget(audit_bytes), entries: HashMap::new(), clock: 0 }
@@ -95,8 +101,8 @@ impl HoldingArea {
         self.entries.len()
     }
 
-    /// Holds a page. Returns what left for it: an older copy of the same page, the oldest pages of the budget, or the
-    /// page itself if its budget is nothing.
+    /// Holds a page. Returns what left for it: an older copy of the same page, the oldest pages of
+    /// the budget, or the page itself if its budget is nothing.
     pub fn hold(&mut self, page: PageId, held: Held) -> Vec<Held> {
         let mut gone: Vec<Held> = self.take(page).into_iter().collect();
         let budget = match held.kind {
@@ -117,7 +123,7 @@ impl HoldingArea {
         gone
     }
 
-    /// The page, which leaves: whoever asks passes it on to the kernel, which keeps it from then on.
+    /// Takes a page out: its caller passes it on to the kernel, which keeps it from then on.
     pub fn take(&mut self, page: PageId) -> Option<Held> {
         let (at, held) = self.entries.remove(&page.to_u64())?;
         match held.kind {

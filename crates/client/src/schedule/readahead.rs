@@ -1,26 +1,33 @@
-//! Readahead by blocks for runs nobody has learned yet: which blocks are worth asking for before they are missed.
+//! Readahead by blocks for runs that the server has not learned: which blocks to request before
+//! they are missed.
 //!
-//! Programs and libraries are faulted in by pages in no order, but mostly near each other; modules of one package lie
-//! side by side in the image. So every use of a new block makes a *region* of guesses around it: the neighbours of the
-//! block in its file, outward in both directions, then those in the image, more of them after it than before it. The
-//! newest region is served first: it is what the program does now. A file that is read in sequence gets a window that
-//! doubles with each block, as in any readahead.
+//! Programs and libraries are faulted in by pages in no order, but mostly near each other. Modules
+//! of one package lie side by side in the image. So every use of a new block makes a *region* of
+//! guesses around it: the neighbours of the block in its file, outward in both directions, then
+//! those in the image, more of them after it than before it. The newest region is served first,
+//! because the program works there. A file that is read in sequence gets a window that doubles with
+//! each block, as in any readahead.
 //!
-//! How many guesses a region has depends on how good the last ones were: with less than a third of them used, only the
-//! next neighbours are guessed, with less than a tenth, only those of every eighth block, to notice when that changes.
-//! Nothing is guessed for an action that the server pushes to, which knows better.
+//! The number of guesses in a region depends on the use of the last ones. If less than a third of
+//! them was used, only the next neighbours are guessed; if less than a tenth, only those of every
+//! eighth block, to notice a change. Nothing is guessed for an action that the server pushes to.
 //!
-//! The policy is a pure struct: the schedule tells it of uses and asks the server for what it answers, as fast as the
-//! link allows. Sizes are in blocks.
+//! The schedule reports uses and requests the guesses as fast as the link allows. Sizes are in
+//! blocks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
-use units::{BlockId, InodeId, PageId, Token};
+use units::{BlockId, InodeId, Moment, PageId, Token};
 
-/// Files remembered; a program reads few files sequentially at the same time, and each entry is 24 bytes.
+use crate::counters::ReadaheadCounters;
+
+/// Files remembered; a program reads few files sequentially at the same time, and each entry is 24
+/// bytes.
 const FILES_MAX: usize = 64;
 
-/// A use that skips at most so many pages still counts as sequential: readers skip headers and holes.
+/// A use that skips at most so many pages still counts as sequential: readers skip headers and
+/// holes.
 const SKIP_PAGES_MAX: u32 = 8;
 
 /// Regions kept. What was not asked for by the time sixteen more blocks were used is of little use.
@@ -66,6 +73,13 @@ pub struct Reach {
     pub image_before: u32,
 }
 
+impl Reach {
+    /// Whether there is nothing to look for.
+    pub fn is_nothing(self) -> bool {
+        self == Reach::default()
+    }
+}
+
 /// The blocks found within a [`Reach`], nearest first in each direction.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
@@ -80,6 +94,11 @@ pub struct Around {
 }
 
 /// The policy and its memory.
+///
+/// Invariants:
+/// - Every collection has its bound; what does not fit is forgotten, which costs only quality.
+/// - A block is guessed at most once between two ends of an action.
+/// - `used` is at most `made`: both count guesses, halved together.
 #[derive(Clone, Debug)]
 pub struct Readahead {
     window_blocks_max: u32,
@@ -95,6 +114,9 @@ pub struct Readahead {
     used: u32,
     probes: u32,
     silent: HashSet<Token>,
+    /// When a block was last missed or used for the first time.
+    used_at: Moment,
+    counters: ReadaheadCounters,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,8 +128,9 @@ struct Stream {
 }
 
 impl Readahead {
-    /// A policy whose windows are at most `window_blocks_max` blocks; 0 switches it off. Only a `wide` one guesses at
-    /// neighbours: where a block costs no round trip, as in a local file, the sequence alone is worth the work.
+    /// A policy whose windows are at most `window_blocks_max` blocks; 0 switches it off. Only a
+    /// `wide` one guesses at neighbours: where a block costs no round trip, as in a local file, the
+    /// sequence alone is worth the work.
     pub fn new(window_blocks_max: u32, wide: bool) -> Readahead {
         Readahead {
             window_blocks_max,
@@ -121,11 +144,28 @@ impl Readahead {
             used: 0,
             probes: 0,
             silent: HashSet::new(),
+            used_at: Moment::default(),
+            counters: ReadaheadCounters::default(),
         }
     }
 
-    /// A block that covers the pages `first_page..end_page` of a file was missed, or a guessed one was used for the
-    /// first time. Returns where to look for guesses, to be handed in with [`Readahead::add`].
+    pub fn counters(&self) -> ReadaheadCounters {
+        self.counters
+    }
+
+    /// A block was missed or used for the first time: there may be more to come near it.
+    pub fn note_use(&mut self, now: Moment) {
+        self.used_at = now;
+    }
+
+    /// Time since a block was last missed or used for the first time.
+    pub fn idle_time(&self, now: Moment) -> Duration {
+        now.since(self.used_at)
+    }
+
+    /// A block that covers the pages `first_page..end_page` of a file was missed, or a guessed one
+    /// was used for the first time. Returns where to look for guesses, to be handed in with
+    /// [`Readahead::add`].
     pub fn reach(&mut self, token: Token, inode: InodeId, first_page: u32, end_page: u32) -> Reach {
         if self.window_blocks_max == 0 || self.silent.contains(&token) {
             return Reach::default();
@@ -170,7 +210,8 @@ impl Readahead {
         window_blocks
     }
 
-    /// Takes the guesses around a block: those of its file first, from both sides in turn, then those of the image.
+    /// Takes the guesses around a block: those of its file first, from both sides in turn, then
+    /// those of the image.
     pub fn add(&mut self, token: Token, around: Around) {
         let file = in_turn(around.after, around.before);
         let region: VecDeque<Guess> = file.chain(in_turn(around.image_after, around.image_before)).collect();
@@ -180,8 +221,8 @@ impl Readahead {
         self.regions.push((token, region));
     }
 
-    /// A block is asked for. It is no guess any more, even when it has left the cache again: what it had that anybody
-    /// wanted was taken, or was stored into the page cache.
+    /// A block is asked for. It is no guess any more, even when it has left the cache again: what
+    /// it had that anybody wanted was taken, or was stored into the page cache.
     pub fn fetched(&mut self, block: BlockId) {
         if self.fetched.len() >= FETCHED_MAX {
             self.fetched.clear();
@@ -189,7 +230,8 @@ impl Readahead {
         self.fetched.insert(block);
     }
 
-    /// The best guess whose block was not fetched yet, and the program it is for. It counts as made.
+    /// The best guess whose block was not fetched yet, and the program it is for. It counts as
+    /// made.
     pub fn next(&mut self) -> Option<(Token, Guess)> {
         while let Some((token, region)) = self.regions.last_mut() {
             let token = *token;
@@ -217,8 +259,20 @@ impl Readahead {
         }
     }
 
-    /// A guessed block was used for the first time.
+    /// A guessed block of so many pages is asked for.
+    pub fn requested(&mut self, pages: u64) {
+        self.counters.blocks_speculated += 1;
+        self.counters.pages_speculated += pages;
+    }
+
+    /// A block that readahead brought left the cache, and no page of it was read.
+    pub fn wasted(&mut self) {
+        self.counters.blocks_speculated_wasted += 1;
+    }
+
+    /// A block that readahead brought was used for the first time.
     pub fn used(&mut self, block: BlockId) {
+        self.counters.blocks_speculated_used += 1;
         self.used += u32::from(self.unused.remove(&block));
     }
 

@@ -1,0 +1,140 @@
+//! The connections of a session as the schedule sees them, and the commands for their threads.
+
+use units::{Moment, PageId, Token};
+
+use crate::command::{Command, ConnectionIndex};
+use crate::counters::TransferCounters;
+use crate::link::{FirstAnswers, Link};
+
+/// Connections, the commands that wait to be sent to their threads, and the estimate of the link
+/// that they share.
+///
+/// Invariants:
+/// - A command is added only for a connection that is up, except `Close`.
+/// - All commands of a token go to one connection while it is up, so the server sees them in order.
+pub(super) struct Connections {
+    states: Vec<ConnectionState>,
+    commands: Vec<(ConnectionIndex, Command)>,
+    link: Link,
+    /// There is a server, and a link to estimate; false for a local file.
+    remote: bool,
+    counters: TransferCounters,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct ConnectionState {
+    up: bool,
+    bytes_received: u64,
+}
+
+/// When a request was sent, for the estimate of the link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub connection: ConnectionIndex,
+    at: Moment,
+    /// Bytes the connection had received by then.
+    received_before: u64,
+    /// Other answers were under way.
+    pipelined: bool,
+}
+
+impl Connections {
+    /// So many connections, all down.
+    pub fn new(count: usize, remote: bool) -> Connections {
+        Connections {
+            states: vec![ConnectionState::default(); count],
+            commands: Vec::new(),
+            link: Link::default(),
+            remote,
+            counters: TransferCounters::default(),
+        }
+    }
+
+    pub fn counters(&self) -> TransferCounters {
+        self.counters
+    }
+
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// What opening the image showed of the link.
+    pub fn opened(&mut self, answers: FirstAnswers) {
+        self.link.opened(answers);
+    }
+
+    pub fn is_any_up(&self) -> bool {
+        self.states.iter().any(|state| state.up)
+    }
+
+    /// A connection is up; `again`: it was lost before.
+    pub fn up(&mut self, connection: ConnectionIndex, again: bool) {
+        self.states[connection].up = true;
+        self.counters.reconnects += u64::from(again);
+    }
+
+    pub fn down(&mut self, connection: ConnectionIndex) {
+        self.states[connection].up = false;
+    }
+
+    /// A connection received bytes and sent some.
+    pub fn moved(&mut self, connection: ConnectionIndex, received: u64, sent: u64) {
+        self.states[connection].bytes_received += received;
+        self.counters.bytes_received += received;
+        self.counters.bytes_sent += sent;
+    }
+
+    /// The connection of a token: its own one, or the next that is up.
+    pub fn of(&self, token: Token) -> Option<ConnectionIndex> {
+        let count = self.states.len();
+        let own = (token.0 % count as u128) as usize;
+        (0..count).map(|i| (own + i) % count).find(|connection| self.states[*connection].up)
+    }
+
+    /// Adds a command for a connection that is up.
+    pub fn command(&mut self, connection: ConnectionIndex, command: Command) {
+        self.commands.push((connection, command));
+    }
+
+    /// Reports pages that a token touched. Without a connection they are dropped: the server
+    /// will have forgotten the action by the next one.
+    pub fn touch(&mut self, token: Token, pages: Vec<PageId>) {
+        if let Some(connection) = self.of(token).filter(|_| !pages.is_empty()) {
+            self.counters.pages_touched += pages.len() as u64;
+            self.command(connection, Command::Touch { token, pages });
+        }
+    }
+
+    /// All connections are to end.
+    pub fn close(&mut self) {
+        self.commands.extend((0..self.states.len()).map(|connection| (connection, Command::Close)));
+    }
+
+    pub fn take_commands(&mut self) -> Vec<(ConnectionIndex, Command)> {
+        std::mem::take(&mut self.commands)
+    }
+
+    /// A request is sent now; `pipelined`: others wait for their answers on this connection.
+    pub fn sending(&self, now: Moment, connection: ConnectionIndex, pipelined: bool) -> Sent {
+        Sent { connection, at: now, received_before: self.states[connection].bytes_received, pipelined }
+    }
+
+    /// The answer to a request came.
+    pub fn answered(&mut self, now: Moment, sent: Sent) {
+        if self.remote {
+            let received = self.states[sent.connection].bytes_received.saturating_sub(sent.received_before);
+            self.link.sample(sent.at, now, received, sent.pipelined);
+        }
+    }
+
+    #[cfg(test)]
+    pub fn is_up(&self, connection: ConnectionIndex) -> bool {
+        self.states[connection].up
+    }
+
+    /// A sample for the estimate of the link, as an answer would give it.
+    #[cfg(test)]
+    pub fn sample(&mut self, elapsed: std::time::Duration, bytes: u64) {
+        self.link.sample(Moment(0), Moment(0).after(elapsed), bytes, false);
+    }
+}
