@@ -24,7 +24,7 @@ pub(crate) fn ask(
     ask: Request,
     bytes: u64,
 ) -> (Result<Reply, ConnectionError>, Traffic) {
-    // What is pushed needs a connection that stays.
+    // A push needs a connection that stays.
     let config = ClientConfig { push_bytes_max: 0, ..shared.config.connection.wire(shared.device) };
     match Connection::connect(dialer, config, shared.clock, shared.config.connection.open_deadline) {
         Ok(mut connection) => (exchange(shared, &mut connection, ask, bytes), connection.machine.traffic()),

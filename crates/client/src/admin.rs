@@ -1,4 +1,4 @@
-//! What the command line asks a server without mounting anything. Blocking, one connection each.
+//! Requests of the command line that need no mount. They block, on one connection each.
 
 use std::time::Duration;
 

@@ -297,7 +297,7 @@ impl BlockCache {
         let mut entry =
             Entry { decoded: None, stored: None, raw_bytes, taken, speculated, used: false, used_at: self.clock };
         if let Some(old) = self.remove(block) {
-            // Same contents; only the record of what was taken goes on.
+            // Same contents; only the record of taken parts goes on.
             (entry.taken, entry.speculated, entry.used) = (old.taken, old.speculated, old.used);
         }
         let mut evicted = Vec::new();

@@ -23,7 +23,7 @@ pub(crate) struct StreamKey {
     pub stream: StreamId,
 }
 
-/// What is asked for.
+/// The bytes that a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// A whole block, because of one page.

@@ -1,11 +1,11 @@
-//! What a session can be told, with the defaults and their bounds.
+//! Settings of a session, with their defaults and bounds.
 
 use connection::Waiting;
 
 /// Connections at most; more than one per core brings nothing, and a device has few cores.
 pub const CONNECTIONS_MAX: usize = 8;
 
-/// What a miss asks the server for.
+/// The unit that a miss asks the server for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Granularity {
     /// Blocks, unless the link is so thin that a block costs over four round trips more than a
@@ -32,9 +32,9 @@ pub struct Ablation {
 pub struct Config {
     /// TCP connections to the server, 1 to 8; 0 means one per core.
     pub connections: usize,
-    /// What a miss asks for.
+    /// The unit that a miss asks for.
     pub granularity: Granularity,
-    /// What to do when the server is away.
+    /// Whether READs wait for a server that is away.
     pub waiting: Waiting,
     /// Largest readahead window, in blocks; 0 switches readahead off.
     pub readahead_blocks: u32,
@@ -59,9 +59,9 @@ pub struct Config {
     /// meanwhile has to ask for what is under way already: on a link of 20 ms that costs more than
     /// the mount gains.
     pub whole_metadata_bytes: u64,
-    /// What to leave out of the I/O path, to measure what it is worth.
+    /// Parts of the I/O path to leave out, for measurements.
     pub ablation: Ablation,
-    /// What the image reader accepts; also bounds the metadata that is fetched before anything can
+    /// Limits of the image reader; they also bound the metadata that is fetched before anything can
     /// be verified.
     pub limits: image::Limits,
 }

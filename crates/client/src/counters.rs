@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! groups {
     ($($(#[$doc:meta])* $group:ident $name:ident { $($(#[$about:meta])* $counter:ident,)* })*) => {
-        /// What one session did so far.
+        /// Counters of one session.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Counters {

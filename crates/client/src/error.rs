@@ -1,5 +1,4 @@
-//! What can go wrong: once for opening and administration ([`ClientError`]), once for a single READ
-//! ([`ReadError`]).
+//! Errors: [`ClientError`] for opening and administration, [`ReadError`] for a single READ.
 
 use std::path::PathBuf;
 
@@ -38,7 +37,7 @@ pub enum ClientError {
         /// What we accept.
         max: u64,
     },
-    /// What the server says of the image contradicts the image itself.
+    /// A statement of the server contradicts the image itself.
     #[error("{server}: {what}: expected {expected}, found {found}")]
     Contradiction {
         /// The server.
@@ -118,7 +117,7 @@ pub enum ReadError {
     /// The session is closing.
     #[error("the mount is going away")]
     Shutdown,
-    /// The server serves another image by now, or answers what was not asked.
+    /// The server serves another image by now, or its answer does not fit the request.
     #[error("the server no longer serves this image")]
     Protocol,
     /// The server, or the local file, cannot deliver the bytes; or the range is none of this
@@ -127,7 +126,7 @@ pub enum ReadError {
     Io,
 }
 
-/// What became of the name of a [`ClientError::StaleImage`].
+/// The image that the name of a [`ClientError::StaleImage`] stands for now.
 fn now(found: &Option<ImageId>) -> String {
     found.map_or_else(String::new, |id| format!("; its name stands for {id} now, which a new mount gets"))
 }

@@ -24,7 +24,7 @@ use crate::job::{Job, UNDIGESTED_BYTES_MAX};
 use crate::schedule::StreamInfo;
 use crate::shared::Shared;
 
-/// What is done on one connection of a session.
+/// The handler of one connection of a session.
 pub(crate) struct ImageHandler {
     shared: Arc<Shared>,
     dialer: Dialer,
@@ -39,7 +39,7 @@ pub(crate) struct ImageHandler {
     live: Live,
 }
 
-/// What belongs to one connection.
+/// State of the present connection.
 #[derive(Default)]
 struct Live {
     generation: u64,
@@ -49,7 +49,7 @@ struct Live {
     opening: Option<RequestId>,
     image: Option<ImageHandle>,
     asked: HashMap<RequestId, (RequestKey, Wanted)>,
-    /// What the answers to `asked` will take, roughly.
+    /// Bytes of the answers to `asked`, roughly.
     asked_bytes: u64,
     /// Commands the connection had no room for.
     backlog: VecDeque<Command>,
@@ -95,7 +95,7 @@ impl Handler for ImageHandler {
         ControlFlow::Continue(())
     }
 
-    /// The connection is down, so what is left was handed to others already.
+    /// The connection is down, so its requests were handed to others already.
     fn drop_command(&mut self, command: Command) -> ControlFlow<()> {
         if command == Command::Close { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
@@ -185,7 +185,7 @@ impl ImageHandler {
 
     fn obey(&mut self, connection: &mut Connection, command: Command) {
         let Some(image) = self.live.image else { return };
-        // Order matters to the server, so nothing overtakes what is waiting for room.
+        // The server needs the order, so no command overtakes one that waits for room.
         let ordered = matches!(
             command,
             Command::Request { .. }
@@ -244,7 +244,7 @@ impl ImageHandler {
         (force, speculative): (bool, bool),
     ) -> Result<(), Refused> {
         let bytes = self.answer_bytes(wanted);
-        // Pushed pages are of no use yet without hashes: what is needed now must not wait for them.
+        // Pushed pages are of no use yet without hashes: a demand must not wait for them.
         let force = force || !self.live.streams.is_empty() && !self.shared.metadata.has_chunk_hashes();
         let ask = match wanted {
             Wanted::Block { block, page } => {

@@ -54,7 +54,7 @@ struct Asked {
     sent: Moment,
 }
 
-/// What a reply led to.
+/// The state after a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// More is to be asked for.
@@ -73,7 +73,7 @@ impl HashFetch {
         HashFetch { section, bytes, asked: None, piece_bytes: PIECE_BYTES_FIRST, quickest: None, failures: 0 }
     }
 
-    /// What to ask for next, offset in the file and bytes; `None` while an answer is awaited.
+    /// The next piece to request, offset in the file and bytes; `None` while an answer is awaited.
     pub fn next(&self) -> Option<(u64, u32)> {
         let start = self.section.start + self.bytes.len() as u64;
         let left = self.section.end.saturating_sub(start).min(self.piece_bytes.into()) as u32;

@@ -84,7 +84,7 @@ pub(crate) fn open(file: &HttpFile, config: Config) -> Result<Arc<Session>, Clie
         receivers.push(receiver);
     }
     let (session, shared) = Session::start(Arc::new(metadata), config, Clock::start(), seed, handles, true)?;
-    // Up before its thread runs: what is asked from now on waits in the channel.
+    // Up before its thread runs: requests from now on wait in the channel.
     let (received, sent) = exchange.moved;
     shared.run(|schedule, now| {
         schedule.connection_traffic(0, received, sent);
@@ -131,7 +131,7 @@ fn fetch(dialer: &Dialer, file: &HttpFile, config: &Config) -> Result<(Exchange,
         let (server, found) = (file.server.clone(), parsed.metadata_bytes);
         return Err(ClientError::MetadataTooLarge { server, found, max });
     }
-    // The chunk hashes stand last of what is required. Nothing is pushed, so a session without them
+    // The chunk hashes are the last required section. Nothing is pushed, so a session without them
     // knows the blocks alone.
     let hashes = parsed.sections.iter().find(|section| section.kind == image::format::SECTION_CHUNK_HASHES);
     let hashes = hashes.filter(|hashes| hashes.stored_bytes > HASHES_AT_ONCE_BYTES);
@@ -192,7 +192,7 @@ impl Worker {
                 up = false;
                 self.exchange = None;
                 self.waiting.clear();
-                // What it asked for goes to other connections, or waits.
+                // Its requests go to other connections, or wait.
                 self.shared.run(|schedule, now| schedule.connection_down(now, self.index));
                 if self.delivered > before {
                     back_off = BACK_OFF_MIN;

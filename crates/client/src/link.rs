@@ -15,7 +15,7 @@ const RATE_SAMPLE_BYTES_MIN: u64 = 8 << 10;
 /// Samples before the rate is believed.
 const RATE_SAMPLES_MIN: usize = 3;
 
-/// What opening an image takes beyond round trips on a link that is thin beyond doubt, in round
+/// A link is thin beyond doubt if opening an image takes so much longer than a round trip, in round
 /// trips and in time.
 const THIN_ROUND_TRIPS: u32 = 2;
 const THIN_TIME: Duration = Duration::from_millis(100);
@@ -66,7 +66,7 @@ impl Default for Link {
     }
 }
 
-/// What opening an image showed of the link.
+/// Times and bytes of the first answers, when an image is opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FirstAnswers {
     /// From a request to its small answer.

@@ -86,7 +86,7 @@ pub(crate) fn open(remote: &Remote, config: Config) -> Result<Arc<Session>, Clie
     }
     let (session, shared) = Session::start(metadata, config, clock, device, handles, true)?;
     shared.takes_volumes.store(true, Ordering::Release);
-    // Up before its thread runs: what is asked from now on waits in the channel.
+    // Up before its thread runs: requests from now on wait in the channel.
     let traffic = connection.machine.traffic();
     shared.run(|schedule, now| {
         schedule.connection_traffic(0, traffic.bytes_received, traffic.bytes_sent);
@@ -182,7 +182,7 @@ fn fetch(
     Ok((metadata, Some(HashFetch::new(hashes, &fetched.bytes[early as usize..]))))
 }
 
-/// What the server said of the image must be what the image says of itself.
+/// Checks the server's answer to Open against the image itself.
 fn check_promise(opened: &Opened, superblock: &Superblock, remote: &Remote) -> Result<(), ClientError> {
     let contradiction =
         |what, expected, found| ClientError::Contradiction { server: remote.server.clone(), what, expected, found };
@@ -232,8 +232,8 @@ impl Fetcher<'_> {
     }
 }
 
-/// How much is asked for before the superblock is known. Nearly all of it is needed to begin, and the
-/// rest are chunk hashes, which are needed soon.
+/// How much is asked for before the superblock is known. Nearly all of it is needed to begin, and
+/// the rest are chunk hashes, which are needed soon.
 fn head_bytes(whole: u64) -> u64 {
     (whole * HEAD_PERCENT / 100).max(HEAD_BYTES_MIN)
 }

@@ -96,7 +96,7 @@ impl Session {
         self.shared.run(|schedule, _| schedule.end(token));
     }
 
-    /// What the session did so far.
+    /// The counters of the session.
     pub fn counters(&self) -> Counters {
         self.shared.counters()
     }

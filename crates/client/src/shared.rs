@@ -1,5 +1,5 @@
-//! What the threads of a session share: the [`Schedule`] behind one lock, and how to reach each of
-//! them.
+//! State that the threads of a session share: the [`Schedule`] behind one lock, and the channels of
+//! the threads.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use crate::job::{Job, UNDIGESTED_BYTES_MAX};
 use crate::schedule::{Finished, Schedule};
 use crate::sink::PageSink;
 
-/// What the threads of a session share.
+/// State that the threads of a session share.
 pub(crate) struct Shared {
     pub metadata: Arc<Metadata>,
     pub config: Config,
@@ -90,7 +90,7 @@ impl Shared {
         self.guarded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the schedule and carries out what it wants: commands under the lock, callbacks without
+    /// Calls the schedule and carries out its effects: commands under the lock, callbacks without
     /// it.
     pub fn run<R>(&self, call: impl FnOnce(&mut Schedule, Moment) -> R) -> R {
         let refused;

@@ -4,7 +4,7 @@ use units::InodeId;
 
 use crate::error::ReadError;
 
-/// What became of pages offered to the kernel.
+/// The kernel's answer to a store of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOutcome {
     /// They are in the page cache.

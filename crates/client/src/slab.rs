@@ -38,7 +38,7 @@ impl Slab {
         Slab { memory: vec![0; slots * SLOT_BYTES], free: (0..slots as u32).rev().collect() }
     }
 
-    /// What some bytes take up.
+    /// Room that some bytes take up.
     pub fn held_bytes(bytes: usize) -> usize {
         bytes.div_ceil(SLOT_BYTES) * SLOT_BYTES
     }

@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Reads of one turn, so that commands are looked at while a fast server sends without a break.
 const READS_PER_TURN: usize = 8;
 
-/// What is shown of another protocol.
+/// Bytes of another protocol that are shown in an error.
 const SHOWN_BYTES_MAX: usize = 40;
 
 /// A connection. Once it is lost, the machine says so by its event `Closed`.
@@ -86,7 +86,7 @@ impl Connection {
         self.clock.now()
     }
 
-    /// What a volume client is told of this connection.
+    /// Facts about this connection, for a volume client.
     pub fn connected(&self, features: u64) -> Connected {
         Connected { features, address: self.address, encrypted: self.stream.is_encrypted() }
     }
@@ -253,7 +253,7 @@ impl Connection {
         }
     }
 
-    /// What came in place of a greeting, by the bytes that were received last.
+    /// Describes bytes that came in place of a greeting, by those received last.
     fn described(&self, error: &WireError) -> String {
         let known: [(&[u8], &str); 3] = [
             (b"HTTP/", "it answers as a web server"),

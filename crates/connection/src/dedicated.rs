@@ -31,7 +31,7 @@ enum Command {
     Close,
 }
 
-/// What is done on the connection.
+/// The handler of the connection.
 struct Volumes {
     frames: VolumeFrames,
     /// The server greeted us.

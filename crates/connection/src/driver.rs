@@ -27,9 +27,9 @@ pub const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 /// Longest wait: a server that is back is found within ten seconds.
 pub const BACK_OFF_MAX: Duration = Duration::from_secs(10);
 
-/// What is done on a connection. Called by the thread of the connection alone; no call may block.
+/// Callbacks of a connection. Only the thread of the connection calls them; no call may block.
 pub trait Handler {
-    /// What other threads want done on the connection.
+    /// Commands of other threads.
     type Command;
 
     /// A connection was made. Generations grow. Requests that are made now leave with the Hello.
@@ -58,7 +58,7 @@ pub trait Handler {
     fn closed(&mut self) {}
 }
 
-/// What the thread of a connection owns.
+/// A connection that is kept alive; its thread owns this.
 pub struct Driver<H: Handler> {
     /// Where to connect.
     pub dialer: Dialer,
@@ -70,11 +70,11 @@ pub struct Driver<H: Handler> {
     pub seed: u64,
     /// The clock of all moments.
     pub clock: Clock,
-    /// What other threads want; each wakes `waker` afterwards.
+    /// Commands of other threads; each wakes `waker` after it sent one.
     pub commands: Receiver<H::Command>,
     /// Ends the sleep of the thread.
     pub waker: Arc<Waker>,
-    /// What is done on the connection.
+    /// The callbacks.
     pub handler: H,
 }
 

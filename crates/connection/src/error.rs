@@ -48,7 +48,7 @@ pub enum ConnectionError {
         /// What it did.
         source: wire::WireError,
     },
-    /// What listens there is no Runnel server.
+    /// Another service than a Runnel server listens there.
     #[error("{server}: what listens there does not speak Runnel's protocol: {found}; {}", check(server))]
     OtherProtocol {
         /// The address.
@@ -56,7 +56,7 @@ pub enum ConnectionError {
         /// What it sent instead.
         found: String,
     },
-    /// What listens there never greeted us: a server that hangs or ends, or another service.
+    /// No greeting came: a server that hangs or ends, or another service.
     #[error("{server}: no greeting of a Runnel server: {found}; {}", check(server))]
     NoGreeting {
         /// The address.

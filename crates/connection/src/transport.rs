@@ -35,7 +35,7 @@ pub enum Transport {
 }
 
 impl Dialer {
-    /// Reads what is needed to trust the server.
+    /// Reads the certificates that are needed to trust the server.
     ///
     /// # Errors
     /// [`ConnectionError`]: certificates or a key cannot be used, or there is no TLS in this build.

@@ -16,7 +16,7 @@ use wire::{Notice, PushEndReason, PushHeader, PushPiece, Reply, Request};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
-/// What a volume client sends. A message belongs to one connection, by its generation: a message
+/// A message of a volume client. A message belongs to one connection, by its generation: a message
 /// for an earlier one is dropped, and a request among them gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeMessage {
@@ -24,12 +24,12 @@ pub enum VolumeMessage {
     Request {
         /// Comes back with the answer.
         tag: Tag,
-        /// What is asked: [`Request::VolumeOpen`] or [`Request::Volume`].
+        /// The request: [`Request::VolumeOpen`] or [`Request::Volume`].
         ask: Request,
-        /// Time for the answer beyond what the link needs for what is in flight.
+        /// Time for the answer, beyond the time that the link needs for bytes in flight.
         time: Duration,
     },
-    /// What gets no answer.
+    /// A message without an answer.
     Notice(Notice),
 }
 
@@ -42,7 +42,7 @@ pub enum Unanswered {
     Refused,
 }
 
-/// What a [`VolumeHandler`] is told of a connection.
+/// Facts about a connection, for a [`VolumeHandler`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connected {
     /// Features that both sides speak.
@@ -54,7 +54,7 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// Whether others may be on the way, who can read and change what is sent. Only an address that
+    /// Whether others on the way can read and change messages. Only an address that
     /// the kernel never sends to a network is none of theirs; the text of a host proves nothing.
     pub fn is_exposed(&self) -> bool {
         !self.encrypted && !self.address.ip().to_canonical().is_loopback()

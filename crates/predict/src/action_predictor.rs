@@ -1,7 +1,7 @@
 //! SYSFLOW's Predictor: construct, match and generate, for many tokens at once.
 //!
 //! The steps are in `streaming` and `paper`. Here is what both share: how a touch is dispatched,
-//! and what is learned when a run ends. `actions` owns what was learned, `runs` the tokens.
+//! and what is learned when a run ends. `actions` owns the learned actions, `runs` the tokens.
 
 mod actions;
 mod paper;
@@ -147,7 +147,7 @@ impl ActionPredictor {
         Some(order)
     }
 
-    /// Learns from a run, and counts what came of it.
+    /// Learns from a run, and counts the outcome.
     fn learn(&mut self, lesson: impl FnOnce(&mut ActionSet, &MergeConfig) -> Change) -> Change {
         let change = self.actions.learn(|set| lesson(set, &self.config.merge));
         match change.outcome {
@@ -196,7 +196,7 @@ impl ActionPredictor {
         (change.action, changed)
     }
 
-    /// Has the next run that begins with `first` audited: what is known of it did not fit.
+    /// Has the next run that begins with `first` audited: its known actions did not fit.
     fn doubt(&mut self, first: PageId) {
         if self.config.audits.first != 0 && !self.config.frozen {
             self.actions.note(|set| set.doubt(first));

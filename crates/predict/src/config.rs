@@ -71,7 +71,7 @@ pub struct Config {
     pub recorded_pages_max: usize,
     /// How runs become actions.
     pub merge: MergeConfig,
-    /// Predict by what is known and learn nothing new.
+    /// Predict by the known actions and learn nothing new.
     pub frozen: bool,
 }
 

@@ -105,7 +105,7 @@ impl Follow {
         self.order(self.lookahead, config)
     }
 
-    /// A touch at `position` in paper mode, at or before the end of what was pushed: the next
+    /// A touch at `position` in paper mode, at or before the end of the pushed pages: the next
     /// segment is due when the touch passes a match point. Match points are SEG_MAX-2 in the first
     /// segment and the first page of each later one.
     pub fn pace(&mut self, position: u32, config: &Config) -> Option<Span> {

@@ -44,7 +44,7 @@ pub struct Verdict {
     pub phase: Phase,
     /// Pages to push.
     pub push: Option<PushOrder>,
-    /// Stop the token's current push: what is queued is no longer wanted.
+    /// Stop the token's current push: queued pages are no longer wanted.
     pub cancel: bool,
 }
 

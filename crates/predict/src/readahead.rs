@@ -40,7 +40,7 @@ struct Window {
     window: u32,
     /// The touch of this page orders the next window.
     mark: u32,
-    /// End of what was ordered.
+    /// End of the pages ordered.
     through: u32,
 }
 

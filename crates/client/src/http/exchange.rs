@@ -32,7 +32,7 @@ pub(crate) enum Fault {
     Lost(io::Error),
     /// Another status than 206.
     Status { status: u16, location: Option<String> },
-    /// The answer is not what was asked for.
+    /// The answer does not fit the request.
     Broken(String),
     /// The answer is of another edition of the file.
     Changed,
@@ -66,7 +66,7 @@ pub(crate) struct Exchange {
     pub moved: (u64, u64),
 }
 
-/// What matters of a head.
+/// The fields of a head that matter.
 #[derive(Debug, Default)]
 struct Head {
     status: u16,

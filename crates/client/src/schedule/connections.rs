@@ -58,7 +58,7 @@ impl Connections {
         &self.link
     }
 
-    /// What opening the image showed of the link.
+    /// Times of the first answers, for the estimate of the link.
     pub fn opened(&mut self, answers: FirstAnswers) {
         self.link.opened(answers);
     }

@@ -67,7 +67,7 @@ impl Schedule {
             }
         }
         if !asked {
-            // A program stands still, so the server is to see at once what it touched.
+            // The program stands still, so the server is to see its touches at once.
             self.touches.note(now, token, page, hurried, &mut self.connections);
         }
         if asked || hurried {
@@ -118,7 +118,7 @@ impl Schedule {
         stored: Option<StoredBlock>,
     ) {
         let request = self.take_request(now, key);
-        // What was hinted is no guess.
+        // A hinted block is no guess.
         let speculative = request.is_some_and(|request| request.speculative) && !self.hints.want(block);
         for gone in self.cache.insert(block, bytes.clone(), stored, speculative) {
             if gone.speculated && !gone.used {
@@ -202,7 +202,7 @@ impl Schedule {
         self.requests.send_later(now.after(delay), request);
     }
 
-    /// The server says that a stream brings what was asked for.
+    /// The server says that a stream brings the requested pages.
     pub fn on_the_way(&mut self, now: Moment, key: RequestKey, stream: StreamKey) {
         let Some(request) = self.take_request(now, key) else { return };
         let told = match &request.wanted {
@@ -242,7 +242,7 @@ impl Schedule {
         Some(request)
     }
 
-    /// What opening the image showed of the link.
+    /// Times of the first answers, for the estimate of the link.
     pub fn opened(&mut self, answers: FirstAnswers) {
         self.connections.opened(answers);
     }

@@ -101,7 +101,8 @@ impl Hints {
         self.token = token;
     }
 
-    /// Takes pages that were not hinted before, as far as there is room. Returns what was taken.
+    /// Takes pages that were not hinted before, as far as there is room. Returns those that it
+    /// took.
     pub fn admit(&mut self, now: Moment, pages: Vec<PageId>) -> Vec<PageId> {
         if now.since(self.quiet_since) > QUIET_MAX {
             self.forget();

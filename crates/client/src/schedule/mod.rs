@@ -90,7 +90,7 @@ pub(crate) struct Schedule {
     evicted: Vec<Evicted>,
 }
 
-/// What is fixed for the life of a session.
+/// Settings that are fixed for the life of a session.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     granularity: Granularity,
@@ -151,7 +151,7 @@ impl Schedule {
         }
     }
 
-    /// What the session did so far.
+    /// The counters of all parts.
     pub fn counters(&self) -> Counters {
         let (pool_hits, pool_misses) = (self.pool.hits(), self.pool.misses());
         Counters {
@@ -171,7 +171,7 @@ impl Schedule {
         self.cache.spare()
     }
 
-    /// What the last calls want done.
+    /// The effects of the calls since the last time.
     pub fn take_effects(&mut self) -> Effects {
         Effects {
             commands: self.connections.take_commands(),
@@ -187,8 +187,8 @@ impl Schedule {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Does what is due: touches are sent, READs of soft mode fail, pages that did not come by
-    /// themselves are demanded, delayed requests are made.
+    /// Does the work that is due: touches are sent, READs of soft mode fail, pages that did not
+    /// come by themselves are demanded, delayed requests are made.
     pub fn expire(&mut self, now: Moment) {
         self.touches.expire(now, &mut self.connections);
         for page in self.reads.expire(now) {
@@ -242,7 +242,7 @@ impl Schedule {
         Answer::empty(&self.metadata, inode, offset, bytes)
     }
 
-    /// Answers a page from what lies in the daemon.
+    /// Answers a page from the daemon's own memory.
     fn supply(&mut self, now: Moment, token: Token, page: PageId) -> Slot {
         let Some(parts) = PageParts::of(&self.metadata, page) else { return Slot::Missing };
         if parts.is_hole() {

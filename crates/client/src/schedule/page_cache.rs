@@ -15,7 +15,7 @@ use crate::sink::StoreOutcome;
 /// Inodes remembered as unknown to the kernel, 4 bytes each.
 const UNKNOWN_INODES_MAX: usize = 4096;
 
-/// What the kernel was given by stores, is being given, and cannot be given.
+/// Pages that were stored, pages that are being stored, and inodes that the kernel does not know.
 ///
 /// Invariants:
 /// - At most one run is being stored. READs of its pages are answered from it: the kernel takes the

@@ -19,7 +19,7 @@ use crate::counters::PushCounters;
 pub(crate) struct StreamInfo {
     pub token: Token,
     pub audit: bool,
-    /// It carries what was hinted.
+    /// It carries hinted pages.
     pub hinted: bool,
 }
 

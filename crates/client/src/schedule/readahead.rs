@@ -284,7 +284,7 @@ impl Readahead {
         self.silent.insert(token);
     }
 
-    /// The action ended, and with it the need for what was guessed for it.
+    /// The action ended; its guesses are dropped.
     pub fn end(&mut self, token: Token) {
         self.silent.remove(&token);
         // The next start may find the page cache emptied, and wants to read ahead as this one did.
@@ -293,7 +293,7 @@ impl Readahead {
     }
 }
 
-/// One of the first, one of the second, and so on; then what is left of the longer one.
+/// One of the first, one of the second, and so on; then the rest of the longer one.
 fn in_turn(first: Vec<Guess>, second: Vec<Guess>) -> impl Iterator<Item = Guess> {
     let (mut first, mut second) = (first.into_iter(), second.into_iter());
     std::iter::from_fn(move || Some([first.next(), second.next()]))

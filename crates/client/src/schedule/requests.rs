@@ -205,7 +205,7 @@ impl Requests {
         self.dispatch(now, key, connections);
     }
 
-    /// A connection is up: sends what was parked.
+    /// A connection is up: sends parked requests.
     pub fn unpark(&mut self, now: Moment, connections: &mut Connections) {
         for key in std::mem::take(&mut self.parked) {
             self.dispatch(now, key, connections);

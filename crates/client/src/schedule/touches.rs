@@ -133,7 +133,7 @@ impl Touches {
         }
     }
 
-    /// An action ended: sends what is pending of it.
+    /// An action ended: sends its pending pages.
     pub fn end(&mut self, token: Token, connections: &mut Connections) {
         if let Some(touches) = self.tokens.remove(&token) {
             self.reported_total -= touches.reported.len();

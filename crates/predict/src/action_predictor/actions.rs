@@ -1,4 +1,4 @@
-//! The actions of an image: what was learned, with the index over it.
+//! The learned actions of an image, with an index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

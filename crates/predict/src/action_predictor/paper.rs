@@ -60,7 +60,7 @@ impl ActionPredictor {
                 run.state = State::Follow(follow);
                 (false, span)
             }
-            // The next page after what was pushed: the first of a segment.
+            // The next page after the pushed ones: the first of a segment.
             Some(position) if position == follow.through => {
                 self.counters.matches += 1;
                 follow.progress = position;

@@ -7,7 +7,8 @@ use units::{PAGE_BYTES, SEGMENT_PAGES_MAX};
 /// Constants of the flow predictor, with their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowConfig {
-    /// Bytes of what is touched: a page, or a data block of a volume. Indexes of pages count these.
+    /// Bytes of the unit of touches: a page, or a data block of a volume. Indexes of pages count
+    /// these.
     pub page_bytes: u32,
     /// Pages in a segment, the step in which windows grow.
     pub segment_pages: u32,

@@ -59,7 +59,7 @@ pub struct FlowPredictor {
 enum Relation {
     /// The graph was sure of it; with it, the blocks walked through, from the one before.
     Sure(u32, Vec<u32>),
-    /// It lies in the order, behind what was reached.
+    /// It lies in the order, at or before the page that was reached.
     Passed,
     /// It was ordered, but other ways were open.
     Decides,
@@ -205,7 +205,7 @@ impl FlowPredictor {
         };
         let known = |file: &FilePosition| self.graph(file.inode).map(|graph| (file.inode, file.at, graph));
         let files: Vec<(InodeId, u32, &FlowGraph)> = run.files.iter().filter_map(known).collect();
-        // First what is left of the block at hand.
+        // First the rest of the block at hand.
         if let Some((inode, at, graph)) = files.first() {
             blocks_of(graph, self.config.page_bytes, *at).into_iter().all(|block| add(graph, *inode, block, 1.0));
         }
