@@ -2,33 +2,31 @@
 //! in; messages, jobs and completed calls go out. Nothing here blocks, sleeps or calls anybody.
 
 mod arrival;
-mod attributes;
 mod blocks;
-mod commits;
+mod calls;
+mod changing;
+mod committer;
+mod connecting;
 mod effects;
 mod file;
 mod files;
 mod identity;
 mod link;
-mod linking;
 mod locks;
+mod lookups;
 mod lost;
-mod naming;
-mod opening;
-mod ranges;
+mod opener;
+mod outcome;
+mod reader;
 mod reading;
 mod requests;
-mod restart;
 mod session;
 mod storing;
-mod taking;
 mod touches;
-mod touching;
 mod transaction;
 mod transactions;
 mod wants;
-mod writing;
-mod xattrs;
+mod writer;
 
 use std::collections::BTreeMap;
 
@@ -36,21 +34,25 @@ use connection::{Tag, Unanswered};
 use units::{Moment, StreamId};
 use wire::{PushEndReason, PushHeader, PushPiece, Reply};
 
-use crate::call::{Call, Done};
+use crate::call::Done;
 use crate::job::JobDone;
 use crate::names::Names;
 use crate::outbox::Held;
-use crate::{ErrorKind, Options, Status, StreamError, VolumeInfo, Waiting as Patience};
+use crate::{Options, Status, StreamError, VolumeInfo, Waiting as Patience};
 use blocks::Blocks;
+use committer::Committer;
 pub(crate) use effects::{Effects, Time};
 use files::Files;
 use locks::Locks;
+use opener::Opener;
+use reader::Reader;
 use reading::Read;
 use requests::AskFor;
 use session::Session;
 use touches::Touches;
 use transactions::Transactions;
-use wants::{WaitingCalls, Want};
+use wants::WaitingCalls;
+use writer::{CUT_OFF_TIME, Writer};
 
 /// The state machine of a volume: coordinates the parts, each of which keeps an invariant of its own.
 pub(crate) struct Engine {
@@ -84,46 +86,24 @@ impl Engine {
         engine
     }
 
-    /// Takes a call.
-    pub fn call(&mut self, time: Time, call: Call) {
-        self.session.set_time(time);
-        if self.session.is_closed() {
-            return self.refuse_call(call);
-        }
-        match call {
-            Call::Stat { of, done } => self.stat(of, done),
-            Call::List { path, done } => self.list(path, done),
-            Call::ReadLink { path, done } => self.read_link(path, done),
-            Call::Lock { handle, wish, done } => self.lock(handle, wish, done),
-            Call::Look { handle, done } => self.look_again(handle, done),
-            Call::Space { done } => drop(self.wait_for(Want::Space { done })),
-            Call::Open { path, how, token, done } => self.open(path, how, token, done),
-            Call::Read { handle, token, offset, bytes, done } => self.read(handle, token, offset, bytes, done),
-            Call::Write { handle, offset, bytes, done } => self.write(handle, offset, bytes, false, done),
-            Call::WritePage { handle, offset, bytes, done } => self.write(handle, offset, bytes, true, done),
-            Call::Allocate { handle, range, allocation, done } => self.allocate(handle, range, allocation, done),
-            Call::Copy { from, to, length, done } => self.copy(from, to, length, done),
-            Call::Seek { handle, offset, hole, done } => self.seek(handle, offset, hole, done),
-            Call::SetSize { of, size, done } => self.set_size(of, size, done),
-            Call::SetAttributes { of, wanted, done } => self.set_attributes(of, wanted, done),
-            Call::Xattrs { of, done } => self.xattrs(&of, done),
-            Call::ChangeXattr { of, name, change, done } => self.change_xattr(&of, name, change, done),
-            Call::Sync { handle, done } => self.sync(handle, done),
-            Call::Close { handle, done } => self.close(handle, done),
-            Call::FolderXattrs { path, done } => self.folder_xattrs(path, done),
-            Call::MakeWith { path, changes, done } => self.make(&path, changes, done),
-            Call::Make { path, change, done } => self.make(&path, vec![change], done),
-            Call::Remove { path, done } => self.remove(path, done),
-            Call::RemoveFolder { path, done } => self.remove_folder(path, done),
-            Call::Link { from, to, done } => self.link(from, to, done),
-            Call::Rename { from, to, replace, done } => self.rename(from, to, replace, done),
-            Call::Lease { of, kind, duration, done } => self.lease(of, kind, duration, done),
-            Call::SyncAll { done } => self.sync_all(done),
-            Call::Hint { handle, ranges } => self.hint(handle, &ranges),
-            Call::Share { handle, share } => self.share(handle, share),
-            Call::RateLimit { bytes_per_second } => self.session.limit_rate(bytes_per_second),
-        }
-        self.pump();
+    fn reader(&mut self) -> Reader<'_> {
+        let Engine { session, files, reads, calls, blocks, touches, names, .. } = self;
+        Reader { session, files, reads, calls, blocks, touches, names }
+    }
+
+    fn writer(&mut self) -> Writer<'_> {
+        let Engine { session, files, calls, names, transactions, .. } = self;
+        Writer { session, files, calls, names, transactions }
+    }
+
+    fn committer(&mut self) -> Committer<'_> {
+        let Engine { session, files, reads, calls, blocks, touches, names, transactions, locks, .. } = self;
+        Committer { session, files, reads, calls, blocks, touches, names, transactions, locks }
+    }
+
+    fn opener(&mut self) -> Opener<'_> {
+        let Engine { session, files, reads, calls, blocks, touches, names, transactions, locks, .. } = self;
+        Opener { session, files, reads, calls, blocks, touches, names, transactions, locks }
     }
 
     /// A request was answered, or not.
@@ -132,10 +112,10 @@ impl Engine {
         let Some((what, sent)) = self.session.link.answered(tag, &answer, time.now) else { return };
         match what {
             AskFor::Volume => self.volume_opened(answer),
-            AskFor::Want(want) => self.want_answered(want, answer),
-            AskFor::File(file) => self.file_opened(file, answer),
-            AskFor::Blocks { file, indexes } => self.blocks_answered(file, &indexes, answer),
-            AskFor::Commit(txn) => self.commit_answered(txn, sent, answer),
+            AskFor::Want(want) => self.opener().want_answered(want, answer),
+            AskFor::File(file) => self.opener().file_opened(file, answer),
+            AskFor::Blocks { file, indexes } => self.reader().blocks_answered(file, &indexes, answer),
+            AskFor::Commit(txn) => self.committer().commit_answered(txn, sent, answer),
             AskFor::Lock(step) => self.lock_answered(step, answer),
             AskFor::Device => {
                 if self.session.device_answered(answer) {
@@ -159,8 +139,8 @@ impl Engine {
         self.session.set_time(time);
         self.session.link.pushed(credit);
         // Whatever it is: the server's window is the link's business, not that of our memory.
-        self.note_credit(piece.stream, credit);
-        self.take_piece(piece);
+        self.touches.credit(piece.stream, credit, &self.files, &mut self.session);
+        self.reader().take_piece(piece);
         self.pump();
     }
 
@@ -168,7 +148,7 @@ impl Engine {
     pub fn push_ended(&mut self, time: Time, stream: StreamId, _reason: PushEndReason) {
         self.session.set_time(time);
         self.session.link.stream_ended(stream);
-        self.stream_ended(stream);
+        self.reader().stream_ended(stream);
         self.pump();
     }
 
@@ -179,7 +159,7 @@ impl Engine {
             JobDone::Stored { number, outcome } => self.stored(number, outcome),
             JobDone::Reserved { next, outcome } => self.numbers_reserved(next, outcome),
             JobDone::Identified { outcome } => self.session.identity_kept(outcome),
-            JobDone::CacheRead { slot, key, bytes } => self.cache_read(slot, key, bytes),
+            JobDone::CacheRead { slot, key, bytes } => self.reader().cache_read(slot, key, bytes),
             JobDone::CacheFound { slots, found } => {
                 self.blocks.disk_found(slots, found);
                 self.session.tell_opened();
@@ -201,11 +181,11 @@ impl Engine {
         self.session.show_again();
         self.ask_again();
         if self.touches.due().is_some_and(|due| now >= due) {
-            self.send_touches();
+            self.touches.send(&self.files, &mut self.session.link);
         }
-        self.patience_ended();
+        self.reader().patience_ended();
         self.time_out();
-        self.write_back();
+        self.writer().write_back();
         self.pump();
     }
 
@@ -222,10 +202,58 @@ impl Engine {
                 reads.chain(wants).chain(self.locks.waiting_since()).min().map(|since| since.after(time))
             }
         };
-        let (patience, write_back) = (self.patience_due(), self.write_back_due());
+        let (patience, write_back) = (self.files.patience_due(), self.write_back_due());
         let commits = self.transactions.due(self.session.now()).filter(|_| self.session.link.is_open());
         let others = [self.session.link.due(), self.session.show_due(), self.touches.due(), commits];
         [soft, patience, write_back].into_iter().chain(others).flatten().min()
+    }
+
+    /// When changes are sent though nobody asks for that, or a write that waits for room fails.
+    fn write_back_due(&self) -> Option<Moment> {
+        let due = self.files.changed().filter_map(|(_, file)| file.write_back_due());
+        let write = self.calls.first_write_since().filter(|_| !self.session.link.is_open());
+        let write = write.map(|since| since.max(self.session.link.away()).after(CUT_OFF_TIME));
+        due.chain(write).min()
+    }
+
+    /// Does what has become possible.
+    fn pump(&mut self) {
+        if !self.session.is_closed() {
+            self.committer().pump_commits();
+            self.opener().pump_wants();
+            self.locks.pump(&mut self.session);
+            self.writer().admit_writes();
+            self.committer().pump_commits();
+            self.files.rest();
+        }
+    }
+
+    /// In soft mode, ends calls that have waited long enough.
+    fn time_out(&mut self) {
+        let Patience::Soft(time) = self.session.options().waiting else { return };
+        let now = self.session.now();
+        self.locks.time_out(now, time, self.session.effects());
+        let late: Vec<u64> =
+            self.reads.iter().filter(|(_, read)| now >= read.since.after(time)).map(|(id, _)| *id).collect();
+        for id in late {
+            let path = self.reads.get(&id).and_then(|read| self.files.get(&read.file)).map(|file| file.path.clone());
+            self.reader().end_read(id, Err(StreamError::timeout(&path.unwrap_or_default(), time)));
+        }
+        for id in self.calls.which(|waiting| now >= waiting.since.after(time)) {
+            if let Some(waiting) = self.calls.remove(&id) {
+                let error = StreamError::timeout(waiting.want.path(), time);
+                self.committer().abandon(&waiting.want);
+                waiting.want.fail(error, self.session.effects());
+            }
+        }
+    }
+
+    /// What the server says of a lock.
+    pub(super) fn lock_answered(&mut self, id: u64, answer: Result<Reply, Unanswered>) {
+        if let Some(place) = self.locks.answered(id, answer, &self.files, &mut self.session) {
+            self.committer().lose_locks(place);
+        }
+        self.locks.pump(&mut self.session);
     }
 
     /// What is to be done outside, in order.
@@ -256,8 +284,8 @@ impl Engine {
             round_trip_micros: link.incoming().round_trip().map_or(0, |time| time.as_micros() as u64),
             bytes_per_second: link.incoming().rate().map_or(0, |rate| rate as u64),
             unsent_transactions: self.transactions.len() as u64,
-            unsent_bytes: self.unsent_bytes(),
-            unsent_bytes_max: self.unsent_bytes_max(),
+            unsent_bytes: self.transactions.unsent_bytes(&self.files),
+            unsent_bytes_max: self.session.unsent_bytes_max(),
             stored_transactions: self.transactions.values().filter(|txn| txn.is_stored()).count() as u64,
             committed: self.transactions.committed(),
             lost: self.session.lost.to_vec(),
@@ -289,74 +317,5 @@ impl Engine {
     pub fn path_of_handle(&self, handle: crate::Handle) -> Option<Vec<u8>> {
         let file = self.files.opened(handle).map(|(_, file)| file);
         file.filter(|file| !file.gone).map(|file| file.path.clone())
-    }
-
-    fn wait_for(&mut self, want: Want) -> u64 {
-        self.calls.wait(want, &mut self.session)
-    }
-
-    /// Does what has become possible.
-    fn pump(&mut self) {
-        if !self.session.is_closed() {
-            self.pump_commits();
-            self.pump_wants();
-            self.pump_locks();
-            self.admit_writes();
-            self.pump_commits();
-            self.files.rest();
-        }
-    }
-
-    /// In soft mode, ends calls that have waited long enough.
-    fn time_out(&mut self) {
-        let Patience::Soft(time) = self.session.options().waiting else { return };
-        let now = self.session.now();
-        self.locks.time_out(now, time, self.session.effects());
-        let late: Vec<u64> =
-            self.reads.iter().filter(|(_, read)| now >= read.since.after(time)).map(|(id, _)| *id).collect();
-        for id in late {
-            let path = self.reads.get(&id).and_then(|read| self.files.get(&read.file)).map(|file| file.path.clone());
-            self.end_read(id, Err(StreamError::timeout(&path.unwrap_or_default(), time)));
-        }
-        for id in self.calls.which(|waiting| now >= waiting.since.after(time)) {
-            if let Some(waiting) = self.calls.remove(&id) {
-                let error = StreamError::timeout(waiting.want.path(), time);
-                self.abandon(&waiting.want);
-                waiting.want.fail(error, self.session.effects());
-            }
-        }
-    }
-
-    fn refuse_call(&mut self, call: Call) {
-        let error = StreamError::volume(ErrorKind::Shutdown, self.session.name(), "it was shut down on this device");
-        let effects = self.session.effects();
-        match call {
-            Call::Stat { done, .. } => effects.finish(done, Err(error)),
-            Call::List { done, .. } => effects.finish(done, Err(error)),
-            Call::ReadLink { done, .. } | Call::Read { done, .. } => effects.finish(done, Err(error)),
-            Call::Space { done } => effects.finish(done, Err(error)),
-            Call::Xattrs { done, .. } | Call::FolderXattrs { done, .. } => effects.finish(done, Err(error)),
-            Call::Lock { done, .. } => effects.finish(done, Err(error)),
-            Call::Open { done, .. } | Call::Look { done, .. } => effects.finish(done, Err(error)),
-            Call::Lease { done, .. } => effects.finish(done, Err(error)),
-            Call::Copy { done, .. } => effects.finish(done, Err(error)),
-            Call::Seek { done, .. } => effects.finish(done, Err(error)),
-            Call::Write { done, .. }
-            | Call::WritePage { done, .. }
-            | Call::Allocate { done, .. }
-            | Call::SetSize { done, .. }
-            | Call::SetAttributes { done, .. }
-            | Call::ChangeXattr { done, .. }
-            | Call::Sync { done, .. }
-            | Call::Close { done, .. }
-            | Call::Make { done, .. }
-            | Call::MakeWith { done, .. }
-            | Call::Remove { done, .. }
-            | Call::RemoveFolder { done, .. }
-            | Call::Link { done, .. }
-            | Call::Rename { done, .. }
-            | Call::SyncAll { done } => effects.finish(done, Err(error)),
-            Call::Hint { .. } | Call::Share { .. } | Call::RateLimit { .. } => {}
-        }
     }
 }

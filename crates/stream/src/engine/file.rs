@@ -318,4 +318,44 @@ impl File {
             has_xattrs,
         }
     }
+
+    /// The server has so many bytes more of it, after it was cut if it was.
+    pub fn note_stored(&mut self, bytes: u64, cut: Option<u64>) {
+        let stored = self.attributes.stored_bytes.min(cut.map_or(u64::MAX, whole_blocks));
+        // What is written over takes no more room.
+        let more = stored.saturating_add(whole_blocks(bytes));
+        self.attributes.stored_bytes = more.min(whole_blocks(self.size).max(stored));
+    }
+
+    /// The next bytes from `at` on that may be no zeros, first and one behind the last. Blocks of
+    /// `block` bytes.
+    pub fn data_after(&self, at: u64, block: u64) -> Option<(u64, u64)> {
+        let end = self.effective_size();
+        let blocks = self.present.data_after(at / block);
+        let blocks = blocks.map(|(first, until)| {
+            ((first.saturating_mul(block)).max(at), until.saturating_mul(block).min(self.zero_from()))
+        });
+        let blocks = blocks.filter(|(from, until)| from < until);
+        let written = self.overlay.extent_after(at);
+        let first = blocks.into_iter().chain(written).min_by_key(|(from, _)| *from);
+        first.map(|(from, until)| (from, until.min(end))).filter(|(from, until)| from < until)
+    }
+
+    /// The first byte from `at` on that lies in a hole, or the end; `None` behind it.
+    pub fn hole_after(&self, at: u64, block: u64) -> Option<u64> {
+        let end = self.effective_size();
+        let mut hole = at;
+        while let Some((from, until)) = self.data_after(hole, block) {
+            if from > hole {
+                break;
+            }
+            hole = until;
+        }
+        (at < end).then_some(hole.min(end))
+    }
+
+    /// Whether the file is only here so far, and nothing of it was sent.
+    pub fn is_only_here(&self) -> bool {
+        self.seen.is_none() && self.sealed.is_empty()
+    }
 }

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use units::InodeId;
-use wire::volume::{FileInfo, FileKind};
+use units::{InodeId, Moment};
+use wire::volume::{Change, FileInfo, FileKind, Seen};
 
-use super::file::File;
-use crate::call::{Handle, OpenHow};
+use super::file::{Block, Dirty, File};
+use crate::call::{Handle, OpenHow, SetAttributes};
 use crate::linked::Linked;
-use crate::names::is_below;
-use crate::{FileRef, StreamError};
+use crate::names::{check_path, is_below, parent};
+use crate::{ErrorKind, FileRef, StreamError};
 
 /// Files without a handle that are remembered for their blocks.
 const FILES_KEPT_MAX: usize = 1024;
@@ -291,5 +291,93 @@ impl Files {
         }
         let unused = self.iter().filter(|(_, file)| idle(file));
         unused.min_by_key(|(_, file)| file.used).map(|(key, _)| *key)
+    }
+
+    pub fn is_nameless(&self, handle: Handle) -> bool {
+        let file = self.opened(handle).map(|(_, file)| file);
+        file.is_some_and(File::is_nameless)
+    }
+
+    /// Whether a file can be opened without asking the server: it begins empty, whether it is there or not. Its folder must have files that
+    /// the server told of, or it is the top one, so that a wrong path is told now and not by the next sync.
+    pub fn may_replace(&self, path: &[u8], how: OpenHow) -> bool {
+        let folder = parent(path);
+        let begins_empty = how.truncate && !how.append && self.known_at(path).is_none();
+        let there = |file: &File| file.seen.is_some() && !file.gone && parent(&file.path) == folder;
+        begins_empty && (folder.is_empty() || self.values().any(there))
+    }
+
+    /// The file that is meant, if it is known here, and its path. By path only a file with changes is meant here, others are the server's.
+    pub fn resolve(&self, of: &FileRef, write: bool) -> Result<(Option<u64>, Vec<u8>), StreamError> {
+        match of {
+            FileRef::Handle(handle) => {
+                let open = self.handle(*handle).filter(|open| !write || open.how.write || open.how.append);
+                let open = open.ok_or_else(StreamError::bad_handle)?;
+                let path = self.get(&open.file).map(|file| file.path.clone()).unwrap_or_default();
+                Ok((Some(open.file), path))
+            }
+            FileRef::Path(path) | FileRef::File { path, .. } => {
+                check_path(path)?;
+                let changed = |key: &u64| self.get(key).is_some_and(|file| file.is_changed());
+                Ok((self.known_at(path).filter(changed), path.clone()))
+            }
+        }
+    }
+
+    /// The file that is meant, if it is known here, and its path.
+    pub fn meant(&self, of: &FileRef) -> Result<(Option<u64>, Vec<u8>), StreamError> {
+        match of {
+            FileRef::Path(path) | FileRef::File { path, .. } => {
+                check_path(path).map(|()| (self.known_at(path), path.clone()))
+            }
+            FileRef::Handle(handle) => {
+                let key = self.handle(*handle).map(|open| open.file);
+                let file = key.and_then(|key| self.get(&key)).ok_or_else(StreamError::bad_handle)?;
+                Ok((key, file.path.clone()))
+            }
+        }
+    }
+
+    pub fn patience_due(&self) -> Option<Moment> {
+        let blocks = self.reading().flat_map(|(_, file)| file.blocks.values());
+        blocks.filter_map(|block| if let Block::OnTheWay { until, .. } = block { Some(*until) } else { None }).min()
+    }
+
+    /// A file that is not at its path any more: the server is not asked to change it.
+    pub fn gone_file(&mut self, key: Option<u64>) -> Option<&mut File> {
+        self.get_mut(&key?).filter(|file| file.gone)
+    }
+
+    /// Takes what was changed of a file, if that is nothing but attributes which nothing on its way
+    /// must go before.
+    pub fn take_attributes(&mut self, key: u64) -> Vec<Change> {
+        let Some(file) = self.get_mut(&key) else { return Vec::new() };
+        let alone = file.has_only_attributes() && file.sealed.is_empty() && !file.gone;
+        let Some(seen) = file.seen.filter(|_| alone) else { return Vec::new() };
+        let Some(Dirty { mode, atime, mtime, owner: (None, None), .. }) = file.dirty else { return Vec::new() };
+        file.dirty = None;
+        let wanted = SetAttributes { mode, atime_ns: atime, mtime_ns: mtime, ..SetAttributes::default() };
+        wanted.changes(&file.path, Some(Seen::of_file(seen.file)))
+    }
+
+    /// The same of the file at a path that is about to be renamed, with its key. What is written to
+    /// an open file meanwhile would be based on the version before.
+    pub fn take_attributes_at(&mut self, path: &[u8]) -> Option<(u64, Vec<Change>)> {
+        let key = self.at(path)?;
+        self.get(&key).filter(|file| file.handles == 0)?;
+        let changes = self.take_attributes(key);
+        (!changes.is_empty()).then_some((key, changes))
+    }
+
+    /// Whether so many bytes more of a file without a name find room.
+    pub fn check_nameless(&self, key: u64, length: u64, limit: u64) -> Result<(), StreamError> {
+        if length == 0 || self.nameless_bytes() + length <= limit {
+            return Ok(());
+        }
+        let path = self.get(&key).map(|file| file.path.as_slice()).unwrap_or_default();
+        let text = format!(
+            "it was removed while it is open, and such files have {limit} bytes on this device at most; close some"
+        );
+        Err(StreamError::new(ErrorKind::OutboxFull, path, text))
     }
 }

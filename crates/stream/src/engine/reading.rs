@@ -1,7 +1,7 @@
-//! Reads: what is here, what is asked for, what comes by itself, and what the server is told of it.
+//! Reads: which blocks are here, which are asked for, and which come by themselves.
 //!
-//! A read ends when all its blocks are here at one moment in one version, or lie under what was written here. It keeps what came for it, so
-//! a budget smaller than a read does no harm.
+//! A read ends when all its blocks are here at one moment in one version, or lie under what was
+//! written here. It keeps the blocks that came for it, so a budget smaller than a read does no harm.
 
 use std::collections::HashMap;
 
@@ -12,17 +12,15 @@ use units::{Moment, PageId, StreamId, Token};
 use wire::volume::{Seen, VolumeAsk, VolumePiece, VolumeReply};
 use wire::{ErrorCode, PushPiece, Reply};
 
-use super::Engine;
 use super::arrival::Arrival;
 use super::file::Block;
 use super::files::Open;
+use super::reader::Reader;
 use super::requests::AskFor;
 use super::session::ANSWER_TIME;
 use crate::call::{Done, Handle};
-use crate::estimate;
 use crate::job::{BlockKey, Job};
-use crate::present::Present;
-use crate::{ErrorKind, READ_BYTES_MAX, StreamError};
+use crate::{ErrorKind, READ_BYTES_MAX, StreamError, estimate};
 
 /// How often a read begins anew because the file changed meanwhile, or an answer made no sense.
 const TRIES_MAX: u32 = 16;
@@ -42,6 +40,30 @@ pub(super) struct Read {
     touched: bool,
 }
 
+impl Read {
+    /// Goes on with the version that a change of our own made, without the blocks that it touched.
+    pub fn rebase(&mut self, from: Seen, to: Seen, touched: impl Fn(u32) -> bool) {
+        if self.seen == Some(from) {
+            self.seen = Some(to);
+            self.parts.retain(|index, _| !touched(*index));
+        }
+    }
+
+    /// Notes which version its parts are of. Those of another one are dropped.
+    fn follow(&mut self, seen: Option<Seen>) {
+        if self.seen != seen {
+            self.tries += u32::from(self.seen.is_some());
+            self.seen = seen;
+            self.parts.clear();
+        }
+    }
+
+    /// Whether bytes of this range are read.
+    fn overlaps(&self, start: u64, end: u64) -> bool {
+        start < self.offset.saturating_add(u64::from(self.bytes)) && end > self.offset
+    }
+}
+
 /// What a look at the table brings.
 enum Look {
     Done(Bytes),
@@ -49,8 +71,8 @@ enum Look {
     Missing(Vec<u32>),
 }
 
-impl Engine {
-    pub(super) fn read(&mut self, handle: Handle, token: Token, offset: u64, bytes: u32, done: Done<Bytes>) {
+impl Reader<'_> {
+    pub fn read(&mut self, handle: Handle, token: Token, offset: u64, bytes: u32, done: Done<Bytes>) {
         let Some(Open { file, .. }) = self.files.handle(handle).filter(|open| open.how.read) else {
             return self.session.finish(done, Err(StreamError::bad_handle()));
         };
@@ -77,7 +99,7 @@ impl Engine {
     }
 
     /// Ends a read.
-    pub(super) fn end_read(&mut self, id: u64, outcome: Result<Bytes, StreamError>) {
+    pub fn end_read(&mut self, id: u64, outcome: Result<Bytes, StreamError>) {
         if let Some(read) = self.reads.remove(&id) {
             if let Some(file) = self.files.get_mut(&read.file) {
                 file.reads.remove(&id);
@@ -92,7 +114,7 @@ impl Engine {
         reads.into_iter().for_each(|id| self.end_read(id, Err(error.clone())));
     }
 
-    pub(super) fn advance_reads(&mut self, key: u64) {
+    pub fn advance_reads(&mut self, key: u64) {
         let reads = self.files.get(&key).map(|file| file.reads.clone()).unwrap_or_default();
         reads.into_iter().for_each(|id| self.advance_read(id));
     }
@@ -120,11 +142,7 @@ impl Engine {
         if read.offset >= end {
             return Ok(Look::Done(Bytes::new()));
         }
-        if read.seen != file.seen {
-            read.tries += u32::from(read.seen.is_some());
-            read.seen = file.seen;
-            read.parts.clear();
-        }
+        read.follow(file.seen);
         if read.tries > TRIES_MAX {
             let text = "it changes faster than it can be read; try again, or take a lease";
             return Err(StreamError::new(ErrorKind::Failed, &file.path, text));
@@ -179,10 +197,8 @@ impl Engine {
         if !read.touched {
             read.touched = true;
             // What the first request asks for first is seen by the server.
-            let asked = absent.iter().skip(1).map(|index| (*index, false));
-            let (key, token) = (read.file, read.token);
-            let asked: Vec<_> = asked.collect();
-            self.touch_blocks(key, token, &touches, absent.first().copied(), &asked);
+            let (of, more) = ((read.file, read.token), absent.get(1..).unwrap_or_default());
+            self.touches.touch(of, &touches, absent.first().copied(), more, self.files, self.session);
         }
         if waiting || !absent.is_empty() {
             return Ok(Look::Missing(absent));
@@ -223,7 +239,7 @@ impl Engine {
     }
 
     /// The answer to a request for blocks.
-    pub(super) fn blocks_answered(&mut self, key: u64, indexes: &[u32], answer: Result<Reply, Unanswered>) {
+    pub fn blocks_answered(&mut self, key: u64, indexes: &[u32], answer: Result<Reply, Unanswered>) {
         let Some(file) = self.files.get_mut(&key) else { return };
         for index in indexes {
             if matches!(file.blocks.get(index), Some(Block::Asked)) {
@@ -275,7 +291,7 @@ impl Engine {
     }
 
     /// An answer was of no use: those who wait ask again, but not for ever.
-    pub(super) fn count_try(&mut self, key: u64, error: &StreamError) {
+    pub fn count_try(&mut self, key: u64, error: &StreamError) {
         let reads = self.files.get(&key).map(|file| file.reads.clone()).unwrap_or_default();
         for id in reads {
             let Some(read) = self.reads.get_mut(&id) else { continue };
@@ -336,30 +352,26 @@ impl Engine {
     }
 
     /// Puts a clean block of the present version into the table, and gives it to those who wait for it.
-    pub(super) fn install(&mut self, key: u64, index: u32, bytes: Bytes, pushed: bool) {
+    pub fn install(&mut self, key: u64, index: u32, bytes: Bytes, pushed: bool) {
         let Some(file) = self.files.get_mut(&key) else { return };
         let mut awaited = false;
         let block = u64::from(self.session.block_bytes());
         for id in &file.reads {
             let Some(read) = self.reads.get_mut(id) else { continue };
-            if read.seen != file.seen {
-                read.tries += u32::from(read.seen.is_some());
-                read.seen = file.seen;
-                read.parts.clear();
-            }
+            read.follow(file.seen);
             let start = u64::from(index) * block;
-            if start < read.offset.saturating_add(u64::from(read.bytes)) && start + block > read.offset {
+            if read.overlaps(start, start + block) {
                 awaited = true;
                 read.parts.insert(index, bytes.clone());
             }
         }
         self.blocks.insert((key, file), index, &bytes, pushed, awaited);
-        let jobs = self.blocks.make_room(&mut self.files);
+        let jobs = self.blocks.make_room(self.files);
         self.session.push_jobs(jobs);
     }
 
     /// A block was read from the disk cache, or could not be.
-    pub(super) fn cache_read(&mut self, _slot: u32, block: BlockKey, bytes: Option<Bytes>) {
+    pub fn cache_read(&mut self, _slot: u32, block: BlockKey, bytes: Option<Bytes>) {
         if bytes.is_none() {
             self.blocks.forget_on_disk(&block);
         }
@@ -382,32 +394,8 @@ impl Engine {
         }
     }
 
-    /// Somebody else changed a file: nothing of the older version is kept.
-    pub(super) fn move_file(&mut self, key: u64, version: u64, size: Option<u64>) {
-        self.drop_blocks(key, |_| true);
-        let Some(file) = self.files.get_mut(&key) else { return };
-        if let Some(seen) = &mut file.seen {
-            seen.version = version;
-        }
-        file.attributes.made_here = false;
-        match size {
-            Some(size) => (file.size, file.unsure) = (size, false),
-            None => file.unsure = true,
-        }
-        file.present = Present::unknown();
-        file.kernel = None;
-        self.names.forget(&file.path);
-    }
-
-    /// Drops clean blocks of a file.
-    pub(super) fn drop_blocks(&mut self, key: u64, which: impl Fn(u32) -> bool) {
-        if let Some(file) = self.files.get_mut(&key) {
-            self.blocks.drop_some(file, which);
-        }
-    }
-
     /// A pushed piece.
-    pub(super) fn take_piece(&mut self, piece: PushPiece) {
+    pub fn take_piece(&mut self, piece: PushPiece) {
         let count = piece.pages.len() as u64;
         self.blocks.count_pushed(count);
         let number = piece.pages.first().map(|page| page.inode);
@@ -432,12 +420,12 @@ impl Engine {
     }
 
     /// Blocks that were to come by this stream and did not are asked for.
-    pub(super) fn stream_ended(&mut self, stream: StreamId) {
+    pub fn stream_ended(&mut self, stream: StreamId) {
         self.force(|on_the_way, _| on_the_way == stream);
     }
 
     /// Blocks that were to come by now and did not are asked for.
-    pub(super) fn patience_ended(&mut self) {
+    pub fn patience_ended(&mut self) {
         let now = self.session.now();
         self.force(|_, until| now >= until);
     }
@@ -471,28 +459,9 @@ impl Engine {
         let reads = self.files.get(&key).map(|file| &file.reads);
         let waits = |index: u32| {
             let (start, end) = (u64::from(index) * block, (u64::from(index) + 1) * block);
-            reads.into_iter().flatten().filter_map(|id| self.reads.get(id)).any(|read| {
-                start < read.offset.saturating_add(u64::from(read.bytes))
-                    && end > read.offset
-                    && !read.parts.contains_key(&index)
-            })
+            let mut reads = reads.into_iter().flatten().filter_map(|id| self.reads.get(id));
+            reads.any(|read| read.overlaps(start, end) && !read.parts.contains_key(&index))
         };
         indexes.into_iter().filter(|index| waits(*index)).collect()
-    }
-
-    pub(super) fn patience_due(&self) -> Option<Moment> {
-        let blocks = self.files.reading().flat_map(|(_, file)| file.blocks.values());
-        blocks.filter_map(|block| if let Block::OnTheWay { until, .. } = block { Some(*until) } else { None }).min()
-    }
-
-    /// After a commit of our own: what waits goes on with the new version, without the blocks that were touched.
-    pub(super) fn rebase_reads(&mut self, key: u64, from: Seen, to: Seen, touched: impl Fn(u32) -> bool) {
-        let Some(file) = self.files.get(&key) else { return };
-        for id in &file.reads {
-            if let Some(read) = self.reads.get_mut(id).filter(|read| read.seen == Some(from)) {
-                read.seen = Some(to);
-                read.parts.retain(|index, _| !touched(*index));
-            }
-        }
     }
 }

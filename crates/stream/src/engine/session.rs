@@ -5,16 +5,16 @@ use std::time::Duration;
 use connection::{Connected, Unanswered};
 use units::Moment;
 use wire::volume::VolumeAsk;
-use wire::{Notice, Reply, Request};
+use wire::{ErrorCode, Notice, Reply, Request};
 
 use super::effects::{Effects, Time};
 use super::identity::{Showing, Step};
 use super::link::Link;
 use super::lost::LostChanges;
 use super::requests::AskFor;
-
-use crate::call::Done;
+use crate::call::{Done, OpenHow};
 use crate::job::Job;
+use crate::names::check_path;
 use crate::outbox::Who;
 use crate::{ErrorKind, Lost, Options, StreamError, VolumeInfo};
 
@@ -23,6 +23,9 @@ pub(super) const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// Time after which an open is tried again that the server could not do.
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// A transaction of so many bytes holds the longest path and some data.
+const STORED_BYTES_MIN: usize = 16 << 10;
 
 /// A volume that is open, or is to be.
 ///
@@ -280,5 +283,37 @@ impl Session {
     fn show_later(&mut self, reason: String) {
         self.link.set_reason(reason);
         self.showing.try_again_at(self.time.now.after(OPEN_AGAIN));
+    }
+
+    pub fn check_size(&self, path: &[u8], size: u64) -> Result<(), StreamError> {
+        let max = (u64::from(self.block_bytes()) << 32).min(i64::MAX as u64);
+        if size <= max {
+            return Ok(());
+        }
+        let text = format!("a file of this volume has {max} bytes at most; serve it with larger blocks");
+        Err(StreamError::new(ErrorKind::TooLarge, path, text))
+    }
+
+    pub fn check_open(&self, path: &[u8], how: OpenHow) -> Result<(), StreamError> {
+        check_path(path)?;
+        if path.is_empty() {
+            return Err(StreamError::refused(ErrorCode::NotFile, path, ""));
+        }
+        if (how.write || how.append || how.truncate) && !self.is_writable() {
+            return Err(StreamError::refused(ErrorCode::ReadOnly, path, ""));
+        }
+        Ok(())
+    }
+
+    pub fn unsent_bytes_max(&self) -> u64 {
+        let outbox = self.options().outbox.as_ref().filter(|_| !self.link.is_open());
+        // What is stored has a head besides what is counted here.
+        outbox.map_or(self.options().dirty_bytes as u64, |room| room.bytes - room.bytes / 8)
+    }
+
+    /// Bytes of a transaction, at most, so that several find room in the outbox.
+    pub fn stored_bytes_max(&self) -> usize {
+        let room = self.options().outbox.as_ref().map_or(u64::MAX, |room| room.bytes);
+        usize::try_from(room / 4).unwrap_or(usize::MAX).max(STORED_BYTES_MIN)
     }
 }

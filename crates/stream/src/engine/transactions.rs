@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use units::Moment;
 
 use super::file::Base;
+use super::files::Files;
 use super::session::Session;
 use super::transaction::{Keep, State, Transaction};
 use crate::job::Job;
@@ -328,5 +329,24 @@ impl Transactions {
             _ => session.push_jobs(removes.into_iter().map(|number| Job::Remove { number })),
         }
         number.filter(|_| lost.is_some()).map(|number| format!("lost/{}", crate::outbox::file_name(number, number)))
+    }
+
+    /// Bytes that are not on the server.
+    pub fn unsent_bytes(&self, files: &Files) -> u64 {
+        files.unsealed_bytes() + self.bytes()
+    }
+
+    /// Bytes of files that the server refuses for now: waiting makes no room of them.
+    pub fn stuck_bytes(&self, files: &Files) -> u64 {
+        let stuck: Vec<&Transaction> = self.stuck().iter().filter_map(|id| self.get(id)).collect();
+        let keys: BTreeSet<u64> = stuck.iter().filter_map(|txn| txn.file).collect();
+        let files = keys.iter().filter_map(|key| files.get(key)).filter(|file| file.dirty.is_some());
+        files.map(|file| file.overlay.open_bytes()).sum::<u64>() + stuck.iter().map(|txn| txn.bytes).sum::<u64>()
+    }
+
+    /// Whether so many bytes more may be unsent, of this many at most.
+    pub fn has_room(&self, files: &Files, bytes: u64, bytes_max: u64) -> bool {
+        let unsent = self.unsent_bytes(files);
+        unsent == 0 || unsent + bytes <= bytes_max
     }
 }

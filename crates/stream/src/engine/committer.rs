@@ -1,7 +1,9 @@
-//! Transactions to the server, in the order of their numbers, several under way; and what became of them.
+//! Transactions to the server, in the order of their numbers, several under way; and what became of
+//! them.
 //!
-//! A transaction that follows another one of the same file waits for its answer, which says what version it is based on. Others do
-//! not wait. A number that was refused is not used again for something else: the server would not know which was meant.
+//! A transaction that follows another one of the same file waits for its answer, which says what
+//! version it is based on. Others do not wait. A number that was refused is not used again for
+//! something else: the server would not know which was meant.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,12 +13,20 @@ use units::Moment;
 use wire::volume::{Change, Seen, VolumeAsk, VolumeReply};
 use wire::{ErrorCode, Reply};
 
-use super::Engine;
-use super::file::{Base, Block, File};
+use super::blocks::Blocks;
+use super::file::{Base, Block};
+use super::files::Files;
+use super::locks::{LockHolder, Locks, lost_lock};
+use super::reader::Reader;
+use super::reading::Read;
 use super::requests::AskFor;
-use super::transaction::{Effect, State, Transaction};
-use super::wants::Want;
-use crate::present::Present;
+use super::session::Session;
+use super::touches::Touches;
+use super::transaction::{State, Transaction};
+use super::transactions::Transactions;
+use super::wants::{WaitingCalls, Want};
+use super::writer::Writer;
+use crate::names::Names;
 use crate::{ErrorKind, StreamError};
 
 /// Transactions under way at most. The server remembers the answers of the last 64.
@@ -39,9 +49,35 @@ const PARKED: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Dura
 /// How often a transaction is sent to a server that fails with it.
 const TRIES_MAX: u32 = 20;
 
-impl Engine {
+/// The parts that the outcome of a transaction changes.
+///
+/// Invariant: a transaction is sent only while the device is proven and all its locks hold. What it
+/// changed is in the files and names when whoever waits for it is told.
+pub(super) struct Committer<'a> {
+    pub session: &'a mut Session,
+    pub files: &'a mut Files,
+    pub reads: &'a mut BTreeMap<u64, Read>,
+    pub calls: &'a mut WaitingCalls,
+    pub blocks: &'a mut Blocks,
+    pub touches: &'a mut Touches,
+    pub names: &'a mut Names,
+    pub transactions: &'a mut Transactions,
+    pub locks: &'a mut Locks,
+}
+
+impl Committer<'_> {
+    pub fn reader(&mut self) -> Reader<'_> {
+        let Committer { session, files, reads, calls, blocks, touches, names, .. } = self;
+        Reader { session, files, reads, calls, blocks, touches, names }
+    }
+
+    pub fn writer(&mut self) -> Writer<'_> {
+        let Committer { session, files, calls, names, transactions, .. } = self;
+        Writer { session, files, calls, names, transactions }
+    }
+
     /// Sends what may be sent.
-    pub(super) fn pump_commits(&mut self) {
+    pub fn pump_commits(&mut self) {
         // What was written under a lock is sent if the lock still holds.
         if !self.session.link.is_open() || !self.session.is_proven() || self.locks.is_claiming() {
             return;
@@ -72,7 +108,7 @@ impl Engine {
                 return;
             }
             let size = txn.bytes;
-            if !self.transactions.give_number(id, &mut self.session) {
+            if !self.transactions.give_number(id, self.session) {
                 return;
             }
             self.send_commit(id);
@@ -81,10 +117,16 @@ impl Engine {
         }
     }
 
+    /// Whether it is of a file that another device had made, and nobody has looked at since.
+    fn is_taken(&self, txn: &Transaction) -> bool {
+        let file = txn.file.and_then(|key| self.files.get(&key));
+        file.is_some_and(|file| file.taken.is_some() && file.seen.is_some())
+    }
+
     fn send_commit(&mut self, id: u64) {
         let Some(txn) = self.transactions.get(&id) else { return };
         let (Some(number), mtime_ns) = (txn.number, txn.mtime_ns) else { return };
-        let changes = txn.present_changes(&self.files);
+        let changes = txn.present_changes(self.files);
         if let Some(txn) = self.transactions.get_mut(&id) {
             (txn.state, txn.sent) = (State::Sent, true);
         }
@@ -92,10 +134,10 @@ impl Engine {
     }
 
     /// What the server says of a transaction.
-    pub(super) fn commit_answered(&mut self, id: u64, sent: Moment, answer: Result<Reply, Unanswered>) {
+    pub fn commit_answered(&mut self, id: u64, sent: Moment, answer: Result<Reply, Unanswered>) {
         let now = self.session.now();
         let removes_only_here = self.removes_only_here(id);
-        let takes_existing = self.may_take_existing(id);
+        let takes_existing = self.writer().may_take_existing(id);
         let Some(txn) = self.transactions.get_mut(&id) else { return };
         let again = now.after(AGAIN);
         match answer {
@@ -124,10 +166,12 @@ impl Engine {
                 txn.state = State::Queued(again);
             }
             Ok(Reply::Error { .. }) | Err(Unanswered::Refused) if txn.renames_with_attributes() => {
-                self.without_taken_attributes(id);
+                self.writer().without_taken_attributes(id);
             }
-            Ok(Reply::Error { code: ErrorCode::Exists, .. }) if takes_existing => self.take_existing(id),
-            Ok(Reply::Error { code: ErrorCode::Linked, .. }) if txn.unnames.is_some() => self.is_linked_there(id),
+            Ok(Reply::Error { code: ErrorCode::Exists, .. }) if takes_existing => self.writer().take_existing(id),
+            Ok(Reply::Error { code: ErrorCode::Linked, .. }) if txn.unnames.is_some() => {
+                self.writer().is_linked_there(id)
+            }
             // It was to remove what is only here.
             Ok(Reply::Error { code: ErrorCode::NotFound, .. }) if removes_only_here => {
                 self.committed(id, &[]);
@@ -161,139 +205,25 @@ impl Engine {
         }
     }
 
-    fn committed(&mut self, id: u64, versions: &[Seen]) {
+    /// Whether it removes a file that the server does not know.
+    fn removes_only_here(&self, id: u64) -> bool {
+        let Some(txn) = self.transactions.get(&id) else { return false };
+        let file = txn.unnames.and_then(|key| self.files.get(&key));
+        let removes = matches!(txn.changes.last(), Some(Change::Unlink { .. }));
+        removes && file.is_some_and(|file| file.seen.is_none())
+    }
+
+    pub fn committed(&mut self, id: u64, versions: &[Seen]) {
         let Some(mut txn) = self.transactions.remove(id) else { return };
         self.transactions.count_committed();
         let seen = versions.last().copied().unwrap_or_default();
-        self.transactions.unstore(id, &mut txn, None, &mut self.session);
+        self.transactions.unstore(id, &mut txn, None, self.session);
         self.transactions.rebase(id, Base::Known(txn.effect.seen_before(seen)));
         match txn.file {
-            Some(key) => self.file_committed(key, id, &txn, seen),
+            Some(key) => self.reader().file_committed(key, id, &txn, seen),
             None => self.names_changed(&txn, versions),
         }
         self.tell_wants(id, None, versions);
-    }
-
-    /// The server has what a transaction wrote: so has the table.
-    fn file_committed(&mut self, key: u64, id: u64, txn: &Transaction, to: Seen) {
-        let block = u64::from(self.session.block_bytes());
-        let Some(file) = self.files.get_mut(&key) else { return };
-        file.sealed.retain(|other| *other != id);
-        file.overlay.settle(id);
-        file.cuts.retain(|(mark, _)| *mark != id);
-        if let Some(dirty) = &mut file.dirty
-            && dirty.base == Base::Chain(id)
-        {
-            dirty.base = Base::Known(txn.effect.seen_before(to));
-        }
-        let effect = &txn.effect;
-        let from = match txn.base {
-            Base::Known(seen) => Some(seen),
-            _ => None,
-        };
-        let new = effect.created && effect.appended == 0;
-        // Of a file that was made here and was there already it is not known what else is in it.
-        let exact = effect.appended == 0 && (new || (from.is_some() && file.seen == from && !file.unsure));
-        if exact && (new || from.is_some_and(|from| from.file == to.file && from.version < to.version)) {
-            let old_size = if new { 0 } else { file.size };
-            if new {
-                (file.present, file.kernel) = (Present::nothing(), Some(to));
-            } else {
-                file.kernel = file.kernel.filter(|kernel| Some(*kernel) == from).map(|_| to);
-            }
-            let touched = effect.touched_blocks(old_size, block);
-            let contents = self.take_touched(key, &touched);
-            let Some(file) = self.files.get_mut(&key) else { return };
-            file.size = effect.new_size(old_size);
-            file.note_stored(effect.writes.iter().map(|(_, bytes)| bytes.len() as u64).sum(), effect.cut);
-            file.seen = Some(to);
-            // What the cache brings now is of the version before.
-            file.blocks.retain(|_, entry| !matches!(entry, Block::Reading { .. }));
-            for (offset, bytes) in &effect.writes {
-                file.present.add(offset / block, (offset + bytes.len() as u64).div_ceil(block));
-            }
-            if let Some(from) = from {
-                self.rebase_reads(key, from, to, touched);
-            }
-            self.merge_writes(key, effect, block, contents);
-        } else if file.seen != Some(to) {
-            match file.seen {
-                Some(seen) if seen.file == to.file && seen.version >= to.version => {}
-                Some(seen) if seen.file == to.file => {
-                    file.size = effect.new_size(file.size);
-                    self.move_file(key, to.version, None);
-                }
-                _ => {
-                    file.seen = Some(to);
-                    file.size = effect.appended.max(file.size);
-                    file.present = Present::unknown();
-                    file.unsure = true;
-                }
-            }
-        }
-        if let Some(file) = self.files.get_mut(&key)
-            && !file.is_changed()
-        {
-            file.local_size = None;
-        }
-        if let Some(file) = self.files.get(&key) {
-            let is_whole = exact && file.seen == Some(to) && !file.unsure && !file.is_changed();
-            let (path, info) = (file.path.clone(), file.info());
-            match txn.effect.created {
-                true => self.names.name_changed(&path, self.session.wall_ns()),
-                false => self.names.forget_file(&path),
-            }
-            self.forget_names(to.file);
-            if is_whole {
-                self.names.put(&path, Some(info), self.session.now());
-            }
-        }
-        if txn.effect.taken {
-            // Whether it may be the file that was made here, nobody knows before.
-            self.open_number(key);
-        }
-        self.advance_reads(key);
-        self.drop_unused(key);
-    }
-
-    /// Takes the blocks out of the table that a transaction changed, while they are still of the version before.
-    fn take_touched(&mut self, key: u64, touched: impl Fn(u32) -> bool) -> BTreeMap<u32, Vec<u8>> {
-        let Some(file) = self.files.get(&key) else { return BTreeMap::new() };
-        let there = file.blocks.iter().filter(|(index, _)| touched(**index));
-        let taken = there.filter_map(|(index, entry)| match entry {
-            Block::Memory { bytes, .. } => Some((*index, bytes.to_vec())),
-            _ => None,
-        });
-        let taken = taken.collect();
-        self.drop_blocks(key, touched);
-        taken
-    }
-
-    /// Blocks that were in memory take what was written into them; those that were written wholly are in memory from now on.
-    fn merge_writes(&mut self, key: u64, effect: &Effect, block: u64, mut contents: BTreeMap<u32, Vec<u8>>) {
-        let Some(size) = self.files.get(&key).map(|file| file.size) else { return };
-        let cut = effect.cut.unwrap_or(u64::MAX);
-        contents.retain(|index, _| (u64::from(*index) + 1) * block <= cut);
-        for (offset, bytes) in &effect.writes {
-            let end = offset + bytes.len() as u64;
-            for index in offset / block..end.div_ceil(block) {
-                let Ok(small) = u32::try_from(index) else { return };
-                let start = index * block;
-                let valid = size.saturating_sub(start).min(block) as usize;
-                let (from, until) = ((*offset).max(start), end.min(start + valid as u64));
-                if from == start && until == start + valid as u64 && from < until {
-                    contents.insert(small, vec![0; valid]);
-                }
-                if let Some(content) = contents.get_mut(&small).filter(|_| from < until) {
-                    content.resize(valid, 0);
-                    let source = &bytes[(from - offset) as usize..(until - offset) as usize];
-                    content[(from - start) as usize..(until - start) as usize].copy_from_slice(source);
-                }
-            }
-        }
-        for (index, content) in contents {
-            self.install(key, index, content.into(), false);
-        }
     }
 
     /// It can be sent again later; those who wait are told.
@@ -334,16 +264,8 @@ impl Engine {
         }
     }
 
-    /// Whether it removes a file that the server does not know.
-    fn removes_only_here(&self, id: u64) -> bool {
-        let Some(txn) = self.transactions.get(&id) else { return false };
-        let file = txn.unnames.and_then(|key| self.files.get(&key));
-        let removes = matches!(txn.changes.last(), Some(Change::Unlink { .. }));
-        removes && file.is_some_and(|file| file.seen.is_none())
-    }
-
     /// Parked transactions of a file that nobody has open any more.
-    pub(super) fn refuse_parked(&mut self, key: u64) {
+    fn refuse_parked(&mut self, key: u64) {
         // What waits for the name to be removed is dropped with the name.
         let told = |txn: &Transaction| txn.file == Some(key) && txn.is_parked() && txn.after.is_empty();
         let parked = self.transactions.iter().filter(|(_, txn)| told(txn));
@@ -356,19 +278,19 @@ impl Engine {
     }
 
     /// It will never be made, nor will what follows it.
-    pub(super) fn refuse(&mut self, id: u64, error: &StreamError) {
+    pub fn refuse(&mut self, id: u64, error: &StreamError) {
         let followers = self.transactions.refused_with(id);
         let Some(mut txn) = self.transactions.remove(id) else { return };
         if !txn.is_data() {
-            self.transactions.without_attributes(id, txn.base, &self.files, &mut self.session);
+            self.transactions.without_attributes(id, txn.base, self.files, self.session);
         }
         // A change of names or attributes is told to whoever waits for it, and kept for nobody.
         let lost = txn.is_data().then(|| error.to_string());
-        let kept_as = self.transactions.unstore(id, &mut txn, lost.as_deref(), &mut self.session);
+        let kept_as = self.transactions.unstore(id, &mut txn, lost.as_deref(), self.session);
         if txn.is_data() {
             let mut bytes = txn.bytes;
             if let Some(key) = txn.file {
-                bytes += self.overtaken(key, error);
+                bytes += self.reader().overtaken(key, error);
                 if let Some(file) = self.files.get_mut(&key) {
                     file.sealed.retain(|other| *other != id);
                 }
@@ -381,24 +303,12 @@ impl Engine {
         self.tell_wants(id, Some(error), &[]);
         followers.into_iter().for_each(|id| self.refuse(id, error));
         if let Some(key) = txn.file {
-            self.drop_unused(key);
+            self.reader().drop_unused(key);
         }
     }
 
-    /// A file whose changes were refused: they stay readable until it is closed, and whoever opens it again sees the server's.
-    /// Returns the bytes that no transaction carries.
-    pub(super) fn overtaken(&mut self, key: u64, error: &StreamError) -> u64 {
-        let Some(file) = self.files.get_mut(&key) else { return 0 };
-        file.stale = Some(error.clone());
-        let path = file.path.clone();
-        let open = if file.dirty.take().is_some() { file.overlay.open_bytes() } else { 0 };
-        self.detach(key);
-        self.names.forget(&path);
-        open
-    }
-
     /// Tells those who wait for a transaction.
-    pub(super) fn tell_wants(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
+    pub fn tell_wants(&mut self, id: u64, error: Option<&StreamError>, versions: &[Seen]) {
         for waiting in self.calls.answered(id, error) {
             let outcome = error.cloned().map_or(Ok(()), Err);
             match waiting.want {
@@ -422,7 +332,7 @@ impl Engine {
     }
 
     /// A call that nobody waits for any more: what it wanted is not sent if that is still possible.
-    pub(super) fn abandon(&mut self, want: &Want) {
+    pub fn abandon(&mut self, want: &Want) {
         match want {
             Want::Change { txn, .. } | Want::Create { txn, .. } => {
                 let unsent = |txn: &Transaction| txn.number.is_none() && matches!(txn.state, State::Queued(_));
@@ -434,11 +344,39 @@ impl Engine {
             _ => {}
         }
     }
-}
 
-impl File {
-    /// Whether the file is only here so far, and nothing of it was sent.
-    pub(super) fn is_only_here(&self) -> bool {
-        self.seen.is_none() && self.sealed.is_empty()
+    /// A handle of a file is gone.
+    pub fn release(&mut self, key: u64) {
+        let Some(file) = self.files.get_mut(&key) else { return };
+        file.handles = file.handles.saturating_sub(1);
+        if file.handles > 0 {
+            return;
+        }
+        let number = file.number.take();
+        self.locks.unlock_all(key, self.session.now());
+        let Some(file) = self.files.get_mut(&key) else { return };
+        if let Some(number) = number {
+            file.blocks.retain(|_, block| !matches!(block, Block::OnTheWay { .. }));
+            self.touches.send(self.files, &mut self.session.link);
+            self.reader().forget_number(key, number);
+        }
+        self.refuse_parked(key);
+        self.reader().drop_unused(key);
+    }
+
+    /// Somebody else may have what an owner had locked. What was written to the file and never sent
+    /// is lost with a lock for writing: who has it now may have read already.
+    pub fn lose_locks(&mut self, holder: LockHolder) {
+        let exclusive = self.locks.has_exclusive(holder);
+        self.locks.lose(holder, self.session.now());
+        if !exclusive {
+            return;
+        }
+        self.writer().seal(holder.0);
+        let sealed = self.files.get(&holder.0).map(|file| file.sealed.as_slice()).unwrap_or_default();
+        let unsent = sealed.iter().copied().find(|id| self.transactions.get(id).is_some_and(|txn| !txn.sent));
+        if let Some(id) = unsent {
+            self.refuse(id, &lost_lock(holder.0, self.files));
+        }
     }
 }

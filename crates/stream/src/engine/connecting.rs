@@ -88,14 +88,15 @@ impl Engine {
         let strange: Vec<u64> = strange.map(|(id, _)| *id).collect();
         for id in strange {
             let text = "it was meant for another volume that had this name";
-            self.refuse(id, &StreamError::volume(ErrorKind::Stale, self.session.name(), text));
+            let error = StreamError::volume(ErrorKind::Stale, self.session.name(), text);
+            self.committer().refuse(id, &error);
         }
         // What is in the cache is known before anything is read.
         if self.session.options().cache.is_none() {
             self.session.tell_opened();
         }
         let reading: Vec<u64> = self.files.reading().map(|(key, _)| key).collect();
-        reading.into_iter().for_each(|key| self.advance_reads(key));
+        reading.into_iter().for_each(|key| self.reader().advance_reads(key));
     }
 
     /// Asks for what the server had no time for, once some has passed.
@@ -105,9 +106,9 @@ impl Engine {
                 AskFor::Want(id) => self.calls.get_mut(&id).into_iter().for_each(|waiting| waiting.asked = false),
                 AskFor::File(key) => {
                     self.files.get_mut(&key).into_iter().for_each(|file| file.opening = false);
-                    self.open_number(key);
+                    self.reader().open_number(key);
                 }
-                AskFor::Lock(_) => self.pump_locks(),
+                AskFor::Lock(_) => self.locks.pump(&mut self.session),
                 AskFor::Volume | AskFor::Blocks { .. } | AskFor::Commit(_) | AskFor::Device => {}
             }
         }
@@ -130,6 +131,19 @@ impl Engine {
         self.pump();
     }
 
+    fn fail_waiting(&mut self, error: &StreamError) {
+        let reads: Vec<u64> = self.reads.keys().copied().collect();
+        reads.into_iter().for_each(|id| self.reader().end_read(id, Err(error.clone())));
+        for waiting in self.calls.take_all() {
+            let closing = if let Want::Sync { closing, .. } = &waiting.want { *closing } else { None };
+            waiting.want.fail(error.clone(), self.session.effects());
+            if let Some(key) = closing {
+                self.committer().release(key);
+            }
+        }
+        self.locks.fail(error, self.session.effects());
+    }
+
     /// A transaction is in the outbox, or cannot be.
     pub(super) fn stored(&mut self, number: u64, outcome: Result<(), String>) {
         self.transactions.stored(number, outcome.is_ok());
@@ -150,25 +164,12 @@ impl Engine {
     pub(super) fn load(&mut self, stored: Vec<Stored>) {
         for (id, path) in self.transactions.load(stored, &mut self.session) {
             let text = "the transaction that it follows is not in the outbox any more";
-            self.refuse(id, &StreamError::new(ErrorKind::Stale, &path, text));
+            self.committer().refuse(id, &StreamError::new(ErrorKind::Stale, &path, text));
         }
         if self.session.options().outbox.is_some() {
             // Ready before the first one is needed.
             self.transactions.reserve_numbers(&mut self.session);
         }
-    }
-
-    fn fail_waiting(&mut self, error: &StreamError) {
-        let reads: Vec<u64> = self.reads.keys().copied().collect();
-        reads.into_iter().for_each(|id| self.end_read(id, Err(error.clone())));
-        for waiting in self.calls.take_all() {
-            let closing = if let Want::Sync { closing, .. } = &waiting.want { *closing } else { None };
-            waiting.want.fail(error.clone(), self.session.effects());
-            if let Some(key) = closing {
-                self.release(key);
-            }
-        }
-        self.locks.fail(error, self.session.effects());
     }
 
     /// Ends everything. What is not on the server goes to the outbox with the jobs of this call; see [`Engine::take_unkept`].
@@ -180,7 +181,7 @@ impl Engine {
         // As if the server were away: it is for what is made now.
         self.session.link.close();
         let changed: Vec<u64> = self.files.changed().map(|(key, _)| key).collect();
-        changed.into_iter().for_each(|key| self.seal(key));
+        changed.into_iter().for_each(|key| self.writer().seal(key));
         self.transactions.store_unsent(&self.files, &mut self.session);
         let error = StreamError::volume(ErrorKind::Shutdown, self.session.name(), "it was shut down on this device");
         self.session.fail_opening(&error);
