@@ -328,7 +328,7 @@ impl Job {
         }
         // Of entry points the report of the pass speaks, of names people do.
         let entries = build.source().entry_points(build.processor())?.into_iter();
-        let is_removed = |entry: &String| outcome.report.syscalls_removed.contains(entry);
+        let is_removed = |entry: &String| outcome.report.device.syscalls_removed.contains(entry);
         let calls_removed = entries.filter(|(_, entry)| is_removed(entry)).map(|(name, _)| name).collect();
         let report = JobReport {
             asked: self.asked(),

@@ -196,8 +196,8 @@ fn check_removed(name: &str, boot: &Boot, calls: &[u32]) {
 /// Every step of one configuration.
 fn check(world: &World, processors: u32) {
     let reduced = specialise::specialise(&world.object, &world.options(Passes::all(), false)).unwrap();
-    let removed = world.numbers(&reduced.report.syscalls_removed);
-    let mut kept = reduced.report.syscalls_kept.clone();
+    let removed = world.numbers(&reduced.report.device.syscalls_removed);
+    let mut kept = reduced.report.device.syscalls_kept.clone();
     kept.retain(|call| !NOT_TRIED.contains(&call.as_str()));
     let kept = world.numbers(&kept);
 
@@ -367,7 +367,7 @@ fn qemu_a_small_kernel_is_reduced_for_python_from_an_image() {
     assert!(expected.iter().any(|line| line == "@@python 0"), "{}", stock.console);
     for trap in [true, false] {
         let reduced = specialise::specialise(&world.object, &world.options(Passes::all(), trap)).unwrap();
-        assert!(reduced.report.syscalls_removed.len() > 50, "{:?}", reduced.report.syscalls_kept);
+        assert!(reduced.report.device.syscalls_removed.len() > 50, "{:?}", reduced.report.device.syscalls_kept);
         let linked = world.link("python-reduced", &reduced.object, Layout::Stock);
         let name = if trap { "trap build" } else { "reduced" };
         measure(name, &linked);

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use crate::abi;
-use crate::atom::{AtomId, Atoms};
-use crate::object::{Object, Place};
+use crate::atom::{Atom, AtomId};
+use crate::atoms::Atoms;
+use crate::object::{Object, SymbolPlace};
 use crate::reference::{self, Reference};
 use crate::schema::{Role, Rule};
 
@@ -32,6 +33,12 @@ impl Changes {
         let Some(ranges) = self.dead.get(section as usize) else { return false };
         let after = ranges.partition_point(|range| range.start <= offset);
         ranges[..after].last().is_some_and(|range| offset < range.end)
+    }
+
+    /// The code of an atom that is never executed.
+    pub fn dead_in(&self, atom: &Atom) -> Vec<Range<u64>> {
+        let ranges = self.dead.get(atom.section as usize).into_iter().flatten();
+        ranges.filter(|range| (atom.start..atom.end).contains(&range.start)).cloned().collect()
     }
 }
 
@@ -56,6 +63,11 @@ pub(crate) struct Liveness {
 }
 
 impl Liveness {
+    /// All atoms live.
+    pub fn all(atoms: usize) -> Self {
+        Self { reasons: vec![Reason::Root("all stays"); atoms] }
+    }
+
     /// Whether an atom lives.
     pub fn is_live(&self, id: AtomId) -> bool {
         self.reasons[id as usize] != Reason::Dead
@@ -142,7 +154,7 @@ impl<'o, 'a> Graph<'o, 'a> {
         }
         let named = identifiers(script);
         for symbol in object.symbols.iter().filter(|symbol| symbol.is_global() && named.contains(symbol.name)) {
-            if let Place::Section(section) = symbol.place
+            if let SymbolPlace::Section(section) = symbol.place
                 && let Some(id) = atoms.at(section, symbol.value as i64)
             {
                 roots.push((id, "the linker script names it"));
@@ -163,7 +175,7 @@ impl<'o, 'a> Graph<'o, 'a> {
     pub fn atom_of_symbol(&self, symbol: u32) -> Option<AtomId> {
         let symbol = self.object.symbols.get(symbol as usize)?;
         match symbol.place {
-            Place::Section(section) => self.atoms.at(section, symbol.value as i64),
+            SymbolPlace::Section(section) => self.atoms.at(section, symbol.value as i64),
             _ => None,
         }
     }
@@ -224,6 +236,24 @@ impl<'o, 'a> Graph<'o, 'a> {
             }
         }
         Liveness { reasons }
+    }
+
+    /// Adds the entries that speak of an atom, and those that speak of them.
+    pub fn add_dependents(&self, id: AtomId, found: &mut HashSet<AtomId>) {
+        for entry in self.dependents.of(id) {
+            if found.insert(*entry) {
+                self.add_dependents(*entry, found);
+            }
+        }
+    }
+
+    /// An atom for people: its symbol of `names`, or its section and offset.
+    pub fn shown(&self, names: &[Option<u32>], id: AtomId) -> String {
+        let atom = &self.atoms.atoms[id as usize];
+        match names[id as usize] {
+            Some(symbol) => String::from_utf8_lossy(self.object.symbols[symbol as usize].name).into_owned(),
+            None => format!("{}+{:#x}", self.object.sections[atom.section as usize].shown(), atom.start),
+        }
     }
 
     /// The symbol that names an atom best: one with a size at its start, else any inside.

@@ -52,7 +52,7 @@ pub(crate) struct Relocation {
 
 /// Where a symbol lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SymbolPlace {
     /// Elsewhere.
     Undefined,
     /// Nowhere: the value is a number.
@@ -73,7 +73,7 @@ pub(crate) struct Symbol<'a> {
     /// Bytes that it covers.
     pub size: u64,
     /// Where it lies.
-    pub place: Place,
+    pub place: SymbolPlace,
     /// `STT_…`.
     pub kind: u8,
     /// `STB_…`.
@@ -221,9 +221,9 @@ fn read_symbols<'a>(
         let name =
             table.symbol_name(endian, symbol).map_err(|error| damaged("name of a symbol", b"", error.to_string()))?;
         let place = match symbol.st_shndx(endian) {
-            elf::SHN_UNDEF => Place::Undefined,
-            elf::SHN_ABS => Place::Absolute,
-            elf::SHN_COMMON => Place::Common,
+            elf::SHN_UNDEF => SymbolPlace::Undefined,
+            elf::SHN_ABS => SymbolPlace::Absolute,
+            elf::SHN_COMMON => SymbolPlace::Common,
             _ => {
                 let section = table
                     .symbol_section(endian, symbol, index)
@@ -233,7 +233,7 @@ fn read_symbols<'a>(
                     let reason = format!("symbol {} lies in section {section} of {sections}", index.0);
                     return Err(damaged("symbol table", b"", reason));
                 }
-                Place::Section(section as u32)
+                SymbolPlace::Section(section as u32)
             }
         };
         symbols.push(Symbol {

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::pass::freeze::Freeze;
-use crate::pass::quirks::Device;
+use crate::device::Device;
 
 /// Which passes run. All of them are off in [`Passes::none`]: the object comes out with everything it had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +73,20 @@ impl Passes {
     }
 }
 
+/// Arguments of system calls: entry point (`sys_…`), number of the argument from 0, numbers.
+pub(crate) type Arguments = BTreeMap<String, BTreeMap<usize, BTreeSet<u64>>>;
+
+/// What ran on the device, and what is wanted of it.
+#[derive(Clone, Debug, Default)]
+pub struct Freeze {
+    /// Functions that ran in service, with their ranks by first run.
+    pub service: BTreeMap<String, u32>,
+    /// Functions that ran in the start only, with their ranks.
+    pub start: BTreeMap<String, u32>,
+    /// Keep the object's order of functions, which compresses better in the boot image, rather than that of runs.
+    pub for_image: bool,
+}
+
 /// The kernel beside its object, and the device.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -93,7 +106,7 @@ pub struct Options {
     pub fixed: BTreeMap<String, u64>,
     /// Arguments of system calls that are always among few numbers, as whole registers: entry point (`sys_…`), number of the
     /// argument from 0, numbers.
-    pub arguments: BTreeMap<String, BTreeMap<usize, BTreeSet<u64>>>,
+    pub arguments: Arguments,
     /// Symbols that stay with all they need.
     pub roots: Vec<String>,
     /// Whether the kernel loads modules: all that is exported to them stays.
@@ -115,6 +128,16 @@ const TRACKING: [&str; 2] = ["retbleed=", "indirect_target_selection="];
 const BY_NAME: &str = "initcall_";
 
 impl Options {
+    /// Whether branches are decided. Functions that are counted stay whole.
+    pub(crate) fn decides_branches(&self) -> bool {
+        self.passes.constants && !self.instrument
+    }
+
+    /// Whether dead code is cut out of functions, rather than left in place to trap.
+    pub(crate) fn cuts_blocks(&self) -> bool {
+        self.decides_branches() && self.passes.blocks && !self.trap
+    }
+
     /// Whether names of initial functions are dropped: nothing asks for them.
     pub(crate) fn drops_names(&self) -> bool {
         let passes = self.passes;

@@ -1,15 +1,79 @@
-//! The passes: each makes a few references or entries go away, and the walk of the graph finds what that frees.
+//! The passes, in their order.
+//!
+//! Most make a few references or entries of tables go away and then walk the graph, which finds what that frees. A pass is a value:
+//! to add one, write a file in this folder with its [`Pass`], and name it in [`PASSES`].
 
-pub(crate) mod blocks;
-pub(crate) mod constants;
-pub(crate) mod drivers;
-pub(crate) mod duplicates;
-pub(crate) mod entries;
-pub(crate) mod freeze;
-pub(crate) mod initialisation;
-pub(crate) mod instrument;
-pub(crate) mod names;
-pub(crate) mod parameters;
-pub(crate) mod quirks;
+mod blocks;
+mod constants;
+mod drivers;
+mod duplicates;
+mod initialisation;
+mod names;
+mod padding;
+mod parameters;
+mod quirks;
 pub(crate) mod syscalls;
-pub(crate) mod variables;
+mod unreachable;
+
+use crate::analysis::Analysis;
+use crate::arch::Architecture;
+use crate::graph::Graph;
+use crate::schema::Schema;
+use crate::{Options, SpecialiseError};
+
+/// A pass.
+pub(crate) struct Pass {
+    /// Its name in reports.
+    pub name: &'static str,
+    /// Whether the options ask for it and have what it must know.
+    is_on: fn(&Options) -> bool,
+    /// Adds to what was decided.
+    run: fn(&Context<'_, '_>, &mut Analysis) -> Result<(), SpecialiseError>,
+}
+
+/// All of them. The first one removes what the others free.
+pub(crate) const PASSES: [&Pass; 11] = [
+    &unreachable::PASS,
+    &syscalls::PASS,
+    &parameters::PASS,
+    &quirks::PASS,
+    &drivers::PASS,
+    &constants::PASS,
+    &blocks::PASS,
+    &padding::PASS,
+    &duplicates::PASS,
+    &initialisation::PASS,
+    &names::PASS,
+];
+
+/// What a pass may look at.
+pub(crate) struct Context<'c, 'a> {
+    /// The object, its atoms and their edges.
+    pub graph: &'c Graph<'c, 'a>,
+    /// Its processor.
+    pub arch: &'static dyn Architecture,
+    /// Its release.
+    pub schema: &'static Schema,
+    /// What the caller knows.
+    pub options: &'c Options,
+}
+
+impl Pass {
+    /// Whether it runs.
+    pub fn is_on(&self, options: &Options) -> bool {
+        options.passes.unreachable && (self.is_on)(options)
+    }
+}
+
+/// Runs the passes that are on.
+///
+/// # Errors
+/// The options name what the object does not have.
+pub(crate) fn run(context: &Context<'_, '_>) -> Result<Analysis, SpecialiseError> {
+    let mut analysis = Analysis::new(context.graph, context.options)?;
+    for (number, pass) in PASSES.iter().enumerate().filter(|(_, pass)| pass.is_on(context.options)) {
+        analysis.removals.begin(number);
+        (pass.run)(context, &mut analysis)?;
+    }
+    Ok(analysis)
+}

@@ -3,7 +3,7 @@
 use crate::SpecialiseError;
 use crate::arch::{Architecture, Code, Use};
 use crate::atom::AtomId;
-use crate::object::{Object, Place, Section};
+use crate::object::{Object, Section, SymbolPlace};
 
 /// What a reference goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(crate) fn of_section(
         };
         let symbol = &object.symbols[relocation.symbol as usize];
         let (target, addend, beyond) = match symbol.place {
-            Place::Section(section) if symbol.is_section() => {
+            SymbolPlace::Section(section) if symbol.is_section() => {
                 let offset = (symbol.value as i64).wrapping_add(relocation.addend).wrapping_add(to_end);
                 (Target::Place { section, offset }, -to_end, 0)
             }
@@ -121,7 +121,7 @@ pub(crate) fn place(object: &Object<'_>, reference: &Reference) -> Option<(u32, 
     match reference.target {
         Target::Place { section, offset } => Some((section, offset)),
         Target::Symbol(symbol) => match object.symbols[symbol as usize].place {
-            Place::Section(section) => Some((section, object.symbols[symbol as usize].value as i64)),
+            SymbolPlace::Section(section) => Some((section, object.symbols[symbol as usize].value as i64)),
             _ => None,
         },
     }

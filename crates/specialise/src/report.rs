@@ -1,8 +1,8 @@
 //! What was removed, by which pass, and why.
 
-use serde::Serialize;
+use std::collections::BTreeMap;
 
-use crate::pass::freeze::FreezeReport;
+use serde::Serialize;
 
 /// Bytes by what they are used for, without filling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -76,6 +76,46 @@ pub struct Removal {
     pub used_by: Option<String>,
 }
 
+/// What was frozen.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct FreezeReport {
+    /// Bytes of code that stay after the start.
+    pub text: u64,
+    /// Of these, bytes of functions that ran in service.
+    pub ran_in_service: u64,
+    /// Bytes of functions that ran in the start only; frozen, beside each other.
+    pub ran_in_start: u64,
+    /// Bytes of functions that never ran.
+    pub never_ran: u64,
+    /// Of these, bytes that are frozen.
+    pub never_ran_frozen: u64,
+    /// Bytes that are frozen, without filling.
+    pub frozen: u64,
+    /// Functions that are frozen.
+    pub functions: u64,
+    /// Bytes of strings that only frozen functions use, frozen too; equal ones once.
+    pub strings: u64,
+    /// Functions of the coverage that the kernel does not have.
+    pub unknown: u64,
+    /// What never ran and is not frozen: why, with bytes.
+    pub kept: BTreeMap<&'static str, u64>,
+}
+
+/// What the device does not use, by name.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DeviceReport {
+    /// System calls that stay.
+    pub syscalls_kept: Vec<String>,
+    /// System calls that answer ENOSYS now.
+    pub syscalls_removed: Vec<String>,
+    /// Boot parameters that were dropped.
+    pub parameters_removed: Vec<String>,
+    /// Quirks that were dropped.
+    pub quirks_removed: u64,
+    /// Functions that registered drivers which were dropped.
+    pub drivers_removed: Vec<String>,
+}
+
 /// The report of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -95,16 +135,9 @@ pub struct Report {
     pub passes: Vec<PassReport>,
     /// One for each side table that is not empty, by name.
     pub tables: Vec<TableReport>,
-    /// System calls that stay.
-    pub syscalls_kept: Vec<String>,
-    /// System calls that answer ENOSYS now.
-    pub syscalls_removed: Vec<String>,
-    /// Boot parameters that were dropped.
-    pub parameters_removed: Vec<String>,
-    /// Quirks that were dropped.
-    pub quirks_removed: u64,
-    /// Functions that registered drivers which were dropped.
-    pub drivers_removed: Vec<String>,
+    /// What the device does not use.
+    #[serde(flatten)]
+    pub device: DeviceReport,
     /// What is kept compressed.
     pub frozen: Option<FreezeReport>,
     /// The largest removals.

@@ -14,9 +14,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::atom::{self, Atoms};
+use crate::atoms::Atoms;
+use crate::divide::{self, Padding};
 use crate::graph::Graph;
-use crate::object::{Object, Place};
+use crate::object::{Object, SymbolPlace};
 use crate::reference::Target;
 use crate::{Options, Outcome, Passes, arch, schema, specialise};
 
@@ -108,7 +109,7 @@ impl Shape {
         let object = Object::read(bytes).unwrap();
         let schema = schema::Schema::of("6.12", object.machine).unwrap();
         let arch = arch::of_machine(object.machine).unwrap();
-        let atoms = atom::divide(&object, schema, arch, SCRIPT, atom::Padding::OfFunction).unwrap();
+        let atoms = divide::divide(&object, schema, arch, SCRIPT, Padding::OfFunction).unwrap();
         let names = Graph::new(&object, &atoms, SCRIPT).names();
         let mut references: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for id in 0..atoms.atoms.len() as u32 {
@@ -125,7 +126,7 @@ impl Shape {
         let symbols = named.map(|symbol| String::from_utf8_lossy(symbol.name).into_owned()).collect();
         let mut sections = BTreeMap::new();
         for section in object.sections.iter().filter(|section| section.is_loaded() && section.size > 0) {
-            let name = String::from_utf8_lossy(&crate::writer::class(section)).into_owned();
+            let name = String::from_utf8_lossy(&crate::class::class(section)).into_owned();
             *sections.entry(name).or_insert(0) += section.size;
         }
         Self { symbols, references, sections }
@@ -149,7 +150,7 @@ fn describe(
 ) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match reference.target {
-        Target::Symbol(symbol) if object.symbols[symbol as usize].place == Place::Undefined => {
+        Target::Symbol(symbol) if object.symbols[symbol as usize].place == SymbolPlace::Undefined => {
             text(object.symbols[symbol as usize].name)
         }
         Target::Symbol(symbol) => format!("{} {:+}", text(object.symbols[symbol as usize].name), reference.addend),

@@ -3,34 +3,28 @@
 //! About a hundred sections are left of tens of thousands, so no extended numbering is needed. References by name stay
 //! so; references by section are written anew against the section that the target moved to.
 
+mod file;
+
 use std::collections::{HashMap, HashSet};
 
+use crate::analysis::Analysis;
 use crate::arch::Architecture;
-use crate::atom::{AtomId, Atoms};
-use crate::graph::Changes;
-use crate::object::{Object, Place, Section, Symbol};
-use crate::pass::blocks::Edit;
-use crate::pass::freeze::Placement;
+use crate::atom::AtomId;
+use crate::atoms::Atoms;
+use crate::class::class;
+use crate::edit::Edit;
+use crate::freeze::Placement;
+use crate::object::{Object, Section, Symbol, SymbolPlace};
 use crate::reference::{Reference, Target};
 use crate::schema::Role;
 use crate::{SpecialiseError, abi};
 
+use file::{File, Header};
+
 /// What is to be written.
-pub(crate) struct Plan<'p> {
-    /// Which atoms live.
-    pub is_live: &'p dyn Fn(AtomId) -> bool,
-    /// References that go elsewhere.
-    pub changes: &'p Changes,
-    /// Atoms for which an equal one stands.
-    pub folded: &'p HashMap<AtomId, AtomId>,
-    /// Atoms whose bytes change.
-    pub edits: &'p HashMap<AtomId, Edit>,
-    /// Variables that begin with another number.
-    pub initial: &'p HashMap<AtomId, u64>,
-    /// Functions that go into `.init.text`, and strings that go into `.init.rodata`.
-    pub moved: &'p HashSet<AtomId>,
-    /// Symbols that are not written.
-    pub nameless: &'p HashSet<u32>,
+pub(crate) struct Contents<'p> {
+    /// What was decided.
+    pub analysis: &'p Analysis,
     /// Functions that are written in another order, behind all others.
     pub placement: &'p Placement,
     /// Whether dead code stays in place, filled with traps, and dead data as it is.
@@ -38,19 +32,6 @@ pub(crate) struct Plan<'p> {
     /// Bytes of the counters that edits write.
     pub counters: u64,
 }
-
-/// Names of classes that the linker script places by themselves though they look like a function's section.
-const OWN_CLASSES: [&str; 9] = [
-    ".text.unlikely",
-    ".text.hot",
-    ".text.startup",
-    ".text.exit",
-    ".text.unknown",
-    ".text.fixup",
-    ".data.rel.ro",
-    ".data.once",
-    ".data.unlikely",
-];
 
 /// The section that functions go to which only initialisation calls.
 const INIT_TEXT: &[u8] = b".init.text";
@@ -80,32 +61,6 @@ struct Group {
     relocations: Vec<[u64; 3]>,
 }
 
-/// Name of the class that a section of the input belongs to.
-pub(crate) fn class(section: &Section<'_>) -> Vec<u8> {
-    let name = section.name;
-    if section.flags & abi::SHF_MERGE != 0 && name.starts_with(b".rodata") {
-        let kind = if section.is_strings() { "str" } else { "cst" };
-        return format!(".rodata.{kind}{}.{}", section.entry_size, section.align).into_bytes();
-    }
-    for own in OWN_CLASSES {
-        if let Some(rest) = name.strip_prefix(own.as_bytes())
-            && (rest.is_empty() || rest.starts_with(b"."))
-        {
-            return own.as_bytes().to_vec();
-        }
-    }
-    for base in [&b".text"[..], b".rodata", b".data", b".bss", b".init.text", b".init.data", b".init.rodata"] {
-        let of_symbol = |rest: &[u8]| {
-            rest.strip_prefix(b".")
-                .is_some_and(|rest| rest.first().is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_'))
-        };
-        if name.strip_prefix(base).is_some_and(of_symbol) {
-            return base.to_vec();
-        }
-    }
-    name.to_vec()
-}
-
 /// Writes the object.
 ///
 /// # Errors
@@ -114,9 +69,9 @@ pub(crate) fn write(
     object: &Object<'_>,
     atoms: &Atoms,
     arch: &dyn Architecture,
-    plan: &Plan<'_>,
+    contents: &Contents<'_>,
 ) -> Result<Vec<u8>, SpecialiseError> {
-    let mut writer = Writer::new(object, atoms, arch, plan);
+    let mut writer = Writer::new(object, atoms, arch, contents);
     writer.lay_out();
     let groups = writer.groups.len();
     if groups > GROUPS_MAX {
@@ -135,7 +90,7 @@ struct Writer<'w, 'a> {
     object: &'w Object<'a>,
     atoms: &'w Atoms,
     arch: &'w dyn Architecture,
-    plan: &'w Plan<'w>,
+    contents: &'w Contents<'w>,
     groups: Vec<Group>,
     /// Group and offset of each atom that is written.
     places: Vec<Option<(u32, u64)>>,
@@ -151,12 +106,12 @@ struct Writer<'w, 'a> {
 }
 
 impl<'w, 'a> Writer<'w, 'a> {
-    fn new(object: &'w Object<'a>, atoms: &'w Atoms, arch: &'w dyn Architecture, plan: &'w Plan<'w>) -> Self {
+    fn new(object: &'w Object<'a>, atoms: &'w Atoms, arch: &'w dyn Architecture, contents: &'w Contents<'w>) -> Self {
         Self {
             object,
             atoms,
             arch,
-            plan,
+            contents,
             groups: Vec::new(),
             places: vec![None; atoms.atoms.len()],
             empty: HashMap::new(),
@@ -183,37 +138,37 @@ impl<'w, 'a> Writer<'w, 'a> {
                 let group = self.group(&mut known, &own);
                 self.empty.insert(index as u32, (group, self.groups[group as usize].size));
             }
-            for id in range.filter(|id| !self.plan.placement.placed.contains(id)) {
+            for id in range.filter(|id| !self.contents.placement.placed.contains(id)) {
                 self.lay(&mut known, id, section, &own);
             }
         }
-        for (name, id) in &self.plan.placement.order {
+        for (name, id) in &self.contents.placement.order {
             let section = &self.object.sections[self.atoms.atoms[*id as usize].section as usize];
             let flags = section.flags & (abi::SHF_ALLOC | abi::SHF_EXECINSTR);
             self.lay(&mut known, *id, section, &(name.to_vec(), section.kind, flags, section.entry_size));
         }
-        if self.plan.counters > 0 {
+        if self.contents.counters > 0 {
             let flags = abi::SHF_WRITE | abi::SHF_ALLOC;
             let index = self.group(&mut known, &(BSS.to_vec(), abi::SHT_NOBITS, flags, 0));
             let group = &mut self.groups[index as usize];
             self.counters = (index, group.size, 0);
-            group.size += self.plan.counters;
+            group.size += self.contents.counters;
         }
     }
 
     /// Places an atom in the group of `own`, unless it goes elsewhere or nowhere.
     fn lay(&mut self, known: &mut HashMap<Key, u32>, id: AtomId, section: &Section<'_>, own: &Key) {
         let is_part = self.atoms.roles[self.atoms.atoms[id as usize].section as usize].is_parts();
-        let live = (self.plan.is_live)(id) && !self.plan.folded.contains_key(&id);
-        let trapped = self.plan.trap && is_part && !live;
+        let live = self.contents.analysis.is_left(id) && !self.contents.analysis.folded.contains_key(&id);
+        let trapped = self.contents.trap && is_part && !live;
         if !live && !trapped {
             return;
         }
         let (_, kind, flags, entry_size) = *own;
-        let group = if self.plan.moved.contains(&id) {
+        let group = if self.contents.analysis.moved.contains(&id) {
             let name = if section.is_code() { INIT_TEXT.to_vec() } else { [b".init", &own.0[..]].concat() };
             self.group(known, &(name, kind, flags, entry_size))
-        } else if section.kind == abi::SHT_NOBITS && self.plan.initial.contains_key(&id) {
+        } else if section.kind == abi::SHT_NOBITS && self.contents.analysis.initial.contains_key(&id) {
             self.group(known, &(DATA.to_vec(), abi::SHT_PROGBITS, flags, entry_size))
         } else {
             self.group(known, own)
@@ -238,11 +193,11 @@ impl<'w, 'a> Writer<'w, 'a> {
         let group = &mut self.groups[index as usize];
         let at = group.size.next_multiple_of(atom.align);
         group.align = group.align.max(section.align);
-        let edit = self.plan.edits.get(&id).filter(|_| !trapped);
+        let edit = self.contents.analysis.edits.get(&id).filter(|_| !trapped);
         let bytes = atom.end - atom.start;
         group.size = at + edit.map_or(bytes, |edit| edit.length(bytes));
         self.places[id as usize] = Some((index, at));
-        let initial = self.plan.initial.get(&id).map(|value| value.to_le_bytes());
+        let initial = self.contents.analysis.initial.get(&id).map(|value| value.to_le_bytes());
         let initial = initial.as_ref().and_then(|bytes| bytes.get(..(atom.end - atom.start) as usize));
         let bytes = initial.or_else(|| section.data.get(atom.start as usize..atom.end as usize));
         let Some(bytes) = bytes else { return };
@@ -267,7 +222,7 @@ impl<'w, 'a> Writer<'w, 'a> {
             for index in 0..self.object.symbols.len() {
                 let symbol = &self.object.symbols[index];
                 let named = !symbol.is_section() && symbol.kind != abi::STT_FILE && index > 0;
-                if named && symbol.is_global() == global && !self.plan.nameless.contains(&(index as u32)) {
+                if named && symbol.is_global() == global && !self.contents.analysis.nameless.contains(&(index as u32)) {
                     self.copy_symbol(index, symbol, &used);
                 }
             }
@@ -275,7 +230,7 @@ impl<'w, 'a> Writer<'w, 'a> {
                 self.locals = (self.table.len() / 24) as u32;
             }
         }
-        if self.plan.counters > 0 {
+        if self.contents.counters > 0 {
             self.name_counters();
         }
     }
@@ -283,12 +238,12 @@ impl<'w, 'a> Writer<'w, 'a> {
     /// Writes the symbols of the counters, which others may have referred to.
     fn name_counters(&mut self) {
         let (group, at, _) = self.counters;
-        let bytes = self.plan.counters;
+        let bytes = self.contents.counters;
         self.counters.2 = (self.table.len() / 24) as u32;
         for (name, offset, size) in [(COUNTERS[0], 0, bytes), (COUNTERS[1], bytes, 0)] {
             let index = (self.table.len() / 24) as u32;
             for (symbol, new) in self.object.symbols.iter().zip(&mut self.symbols) {
-                if symbol.place == Place::Undefined && symbol.name == name {
+                if symbol.place == SymbolPlace::Undefined && symbol.name == name {
                     *new = Some(index);
                 }
             }
@@ -302,12 +257,12 @@ impl<'w, 'a> Writer<'w, 'a> {
 
     fn copy_symbol(&mut self, index: usize, symbol: &Symbol<'_>, used: &HashSet<u32>) {
         let (section, value) = match symbol.place {
-            Place::Undefined if self.plan.counters > 0 && COUNTERS.contains(&symbol.name) => return,
-            Place::Undefined if used.contains(&(index as u32)) => (abi::SHN_UNDEF, symbol.value),
-            Place::Undefined => return,
-            Place::Absolute => (abi::SHN_ABS, symbol.value),
-            Place::Common => (abi::SHN_COMMON, symbol.value),
-            Place::Section(section) => match self.position(section, symbol.value as i64) {
+            SymbolPlace::Undefined if self.contents.counters > 0 && COUNTERS.contains(&symbol.name) => return,
+            SymbolPlace::Undefined if used.contains(&(index as u32)) => (abi::SHN_UNDEF, symbol.value),
+            SymbolPlace::Undefined => return,
+            SymbolPlace::Absolute => (abi::SHN_ABS, symbol.value),
+            SymbolPlace::Common => (abi::SHN_COMMON, symbol.value),
+            SymbolPlace::Section(section) => match self.position(section, symbol.value as i64) {
                 Some((group, value)) => (group as u16 + 1, value as u64),
                 None => return,
             },
@@ -317,7 +272,7 @@ impl<'w, 'a> Writer<'w, 'a> {
         self.names.push(0);
         self.symbols[index] = Some((self.table.len() / 24) as u32);
         let size = match symbol.place {
-            Place::Section(of) => self.size(of, symbol),
+            SymbolPlace::Section(of) => self.size(of, symbol),
             _ => symbol.size,
         };
         self.push_symbol(name, symbol.binding << 4 | symbol.kind, symbol.other, section, value, size);
@@ -325,7 +280,7 @@ impl<'w, 'a> Writer<'w, 'a> {
 
     /// The bytes that a symbol covers now.
     fn size(&self, section: u32, symbol: &Symbol<'_>) -> u64 {
-        let edit = self.atoms.at(section, symbol.value as i64).and_then(|id| self.plan.edits.get(&id));
+        let edit = self.atoms.at(section, symbol.value as i64).and_then(|id| self.contents.analysis.edits.get(&id));
         let end = symbol.value.saturating_add(symbol.size);
         edit.map_or(symbol.size, |edit| edit.moved(end).saturating_sub(edit.moved(symbol.value)))
     }
@@ -346,12 +301,12 @@ impl<'w, 'a> Writer<'w, 'a> {
             Target::Symbol(symbol) => Some(symbol),
             Target::Place { .. } => None,
         });
-        symbols.filter(|symbol| self.object.symbols[*symbol as usize].place == Place::Undefined).collect()
+        symbols.filter(|symbol| self.object.symbols[*symbol as usize].place == SymbolPlace::Undefined).collect()
     }
 
     /// The references of an atom that are written.
     fn references(&self, id: AtomId) -> impl Iterator<Item = &'w Reference> {
-        let (atoms, changes) = (self.atoms, self.plan.changes);
+        let (atoms, changes) = (self.atoms, &self.contents.analysis.changes);
         let section = atoms.atoms[id as usize].section;
         atoms.references_of(id).iter().filter(move |reference| !changes.is_dead(section, reference.offset))
     }
@@ -367,7 +322,7 @@ impl<'w, 'a> Writer<'w, 'a> {
     /// Where the instruction at a place of the input is written, which control may come to by way of what is inserted there.
     fn position_of_instruction(&self, section: u32, offset: i64) -> Option<(u32, i64)> {
         let (group, at) = self.position(section, offset)?;
-        let edit = self.atoms.at(section, offset).and_then(|id| self.plan.edits.get(&id));
+        let edit = self.atoms.at(section, offset).and_then(|id| self.contents.analysis.edits.get(&id));
         let (Some(edit), Ok(offset)) = (edit, u64::try_from(offset)) else { return Some((group, at)) };
         Some((group, at + edit.moved_byte(offset) as i64 - edit.moved(offset) as i64))
     }
@@ -375,7 +330,7 @@ impl<'w, 'a> Writer<'w, 'a> {
     fn position_in(&self, id: AtomId, section: u32, offset: i64) -> Option<(u32, i64)> {
         let (group, at) = self.places[id as usize]?;
         let atom = &self.atoms.atoms[id as usize];
-        let edit = self.plan.edits.get(&id);
+        let edit = self.contents.analysis.edits.get(&id);
         let moved = edit.zip(u64::try_from(offset).ok()).map(|(edit, offset)| edit.moved(offset) as i64);
         let mut inside = moved.unwrap_or(offset) - atom.start as i64;
         // Behind the end of a string lies the empty string, of which there is one in every end.
@@ -392,13 +347,13 @@ impl<'w, 'a> Writer<'w, 'a> {
             let Some((group, at)) = self.places[id as usize] else { continue };
             let atom = &self.atoms.atoms[id as usize];
             let section = atom.section;
-            let is_trap = self.plan.trap
+            let is_trap = self.contents.trap
                 && self.object.sections[section as usize].is_code()
-                && (!(self.plan.is_live)(id) || self.plan.folded.contains_key(&id));
+                && (!self.contents.analysis.is_left(id) || self.contents.analysis.folded.contains_key(&id));
             if is_trap {
                 continue;
             }
-            let edit = self.plan.edits.get(&id);
+            let edit = self.contents.analysis.edits.get(&id);
             for reference in self.references(id) {
                 if reference.implied && reference.atom == Some(id) {
                     continue;
@@ -408,7 +363,7 @@ impl<'w, 'a> Writer<'w, 'a> {
                 let info = u64::from(symbol) << 32 | u64::from(reference.kind);
                 references.push([at + field - atom.start, info, addend as u64]);
             }
-            if let Some(edit) = edit.filter(|_| self.plan.counters > 0) {
+            if let Some(edit) = edit.filter(|_| self.contents.counters > 0) {
                 references
                     .extend(self.counting(edit).map(|[offset, info, addend]| [at + offset - atom.start, info, addend]));
                 references.sort_unstable();
@@ -442,7 +397,7 @@ impl<'w, 'a> Writer<'w, 'a> {
             section: self.object.sections[section as usize].shown(),
             reason: format!("offset {:#x}: it goes to what is thrown away", reference.offset),
         };
-        let target = match self.plan.changes.retargeted.get(&(section, reference.offset)) {
+        let target = match self.contents.analysis.changes.retargeted.get(&(section, reference.offset)) {
             Some(symbol) => Target::Symbol(*symbol),
             None => reference.target,
         };
@@ -455,28 +410,30 @@ impl<'w, 'a> Writer<'w, 'a> {
                 let definition = &self.object.symbols[symbol as usize];
                 let is_edited = |section| {
                     let id = self.atoms.at(section, definition.value as i64);
-                    id.is_some_and(|id| self.plan.edits.contains_key(&id))
+                    id.is_some_and(|id| self.contents.analysis.edits.contains_key(&id))
                 };
                 let is_folded = |section| {
                     let id = self.atoms.at(section, definition.value as i64);
-                    id.is_some_and(|id| self.plan.folded.contains_key(&id))
+                    id.is_some_and(|id| self.contents.analysis.folded.contains_key(&id))
                 };
                 match (self.symbols[symbol as usize], definition.place) {
                     // What lies behind a symbol may have moved.
-                    (_, Place::Section(place)) if is_edited(place) && (reference.beyond != 0 || names_instruction) => {
+                    (_, SymbolPlace::Section(place))
+                        if is_edited(place) && (reference.beyond != 0 || names_instruction) =>
+                    {
                         addend -= reference.beyond;
                         (place, definition.value as i64 + reference.beyond)
                     }
-                    (_, Place::Section(place)) if is_folded(place) => (place, definition.value as i64),
+                    (_, SymbolPlace::Section(place)) if is_folded(place) => (place, definition.value as i64),
                     (Some(new), _) => return Ok((new, reference.addend)),
-                    (None, Place::Section(place)) => (place, definition.value as i64),
+                    (None, SymbolPlace::Section(place)) => (place, definition.value as i64),
                     (None, _) => return Err(missing()),
                 }
             }
             Target::Place { section, offset } => (section, offset),
         };
         let id = self.atoms.at(place, offset);
-        let found = match id.and_then(|id| self.plan.folded.get(&id).map(|equal| (id, *equal))) {
+        let found = match id.and_then(|id| self.contents.analysis.folded.get(&id).map(|equal| (id, *equal))) {
             Some((folded, equal)) => {
                 let inside = offset - self.atoms.atoms[folded as usize].start as i64;
                 let equal_atom = &self.atoms.atoms[equal as usize];
@@ -515,78 +472,5 @@ impl<'w, 'a> Writer<'w, 'a> {
         let header = Header { kind: abi::SHT_STRTAB, flags: 0, size, link: 0, info: 0, align: 1, entry: 0 };
         file.section(b".strtab", header, &self.names);
         file.finish()
-    }
-}
-
-/// Fields of a section header.
-struct Header {
-    kind: u32,
-    flags: u64,
-    size: u64,
-    link: u32,
-    info: u32,
-    align: u64,
-    entry: u64,
-}
-
-/// A relocatable file in the making.
-struct File {
-    bytes: Vec<u8>,
-    headers: Vec<u8>,
-    names: Vec<u8>,
-}
-
-const FILE_HEADER_BYTES: u16 = 64;
-const SECTION_HEADER_BYTES: u16 = 64;
-
-impl File {
-    fn new(machine: u16) -> Self {
-        let mut bytes = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        bytes.extend_from_slice(&1u16.to_le_bytes());
-        bytes.extend_from_slice(&machine.to_le_bytes());
-        bytes.extend_from_slice(&1u32.to_le_bytes());
-        bytes.resize(usize::from(FILE_HEADER_BYTES), 0);
-        Self { bytes, headers: vec![0; usize::from(SECTION_HEADER_BYTES)], names: vec![0] }
-    }
-
-    fn section(&mut self, name: &[u8], header: Header, contents: &[u8]) {
-        let start = (self.bytes.len() as u64).next_multiple_of(header.align.clamp(1, 4096));
-        self.bytes.resize(start as usize, 0);
-        self.bytes.extend_from_slice(contents);
-        let name_at = self.names.len() as u32;
-        self.names.extend_from_slice(name);
-        self.names.push(0);
-        self.headers.extend_from_slice(&name_at.to_le_bytes());
-        self.headers.extend_from_slice(&header.kind.to_le_bytes());
-        for word in [header.flags, 0, start, header.size] {
-            self.headers.extend_from_slice(&word.to_le_bytes());
-        }
-        self.headers.extend_from_slice(&header.link.to_le_bytes());
-        self.headers.extend_from_slice(&header.info.to_le_bytes());
-        self.headers.extend_from_slice(&header.align.to_le_bytes());
-        self.headers.extend_from_slice(&header.entry.to_le_bytes());
-    }
-
-    fn finish(mut self) -> Vec<u8> {
-        let own = b".shstrtab";
-        let mut names = std::mem::take(&mut self.names);
-        let size = (names.len() + own.len() + 1) as u64;
-        let at = names.len();
-        names.extend_from_slice(own);
-        names.push(0);
-        self.names = names.clone();
-        let header = Header { kind: abi::SHT_STRTAB, flags: 0, size, link: 0, info: 0, align: 1, entry: 0 };
-        let headers = self.headers.len();
-        self.section(own, header, &names);
-        self.headers[headers..headers + 4].copy_from_slice(&(at as u32).to_le_bytes());
-        let start = self.bytes.len().next_multiple_of(8);
-        self.bytes.resize(start, 0);
-        let count = (self.headers.len() / usize::from(SECTION_HEADER_BYTES)) as u16;
-        self.bytes.extend_from_slice(&self.headers);
-        self.bytes[40..48].copy_from_slice(&(start as u64).to_le_bytes());
-        for (offset, value) in [(52, FILE_HEADER_BYTES), (58, SECTION_HEADER_BYTES), (60, count), (62, count - 1)] {
-            self.bytes[offset..offset + 2].copy_from_slice(&value.to_le_bytes());
-        }
-        self.bytes
     }
 }

@@ -3,158 +3,37 @@
 //!
 //! Instructions that the kernel rewrites while it runs keep their form; only distances in them change.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 
+use super::{Context, Pass};
+use crate::analysis::Analysis;
 use crate::arch::{Architecture, Goal, Step, Transfer};
 use crate::atom::AtomId;
+use crate::edit::Edit;
+use crate::entries::{is_unwinder, keys};
 use crate::graph::{Changes, Graph};
 use crate::object::Section;
-use crate::pass::constants::Found;
-use crate::pass::entries::{is_unwinder, keys};
 use crate::routine::Routine;
+use crate::{Options, SpecialiseError};
 
-/// How the bytes of an atom change. Offsets count from the start of its section.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Edit {
-    /// Bytes that go, by start, apart from each other.
-    pub cut: Vec<Range<u64>>,
-    /// Bytes that are others, in their order.
-    pub patches: Vec<(u64, u8)>,
-    /// Bytes that stay in place and trap.
-    pub filled: Vec<Range<u64>>,
-    /// Bytes that are new, by place.
-    pub inserted: Vec<Insertion>,
-}
-
-/// Bytes that are new.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Insertion {
-    /// What was at this offset lies behind them.
-    pub at: u64,
-    /// The bytes.
-    pub bytes: Vec<u8>,
-    /// The number of the counter that they write, if they do that.
-    pub counter: Option<u64>,
-}
-
-impl Edit {
-    /// Where control comes to that came to an offset: before what is inserted there.
-    pub fn moved(&self, offset: u64) -> u64 {
-        self.shifted(offset, offset)
-    }
-
-    /// Where the byte at an offset lies: behind what is inserted there.
-    pub fn moved_byte(&self, offset: u64) -> u64 {
-        self.shifted(offset, offset.saturating_add(1))
-    }
-
-    /// An offset without the bytes that go before it, with those that are inserted before `limit`.
-    fn shifted(&self, offset: u64, limit: u64) -> u64 {
-        let cut = self.cut.iter().take_while(|range| range.start < offset);
-        let cut: u64 = cut.map(|range| range.end.min(offset) - range.start).sum();
-        let inserted = self.inserted.iter().take_while(|insertion| insertion.at < limit);
-        offset - cut + inserted.map(|insertion| insertion.bytes.len() as u64).sum::<u64>()
-    }
-
-    /// How many of `bytes` there are afterwards.
-    pub fn length(&self, bytes: u64) -> u64 {
-        bytes - self.bytes() + self.inserted.iter().map(|insertion| insertion.bytes.len() as u64).sum::<u64>()
-    }
-
-    /// The bytes of an atom that starts at `start`, as they become.
-    pub fn applied(&self, arch: &dyn Architecture, bytes: &[u8], start: u64) -> Vec<u8> {
-        let mut bytes = bytes.to_vec();
-        for (at, byte) in &self.patches {
-            if let Some(patched) = bytes.get_mut((at - start) as usize) {
-                *patched = *byte;
-            }
-        }
-        for range in &self.filled {
-            if let Some(filled) = bytes.get_mut((range.start - start) as usize..(range.end - start) as usize) {
-                arch.fill_trap(filled);
-            }
-        }
-        let mut cuts = self.cut.iter().peekable();
-        let mut insertions = self.inserted.iter().peekable();
-        let mut applied = Vec::with_capacity(self.length(bytes.len() as u64) as usize);
-        for (at, byte) in (start..).zip(bytes) {
-            while let Some(insertion) = insertions.next_if(|insertion| insertion.at <= at) {
-                applied.extend_from_slice(&insertion.bytes);
-            }
-            while cuts.next_if(|cut| cut.end <= at).is_some() {}
-            if cuts.peek().is_none_or(|cut| at < cut.start) {
-                applied.push(byte);
-            }
-        }
-        applied
-    }
-
-    /// Whether a byte goes.
-    pub fn is_cut(&self, offset: u64) -> bool {
-        self.cut.iter().any(|range| range.contains(&offset))
-    }
-
-    /// How many bytes go.
-    pub fn bytes(&self) -> u64 {
-        self.cut.iter().map(|range| range.end - range.start).sum()
-    }
-}
+pub(super) const PASS: Pass = Pass { name: "blocks", is_on: Options::cuts_blocks, run };
 
 /// Rounds in which branches become shorter; each only after another one did.
 const ROUNDS_MAX: usize = 16;
 
-/// Dead code stays where it is, and traps.
-pub(crate) fn fill(
-    graph: &Graph<'_, '_>,
-    found: &Found,
-    arch: &dyn Architecture,
-    changes: &Changes,
-) -> HashMap<AtomId, Edit> {
-    let mut edits = HashMap::new();
-    for (id, decisions) in &found.decisions {
-        let dead = dead(graph, changes, *id);
-        let Some(routine) = found.routines.get(id).filter(|_| !dead.is_empty()) else { continue };
-        let mut edit = Edit::default();
-        for (step, lives) in routine.steps.iter().zip(&decisions.lives) {
-            if !dead.iter().any(|range| range.contains(&step.start)) {
-                continue;
-            }
-            match lives {
-                // Each instruction for itself: control may come to any.
-                false => edit.filled.push(step.start..step.end),
-                true => edit.patches.extend((step.start..step.end).map(|at| (at, arch.nothing()))),
-            }
-        }
-        edits.insert(*id, edit);
-    }
-    edits
-}
-
-/// The dead ranges of an atom.
-fn dead(graph: &Graph<'_, '_>, changes: &Changes, id: AtomId) -> Vec<Range<u64>> {
-    let atom = &graph.atoms.atoms[id as usize];
-    let ranges = changes.dead.get(atom.section as usize).into_iter().flatten();
-    ranges.filter(|range| (atom.start..atom.end).contains(&range.start)).cloned().collect()
-}
-
-/// Dead code is cut out. Entries of the unwinder for it are dropped in `changes`.
-pub(crate) fn cut(
-    graph: &Graph<'_, '_>,
-    found: &Found,
-    arch: &dyn Architecture,
-    changes: &mut Changes,
-) -> HashMap<AtomId, Edit> {
-    let mut edits = HashMap::new();
-    for (id, decisions) in &found.decisions {
-        let Some(routine) = found.routines.get(id) else { continue };
-        let section = &graph.object.sections[graph.atoms.atoms[*id as usize].section as usize];
+/// Cuts dead code out, and drops the entries of the unwinder for it.
+fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
+    let (graph, arch) = (context.graph, context.arch);
+    for (id, decisions) in &analysis.decisions {
+        let Some(routine) = analysis.routines.as_ref().and_then(|routines| routines.get(id)) else { continue };
+        let atom = &graph.atoms.atoms[*id as usize];
         let function = Function {
-            section,
+            section: &graph.object.sections[atom.section as usize],
             arch,
             routine,
             ways: &decisions.ways,
-            dead: dead(graph, changes, *id),
+            dead: analysis.changes.dead_in(atom),
             fixed: keys(graph, *id),
         };
         if function.dead.is_empty() && decisions.ways.iter().all(|way| !matches!(way, 1 | 2)) {
@@ -162,11 +41,12 @@ pub(crate) fn cut(
         }
         let edit = function.edit();
         if !edit.cut.is_empty() || !edit.patches.is_empty() {
-            unwind(graph, *id, &edit, changes);
-            edits.insert(*id, edit);
+            unwind(graph, *id, &edit, &mut analysis.changes);
+            analysis.edits.insert(*id, edit);
         }
     }
-    edits
+    analysis.walk(graph);
+    Ok(())
 }
 
 /// Of the unwinder's entries that would come to lie on each other the last one holds.

@@ -5,65 +5,68 @@
 //! over and over, each round with what the round before found, so that every round alone is sound. Code that is then never
 //! executed keeps nothing alive.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+mod known;
+mod variables;
 
-use crate::arch::Architecture;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Range;
+
+use super::{Context, Pass};
+use crate::analysis::Analysis;
+use crate::arch::{Architecture, Goal, Transfer};
 use crate::atom::AtomId;
+use crate::decisions::Decisions;
+use crate::edit::Edit;
+use crate::entries::{self, Routines, is_unwinder, keys};
 use crate::graph::{Changes, Graph, Liveness};
-use crate::pass::entries::{self, Asked, Program, Routines};
-use crate::pass::variables;
-use crate::routine::{ARGUMENTS, Outcome};
+use crate::options::Arguments;
+use crate::routine::{ARGUMENTS, Outcome, Routine};
 use crate::value::Value;
+use crate::{Options, SpecialiseError};
+
+use known::{Asked, Known, Program};
+
+pub(super) const PASS: Pass = Pass { name: "constants", is_on: Options::decides_branches, run };
 
 /// Rounds after which what is known is enough.
 const ROUNDS_MAX: usize = 4;
 
-/// Arguments of system calls: entry point (`sys_…`), number of the argument, values.
-pub(crate) type Arguments = BTreeMap<String, BTreeMap<usize, BTreeSet<u64>>>;
-
-/// What the last round found.
-#[derive(Debug, Default)]
-pub(crate) struct Found {
-    /// Variables that are constant, by atom.
-    pub variables: usize,
-    /// Conditional branches that always go the same way.
-    pub branches: usize,
-    /// The functions.
-    pub routines: Routines,
-    /// Decisions by function.
-    pub decisions: HashMap<AtomId, Decisions>,
+/// Decides branches. Code that is never executed then keeps nothing alive; unless another pass cuts it out, it traps.
+fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
+    let graph = context.graph;
+    let fixed = variables::fixed(graph, analysis.removals.liveness(), &analysis.changes, &context.options.fixed)?;
+    let (routines, decisions, liveness) = find(context, analysis, &fixed);
+    if let Some(liveness) = liveness {
+        analysis.removals.take(liveness);
+    }
+    if !context.options.cuts_blocks() {
+        analysis.edits = fill(graph, &routines, &decisions, context.arch, &analysis.changes);
+    }
+    analysis.initial = variables::differing(graph, fixed);
+    analysis.routines = Some(routines);
+    analysis.decisions = decisions;
+    Ok(())
 }
 
-/// What is known of the instructions of one function.
-#[derive(Debug)]
-pub(crate) struct Decisions {
-    /// For each step whether it may be executed.
-    pub lives: Vec<bool>,
-    /// For each step: 1 if its branch is never taken, 2 if it always is.
-    pub ways: Vec<u8>,
-}
-
-/// Finds what is never executed and puts it into `changes`; gives the liveness that follows.
-pub(crate) fn find(
-    graph: &Graph<'_, '_>,
-    liveness: &Liveness,
-    changes: &mut Changes,
-    arch: &dyn Architecture,
+/// Finds what is never executed and puts it into the changes; gives the liveness that follows.
+fn find(
+    context: &Context<'_, '_>,
+    analysis: &mut Analysis,
     fixed: &HashMap<AtomId, u64>,
-    arguments: &Arguments,
-) -> (Found, Option<Liveness>) {
+) -> (Routines, HashMap<AtomId, Decisions>, Option<Liveness>) {
+    let (graph, arch) = (context.graph, context.arch);
+    let (liveness, changes) = (analysis.removals.liveness(), &mut analysis.changes);
     let mut routines = entries::routines(graph, liveness, changes, arch);
-    let mut found = Found::default();
+    let mut decisions: HashMap<AtomId, Decisions> = HashMap::new();
     let overridden = overridden(graph);
     let mut known = Known::default();
     let mut lasts: HashMap<AtomId, Last> = HashMap::new();
     let mut current: Option<Liveness> = None;
-    let handlers = handlers(graph, arguments);
+    let handlers = handlers(graph, &context.options.arguments);
     for _ in 0..ROUNDS_MAX {
         let live = current.as_ref().unwrap_or(liveness);
         let mut constants = variables::constants(graph, live, changes);
         constants.extend(fixed.iter().map(|(id, value)| (*id, Value::One(*value))));
-        found.variables = constants.len();
         entries::update(graph, live, changes, &mut routines);
         let mut next = Known::default();
         let mut decided = Vec::new();
@@ -88,16 +91,16 @@ pub(crate) fn find(
             }
             match lasts.get(&routine.id).and_then(|last| last.outcome.as_ref()) {
                 Some(outcome) => {
-                    next.take(routine.id, outcome, &overridden);
-                    if found.decide(routine.id, outcome) {
+                    next.add(routine.id, outcome, &overridden);
+                    if decide(&mut decisions, routine.id, outcome) {
                         decided.push(routine.id);
                     }
                 }
-                None => next.is_partial = true,
+                None => next.add_unknown(),
             }
         }
         next.finish();
-        entries::bury(graph, &routines, &found.decisions, &decided, changes);
+        remove_dead(graph, &routines, &decisions, &decided, changes);
         let is_last = decided.is_empty() && next.arguments == known.arguments && next.returned == known.returned;
         if !is_last {
             current = Some(graph.walk(changes));
@@ -108,40 +111,104 @@ pub(crate) fn find(
         }
     }
     if let Some(live) = &current {
-        found.decisions.retain(|id, _| live.is_live(*id));
+        decisions.retain(|id, _| live.is_live(*id));
     }
-    let is_decided = |way: &u8| *way == 1 || *way == 2;
-    found.branches =
-        found.decisions.values().map(|decisions| decisions.ways.iter().filter(|way| is_decided(way)).count()).sum();
-    found.routines = routines;
-    (found, current)
+    (routines, decisions, current)
 }
 
-impl Found {
-    /// Takes what a round found in; what an earlier one decided holds as well. True if something is decided that was not.
-    fn decide(&mut self, id: AtomId, outcome: &Outcome) -> bool {
-        let is_decided = |way: &u8| matches!(way, 1 | 2);
-        match self.decisions.get_mut(&id) {
-            Some(known) => {
-                let mut has_changed = false;
-                for (known, lives) in known.lives.iter_mut().zip(&outcome.visited) {
-                    has_changed |= *known && !lives;
-                    *known &= lives;
-                }
-                for (known, ways) in known.ways.iter_mut().zip(&outcome.ways) {
-                    has_changed |= *known & ways != *known;
-                    *known &= ways;
-                }
-                has_changed
+/// Takes what a round found of a function in; true if something is decided that was not.
+fn decide(decisions: &mut HashMap<AtomId, Decisions>, id: AtomId, outcome: &Outcome) -> bool {
+    match decisions.get_mut(&id) {
+        Some(known) => known.narrow(outcome),
+        None => {
+            let known = Decisions::new(outcome);
+            let is_any = known.is_any();
+            decisions.insert(id, known);
+            is_any
+        }
+    }
+}
+
+/// Dead code stays where it is, and traps.
+fn fill(
+    graph: &Graph<'_, '_>,
+    routines: &Routines,
+    decisions: &HashMap<AtomId, Decisions>,
+    arch: &dyn Architecture,
+    changes: &Changes,
+) -> HashMap<AtomId, Edit> {
+    let mut edits = HashMap::new();
+    for (id, decisions) in decisions {
+        let dead = changes.dead_in(&graph.atoms.atoms[*id as usize]);
+        let Some(routine) = routines.get(id).filter(|_| !dead.is_empty()) else { continue };
+        let mut edit = Edit::default();
+        for (step, lives) in routine.steps.iter().zip(&decisions.lives) {
+            if !dead.iter().any(|range| range.contains(&step.start)) {
+                continue;
             }
-            None => {
-                let (lives, ways) = (outcome.visited.clone(), outcome.ways.clone());
-                let has_decided = lives.contains(&false) || ways.iter().any(is_decided);
-                self.decisions.insert(id, Decisions { lives, ways });
-                has_decided
+            match lives {
+                // Each instruction for itself: control may come to any.
+                false => edit.filled.push(step.start..step.end),
+                true => edit.patches.extend((step.start..step.end).map(|at| (at, arch.nothing()))),
+            }
+        }
+        edits.insert(*id, edit);
+    }
+    edits
+}
+
+/// Takes what is never executed out of the graph, with the entries of tables that speak of it.
+fn remove_dead(
+    graph: &Graph<'_, '_>,
+    routines: &Routines,
+    decisions: &HashMap<AtomId, Decisions>,
+    decided: &[AtomId],
+    changes: &mut Changes,
+) {
+    changes.dead.resize(graph.object.sections.len(), Vec::new());
+    for id in decided {
+        let (Some(routine), Some(decisions)) = (routines.get(id), decisions.get(id)) else { continue };
+        let section = graph.atoms.atoms[*id as usize].section;
+        let dead = dead(routine, decisions, &keys(graph, *id));
+        let ranges = &mut changes.dead[section as usize];
+        let atom = &graph.atoms.atoms[*id as usize];
+        ranges.retain(|range| range.start < atom.start || range.start >= atom.end);
+        ranges.extend(dead.iter().cloned());
+        ranges.sort_unstable_by_key(|range| range.start);
+        for entry in graph.dependents.of(*id) {
+            // What holds from its place on is needed as long as the place is there.
+            if !is_unwinder(graph, *entry)
+                && let Some((_, offset)) = graph.key(*entry)
+                && dead.iter().any(|range| range.contains(&(offset as u64)))
+            {
+                changes.dropped.insert(*entry);
             }
         }
     }
+}
+
+/// The runs of instructions of a function that are never executed.
+fn dead(routine: &Routine, decisions: &Decisions, keys: &[u64]) -> Vec<Range<u64>> {
+    let mut dead: Vec<Range<u64>> = Vec::new();
+    for (index, ((step, lives), way)) in routine.steps.iter().zip(&decisions.lives).zip(&decisions.ways).enumerate() {
+        // A branch to another function that is never taken refers to it no more.
+        let leaves = matches!(step.transfer, Transfer::Branch(Goal::Reference(_))) && *way == 1;
+        let is_fixed = || routine.is_altered(step) || keys.iter().any(|key| (step.start..step.end).contains(key));
+        if leaves && *lives && !is_fixed() {
+            dead.push(step.start..step.end);
+            continue;
+        }
+        let follows = dead.last().is_some_and(|range| range.end == step.start);
+        // What fills gaps goes with what it fills.
+        if *lives || step.start < routine.entry || (!routine.reached[index] && !follows) {
+            continue;
+        }
+        match dead.last_mut() {
+            Some(range) if follows => range.end = step.end,
+            _ => dead.push(step.start..step.end),
+        }
+    }
+    dead
 }
 
 /// The last look at a function, and what it depends on.
@@ -150,46 +217,6 @@ struct Last {
     entries: BTreeSet<u64>,
     asked: Asked,
     outcome: Option<Outcome>,
-}
-
-/// What rounds tell each other.
-#[derive(Debug, Default)]
-pub(crate) struct Known {
-    /// Arguments that a function is called with.
-    pub arguments: HashMap<AtomId, [Value; ARGUMENTS]>,
-    /// What a function returns.
-    pub returned: HashMap<AtomId, Value>,
-    /// A function was too much to look at: those whom it calls may get anything.
-    is_partial: bool,
-}
-
-impl Known {
-    fn take(&mut self, id: AtomId, outcome: &Outcome, overridden: &HashSet<AtomId>) {
-        for (callee, arguments) in &outcome.calls {
-            match self.arguments.get_mut(callee) {
-                Some(known) => {
-                    for (known, argument) in known.iter_mut().zip(arguments) {
-                        if known != argument {
-                            *known = known.join(argument);
-                        }
-                    }
-                }
-                None => drop(self.arguments.insert(*callee, arguments.clone())),
-            }
-        }
-        if let Some(value) = outcome.returned.clone().filter(|value| *value != Value::Any && !overridden.contains(&id))
-        {
-            self.returned.insert(id, value);
-        }
-    }
-
-    /// Ends a round.
-    fn finish(&mut self) {
-        if self.is_partial {
-            self.arguments.clear();
-        }
-        self.arguments.retain(|_, arguments| arguments.iter().any(|value| *value != Value::Any));
-    }
 }
 
 /// Tables of functions whose result may be replaced while the kernel runs.

@@ -3,11 +3,17 @@
 //! Only initcalls that do nothing but register a driver, as `module_pci_driver` makes them. What is read of a driver is
 //! its table of devices: `struct pci_driver`, in which releases differ, and `struct pci_device_id`.
 
+use super::{Context, Pass};
+use crate::SpecialiseError;
+use crate::analysis::Analysis;
 use crate::arch::Use;
 use crate::atom::AtomId;
-use crate::graph::{Changes, Graph};
-use crate::pass::quirks::Device;
+use crate::device::Device;
+use crate::graph::Graph;
 use crate::reference::{self, Reference, Target};
+
+pub(super) const PASS: Pass =
+    Pass { name: "drivers", is_on: |options| options.passes.drivers && options.devices.is_some(), run };
 
 /// Sections of initcalls begin so.
 const INITCALLS: &[u8] = b".initcall";
@@ -27,13 +33,10 @@ const ENTRIES_MAX: usize = 1 << 16;
 /// Any, in a table of devices.
 const ANY: u32 = 0xffff_ffff;
 
-/// Drops the initcalls; returns the names of their functions. A driver names its table at the offset `table_at`.
-pub(crate) fn drop_absent(
-    graph: &Graph<'_, '_>,
-    table_at: i64,
-    inventory: &[Device],
-    changes: &mut Changes,
-) -> Vec<String> {
+/// Drops the initcalls.
+fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
+    let (graph, table_at) = (context.graph, context.schema.driver_table_at);
+    let Some(inventory) = &context.options.devices else { return Ok(()) };
     let names = graph.names();
     let mut dropped = Vec::new();
     for (index, section) in graph.object.sections.iter().enumerate() {
@@ -45,14 +48,16 @@ pub(crate) fn drop_absent(
             let Some(function) = entry.atom else { continue };
             let Some(driver) = registered(graph, function) else { continue };
             if is_absent(graph, driver, table_at, inventory) == Some(true) {
-                changes.dropped.insert(id);
+                analysis.changes.dropped.insert(id);
                 let name = names[function as usize].map(|symbol| graph.object.symbols[symbol as usize].name);
                 dropped.push(String::from_utf8_lossy(name.unwrap_or_default()).into_owned());
             }
         }
     }
     dropped.sort();
-    dropped
+    analysis.device.drivers_removed = dropped;
+    analysis.walk(graph);
+    Ok(())
 }
 
 /// The driver that a function registers, if it does nothing else: its section and offset.
@@ -93,7 +98,7 @@ fn full_place(graph: &Graph<'_, '_>, reference: &Reference) -> Option<(u32, i64)
     }
 }
 
-/// Whether none of the devices of a driver is there; `None` if its table is not understood.
+/// Whether none of the devices of a driver is there, which names its table of them at the offset `table_at`; `None` if its table is not understood.
 fn is_absent(graph: &Graph<'_, '_>, driver: (u32, i64), table_at: i64, inventory: &[Device]) -> Option<bool> {
     let (section, offset) = driver;
     let field = u64::try_from(offset.checked_add(table_at)?).ok()?;

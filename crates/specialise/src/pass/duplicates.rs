@@ -5,11 +5,17 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::arch::{Architecture, Use};
+use super::{Context, Pass};
+use crate::SpecialiseError;
+use crate::analysis::Analysis;
 use crate::atom::AtomId;
-use crate::graph::{Changes, Graph, Liveness, Reason};
-use crate::reference::{self, Target};
+use crate::class::class;
+use crate::graph::{Graph, Liveness};
+use crate::incoming::incoming;
+use crate::reference::Target;
 use crate::schema::Role;
+
+pub(super) const PASS: Pass = Pass { name: "duplicates", is_on: |options| options.passes.duplicates, run };
 
 /// Tables whose entries say only where an instruction is: those of the dropped copy go with it.
 const POSITIONS: [&[u8]; 8] = [
@@ -26,65 +32,24 @@ const POSITIONS: [&[u8]; 8] = [
 /// Rounds after which folding stops: each lets functions become equal whose callees did.
 const ROUNDS_MAX: usize = 8;
 
-/// How an atom is referred to, by all that lives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Incoming {
-    /// Its address is taken or used.
-    pub addressed: bool,
-    /// Control enters it elsewhere than at its start.
-    pub inside: bool,
-}
-
-/// How live atoms are referred to by live atoms other than themselves.
-///
-/// Entries of `tables` are not counted: only the function jumps through them that they lead into.
-pub(crate) fn incoming(
-    graph: &Graph<'_, '_>,
-    liveness: &Liveness,
-    changes: &Changes,
-    tables: &HashSet<(u32, u64)>,
-) -> Vec<Incoming> {
-    let mut incoming = vec![Incoming::default(); graph.atoms.atoms.len()];
-    for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id)) {
-        let section = graph.atoms.atoms[id as usize].section;
-        let is_entry_of = match liveness.reasons[id as usize] {
-            Reason::SpeaksOf(key) => Some(key),
-            _ => None,
-        };
-        for reference in graph.references(id, changes) {
-            if tables.contains(&(section, reference.offset)) {
-                continue;
-            }
-            let Some(target) = graph.target(section, reference, changes) else { continue };
-            // What an entry says about the code that it belongs to is no use by others, and a loop is none; but a function
-            // may hand out its own address.
-            let start = graph.atoms.atoms[target as usize].start as i64;
-            let at_start = reference::place(graph.object, reference).is_some_and(|(_, offset)| offset == start);
-            let own = target == id && (reference.how == Use::Branch || !at_start);
-            if own || is_entry_of == Some(target) {
-                continue;
-            }
-            let from_code = graph.object.sections[section as usize].is_code();
-            let known = &mut incoming[target as usize];
-            known.addressed |= !from_code || reference.how != Use::Branch;
-            known.inside |= !at_start && !changes.retargeted.contains_key(&(section, reference.offset));
-        }
+/// Removes the functions for which an equal one stands, with the entries of tables that speak of them.
+fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
+    analysis.folded = find(context, analysis);
+    let mut orphaned = HashSet::new();
+    for id in analysis.folded.keys() {
+        analysis.removals.remove(*id);
+        context.graph.add_dependents(*id, &mut orphaned);
     }
-    for (id, _) in &graph.roots {
-        incoming[*id as usize].addressed = true;
+    for id in orphaned {
+        analysis.removals.remove(id);
     }
-    incoming
+    Ok(())
 }
 
 /// Finds functions for which an equal one stands, with that one.
-pub(crate) fn find(
-    graph: &Graph<'_, '_>,
-    liveness: &Liveness,
-    changes: &Changes,
-    arch: &dyn Architecture,
-    is_edited: &dyn Fn(AtomId) -> bool,
-    with_taken: bool,
-) -> HashMap<AtomId, AtomId> {
+fn find(context: &Context<'_, '_>, analysis: &Analysis) -> HashMap<AtomId, AtomId> {
+    let (graph, changes, liveness) = (context.graph, &analysis.changes, analysis.removals.liveness());
+    let with_taken = context.options.passes.duplicates_taken && context.options.padding_is_spare;
     let incoming = incoming(graph, liveness, changes, &HashSet::new());
     let mut rooted: HashSet<AtomId> = graph.roots.iter().map(|(id, _)| *id).collect();
     rooted.extend(changes.roots.iter().filter_map(|(symbol, _)| graph.atom_of_symbol(*symbol)));
@@ -94,7 +59,7 @@ pub(crate) fn find(
         !known.inside && (!known.addressed || with_taken && !rooted.contains(&id))
     };
     let candidates: Vec<AtomId> = (0..graph.atoms.atoms.len() as AtomId)
-        .filter(|id| !is_edited(*id) && fits(*id) && is_candidate(graph, liveness, *id))
+        .filter(|id| !analysis.edits.contains_key(id) && fits(*id) && is_candidate(graph, liveness, *id))
         .collect();
     let mut folded: HashMap<AtomId, AtomId> = HashMap::new();
     for _ in 0..ROUNDS_MAX {
@@ -104,7 +69,7 @@ pub(crate) fn find(
             if folded.contains_key(id) {
                 continue;
             }
-            let mut key = key(graph, changes, arch, &folded, *id);
+            let mut key = key(context, analysis, &folded, *id);
             key.push(incoming[*id as usize].addressed.into());
             match known.get(&key) {
                 Some(first) => drop(folded.insert(*id, *first)),
@@ -140,17 +105,12 @@ fn is_candidate(graph: &Graph<'_, '_>, liveness: &Liveness, id: AtomId) -> bool 
 }
 
 /// What two functions must share: class, alignment, bytes outside references, and references.
-fn key(
-    graph: &Graph<'_, '_>,
-    changes: &Changes,
-    arch: &dyn Architecture,
-    folded: &HashMap<AtomId, AtomId>,
-    id: AtomId,
-) -> Vec<u8> {
+fn key(context: &Context<'_, '_>, analysis: &Analysis, folded: &HashMap<AtomId, AtomId>, id: AtomId) -> Vec<u8> {
+    let (graph, arch, changes) = (context.graph, context.arch, &analysis.changes);
     let atom = &graph.atoms.atoms[id as usize];
     let section = &graph.object.sections[atom.section as usize];
     let mut bytes = section.data.get(atom.start as usize..atom.end as usize).unwrap_or_default().to_vec();
-    let mut key = crate::writer::class(section);
+    let mut key = class(section);
     for reference in graph.atoms.references_of(id) {
         let at = (reference.offset - atom.start) as usize;
         let (field, kept) = arch.field(reference.kind).map_or((0, 0), |field| (usize::from(field.bytes), field.kept));

@@ -8,21 +8,45 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::arch::Architecture;
+use super::{Context, Pass};
+use crate::SpecialiseError;
+use crate::analysis::Analysis;
 use crate::atom::AtomId;
+use crate::class::class;
+use crate::entries;
 use crate::graph::{Changes, Graph, Liveness, Reason};
-use crate::pass::duplicates::incoming;
+use crate::incoming::incoming;
+use crate::reference::{self, Target};
 use crate::schema::Role;
 
+pub(super) const PASS: Pass = Pass { name: "initialisation", is_on: |options| options.passes.initialisation, run };
+
+/// Entries of tables: section and offset of each.
+type Entries = HashSet<(u32, u64)>;
+
+/// Moves functions, and the messages and jump tables that only they use.
+fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
+    let (graph, liveness, changes) = (context.graph, analysis.removals.liveness(), &analysis.changes);
+    let routines =
+        analysis.routines.take().unwrap_or_else(|| entries::routines(graph, liveness, changes, context.arch));
+    let entries = entries::owned(graph, liveness, changes, &routines);
+    let mut moved = functions(context, analysis, &entries);
+    moved.retain(|id| !analysis.folded.contains_key(id));
+    // A function that stands for folded ones is called by their callers too.
+    let shared: HashSet<AtomId> = analysis.folded.values().copied().collect();
+    moved.retain(|id| !shared.contains(id));
+    let messages = messages(context, analysis, &moved);
+    let tables = tables(graph, liveness, changes, &entries, &moved);
+    moved.extend(messages);
+    moved.extend(tables);
+    analysis.moved = moved;
+    Ok(())
+}
+
 /// Finds the functions that may move.
-pub(crate) fn find(
-    graph: &Graph<'_, '_>,
-    liveness: &Liveness,
-    changes: &Changes,
-    arch: &dyn Architecture,
-    tables: &HashSet<(u32, u64)>,
-    call_tables: &[&str],
-) -> HashSet<AtomId> {
+fn functions(context: &Context<'_, '_>, analysis: &Analysis, tables: &Entries) -> HashSet<AtomId> {
+    let (graph, arch, call_tables) = (context.graph, context.arch, context.schema.call_tables);
+    let (liveness, changes) = (analysis.removals.liveness(), &analysis.changes);
     let mut owners = owners(graph, liveness, changes);
     let called_by_table = call_tables_of(graph, liveness, changes, call_tables, &mut owners);
     let incoming = incoming(graph, liveness, changes, &tables.union(&called_by_table).copied().collect());
@@ -34,7 +58,7 @@ pub(crate) fn find(
     let is_candidate = |id: &AtomId| {
         let atom = &graph.atoms.atoms[*id as usize];
         let section = &graph.object.sections[atom.section as usize];
-        let class = crate::writer::class(section);
+        let class = class(section);
         let is_cold = names[*id as usize]
             .is_some_and(|symbol| graph.object.symbols[symbol as usize].name.windows(5).any(|part| part == b".cold"));
         let bytes = section.data.get(atom.start as usize..atom.end as usize).unwrap_or_default();
@@ -85,7 +109,7 @@ fn call_tables_of(
     changes: &Changes,
     names: &[&str],
     owners: &mut HashMap<AtomId, Vec<AtomId>>,
-) -> HashSet<(u32, u64)> {
+) -> Entries {
     let mut entries = HashSet::new();
     let mut tables = HashSet::new();
     for (index, symbol) in graph.object.symbols.iter().enumerate() {
@@ -130,11 +154,11 @@ fn owners(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> Hash
 }
 
 /// Finds the jump tables that may move when the functions of `moved` do: only those jump through them.
-pub(crate) fn tables(
+fn tables(
     graph: &Graph<'_, '_>,
     liveness: &Liveness,
     changes: &Changes,
-    entries: &HashSet<(u32, u64)>,
+    entries: &Entries,
     moved: &HashSet<AtomId>,
 ) -> HashSet<AtomId> {
     let mut tables: HashSet<AtomId> =
@@ -155,14 +179,9 @@ pub(crate) fn tables(
 }
 
 /// Finds the strings that may move when the functions of `moved` do.
-pub(crate) fn messages(
-    graph: &Graph<'_, '_>,
-    liveness: &Liveness,
-    changes: &Changes,
-    arch: &dyn Architecture,
-    readers: &[&str],
-    moved: &HashSet<AtomId>,
-) -> HashSet<AtomId> {
+fn messages(context: &Context<'_, '_>, analysis: &Analysis, moved: &HashSet<AtomId>) -> HashSet<AtomId> {
+    let (graph, arch, readers) = (context.graph, context.arch, context.schema.readers);
+    let (liveness, changes) = (analysis.removals.liveness(), &analysis.changes);
     let section_of = |id: AtomId| {
         let section = graph.atoms.atoms[id as usize].section;
         (section, &graph.object.sections[section as usize])
@@ -206,19 +225,19 @@ pub(crate) fn messages(
 
 /// Whether the call with its field at `offset` goes to one of `readers`.
 fn calls_reader(graph: &Graph<'_, '_>, section: u32, offset: u64, readers: &[&str]) -> bool {
-    let references = crate::reference::within(&graph.atoms.references[section as usize], offset..offset + 1);
+    let references = reference::within(&graph.atoms.references[section as usize], offset..offset + 1);
     references.iter().any(|reference| match reference.target {
-        crate::reference::Target::Symbol(symbol) => {
+        Target::Symbol(symbol) => {
             readers.iter().any(|reader| reader.as_bytes() == graph.object.symbols[symbol as usize].name)
         }
-        crate::reference::Target::Place { .. } => false,
+        Target::Place { .. } => false,
     })
 }
 
 /// Whether a function ends in the thunk that stands for a return where that is mitigated.
 fn jumps_to_thunk(graph: &Graph<'_, '_>, id: AtomId) -> bool {
     graph.atoms.references_of(id).iter().any(|reference| match reference.target {
-        crate::reference::Target::Symbol(symbol) => graph.object.symbols[symbol as usize].name == b"__x86_return_thunk",
-        crate::reference::Target::Place { .. } => false,
+        Target::Symbol(symbol) => graph.object.symbols[symbol as usize].name == b"__x86_return_thunk",
+        Target::Place { .. } => false,
     })
 }

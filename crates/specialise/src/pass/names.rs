@@ -5,21 +5,21 @@
 
 use std::collections::HashSet;
 
-use crate::abi;
+use super::{Context, Pass};
+use crate::analysis::Analysis;
 use crate::atom::AtomId;
-use crate::graph::Graph;
-use crate::object::Place;
+use crate::object::SymbolPlace;
 use crate::schema::Role;
+use crate::{Options, SpecialiseError, abi};
+
+pub(super) const PASS: Pass = Pass { name: "names", is_on: Options::drops_names, run };
 
 /// Sections of code that is freed.
 const FREED: [&[u8]; 2] = [b".init.text", b".exit.text"];
 
-/// The symbols of functions in memory that is freed, without those that the linker script names.
-pub(crate) fn initial(
-    graph: &Graph<'_, '_>,
-    is_left: &dyn Fn(AtomId) -> bool,
-    moved: &HashSet<AtomId>,
-) -> HashSet<u32> {
+/// Drops the symbols of functions in memory that is freed, without those that the linker script names.
+fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
+    let (graph, moved) = (context.graph, &analysis.moved);
     let roots: HashSet<AtomId> = graph.roots.iter().map(|(id, _)| *id).collect();
     let is_freed = |section: u32, id: AtomId| {
         let of = &graph.object.sections[section as usize];
@@ -28,12 +28,13 @@ pub(crate) fn initial(
     };
     let mut found = HashSet::new();
     for (index, symbol) in graph.object.symbols.iter().enumerate() {
-        let Place::Section(section) = symbol.place else { continue };
+        let SymbolPlace::Section(section) = symbol.place else { continue };
         let Some(id) = graph.atoms.at(section, symbol.value as i64) else { continue };
         let is_function = matches!(symbol.kind, abi::STT_FUNC | abi::STT_NOTYPE) && !symbol.name.is_empty();
-        if is_function && is_left(id) && !roots.contains(&id) && is_freed(section, id) {
+        if is_function && analysis.is_left(id) && !roots.contains(&id) && is_freed(section, id) {
             found.insert(index as u32);
         }
     }
-    found
+    analysis.nameless = found;
+    Ok(())
 }

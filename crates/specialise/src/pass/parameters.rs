@@ -2,16 +2,24 @@
 
 use std::collections::BTreeSet;
 
+use super::{Context, Pass};
+use crate::SpecialiseError;
+use crate::analysis::Analysis;
 use crate::atom::AtomId;
-use crate::graph::{Changes, Graph};
+use crate::graph::Graph;
 use crate::reference;
 use crate::schema::{PARAM, SETUP};
+
+pub(super) const PASS: Pass =
+    Pass { name: "parameters", is_on: |options| options.passes.parameters && options.command_line.is_some(), run };
 
 /// Longest name that is read.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Drops what `command_line` does not use; returns the names.
-pub(crate) fn drop_unused(graph: &Graph<'_, '_>, command_line: &str, changes: &mut Changes) -> BTreeSet<String> {
+/// Drops what the command line does not use.
+fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
+    let graph = context.graph;
+    let Some(command_line) = &context.options.command_line else { return Ok(()) };
     let words: Vec<String> = command_line.split_whitespace().map(|word| normal(word.trim_matches('"'))).collect();
     let mut dropped = BTreeSet::new();
     for (index, section) in graph.object.sections.iter().enumerate() {
@@ -28,12 +36,14 @@ pub(crate) fn drop_unused(graph: &Graph<'_, '_>, command_line: &str, changes: &m
                 false => word.split('=').next() == Some(&wanted),
             });
             if !is_used {
-                changes.dropped.insert(id);
+                analysis.changes.dropped.insert(id);
                 dropped.insert(name);
             }
         }
     }
-    dropped
+    analysis.device.parameters_removed = dropped.into_iter().collect();
+    analysis.walk(graph);
+    Ok(())
 }
 
 /// The kernel takes dashes and underscores for the same.

@@ -5,10 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::{Context, Pass};
 use crate::SpecialiseError;
-use crate::graph::{Changes, Graph};
+use crate::analysis::Analysis;
+use crate::object::SymbolPlace;
 use crate::reference::Target;
-use crate::schema::Schema;
+
+pub(super) const PASS: Pass =
+    Pass { name: "syscalls", is_on: |options| options.passes.syscalls && options.syscalls.is_some(), run };
 
 /// The kernel's table of system calls: name to the entry point without prefix.
 ///
@@ -29,27 +33,15 @@ pub fn entry_points(text: &str, kinds: &[&str]) -> BTreeMap<String, String> {
 /// returns from signal handlers go through the second.
 const ALWAYS: [&str; 2] = ["sys_restart_syscall", "sys_rt_sigreturn"];
 
-/// What became of the system calls.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Removed {
-    /// Entry points (`sys_…`) that are gone.
-    pub removed: BTreeSet<String>,
-    /// Entry points that stay.
-    pub kept: BTreeSet<String>,
-}
-
-/// Retargets every handler whose entry point is neither in `kept` nor always needed.
+/// Retargets every handler whose entry point is neither in the list nor always needed.
 ///
 /// # Errors
 /// The object has no dispatcher or no `sys_ni_syscall`.
-pub(crate) fn retarget(
-    graph: &Graph<'_, '_>,
-    schema: &Schema,
-    kept: &BTreeSet<String>,
-    changes: &mut Changes,
-) -> Result<Removed, SpecialiseError> {
+fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
+    let (graph, schema) = (context.graph, context.schema);
+    let Some(wanted) = &context.options.syscalls else { return Ok(()) };
     let not_found = |what, name: &str| SpecialiseError::NotFound { what, name: name.to_string() };
-    let mut outcome = Removed::default();
+    let (mut kept, mut removed) = (BTreeSet::new(), BTreeSet::new());
     let symbols = &graph.object.symbols;
     let mut found = false;
     for (prefix, fallbacks) in schema.handlers {
@@ -58,7 +50,7 @@ pub(crate) fn retarget(
         for dispatcher in
             symbols.iter().filter(|symbol| schema.dispatchers.iter().any(|name| name.as_bytes() == symbol.name))
         {
-            let crate::object::Place::Section(section) = dispatcher.place else { continue };
+            let SymbolPlace::Section(section) = dispatcher.place else { continue };
             let Some(id) = graph.atoms.at(section, dispatcher.value as i64) else { continue };
             for reference in graph.atoms.references_of(id) {
                 let Target::Symbol(symbol) = reference.target else { continue };
@@ -66,21 +58,24 @@ pub(crate) fn retarget(
                 let Some(entry) = name.strip_prefix(prefix) else { continue };
                 let entry = format!("sys_{entry}");
                 found = true;
-                if kept.contains(&entry) || ALWAYS.contains(&entry.as_str()) || fallbacks.contains(&&*name) {
-                    outcome.kept.insert(entry);
+                if wanted.contains(&entry) || ALWAYS.contains(&entry.as_str()) || fallbacks.contains(&&*name) {
+                    kept.insert(entry);
                     continue;
                 }
                 let fallback_index = fallback_index.ok_or_else(|| not_found("function", &fallbacks.join(" or ")))?;
-                changes.retargeted.insert((section, reference.offset), fallback_index as u32);
-                outcome.removed.insert(entry);
+                analysis.changes.retargeted.insert((section, reference.offset), fallback_index as u32);
+                removed.insert(entry);
             }
         }
     }
     if !found {
         return Err(not_found("dispatcher of system calls", &schema.dispatchers.join(" or ")));
     }
-    outcome.kept.remove("sys_ni_syscall");
-    Ok(outcome)
+    kept.remove("sys_ni_syscall");
+    analysis.device.syscalls_kept = kept.into_iter().collect();
+    analysis.device.syscalls_removed = removed.into_iter().collect();
+    analysis.walk(graph);
+    Ok(())
 }
 
 #[cfg(test)]

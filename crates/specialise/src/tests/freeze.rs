@@ -17,7 +17,7 @@ fn order(bytes: &[u8], section: &str) -> Vec<String> {
     let object = Object::read(bytes).unwrap();
     let mut found: Vec<(u64, String)> = Vec::new();
     for symbol in object.symbols.iter().filter(|symbol| symbol.kind == crate::abi::STT_FUNC) {
-        if let Place::Section(index) = symbol.place
+        if let SymbolPlace::Section(index) = symbol.place
             && object.sections[index as usize].name == section.as_bytes()
         {
             found.push((symbol.value, String::from_utf8_lossy(symbol.name).into_owned()));

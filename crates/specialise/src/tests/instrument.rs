@@ -45,7 +45,7 @@ fn targets(bytes: &[u8], name: &str) -> Vec<Vec<u8>> {
     let section = object.sections.iter().find(|section| section.name == name.as_bytes()).unwrap();
     let found = section.relocations.iter().map(|relocation| {
         let symbol = &object.symbols[relocation.symbol as usize];
-        let Place::Section(target) = symbol.place else { panic!("{relocation:?}") };
+        let SymbolPlace::Section(target) = symbol.place else { panic!("{relocation:?}") };
         let rest = &object.sections[target as usize].data[(symbol.value as i64 + relocation.addend) as usize..];
         rest[..rest.len().min(2)].to_vec()
     });
@@ -96,7 +96,7 @@ fn the_symbols_are_there_if_nobody_asks_for_them() {
     let found = |name: &str| object.symbols.iter().find(|symbol| symbol.name == name.as_bytes()).unwrap();
     let (start, end) = (found("specialise_coverage"), found("specialise_coverage_end"));
     assert_eq!((start.size, end.value - start.value, start.is_global()), (1, 1, true));
-    let Place::Section(section) = start.place else { panic!("{start:?}") };
+    let SymbolPlace::Section(section) = start.place else { panic!("{start:?}") };
     assert_eq!(object.sections[section as usize].name, b".bss");
     assert_eq!(outcome.report.after.bss, 1);
     let outcome = reduce(&assemble(&function("entry", "ret")), &options(Passes::none()));

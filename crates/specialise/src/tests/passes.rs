@@ -24,8 +24,8 @@ fn unused_system_calls_go_to_the_one_that_does_nothing() {
     let expected = ["__x64_sys_read", "__x64_sys_ni_syscall", "__x64_sys_restart_syscall", "__x64_sys_ni_syscall"];
     assert_eq!(targets, expected);
     assert!(shape.references["sys_call_table"][0].contains("__x64_sys_ni_syscall"));
-    assert_eq!(outcome.report.syscalls_removed, ["sys_write"]);
-    assert_eq!(outcome.report.syscalls_kept, ["sys_read", "sys_restart_syscall"]);
+    assert_eq!(outcome.report.device.syscalls_removed, ["sys_write"]);
+    assert_eq!(outcome.report.device.syscalls_kept, ["sys_read", "sys_restart_syscall"]);
     let logs = function("__x64_sys_specialise_removed", "ret");
     let object = assemble(&[&entry[..], &function("x64_sys_call", &cases), &handlers, &table, &logs].concat());
     let outcome = reduce(&object, &Options { syscalls: Some(names(&["sys_read"])), ..options(passes) });
@@ -73,7 +73,7 @@ fn parameters_that_the_command_line_does_not_use_go() {
     let shape = Shape::of(&outcome.object);
     assert!(shape.has("set_console") && shape.has("set_quiet") && !shape.has("set_nothing"), "{:?}", shape.symbols);
     assert!(shape.has("level") && !shape.has("other"), "{:?}", shape.symbols);
-    assert_eq!(outcome.report.parameters_removed, ["core.other", "nothing="]);
+    assert_eq!(outcome.report.device.parameters_removed, ["core.other", "nothing="]);
     assert_eq!((shape.size(".init.setup"), shape.size("__param")), (48, 40));
 }
 
@@ -98,7 +98,7 @@ fn quirks_of_absent_devices_go() {
     let outcome = reduce(&assemble(&source), &Options { devices, ..options(passes) });
     let shape = Shape::of(&outcome.object);
     assert!(shape.has("present") && shape.has("of_class") && !shape.has("absent") && !shape.has("of_other_class"));
-    assert_eq!((outcome.report.quirks_removed, shape.size(".pci_fixup_final")), (2, 32));
+    assert_eq!((outcome.report.device.quirks_removed, shape.size(".pci_fixup_final")), (2, 32));
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn drivers_of_absent_devices_are_not_registered() {
     let devices = Some(Device::read_all("1af4:1000 020000").unwrap());
     let outcome = reduce(&assemble(&source), &Options { devices, ..options(Passes { drivers: true, ..reach() }) });
     let shape = Shape::of(&outcome.object);
-    assert_eq!(outcome.report.drivers_removed, ["absent_init", "of_other_class_init"]);
+    assert_eq!(outcome.report.device.drivers_removed, ["absent_init", "of_other_class_init"]);
     for (name, stays) in
         [("present", true), ("absent", false), ("of_class", true), ("of_other_class", false), ("does_more", true)]
     {
@@ -214,7 +214,7 @@ fn functions_of_initialisation_move_unless_they_may_run_later() {
     let section_of = |name: &str| {
         let symbol = written.symbols.iter().find(|symbol| symbol.name == name.as_bytes()).unwrap();
         match symbol.place {
-            Place::Section(section) => written.sections[section as usize].shown(),
+            SymbolPlace::Section(section) => written.sections[section as usize].shown(),
             _ => String::new(),
         }
     };
@@ -379,7 +379,7 @@ fn functions_of_initialisation_move_with_their_tables_and_replacements() {
     let section_of = |name: &str| {
         let symbol = written.symbols.iter().find(|symbol| symbol.name == name.as_bytes()).unwrap();
         match symbol.place {
-            Place::Section(section) => written.sections[section as usize].shown(),
+            SymbolPlace::Section(section) => written.sections[section as usize].shown(),
             _ => String::new(),
         }
     };

@@ -132,15 +132,15 @@ pub fn page(report: &JobReport) -> String {
         Some(calls) => kept(&mut html, calls),
         None => html.push_str("<h2>System calls that stay</h2>\n<p>All: neither programs nor a list were given.</p>\n"),
     }
-    list(&mut html, "Boot parameters that were dropped", &removed.parameters_removed);
-    if removed.quirks_removed > 0 {
+    list(&mut html, "Boot parameters that were dropped", &removed.device.parameters_removed);
+    if removed.device.quirks_removed > 0 {
         let _ = writeln!(
             html,
             "<h2>Quirks of absent PCI devices that were dropped</h2>\n<p>{}</p>",
-            removed.quirks_removed
+            removed.device.quirks_removed
         );
     }
-    list(&mut html, "Drivers that are not registered any more", &removed.drivers_removed);
+    list(&mut html, "Drivers that are not registered any more", &removed.device.drivers_removed);
     list(&mut html, "Lines of the configuration that the kernel did not take", &report.config_unmet);
     list(&mut html, "Warnings", &removed.warnings);
     html.push_str("</main></body></html>\n");

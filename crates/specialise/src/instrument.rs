@@ -10,15 +10,17 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::abi;
+use crate::analysis::Analysis;
 use crate::arch::{Architecture, Goal, Step, Transfer, Use};
 use crate::atom::AtomId;
-use crate::graph::{Changes, Graph, Liveness, Reason};
-use crate::object::{Place, Section};
-use crate::pass::blocks::{Edit, Insertion};
-use crate::pass::entries;
+use crate::class::class;
+use crate::edit::{Edit, Insertion};
+use crate::entries;
+use crate::graph::Graph;
+use crate::object::{Section, SymbolPlace};
+use crate::pass::Context;
 use crate::reference;
 use crate::routine::{Routine, Where};
-use crate::writer::class;
 
 /// A function, and what counts in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,21 +78,16 @@ pub(crate) fn bytes(functions: &[CountedFunction]) -> u64 {
     functions.iter().map(|function| function.blocks.len() as u64).sum()
 }
 
-/// Puts counters into all functions that are understood and that `stays` says are written; without `liveness` all live.
-pub(crate) fn count(
-    graph: &Graph<'_, '_>,
-    liveness: Option<&Liveness>,
-    changes: &Changes,
-    arch: &dyn Architecture,
-    stays: &dyn Fn(AtomId) -> bool,
-) -> (HashMap<AtomId, Edit>, Vec<CountedFunction>) {
-    let all = Liveness { reasons: vec![Reason::Root("all stays"); graph.atoms.atoms.len()] };
-    let routines = entries::routines(graph, liveness.unwrap_or(&all), changes, arch);
+/// Puts counters into all functions that are understood and stay after the start.
+pub(crate) fn count(context: &Context<'_, '_>, analysis: &Analysis) -> (HashMap<AtomId, Edit>, Vec<CountedFunction>) {
+    let (graph, arch) = (context.graph, context.arch);
+    let stays = |id: AtomId| analysis.is_left(id) && !analysis.moved.contains(&id);
+    let routines = entries::routines(graph, analysis.removals.liveness(), &analysis.changes, arch);
     let early = early(graph);
     let mut edits = HashMap::new();
     let mut counted: Vec<CountedFunction> = Vec::new();
     let mut counters = 0;
-    for (id, symbols) in functions(graph, stays) {
+    for (id, symbols) in functions(graph, &stays) {
         let section = &graph.object.sections[graph.atoms.atoms[id as usize].section as usize];
         let start = symbols.first().map_or(0, |(start, ..)| *start);
         let end = symbols.iter().map(|(start, bytes, _)| start.saturating_add(*bytes)).max().unwrap_or(start);
@@ -138,7 +135,7 @@ type Symbols = Vec<(u64, u64, String)>;
 fn functions(graph: &Graph<'_, '_>, stays: &dyn Fn(AtomId) -> bool) -> BTreeMap<AtomId, Symbols> {
     let mut functions: BTreeMap<AtomId, Symbols> = BTreeMap::new();
     for (index, symbol) in graph.object.symbols.iter().enumerate() {
-        let Place::Section(section) = symbol.place else { continue };
+        let SymbolPlace::Section(section) = symbol.place else { continue };
         let section = &graph.object.sections[section as usize];
         let is_listed = section.is_code() && !INITIAL.iter().any(|initial| section.name.starts_with(initial));
         if symbol.kind != abi::STT_FUNC || symbol.size == 0 || symbol.name.starts_with(PADDING) || !is_listed {

@@ -1,19 +1,16 @@
 //! Which functions are understood, and where control enters them.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use crate::abi;
-use crate::arch::{Architecture, Goal, Step, Surroundings, Transfer, Use};
+use crate::arch::{Architecture, Goal, Step, Transfer, Use};
 use crate::atom::AtomId;
 use crate::graph::{Changes, Graph, Liveness};
-use crate::object::Place;
-use crate::pass::constants::{Decisions, Known};
+use crate::object::SymbolPlace;
 use crate::reference::{self, Reference};
-use crate::routine::{Program as Around, Routine, Where};
+use crate::routine::{Routine, Where};
 use crate::schema::Role;
-use crate::value::Value;
 
 /// Functions by atom.
 pub(crate) type Routines = BTreeMap<AtomId, Routine>;
@@ -57,7 +54,7 @@ pub(crate) fn routines(
 ) -> Routines {
     let mut starts: HashMap<AtomId, u64> = HashMap::new();
     for symbol in graph.object.symbols.iter().filter(|symbol| symbol.kind == abi::STT_FUNC && symbol.size > 0) {
-        let Place::Section(section) = symbol.place else { continue };
+        let SymbolPlace::Section(section) = symbol.place else { continue };
         let name = graph.object.sections[section as usize].name;
         if !matches!(graph.atoms.roles[section as usize], Role::Parts) || OPAQUE.contains(&name) {
             continue;
@@ -194,7 +191,7 @@ fn inside(graph: &Graph<'_, '_>, reference: &Reference, id: AtomId) -> Option<u6
 }
 
 /// The reference with its field at an offset.
-fn at<'g>(graph: &'g Graph<'_, '_>, section: u32, field: u64) -> Option<&'g Reference> {
+pub(crate) fn at<'g>(graph: &'g Graph<'_, '_>, section: u32, field: u64) -> Option<&'g Reference> {
     reference::within(&graph.atoms.references[section as usize], field..field + 1).first()
 }
 
@@ -307,36 +304,6 @@ fn is_relative(reference: &Reference) -> bool {
     matches!(reference.kind, 2 | 4 | 24)
 }
 
-/// Takes what is never executed out of the graph, with the entries of tables that speak of it.
-pub(crate) fn bury(
-    graph: &Graph<'_, '_>,
-    routines: &Routines,
-    decisions: &HashMap<AtomId, Decisions>,
-    decided: &[AtomId],
-    changes: &mut Changes,
-) {
-    changes.dead.resize(graph.object.sections.len(), Vec::new());
-    for id in decided {
-        let (Some(routine), Some(decisions)) = (routines.get(id), decisions.get(id)) else { continue };
-        let section = graph.atoms.atoms[*id as usize].section;
-        let dead = dead(routine, decisions, &keys(graph, *id));
-        let ranges = &mut changes.dead[section as usize];
-        let atom = &graph.atoms.atoms[*id as usize];
-        ranges.retain(|range| range.start < atom.start || range.start >= atom.end);
-        ranges.extend(dead.iter().cloned());
-        ranges.sort_unstable_by_key(|range| range.start);
-        for entry in graph.dependents.of(*id) {
-            // What holds from its place on is needed as long as the place is there.
-            if !is_unwinder(graph, *entry)
-                && let Some((_, offset)) = graph.key(*entry)
-                && dead.iter().any(|range| range.contains(&(offset as u64)))
-            {
-                changes.dropped.insert(*entry);
-            }
-        }
-    }
-}
-
 /// The table of the unwinder.
 const UNWINDER: &[u8] = b".orc_unwind_ip";
 
@@ -350,123 +317,4 @@ pub(crate) fn keys(graph: &Graph<'_, '_>, id: AtomId) -> Vec<u64> {
 pub(crate) fn is_unwinder(graph: &Graph<'_, '_>, entry: AtomId) -> bool {
     let table = graph.atoms.atoms[entry as usize].section;
     graph.object.sections[table as usize].name == UNWINDER
-}
-
-/// The runs of instructions of a function that are never executed.
-fn dead(routine: &Routine, decisions: &Decisions, keys: &[u64]) -> Vec<Range<u64>> {
-    let mut dead: Vec<Range<u64>> = Vec::new();
-    for (index, ((step, lives), way)) in routine.steps.iter().zip(&decisions.lives).zip(&decisions.ways).enumerate() {
-        // A branch to another function that is never taken refers to it no more.
-        let leaves = matches!(step.transfer, Transfer::Branch(Goal::Reference(_))) && *way == 1;
-        let is_fixed = || routine.is_altered(step) || keys.iter().any(|key| (step.start..step.end).contains(key));
-        if leaves && *lives && !is_fixed() {
-            dead.push(step.start..step.end);
-            continue;
-        }
-        let follows = dead.last().is_some_and(|range| range.end == step.start);
-        // What fills gaps goes with what it fills.
-        if *lives || step.start < routine.entry || (!routine.reached[index] && !follows) {
-            continue;
-        }
-        match dead.last_mut() {
-            Some(range) if follows => range.end = step.end,
-            _ => dead.push(step.start..step.end),
-        }
-    }
-    dead
-}
-
-/// What one function's evaluation learns from the kernel around it.
-pub(crate) struct Program<'p, 'o, 'a> {
-    /// The graph.
-    pub graph: &'p Graph<'o, 'a>,
-    /// The function.
-    pub routine: &'p Routine,
-    /// Variables that never change.
-    pub constants: &'p HashMap<AtomId, Value>,
-    /// What the round before found.
-    pub known: &'p Known,
-    /// The function handles a system call, whose arguments are these.
-    pub handler: Option<&'p &'p BTreeMap<usize, BTreeSet<u64>>>,
-    /// What was asked of the round before and of variables, with the answers.
-    pub asked: RefCell<Asked>,
-}
-
-/// What an evaluation depends on beside the arguments.
-#[derive(Debug, Default)]
-pub(crate) struct Asked {
-    returned: Vec<(AtomId, Value)>,
-    variables: Vec<AtomId>,
-}
-
-impl Asked {
-    /// Whether the answers would be others now. Variables that were constant stay so.
-    pub fn is_old(&self, constants: &HashMap<AtomId, Value>, known: &Known) -> bool {
-        self.variables.iter().any(|id| constants.contains_key(id))
-            || self.returned.iter().any(|(id, value)| known.returned.get(id).unwrap_or(&Value::Any) != value)
-    }
-}
-
-impl<'p, 'o, 'a> Program<'p, 'o, 'a> {
-    /// What is known of a function that handles no system call.
-    pub fn new(
-        graph: &'p Graph<'o, 'a>,
-        routine: &'p Routine,
-        constants: &'p HashMap<AtomId, Value>,
-        known: &'p Known,
-    ) -> Self {
-        Self { graph, routine, constants, known, handler: None, asked: RefCell::default() }
-    }
-
-    fn section(&self) -> u32 {
-        self.graph.atoms.atoms[self.routine.id as usize].section
-    }
-
-    fn reference(&self, field: u64) -> Option<&Reference> {
-        at(self.graph, self.section(), field)
-    }
-}
-
-impl Surroundings for Program<'_, '_, '_> {
-    fn load(&self, field: u64, bytes: usize) -> Value {
-        let place = self.reference(field).and_then(|reference| reference::exact(self.graph.object, reference));
-        let Some((section, offset)) = place else { return Value::Any };
-        let Some(id) = self.graph.atoms.at(section, offset) else { return Value::Any };
-        let atom = &self.graph.atoms.atoms[id as usize];
-        if offset != atom.start as i64 || bytes as u64 > atom.end - atom.start {
-            return Value::Any;
-        }
-        match self.constants.get(&id) {
-            Some(value) => value.low(bytes),
-            None => {
-                self.asked.borrow_mut().variables.push(id);
-                Value::Any
-            }
-        }
-    }
-
-    fn address(&self, field: u64) -> Option<Value> {
-        let reference = self.reference(field)?;
-        // Places that the linker makes, and variables of each processor, may lie at zero.
-        let place = reference::place(self.graph.object, reference);
-        let is_somewhere = place.is_some_and(|(section, _)| {
-            let name = self.graph.object.sections[section as usize].name;
-            [&b".text"[..], b".data.", b".bss.", b".rodata", b".init."].iter().any(|class| name.starts_with(class))
-                && !name.starts_with(b".data..percpu")
-        });
-        Some(if is_somewhere { Value::NonZero } else { Value::Any })
-    }
-
-    fn argument(&self, number: usize) -> Value {
-        let values = self.handler.and_then(|arguments| arguments.get(&number));
-        values.map_or(Value::Any, |values| Value::of(values.iter().copied().collect()))
-    }
-}
-
-impl Around for Program<'_, '_, '_> {
-    fn returned(&self, callee: AtomId) -> Value {
-        let value = self.known.returned.get(&callee).cloned().unwrap_or(Value::Any);
-        self.asked.borrow_mut().returned.push((callee, value.clone()));
-        value
-    }
 }

@@ -6,50 +6,17 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use serde::Serialize;
-
 use crate::abi;
+use crate::analysis::Analysis;
 use crate::atom::AtomId;
+use crate::class::class;
+use crate::edit::Edit;
 use crate::graph::Graph;
-use crate::object::Place;
+use crate::object::{Section, SymbolPlace};
+use crate::options::Freeze;
+use crate::pass::Context;
+use crate::report::FreezeReport;
 use crate::schema::{Role, Schema};
-use crate::writer;
-
-/// What ran on the device, and what is wanted of it.
-#[derive(Clone, Debug, Default)]
-pub struct Freeze {
-    /// Functions that ran in service, with their ranks by first run.
-    pub service: BTreeMap<String, u32>,
-    /// Functions that ran in the start only, with their ranks.
-    pub start: BTreeMap<String, u32>,
-    /// Keep the object's order of functions, which compresses better in the boot image, rather than that of runs.
-    pub for_image: bool,
-}
-
-/// What was frozen.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct FreezeReport {
-    /// Bytes of code that stay after the start.
-    pub text: u64,
-    /// Of these, bytes of functions that ran in service.
-    pub ran_in_service: u64,
-    /// Bytes of functions that ran in the start only; frozen, beside each other.
-    pub ran_in_start: u64,
-    /// Bytes of functions that never ran.
-    pub never_ran: u64,
-    /// Of these, bytes that are frozen.
-    pub never_ran_frozen: u64,
-    /// Bytes that are frozen, without filling.
-    pub frozen: u64,
-    /// Functions that are frozen.
-    pub functions: u64,
-    /// Bytes of strings that only frozen functions use, frozen too; equal ones once.
-    pub strings: u64,
-    /// Functions of the coverage that the kernel does not have.
-    pub unknown: u64,
-    /// What never ran and is not frozen: why, with bytes.
-    pub kept: BTreeMap<&'static str, u64>,
-}
 
 /// The section of frozen functions, and that of functions that ran.
 pub(crate) const FROZEN: &[u8] = b".text..frozen";
@@ -92,97 +59,136 @@ const NOT_FOLLOWED: [&str; 8] = [
 /// Classes whose functions may be frozen: not those that have a section because of where they run.
 const CLASSES: [&[u8]; 5] = [b".text", b".text.unlikely", b".text.hot", b".text.unknown", FROZEN];
 
-/// Decides for each function that is written (`is_left`) and not only there for the start (`moved`). For those in `folded` an equal one
-/// stands. `bytes` says how long an atom is when it is written.
-pub(crate) fn place(
-    graph: &Graph<'_, '_>,
-    schema: &Schema,
-    freeze: &Freeze,
-    folded: &HashMap<AtomId, AtomId>,
-    is_left: &dyn Fn(AtomId) -> bool,
-    moved: &HashSet<AtomId>,
-    bytes: &dyn Fn(AtomId) -> u64,
-) -> (Placement, FreezeReport) {
+/// Decides for each function that is written and stays after the start. A function for which an equal one stands runs as that one.
+pub(crate) fn place(context: &Context<'_, '_>, freeze: &Freeze, analysis: &Analysis) -> (Placement, FreezeReport) {
+    let graph = context.graph;
     let mut names = Names::of(graph);
-    let pinned = pinned(graph, schema, &names, folded);
+    let pinned = pinned(graph, context.schema, &names, &analysis.folded);
     // What ran by the name of the one runs as the other now.
-    for (id, equal) in folded {
+    for (id, equal) in &analysis.folded {
         let more: Vec<String> = names.of_atom(*id).cloned().collect();
         names.by_atom.entry(*equal).or_default().extend(more);
     }
-    let mut report = FreezeReport::default();
     let known = |name: &&String| names.by_name.contains_key(name.as_bytes());
-    report.unknown = freeze.service.keys().chain(freeze.start.keys()).filter(|name| !known(name)).count() as u64;
-    let mut hot = Vec::new();
-    let mut frozen = Vec::new();
+    let unknown = freeze.service.keys().chain(freeze.start.keys()).filter(|name| !known(name)).count() as u64;
+    let stays = |id: AtomId| (analysis.is_left(id) || context.options.trap) && !analysis.moved.contains(&id);
+    let mut sorting = Sorting {
+        names: &names,
+        pinned: &pinned,
+        freeze,
+        hot: Vec::new(),
+        frozen: Vec::new(),
+        report: FreezeReport { unknown, ..FreezeReport::default() },
+    };
     for (index, section) in graph.object.sections.iter().enumerate() {
-        let stays = section.is_code() && !section.name.starts_with(b".init") && !section.name.starts_with(b".exit");
-        if !stays || matches!(graph.atoms.roles[index], Role::Discarded) || section.name.starts_with(b".altinstr") {
+        let is_resident =
+            section.is_code() && !section.name.starts_with(b".init") && !section.name.starts_with(b".exit");
+        let role = graph.atoms.roles[index];
+        if !is_resident || matches!(role, Role::Discarded) || section.name.starts_with(b".altinstr") {
             continue;
         }
-        let class = writer::class(section);
-        // Assembler, whose parts may hang together.
-        let is_plain = section.name == b".text";
-        let may_freeze = CLASSES.contains(&class.as_slice()) && !is_plain && graph.atoms.roles[index].is_parts();
-        for id in graph.atoms.of_section[index].clone().filter(|id| is_left(*id) && !moved.contains(id)) {
-            let size = bytes(id);
-            report.text += size;
-            let rank =
-                |ranks: &BTreeMap<String, u32>| names.of_atom(id).filter_map(|name| ranks.get(name)).min().copied();
-            let (service, start) = (rank(&freeze.service), rank(&freeze.start));
-            match (service, start) {
-                (Some(_), _) => report.ran_in_service += size,
-                (None, Some(_)) => report.ran_in_start += size,
-                (None, None) => report.never_ran += size,
-            }
-            let kept = match () {
-                () if class == FROZEN => None,
-                () if pinned.contains(&id) => Some("needed to thaw, or where no fault may be"),
-                () if is_plain => Some("assembler without sections"),
-                () if class == HOT => Some("its section says that it is hot"),
-                () if !may_freeze => Some("its section says where it runs"),
-                () => None,
-            };
-            if let Some(why) = kept
-                && service.is_none()
-                && start.is_none()
-            {
-                *report.kept.entry(why).or_default() += size;
-            }
-            if kept.is_none() && (service.is_none() || class == FROZEN) {
-                report.frozen += size;
-                report.functions += 1;
-                report.never_ran_frozen += if start.is_none() && service.is_none() { size } else { 0 };
-                frozen.push((start.unwrap_or(u32::MAX), id));
-            } else if may_freeze {
-                hot.push((service.or(start).unwrap_or(u32::MAX), id));
-            }
+        let kind = SectionKind::of(section, role);
+        for id in graph.atoms.of_section[index].clone().filter(|id| stays(*id)) {
+            let atom = &graph.atoms.atoms[id as usize];
+            let cut = analysis.edits.get(&id).map_or(0, Edit::bytes);
+            sorting.add(id, &kind, atom.end - atom.start - cut);
         }
     }
+    let Sorting { mut hot, mut frozen, mut report, .. } = sorting;
     if !freeze.for_image {
         hot.sort_unstable();
         frozen.sort_unstable();
     }
-    let mut order: Vec<(&'static [u8], AtomId)> =
-        hot.iter().map(|(_, id)| (HOT, *id)).chain(frozen.iter().map(|(_, id)| (FROZEN, *id))).collect();
-    let mut placed: HashSet<AtomId> = order.iter().map(|(_, id)| *id).collect();
-    let mut equal = HashMap::new();
+    let order = hot.iter().map(|(_, id)| (HOT, *id)).chain(frozen.iter().map(|(_, id)| (FROZEN, *id))).collect();
+    let mut placement = Placement { order, placed: HashSet::new(), equal: HashMap::new() };
+    placement.placed = placement.order.iter().map(|(_, id)| *id).collect();
     let mut first: HashMap<&[u8], AtomId> = HashMap::new();
-    for id in strings(graph, &frozen, is_left, moved) {
-        placed.insert(id);
+    for id in strings(context, analysis, &frozen) {
+        placement.placed.insert(id);
         let text = text(graph, id);
         match first.get(text) {
-            Some(same) => {
-                equal.insert(id, *same);
-            }
+            Some(same) => drop(placement.equal.insert(id, *same)),
             None => {
                 first.insert(text, id);
                 report.strings += text.len() as u64;
-                order.push((FROZEN_DATA, id));
+                placement.order.push((FROZEN_DATA, id));
             }
         }
     }
-    (Placement { order, placed, equal }, report)
+    (placement, report)
+}
+
+/// What a section says of the functions in it.
+struct SectionKind {
+    /// They are to be frozen.
+    is_frozen: bool,
+    /// They are not to be frozen.
+    is_hot: bool,
+    /// Assembler, whose parts may hang together.
+    is_plain: bool,
+    /// Nothing speaks against it.
+    may_freeze: bool,
+}
+
+impl SectionKind {
+    fn of(section: &Section<'_>, role: Role) -> Self {
+        let class = class(section);
+        let is_plain = section.name == b".text";
+        Self {
+            is_frozen: class == FROZEN,
+            is_hot: class == HOT,
+            is_plain,
+            may_freeze: CLASSES.contains(&class.as_slice()) && !is_plain && role.is_parts(),
+        }
+    }
+}
+
+/// Functions that are placed so far, with their ranks.
+struct Sorting<'s> {
+    names: &'s Names,
+    pinned: &'s HashSet<AtomId>,
+    freeze: &'s Freeze,
+    hot: Vec<(u32, AtomId)>,
+    frozen: Vec<(u32, AtomId)>,
+    report: FreezeReport,
+}
+
+impl Sorting<'_> {
+    /// Adds a function of so many bytes.
+    fn add(&mut self, id: AtomId, section: &SectionKind, size: u64) {
+        let report = &mut self.report;
+        report.text += size;
+        let rank =
+            |ranks: &BTreeMap<String, u32>| self.names.of_atom(id).filter_map(|name| ranks.get(name)).min().copied();
+        let (service, start) = (rank(&self.freeze.service), rank(&self.freeze.start));
+        match (service, start) {
+            (Some(_), _) => report.ran_in_service += size,
+            (None, Some(_)) => report.ran_in_start += size,
+            (None, None) => report.never_ran += size,
+        }
+        let kept = match () {
+            () if section.is_frozen => None,
+            () if self.pinned.contains(&id) => Some("needed to thaw, or where no fault may be"),
+            () if section.is_plain => Some("assembler without sections"),
+            () if section.is_hot => Some("its section says that it is hot"),
+            () if !section.may_freeze => Some("its section says where it runs"),
+            () => None,
+        };
+        if let Some(why) = kept
+            && service.is_none()
+            && start.is_none()
+        {
+            *report.kept.entry(why).or_default() += size;
+        }
+        if kept.is_none() && (service.is_none() || section.is_frozen) {
+            report.frozen += size;
+            report.functions += 1;
+            report.never_ran_frozen += if start.is_none() && service.is_none() { size } else { 0 };
+            self.frozen.push((start.unwrap_or(u32::MAX), id));
+        } else if section.may_freeze {
+            self.hot.push((service.or(start).unwrap_or(u32::MAX), id));
+        }
+    }
 }
 
 /// The bytes of an atom.
@@ -194,12 +200,9 @@ fn text<'a>(graph: &Graph<'_, 'a>, id: AtomId) -> &'a [u8] {
 
 /// Strings that only frozen functions use, and initial ones, in the order of the functions. Nothing but code reads them then, and never by
 /// their physical addresses.
-fn strings(
-    graph: &Graph<'_, '_>,
-    frozen: &[(u32, AtomId)],
-    is_left: &dyn Fn(AtomId) -> bool,
-    moved: &HashSet<AtomId>,
-) -> Vec<AtomId> {
+fn strings(context: &Context<'_, '_>, analysis: &Analysis, frozen: &[(u32, AtomId)]) -> Vec<AtomId> {
+    let (graph, moved) = (context.graph, &analysis.moved);
+    let is_left = |id: AtomId| analysis.is_left(id) || context.options.trap;
     let section_of = |id: AtomId| &graph.object.sections[graph.atoms.atoms[id as usize].section as usize];
     let is_string = |id: &AtomId| {
         let section = section_of(*id);
@@ -238,7 +241,7 @@ impl Names {
     fn of(graph: &Graph<'_, '_>) -> Self {
         let mut names = Self { by_name: HashMap::new(), by_atom: HashMap::new(), functions: HashMap::new() };
         for (index, symbol) in graph.object.symbols.iter().enumerate() {
-            let Place::Section(section) = symbol.place else { continue };
+            let SymbolPlace::Section(section) = symbol.place else { continue };
             let is_function = matches!(symbol.kind, abi::STT_FUNC | abi::STT_NOTYPE);
             if !is_function || !graph.object.sections[section as usize].is_code() {
                 continue;

@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::SpecialiseError;
 use crate::abi;
 use crate::arch::Use;
 use crate::atom::AtomId;
+use crate::class::class;
 use crate::graph::{Changes, Graph, Liveness};
-use crate::object::{Place, Section};
+use crate::object::{Section, SymbolPlace};
 use crate::reference;
 use crate::schema::Role;
 use crate::value::Value;
-use crate::{SpecialiseError, writer};
 
 /// The longest variable that is followed.
 const BYTES_MAX: u64 = 8;
@@ -30,7 +31,7 @@ fn is_candidate(graph: &Graph<'_, '_>, id: AtomId) -> bool {
 }
 
 fn is_ordinary(section: &Section<'_>) -> bool {
-    let class = writer::class(section);
+    let class = class(section);
     !section.is_code() && section.flags & abi::SHF_MERGE == 0 && CLASSES.contains(&&class[..])
 }
 
@@ -76,7 +77,7 @@ fn changed(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> Vec
 }
 
 /// The variables that never change, with what they hold.
-pub(crate) fn constants(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> HashMap<AtomId, Value> {
+pub(super) fn constants(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> HashMap<AtomId, Value> {
     let changed = changed(graph, liveness, changes);
     let mut found = HashMap::new();
     for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id)) {
@@ -107,7 +108,7 @@ fn initial(graph: &Graph<'_, '_>, id: AtomId) -> Option<u64> {
 ///
 /// # Errors
 /// There is no such variable, it has another size than a number has, the value does not fit, or it may be changed.
-pub(crate) fn fixed(
+pub(super) fn fixed(
     graph: &Graph<'_, '_>,
     liveness: &Liveness,
     changes: &Changes,
@@ -124,7 +125,7 @@ pub(crate) fn fixed(
         let mut symbols = graph.object.symbols.iter().filter(|symbol| {
             symbol.name == name.as_bytes()
                 && symbol.kind == abi::STT_OBJECT
-                && matches!(symbol.place, Place::Section(_))
+                && matches!(symbol.place, SymbolPlace::Section(_))
         });
         let not_found = || SpecialiseError::NotFound { what: "variable", name: name.clone() };
         let symbol = symbols.next().ok_or_else(not_found)?;
@@ -140,7 +141,7 @@ pub(crate) fn fixed(
         if bits < 64 && value >> bits != 0 && above != -1 {
             return Err(refused(format!("{value} does not fit into {} bytes", symbol.size)));
         }
-        let Place::Section(section) = symbol.place else { return Err(not_found()) };
+        let SymbolPlace::Section(section) = symbol.place else { return Err(not_found()) };
         let id = graph.atoms.at(section, symbol.value as i64).ok_or_else(not_found)?;
         let atom = &graph.atoms.atoms[id as usize];
         if atom.start != symbol.value || atom.end - atom.start != symbol.size || !is_candidate(graph, id) {
@@ -160,7 +161,7 @@ pub(crate) fn fixed(
 }
 
 /// Variables whose contents at the start are to be others.
-pub(crate) fn differing(graph: &Graph<'_, '_>, mut fixed: HashMap<AtomId, u64>) -> HashMap<AtomId, u64> {
+pub(super) fn differing(graph: &Graph<'_, '_>, mut fixed: HashMap<AtomId, u64>) -> HashMap<AtomId, u64> {
     fixed.retain(|id, value| initial(graph, *id) != Some(*value));
     fixed
 }

@@ -1,0 +1,12 @@
+//! What no root reaches.
+
+use super::Pass;
+
+pub(super) const PASS: Pass = Pass {
+    name: "unreachable",
+    is_on: |_| true,
+    run: |context, analysis| {
+        analysis.walk(context.graph);
+        Ok(())
+    },
+};
