@@ -1,5 +1,5 @@
-//! How fast files are made: 1,000 files of 4 to 64 KiB, one transaction each, 50 in a transaction, and from 8 threads.
-//! `cargo run --release --example throughput -p runnel-volume -- FOLDER`
+//! How fast files are made: 1,000 files of 4 to 64 KiB, one transaction each, 50 in a transaction,
+//! and from 8 threads. `cargo run --release --example throughput -p runnel-volume -- FOLDER`
 
 use std::path::Path;
 use std::time::Instant;

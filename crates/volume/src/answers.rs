@@ -1,11 +1,12 @@
-//! What each device was told of its last transactions, so that a device that was cut off and repeats one gets the same
-//! answer, and nothing happens twice. In memory always; on stable storage as a record beside those of the transaction,
-//! and in the table as of the last checkpoint.
+//! Answers to the last transactions of each device. A device that lost its connection and repeats a
+//! transaction gets the same answer, and nothing happens twice. Answers are always in memory, and
+//! on stable storage: in a record beside those of the transaction, and in the table as of the last
+//! checkpoint.
 //!
-//! Bounded in devices, in answers of each and in bytes. Anybody may have as many devices as he
-//! likes, so room is shared by peer: whose devices take most loses first, and of these what was
-//! used longest ago. The last number of a device is kept as long as the device, so a transaction
-//! that is older than every answer kept is refused, not repeated.
+//! Devices, answers of each device, and bytes are limited. A peer may have as many devices as it
+//! likes, so devices share room by peer: the peer whose devices take most loses answers first,
+//! those that were used longest ago. The last number of a device is kept as long as the device. So
+//! a transaction that is older than every kept answer is refused, not repeated.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -67,7 +68,8 @@ impl Answers {
         }
     }
 
-    /// Remembers an answer. One that is known already, since a journal is read again, changes nothing.
+    /// Remembers an answer. One that is known already, since a journal is read again, changes
+    /// nothing.
     pub fn insert(&mut self, writer: Writer, peer: Peer, versions: Vec<Seen>) {
         let mut device = match self.devices.get(&writer.device) {
             Some(known) if writer.number <= known.last => return,

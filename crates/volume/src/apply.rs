@@ -1,11 +1,11 @@
-//! Applying records to the plain files, in order, on a disk that is as the plan saw it.
+//! Applies records to the plain files, in order, on a disk that is as it was when they were staged.
 
 use std::collections::HashMap;
 use std::io;
 
 use crate::disk::{Disk, DiskFile, Owner, is_full};
 use crate::path::join;
-use crate::record::{Place, Record};
+use crate::record::{EntryName, Record};
 use crate::table::{Table, Tracked};
 use crate::{FileId, Inode, Kind};
 
@@ -13,14 +13,14 @@ use crate::{FileId, Inode, Kind};
 pub(crate) struct Applier<'a> {
     disk: &'a dyn Disk,
     /// Names of the files that the records speak of.
-    places: HashMap<FileId, Vec<Place>>,
+    names: HashMap<FileId, Vec<EntryName>>,
     /// The file that was written last: the next record is most often about it.
     open: Option<(FileId, Box<dyn DiskFile>)>,
 }
 
 impl<'a> Applier<'a> {
     pub fn new(disk: &'a dyn Disk) -> Applier<'a> {
-        Applier { disk, places: HashMap::new(), open: None }
+        Applier { disk, names: HashMap::new(), open: None }
     }
 
     /// Applies all records, or tells how many were. `make_room` is called when the disk is full,
@@ -48,9 +48,9 @@ impl<'a> Applier<'a> {
     fn one(&mut self, record: &Record, sequence: u64, table: &mut Table) -> io::Result<()> {
         match record {
             Record::Known { file, at, .. } => {
-                let places = self.places.entry(*file).or_default();
-                if !places.contains(at) {
-                    places.push(at.clone());
+                let names = self.names.entry(*file).or_default();
+                if !names.contains(at) {
+                    names.push(at.clone());
                 }
             }
             Record::New { file, at, kind, mode } => {
@@ -60,41 +60,29 @@ impl<'a> Applier<'a> {
                 } else {
                     self.open = Some((*file, self.disk.create(&path, *mode)?));
                 }
-                self.places.insert(*file, vec![at.clone()]);
+                self.names.insert(*file, vec![at.clone()]);
             }
             Record::Link { file, at, target } => {
                 self.disk.make_link(&self.path_of(at)?, target)?;
-                self.places.insert(*file, vec![at.clone()]);
+                self.names.insert(*file, vec![at.clone()]);
             }
             Record::LinkOwned { file, at, owner, target } => {
-                let path = self.path_of(at)?;
-                match make_link(self.disk, &path, *owner, target) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                        self.disk.unlink(&path)?;
-                        make_link(self.disk, &path, *owner, target)?;
-                    }
-                    other => other?,
-                }
-                self.places.insert(*file, vec![at.clone()]);
+                self.replace_link(&self.path_of(at)?, *owner, target)?;
+                self.names.insert(*file, vec![at.clone()]);
             }
             Record::Node { file, at, kind, mode, rdev } => {
                 let inode = Inode { kind: *kind, mode: *mode, owner: self.disk.owner(), rdev: *rdev };
                 self.disk.make_node(&self.path_of(at)?, &inode, &[])?;
-                self.places.insert(*file, vec![at.clone()]);
+                self.names.insert(*file, vec![at.clone()]);
             }
             Record::HardLink { file, at } => {
                 self.disk.hard_link(&self.path(*file)?, &self.path_of(at)?)?;
-                self.places.entry(*file).or_default().push(at.clone());
+                self.names.entry(*file).or_default().push(at.clone());
             }
             Record::Unlink { file, at, version } => self.unlink(*file, at, *version, sequence, table)?,
             Record::Move { file, from, to, replaced } => {
-                self.disk.rename(&self.path_of(from)?, &self.path_of(to)?)?;
-                let places = self.places.entry(*file).or_default();
-                places.retain(|place| place != from);
-                places.push(to.clone());
-                if let Some(replaced) = replaced {
-                    table.remove(*replaced);
-                }
+                self.rename(*file, from, to)?;
+                replaced.iter().for_each(|replaced| table.remove(*replaced));
             }
             Record::Gone { file, at } => {
                 let path = self.path_of(at)?;
@@ -121,8 +109,8 @@ impl<'a> Applier<'a> {
             Record::Answer { .. } | Record::Inherit { .. } => table.note(record),
             Record::Version { file, version } => {
                 let stat = self.disk.stat(&self.path(*file)?)?;
-                // Later than planned: somebody changed the file behind our back while this was on its way to the
-                // journal, and a reader saw it. That was a version of its own.
+                // Later than staged: somebody changed the file behind our back while this was on
+                // its way to the journal, and a reader saw it. That was a version of its own.
                 let seen = table.get(*file).map_or(0, |tracked| tracked.version);
                 let version = if seen > *version { seen + 1 } else { *version };
                 table.insert(*file, Tracked { identity: stat.identity, version, stamp: stat.stamp, changed: sequence });
@@ -131,14 +119,40 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
+    /// Makes a symbolic link, in the place of the one that is there.
+    fn replace_link(&self, path: &[u8], owner: Owner, target: &[u8]) -> io::Result<()> {
+        match make_link(self.disk, path, owner, target) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.disk.unlink(path)?;
+                make_link(self.disk, path, owner, target)
+            }
+            other => other,
+        }
+    }
+
+    fn rename(&mut self, file: FileId, from: &EntryName, to: &EntryName) -> io::Result<()> {
+        self.disk.rename(&self.path_of(from)?, &self.path_of(to)?)?;
+        let names = self.names.entry(file).or_default();
+        names.retain(|name| name != from);
+        names.push(to.clone());
+        Ok(())
+    }
+
     /// Removes one of several names.
-    fn unlink(&mut self, file: FileId, at: &Place, version: u64, sequence: u64, table: &mut Table) -> io::Result<()> {
+    fn unlink(
+        &mut self,
+        file: FileId,
+        at: &EntryName,
+        version: u64,
+        sequence: u64,
+        table: &mut Table,
+    ) -> io::Result<()> {
         let path = self.path_of(at)?;
-        let places = self.places.entry(file).or_default();
-        places.retain(|place| place != at);
+        let names = self.names.entry(file).or_default();
+        names.retain(|name| name != at);
         // After a crash a recovery may not find the file under another name: what the journal says
         // of it must not be needed.
-        if places.is_empty() && table.get(file).is_some_and(|tracked| tracked.changed > table.sequence) {
+        if names.is_empty() && table.get(file).is_some_and(|tracked| tracked.changed > table.sequence) {
             self.disk.sync_file(&path)?;
         }
         let stat = self.disk.unlink(&path)?;
@@ -161,13 +175,13 @@ impl<'a> Applier<'a> {
         if file == FileId::TOP {
             return Ok(Vec::new());
         }
-        match self.places.get(&file).and_then(|places| places.last()) {
+        match self.names.get(&file).and_then(|names| names.last()) {
             Some(at) => self.path_of(at),
             None => Err(io::Error::new(io::ErrorKind::NotFound, "a record names a file that none introduces")),
         }
     }
 
-    fn path_of(&self, at: &Place) -> io::Result<Vec<u8>> {
+    fn path_of(&self, at: &EntryName) -> io::Result<Vec<u8>> {
         Ok(join(&self.path(at.folder)?, &at.name))
     }
 }
@@ -203,8 +217,8 @@ pub(crate) fn make_link(disk: &dyn Disk, path: &[u8], owner: Owner, target: &[u8
     disk.make_node(path, &Inode { kind: Kind::Symlink, mode: 0o777, owner, rdev: 0 }, target)
 }
 
-/// Opens a file for writing even if its permission bits keep its owner from it: they were checked, or made, by the
-/// transaction that is applied.
+/// Opens a file for writing even if its permission bits keep its owner from it: they were checked,
+/// or made, by the transaction that is applied.
 pub(crate) fn open_for_writing(disk: &dyn Disk, path: &[u8]) -> io::Result<Box<dyn DiskFile>> {
     match disk.open(path, true) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

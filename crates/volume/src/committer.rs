@@ -1,4 +1,5 @@
-//! The one that writes: plans a group of transactions, journals it, applies it, and makes checkpoints.
+//! The committer: stages a group of transactions, writes it to the journal, applies it, and makes
+//! checkpoints.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -12,10 +13,10 @@ use crate::journal::{self, JOURNAL, Journal};
 use crate::lease::Leases;
 use crate::locks::Locks;
 use crate::path::{OWN_FOLDER, join};
-use crate::plan::{Limits, Plan};
 use crate::record::{self, Record};
 use crate::recover::{Recovered, recover, tidy_up};
 use crate::reserve::Reserve;
+use crate::staging::{Limits, Staging};
 use crate::table::{TABLE, Table, Tracked, read_whole, volume_id};
 use crate::{Committed, FileId, Options, Transaction, VolumeError};
 
@@ -35,7 +36,8 @@ pub(crate) struct Shared {
     pub leases: Leases,
     pub locks: Locks,
     pub table: Mutex<Table>,
-    /// Shared by readers, exclusive while records are applied. Holds why the volume stopped, if it did.
+    /// Shared by readers, exclusive while records are applied. Holds why the volume stopped, if it
+    /// did.
     pub gate: RwLock<Option<String>>,
     /// Sum of all file sizes; counted only under a quota.
     size_bytes: AtomicU64,
@@ -71,7 +73,7 @@ pub(crate) struct Committer {
 }
 
 /// A group before it is written.
-struct Planned {
+struct Staged {
     records: Vec<Record>,
     size_change: i64,
     /// Results that hold only if it is written.
@@ -135,7 +137,8 @@ impl Committer {
         Ok((committer, shared, recovered))
     }
 
-    /// Commits transactions in order, in as few frames as they fit in. One that fails does not disturb the others.
+    /// Commits transactions in order, in as few frames as they fit in. One that fails does not
+    /// disturb the others.
     pub fn commit(&mut self, transactions: &[&Transaction]) -> Vec<Result<Committed, VolumeError>> {
         let mut results = Vec::with_capacity(transactions.len());
         while results.len() < transactions.len() {
@@ -146,22 +149,22 @@ impl Committer {
 
     /// Commits the first of `transactions`, and those after it that fit in the same frame.
     fn group(&mut self, transactions: &[&Transaction], results: &mut Vec<Result<Committed, VolumeError>>) {
-        let planned = self.plan(transactions, results);
-        let planned = match planned {
-            Ok(planned) => planned,
+        let staged = self.stage(transactions, results);
+        let staged = match staged {
+            Ok(staged) => staged,
             Err(error) => {
                 results.push(Err(error));
                 return;
             }
         };
-        if planned.records.iter().all(|record| matches!(record, Record::Known { .. })) {
+        if staged.records.iter().all(|record| matches!(record, Record::Known { .. })) {
             return;
         }
-        match self.write(&planned) {
+        match self.write(&staged) {
             Ok(()) => {}
             Err(Unwritten::All(error)) => {
                 let why = error.to_string();
-                for index in planned.depending {
+                for index in staged.depending {
                     results[index] = Err(match &error {
                         VolumeError::NoSpace { what } => VolumeError::NoSpace { what },
                         _ => VolumeError::Broken { why: why.clone() },
@@ -176,12 +179,12 @@ impl Committer {
         }
     }
 
-    /// Plans at least one transaction.
-    fn plan(
+    /// Stages at least one transaction.
+    fn stage(
         &mut self,
         transactions: &[&Transaction],
         results: &mut Vec<Result<Committed, VolumeError>>,
-    ) -> Result<Planned, VolumeError> {
+    ) -> Result<Staged, VolumeError> {
         if let Some(why) = self.shared.gate.read().unwrap_or_else(PoisonError::into_inner).clone() {
             return Err(VolumeError::Broken { why });
         }
@@ -189,10 +192,10 @@ impl Committer {
         let limits = Limits { quota_bytes: self.options.quota_bytes, ranges: self.reserve.ranges };
         let shared = self.shared.clone();
         let mut table = shared.table.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut plan = Plan::new(shared.tree.as_ref(), &shared.leases, &mut table, limits)?;
+        let mut staging = Staging::new(shared.tree.as_ref(), &shared.leases, &mut table, limits)?;
         let (mut size_change, mut depending, mut ends) = (0, Vec::new(), Vec::new());
         for (index, transaction) in transactions.iter().enumerate() {
-            if let Some(repeated) = transaction.writer.map_or(Ok(None), |writer| plan.repeated(writer)).transpose() {
+            if let Some(repeated) = transaction.writer.map_or(Ok(None), |writer| staging.repeated(writer)).transpose() {
                 if repeated.as_ref().is_ok_and(|repeated| !repeated.durable) {
                     depending.push(results.len());
                 }
@@ -200,7 +203,7 @@ impl Committer {
                 continue;
             }
             let mut over = false;
-            let result = plan.add(transaction, |needs, records| {
+            let result = staging.add(transaction, |needs, records| {
                 let found = records.iter().map(Record::bytes_max).sum();
                 if found > limit {
                     over = true;
@@ -229,19 +232,19 @@ impl Committer {
                 // It opens the next group: there what it reads of this one is on the disk.
                 break;
             }
-            size_change = plan.needs().size_change;
+            size_change = staging.needs().size_change;
             if result.is_ok() {
                 depending.push(results.len());
-                ends.push((results.len(), plan.records.len()));
+                ends.push((results.len(), staging.records().len()));
             }
             results.push(result);
         }
-        Ok(Planned { records: plan.records, size_change, depending, ends })
+        Ok(Staged { records: staging.into_records(), size_change, depending, ends })
     }
 
     /// Journal, then apply.
-    fn write(&mut self, planned: &Planned) -> Result<(), Unwritten> {
-        let Planned { records, size_change, .. } = planned;
+    fn write(&mut self, staged: &Staged) -> Result<(), Unwritten> {
+        let Staged { records, size_change, .. } = staged;
         let mut payload = Vec::new();
         record::encode(records, &mut payload);
         if !self.journal.fits(payload.len()) {
@@ -261,15 +264,16 @@ impl Committer {
         let applied = match applied {
             Err((index, error)) if is_refusal(&error) => {
                 drop((gate, table));
-                return Err(self.take_back(planned, index, error));
+                return Err(self.take_back(staged, index, error));
             }
             other => other.map_err(|(_, error)| error),
         };
         let size_bytes = shared.size_bytes().saturating_add_signed(*size_change);
         shared.size_bytes.store(size_bytes, Ordering::Relaxed);
-        // Somebody else may have moved or removed a file while this was on its way, or the disk failed for once. The
-        // transactions are in the journal: recovery brings the files there from any state.
-        // Whoever works in the folder beside the server may be in its way once more.
+        // Somebody else may have moved or removed a file while this was on its way, or the disk
+        // failed for once. The transactions are in the journal: recovery brings the files there
+        // from any state. Whoever works in the folder beside the server may be in its way once
+        // more.
         let healed = applied.or_else(|error| {
             let tries = (1..HEALS_MAX).map(|_| self.heal(&mut table)).find(Result::is_ok);
             tries.unwrap_or_else(|| self.heal(&mut table)).map_err(|second| (error, second))
@@ -284,12 +288,12 @@ impl Committer {
     /// The file system refuses a record: of the group, of which nobody was told yet, the journal
     /// keeps the transactions before. They are applied, those after it are not, and of the refused
     /// one a part may be.
-    fn take_back(&mut self, planned: &Planned, index: usize, source: io::Error) -> Unwritten {
-        let after = planned.ends.iter().position(|(_, end)| index < *end);
-        let Some((after, result)) = after.map(|after| (after, planned.ends[after].0)) else {
+    fn take_back(&mut self, staged: &Staged, index: usize, source: io::Error) -> Unwritten {
+        let after = staged.ends.iter().position(|(_, end)| index < *end);
+        let Some((after, result)) = after.map(|after| (after, staged.ends[after].0)) else {
             return self.stop(format!("a record of no transaction could not be applied: {source}")).into();
         };
-        let kept = &planned.records[..after.checked_sub(1).map_or(0, |before| planned.ends[before].1)];
+        let kept = &staged.records[..after.checked_sub(1).map_or(0, |before| staged.ends[before].1)];
         let mut payload = Vec::new();
         record::encode(kept, &mut payload);
         if let Err(second) = self.journal.replace(&payload, kept.len() as u32) {
@@ -330,7 +334,8 @@ impl Committer {
         }
         let key = random()?;
         if let Err(error) = self.shared.tree.sync_all() {
-            // What could not be written may be lost from the cache too; only the journal has it now.
+            // What could not be written may be lost from the cache too; only the journal has it
+            // now.
             return Err(self.stop(format!("the files could not be synced: {error}")));
         }
         let table = {

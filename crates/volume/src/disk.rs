@@ -1,11 +1,12 @@
-//! All file operations of a volume, as a small trait: the real disk ([`crate::RealDisk`]) and one in memory that loses on
-//! a crash what was not synced ([`crate::SimulatedDisk`]).
+//! All file operations of a volume, as a trait. [`crate::RealDisk`] is the disk of the machine.
+//! [`crate::SimulatedDisk`] is in memory and loses on a crash what was not synced.
 //!
-//! Paths are bytes from the root of the disk, already checked; the empty path is the root. No
+//! Paths are bytes from the root of the disk, already checked. The empty path is the root. No
 //! operation follows a symbolic link, leaves the root, or crosses into another file system. Errors
-//! are those of the system, by [`io::ErrorKind`]. What the volume's recovery relies on: a rename is
-//! atomic, also on a crash, and a crash loses changes of folders but never brings them into an
-//! order in which a file that always had a name has none.
+//! are those of the system, by [`io::ErrorKind`].
+//!
+//! Recovery relies on two promises. A rename is atomic, also on a crash. A crash loses changes of
+//! folders, but never leaves a file without a name that always had one.
 
 use std::io;
 
@@ -131,7 +132,8 @@ pub trait DiskFile: Send + Sync {
     /// Those of the system; so for all calls here.
     fn stat(&self) -> io::Result<FileStat>;
 
-    /// Reads from `offset`; returns how many bytes there were, less than asked for only at the end of the file.
+    /// Reads from `offset`; returns how many bytes there were, less than asked for only at the end
+    /// of the file.
     ///
     /// # Errors
     /// Those of the system.
@@ -170,7 +172,8 @@ pub trait DiskFile: Send + Sync {
     /// [`io::ErrorKind::Unsupported`] where a file system cannot promise room.
     fn allocate(&self, offset: u64, length: u64) -> io::Result<()>;
 
-    /// The first bytes from `offset` on that are not a hole: start and end; `None` if only holes follow.
+    /// The first bytes from `offset` on that are not a hole: start and end; `None` if only holes
+    /// follow.
     ///
     /// # Errors
     /// Those of the system.

@@ -76,8 +76,8 @@ pub enum VolumeError {
         /// What is there now.
         found: Option<Seen>,
     },
-    /// A later transaction of the same device was committed, and this one is none of those whose answers are remembered:
-    /// it was refused, or is very old. Nothing was applied now.
+    /// A later transaction of the same device was committed, and this one is none of those whose
+    /// answers are remembered: it was refused, or is very old. Nothing was applied now.
     #[error("transaction {number} comes too late: {last} of the same device was committed")]
     Outdated {
         /// Number of the transaction.
@@ -85,7 +85,8 @@ pub enum VolumeError {
         /// The last number that was committed.
         last: u64,
     },
-    /// The path leads to another file than the one meant, or to none: it was replaced, renamed or removed.
+    /// The path leads to another file than the one meant, or to none: it was replaced, renamed or
+    /// removed.
     #[error("{path} is another file by now")]
     Stale {
         /// The path.
@@ -184,8 +185,8 @@ pub enum VolumeError {
         /// What was found.
         why: String,
     },
-    /// An earlier failure left the volume in need of recovery; every call fails until it is opened again. A transaction
-    /// that gets this answer may be on stable storage or not.
+    /// An earlier failure left the volume in need of recovery; every call fails until it is opened
+    /// again. A transaction that gets this answer may be on stable storage or not.
     #[error("the volume stopped: {why}; open it again to recover")]
     Broken {
         /// The earlier failure.

@@ -1,5 +1,6 @@
-//! The two files of a journal folder, byte by byte: `table` and `journal`. docs/formats/volume.md describes them.
-//! Only constants stand here; `record`, `journal` and `table` read and write by them. All numbers are little-endian.
+//! The two files of a journal folder, byte by byte: `table` and `journal`. docs/formats/volume.md
+//! describes them. Only constants stand here; `record`, `journal` and `table` read and write by
+//! them. All numbers are little-endian.
 
 /// First bytes of a table.
 pub const TABLE_MAGIC: [u8; 8] = *b"RNLVTBL3";
@@ -20,8 +21,8 @@ pub const TABLE_HASH_BYTES: usize = 16;
 
 /// First bytes of a frame.
 pub const FRAME_MAGIC: [u8; 8] = *b"RNLVJRN1";
-/// Magic, sequence, bytes of the payload (u32), number of records (u32), hash of the payload (16), hash of the 40 bytes
-/// before (16).
+/// Magic, sequence, bytes of the payload (u32), number of records (u32), hash of the payload (16),
+/// hash of the 40 bytes before (16).
 pub const FRAME_HEADER_BYTES: usize = 56;
 /// Where in a frame's header the hash of the payload begins.
 pub const FRAME_PAYLOAD_HASH_AT: usize = 24;

@@ -1,14 +1,14 @@
-//! What the server's file system cannot hold without privileges, in an extended attribute of the
-//! plain file: owner, group, set-id bits, and special files. QEMU does the same for its 9p file
-//! systems and calls it `mapped-xattr`.
+//! Attributes that the server's file system cannot hold without privileges: owner, group, set-id
+//! bits, and special files. An extended attribute of the plain file holds them. QEMU does the same
+//! for its 9p file systems and calls it `mapped-xattr`.
 //!
-//! A file or folder with the attribute shows what that says; one without shows what the file system
-//! says. A special file is an empty plain file with the attribute, and so is a symbolic link that
-//! belongs to somebody else, with its target as content, since symbolic links cannot have such
-//! attributes. Nobody but the owner of the folder can so make a device node or a set-id program of
+//! A file or folder with the attribute shows what the attribute says. One without it shows what the
+//! file system says. A special file is an empty plain file with the attribute. A symbolic link of
+//! another owner is one too, with its target as content, since symbolic links cannot have such
+//! attributes. So nobody but the owner of the folder can make a device node or a set-id program of
 //! the server.
 //!
-//! Pure: `real` and `simulated` bring the bytes.
+//! The module is pure: `real` and `simulated` read and write the bytes.
 
 use crate::disk::{FileStat, Kind, Owner};
 use crate::format::*;

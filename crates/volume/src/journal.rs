@@ -1,7 +1,10 @@
-//! The journal: frames one after the other in a file of fixed length. A frame holds the transactions of one group commit
-//! and is written by one write and one sync, so at most the last frame can be torn. Its hashes begin with a random key
-//! that every checkpoint draws anew and keeps in the table: frames from before it are no frames any more, nothing has
-//! to be erased, and no client can write file contents that look like a frame.
+//! The journal: frames one after the other in a file of fixed length. A frame holds the
+//! transactions of one group commit. One write and one sync store it, so at most the last frame can
+//! be torn.
+//!
+//! The hashes of a frame begin with a random key. Every checkpoint draws a new key and keeps it in
+//! the table. So frames from before the checkpoint are invalid, nothing has to be erased, and no
+//! client can write file contents that look like a frame.
 
 use crate::VolumeError;
 use crate::disk::{Disk, DiskFile};
@@ -50,8 +53,9 @@ impl Journal {
             }
             other => other.map_err(failed)?,
         };
-        // Room for every frame now, so that no commit fails for want of it; and zeros written into it, since a sync after
-        // the first write to reserved room has to write the file system's tables too.
+        // Room for every frame now, so that no commit fails for want of it; and zeros written into
+        // it, since a sync after the first write to reserved room has to write the file system's
+        // tables too.
         let size = file.stat().map_err(failed)?.stamp.size;
         if size < bytes_max {
             file.reserve(bytes_max).map_err(failed)?;
@@ -81,7 +85,8 @@ impl Journal {
         self.end
     }
 
-    /// Writes one frame and brings it to stable storage. After an error nobody knows whether it is there.
+    /// Writes one frame and brings it to stable storage. After an error nobody knows whether it is
+    /// there.
     pub fn append(&mut self, payload: &[u8], records: u32) -> std::io::Result<()> {
         let frame = frame(&self.key, self.sequence + 1, payload, records);
         self.file.write_at(self.end, &frame)?;
@@ -110,9 +115,9 @@ impl Journal {
     }
 }
 
-/// Brings the first `bytes` of the journal to stable storage, before anything is done by what they say. The last frame may
-/// only be in the page cache, after a process died before its sync, or the sync failed; and after a failed sync another
-/// one does nothing, so they are written again.
+/// Brings the first `bytes` of the journal to stable storage, before anything is done by what they
+/// say. The last frame may only be in the page cache, after a process died before its sync, or the
+/// sync failed; and after a failed sync another one does nothing, so they are written again.
 pub(crate) fn secure(disk: &dyn Disk, bytes: u64) -> std::io::Result<()> {
     let file = disk.open(JOURNAL, true)?;
     let mut frames = vec![0; bytes as usize];
@@ -159,7 +164,8 @@ fn header(key: &Key, bytes: &[u8]) -> Option<(u64, usize, u32, [u8; HASH_BYTES])
 /// Reads the frames of `key` after `sequence` from the bytes of a journal.
 ///
 /// # Errors
-/// [`VolumeError::Corrupt`] if a frame is damaged and another follows it: the damaged one was acknowledged.
+/// [`VolumeError::Corrupt`] if a frame is damaged and another follows it: the damaged one was
+/// acknowledged.
 pub(crate) fn scan(bytes: &[u8], key: &Key, sequence: u64) -> Result<Scan, VolumeError> {
     let corrupt = |offset: usize, why: String| VolumeError::Corrupt { file: "journal", offset: offset as u64, why };
     let mut scan = Scan::default();
@@ -184,7 +190,8 @@ pub(crate) fn scan(bytes: &[u8], key: &Key, sequence: u64) -> Result<Scan, Volum
         at += frame_bytes(payload_bytes) as usize;
         scan.bytes = at as u64;
     }
-    // Whatever is here was never acknowledged, unless a later frame was written: that happens only after a sync of this.
+    // Whatever is here was never acknowledged, unless a later frame was written: that happens only
+    // after a sync of this.
     let mut later = at + FRAME_ALIGN_BYTES;
     while later < bytes.len() {
         if let Some((found, ..)) = header(key, &bytes[later..]) {

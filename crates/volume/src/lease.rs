@@ -1,8 +1,10 @@
-//! Leases: who may write a file for a while, for advisory locks across devices. In memory only; after a restart of the
-//! server all are gone, and devices ask again. Time comes from the caller.
+//! Leases: who may write a file for a while, for advisory locks across devices. They are in memory
+//! only. After a restart of the server all are gone, and devices ask again. The caller gives the
+//! time.
 //!
-//! A lease ends when it was taken for so long, or [`LEASE_GRACE`] after its holder has left. No
-//! file need exist to be leased, so a holder and a peer have shares of all leases.
+//! A lease ends after the time for which it was taken, or [`LEASE_GRACE`] after its holder has
+//! left. A file need not exist to be leased, so each holder and each peer has a share of all
+//! leases.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,24 +1,28 @@
-//! A volume: a plain folder served as a mutable tree, its files divided into fixed data blocks. Its other half is the
-//! network: no sockets here, and no clock.
+//! A volume: a plain folder that is served as a mutable tree, its files divided into fixed data
+//! blocks. There are no sockets here, and no clock.
 //!
-//! *Journal, then apply.* [`Volume::commit`] takes a [`Transaction`], checks it against what the files hold (`plan`),
-//! writes what it does in absolute terms to a journal (`record`, `journal`), and returns when that is on stable storage
-//! and in the plain files (`apply`). Concurrent commits share one write and one sync. A checkpoint syncs the files, writes
-//! which files were changed (`table`), and begins the journal anew. A server that is killed at any instant finds
-//! exactly the acknowledged transactions when it opens the volume again (`recover`), and at most those in flight besides,
-//! each wholly or not at all. docs/formats/volume.md describes the files of the journal folder.
+//! *Journal, then apply.* [`Volume::commit`] checks a [`Transaction`] against the files (`staging`)
+//! and turns it into records, which say in absolute terms what it does (`record`). It writes the
+//! records to a journal (`journal`) and applies them to the plain files (`apply`). It returns when
+//! the journal is on stable storage and the files are changed. Concurrent commits share one write
+//! and one sync (`group`). A checkpoint syncs the files, writes which files were changed (`table`),
+//! and empties the journal. A server may be killed at any instant. When it opens the volume again
+//! (`recover`), it finds all acknowledged transactions, and of those in flight each wholly or not
+//! at all. docs/formats/volume.md describes the files of the journal folder.
 //!
-//! *Blocks are never torn.* Transactions are applied under a lock that readers share: a reader sees each file wholly before
-//! or wholly after a transaction, and after a commit has returned only after. The lock is not held during the sync.
+//! *Blocks are never torn.* Transactions are applied under a lock that readers share. A reader sees
+//! each file wholly before or wholly after a transaction, and after a commit has returned only
+//! after. The lock is not held during the sync.
 //!
-//! *Exactly once.* A transaction may carry a device and a number. The answer is remembered with it, so that a device that
-//! lost the connection repeats the transaction and gets the same answer, and nothing happens twice
-//! (`answers`). Numbers of devices are given out with a secret ([`Volume::enrol`]), so that nobody
-//! uses up the transactions of another.
+//! *Exactly once.* A transaction may carry a device and a number. The answer is remembered with it
+//! (`answers`). A device that lost the connection repeats the transaction and gets the same answer,
+//! and nothing happens twice. A device gets its number with a secret ([`Volume::enrol`]), so that
+//! nobody uses up the transactions of another.
 //!
-//! *Versions.* Each file has a version that grows with each transaction that changes it. Whoever writes says which version
-//! he saw, and an outdated one is a conflict. Files changed behind the server's back get a new version too, seen by size,
-//! times and inode. Between a crash and the recovery that is not seen: files in the journal become what it says.
+//! *Versions.* Each file has a version that grows with each transaction that changes it. A writer
+//! says which version it saw, and an outdated one is a conflict. A file that was changed behind the
+//! server's back gets a new version too, which size, times and inode show. Between a crash and the
+//! recovery such changes are not seen: files in the journal become what it says.
 
 mod answers;
 mod apply;
@@ -26,18 +30,20 @@ mod committer;
 mod disk;
 mod error;
 mod format;
+mod group;
 mod info;
 mod inode;
 mod journal;
 mod lease;
+mod listing;
 mod locks;
 mod path;
-mod plan;
 mod real;
 mod record;
 mod recover;
 mod reserve;
 mod simulated;
+mod staging;
 mod table;
 mod transaction;
 mod volume;
@@ -53,16 +59,17 @@ pub use format::SECRET_BYTES;
 pub use info::{BlockTable, Blocks, Entry, Info, InfoListing, Listing};
 pub use inode::Inode;
 pub use lease::{LEASE_DURATION_MAX, LEASE_GRACE, LEASES_HOLDER_MAX, LEASES_MAX, LeaseKind, Leases};
+pub use listing::FOLDER_ENTRIES_MAX;
 pub use locks::{HeldLock, LOCKS_HOLDER_MAX, LOCKS_MAX, LockOwner, Locks};
 pub use path::{NAME_BYTES_MAX, OWN_FOLDER, PATH_BYTES_MAX, VolumePath};
-pub use plan::FILE_BYTES_MAX;
 pub use real::RealDisk;
 pub use recover::Recovered;
 pub use simulated::SimulatedDisk;
+pub use staging::FILE_BYTES_MAX;
 pub use transaction::{
     Allocation, COPY_BYTES_MAX, Committed, Holder, LINK_BYTES_MAX, OPERATIONS_MAX, Operation, Peer, Transaction, Writer,
 };
-pub use volume::{FOLDER_ENTRIES_MAX, LIST_ENTRIES_MAX, READ_BYTES_MAX, TABLE_BLOCKS_MAX, Volume};
+pub use volume::{LIST_ENTRIES_MAX, READ_BYTES_MAX, TABLE_BLOCKS_MAX, Volume};
 pub use xattrs::{
     ACL_ACCESS, ACL_DEFAULT, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX, XattrHow, Xattrs,
 };
@@ -115,13 +122,15 @@ pub struct Options {
     pub mode: Mode,
     /// Bytes of a data block: a power of two from 512 to 1 MiB.
     pub block_bytes: u32,
-    /// Bytes of the journal file, at least 64 KiB. A transaction fills a fourth of it at most. When it is full, commits
-    /// wait for a checkpoint.
+    /// Bytes of the journal file, at least 64 KiB. A transaction fills a fourth of it at most. When
+    /// it is full, commits wait for a checkpoint.
     pub journal_bytes: u64,
-    /// Limit of the sum of all file sizes, bytes; holes count. What others add is counted when the volume is opened.
+    /// Limit of the sum of all file sizes, bytes; holes count. What others add is counted when the
+    /// volume is opened.
     pub quota_bytes: Option<u64>,
-    /// Files that we remember to have changed; about 150 bytes of memory and 64 of the table each. Those that were
-    /// changed longest ago are forgotten first: they get another id and version, as if changed by others.
+    /// Files that we remember to have changed; about 150 bytes of memory and 64 of the table each.
+    /// Those that were changed longest ago are forgotten first: they get another id and version, as
+    /// if changed by others.
     pub files_max: usize,
 }
 

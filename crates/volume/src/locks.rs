@@ -1,9 +1,9 @@
 //! Locks of byte ranges across devices, as fcntl(2) and flock(2) have them within one. They are
-//! advice: nothing but other locks respects them. In memory only; after a restart of the server
+//! advisory: only other locks respect them. They are in memory only. After a restart of the server
 //! devices lock again what they held.
 //!
 //! A device that has left keeps its locks for [`LEASE_GRACE`]. A file is locked by its id, whether
-//! it exists or not, so a holder and a peer have shares of all ranges, as with leases.
+//! it exists or not, so each holder and each peer has a share of all ranges, as with leases.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

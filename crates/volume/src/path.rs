@@ -13,8 +13,9 @@ pub const PATH_BYTES_MAX: usize = 4095;
 /// The folder of the journal at the top of a volume; no path leads into it.
 pub const OWN_FOLDER: &[u8] = b".runnel";
 
-/// A path from the top of a volume: names joined by `/`, none of them empty, `.` or `..`, no zero byte, each at most
-/// [`NAME_BYTES_MAX`] and all at most [`PATH_BYTES_MAX`] bytes, and not into [`OWN_FOLDER`]. Empty: the top folder.
+/// A path from the top of a volume: names joined by `/`, none of them empty, `.` or `..`, no zero
+/// byte, each at most [`NAME_BYTES_MAX`] and all at most [`PATH_BYTES_MAX`] bytes, and not into
+/// [`OWN_FOLDER`]. Empty: the top folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VolumePath(Vec<u8>);
 

@@ -1,28 +1,31 @@
-//! The disk of the machine. Every path is resolved below the root by `openat2`, and by a walk over its names where the
-//! kernel or a sandbox does not allow that call.
+//! The disk of the machine. Every path is resolved below the root by `openat2`. Where the kernel or
+//! a sandbox does not allow that call, the names of the path are opened one by one.
 
+mod file;
+mod found;
 mod permissions;
 mod xattrs;
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom,
-    Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, XattrFlags,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use crate::disk::{Disk, DiskFile, FileStat, Identity, Kind, Owner, Space, Stamp};
+use crate::disk::{Disk, DiskFile, FileStat, Kind, Owner, Space};
 use crate::format::{INODE_BYTES, INODE_NAME};
-use crate::inode::{Inode, SET_ID, shown};
+use crate::inode::{Inode, shown};
 use crate::path::split;
 use crate::transaction::LINK_BYTES_MAX;
 use crate::xattrs::Xattrs;
+
+use file::RealFile;
+pub(crate) use found::Found;
+use found::from_file_type;
 
 /// Room for entries of a folder that are read at once: hundreds of names of usual length.
 const LIST_ROOM_BYTES: usize = 32 << 10;
@@ -40,8 +43,6 @@ const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
-
-const STATX: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 /// In the place of a time that stays.
 const KEPT_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ };
@@ -340,250 +341,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// An open file of this machine.
-struct RealFile(OwnedFd);
-
-impl DiskFile for RealFile {
-    fn stat(&self) -> io::Result<FileStat> {
-        Ok(from_statx(&rustix::fs::statx(&self.0, c"", AtFlags::EMPTY_PATH, STATX)?))
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        let mut filled = 0;
-        while filled < buf.len() {
-            match rustix::io::pread(&self.0, &mut buf[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(filled)
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut written = 0;
-        while written < bytes.len() {
-            match rustix::io::pwrite(&self.0, &bytes[written..], offset + written as u64) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => written += count,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    fn set_size(&self, size: u64) -> io::Result<()> {
-        Ok(rustix::fs::ftruncate(&self.0, size)?)
-    }
-
-    fn reserve(&self, size: u64) -> io::Result<()> {
-        if size == 0 {
-            return self.set_size(0);
-        }
-        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), 0, size) {
-            // A file system that cannot promise room: zeros are the next best.
-            Err(Errno::OPNOTSUPP) => {
-                static ZEROS: [u8; 65536] = [0; 65536];
-                let mut at = self.stat()?.stamp.size;
-                while at < size {
-                    let step = (size - at).min(ZEROS.len() as u64);
-                    self.write_at(at, &ZEROS[..step as usize])?;
-                    at += step;
-                }
-                Ok(())
-            }
-            other => Ok(other?),
-        }
-    }
-
-    fn zero(&self, offset: u64, length: u64, reserved: bool) -> io::Result<()> {
-        let how = if reserved { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
-        Ok(rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE | how, offset, length)?)
-    }
-
-    fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
-        let size = self.stat()?.stamp.size;
-        match rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, offset, length) {
-            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => {
-                // ext4 keeps what it found until then, and the disk would stay full.
-                let behind = offset.max(size);
-                if let Some(length) = (offset + length).checked_sub(behind).filter(|length| *length > 0) {
-                    let _ = self.zero(behind, length, false);
-                }
-                Err(error.into())
-            }
-            other => Ok(other?),
-        }
-    }
-
-    fn data_after(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
-        let start = match rustix::fs::seek(&self.0, SeekFrom::Data(offset)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => return Ok(None),
-            // A file system that does not know its holes: all is data.
-            Err(Errno::INVAL) => {
-                let size = self.stat()?.stamp.size;
-                return Ok((offset < size).then_some((offset, size)));
-            }
-            Err(error) => return Err(error.into()),
-        };
-        Ok(Some((start, rustix::fs::seek(&self.0, SeekFrom::Hole(start))?)))
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::fdatasync(&self.0)?)
-    }
-
-    fn lock(&self) -> io::Result<()> {
-        rustix::fs::flock(&self.0, FlockOperation::NonBlockingLockExclusive)?;
-        // Only for the message of whoever finds it locked: on a full disk that goes without.
-        let _ = self.set_size(0).and_then(|()| self.write_at(0, format!("{}\n", std::process::id()).as_bytes()));
-        Ok(())
-    }
-}
-
 fn kind_of(folder: &OwnedFd, name: impl rustix::path::Arg) -> Result<Kind, Errno> {
     let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(from_file_type(FileType::from_raw_mode(stat.st_mode)))
-}
-
-/// What is at a path, to be looked at and changed.
-pub(crate) struct Found {
-    pub fd: OwnedFd,
-    /// Not with `O_PATH`, which is for descriptors of what may be opened neither for reading nor
-    /// for writing. Most calls refuse such a descriptor, but its name in /proc stands for that very
-    /// file, whatever became of its path.
-    pub opened: bool,
-}
-
-impl Found {
-    /// What the file system says.
-    fn plain(&self) -> Result<FileStat, Errno> {
-        Ok(from_statx(&rustix::fs::statx(&self.fd, c"", AtFlags::EMPTY_PATH, STATX)?))
-    }
-
-    /// What is shown.
-    fn stat(&self) -> io::Result<FileStat> {
-        let plain = self.plain()?;
-        match plain.kind {
-            Kind::File | Kind::Folder => {
-                let named = self.named()?;
-                let value = if named.inode { self.attribute()? } else { None };
-                let stat = shown(plain, value.as_deref());
-                let has_xattrs = named.served && stat.kind != Kind::Symlink;
-                Ok(FileStat { has_xattrs, ..stat })
-            }
-            _ => Ok(plain),
-        }
-    }
-
-    fn name(&self) -> String {
-        format!("/proc/self/fd/{}", self.fd.as_raw_fd())
-    }
-
-    fn attribute(&self) -> Result<Option<Vec<u8>>, Errno> {
-        let mut value = vec![0; INODE_BYTES];
-        let found = match self.opened {
-            true => rustix::fs::fgetxattr(&self.fd, INODE_NAME, &mut value[..]),
-            false => rustix::fs::getxattr(self.name(), INODE_NAME, &mut value[..]),
-        };
-        match found {
-            Ok(length) => {
-                value.truncate(length);
-                Ok(Some(value))
-            }
-            // One with the attribute can be read: see `Inode::host_mode`.
-            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => Ok(None),
-            // Longer than any that we made.
-            Err(Errno::RANGE) => Ok(Some(Vec::new())),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Sets the permission bits; the owner stays.
-    pub fn set_mode(&self, mode: u16) -> io::Result<()> {
-        let plain = self.plain()?;
-        let value = self.attribute()?;
-        if value.is_none() && mode & SET_ID == 0 {
-            check_has_mode(plain.kind)?;
-            return Ok(self.set_host_mode(mode)?);
-        }
-        self.set_inode(&plain, &Inode { mode, ..Inode::of(&shown(plain, value.as_deref())) })
-    }
-
-    /// Makes the file show all that `inode` says, of which the kind stays.
-    fn set_inode(&self, plain: &FileStat, inode: &Inode) -> io::Result<()> {
-        check_has_mode(plain.kind)?;
-        if inode.kind == Kind::Special {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        if inode.is_plain(plain.owner) {
-            let removed = match self.opened {
-                true => rustix::fs::fremovexattr(&self.fd, INODE_NAME),
-                false => rustix::fs::removexattr(self.name(), INODE_NAME),
-            };
-            match removed {
-                // Without permission to write it has none.
-                Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => {}
-                other => other?,
-            }
-            return Ok(self.set_host_mode(inode.mode)?);
-        }
-        // First, since only who may write a file may give it attributes.
-        self.set_host_mode(inode.host_mode())?;
-        let (value, flags) = (inode.encode(), XattrFlags::empty());
-        match self.opened {
-            true => rustix::fs::fsetxattr(&self.fd, INODE_NAME, &value, flags)?,
-            false => rustix::fs::setxattr(self.name(), INODE_NAME, &value, flags)?,
-        }
-        Ok(())
-    }
-
-    fn set_host_mode(&self, mode: u16) -> Result<(), Errno> {
-        let mode = Mode::from(u32::from(mode));
-        match self.opened {
-            true => rustix::fs::fchmod(&self.fd, mode),
-            false => rustix::fs::chmodat(CWD, self.name(), mode, AtFlags::empty()),
-        }
-    }
-}
-
-/// Only files and folders have permission bits that we set; a link, a pipe or a device has taken
-/// their place.
-fn check_has_mode(kind: Kind) -> io::Result<()> {
-    if matches!(kind, Kind::File | Kind::Folder) { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
-}
-
-fn from_file_type(kind: FileType) -> Kind {
-    match kind {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Folder,
-        FileType::Symlink => Kind::Symlink,
-        _ => Kind::Special,
-    }
-}
-
-fn from_statx(stat: &Statx) -> FileStat {
-    let nanoseconds =
-        |time: &StatxTimestamp| time.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(time.tv_nsec));
-    let born = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
-    FileStat {
-        kind: from_file_type(FileType::from_raw_mode(u32::from(stat.stx_mode))),
-        identity: Identity { inode: stat.stx_ino, born_ns: if born { nanoseconds(&stat.stx_btime) } else { 0 } },
-        stamp: Stamp {
-            size: stat.stx_size,
-            mtime_ns: nanoseconds(&stat.stx_mtime),
-            ctime_ns: nanoseconds(&stat.stx_ctime),
-        },
-        mode: stat.stx_mode & 0o7777,
-        links: stat.stx_nlink,
-        owner: Owner { uid: stat.stx_uid, gid: stat.stx_gid },
-        // No device is served.
-        rdev: 0,
-        atime_ns: nanoseconds(&stat.stx_atime),
-        stored_bytes: stat.stx_blocks.saturating_mul(512),
-        has_xattrs: false,
-    }
 }

@@ -1,6 +1,7 @@
-//! Room that is kept for what was promised. A file of our own takes the bytes that the transactions of one group may need;
-//! if the disk turns out to be full while they are applied, which is after they were acknowledged, the file is emptied
-//! and there is room. No new transaction that needs room is accepted until it is filled again.
+//! Room on the disk for transactions that were acknowledged. A file of our own takes the bytes that
+//! the transactions of one group may need. If the disk turns out to be full while they are applied,
+//! the file is emptied, and there is room. No new transaction that needs room is accepted until the
+//! file is filled again.
 
 use std::io;
 

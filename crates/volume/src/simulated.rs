@@ -1,13 +1,17 @@
-//! A disk in memory that forgets on a crash what was not synced, chosen by a seed.
+//! A disk in memory that loses on a crash what was not synced. A seed chooses what is lost.
 //!
-//! Of a file, any of the sectors, the size and the attributes that were changed since the last sync may be lost, each by
-//! itself. Changes of names may be lost too, in any choice that a journaling or soft-updates file system can leave: a
-//! rename is one change; of changes of the same name none is kept without those before it; a folder is not removed
-//! before what was in it was moved out, nothing appears in a folder that is not there yet, and renames of folders keep
-//! their order. Now and then something reaches the disk without any sync, as on a real one.
+//! Of a file, any of the sectors, the size and the attributes that changed since the last sync may
+//! be lost, each by itself. Changes of names may be lost too, in any choice that a journaling or
+//! soft-updates file system can leave. A rename is one change. A change of a name is not kept
+//! without the earlier changes of this name. A folder is not removed before its contents were moved
+//! out, nothing appears in a folder that is not there yet, and renames of folders keep their order.
+//! Now and then something reaches the disk without any sync, as on a real one.
 //!
-//! Every changing call is counted, so that a test can stop the machine at the N-th: that call has its effect or not, then
-//! every call fails until [`SimulatedDisk::restart`]. Clones are the same disk.
+//! Every changing call is counted, so that a test can stop the machine at the N-th. That call has
+//! its effect or not. Then every call fails until [`SimulatedDisk::restart`]. Clones are the same
+//! disk.
+
+mod file;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +21,10 @@ use units::Rng;
 use crate::disk::{Disk, DiskFile, FileStat, Kind, Owner, Space};
 use crate::inode::{Inode, SET_ID};
 use crate::path::{join, split};
-use crate::world::{OWNER, SECTOR_BYTES, World};
+use crate::world::{OWNER, World};
 use crate::xattrs::Xattrs;
+
+use file::SimulatedFile;
 
 /// A disk in memory.
 #[derive(Clone)]
@@ -173,7 +179,7 @@ impl SimulatedDisk {
     }
 
     fn handle(&self, inode: u64) -> Box<dyn DiskFile> {
-        Box::new(SimulatedFile { disk: self.clone(), inode, locked: Mutex::new(false) })
+        Box::new(SimulatedFile::new(self.clone(), inode))
     }
 }
 
@@ -441,108 +447,5 @@ impl Disk for SimulatedDisk {
             let all_bytes = world.capacity_bytes.unwrap_or(u64::MAX);
             Ok(Space { all_bytes, bytes, all_files: u64::MAX, files: u64::MAX })
         })
-    }
-}
-
-struct SimulatedFile {
-    disk: SimulatedDisk,
-    inode: u64,
-    locked: Mutex<bool>,
-}
-
-impl DiskFile for SimulatedFile {
-    fn stat(&self) -> io::Result<FileStat> {
-        self.disk.look(|world| world.plain(self.inode))
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        self.disk.look(|world| {
-            let content = &world.get(self.inode)?.current;
-            let count = (buf.len() as u64).min(content.size.saturating_sub(offset)) as usize;
-            let mut done = 0;
-            while done < count {
-                let at = offset + done as u64;
-                let from = (at % SECTOR_BYTES) as usize;
-                let step = (SECTOR_BYTES as usize - from).min(count - done);
-                match content.sectors.get(&(at / SECTOR_BYTES)) {
-                    Some(sector) => buf[done..done + step].copy_from_slice(&sector[from..from + step]),
-                    None => buf[done..done + step].fill(0),
-                }
-                done += step;
-            }
-            Ok(count)
-        })
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.disk.check_refused("write_at")?;
-        self.disk.change(|world| world.write(self.inode, offset, bytes))
-    }
-
-    fn set_size(&self, size: u64) -> io::Result<()> {
-        self.disk.change(|world| world.set_size(self.inode, size))
-    }
-
-    fn reserve(&self, size: u64) -> io::Result<()> {
-        self.disk.change(|world| {
-            (0..size.div_ceil(SECTOR_BYTES)).try_for_each(|index| world.allocate(self.inode, index))?;
-            let content = &mut world.get_mut(self.inode)?.current;
-            content.size = content.size.max(size);
-            world.touch(self.inode)
-        })
-    }
-
-    fn zero(&self, offset: u64, length: u64, reserved: bool) -> io::Result<()> {
-        self.disk.change(|world| world.zero(self.inode, offset, offset.saturating_add(length), reserved))
-    }
-
-    fn allocate(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.disk.change(|world| {
-            let end = (offset + length).div_ceil(SECTOR_BYTES);
-            (offset / SECTOR_BYTES..end).try_for_each(|index| world.allocate(self.inode, index))?;
-            world.touch(self.inode)
-        })
-    }
-
-    fn data_after(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
-        self.disk.look(|world| {
-            let content = &world.get(self.inode)?.current;
-            let Some((start, _)) = content.sectors.range(offset / SECTOR_BYTES..).next() else {
-                return Ok(None);
-            };
-            if *start * SECTOR_BYTES >= content.size {
-                return Ok(None);
-            }
-            let mut end = *start;
-            while content.sectors.contains_key(&end) {
-                end += 1;
-            }
-            Ok(Some(((start * SECTOR_BYTES).max(offset), (end * SECTOR_BYTES).min(content.size))))
-        })
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.disk.change(|world| {
-            let inode = world.get_mut(self.inode)?;
-            inode.durable = inode.current.clone();
-            Ok(())
-        })
-    }
-
-    fn lock(&self) -> io::Result<()> {
-        let world = &mut *self.disk.world();
-        if !world.locks.insert(self.inode) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        *self.locked.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        Ok(())
-    }
-}
-
-impl Drop for SimulatedFile {
-    fn drop(&mut self) {
-        if *self.locked.lock().unwrap_or_else(PoisonError::into_inner) {
-            self.disk.world().locks.remove(&self.inode);
-        }
     }
 }

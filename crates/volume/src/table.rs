@@ -1,5 +1,6 @@
-//! Which files the volume has changed: their ids and versions, and what they looked like after our last change, by
-//! which a change behind our back is seen. In memory always; on disk as of the last checkpoint.
+//! The files that the volume has changed: their ids and versions, and their size, times and inode
+//! after our last change. These show a change behind our back. The table is always in memory, and
+//! on disk as of the last checkpoint.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -53,9 +54,9 @@ impl Table {
         Table { key, next: FileId::TOP.0 + 1, ..Table::default() }
     }
 
-    /// The id and version of a file as it is now. A tracked file that looks different was changed behind our back: its
-    /// version becomes the time of that change, or the next one if that is later. The version of an untracked file is
-    /// that time, so it grows over restarts too.
+    /// The id and version of a file as it is now. A tracked file that looks different was changed
+    /// behind our back: its version becomes the time of that change, or the next one if that is
+    /// later. The version of an untracked file is that time, so it grows over restarts too.
     pub fn seen(&mut self, stat: &FileStat) -> Seen {
         let changed = u64::try_from(stat.stamp.ctime_ns).unwrap_or(0).max(1);
         if let Some(file) = self.by_inode.get(&stat.identity.inode).copied() {
@@ -110,7 +111,8 @@ impl Table {
         }
     }
 
-    /// Forgets those that were changed longest ago, so that `files_max` remain. They go on with derived ids.
+    /// Forgets those that were changed longest ago, so that `files_max` remain. They go on with
+    /// derived ids.
     pub fn shrink(&mut self, files_max: usize) {
         if self.files.len() <= files_max {
             return;
@@ -297,8 +299,8 @@ pub(crate) fn is_derived(file: FileId) -> bool {
     file.0 & DERIVED != 0
 }
 
-/// The id of a file that the volume did not make: it follows from the identity, so that it is the same after a restart
-/// and another one when the inode number is used again.
+/// The id of a file that the volume did not make: it follows from the identity, so that it is the
+/// same after a restart and another one when the inode number is used again.
 fn derived(identity: Identity) -> FileId {
     let hash =
         blake3::Hasher::new().update(&identity.inode.to_le_bytes()).update(&identity.born_ns.to_le_bytes()).finalize();

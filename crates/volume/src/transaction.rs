@@ -1,4 +1,4 @@
-//! What a writer asks for: a list of operations that take effect together or not at all.
+//! Transactions: lists of operations that take effect together or not at all.
 
 use units::Moment;
 
@@ -44,8 +44,9 @@ pub struct Allocation {
     pub extend: bool,
 }
 
-/// One change. `base` is what the writer saw of the file before the transaction: if that is not there any more, the whole
-/// transaction is a [`crate::VolumeError::Conflict`]. Without a base the writer accepts whatever is there.
+/// One change. `base` is what the writer saw of the file before the transaction: if that is not
+/// there any more, the whole transaction is a [`crate::VolumeError::Conflict`]. Without a base the
+/// writer accepts whatever is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Writes at an offset; a gap before it becomes a hole.
@@ -260,8 +261,8 @@ pub enum Operation {
 pub struct Writer {
     /// The number of the device. The caller has made sure that it is: see [`crate::Volume::enrol`].
     pub device: u128,
-    /// Grows with each transaction of the device; gaps are fine. One that was refused does not use its number up, as long as
-    /// no later one was committed.
+    /// Grows with each transaction of the device; gaps are fine. One that was refused does not use
+    /// its number up, as long as no later one was committed.
     pub number: u64,
 }
 
@@ -288,6 +289,7 @@ pub struct Transaction {
 /// A transaction on stable storage, and in the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// For each operation the file it was about, with its version after the transaction: the next base.
+    /// For each operation the file it was about, with its version after the transaction: the next
+    /// base.
     pub versions: Vec<Seen>,
 }

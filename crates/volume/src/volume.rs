@@ -1,16 +1,17 @@
-//! The volume as its server sees it: looking, reading, committing, leasing.
+//! The volume as its server uses it: look, read, commit, lease.
 
-use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
 use crate::committer::{Committer, Shared, random, scan};
 use crate::disk::{Disk, DiskFile, FileStat, Kind, Space};
 use crate::format::SECRET_BYTES;
+use crate::group::{GroupCommit, died, locked};
 use crate::info::{BlockTable, Blocks, Entry, Info, InfoListing, Listing};
 use crate::lease::Leases;
-use crate::path::{OWN_FOLDER, PATH_BYTES_MAX};
+use crate::listing::names_after;
+use crate::path::OWN_FOLDER;
 use crate::real::RealDisk;
 use crate::recover::Recovered;
 use crate::table::{Table, volume_id};
@@ -29,45 +30,27 @@ pub const LIST_ENTRIES_MAX: usize = 4096;
 /// Pages that one call looks at until one has an entry that is served.
 const LIST_ROUNDS_MAX: usize = 16;
 
-/// Entries of a folder that can be listed; each page looks at all of them.
-pub const FOLDER_ENTRIES_MAX: usize = 1_000_000;
-
-/// Transactions that share one sync, at most.
-const GROUP_MAX: usize = 64;
-
 /// How often a read is repeated when the file changes behind our back while it is read.
 const READ_TRIES: usize = 4;
 
 /// An open volume. All calls block, and may be made from several threads.
 pub struct Volume {
     pub(crate) shared: Arc<Shared>,
-    committer: Option<Mutex<Committer>>,
+    /// Without it nothing is changed.
+    writer: Option<GroupCommit>,
     options: Options,
     id: u128,
     recovered: Recovered,
-    queue: Mutex<Queue>,
-    done: Condvar,
-}
-
-#[derive(Default)]
-struct Queue {
-    waiting: VecDeque<Arc<Ticket>>,
-    /// A thread is committing a group.
-    leading: bool,
-}
-
-struct Ticket {
-    transaction: Transaction,
-    result: Mutex<Option<Result<Committed, VolumeError>>>,
 }
 
 impl Volume {
-    /// Opens a folder of this machine; recovers it if it was not closed cleanly. `journal` is the folder of the journal,
-    /// on any file system; without it that is `.runnel` in the folder itself.
+    /// Opens a folder of this machine; recovers it if it was not closed cleanly. `journal` is the
+    /// folder of the journal, on any file system; without it that is `.runnel` in the folder
+    /// itself.
     ///
     /// # Errors
-    /// [`VolumeError::InUse`], [`VolumeError::NeedsRecovery`] (when read only), [`VolumeError::Corrupt`],
-    /// [`VolumeError::NoSpace`], or what the system says.
+    /// [`VolumeError::InUse`], [`VolumeError::NeedsRecovery`] (when read only),
+    /// [`VolumeError::Corrupt`], [`VolumeError::NoSpace`], or what the system says.
     pub fn open(folder: &Path, journal: Option<&Path>, options: Options) -> Result<Volume, VolumeError> {
         use std::os::unix::ffi::OsStrExt;
         let failed = |path: &Path| {
@@ -91,16 +74,17 @@ impl Volume {
         Volume::on(Arc::new(tree), own.map(|own| Arc::new(own) as Arc<dyn Disk>), options)
     }
 
-    /// Opens a volume on any disk. `own` is the folder of the journal; it may be missing only for reading.
+    /// Opens a volume on any disk. `own` is the folder of the journal; it may be missing only for
+    /// reading.
     ///
     /// # Errors
     /// As [`Volume::open`].
     pub fn on(tree: Arc<dyn Disk>, own: Option<Arc<dyn Disk>>, options: Options) -> Result<Volume, VolumeError> {
         options.check()?;
-        let (committer, shared, recovered) = match (options.mode, own) {
+        let (writer, shared, recovered) = match (options.mode, own) {
             (Mode::ReadWrite, Some(own)) => {
                 let (committer, shared, recovered) = Committer::open(tree, own, options)?;
-                (Some(Mutex::new(committer)), shared, recovered)
+                (Some(GroupCommit::new(committer)), shared, recovered)
             }
             (Mode::ReadWrite, None) => {
                 return Err(VolumeError::io("opening", OWN_FOLDER, io::ErrorKind::NotFound.into()));
@@ -118,7 +102,6 @@ impl Volume {
                 (None, Arc::new(Shared::new(tree, table, 0)), Recovered::default())
             }
         };
-        let (queue, done) = Default::default();
         let known = locked(&shared.table).id;
         let id = match known {
             0 => {
@@ -127,11 +110,11 @@ impl Volume {
             }
             id => id,
         };
-        Ok(Volume { shared, committer, options, id, recovered, queue, done })
+        Ok(Volume { shared, writer, options, id, recovered })
     }
 
-    /// Which volume this is: the same after a restart, and as long as its journal folder goes with it. Without one (read only),
-    /// it is another one when the folder is.
+    /// Which volume this is: the same after a restart, and as long as its journal folder goes with
+    /// it. Without one (read only), it is another one when the folder is.
     pub fn id(&self) -> u128 {
         self.id
     }
@@ -160,7 +143,8 @@ impl Volume {
     /// What is at a path. To look a name up in a folder, [`VolumePath::join`] it.
     ///
     /// # Errors
-    /// [`VolumeError::NotFound`], [`VolumeError::NotFolder`], [`VolumeError::Special`], or what the system says.
+    /// [`VolumeError::NotFound`], [`VolumeError::NotFolder`], [`VolumeError::Special`], or what the
+    /// system says.
     pub fn stat(&self, path: &VolumePath) -> Result<Info, VolumeError> {
         let _gate = self.gate()?;
         let mut info = self.look(path).map(|stat| self.info(&stat))?;
@@ -171,19 +155,20 @@ impl Volume {
         Ok(info)
     }
 
-    /// Entries of a folder in order of their names: the first `limit` after the name `after`. Special files are left
-    /// out.
+    /// Entries of a folder in order of their names: the first `limit` after the name `after`.
+    /// Special files are left out.
     ///
     /// # Errors
-    /// As [`Volume::stat`]; [`VolumeError::TooLarge`] for a folder of over [`FOLDER_ENTRIES_MAX`] entries.
+    /// As [`Volume::stat`]; [`VolumeError::TooLarge`] for a folder of over
+    /// [`crate::FOLDER_ENTRIES_MAX`] entries.
     pub fn list(&self, path: &VolumePath, after: &[u8], limit: usize) -> Result<Listing, VolumeError> {
         let InfoListing { seen, entries, more } = self.list_infos(path, after, limit)?;
         let entries = entries.into_iter().map(|(name, info)| Entry { name, kind: info.kind }).collect();
         Ok(Listing { seen, entries, more })
     }
 
-    /// As [`Volume::list`], with what each entry is. An entry that is a mount point, that goes away meanwhile, or whose path
-    /// would be too long is left out, in both.
+    /// As [`Volume::list`], with what each entry is. An entry that is a mount point, that goes away
+    /// meanwhile, or whose path would be too long is left out, in both.
     ///
     /// # Errors
     /// As [`Volume::list`].
@@ -221,30 +206,8 @@ impl Volume {
             return Err(VolumeError::NotFolder { path: path.to_string() });
         }
         let seen = self.seen(&stat);
-        let mut page: BTreeSet<Vec<u8>> = BTreeSet::new();
-        let mut count = 0;
-        // A folder may have been moved to where the paths in it are too long.
-        let name_bytes_max = PATH_BYTES_MAX.saturating_sub(path.as_bytes().len() + usize::from(!path.is_top()));
-        let listed = self.shared.tree.list(path.as_bytes(), &mut |name, kind| {
-            count += 1;
-            let ours = path.is_top() && name == OWN_FOLDER;
-            // Of a large folder most names are on another page.
-            let beyond = page.len() > limit && page.last().is_some_and(|last| name > last.as_slice());
-            if name > after && !beyond && kind != Kind::Special && !ours && name.len() <= name_bytes_max {
-                page.insert(name.to_vec());
-                if page.len() > limit + 1 {
-                    page.pop_last();
-                }
-            }
-            count <= FOLDER_ENTRIES_MAX
-        });
-        listed.map_err(|error| VolumeError::io("listing", path.as_bytes(), error))?;
-        if count > FOLDER_ENTRIES_MAX {
-            let (found, limit) = (count as u64, FOLDER_ENTRIES_MAX as u64);
-            return Err(VolumeError::TooLarge { what: "entries of a folder", found, limit });
-        }
-        let more = page.len() > limit;
-        Ok((seen, page.into_iter().take(limit).collect(), more))
+        let (names, more) = names_after(self.shared.tree.as_ref(), path, after, limit)?;
+        Ok((seen, names, more))
     }
 
     /// Where a symbolic link points; nothing follows it.
@@ -260,8 +223,8 @@ impl Volume {
     }
 
     /// What is at a path, and its extended attributes: those of users, without our own, and access
-    /// control lists. If others
-    /// gave it more than [`crate::XATTRS_BYTES_MAX`] bytes, those that fit.
+    /// control lists. If others gave it more than [`crate::XATTRS_BYTES_MAX`] bytes, those that
+    /// fit.
     ///
     /// # Errors
     /// As [`Volume::stat`].
@@ -274,12 +237,13 @@ impl Volume {
         Ok((Info { has_xattrs: !xattrs.is_empty(), ..info }, xattrs))
     }
 
-    /// Reads `count` whole blocks from block `first`, all of one version. Blocks after the end are left out.
+    /// Reads `count` whole blocks from block `first`, all of one version. Blocks after the end are
+    /// left out.
     ///
     /// # Errors
-    /// As [`Volume::stat`]; [`VolumeError::NotFile`]; [`VolumeError::Stale`] if the path leads to a file that is not the
-    /// `expected` one, or to nothing; [`VolumeError::TooLarge`] for over [`READ_BYTES_MAX`];
-    /// [`VolumeError::Busy`] if somebody outside keeps changing the file.
+    /// As [`Volume::stat`]; [`VolumeError::NotFile`]; [`VolumeError::Stale`] if the path leads to a
+    /// file that is not the `expected` one, or to nothing; [`VolumeError::TooLarge`] for over
+    /// [`READ_BYTES_MAX`]; [`VolumeError::Busy`] if somebody outside keeps changing the file.
     pub fn read(
         &self,
         path: &VolumePath,
@@ -302,8 +266,9 @@ impl Volume {
         })
     }
 
-    /// Reads single blocks in the order given, all of one version, one after the other; the last block of the file may be
-    /// short, and those after the end are left out. [`Blocks::first`] is the first of them.
+    /// Reads single blocks in the order given, all of one version, one after the other; the last
+    /// block of the file may be short, and those after the end are left out. [`Blocks::first`] is
+    /// the first of them.
     ///
     /// # Errors
     /// As [`Volume::read`].
@@ -333,7 +298,8 @@ impl Volume {
         })
     }
 
-    /// Which of `count` blocks from block `first` are holes, which read as zeros and need not be sent.
+    /// Which of `count` blocks from block `first` are holes, which read as zeros and need not be
+    /// sent.
     ///
     /// # Errors
     /// As [`Volume::read`], with [`TABLE_BLOCKS_MAX`].
@@ -368,71 +334,48 @@ impl Volume {
         })
     }
 
-    /// Commits a transaction; when it returns, it is on stable storage and every reader sees it. Commits of several
-    /// threads share a sync.
+    /// Commits a transaction; when it returns, it is on stable storage and every reader sees it.
+    /// Commits of several threads share a sync.
     ///
     /// # Errors
     /// Nothing was applied, except that after [`VolumeError::Refused`] a part may be, and after
     /// [`VolumeError::Broken`] the transaction may be found when the volume is opened again.
     pub fn commit(&self, transaction: Transaction) -> Result<Committed, VolumeError> {
-        let died = || Err(VolumeError::Broken { why: "the committing thread died".to_owned() });
         self.commit_all(vec![transaction]).pop().unwrap_or_else(died)
     }
 
-    /// Commits several transactions in their order, with as few syncs as possible; each is committed or refused by itself.
+    /// Commits several transactions in their order, with as few syncs as possible; each is
+    /// committed or refused by itself.
     ///
     /// # Errors
     /// As [`Volume::commit`], for each.
     pub fn commit_all(&self, transactions: Vec<Transaction>) -> Vec<Result<Committed, VolumeError>> {
-        let Some(committer) = self.committer.as_ref() else {
-            return transactions.iter().map(|_| Err(VolumeError::ReadOnly)).collect();
-        };
-        let ticket = |transaction| Arc::new(Ticket { transaction, result: Mutex::new(None) });
-        let tickets: Vec<_> = transactions.into_iter().map(ticket).collect();
-        let mut queue = locked(&self.queue);
-        queue.waiting.extend(tickets.iter().cloned());
-        // In order, so the last one tells of all.
-        while tickets.last().is_some_and(|last| locked(&last.result).is_none()) {
-            if queue.leading {
-                queue = self.done.wait(queue).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-            queue.leading = true;
-            let count = queue.waiting.len().min(GROUP_MAX);
-            let group: Vec<_> = queue.waiting.drain(..count).collect();
-            drop(queue);
-            let leading = Leading { volume: self, group };
-            let transactions: Vec<_> = leading.group.iter().map(|ticket| &ticket.transaction).collect();
-            let results = locked(committer).commit(&transactions);
-            for (ticket, result) in leading.group.iter().zip(results) {
-                *locked(&ticket.result) = Some(result);
-            }
-            drop(leading);
-            queue = locked(&self.queue);
+        match &self.writer {
+            Some(writer) => writer.commit_all(transactions),
+            None => transactions.iter().map(|_| Err(VolumeError::ReadOnly)).collect(),
         }
-        drop(queue);
-        let died = || Err(VolumeError::Broken { why: "the committing thread died".to_owned() });
-        tickets.iter().map(|ticket| locked(&ticket.result).take().unwrap_or_else(died)).collect()
     }
 
-    /// Brings the files to stable storage and empties the journal; commits wait meanwhile. Also happens when the journal
-    /// is full and when the volume is dropped. Whoever serves a volume calls this when nothing was committed for
-    /// a while, since changes behind the server's back are not seen between a crash and its recovery.
+    /// Brings the files to stable storage and empties the journal; commits wait meanwhile. Also
+    /// happens when the journal is full and when the volume is dropped. Whoever serves a volume
+    /// calls this when nothing was committed for a while, since changes behind the server's back
+    /// are not seen between a crash and its recovery.
     ///
     /// # Errors
     /// [`VolumeError::NoSpace`], [`VolumeError::Broken`].
     pub fn checkpoint(&self) -> Result<(), VolumeError> {
-        self.committer.as_ref().map_or(Ok(()), |committer| locked(committer).checkpoint())
+        self.writer.as_ref().map_or(Ok(()), GroupCommit::checkpoint)
     }
 
-    /// Whether the volume stopped after a failure, so that every call is [`VolumeError::Broken`] until it is opened again.
+    /// Whether the volume stopped after a failure, so that every call is [`VolumeError::Broken`]
+    /// until it is opened again.
     pub fn is_broken(&self) -> bool {
         self.gate().is_err()
     }
 
     /// Bytes in the journal since the last checkpoint.
     pub fn journal_bytes(&self) -> u64 {
-        self.committer.as_ref().map_or(0, |committer| locked(committer).journal_bytes())
+        self.writer.as_ref().map_or(0, GroupCommit::journal_bytes)
     }
 
     /// The leases of its files.
@@ -441,7 +384,7 @@ impl Volume {
     }
 
     /// Gives out a number for a device, which nobody else has, and the secret that shows that it is
-    /// one's own.
+    /// its own.
     ///
     /// # Errors
     /// [`VolumeError::ReadOnly`]; what the system says that has no random numbers.
@@ -456,7 +399,7 @@ impl Volume {
     /// # Errors
     /// [`VolumeError::ReadOnly`]: there is no key, and nothing that it would be for.
     pub fn secret(&self, device: u128) -> Result<[u8; SECRET_BYTES], VolumeError> {
-        self.committer.as_ref().ok_or(VolumeError::ReadOnly)?;
+        self.writer.as_ref().ok_or(VolumeError::ReadOnly)?;
         Ok(locked(&self.shared.table).secret(device))
     }
 
@@ -541,26 +484,4 @@ impl Drop for Volume {
         // Only saves the next opening a recovery.
         let _ = self.checkpoint();
     }
-}
-
-/// The thread that commits a group. However it ends, nobody is left waiting.
-struct Leading<'a> {
-    volume: &'a Volume,
-    group: Vec<Arc<Ticket>>,
-}
-
-impl Drop for Leading<'_> {
-    fn drop(&mut self) {
-        let mut queue = locked(&self.volume.queue);
-        for ticket in &self.group {
-            locked(&ticket.result)
-                .get_or_insert_with(|| Err(VolumeError::Broken { why: "the committing thread died".to_owned() }));
-        }
-        queue.leading = false;
-        self.volume.done.notify_all();
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What a simulated disk holds: now, and after a crash.
+//! The contents of a simulated disk, now and after a crash.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;

@@ -1,10 +1,11 @@
-//! What the system will let the server do, asked before a transaction is promised: what it refuses
-//! only when a transaction is applied is in the journal by then.
+//! Checks what the system lets the server do, before a transaction is promised. A refusal while a
+//! transaction is applied comes too late: the transaction is in the journal by then.
 
 use rustix::fs::{Access, AtFlags, Mode, OFlags, StatxAttributes, accessat, fcntl_setfl, statx};
 use rustix::io::Errno;
 
-use super::{Found, RealDisk, STATX};
+use super::RealDisk;
+use super::found::{Found, STATX};
 use crate::disk::Kind;
 
 /// Files and folders with one of these can be removed, renamed and linked by nobody, nor get other

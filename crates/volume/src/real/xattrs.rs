@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::{Found, RealDisk};
+use super::RealDisk;
+use super::found::Found;
 use crate::format::INODE_NAME;
 use crate::inode::Inode;
 use crate::path::OWN_FOLDER;

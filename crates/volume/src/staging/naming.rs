@@ -1,16 +1,42 @@
-//! Names that are given, changed and removed.
+//! Stages changes of names: links, renames, removals.
 
-use super::{NAME_ROOM_BYTES, Plan};
+use super::Staging;
 use crate::disk::Kind;
-use crate::record::{Place, Record};
-use crate::{FileId, Seen, Transaction, VolumeError, VolumePath};
+use crate::record::{EntryName, Record};
+use crate::{FileId, Operation, Seen, Transaction, VolumeError, VolumePath};
 
 /// Names of a file, at most: what most file systems can hold, with some to spare.
 const NAMES_MAX: u32 = 60_000;
 
-impl Plan<'_> {
+impl Staging<'_> {
+    /// Stages the operations on names.
+    pub(super) fn name(&mut self, operation: &Operation, from: &Transaction) -> Result<FileId, VolumeError> {
+        match operation {
+            Operation::Link { from: source, base, to } => self.link(source, base, to, from),
+            Operation::Rename { from: source, base, to, replace } => self.rename(source, base, to, *replace, from),
+            Operation::Unlink { path, base } => {
+                let (at, file) = self.target(path, base, from)?;
+                if self.tree.node(file).kind() == Kind::Folder {
+                    return Err(VolumeError::NotFile { path: path.to_string() });
+                }
+                self.remove(path, at, file)
+            }
+            Operation::OnlyName { path } => match self.tree.resolve(path)?.1 {
+                Some(file) if self.tree.node(file).links > 1 => Err(VolumeError::Linked { path: path.to_string() }),
+                found => Ok(found.unwrap_or(FileId::TOP)),
+            },
+            Operation::RemoveFolder { path } => {
+                let (at, file) = self.target(path, &None, from)?;
+                self.tree.check_empty_folder(path, file)?;
+                self.remove(path, at, file)
+            }
+            // Asked of the others by nobody.
+            _ => Err(VolumeError::Invalid { path: String::new(), why: "no name is meant" }),
+        }
+    }
+
     /// Gives a file one more name.
-    pub(super) fn link(
+    fn link(
         &mut self,
         source: &VolumePath,
         base: &Option<Seen>,
@@ -18,8 +44,8 @@ impl Plan<'_> {
         from: &Transaction,
     ) -> Result<FileId, VolumeError> {
         let (_, file) = self.target(source, base, from)?;
-        let node = &self.overlay.nodes[&file];
-        if node.kind == Kind::Folder {
+        let node = &self.tree.node(file);
+        if node.kind() == Kind::Folder {
             return Err(VolumeError::NotFile { path: source.to_string() });
         }
         if node.links >= NAMES_MAX {
@@ -27,68 +53,39 @@ impl Plan<'_> {
             return Err(VolumeError::TooLarge { what: "names of a file", found, limit });
         }
         // Linux lets only who owns a file, or may read and write it, give it names.
-        self.check_writable(source, file)?;
-        self.check_owned(source, file)?;
-        let at = self.vacant(to)?;
+        self.tree.check_writable(source, file)?;
+        self.tree.check_owned(source, file)?;
+        let at = self.tree.vacant(to)?;
         self.change_folder(to, at.folder)?;
-        self.overlay.needs.bytes += 2 * NAME_ROOM_BYTES;
-        let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
-        node.links += 1;
-        node.names.push(at.clone());
-        self.overlay.entries.insert(at.clone(), Some(file));
-        self.moved.insert(file);
-        self.records.push(Record::HardLink { file, at });
+        self.tree.link(file, at);
+        self.running.change_name(file);
         Ok(file)
     }
 
-    pub(super) fn remove(&mut self, path: &VolumePath, at: Place, file: FileId) -> Result<FileId, VolumeError> {
+    fn remove(&mut self, path: &VolumePath, at: EntryName, file: FileId) -> Result<FileId, VolumeError> {
         self.change_folder(path, at.folder)?;
-        self.check_removable(path, at.folder, file)?;
+        self.tree.check_removable(path, at.folder, file)?;
         // Needs no room: on a full disk it must still be possible to remove files.
-        if self.overlay.nodes[&file].links > 1 {
-            self.check_linked(path, file)?;
+        if self.tree.node(file).links > 1 {
+            self.tree.check_linked(path, file)?;
             self.unlink_one(at, file);
-            return Ok(file);
+        } else {
+            self.tree.remove(at, file);
         }
-        self.bury(file);
-        self.overlay.entries.insert(at.clone(), None);
-        self.records.push(Record::Gone { file, at });
         Ok(file)
-    }
-
-    /// A recovery gives a file with several names one more, which Linux allows the owner.
-    fn check_linked(&mut self, path: &VolumePath, file: FileId) -> Result<(), VolumeError> {
-        if self.overlay.nodes[&file].links > 1 { self.check_owned(path, file) } else { Ok(()) }
     }
 
     /// Removes one of several names.
-    fn unlink_one(&mut self, at: Place, file: FileId) {
+    fn unlink_one(&mut self, at: EntryName, file: FileId) {
         // By that name if there is no other that is known.
-        if let Some(mtime_ns) = self.times.remove(&file) {
-            self.records.push(Record::Time { file, mtime_ns });
+        if let Some(mtime_ns) = self.running.take_time(file) {
+            self.tree.record(Record::Time { file, mtime_ns });
         }
-        let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
-        node.links -= 1;
-        node.names.retain(|name| *name != at);
-        if let Some(other) = node.names.last() {
-            node.at = other.clone();
-        }
-        let version = node.version;
-        self.overlay.entries.insert(at.clone(), None);
-        self.moved.insert(file);
-        self.records.push(Record::Unlink { file, at, version });
+        self.tree.unlink(at, file);
+        self.running.change_name(file);
     }
 
-    fn bury(&mut self, file: FileId) {
-        let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
-        (node.alive, node.links) = (false, 0);
-        node.names.clear();
-        if node.kind == Kind::File {
-            self.overlay.needs.size_change -= node.size as i64;
-        }
-    }
-
-    pub(super) fn rename(
+    fn rename(
         &mut self,
         source: &VolumePath,
         base: &Option<Seen>,
@@ -100,59 +97,48 @@ impl Plan<'_> {
         if to.is_top() {
             return Err(VolumeError::Exists { path: to.to_string() });
         }
-        let (to_at, mut found) = self.resolve(to)?;
+        let (to_at, mut found) = self.tree.resolve(to)?;
         if found == Some(file) {
             return Ok(file);
         }
-        let kind = self.overlay.nodes[&file].kind;
+        let kind = self.tree.node(file).kind();
         let mut folder = to_at.folder;
         while folder != FileId::TOP {
             if folder == file {
                 return Err(VolumeError::Invalid { path: to.to_string(), why: "a folder cannot move into itself" });
             }
-            folder = self.overlay.nodes[&folder].at.folder;
+            folder = self.tree.node(folder).at.folder;
         }
         if let Some(replaced) = found {
             if !replace {
                 return Err(VolumeError::Exists { path: to.to_string() });
             }
             self.target(to, &None, from)?;
-            match (kind == Kind::Folder, self.overlay.nodes[&replaced].kind == Kind::Folder) {
+            match (kind == Kind::Folder, self.tree.node(replaced).kind() == Kind::Folder) {
                 (true, false) => return Err(VolumeError::NotFolder { path: to.to_string() }),
                 (false, true) => return Err(VolumeError::NotFile { path: to.to_string() }),
-                (true, true) => self.check_empty_folder(to, replaced)?,
+                (true, true) => self.tree.check_empty_folder(to, replaced)?,
                 (false, false) => {}
             }
         }
         if kind == Kind::Folder {
             // Its ".." may change.
-            self.check_writable(source, file)?;
+            self.tree.check_writable(source, file)?;
         }
         self.change_folder(source, source_at.folder)?;
         self.change_folder(to, to_at.folder)?;
-        self.check_removable(source, source_at.folder, file)?;
-        self.check_linked(source, file)?;
+        self.tree.check_removable(source, source_at.folder, file)?;
+        self.tree.check_linked(source, file)?;
         if let Some(replaced) = found {
-            self.check_removable(to, to_at.folder, replaced)?;
-            self.check_linked(to, replaced)?;
+            self.tree.check_removable(to, to_at.folder, replaced)?;
+            self.tree.check_linked(to, replaced)?;
         }
-        match found {
-            Some(replaced) if self.overlay.nodes[&replaced].links > 1 => {
-                self.unlink_one(to_at.clone(), replaced);
-                found = None;
-            }
-            Some(replaced) => self.bury(replaced),
-            None => {}
+        if let Some(replaced) = found.filter(|replaced| self.tree.node(*replaced).links > 1) {
+            self.unlink_one(to_at.clone(), replaced);
+            found = None;
         }
-        self.moved.insert(file);
-        let node = self.overlay.nodes.get_mut(&file).expect("resolved before");
-        node.at = to_at.clone();
-        node.names.retain(|name| *name != source_at);
-        node.names.push(to_at.clone());
-        self.overlay.entries.insert(source_at.clone(), None);
-        self.overlay.entries.insert(to_at.clone(), Some(file));
-        self.overlay.needs.bytes += 2 * NAME_ROOM_BYTES;
-        self.records.push(Record::Move { file, from: source_at, to: to_at, replaced: found });
+        self.tree.rename(file, source_at, to_at, found);
+        self.running.change_name(file);
         Ok(file)
     }
 }

@@ -1,17 +1,16 @@
-//! Ranges of files: zeros, room, and copies made on the server.
+//! Stages changes of ranges: zeros, room, and copies made on the server.
 
-use super::{NAME_ROOM_BYTES, Plan};
+use super::{FILE_BYTES_MAX, NAME_ROOM_BYTES, Staging};
 use crate::disk::Kind;
 use crate::record::Record;
 use crate::reserve::RangeSupport;
-use crate::transaction::COPY_BYTES_MAX;
 use crate::{Allocation, FileId, Operation, Seen, Transaction, VolumeError, VolumePath};
 
 /// What stays free when room is reserved, for the transactions of others.
 const SPARE_BYTES: u64 = 4 << 20;
 
-impl Plan<'_> {
-    /// Plans the operations on ranges.
+impl Staging<'_> {
+    /// Stages the operations on ranges.
     pub(super) fn range(&mut self, operation: &Operation, by: &Transaction) -> Result<FileId, VolumeError> {
         match operation {
             Operation::Allocate { path, base, offset, length, allocation } => {
@@ -36,7 +35,7 @@ impl Plan<'_> {
         allocation: Allocation,
         by: &Transaction,
     ) -> Result<FileId, VolumeError> {
-        let (end, limit) = (offset.saturating_add(length), super::FILE_BYTES_MAX);
+        let (end, limit) = (offset.saturating_add(length), FILE_BYTES_MAX);
         if end > limit {
             return Err(VolumeError::TooLarge { what: "bytes of a file", found: end, limit });
         }
@@ -50,19 +49,18 @@ impl Plan<'_> {
             let what = if allocation.reserve { "room" } else { "holes" };
             return Err(VolumeError::Unsupported { path: path.to_string(), what });
         }
-        if allocation.extend && end > self.overlay.nodes[&file].size {
-            self.resize(file, end)?;
-            self.records.push(Record::Size { file, size: end });
+        if allocation.extend && end > self.tree.node(file).size {
+            self.tree.set_size(file, end)?;
         }
         if allocation.reserve {
             self.check_room(file, length, end)?;
         }
-        self.overlay.needs.bytes += NAME_ROOM_BYTES;
+        self.tree.need_bytes(NAME_ROOM_BYTES);
         match (allocation.zero, allocation.reserve) {
-            (true, reserved) => self.records.push(Record::Zero { file, offset, length, reserved }),
-            (false, _) => self.records.push(Record::Reserve { file, offset, length }),
+            (true, reserved) => self.tree.record(Record::Zero { file, offset, length, reserved }),
+            (false, _) => self.tree.record(Record::Reserve { file, offset, length }),
         }
-        self.times.insert(file, by.mtime_ns);
+        self.running.set_time(file, by.mtime_ns);
         Ok(self.change(file))
     }
 
@@ -70,13 +68,13 @@ impl Plan<'_> {
     /// who asks for more must not leave a full disk behind. What the file has already may all lie
     /// in the range.
     fn check_room(&mut self, file: FileId, length: u64, end: u64) -> Result<(), VolumeError> {
-        let node = &self.overlay.nodes[&file];
+        let node = &self.tree.node(file);
         // A quota counts sizes; room behind the end would be counted by nobody.
         if let Some(quota_bytes) = self.limits.quota_bytes.filter(|_| end > node.size) {
             return Err(VolumeError::OverQuota { quota_bytes });
         }
         let lacking = length.saturating_sub(node.stored_bytes);
-        let space = self.disk.space().map_err(|error| VolumeError::io("asking for room in", b"", error))?;
+        let space = self.tree.disk().space().map_err(|error| VolumeError::io("asking for room in", b"", error))?;
         if lacking > 0 && lacking.saturating_add(SPARE_BYTES) > space.bytes {
             return Err(VolumeError::NoSpace { what: "the disk is full" });
         }
@@ -91,23 +89,19 @@ impl Plan<'_> {
         length: u32,
         by: &Transaction,
     ) -> Result<FileId, VolumeError> {
-        if length > COPY_BYTES_MAX || self.copied.saturating_add(length) > COPY_BYTES_MAX {
-            let (found, limit) = (u64::from(length) + u64::from(self.copied), u64::from(COPY_BYTES_MAX));
-            return Err(VolumeError::TooLarge { what: "bytes that a transaction copies", found, limit });
-        }
-        self.copied += length;
+        self.running.copy(length)?;
         // What it will hold is not on the disk yet.
-        if self.writes(source, self.from_record) {
+        if self.writes(source, self.running.from_record()) {
             return Err(VolumeError::Invalid { path: path.to_string(), why: "the same transaction writes it before" });
         }
         if self.writes(source, 0) {
             return Err(VolumeError::Busy { path: path.to_string() });
         }
-        let node = &self.overlay.nodes[&source];
+        let node = &self.tree.node(source);
         let disk = node.disk.clone().ok_or_else(|| VolumeError::Busy { path: path.to_string() })?;
         let until = from.saturating_add(length.into()).min(node.size);
         let failed = |source| VolumeError::io("copying from", &disk, source);
-        let open = self.disk.open(&disk, false).map_err(failed)?;
+        let open = self.tree.disk().open(&disk, false).map_err(failed)?;
         let to = |at: u64| offset.saturating_add(at - from);
         let mut at = from;
         while at < until {
@@ -115,7 +109,7 @@ impl Plan<'_> {
             let (start, end) =
                 data.map_or((until, until), |(start, end)| (start.clamp(at, until), end.clamp(at, until)));
             if start > at && self.limits.ranges.holes {
-                self.records.push(Record::Zero { file, offset: to(at), length: start - at, reserved: false });
+                self.tree.record(Record::Zero { file, offset: to(at), length: start - at, reserved: false });
             } else if start > at {
                 self.write(file, to(at), &vec![0; (start - at) as usize], by)?;
             }
@@ -130,24 +124,23 @@ impl Plan<'_> {
             }
             at = end;
         }
-        if until > from && to(until) > self.overlay.nodes[&file].size {
-            self.resize(file, to(until))?;
-            self.records.push(Record::Size { file, size: to(until) });
+        if until > from && to(until) > self.tree.node(file).size {
+            self.tree.set_size(file, to(until))?;
         }
-        self.overlay.needs.bytes += NAME_ROOM_BYTES;
-        self.times.insert(file, by.mtime_ns);
+        self.tree.need_bytes(NAME_ROOM_BYTES);
+        self.running.set_time(file, by.mtime_ns);
         Ok(self.change(file))
     }
 
     /// A regular file that is read.
     fn source(&mut self, path: &VolumePath, base: &Option<Seen>) -> Result<FileId, VolumeError> {
-        let (_, found) = self.resolve(path)?;
+        let (_, found) = self.tree.resolve(path)?;
         let file = found.ok_or_else(|| VolumeError::not_found(path))?;
-        let node = &self.overlay.nodes[&file];
-        if node.kind != Kind::File {
+        let node = &self.tree.node(file);
+        if node.kind() != Kind::File {
             return Err(VolumeError::NotFile { path: path.to_string() });
         }
-        let found = Some(Seen { file, version: self.changed.get(&file).copied().unwrap_or(node.version) });
+        let found = Some(Seen { file, version: self.running.version_before(file, node.version) });
         if base.is_some() && *base != found {
             return Err(VolumeError::Conflict { path: path.to_string(), found });
         }
@@ -156,7 +149,7 @@ impl Plan<'_> {
 
     /// Whether the records from there on write the file.
     fn writes(&self, wanted: FileId, from: usize) -> bool {
-        self.records[from..].iter().any(|record| match record {
+        self.records()[from..].iter().any(|record| match record {
             Record::Write { file, .. } | Record::Size { file, .. } | Record::Zero { file, .. } => *file == wanted,
             _ => false,
         })

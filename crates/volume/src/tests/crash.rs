@@ -1,5 +1,6 @@
-//! Random transactions, a crash at a random I/O (of a commit, a checkpoint, or the recovery itself), and again.
-//! Afterwards the acknowledged transactions are there, and of the one in flight all or nothing.
+//! Random transactions, a crash at a random I/O (of a commit, a checkpoint, or the recovery
+//! itself), and again. Afterwards the acknowledged transactions are there, and of the one in flight
+//! all or nothing.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +10,8 @@ use super::model::{Model, random, walk};
 use super::{SMALL, open};
 use crate::*;
 
-/// Runs one seed; a failure names it. `RUNNEL_VOLUME_SEED=N` runs only that one, `RUNNEL_VOLUME_SEEDS=N` so many.
+/// Runs one seed; a failure names it. `RUNNEL_VOLUME_SEED=N` runs only that one,
+/// `RUNNEL_VOLUME_SEEDS=N` so many.
 #[test]
 fn sim_a_crash_leaves_what_was_acknowledged() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -75,12 +77,49 @@ impl Known {
         }
     }
 
+    /// Repeats the acknowledged transactions; no change reaches the disk.
+    fn repeat_unchanged(&self, volume: &Volume, disk: &SimulatedDisk) {
+        let before = disk.changes();
+        self.repeat(volume);
+        assert_eq!(disk.changes(), before, "a repeated transaction changed something");
+    }
+
     /// Every acknowledged transaction that is repeated gets its answer, and nothing happens.
     fn repeat(&self, volume: &Volume) {
         let transactions: Vec<_> = self.answered.iter().map(|(transaction, _)| transaction.clone()).collect();
         for (result, (transaction, committed)) in volume.commit_all(transactions).iter().zip(&self.answered) {
             assert_eq!(result.as_ref().unwrap(), committed, "{transaction:?}");
         }
+    }
+
+    /// Checks what a transaction was answered.
+    fn take(
+        &mut self,
+        result: &Result<Committed, VolumeError>,
+        expected: bool,
+        stale: bool,
+        transaction: &Transaction,
+    ) {
+        assert_eq!(result.is_ok(), expected, "{result:?} of {transaction:?}");
+        let stale_error = matches!(result, Err(VolumeError::Conflict { .. }));
+        assert!(!stale || stale_error, "{result:?} of {transaction:?}");
+        if let Ok(committed) = result {
+            self.answered(transaction, committed);
+        }
+    }
+
+    /// Checks that a crash left one of the trees in flight, and takes it.
+    fn find(&mut self, volume: &Volume, flight: &[Model]) {
+        let before = self.versions.clone();
+        let found = self.look(volume);
+        assert!(flight.contains(&found), "found {found:?}, not one of {flight:?}");
+        // Unless a transaction in flight would leave the same tree, with other versions.
+        if found == self.model && flight[1..].iter().all(|after| *after != found) {
+            assert_eq!(self.versions, before, "versions of an unchanged tree");
+        }
+        self.repeat(volume);
+        assert_eq!(self.look(volume), found, "after repeating what was acknowledged");
+        self.model = found;
     }
 }
 
@@ -111,20 +150,13 @@ fn one(seed: u64) {
                 continue;
             }
             if rng.below(20) == 0 {
-                let before = disk.changes();
-                known.repeat(&volume);
-                assert_eq!(disk.changes(), before, "a repeated transaction changed something");
+                known.repeat_unchanged(&volume, &disk);
             }
             let (mut transactions, stale) = some_transactions(&mut rng, &known);
             known.number(&mut transactions, &mut rng);
             if tight {
                 transactions.truncate(1);
-                // At times others take all that is left but the reserve.
-                disk.set_capacity(capacity);
-                if rng.below(4) == 0 {
-                    let free = disk.space().unwrap().bytes;
-                    disk.set_capacity(capacity.map(|capacity| capacity - free));
-                }
+                set_room(&disk, capacity, &mut rng);
             }
             // At times a call on the disk fails, with the machine running on.
             let fault = rng.below(8) == 0;
@@ -132,15 +164,8 @@ fn one(seed: u64) {
                 transactions.truncate(1);
                 disk.fail_at(Some(disk.changes() + 1 + rng.below(12)));
             }
-            // What each of them would leave, whether or not the machine lives to tell.
-            flight = vec![known.model.clone()];
-            let mut expected = Vec::new();
-            for transaction in &transactions {
-                let mut after = flight.last().unwrap().clone();
-                let result = if stale { None } else { after.commit(transaction).ok() };
-                expected.push(result.is_some());
-                flight.push(after);
-            }
+            let mut expected;
+            (flight, expected) = foresee(&known.model, &transactions, stale);
             let results = volume.commit_all(transactions.clone());
             disk.fail_at(None);
             under_way = transactions.clone();
@@ -149,23 +174,15 @@ fn one(seed: u64) {
                 assert!(disk.is_down() || fault, "{results:?}");
                 break;
             }
-            if fault && matches!(results[0], Err(VolumeError::Io { .. })) {
+            assert!(tight || !matches!(results[0], Err(VolumeError::NoSpace { .. })));
+            let failed = matches!(results[0], Err(VolumeError::Io { .. })) && fault;
+            if failed || matches!(results[0], Err(VolumeError::NoSpace { .. })) {
                 // Nobody was promised anything yet.
                 flight.truncate(1);
                 expected = vec![false];
             }
-            if matches!(results[0], Err(VolumeError::NoSpace { .. })) {
-                assert!(tight);
-                flight.truncate(1);
-                expected = vec![false];
-            }
             for ((result, expected), transaction) in results.iter().zip(&expected).zip(&transactions) {
-                assert_eq!(result.is_ok(), *expected, "{result:?} of {transaction:?}");
-                let stale_error = matches!(result, Err(VolumeError::Conflict { .. }));
-                assert!(!stale || stale_error, "{result:?} of {transaction:?}");
-                if let Ok(committed) = result {
-                    known.answered(transaction, committed);
-                }
+                known.take(result, *expected, stale, transaction);
             }
             known.model = flight.pop().unwrap();
             let found = known.look(&volume);
@@ -176,21 +193,35 @@ fn one(seed: u64) {
         drop(volume);
         disk.set_capacity(capacity);
         volume = reopen(&disk, &mut rng);
-        let before = known.versions.clone();
-        let found = known.look(&volume);
-        assert!(flight.contains(&found), "found {found:?}, not one of {flight:?}");
-        // Unless a transaction in flight would leave the same tree, with other versions.
-        if found == known.model && flight[1..].iter().all(|after| *after != found) {
-            assert_eq!(known.versions, before, "versions of an unchanged tree");
-        }
-        known.repeat(&volume);
-        assert_eq!(known.look(&volume), found, "after repeating what was acknowledged");
-        known.model = found;
+        known.find(&volume, &flight);
         repeat_flight(&volume, &under_way, &flight, &mut known);
     }
 }
 
-/// Devices repeat what they got no answer to: what the crash left is not done again, the rest is, once.
+/// At times others take all that is left but the reserve.
+fn set_room(disk: &SimulatedDisk, capacity: Option<u64>, rng: &mut SplitMix64) {
+    disk.set_capacity(capacity);
+    if rng.below(4) == 0 {
+        let free = disk.space().unwrap().bytes;
+        disk.set_capacity(capacity.map(|capacity| capacity - free));
+    }
+}
+
+/// What each of the transactions would leave, whether or not the machine lives to tell, and which
+/// are not refused.
+fn foresee(model: &Model, transactions: &[Transaction], stale: bool) -> (Vec<Model>, Vec<bool>) {
+    let (mut flight, mut expected) = (vec![model.clone()], Vec::new());
+    for transaction in transactions {
+        let mut after = flight.last().unwrap().clone();
+        let result = if stale { None } else { after.commit(transaction).ok() };
+        expected.push(result.is_some());
+        flight.push(after);
+    }
+    (flight, expected)
+}
+
+/// Devices repeat what they got no answer to: what the crash left is not done again, the rest is,
+/// once.
 fn repeat_flight(volume: &Volume, under_way: &[Transaction], flight: &[Model], known: &mut Known) {
     if under_way.iter().any(|transaction| transaction.writer.is_none()) {
         return;
@@ -232,7 +263,8 @@ fn foreign(disk: &SimulatedDisk) -> Model {
     model
 }
 
-/// One transaction or a few, sometimes with the base that a writer saw before somebody else came: these must conflict.
+/// One transaction or a few, sometimes with the base that a writer saw before somebody else came:
+/// these must conflict.
 fn some_transactions(rng: &mut SplitMix64, known: &Known) -> (Vec<Transaction>, bool) {
     let count = if rng.below(3) == 0 { 1 + rng.below(4) } else { 1 };
     let mut transactions: Vec<_> = (0..count).map(|_| random(rng)).collect();
@@ -253,7 +285,8 @@ fn some_transactions(rng: &mut SplitMix64, known: &Known) -> (Vec<Transaction>, 
     (transactions, stale)
 }
 
-/// Starts the machine again if it is down, and opens the volume, when it may crash once more while it recovers.
+/// Starts the machine again if it is down, and opens the volume, when it may crash once more while
+/// it recovers.
 fn reopen(disk: &SimulatedDisk, rng: &mut SplitMix64) -> Volume {
     loop {
         if disk.is_down() {

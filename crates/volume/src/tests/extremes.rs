@@ -5,9 +5,9 @@ use units::{Rng, SplitMix64};
 
 use super::model::random;
 use super::*;
-use crate::plan::{Limits, Plan};
 use crate::record::{decode, encode};
 use crate::reserve::RangeSupport;
+use crate::staging::{Limits, Staging};
 
 const LIMITS: Limits = Limits { quota_bytes: None, ranges: RangeSupport { room: true, holes: true, zeros: true } };
 
@@ -66,18 +66,18 @@ fn prop_every_accepted_transaction_can_be_read_again() {
         }
         disk.set_capacity(Some(disk.space().unwrap().bytes.min(4 << 20)));
         let mut table = volume.shared.table.lock().unwrap().clone();
-        let mut plan = Plan::new(&disk, volume.leases(), &mut table, LIMITS).unwrap();
+        let mut staging = Staging::new(&disk, volume.leases(), &mut table, LIMITS).unwrap();
         for _ in 0..100 {
             let mut transaction = random(&mut rng);
             transaction.operations.truncate(1);
             transaction.operations.iter_mut().for_each(|operation| make_extreme(operation, &mut rng));
-            let from = plan.records.len();
-            if plan.add(&transaction, |_, _| Ok(())).is_err() {
+            let from = staging.records().len();
+            if staging.add(&transaction, |_, _| Ok(())).is_err() {
                 continue;
             }
             accepted += 1;
             let mut bytes = Vec::new();
-            let records = &plan.records[from..];
+            let records = &staging.records()[from..];
             encode(records, &mut bytes);
             let read = decode(&bytes, records.len() as u32);
             assert_eq!(read.as_deref(), Ok(records), "seed {seed}: {transaction:?}");

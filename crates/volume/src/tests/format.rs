@@ -1,10 +1,11 @@
-//! The journal and the table as bytes: what is written is read back, what is damaged is told, nothing panics.
+//! The journal and the table as bytes: what is written is read back, what is damaged is told,
+//! nothing panics.
 
 use proptest::prelude::*;
 
 use crate::format::*;
 use crate::journal::{Key, frame, frame_bytes, scan};
-use crate::record::{Place, Record, decode, encode};
+use crate::record::{EntryName, Record, decode, encode};
 use crate::table::{Table, Tracked};
 use crate::*;
 
@@ -14,10 +15,10 @@ fn id() -> impl Strategy<Value = FileId> {
     (1..u64::MAX).prop_map(FileId)
 }
 
-fn place() -> impl Strategy<Value = Place> {
+fn place() -> impl Strategy<Value = EntryName> {
     let name = proptest::collection::vec(1..=255u8, 1..NAME_BYTES_MAX)
         .prop_filter("a name", |name| !name.contains(&b'/') && name != b"." && name != b"..");
-    (id(), name).prop_map(|(folder, name)| Place { folder, name })
+    (id(), name).prop_map(|(folder, name)| EntryName { folder, name })
 }
 
 fn attribute() -> impl Strategy<Value = Vec<u8>> {
@@ -123,7 +124,8 @@ proptest! {
         let whole = scan(&bytes, &KEY, 9).unwrap();
         prop_assert_eq!(whole.frames, frames.len() as u64);
         prop_assert_eq!(&whole.records, &frames.concat());
-        // One flipped byte: in the last frame it is a tear, in one before an error; in the padding nothing.
+        // One flipped byte: in the last frame it is a tear, in one before an error; in the padding
+        // nothing.
         let starts: Vec<usize> = frames.iter().scan(0, |at, records| {
             let start = *at;
             let mut payload = Vec::new();
@@ -250,13 +252,14 @@ fn a_frame_inside_a_frame_is_content() {
     assert_eq!((torn.frames, torn.torn), (0, true));
 }
 
-/// The bytes of a frame are part of the format; a change needs a new magic and a page in docs/formats.
+/// The bytes of a frame are part of the format; a change needs a new magic and a page in
+/// docs/formats.
 #[test]
 fn the_layout_is_pinned() {
     let records = [
         Record::New {
             file: FileId(2),
-            at: Place { folder: FileId(1), name: b"f".to_vec() },
+            at: EntryName { folder: FileId(1), name: b"f".to_vec() },
             kind: Kind::File,
             mode: 0o644,
         },

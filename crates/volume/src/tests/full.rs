@@ -5,7 +5,8 @@ use std::process::Command;
 use super::model::walk;
 use super::*;
 
-/// Writes until there is no room; then everything acknowledged is there, and what is removed makes room again.
+/// Writes until there is no room; then everything acknowledged is there, and what is removed makes
+/// room again.
 fn fill(volume: &Volume) {
     let chunk = vec![7; 8 << 10];
     let mut written = Vec::new();
@@ -40,7 +41,8 @@ fn a_full_simulated_disk_refuses_before_it_promises() {
     let volume = open(&disk, SMALL).unwrap();
     disk.set_capacity(Some(4 << 20));
     fill(&volume);
-    // Somebody else takes the rest, as one does between our look and our write: the reserve is there for that.
+    // Somebody else takes the rest, as one does between our look and our write: the reserve is
+    // there for that.
     let hog = disk.create(b"hog", 0o600).unwrap();
     let mut at = 0;
     while hog.write_at(at, &[1; 512]).is_ok() {

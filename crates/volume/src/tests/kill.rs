@@ -14,8 +14,8 @@ const FOLDER: &str = "RUNNEL_VOLUME_KILL_FOLDER";
 /// Writers in the child.
 const WRITERS: u64 = 3;
 
-/// What writer `w` does in round `n`: a file that comes under one name and goes on under another, and a line in a log that
-/// is long enough to cross blocks.
+/// What writer `w` does in round `n`: a file that comes under one name and goes on under another,
+/// and a line in a log that is long enough to cross blocks.
 fn round(w: u64, n: u64) -> Transaction {
     let (new, last) = (format!("{w}/new"), format!("{w}/{n}"));
     let line = line(w, n);

@@ -1,4 +1,5 @@
-//! Somebody beside the server who may write in the served folder puts links and pipes where files were.
+//! Somebody beside the server who may write in the served folder puts links and pipes where files
+//! were.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -49,7 +50,8 @@ impl Outside {
     }
 }
 
-/// A call of every operation of a disk with this path; those that only look must not succeed either.
+/// A call of every operation of a disk with this path; those that only look must not succeed
+/// either.
 fn every_operation(disk: &RealDisk, at: &[u8]) -> Vec<(&'static str, bool)> {
     let mut nothing = |_: &[u8], _: Kind| true;
     let fifo = Inode { kind: Kind::Fifo, mode: 0o600, owner: Owner { uid: 7, gid: 7 }, rdev: 0 };
@@ -159,7 +161,8 @@ fn permission_bits_are_set_whatever_they_were() {
     assert_eq!(outside.now(), outside.was);
 }
 
-/// Somebody swaps a file and a link as fast as they can. However the two meet, nothing outside changes.
+/// Somebody swaps a file and a link as fast as they can. However the two meet, nothing outside
+/// changes.
 #[test]
 fn regress_swapping_files_and_links_reaches_nothing_outside() {
     const ROUNDS: usize = 30_000;

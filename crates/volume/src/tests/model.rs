@@ -1,4 +1,5 @@
-//! The model: a tree in memory that does what a transaction says, or nothing. And random transactions.
+//! The model: a tree in memory that does what a transaction says, or nothing. And random
+//! transactions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -124,42 +125,11 @@ impl Model {
 
     fn operate(&mut self, operation: &Operation, now: i64) -> Result<(), Refused> {
         match operation {
-            Operation::Write { path, offset, bytes: new, .. } => {
-                let file = self.file(path)?;
-                put(&mut file.bytes, *offset as usize, new);
-                file.mtime_ns = now;
-            }
-            Operation::Append { path, bytes: new, .. } => {
-                let file = self.file(path)?;
-                file.bytes.extend_from_slice(new);
-                file.mtime_ns = now;
-            }
-            Operation::Truncate { path, size, .. } => {
-                let file = self.file(path)?;
-                file.bytes.resize(*size as usize, 0);
-                file.mtime_ns = now;
-            }
-            Operation::Allocate { path, offset, length, allocation, .. } => {
-                let file = self.file(path)?;
-                let (offset, end, size) = (*offset as usize, (offset + length) as usize, file.bytes.len());
-                file.bytes.resize(if allocation.extend { size.max(end) } else { size }, 0);
-                if allocation.zero && offset < size {
-                    file.bytes[offset..end.min(size)].fill(0);
-                }
-                file.mtime_ns = now;
-            }
-            Operation::Copy { path, offset, from, from_offset, length, .. } => {
-                let number = *self.names.get(from.as_bytes()).ok_or(Refused)?;
-                if self.written.contains(&number) || self.nodes[&number].kind != Kind::File {
-                    return Err(Refused);
-                }
-                let bytes = &self.nodes[&number].bytes;
-                let end = bytes.len().min(*from_offset as usize + *length as usize);
-                let copied = bytes.get(*from_offset as usize..end).unwrap_or_default().to_vec();
-                let file = self.file(path)?;
-                put(&mut file.bytes, *offset as usize, &copied);
-                file.mtime_ns = now;
-            }
+            Operation::Write { .. }
+            | Operation::Append { .. }
+            | Operation::Truncate { .. }
+            | Operation::Allocate { .. }
+            | Operation::Copy { .. } => self.write(operation, now)?,
             Operation::Create { path, mode, exclusive, owner } => {
                 self.parent(path.as_bytes())?;
                 match self.get(path.as_bytes()) {
@@ -208,6 +178,43 @@ impl Model {
                 self.empty(path.as_bytes())?;
                 self.names.remove(path.as_bytes());
             }
+            _ => self.set(operation)?,
+        }
+        Ok(())
+    }
+
+    /// Changes what a file holds.
+    fn write(&mut self, operation: &Operation, now: i64) -> Result<(), Refused> {
+        match operation {
+            Operation::Write { path, offset, bytes: new, .. } => put(self.content(path, now)?, *offset as usize, new),
+            Operation::Append { path, bytes: new, .. } => self.content(path, now)?.extend_from_slice(new),
+            Operation::Truncate { path, size, .. } => self.content(path, now)?.resize(*size as usize, 0),
+            Operation::Allocate { path, offset, length, allocation, .. } => {
+                let bytes = self.content(path, now)?;
+                let (offset, end, size) = (*offset as usize, (offset + length) as usize, bytes.len());
+                bytes.resize(if allocation.extend { size.max(end) } else { size }, 0);
+                if allocation.zero && offset < size {
+                    bytes[offset..end.min(size)].fill(0);
+                }
+            }
+            Operation::Copy { path, offset, from, from_offset, length, .. } => {
+                let number = *self.names.get(from.as_bytes()).ok_or(Refused)?;
+                if self.written.contains(&number) || self.nodes[&number].kind != Kind::File {
+                    return Err(Refused);
+                }
+                let bytes = &self.nodes[&number].bytes;
+                let end = bytes.len().min(*from_offset as usize + *length as usize);
+                let copied = bytes.get(*from_offset as usize..end).unwrap_or_default().to_vec();
+                put(self.content(path, now)?, *offset as usize, &copied);
+            }
+            _ => unreachable!("{operation:?}"),
+        }
+        Ok(())
+    }
+
+    /// Changes attributes.
+    fn set(&mut self, operation: &Operation) -> Result<(), Refused> {
+        match operation {
             Operation::SetTime { path, mtime_ns: new, .. } => {
                 let node = self.get_mut(path.as_bytes())?;
                 if node.kind != Kind::Folder {
@@ -241,6 +248,7 @@ impl Model {
                 xattrs.insert(name.clone(), value.clone());
             }
             Operation::RemoveXattr { path, name, .. } => drop(self.xattrs(path)?.remove(name).ok_or(Refused)?),
+            _ => unreachable!("{operation:?}"),
         }
         Ok(())
     }
@@ -319,6 +327,13 @@ impl Model {
     fn xattrs(&mut self, path: &VolumePath) -> Result<&mut Xattrs, Refused> {
         let node = self.get_mut(path.as_bytes())?;
         if matches!(node.kind, Kind::File | Kind::Folder) { Ok(&mut node.xattrs) } else { Err(Refused) }
+    }
+
+    /// What a file holds that is written now.
+    fn content(&mut self, path: &VolumePath, now: i64) -> Result<&mut Vec<u8>, Refused> {
+        let file = self.file(path)?;
+        file.mtime_ns = now;
+        Ok(&mut file.bytes)
     }
 
     fn file(&mut self, path: &VolumePath) -> Result<&mut Node, Refused> {

@@ -93,7 +93,8 @@ fn a_change_behind_the_back_is_a_new_version() {
     let second = volume(&disk);
     let changed = second.stat(&path("f")).unwrap().seen;
     assert!(changed.file == seen.file && changed.version > seen.version);
-    // A file that was put in its place is another one; one that we never changed has an id and a version too.
+    // A file that was put in its place is another one; one that we never changed has an id and a
+    // version too.
     disk.create(b"new", 0o600).unwrap().write_at(0, b"1").unwrap();
     let foreign = second.stat(&path("new")).unwrap().seen;
     assert_eq!(second.stat(&path("new")).unwrap().seen, foreign);
