@@ -1,4 +1,5 @@
-//! The file beside an instrumented kernel, by which `runnel record --kernel-counters` reads its counters.
+//! The map of an instrumented kernel, by which `runnel record --kernel-counters` reads its
+//! counters.
 
 use coverage::BlockMap;
 use specialise::CountedFunction;

@@ -1,10 +1,12 @@
 //! One build of a kernel with a section for each function.
 //!
-//! x86 and AArch64 do not offer the option that divides functions into sections, though nothing but the final link is in its way, and
-//! that link is ours. So a copy of the top `Kconfig` with the option added is handed to `make`; the source stays as it is.
+//! x86 and AArch64 do not offer the option that divides functions into sections. Only the final
+//! link is in its way, and that link is ours. So `make` gets a copy of the top `Kconfig` with the
+//! option added. The source stays as it is.
 //!
-//! The handler of removed system calls (`removed_call.c`) is compiled with the file that answers calls which are not there: make
-//! takes flags for one file on its command line, and one of them names a text to read before it.
+//! The handler of removed system calls (`removed_call.c`) is compiled with the file that answers
+//! calls which do not exist: make takes flags for one file on its command line, and one of them
+//! names a text to read first.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -55,8 +57,9 @@ pub struct Build {
 }
 
 impl Build {
-    /// Builds `source` with `config` (the text of a whole configuration or of a fragment) in `folder`, unless it holds that
-    /// build already; with `frozen`, the patched source that keeps code compressed. Takes minutes; `say` is told what begins.
+    /// Builds `source` with `config` (the text of a whole configuration or of a fragment) in
+    /// `folder`, unless it holds that build already; with `frozen`, the patched source that keeps
+    /// code compressed. Takes minutes; `say` is told what begins.
     ///
     /// # Errors
     /// The configuration cannot be had, or make failed.
@@ -180,7 +183,8 @@ impl Build {
         read(&self.folder.join("arch").join(self.processor.folder()).join("kernel/vmlinux.lds"))
     }
 
-    /// Options that the build gives the final link, with or without the linker's own collection of garbage.
+    /// Options that the build gives the final link, with or without the linker's own collection of
+    /// garbage.
     pub(crate) fn link_options(&self, collects: bool) -> Result<String, KernelError> {
         let path = self.folder.join(".vmlinux.cmd");
         let text = read(&path)?;
@@ -197,7 +201,8 @@ impl Build {
     /// The environment in which the kernel's makefiles run programs.
     pub(crate) fn environment(&self) -> Result<BTreeMap<String, String>, KernelError> {
         let path = self.folder.join("specialise.env");
-        // A goal of our own, known to make by an option: its recipe sees all that the makefiles export.
+        // A goal of our own, known to make by an option: its recipe sees all that the makefiles
+        // export.
         let goal = format!("--eval=specialise-environment: ; @env -0 > '{}'", path.display());
         tool::run(self.make().arg(goal).arg("specialise-environment"), &self.folder.join(LOG))?;
         let text = read(&path)?;

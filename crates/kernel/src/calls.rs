@@ -1,4 +1,4 @@
-//! The system calls that a device makes: listed by people, or found in the programs of its images.
+//! The system calls of a device: listed by people, or found in the programs of its images.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,8 @@ const FUNCTIONS_MAX: usize = 8;
 /// Arguments of a call.
 const ARGUMENTS: usize = 6;
 
-/// Constants of the arguments of a call, by the number of the argument; what is absent may be anything.
+/// Constants of the arguments of a call, by the number of the argument; what is absent may be
+/// anything.
 pub type Constants = BTreeMap<usize, BTreeSet<u64>>;
 
 /// A system call that stays, and who keeps it.
@@ -100,8 +101,9 @@ impl Calls {
         self.calls.contains_key(name)
     }
 
-    /// The kernel's entry points (`sys_…`) of the calls, with the constants of their arguments. One entry point may serve several
-    /// calls. Programs also make calls that the kernel has no entry point for, any more or yet: it answers ENOSYS by itself.
+    /// The kernel's entry points (`sys_…`) of the calls, with the constants of their arguments. One
+    /// entry point may serve several calls. Programs also make calls that the kernel has no entry
+    /// point for, any more or yet: it answers ENOSYS by itself.
     ///
     /// # Errors
     /// The kernel has no call of a name that people gave.

@@ -1,4 +1,5 @@
-//! The kernel's own ThinLTO, by Debian's clang: what its makefiles make of a configuration without anything of ours.
+//! The kernel's own ThinLTO, by Debian's clang: the stock kernel for comparison, without anything
+//! of ours.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,8 +31,8 @@ pub fn has_clang() -> bool {
     PROGRAMS.iter().all(runs)
 }
 
-/// Builds `source` with `config` (the text of a whole configuration or of a fragment) and ThinLTO in `folder`, unless it holds
-/// that build already. Takes minutes; `say` is told what begins.
+/// Builds `source` with `config` (the text of a whole configuration or of a fragment) and ThinLTO
+/// in `folder`, unless it holds that build already. Takes minutes; `say` is told what begins.
 ///
 /// # Errors
 /// The configuration does not allow ThinLTO, or make failed.

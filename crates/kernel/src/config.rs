@@ -1,4 +1,4 @@
-//! Configurations: whole ones, and fragments that are laid over the smallest one.
+//! Configurations: whole ones, and fragments that extend the smallest one.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What keeps a kernel from being built, linked or started.
+//! Errors of building, linking or starting a kernel.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! The kernel's side of frozen code: a patch and files of ours (`frozen-text/` at the top of this project), laid over a source that stays as
-//! it is.
+//! Frozen code in the kernel: a patch and files of ours (`frozen-text/` at the top of this
+//! project), laid over a copy of the source.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -67,7 +67,8 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Reads what ran from the coverage in the file at `path`. `for_image` keeps the object's order of functions.
+    /// Reads what ran from the coverage in the file at `path`. `for_image` keeps the object's order
+    /// of functions.
     ///
     /// # Errors
     /// The file cannot be read or is no coverage, or nothing of it ran.
@@ -86,7 +87,8 @@ impl Frozen {
         Ok(Self { freeze, release: coverage.release })
     }
 
-    /// Whether it tells of kernels of this release and processor, as far as handlers of system calls show that.
+    /// Whether it tells of kernels of this release and processor, as far as handlers of system
+    /// calls show that.
     ///
     /// # Errors
     /// It does not.

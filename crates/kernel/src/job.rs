@@ -21,42 +21,28 @@ use crate::{
 /// The file that says what counts.
 const COVERAGE_MAP: &str = "coverage.map";
 
-/// What a user asks for.
+/// What is to be built, and how.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The kernel's source.
     pub source: PathBuf,
-    /// The configuration: whole, or a fragment over the smallest one.
-    pub config: PathBuf,
     /// Folder of the build, which is used again for the same configuration.
     pub build: PathBuf,
     /// Folder of the results.
     pub output: PathBuf,
-    /// The device's command line.
-    pub command_line: Option<String>,
-    /// Its PCI devices.
-    pub devices: Option<PathBuf>,
-    /// A list of system calls of its programs.
-    pub syscalls: Option<PathBuf>,
-    /// The system calls that were found in its images.
+    /// What the report repeats.
+    pub asked: Asked,
+    /// The system calls that were found in the device's images.
     pub calls: Calls,
-    /// What people add.
-    pub policy: Option<PathBuf>,
     /// Which passes run.
     pub passes: Passes,
     /// How sections lie.
     pub layout: Layout,
-    /// Variables of the kernel with the number that each has for good.
-    pub fixed: BTreeMap<String, u64>,
-    /// Also use the constants that the programs of images give to system calls: a call with another one is then undefined, so nothing
-    /// else may ever run.
-    pub arguments: bool,
-    /// How the kernel compresses code that is frozen; `None` builds it without our patch, which also tells what an instrumented kernel counted.
+    /// How the kernel compresses code that is frozen; `None` builds it without our patch, which
+    /// also tells what an instrumented kernel counted.
     pub codec: Option<Codec>,
     /// What ran, so that the rest is frozen; needs a codec.
     pub freeze: Option<Frozen>,
-    /// Leave dead code in place, filled with traps.
-    pub trap: bool,
     /// Count which blocks of functions run, and write what counts.
     pub instrument: bool,
 }
@@ -75,24 +61,25 @@ pub struct SizeRow {
     pub bzimage: u64,
 }
 
-/// What was asked for, so that a report says which device it is about.
-#[derive(Clone, Debug, Serialize)]
+/// What a user asks for, so that a report says which device it is about.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Asked {
-    /// The configuration.
+    /// The configuration: whole, or a fragment over the smallest one.
     pub config: PathBuf,
     /// The device's command line.
     pub command_line: Option<String>,
     /// The list of its PCI devices.
     pub devices: Option<PathBuf>,
-    /// The list of system calls.
+    /// A list of system calls of its programs.
     pub syscalls: Option<PathBuf>,
-    /// What people added.
+    /// What people add.
     pub policy: Option<PathBuf>,
-    /// Variables of the kernel with their numbers.
+    /// Variables of the kernel with the number that each has for good.
     pub fixed: BTreeMap<String, u64>,
-    /// Arguments of system calls decide branches.
+    /// Also use the constants that the programs of images give to system calls: a call with another
+    /// one is then undefined, so nothing else may ever run.
     pub arguments: bool,
-    /// Dead code is in place, filled with traps.
+    /// Leave dead code in place, filled with traps.
     pub trap: bool,
 }
 
@@ -107,8 +94,8 @@ pub struct JobReport {
     pub analysis_seconds: f64,
     /// Peak memory of this process after it.
     pub analysis_peak_bytes: u64,
-    /// Bytes in the reduced kernel of what logs removed system calls, part of its sizes: code, names of calls that were logged, and
-    /// text.
+    /// Bytes in the reduced kernel of what logs removed system calls, part of its sizes: code,
+    /// names of calls that were logged, and text.
     pub removed_call_bytes: u64,
     /// Whether the build was there already.
     pub build_reused: bool,
@@ -174,7 +161,7 @@ impl Job {
         let source = Source::open(&self.source)?;
         // What is wrong with the other files is better said before a build of minutes.
         specialise::check_release(source.release())?;
-        let config = read(&self.config)?;
+        let config = read(&self.asked.config)?;
         let processor = Processor::of_config(&config);
         self.check(&source, processor)?;
         self.entry_points(&source, processor)?;
@@ -207,7 +194,8 @@ impl Job {
         Ok(())
     }
 
-    /// Entry points of the system calls that stay, with the arguments they are given; `None` if all stay.
+    /// Entry points of the system calls that stay, with the arguments they are given; `None` if all
+    /// stay.
     fn entry_points(
         &self,
         source: &Source,
@@ -222,7 +210,7 @@ impl Job {
     }
 
     fn device_list(&self) -> Result<Option<Vec<Device>>, KernelError> {
-        let Some(path) = &self.devices else { return Ok(None) };
+        let Some(path) = &self.asked.devices else { return Ok(None) };
         let wrong = |line| KernelError::Input {
             path: path.clone(),
             reason: format!("line {line}: expected 'vendor:device [class]' in hexadecimal digits"),
@@ -233,10 +221,10 @@ impl Job {
     /// All system calls that stay; `None` if nothing is known of them, so that all do.
     fn all_calls(&self, policy: &Policy) -> Result<Option<Calls>, KernelError> {
         let mut calls = self.calls.clone();
-        if let Some(path) = &self.syscalls {
+        if let Some(path) = &self.asked.syscalls {
             calls.list(&read_syscalls(path)?);
         }
-        if let (true, Some(path), false) = (calls.is_empty(), &self.policy, policy.syscalls.is_empty()) {
+        if let (true, Some(path), false) = (calls.is_empty(), &self.asked.policy, policy.syscalls.is_empty()) {
             let reason = "its `syscalls` are beside those of programs, and none are given, so that all stay; give --image or --syscalls";
             return Err(KernelError::Input { path: path.clone(), reason: reason.to_string() });
         }
@@ -247,21 +235,8 @@ impl Job {
         Ok(Some(calls))
     }
 
-    fn asked(&self) -> Asked {
-        Asked {
-            config: self.config.clone(),
-            command_line: self.command_line.clone(),
-            devices: self.devices.clone(),
-            syscalls: self.syscalls.clone(),
-            policy: self.policy.clone(),
-            fixed: self.fixed.clone(),
-            arguments: self.arguments,
-            trap: self.trap,
-        }
-    }
-
     fn policy(&self) -> Result<Policy, KernelError> {
-        Ok(self.policy.as_deref().map(Policy::read).transpose()?.unwrap_or_default())
+        Ok(self.asked.policy.as_deref().map(Policy::read).transpose()?.unwrap_or_default())
     }
 
     /// What the crate `specialise` is told.
@@ -272,27 +247,27 @@ impl Job {
         let policy = self.policy()?;
         let calls = self.entry_points(build.source(), build.processor())?;
         let syscalls = calls.as_ref().map(|calls| calls.keys().cloned().collect());
-        let arguments = calls.filter(|_| self.arguments).unwrap_or_default();
+        let arguments = calls.filter(|_| self.asked.arguments).unwrap_or_default();
         Ok(Options {
             release: build.source().release().to_string(),
             script: build.script()?,
             passes: self.passes,
             syscalls,
-            command_line: self.command_line.clone(),
+            command_line: self.asked.command_line.clone(),
             devices: self.device_list()?,
-            fixed: self.fixed.clone(),
+            fixed: self.asked.fixed.clone(),
             arguments,
             roots: policy.roots,
             modules: build.is_set("MODULES"),
             padding_is_spare: !build.is_set("CFI_CLANG"),
             freeze: self.freeze.as_ref().map(|frozen| frozen.freeze.clone()),
-            trap: self.trap,
+            trap: self.asked.trap,
             instrument: self.instrument,
         })
     }
 
-    /// Does it all; `say` is told what begins. Results: `vmlinux`, `bzImage` (of AArch64 `Image.gz`), `System.map`, `report.json`, and of a kernel that
-    /// counts `coverage.map`.
+    /// Does it all; `say` is told what begins. Results: `vmlinux`, `bzImage` (of AArch64
+    /// `Image.gz`), `System.map`, `report.json`, and of a kernel that counts `coverage.map`.
     ///
     /// # Errors
     /// A file, a program, or the object is not as it must be.
@@ -300,7 +275,8 @@ impl Job {
         let build = self.build(say)?;
         fs::create_dir_all(&self.output).map_err(io_at(&self.output))?;
         let options = self.options(&build)?;
-        // Before anything is linked: a layout that does not fit the configuration is refused at once.
+        // Before anything is linked: a layout that does not fit the configuration is refused at
+        // once.
         self.layout.check(&build)?;
         let object = fs::read(build.object()).map_err(io_at(build.object()))?;
         let link = Link::new(&build, &self.output.join("link"))?;
@@ -331,7 +307,7 @@ impl Job {
         let is_removed = |entry: &String| outcome.report.device.syscalls_removed.contains(entry);
         let calls_removed = entries.filter(|(_, entry)| is_removed(entry)).map(|(name, _)| name).collect();
         let report = JobReport {
-            asked: self.asked(),
+            asked: self.asked.clone(),
             kernels,
             analysis_seconds,
             analysis_peak_bytes,
@@ -360,8 +336,8 @@ impl Job {
         specialise::why(&object, &options, symbol).map_err(|error| refused(&build, error))
     }
 
-    /// The kernel of the untouched object, linked the same way: what the reduced one is compared with. It is kept with the
-    /// build.
+    /// The kernel of the untouched object, linked the same way: what the reduced one is compared
+    /// with. It is kept with the build.
     fn stock(
         &self,
         build: &Build,
@@ -414,21 +390,14 @@ mod tests {
         calls.list([&"read".to_string()]);
         let job = Job {
             source: at("source"),
-            config: at("config"),
             build: at("build"),
             output: at("output"),
-            command_line: None,
-            devices: None,
-            syscalls: None,
+            asked: Asked { config: at("config"), ..Asked::default() },
             calls,
-            policy: None,
             passes: Passes::all(),
             layout: Layout::Stock,
-            fixed: BTreeMap::new(),
-            arguments: false,
             codec: None,
             freeze: None,
-            trap: false,
             instrument: false,
         };
         let refused = |job: &Job| match job.build(&mut |_| ()) {
@@ -437,10 +406,11 @@ mod tests {
         };
         assert!(refused(&job).contains("--syscalls"));
         // A list is looked up in the processor's table.
-        let listed = Job { calls: Calls::default(), syscalls: Some(at("list")), ..job };
+        let asked = Asked { syscalls: Some(at("list")), ..job.asked.clone() };
+        let listed = Job { calls: Calls::default(), asked, ..job };
         assert!(refused(&listed).contains("readahead"));
         // What only the other processor has, and folders where nothing is written.
-        let listed = Job { syscalls: None, ..listed };
+        let listed = Job { asked: Asked { syscalls: None, ..listed.asked.clone() }, ..listed };
         for (wrong, what) in [
             (Job { instrument: true, ..listed.clone() }, "--instrument"),
             (Job { layout: Layout::Compact, ..listed.clone() }, "compact layout"),

@@ -1,8 +1,10 @@
-//! From a kernel's source to a kernel for one device: configure and build once, rewrite the object, link as the kernel does.
+//! Builds a kernel for one device from its source: configure and build once, rewrite the object,
+//! link as the kernel does.
 //!
-//! [`Source`] is a kernel tree, which is only read. [`Build`] is one build of it with a section for each function;
-//! [`Link`] runs the kernel's own final link (names, sorted tables, relocations, boot image) on any object that was made
-//! of the build's, in a folder of its own, so that a build serves many images. The rewriting is in the crate `specialise`.
+//! [`Source`] is a kernel tree, which is only read. [`Build`] is one build of it with a section for
+//! each function. [`Link`] runs the kernel's own final link (names, sorted tables, relocations,
+//! boot image) on any object that was made of the build's, in a folder of its own, so that a build
+//! serves many images. The crate `specialise` does the rewriting.
 
 mod block_map;
 mod build;

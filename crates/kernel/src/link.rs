@@ -1,8 +1,9 @@
 //! The kernel's own final link, on an object of ours.
 //!
-//! `scripts/link-vmlinux.sh` runs in a folder that looks like the build's: links to what it has, copies of what the link
-//! writes. The object stands where the archive of all objects would, so that names, sorted tables, relocations for a random
-//! address and the boot image come out of the kernel's own makefiles, unchanged.
+//! `scripts/link-vmlinux.sh` runs in a folder that looks like the build's: it has links to the
+//! build's files, and copies of those that the link writes. Our object stands in the place of the
+//! archive of all objects. So the kernel's own makefiles make names, sorted tables, relocations for
+//! a random address and the boot image, unchanged.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,7 +20,8 @@ pub enum Layout {
     /// As the kernel's linker script has it.
     #[default]
     Stock,
-    /// Without the alignment of code, constants and variables to 2 MiB, which large pages would use.
+    /// Without the alignment of code, constants and variables to 2 MiB, which large pages would
+    /// use.
     Compact,
 }
 
@@ -112,8 +114,9 @@ impl<'b> Link<'b> {
         self.link(object, &layout.script(self.build)?, false)
     }
 
-    /// Links the build's own `object` with the linker's collection of garbage, and without it dropping what the kernel then
-    /// cannot start without: the most that the kernel's own means can do.
+    /// Links the build's own `object` with the linker's collection of garbage, and without it
+    /// dropping what the kernel then cannot start without: the most that the kernel's own means can
+    /// do.
     ///
     /// # Errors
     /// The linker script is not as expected, or a program of the link failed.
@@ -122,7 +125,8 @@ impl<'b> Link<'b> {
     }
 
     fn link(&self, object: &[u8], script: &str, collects: bool) -> Result<Output, KernelError> {
-        // The archive of all objects may be an object: the linker looks at contents. With IBT it takes the other name.
+        // The archive of all objects may be an object: the linker looks at contents. With IBT it
+        // takes the other name.
         for name in ["vmlinux.a", "vmlinux.o"] {
             fs::write(self.folder.join(name), object).map_err(io_at(self.folder.join(name)))?;
         }
@@ -191,7 +195,8 @@ fn compact(build: &Build, script: &str) -> Result<String, KernelError> {
     Ok(text)
 }
 
-/// Sections that the kernel's script does not keep from the linker's collection, since no architecture that offers it has them.
+/// Sections that the kernel's script does not keep from the linker's collection, since no
+/// architecture that offers it has them.
 const NOT_KEPT: [&str; 15] = [
     ".altinstructions",
     ".altinstr_replacement",

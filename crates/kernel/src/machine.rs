@@ -1,4 +1,4 @@
-//! A device to try a kernel on: QEMU without hardware support, a console, and a deadline.
+//! A machine that starts kernels: QEMU without hardware support, a console, and a deadline.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ const LINES_WAITING_MAX: usize = 1024;
 /// What is started.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// The kernel: a bzImage, or an Image or Image.gz of AArch64, which says what kind of machine is started.
+    /// The kernel: a bzImage, or an Image or Image.gz of AArch64, which says what kind of machine
+    /// is started.
     pub kernel: PathBuf,
     /// Its initial file system; an empty path for none.
     pub initramfs: PathBuf,
@@ -29,7 +30,8 @@ pub struct Machine {
     pub memory_mib: u32,
     /// Processors.
     pub processors: u32,
-    /// Whether its clock counts instructions, one each nanosecond, instead of time: what it measures is the same in every run.
+    /// Whether its clock counts instructions, one each nanosecond, instead of time: what it
+    /// measures is the same in every run.
     pub counted: bool,
     /// When a machine that still runs counts as hung.
     pub deadline: Duration,
@@ -71,7 +73,8 @@ impl Machine {
         self.run_with(&["-action", "reboot=reset"])
     }
 
-    /// As [`Machine::run`]; what was in its memory at its end is then in `file`, by physical address.
+    /// As [`Machine::run`]; what was in its memory at its end is then in `file`, by physical
+    /// address.
     ///
     /// # Errors
     /// QEMU cannot be started.
@@ -122,7 +125,8 @@ impl Machine {
         command.args(["--pdeathsig", "KILL", "--", program]);
         command.args(processor.machine(self.counted));
         command.args(["-m", &self.memory_mib.to_string(), "-smp", &self.processors.to_string()]);
-        // One thread: with several the emulator may run a trap that the kernel has already taken out of its code again.
+        // One thread: with several the emulator may run a trap that the kernel has already taken
+        // out of its code again.
         command.args(["-accel", "tcg,thread=single"]);
         if self.counted {
             command.args(["-icount", "shift=0,sleep=off"]);
@@ -151,7 +155,8 @@ pub(crate) fn failed(error: std::io::Error) -> KernelError {
     KernelError::Tool { program: "QEMU".to_string(), status: error.to_string(), tail: String::new() }
 }
 
-/// The lines of a console, read by a thread of its own so that the wait for one has a deadline. Longer ones come in parts.
+/// The lines of a console, read by a thread of its own so that the wait for one has a deadline.
+/// Longer ones come in parts.
 ///
 /// # Errors
 /// There is no thread for it.

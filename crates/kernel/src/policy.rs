@@ -36,7 +36,8 @@ impl Policy {
         Ok(policy)
     }
 
-    /// What is vouched for in programs. Calls of [`Policy::syscalls`] are not made by programs, so they are not in it.
+    /// What is vouched for in programs. Calls of [`Policy::syscalls`] are not made by programs, so
+    /// they are not in it.
     pub fn of_programs(&self) -> analysis::Policy {
         analysis::Policy { site: self.site.clone(), ..analysis::Policy::default() }
     }
@@ -48,7 +49,8 @@ struct Listed {
     names: Vec<String>,
 }
 
-/// Names of system calls in `path`: JSON with a list `names`, or text with a name a line and comments after `#`.
+/// Names of system calls in `path`: JSON with a list `names`, or text with a name a line and
+/// comments after `#`.
 ///
 /// # Errors
 /// It cannot be read or understood, or is empty: a kernel without system calls starts no program.

@@ -1,4 +1,4 @@
-//! What differs between the processors that kernels are built for.
+//! Differences between the processors that kernels are built for.
 
 use std::io::Read;
 use std::path::Path;
@@ -28,7 +28,8 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 const HEAD_BYTES: u64 = 0x300;
 
 impl Processor {
-    /// The processor of a configuration, whole or a fragment: AArch64 where it has `CONFIG_ARM64=y`.
+    /// The processor of a configuration, whole or a fragment: AArch64 where it has
+    /// `CONFIG_ARM64=y`.
     pub fn of_config(text: &str) -> Self {
         if crate::config::is_set(text, "ARM64") { Self::Aarch64 } else { Self::X86_64 }
     }
@@ -119,7 +120,8 @@ impl Processor {
         }
     }
 
-    /// The handler of removed system calls: what its name begins with, and where it finds the number.
+    /// The handler of removed system calls: what its name begins with, and where it finds the
+    /// number.
     pub(crate) fn removed_call(self, text: &str) -> String {
         match self {
             Self::X86_64 => text.to_string(),
@@ -129,7 +131,8 @@ impl Processor {
         }
     }
 
-    /// A command line for the machine that the emulator is: its console, and no restart after a panic.
+    /// A command line for the machine that the emulator is: its console, and no restart after a
+    /// panic.
     pub fn command_line(self) -> &'static str {
         match self {
             Self::X86_64 => "console=ttyS0 panic=-1",
@@ -145,7 +148,8 @@ impl Processor {
         }
     }
 
-    /// The machine that the emulator is; `counted` without instructions that count as one however long they are.
+    /// The machine that the emulator is; `counted` without instructions that count as one however
+    /// long they are.
     pub(crate) fn machine(self, counted: bool) -> [&'static str; 4] {
         match (self, counted) {
             (Self::X86_64, false) => ["-M", "q35", "-cpu", "max"],

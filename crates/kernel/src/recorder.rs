@@ -1,8 +1,10 @@
-//! What a kernel executes while a device does its work: QEMU logs each block of code when it translates it for the first time.
+//! Records the code that a kernel executes while a device does its work: QEMU logs each block of
+//! code when it translates it for the first time.
 //!
-//! Where the console says that the service begins the machine is stopped, gets a log of its own and other flags for translation, so
-//! that QEMU finds nothing that it translated before: all that runs from then on is logged again. Both logs lie in a private folder
-//! and are read at the end, in pieces. The machine is ended when the recorder is dropped.
+//! When the console says that the service begins, the machine is stopped and gets a log of its own
+//! and other flags for translation. Then QEMU finds nothing that it translated before, so all code
+//! that runs from then on is logged again. Both logs are in a private folder and are read at the
+//! end, in pieces. Dropping the recorder ends the machine.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -40,7 +42,8 @@ const ANSWER_BYTES_MAX: u64 = 1 << 16;
 /// Bytes of a log that are read at once.
 const PIECE_BYTES: usize = 1 << 16;
 
-/// Where the header of a boot image says that the kernel may be loaded anywhere (`relocatable_kernel`).
+/// Where the header of a boot image says that the kernel may be loaded anywhere
+/// (`relocatable_kernel`).
 const RELOCATABLE_OFFSET: usize = 0x234;
 
 /// One scenario of a device.
@@ -50,9 +53,11 @@ pub struct Recorder {
     pub machine: Machine,
     /// The linked kernel of the machine's boot image, with symbols.
     pub vmlinux: PathBuf,
-    /// The service begins when the console says a line with this text. Without it nothing tells boot and service apart.
+    /// The service begins when the console says a line with this text. Without it nothing tells
+    /// boot and service apart.
     pub service_at: Option<String>,
-    /// The scenario ends when the console says a line with this text, after the service has begun; without it when the device powers off.
+    /// The scenario ends when the console says a line with this text, after the service has begun;
+    /// without it when the device powers off.
     pub until: Option<String>,
     /// What the scenario is called.
     pub scenario: String,
@@ -85,10 +90,12 @@ pub enum End {
 }
 
 impl Recorder {
-    /// Runs the scenario; `say` gets the lines of the console. Each second `asked` says whether it is to end.
+    /// Runs the scenario; `say` gets the lines of the console. Each second `asked` says whether it
+    /// is to end.
     ///
     /// # Errors
-    /// A file cannot be read, QEMU cannot be started or fails, the service never begins, or another kernel ran than `vmlinux`.
+    /// A file cannot be read, QEMU cannot be started or fails, the service never begins, or another
+    /// kernel ran than `vmlinux`.
     pub fn run(&self, asked: &dyn Fn() -> bool, say: &mut dyn FnMut(&str)) -> Result<Recorded, KernelError> {
         let at = |source| KernelError::Coverage { path: self.vmlinux.clone(), source };
         let symbols = Symbols::read(&bytes(&self.vmlinux)?).map_err(at)?;
@@ -117,7 +124,8 @@ impl Recorder {
             let reason = "nothing of the kernel ran in the machine; hint: it may be damaged, or of another kernel than --vmlinux";
             return Err(KernelError::Input { path: machine.kernel, reason: reason.to_string() });
         }
-        // The kernel replaces some instructions by better ones; of another kernel next to nothing is the same.
+        // The kernel replaces some instructions by better ones; of another kernel next to nothing
+        // is the same.
         if different * 2 >= blocks {
             let reason = format!(
                 "not the kernel that ran, or it never ran: of {blocks} blocks that ran in its range {different} are others; hint: it \
@@ -197,7 +205,8 @@ fn refused(status: String, tail: &str) -> KernelError {
     KernelError::Tool { program: "QEMU".to_string(), status, tail: tail.to_string() }
 }
 
-/// Whether a kernel may choose where it runs. One that cannot would give the word against it to its first program.
+/// Whether a kernel may choose where it runs. One that cannot would give the word against it to its
+/// first program.
 fn moves(kernel: &Path, processor: Processor, symbols: &Symbols) -> Result<bool, KernelError> {
     if processor == Processor::Aarch64 {
         return Ok(["kaslr_init", "kaslr_early_init"].iter().any(|name| symbols.contains(name)));
@@ -289,7 +298,8 @@ impl Monitor {
     fn switch(&mut self, log: &Path) -> Result<(), KernelError> {
         self.ask(&serde_json::json!({ "execute": "stop" }))?;
         self.command(&format!("logfile \"{}\"", log.display()))?;
-        // Blocks that jump to each other directly are others than those that do not: none that is there is used again.
+        // Blocks that jump to each other directly are others than those that do not: none that is
+        // there is used again.
         self.command("log in_asm,nochain")?;
         self.ask(&serde_json::json!({ "execute": "cont" }))?;
         Ok(())

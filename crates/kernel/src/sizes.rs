@@ -1,11 +1,12 @@
-//! What a linked kernel takes, by what it is used for: the rows of Table I of the paper.
+//! Sizes of a linked kernel by use: the rows of Table I of the paper.
 
 use object::LittleEndian;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, SectionHeader, Sym};
 use serde::Serialize;
 
-/// Runs of the linker's filler in code from this length on are padding; shorter ones align functions.
+/// Runs of the linker's filler in code from this length on are padding; shorter ones align
+/// functions.
 const PADDING_MIN: usize = 64;
 
 /// Bytes of a linked kernel.
@@ -98,7 +99,8 @@ impl KernelSizes {
     }
 }
 
-/// Bytes of all symbols of the linked kernel in `bytes` whose name contains `part`; `None` if it is none.
+/// Bytes of all symbols of the linked kernel in `bytes` whose name contains `part`; `None` if it is
+/// none.
 pub(crate) fn symbol_bytes(bytes: &[u8], part: &str) -> Option<u64> {
     let header = FileHeader64::<LittleEndian>::parse(bytes).ok()?;
     let endian = header.endian().ok()?;
@@ -114,7 +116,8 @@ pub(crate) fn symbol_bytes(bytes: &[u8], part: &str) -> Option<u64> {
     Some(sum)
 }
 
-/// Bytes of the tables of names: from their first symbol to their last one, which has three bytes for each name.
+/// Bytes of the tables of names: from their first symbol to their last one, which has three bytes
+/// for each name.
 fn names(symbols: &[(u64, &[u8])], count_at: impl Fn(u64) -> Option<u32>) -> u64 {
     let at = |name: &[u8]| symbols.iter().find(|symbol| symbol.1 == name).map(|symbol| symbol.0);
     // As scripts/kallsyms writes them.
@@ -135,7 +138,8 @@ fn used_zeros(symbols: &[(u64, &[u8])], start: u64, size: u64) -> u64 {
     let decrypted = symbols.iter().find(|symbol| symbol.1 == b"__start_bss_decrypted").map_or(end, |symbol| symbol.0);
     let unused =
         symbols.iter().find(|symbol| symbol.1 == b"__start_bss_decrypted_unused").map_or(decrypted, |symbol| symbol.0);
-    // The last variable before says how far the others reach, to a page: sizes of symbols are not needed for more.
+    // The last variable before says how far the others reach, to a page: sizes of symbols are not
+    // needed for more.
     let before = symbols.partition_point(|symbol| symbol.0 < decrypted);
     let last = symbols[..before].iter().rev().find(|symbol| symbol.0 >= start).map_or(start, |symbol| symbol.0);
     let used = (last + 1).next_multiple_of(4096).min(decrypted).saturating_sub(start);

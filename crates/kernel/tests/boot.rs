@@ -1,18 +1,21 @@
-//! Reduced kernels are built, linked and started: the same results as stock, no warning in the log, and removed system calls
-//! answer ENOSYS.
+//! Reduced kernels are built, linked and started: the same results as stock, no warning in the log,
+//! and removed system calls answer ENOSYS.
 //!
-//! Building a kernel takes minutes, so these run only with `RUNNEL_KERNEL_SOURCE` set, by `cargo xtask kernel`. They need
-//! what a kernel's build needs, busybox-static, e2fsprogs and qemu-system-x86; for AArch64 gcc-aarch64-linux-gnu, libc6-dev-arm64-cross,
-//! qemu-system-arm and a mirror of Debian. AArch64 is skipped without its tools.
+//! Building a kernel takes minutes, so these run only with `RUNNEL_KERNEL_SOURCE` set, by `cargo
+//! xtask kernel`. They need what a kernel's build needs, busybox-static, e2fsprogs and
+//! qemu-system-x86; for AArch64 gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-system-arm and a
+//! mirror of Debian. AArch64 is skipped without its tools.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use coverage::{BlockMap, Function, Phase};
-use kernel::{Boot, Build, End, Job, KernelError, KernelSizes, Layout, Link, Machine, Processor, Recorder, block_map};
+use kernel::{
+    Asked, Boot, Build, End, Job, KernelError, KernelSizes, Layout, Link, Machine, Processor, Recorder, block_map,
+};
 use specialise::{Options, Passes};
 
 mod device;
@@ -30,7 +33,8 @@ const ENOSYS: &str = "38";
 const COMPLAINTS: [&str; 7] =
     ["WARNING:", "BUG:", "Oops", "Call Trace", "invalid opcode", "Kernel panic", "general protection"];
 
-/// Calls that are not tried with wrong arguments: those that end or double a process by what they are for.
+/// Calls that are not tried with wrong arguments: those that end or double a process by what they
+/// are for.
 const NOT_TRIED: [&str; 8] = [
     "sys_rt_sigreturn",
     "sys_clone",
@@ -58,7 +62,8 @@ fn world(config: &str, device: fn(&Path) -> Device) -> Option<World> {
     Some(World { work: job.0, device: job.2, job: job.1, build, object })
 }
 
-/// As [`world`], before anything is built: the folder for builds, what is to be built, and the device.
+/// As [`world`], before anything is built: the folder for builds, what is to be built, and the
+/// device.
 fn job(config: &str, device: fn(&Path) -> Device) -> Option<(PathBuf, Job, Device)> {
     let Some(source) = std::env::var_os("RUNNEL_KERNEL_SOURCE").map(PathBuf::from) else {
         eprintln!("skipped: RUNNEL_KERNEL_SOURCE names no kernel source; see cargo xtask kernel");
@@ -72,21 +77,20 @@ fn job(config: &str, device: fn(&Path) -> Device) -> Option<(PathBuf, Job, Devic
     let devices = here.join("devices");
     let job = Job {
         source,
-        config: devices.join(format!("{config}.config")),
         build: work.join(format!("build-{config}")),
         output: work.join(format!("out-{config}")),
-        command_line: Some(device.processor().command_line().to_string()),
-        devices: device.hardware().map(|list| devices.join(list)),
-        syscalls: device.call_list(),
+        asked: Asked {
+            config: devices.join(format!("{config}.config")),
+            command_line: Some(device.processor().command_line().to_string()),
+            devices: device.hardware().map(|list| devices.join(list)),
+            syscalls: device.call_list(),
+            ..Asked::default()
+        },
         calls: device.calls(),
-        policy: None,
         passes: Passes::all(),
         layout: Layout::Stock,
-        fixed: BTreeMap::new(),
-        arguments: false,
         codec: None,
         freeze: None,
-        trap: false,
         instrument: false,
     };
     Some((work, job, device))
@@ -107,7 +111,7 @@ impl World {
     }
 
     fn link(&self, name: &str, object: &[u8], layout: Layout) -> kernel::Output {
-        let folder = self.work.join(format!("link-{}-{name}", self.job.config.file_stem().unwrap().display()));
+        let folder = self.work.join(format!("link-{}-{name}", self.job.asked.config.file_stem().unwrap().display()));
         Link::new(&self.build, &folder).unwrap().run(object, layout).unwrap()
     }
 
@@ -179,7 +183,8 @@ fn measure(name: &str, output: &kernel::Output) -> KernelSizes {
     sizes
 }
 
-/// Each removed call answers ENOSYS and is logged once, with the program that made it, however often it is made.
+/// Each removed call answers ENOSYS and is logged once, with the program that made it, however
+/// often it is made.
 fn check_removed(name: &str, boot: &Boot, calls: &[u32]) {
     let lines: Vec<&str> = boot.console.lines().map(str::trim_end).collect();
     let answers: BTreeSet<&str> = lines.iter().filter(|line| line.starts_with("removed ")).copied().collect();
@@ -435,7 +440,8 @@ fn qemu_what_a_kernel_executes_is_recorded() {
     let other = world.link("not-recorded", &reduced.object, Layout::Stock);
     let wrong = Recorder { vmlinux: other.vmlinux, ..recorder.clone() };
     assert!(matches!(wrong.run(&|| false, &mut |_| ()), Err(KernelError::Input { .. })));
-    // Ends that are not the device's own: a line, which only counts once the service began, and somebody who asks.
+    // Ends that are not the device's own: a line, which only counts once the service began, and
+    // somebody who asks.
     let until = Recorder { until: Some("@@".to_string()), ..recorder.clone() };
     let mut lines = 0;
     let recorded = until.run(&|| false, &mut |line| lines += u32::from(line.starts_with("@@"))).unwrap();

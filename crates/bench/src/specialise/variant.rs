@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context;
-use kernel::{Build, Calls, Job, KernelSizes, Layout, Link, Output, Source, reference};
+use kernel::{Asked, Build, Calls, Job, KernelSizes, Layout, Link, Output, Source, reference};
 use pack::LocalRoot;
 use specialise::Passes;
 use syscalls::analysis::{Options, Subject, analyse};
@@ -69,21 +69,19 @@ impl Device {
         calls.add(Path::new(PROGRAM), &analyse(&LocalRoot::new(tree), &subject, &options)?)?;
         let job = Job {
             source: source.to_path_buf(),
-            config: file(format!("{name}.config"), config)?,
             build: work.join(format!("build-{name}")),
             output: work.join(format!("bench-{name}")),
-            command_line: Some(kernel::Processor::X86_64.command_line().to_string()),
-            devices: Some(file("qemu-q35.devices".to_string(), reference::DEVICES)?),
-            syscalls: None,
+            asked: Asked {
+                config: file(format!("{name}.config"), config)?,
+                command_line: Some(kernel::Processor::X86_64.command_line().to_string()),
+                devices: Some(file("qemu-q35.devices".to_string(), reference::DEVICES)?),
+                ..Asked::default()
+            },
             calls,
-            policy: None,
             passes: Passes::all(),
             layout: Layout::Stock,
-            fixed: BTreeMap::new(),
-            arguments: false,
             codec: None,
             freeze: None,
-            trap: false,
             instrument: false,
         };
         let program = tree.join(PROGRAM.trim_start_matches('/'));
@@ -230,7 +228,7 @@ fn thin_lto(
     }
     say(&format!("{case}: ThinLTO"));
     let source = Source::open(&device.job.source)?;
-    let config = fs::read_to_string(&device.job.config).with_context(|| device.job.config.display().to_string())?;
+    let config = fs::read_to_string(&device.job.asked.config).with_context(|| device.job.asked.config.display().to_string())?;
     let folder = device.work.join(format!("build-{case}-thinlto"));
     let output = kernel::thin_lto(&source, &config, &folder, &mut |text| say(&format!("{case}: {text}")))?;
     Measured::of(&output)?.add(stock, case, "thinlto", "default", results);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::kernel::{Calls, Codec, Frozen, Job, KernelError, Layout, Policy};
+use ::kernel::{Asked, Calls, Codec, Frozen, Job, KernelError, Layout, Policy};
 use anyhow::Context;
 use clap::ValueEnum;
 use specialise::Passes;
@@ -299,21 +299,23 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let calls = calls(&args)?;
     let job = Job {
         source: args.kernel_source,
-        config: args.config,
         build: args.build.unwrap_or_else(|| args.output.join("build")),
         output: args.output,
-        command_line: args.device.cmdline,
-        devices: args.device.devices,
-        syscalls: args.device.syscalls,
+        asked: Asked {
+            config: args.config,
+            command_line: args.device.cmdline,
+            devices: args.device.devices,
+            syscalls: args.device.syscalls,
+            policy: args.device.policy,
+            fixed: args.passes.fix.into_iter().collect(),
+            arguments: args.passes.with.contains(&OptionalPass::Arguments),
+            trap: args.passes.trap,
+        },
         calls,
-        policy: args.device.policy,
         passes,
         layout,
-        fixed: args.passes.fix.into_iter().collect(),
-        arguments: args.passes.with.contains(&OptionalPass::Arguments),
         codec: (freeze.is_some() || args.passes.instrument).then_some(codec),
         freeze,
-        trap: args.passes.trap,
         instrument: args.passes.instrument,
     };
     let mut say = |text: &str| tell!("{text}");

@@ -1,4 +1,5 @@
-//! The test device: what is in its initial file system, on its disks, and which system calls its programs make.
+//! The test device: what is in its initial file system, on its disks, and which system calls its
+//! programs make.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,8 +11,9 @@ use kernel::{Calls, Initramfs, Policy, Processor};
 use pack::LocalRoot;
 use syscalls::analysis::{self, Subject, analyse};
 
-/// What is asked by its name on the command line, so that the analysis cannot see it: these calls must not count. Places of our static
-/// binary that are not resolved: musl makes a change of user on all threads by number, and a lock of a file is in a function of many ways.
+/// What is asked by its name on the command line, so that the analysis cannot see it: these calls
+/// must not count. Places of our static binary that are not resolved: musl makes a change of user
+/// on all threads by number, and a lock of a file is in a function of many ways.
 const POLICY: &str = r#"
 [[site]]
 object = "calls"
@@ -163,7 +165,8 @@ impl Device {
         self.root.join("app.rnl").exists()
     }
 
-    /// The initial file system, with numbers of calls to try: some that stay, and some that are removed.
+    /// The initial file system, with numbers of calls to try: some that stay, and some that are
+    /// removed.
     pub fn initramfs(&self, kept: &[u32], removed: &[u32]) -> Vec<u8> {
         let mut archive = Initramfs::new();
         add(&mut archive, &self.root, "");
@@ -222,7 +225,8 @@ fn initial(root: PathBuf, busybox: &Path, folders: &[&str], script: &str) -> Pat
     root
 }
 
-/// What a package of another processor has in it, unpacked in `folder`. This machine's own packages stay as they are.
+/// What a package of another processor has in it, unpacked in `folder`. This machine's own packages
+/// stay as they are.
 fn foreign_package(folder: &Path, architecture: &str, name: &str) -> PathBuf {
     let unpacked = folder.join(name);
     if unpacked.is_dir() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kernel::{Boot, Codec, Frozen, Job, Layout, Machine, Processor, Recorder};
+use kernel::{Asked, Boot, Codec, Frozen, Job, Layout, Machine, Processor, Recorder};
 use specialise::Passes;
 
 use crate::device::Device;
@@ -25,15 +25,16 @@ fn record(world: &World, linked: &kernel::Output, more: &str, processors: u32, f
     path
 }
 
-/// The job with frozen code and its tests, and more lines of its configuration, in a build of its own.
+/// The job with frozen code and its tests, and more lines of its configuration, in a build of its
+/// own.
 fn with_frozen(work: &Path, job: &Job, name: &str, more: &str, codec: Codec) -> Job {
     let config = work.join(format!("{name}-frozen.config"));
-    let text = fs::read_to_string(&job.config).unwrap();
+    let text = fs::read_to_string(&job.asked.config).unwrap();
     fs::write(&config, format!("{text}CONFIG_FROZEN_TEXT_TEST=y\n{more}")).unwrap();
+    let command_line = job.asked.command_line.as_ref().map(|line| format!("{line} rdinit=/init"));
     Job {
-        config,
         build: work.join(format!("build-{name}-frozen")),
-        command_line: job.command_line.as_ref().map(|line| format!("{line} rdinit=/init")),
+        asked: Asked { config, command_line, ..job.asked.clone() },
         codec: Some(codec),
         ..job.clone()
     }
@@ -64,7 +65,8 @@ fn says(boot: &Boot) -> Option<String> {
     boot.console.lines().find(|line| line.contains("bytes compressed")).map(str::to_string)
 }
 
-/// Code that did not run is frozen: the device does the same, and frozen code comes back wherever it is entered.
+/// Code that did not run is frozen: the device does the same, and frozen code comes back wherever
+/// it is entered.
 fn check_frozen(world: World, codec: Codec, layout: Layout, processors: u32) {
     let folder = tempfile::tempdir().unwrap();
     let stock = world.link("stock", &world.object, Layout::Stock);
@@ -72,7 +74,7 @@ fn check_frozen(world: World, codec: Codec, layout: Layout, processors: u32) {
     check_log("stock", &booted);
     let expected = results(&booted);
     let coverage = record(&world, &stock, "", processors, folder.path());
-    let name = format!("{}-{codec:?}", world.job.config.file_stem().unwrap().display());
+    let name = format!("{}-{codec:?}", world.job.asked.config.file_stem().unwrap().display());
     let mut job = with_frozen(&world.work, &world.job, &name, "", codec);
     job.freeze = Some(Frozen::open(&coverage, false).unwrap());
     let build = job.build(&mut |text| eprintln!("{text}")).unwrap();
@@ -82,8 +84,9 @@ fn check_frozen(world: World, codec: Codec, layout: Layout, processors: u32) {
     check_frozen_kernel(&world, &linked, &expected, processors);
 }
 
-/// Every start of a frozen kernel, with the results that the device must have. Where frames are few the clock counts instructions: on a
-/// processor far slower than a device's all time would go into what timers need, page by page.
+/// Every start of a frozen kernel, with the results that the device must have. Where frames are few
+/// the clock counts instructions: on a processor far slower than a device's all time would go into
+/// what timers need, page by page.
 fn check_frozen_kernel(world: &World, linked: &kernel::Output, expected: &[String], processors: u32) {
     let boot = |more: &str| {
         let folder = tempfile::tempdir().unwrap();
@@ -156,7 +159,8 @@ fn qemu_code_of_aarch64_is_frozen_with_zstandard() {
     check_frozen(world, Codec::Zstd, Layout::Stock, 1);
 }
 
-/// What a kernel needs that is started by another one, and two processors; AArch64 must be able to take one away for that.
+/// What a kernel needs that is started by another one, and two processors; AArch64 must be able to
+/// take one away for that.
 const RESTARTED: &str = "CONFIG_SMP=y\nCONFIG_RELOCATABLE=y\nCONFIG_KEXEC_FILE=y\nCONFIG_HOTPLUG_CPU=y\n";
 
 /// After a restart, from another kernel and after a panic everything is as after any other start.
@@ -165,7 +169,7 @@ fn check_restarts(world: World, layout: Layout) {
     // Of one processor: what two of them run besides is frozen too.
     let stock = world.link("stock", &world.object, Layout::Stock);
     let coverage = record(&world, &stock, "", 1, folder.path());
-    let name = format!("{}-kexec", world.job.config.file_stem().unwrap().display());
+    let name = format!("{}-kexec", world.job.asked.config.file_stem().unwrap().display());
     let mut job = with_frozen(&world.work, &world.job, &name, RESTARTED, Codec::Lz4);
     job.freeze = Some(Frozen::open(&coverage, false).unwrap());
     let build = job.build(&mut |text| eprintln!("{text}")).unwrap();
@@ -227,7 +231,8 @@ fn qemu_a_frozen_kernel_of_aarch64_ends_in_every_way_and_starts_again() {
     check_restarts(world, Layout::Stock);
 }
 
-/// Linux 6.1, of `RUNNEL_KERNEL_SOURCE_6_1` or `source-6.1` in the folder for builds: the same object written anew, and frozen.
+/// Linux 6.1, of `RUNNEL_KERNEL_SOURCE_6_1` or `source-6.1` in the folder for builds: the same
+/// object written anew, and frozen.
 #[test]
 fn qemu_linux_6_1_is_written_anew_and_frozen() {
     if !is_full() {
