@@ -57,7 +57,8 @@ impl Group {
         function.blocks.extend(other.blocks);
     }
 
-    /// There are functions of this name and of other sizes, up to `bytes`, which did not run or are not known.
+    /// There are functions of this name and of other sizes, up to `bytes`, which did not run or are
+    /// not known.
     pub(crate) fn differ(&mut self, bytes: u64) {
         self.is_equal = false;
         self.function.bytes = self.function.bytes.max(bytes);

@@ -1,4 +1,4 @@
-//! From executed addresses to functions and their blocks.
+//! Collects executed addresses into functions and their blocks.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,8 @@ pub struct Seen {
     pub blocks: u64,
     /// Of these, blocks that lie in no function that has a name.
     pub outside: u64,
-    /// Of these, blocks whose bytes are not those of the linked kernel: instructions that it replaced, or another kernel.
+    /// Of these, blocks whose bytes are not those of the linked kernel: instructions that it
+    /// replaced, or another kernel.
     pub different: u64,
 }
 
@@ -43,8 +44,9 @@ impl<'a> Collector<'a> {
         Self { symbols, ran: HashMap::new(), next: 0, is_linked: false, seen: Seen::default() }
     }
 
-    /// The instructions `bytes` at `address` ran. Blocks must come in the order in which they first ran. While the kernel starts, code
-    /// where it is loaded counts too; later only programs have such addresses.
+    /// The instructions `bytes` at `address` ran. Blocks must come in the order in which they first
+    /// ran. While the kernel starts, code where it is loaded counts too; later only programs have
+    /// such addresses.
     pub fn block(&mut self, address: u64, bytes: &[u8], phase: Phase) {
         let is_high = self.symbols.holds(address, &[]).is_some();
         self.is_linked |= is_high;
@@ -117,7 +119,8 @@ impl<'a> Collector<'a> {
             (ran.first, function)
         });
         let mut functions: Vec<([u32; 2], Function)> = functions.collect();
-        // By the first execution in service, and those that have none behind, by the first one in boot.
+        // By the first execution in service, and those that have none behind, by the first one in
+        // boot.
         functions.sort_by_key(|(first, _)| (first[1], first[0]));
         let ranked = functions.into_iter().enumerate();
         let groups = groups(ranked.map(|(rank, (_, function))| Function { order: rank as u32, ..function }));

@@ -1,4 +1,5 @@
-//! What an instrumented kernel counted: a byte for each of its blocks, in the order of a map that was written with it.
+//! The counters of an instrumented kernel: a byte for each of its blocks, in the order of the map
+//! that was written with it.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +34,8 @@ pub struct MappedFunction {
 }
 
 impl BlockMap {
-    /// The map of functions (name, bytes, and offset and bytes of each block) in the order of their counters.
+    /// The map of functions (name, bytes, and offset and bytes of each block) in the order of their
+    /// counters.
     ///
     /// # Errors
     /// A function is not as [`MappedFunction`] says, or there are too many.
@@ -122,10 +124,11 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// The coverage of a kernel's counters: a block whose counter is not zero ran in `phase`, and a function without blocks, which is not
-/// counted, in service too.
+/// The coverage of a kernel's counters: a block whose counter is not zero ran in `phase`, and a
+/// function without blocks, which is not counted, in service too.
 ///
-/// Functions of the same name are one if their sizes are equal; else that name ran as a whole if any of them did.
+/// Functions of the same name are one if their sizes are equal; else that name ran as a whole if
+/// any of them did.
 ///
 /// # Errors
 /// There are more or fewer counters than blocks, or `scenario` cannot be the name of one.

@@ -5,7 +5,8 @@ use std::fmt::{self, Write};
 use crate::writer::phases;
 use crate::{Coverage, Function, ORDER_UNKNOWN};
 
-/// Writes `coverage` as text, one line a function: order, phases (b boot, s service), executed bytes, bytes, blocks, name.
+/// Writes `coverage` as text, one line a function: order, phases (b boot, s service), executed
+/// bytes, bytes, blocks, name.
 ///
 /// # Errors
 /// `out` refuses the text.

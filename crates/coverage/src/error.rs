@@ -1,4 +1,4 @@
-//! What keeps a coverage from being read or made.
+//! Errors of reading or making a coverage.
 
 /// Why there is no coverage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,5 @@
-//! The coverage file: its first line, its words, and its limits. docs/formats/coverage.md describes it.
+//! The coverage file: its first line, its words, and its limits. docs/formats/coverage.md describes
+//! it.
 
 /// What the file begins with.
 pub const MAGIC: [u8; 8] = *b"runnel c";
@@ -9,7 +10,8 @@ pub const FIRST_LINE: &str = "runnel coverage ";
 /// The version that is written, and the only one that is read.
 pub const VERSION: &str = "1";
 
-/// Bytes of a file that is read: a kernel with all its drivers has some 200,000 functions, a line of 300 bytes each.
+/// Bytes of a file that is read: a kernel with all its drivers has some 200,000 functions, a line
+/// of 300 bytes each.
 pub const FILE_BYTES_MAX: usize = 128 << 20;
 
 /// Bytes of a name of a function, as in the kernel's own table of names.

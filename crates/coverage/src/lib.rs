@@ -1,12 +1,16 @@
-//! Which code of a kernel a device executes: recorded by scenario, merged, kept as a text file.
+//! Kernel coverage: the code of a kernel that a device executes, recorded by scenario, merged, kept
+//! as a text file.
 //!
-//! A [`Coverage`] lists functions of one release of the kernel with the blocks of them that ran, before and after the device's
-//! service began. It is made from QEMU's log of translated blocks ([`LogParser`] into a [`Collector`] with the [`Symbols`] of the
-//! linked kernel), from the counters of an instrumented kernel ([`from_counters`] with its [`BlockMap`]), or from a device's list
-//! of functions that had to be thawed ([`from_thawed`]). [`merge`] unites scenarios; `specialise` freezes what is in none.
+//! A [`Coverage`] lists functions of one release of the kernel, with the blocks that ran before and
+//! after the device's service began. It is made from QEMU's log of translated blocks ([`LogParser`]
+//! into a [`Collector`] with the [`Symbols`] of the linked kernel), from the counters of an
+//! instrumented kernel ([`from_counters`] with its [`BlockMap`]), or from a device's list of
+//! functions that had to be thawed ([`from_thawed`]). [`merge`] unites scenarios; `specialise`
+//! freezes the functions that are in none.
 //!
-//! The crate is pure: bytes and texts in, values and texts out. Functions are known by their names, since addresses and sizes
-//! differ between links. Names that several functions of a kernel have (static ones) stand for all of them.
+//! The crate is pure: bytes and texts in, values and texts out. Functions are known by their names,
+//! since addresses and sizes differ between links. A name that several functions of a kernel have
+//! (static ones) stands for all of them.
 
 mod blocks;
 mod collector;

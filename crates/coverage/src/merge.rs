@@ -1,10 +1,11 @@
-//! Several coverages as one.
+//! Merges several coverages into one.
 
 use crate::blocks::{Group, groups};
 use crate::{Coverage, CoverageError, writer};
 
-/// What ran in any of them: phases and blocks united, the least order. A function that has different sizes in them (recorded on
-/// kernels that were reduced differently) counts as executed as a whole. A scenario that several have is named once.
+/// What ran in any of them: phases and blocks united, the least order. A function that has
+/// different sizes in them (recorded on kernels that were reduced differently) counts as executed
+/// as a whole. A scenario that several have is named once.
 ///
 /// # Errors
 /// There is none, they are of different releases, or there is more in them than a file may have.

@@ -1,4 +1,4 @@
-//! What a coverage is: scenarios, functions, blocks.
+//! The parts of a coverage: scenarios, functions, blocks.
 
 use std::fmt;
 
@@ -88,16 +88,18 @@ impl Phase {
 pub struct Function {
     /// Its symbol. Several functions of one kernel may have it: then this stands for all of them.
     pub name: String,
-    /// Its size in the kernel that it was recorded in (of several, the largest); 0 if that is not known.
+    /// Its size in the kernel that it was recorded in (of several, the largest); 0 if that is not
+    /// known.
     pub bytes: u64,
-    /// Its rank: first those that ran in service by their first execution there, then the others by their first execution.
-    /// [`ORDER_UNKNOWN`] if it is not known.
+    /// Its rank: first those that ran in service by their first execution there, then the others by
+    /// their first execution. [`ORDER_UNKNOWN`] if it is not known.
     pub order: u32,
     /// Whether it ran before the service began.
     pub boot: bool,
     /// Whether it ran after.
     pub service: bool,
-    /// What of it ran, by offset, without overlaps; the whole function where functions of its name have different sizes.
+    /// What of it ran, by offset, without overlaps; the whole function where functions of its name
+    /// have different sizes.
     pub blocks: Vec<Block>,
 }
 

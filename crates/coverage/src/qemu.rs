@@ -1,14 +1,17 @@
-//! QEMU's log of what it translates (`-d in_asm`): a block of instructions when it runs for the first time.
+//! QEMU's log of translated blocks (`-d in_asm`): a block of instructions when it runs for the
+//! first time.
 //!
-//! A line is `0xADDRESS:  48 89 e5  movq %rsp, %rbp`, bytes in groups of two digits with one space between, two spaces before the
-//! instruction; on AArch64 `0xADDRESS:  d65f03c0  ret`, a word, little endian in memory. Long instructions go on in a line of their own,
-//! with its address and no instruction. A QEMU without a disassembler writes the address, and then lines `OBJD-T: 4889e5…`. Blocks are
-//! parted by other lines.
+//! A line is `0xADDRESS: 48 89 e5 movq %rsp, %rbp`: bytes in groups of two digits with one space
+//! between, then two spaces, then the instruction. On AArch64 it is `0xADDRESS: d65f03c0 ret`: a
+//! word, little endian in memory. A long instruction continues in a line of its own, with its
+//! address and no instruction. A QEMU without a disassembler writes the address, and then lines
+//! `OBJD-T: 4889e5…`. Other lines separate blocks.
 
 /// Longest line that is looked at; they have about 100 bytes.
 const LINE_BYTES_MAX: usize = 1 << 12;
 
-/// Longest block: QEMU translates at most 512 instructions of at most 15 bytes at once. Longer ones come in parts.
+/// Longest block: QEMU translates at most 512 instructions of at most 15 bytes at once. Longer ones
+/// come in parts.
 const BLOCK_BYTES_MAX: usize = 1 << 13;
 
 /// Takes the log in pieces of any length and gives its blocks.

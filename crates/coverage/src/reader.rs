@@ -1,4 +1,5 @@
-//! A coverage out of a file. Every byte is hostile: what is not understood is refused, with its line.
+//! Reads a coverage from a file. Every byte is hostile. A line that is not understood is refused
+//! with its number.
 
 use crate::format::{BLOCKS_MAX, FILE_BYTES_MAX, FIRST_LINE, FUNCTIONS_MAX, SCENARIOS_MAX, VERSION};
 use crate::writer::{fault, is_label};

@@ -1,4 +1,4 @@
-//! Where the functions of a linked kernel lie.
+//! Addresses of the functions of a linked kernel.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -43,8 +43,8 @@ struct Code {
 
 /// Functions of a linked kernel (`vmlinux`), and its code.
 ///
-/// Of several symbols for one address the largest counts, of those a global one, of those the least name; symbols inside of a
-/// function do not count.
+/// Of several symbols for one address the largest counts, of those a global one, of those the least
+/// name; symbols inside of a function do not count.
 pub struct Symbols {
     release: String,
     is_aarch64: bool,
@@ -157,7 +157,8 @@ impl Symbols {
         (self.functions.len(), self.functions.iter().map(|function| function.bytes).sum())
     }
 
-    /// Where code lies: where it is linked for, and then where it is loaded, which it runs at when it starts.
+    /// Where code lies: where it is linked for, and then where it is loaded, which it runs at when
+    /// it starts.
     pub fn ranges(&self) -> [Range<u64>; 2] {
         let span = |loaded: bool| {
             let start = |code: &Code| if loaded { code.address.wrapping_add(code.loaded) } else { code.address };

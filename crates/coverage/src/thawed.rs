@@ -1,4 +1,5 @@
-//! What a device with frozen code had to thaw: the next kernel for it should keep that as it is.
+//! The functions that a device with frozen code had to thaw. The next kernel for the device should
+//! not freeze them.
 
 use crate::blocks::{Group, groups, unordered, whole};
 use crate::collector::coverage;
@@ -20,9 +21,10 @@ const DATA: [&str; 10] = [
     "__frozen_text_data",
 ];
 
-/// The coverage of a list of thawed functions: in each line the last word counts, `symbol`, `symbol+0xoffset` or
-/// `symbol+0xoffset/0xsize`, as the kernel prints addresses. Empty lines, lines that begin with `#`, and names of data do not count.
-/// Each function ran in service, as a whole; its size is that of `symbols`, or what the line says, or not known.
+/// The coverage of a list of thawed functions: in each line the last word counts, `symbol`,
+/// `symbol+0xoffset` or `symbol+0xoffset/0xsize`, as the kernel prints addresses. Empty lines,
+/// lines that begin with `#`, and names of data do not count. Each function ran in service, as a
+/// whole; its size is that of `symbols`, or what the line says, or not known.
 ///
 /// # Errors
 /// The last word of a line is no name, or `scenario` cannot be the name of one.

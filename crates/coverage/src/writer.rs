@@ -1,4 +1,5 @@
-//! A coverage as a file: a line for each function, by name, so that people can compare two of them.
+//! Writes a coverage as a file: a line for each function, by name, so that people can compare two
+//! of them.
 
 use std::fmt::Write;
 

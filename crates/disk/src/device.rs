@@ -37,8 +37,9 @@ fn has(name: &str) -> bool {
     std::env::split_paths(&path).chain(extra).any(|folder| folder.join(name).is_file())
 }
 
-/// Gives the calling thread, and the threads and processes it starts from now on, mounts of its own: what is mounted
-/// then is gone with the last of them, and no other process can keep a file system of ours alive, and so warm.
+/// Gives the calling thread, and the threads and processes it starts from now on, mounts of its
+/// own: what is mounted then is gone with the last of them, and no other process can keep a file
+/// system of ours alive, and so warm.
 ///
 /// # Errors
 /// The process may not (it needs root).
@@ -80,8 +81,8 @@ impl Loop {
 const READ_AHEAD: u32 = 128;
 
 impl Disk {
-    /// Serves the file `image`, which holds an ext4, as a disk of `model`. `folder` is an empty one for mount points. The
-    /// calling thread should have [`private_mounts`].
+    /// Serves the file `image`, which holds an ext4, as a disk of `model`. `folder` is an empty one
+    /// for mount points. The calling thread should have [`private_mounts`].
     ///
     /// # Errors
     /// See [`missing`]; or a loop device cannot be had.
@@ -210,7 +211,8 @@ fn unmount_below(root: &Path) {
     };
     let paths: Vec<PathBuf> = table.lines().filter_map(inside).collect();
     for path in paths.iter().rev() {
-        // Lazily: a process that is about to end may still stand in it; the mount below is tried until it is free.
+        // Lazily: a process that is about to end may still stand in it; the mount below is tried
+        // until it is free.
         let _ = rustix::mount::unmount(path, UnmountFlags::DETACH);
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with an emulated disk.
+//! Errors of an emulated disk.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Making the file system of a disk: an ext4 with the content of a folder.
+//! Makes the file system of a disk: an ext4 with the content of a folder.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,7 +12,8 @@ const IDENTITY: &str = "72756e6e-656c-4b1d-8e00-000000000001";
 /// Bytes of the disk for one inode. Debian's trees have a file for every 16 to 20 KB.
 const BYTES_PER_INODE: u32 = 8192;
 
-/// Makes `image`, a sparse file of `bytes` bytes, an ext4 with what the folder `tree` holds, owners and modes included.
+/// Makes `image`, a sparse file of `bytes` bytes, an ext4 with what the folder `tree` holds, owners
+/// and modes included.
 ///
 /// # Errors
 /// `mkfs.ext4` is missing or fails, for example because the tree does not fit.

@@ -1,5 +1,5 @@
-//! Models of disks: how long a read takes. They are models, not recordings of one product; the figures of each are
-//! those of its class, and reports state them.
+//! Models of disks: how long a read takes. They are not recordings of one product. The figures of
+//! each are those of its class, and reports state them.
 
 /// Nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -9,23 +9,25 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 pub enum Kind {
     /// Platters that turn and heads that move.
     ///
-    /// A read that does not go on where the last one ended costs a seek and the wait until its first byte comes around:
-    /// the true phase of the platter, not a mean. Of the requests that wait, the one with the shortest access is next
-    /// (native command queuing). While nobody asks, the disk reads on into its buffer, as disks do.
+    /// A read that does not go on where the last one ended costs a seek and the wait until its
+    /// first byte comes around: the true phase of the platter, not a mean. Of the requests that
+    /// wait, the one with the shortest access is next (native command queuing). While nobody asks,
+    /// the disk reads on into its buffer, as disks do.
     Rotating {
         /// Turns in a minute.
         turns_per_minute: u64,
         /// Shortest seek, nanoseconds.
         seek_least: u64,
-        /// What a seek over the whole disk takes beyond that, nanoseconds; it grows with the root of the distance.
+        /// What a seek over the whole disk takes beyond that, nanoseconds; it grows with the root
+        /// of the distance.
         seek_span: u64,
         /// Size of the disk, bytes: what seeks are relative to.
         size: u64,
         /// How far it reads on by itself, bytes.
         read_on: u64,
     },
-    /// No moving parts: every request takes the same time before its bytes flow; waits of requests overlap, their
-    /// bytes share one channel.
+    /// No moving parts: every request takes the same time before its bytes flow; waits of requests
+    /// overlap, their bytes share one channel.
     Flat {
         /// From the start of a request to its first byte, nanoseconds.
         latency: u64,
@@ -120,7 +122,8 @@ impl Kind {
         }
     }
 
-    /// From `moment` until the byte at `offset` is below the head, nanoseconds, for a disk of `rate` bytes a second.
+    /// From `moment` until the byte at `offset` is below the head, nanoseconds, for a disk of
+    /// `rate` bytes a second.
     pub fn turn(&self, moment: u64, offset: u64, rate: u64) -> u64 {
         let Kind::Rotating { turns_per_minute, .. } = *self else { return 0 };
         let period = 60 * SECOND / turns_per_minute;

@@ -1,8 +1,10 @@
-//! The file below the disk: a FUSE file system with one file whose READs wait for the moment their model names.
+//! The file below the disk: a FUSE file system with one file whose READs wait for the moment that
+//! the model names.
 //!
-//! One thread receives requests and puts them into the [`Timeline`] with the moment of their arrival. Another takes out
-//! what is done next, reads its bytes from the image, sleeps until its moment and answers. Both run at a high priority
-//! and the second with the finest timers of the kernel, as what they do late counts as the disk's.
+//! One thread receives requests and puts them into the [`Timeline`] with the moment of their
+//! arrival. Another takes the next request, reads its bytes from the image, sleeps until its moment
+//! and answers. Both run at a high priority, and the second with the finest timers of the kernel,
+//! since their delays count as the disk's.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
@@ -42,10 +44,12 @@ const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// Largest READ: what FUSE sends at most.
 const READ_BYTES_MAX: u32 = 1 << 20;
 
-/// READs that the kernel may have in flight: more than any model's queue, so that the model limits and not FUSE.
+/// READs that the kernel may have in flight: more than any model's queue, so that the model limits
+/// and not FUSE.
 const IN_FLIGHT_MAX: u16 = 128;
 
-/// Real-time priority of the two threads, which mostly sleep: low among its kind, before all that is measured.
+/// Real-time priority of the two threads, which mostly sleep: low among its kind, before all that
+/// is measured.
 const REAL_TIME: &str = "5";
 
 /// Their nice value where real time cannot be had.
@@ -156,7 +160,8 @@ impl Drop for Server {
         let _ = rustix::mount::unmount(&self.folder, UnmountFlags::DETACH);
         self.shared.lock().over = true;
         self.shared.changed.notify_all();
-        // The receiving thread ends when the kernel has let go of the mount; a user that hangs must not hang us.
+        // The receiving thread ends when the kernel has let go of the mount; a user that hangs must
+        // not hang us.
         let _ = self.threads.pop().map(JoinHandle::join);
     }
 }
@@ -227,8 +232,8 @@ fn sleep_until(clock: u64) {
     while rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &time) == Err(rustix::io::Errno::INTR) {}
 }
 
-/// Makes the calling thread, and those it starts, more urgent, where that is allowed. Real-time if that can be had: with
-/// automatic groups of sessions, a nice value counts only within the session.
+/// Makes the calling thread, and those it starts, more urgent, where that is allowed. Real-time if
+/// that can be had: with automatic groups of sessions, a nice value counts only within the session.
 fn prioritise() {
     let thread = rustix::thread::gettid();
     let mut command = Command::new("chrt");
@@ -270,7 +275,8 @@ impl Files {
 impl Filesystem for Files {
     fn init(&mut self, config: &mut KernelConfig) -> io::Result<()> {
         let wanted = capability::ASYNC_READ | capability::ASYNC_DIO;
-        // Without them requests come one by one, which `Disk` would show as a queue that is never used.
+        // Without them requests come one by one, which `Disk` would show as a queue that is never
+        // used.
         config.add_capabilities(wanted);
         config.set_max_write(READ_BYTES_MAX);
         config.set_max_background(IN_FLIGHT_MAX);

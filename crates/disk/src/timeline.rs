@@ -1,9 +1,10 @@
-//! The queue of a disk: which request is served next, and when it is done. Pure: moments are parameters.
+//! The queue of a disk: which request is served next, and when it is done. Pure: moments are
+//! parameters.
 //!
-//! A flat disk serves requests in the order of their arrival. A rotating one chooses, each time it has finished
-//! something, the request with the shortest access among those that have arrived by then. Time is that of the model: a
-//! server that wakes late does not make the disk slower, because the next request starts when the last one was done by
-//! the model.
+//! A flat disk serves requests in the order of their arrival. A rotating one chooses, each time it
+//! has finished a request, the one with the shortest access among those that have arrived by then.
+//! Time is that of the model. A server that wakes late does not make the disk slower, because the
+//! next request starts when the model says that the last one was done.
 
 use std::collections::VecDeque;
 
@@ -30,7 +31,8 @@ pub struct Counters {
     pub requests: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Requests that did not go on where the one before ended; on a rotating disk, those the heads moved for.
+    /// Requests that did not go on where the one before ended; on a rotating disk, those the heads
+    /// moved for.
     pub seeks: u64,
     /// Time during which it worked on something, nanoseconds of the model.
     pub busy: u64,
@@ -86,8 +88,8 @@ impl Timeline {
         self.waiting.push_back((now, request));
     }
 
-    /// The request that is done next, and when; nothing if none waits. To be asked again only when that moment has come,
-    /// as a rotating disk chooses among what has arrived by then.
+    /// The request that is done next, and when; nothing if none waits. To be asked again only when
+    /// that moment has come, as a rotating disk chooses among what has arrived by then.
     pub fn next_done(&mut self) -> Option<(Moment, u64)> {
         match self.model.kind {
             Kind::Flat { latency } => self.next_flat(latency),
@@ -135,7 +137,8 @@ impl Timeline {
     fn access(&self, now: Moment, request: &Request, read_on: u64) -> Access {
         let Request { offset, bytes, .. } = *request;
         let transfer = self.model.transfer(bytes);
-        // Ahead of the head, within what the disk reads by itself: the data are there already or come without a seek.
+        // Ahead of the head, within what the disk reads by itself: the data are there already or
+        // come without a seek.
         if (self.head..=self.head + read_on).contains(&offset) {
             let passed = self.passed + self.model.transfer(offset + bytes - self.head);
             let done = now.max(passed);

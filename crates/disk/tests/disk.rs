@@ -1,4 +1,5 @@
-//! An emulated disk with a small ext4 on it. Needs root, /dev/fuse and loop devices; says so where they are absent.
+//! An emulated disk with a small ext4 on it. Needs root, /dev/fuse and loop devices; says so where
+//! they are absent.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -1,8 +1,9 @@
-//! The build id of an ELF file: the linker's hash of its content, kept through stripping and package updates.
+//! The build id of an ELF file: the linker's hash of its content, kept through stripping and
+//! package updates.
 //!
-//! A PT_NOTE segment is a list of notes: name length, descriptor length, type (4 bytes each), then name and descriptor, each
-//! padded to 4 bytes (System V gABI, "Note Section"). The build id is the descriptor of the note "GNU" of type
-//! NT_GNU_BUILD_ID.
+//! A PT_NOTE segment is a list of notes: name length, descriptor length, type (4 bytes each), then
+//! name and descriptor, each padded to 4 bytes (System V gABI, "Note Section"). The build id is the
+//! descriptor of the note "GNU" of type NT_GNU_BUILD_ID.
 
 use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -17,7 +18,8 @@ const NOTES_BYTES_MAX: u64 = 64 << 10;
 /// Longest build id, in bytes: linkers write 8 to 20, `--build-id=0x…` any length.
 pub const BUILD_ID_BYTES_MAX: usize = 32;
 
-/// The build id of the ELF file in `bytes`; `None` if it has none, or one over [`BUILD_ID_BYTES_MAX`].
+/// The build id of the ELF file in `bytes`; `None` if it has none, or one over
+/// [`BUILD_ID_BYTES_MAX`].
 ///
 /// # Errors
 /// Not an ELF file, or one whose headers make no sense.

@@ -1,11 +1,12 @@
-//! Every file a program needs to start: itself, its interpreter, its shared libraries, theirs, and all directories
-//! and symlinks on the way.
+//! The closure of a program: every file that it needs to start. These are the program, its
+//! interpreter, its shared libraries, their libraries, and all directories and symlinks on the way.
 //!
-//! Each program is followed as `ld.so` would load it: breadth first, one search per needed name, a name already
-//! loaded (by requested name or DT_SONAME) is not searched again, a candidate of another architecture is passed over.
-//! Variants under `glibc-hwcaps` are added too, because the processor that runs the program is not known here.
-//! Libraries that a program opens itself (dlopen, name service, locale converters) are named in no header: the
-//! caller adds them with [`Finder::object`] or [`Finder::path`].
+//! Each program is followed as `ld.so` would load it: breadth first, with one search per needed
+//! name. A name that is loaded already (by requested name or DT_SONAME) is not searched again. A
+//! candidate of another architecture is skipped. Variants under `glibc-hwcaps` are added too,
+//! because the processor that runs the program is not known here. No header names the libraries
+//! that a program opens itself (dlopen, name service, locale converters): the caller adds them with
+//! [`Finder::object`] or [`Finder::path`].
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -24,8 +25,8 @@ const MUSL_OWN: [&[u8]; 7] = [b"libc.", b"libpthread.", b"librt.", b"libm.", b"l
 /// What was found.
 #[derive(Clone, Debug, Default)]
 pub struct Closure {
-    /// Absolute paths within the root directory of files, symlinks and directories, parents always included.
-    /// Byte order, so a directory comes before what lies in it.
+    /// Absolute paths within the root directory of files, symlinks and directories, parents always
+    /// included. Byte order, so a directory comes before what lies in it.
     pub paths: BTreeSet<Vec<u8>>,
     /// Libraries and interpreters that were needed and found nowhere.
     pub missing: Vec<Missing>,
@@ -67,7 +68,12 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Adds a program: an ELF file or a script, by path or by a name sought in the usual directories of programs.
+    /// Adds a program: an ELF file or a script, by path or by a name sought in the usual
+    /// directories of programs.
+    ///
+    /// # Errors
+    /// [`ClosureError::NotFound`], a file that cannot be read or understood, or more than the
+    /// limits.
     pub fn program(&mut self, name: &[u8]) -> Result<(), ClosureError> {
         let not_found = || ClosureError::NotFound { path: name.to_vec() };
         let path =
@@ -75,7 +81,11 @@ impl<'a> Finder<'a> {
         self.start(&path, 0)
     }
 
-    /// Adds a file that may be loaded, or is just there: if it is ELF, so are its needs; if not, it is added alone.
+    /// Adds a file that may be loaded, or is just there: if it is ELF, so are its needs; if not, it
+    /// is added alone.
+    ///
+    /// # Errors
+    /// As [`Finder::program`].
     pub fn object(&mut self, path: &[u8]) -> Result<(), ClosureError> {
         let resolved = self.existing(path)?;
         self.add(&resolved);
@@ -86,6 +96,9 @@ impl<'a> Finder<'a> {
     }
 
     /// Adds a path alone: where it leads, with the symlinks and directories on the way.
+    ///
+    /// # Errors
+    /// As [`Finder::program`].
     pub fn path(&mut self, path: &[u8]) -> Result<Resolved, ClosureError> {
         let resolved = self.existing(path)?;
         self.add(&resolved);
@@ -188,7 +201,8 @@ impl<'a> Finder<'a> {
         if !self.done.insert(resolved.path.clone()) {
             return Ok(());
         }
-        // The kernel tells a program its own path without symlinks; a library's is the one it was found by.
+        // The kernel tells a program its own path without symlinks; a library's is the one it was
+        // found by.
         let own = if program.interpreter.is_some() { resolved.path.clone() } else { absolute(path) };
         let interpreter = program.interpreter.clone();
         let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
@@ -243,7 +257,8 @@ impl<'a> Finder<'a> {
         Ok(())
     }
 
-    /// Finds the library `name` for `loaded[needer]`: the file that would be loaded, then its variants.
+    /// Finds the library `name` for `loaded[needer]`: the file that would be loaded, then its
+    /// variants.
     fn find(
         &mut self,
         loaded: &[Loaded],
@@ -269,7 +284,8 @@ impl<'a> Finder<'a> {
             if found.is_empty() {
                 continue;
             }
-            // A directory that only the cache knows of is searched at run time through the cache alone.
+            // A directory that only the cache knows of is searched at run time through the cache
+            // alone.
             if let Some(cache) = cache
                 && let Some(resolved) = self.resolver.resolve(cache.as_bytes())?
             {
@@ -280,8 +296,8 @@ impl<'a> Finder<'a> {
         Ok(None)
     }
 
-    /// Adds and returns the file at `path` if it is ELF of the right architecture. A damaged file there is passed over
-    /// like a foreign one: `ld.so` would go on as well.
+    /// Adds and returns the file at `path` if it is ELF of the right architecture. A damaged file
+    /// there is passed over like a foreign one: `ld.so` would go on as well.
     fn candidate(&mut self, path: &[u8], needing: &Program) -> Result<Option<Program>, ClosureError> {
         let Some(resolved) = self.resolver.resolve(path)? else { return Ok(None) };
         let program = match self.facts(&resolved) {

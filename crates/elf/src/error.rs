@@ -1,4 +1,4 @@
-//! Errors of this crate: what is wrong with one ELF file, and what keeps a closure from being found.
+//! Errors of this crate: of one ELF file, and of the search for a closure.
 
 use std::io;
 

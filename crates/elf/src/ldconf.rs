@@ -1,7 +1,9 @@
-//! `/etc/ld.so.conf` and its includes: the directories that `ldconfig` indexes and glibc's `ld.so` therefore searches.
+//! `/etc/ld.so.conf` and its includes: the directories that `ldconfig` indexes and glibc's `ld.so`
+//! therefore searches.
 //!
-//! Lines hold directories separated by blanks, commas or colons; `#` starts a comment; `include PATTERN` reads the
-//! files that match, in byte order; `hwcap` lines of old systems mean nothing any more.
+//! Lines hold directories separated by blanks, commas or colons; `#` starts a comment; `include
+//! PATTERN` reads the files that match, in byte order; `hwcap` lines of old systems mean nothing
+//! any more.
 
 use std::io;
 
@@ -15,7 +17,8 @@ const DEPTH_MAX: usize = 8;
 /// Directories in all; real systems have about 10.
 const DIRECTORIES_MAX: usize = 4096;
 
-/// The directories that the configuration file at `path` names, in order, without duplicates; none if there is no file.
+/// The directories that the configuration file at `path` names, in order, without duplicates; none
+/// if there is no file.
 pub(crate) fn directories(resolver: &Resolver<'_>, path: &[u8]) -> Result<Vec<Vec<u8>>, ClosureError> {
     let mut found = Vec::new();
     read(resolver, path, 0, &mut found)?;
@@ -43,7 +46,8 @@ fn read(resolver: &Resolver<'_>, path: &[u8], depth: usize, found: &mut Vec<Vec<
             Some(_) => {
                 let separators = |byte: &u8| byte.is_ascii_whitespace() || *byte == b',' || *byte == b':';
                 for directory in line.split(separators).filter(|word| word.first() == Some(&b'/')) {
-                    // `directory=libc6` names the kind of library; long obsolete, still accepted by ldconfig.
+                    // `directory=libc6` names the kind of library; long obsolete, still accepted by
+                    // ldconfig.
                     let directory = directory.split(|byte| *byte == b'=').next().unwrap_or_default().to_vec();
                     if !found.contains(&directory) {
                         found.push(directory);
@@ -108,9 +112,11 @@ fn expand(resolver: &Resolver<'_>, pattern: &[u8]) -> Result<Vec<Vec<u8>>, Closu
     Ok(paths)
 }
 
-/// Whether a name matches a pattern component. Hidden names match only patterns that begin with a dot.
+/// Whether a name matches a pattern component. Hidden names match only patterns that begin with a
+/// dot.
 ///
-/// Two positions and one place to go back to (the last `*`): time at most pattern x name, no recursion.
+/// Two positions and one place to go back to (the last `*`): time at most pattern x name, no
+/// recursion.
 pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     if name.first() == Some(&b'.') && pattern.first() != Some(&b'.') {
         return false;
@@ -141,8 +147,8 @@ pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
-/// Matches `byte` against the bracket expression that `pattern` starts with; its length if it does match.
-/// A bracket without an end is an ordinary character.
+/// Matches `byte` against the bracket expression that `pattern` starts with; its length if it does
+/// match. A bracket without an end is an ordinary character.
 fn class(pattern: &[u8], byte: u8) -> Option<usize> {
     let negated = matches!(pattern.get(1), Some(b'!' | b'^'));
     let start = if negated { 2 } else { 1 };

@@ -1,4 +1,4 @@
-//! What differs between processor architectures: directory names and the tokens of search paths.
+//! Differences between processor architectures: directory names and the tokens of search paths.
 
 /// Word size of an ELF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +53,8 @@ impl Machine {
     /// RISC-V, both word sizes.
     pub const RISCV: Machine = Machine(243);
 
-    /// Whether Linux on this architecture also starts programs of `other`, if its kernel was built so.
+    /// Whether Linux on this architecture also starts programs of `other`, if its kernel was built
+    /// so.
     pub fn starts(self, other: Machine) -> bool {
         self == other || [(Machine::X86_64, Machine::I386), (Machine::AARCH64, Machine::ARM)].contains(&(self, other))
     }
@@ -85,7 +86,8 @@ impl Machine {
         }
     }
 
-    /// What `$LIB` may stand for in a search path: it is fixed when the C library is built, so all usual values count.
+    /// What `$LIB` may stand for in a search path: it is fixed when the C library is built, so all
+    /// usual values count.
     pub(crate) fn library_directories(self, class: Class) -> Vec<String> {
         let mut names: Vec<String> = self.multiarch(class).iter().map(|name| format!("lib/{name}")).collect();
         if class == Class::Elf64 {
@@ -95,7 +97,8 @@ impl Machine {
         names
     }
 
-    /// Directories that `ld.so` of glibc searches without being told, over all the distributions we know.
+    /// Directories that `ld.so` of glibc searches without being told, over all the distributions we
+    /// know.
     pub(crate) fn default_directories(self, class: Class) -> Vec<Vec<u8>> {
         let mut directories = Vec::new();
         for library in self.library_directories(class) {

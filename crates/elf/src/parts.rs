@@ -1,7 +1,9 @@
-//! What the bytes of an ELF file are: its sections by kind, or its segments where section headers were stripped.
+//! The parts of an ELF file: its sections by kind, or its segments where section headers were
+//! stripped.
 //!
-//! Like data compresses well together: code with code, relocations with relocations. A packer asks here where one kind
-//! ends and the next begins. Only headers are read, a few kilobytes of a file however large.
+//! Similar data compresses well together: code with code, relocations with relocations. A packer
+//! asks here where one kind ends and the next begins. Only headers are read, a few kilobytes of a
+//! file however large.
 
 use object::Endianness;
 use object::elf::{self, FileHeader32, FileHeader64};
@@ -10,7 +12,8 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use crate::program::{all, class_of, exact, fill, first, read_program_headers};
 use crate::{Bytes, Class, ElfError, Machine};
 
-/// Section headers we accept by `e_shnum`; files with more say 0 there and are described by their segments.
+/// Section headers we accept by `e_shnum`; files with more say 0 there and are described by their
+/// segments.
 const SECTION_HEADERS_MAX: usize = 65_279;
 
 /// Bytes of section names we read; names beyond are taken as unknown.
@@ -84,7 +87,8 @@ impl Parts {
                 (best, best_bytes) = (part.kind, bytes);
             }
         }
-        // What no part covers is padding between parts, mostly zeros: it says nothing unless there is nothing else.
+        // What no part covers is padding between parts, mostly zeros: it says nothing unless there
+        // is nothing else.
         if covered == 0 { PartKind::Other } else { best }
     }
 }

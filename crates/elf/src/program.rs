@@ -1,8 +1,9 @@
 //! The facts of one ELF file that decide how it is started.
 //!
-//! Read by program headers, as the kernel and `ld.so` do: section headers may be stripped. PT_INTERP names the
-//! interpreter; PT_DYNAMIC leads to a list of tags whose strings lie in the table at DT_STRTAB, an address that the
-//! PT_LOAD segments translate to a file offset. Five reads and one per string.
+//! Read by program headers, as the kernel and `ld.so` do: section headers may be stripped.
+//! PT_INTERP names the interpreter; PT_DYNAMIC leads to a list of tags whose strings lie in the
+//! table at DT_STRTAB, an address that the PT_LOAD segments translate to a file offset. Five reads
+//! and one per string.
 
 use std::io;
 
@@ -18,6 +19,9 @@ use crate::{
 /// Bytes at offsets. Short reads mean the end of the file.
 pub trait Bytes {
     /// Reads up to `buffer.len()` bytes at `offset`; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// Those of the system.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
@@ -42,7 +46,8 @@ impl Bytes for FileBytes<'_> {
     }
 }
 
-/// What an ELF file says about how it is started. Strings are bytes as in the file, without the final NUL.
+/// What an ELF file says about how it is started. Strings are bytes as in the file, without the
+/// final NUL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Word size.
@@ -64,7 +69,11 @@ pub struct Program {
 }
 
 impl Program {
-    /// Reads the facts of the ELF file in `bytes`. A file without a dynamic section (static, relocatable) needs nothing.
+    /// Reads the facts of the ELF file in `bytes`. A file without a dynamic section (static,
+    /// relocatable) needs nothing.
+    ///
+    /// # Errors
+    /// It is no ELF file, damaged, or over a limit; or it cannot be read.
     pub fn parse(bytes: &(impl Bytes + ?Sized)) -> Result<Program, ElfError> {
         match class_of(bytes)? {
             Class::Elf32 => parse_class::<FileHeader32<Endianness>>(bytes),

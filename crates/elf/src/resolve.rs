@@ -1,4 +1,4 @@
-//! Following a path within a root directory, symlinks included, and remembering every step.
+//! Resolves a path within a root directory, symlinks included, and remembers every step.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -12,7 +12,8 @@ pub struct Resolved {
     pub path: Vec<u8>,
     /// What lies there; never a symlink.
     pub node: Node,
-    /// Everything that must exist for the path to lead there: directories, symlinks, the target itself; no duplicates.
+    /// Everything that must exist for the path to lead there: directories, symlinks, the target
+    /// itself; no duplicates.
     pub steps: Vec<Vec<u8>>,
 }
 
@@ -35,6 +36,9 @@ impl<'a> Resolver<'a> {
     }
 
     /// What lies at `path`, whose parents must be directories, without following it.
+    ///
+    /// # Errors
+    /// [`ClosureError::Read`].
     pub fn node(&self, path: &[u8]) -> Result<Option<Node>, ClosureError> {
         if let Some(node) = self.known.borrow().get(path) {
             return Ok(node.clone());
@@ -45,7 +49,11 @@ impl<'a> Resolver<'a> {
         Ok(node)
     }
 
-    /// Follows `path`, taken from `/` whether or not it begins with a slash. `None` if it leads nowhere.
+    /// Follows `path`, taken from `/` whether or not it begins with a slash. `None` if it leads
+    /// nowhere.
+    ///
+    /// # Errors
+    /// [`ClosureError::Read`], or too many symlinks.
     pub fn resolve(&self, path: &[u8]) -> Result<Option<Resolved>, ClosureError> {
         let mut pending: VecDeque<Vec<u8>> = components(path).map(<[u8]>::to_vec).collect();
         let mut here = b"/".to_vec();

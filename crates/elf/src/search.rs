@@ -1,10 +1,12 @@
-//! Where `ld.so` looks for a library: the rules of glibc and of musl.
+//! The directories in which `ld.so` searches a library, by the rules of glibc and of musl.
 //!
-//! glibc, for a name without a slash: DT_RPATH of the file that needs it and of the chain that loaded it (only where
-//! a file has no DT_RUNPATH, and not at all if the needing file has one), then DT_RUNPATH of the needing file, the
-//! directories of `/etc/ld.so.conf`, the default ones. musl: RPATH and RUNPATH alike along the chain, then the
-//! directories of `/etc/ld-musl-ARCH.path` or its three default ones. LD_LIBRARY_PATH is the caller's business and
-//! plays no part. `$ORIGIN`, `$LIB` and `$PLATFORM` are expanded to everything they may stand for.
+//! glibc, for a name without a slash, searches DT_RPATH of the file that needs it and of the chain
+//! that loaded it (only where a file has no DT_RUNPATH, and not at all if the needing file has
+//! one), then DT_RUNPATH of the needing file, the directories of `/etc/ld.so.conf`, and the default
+//! ones. musl searches RPATH and RUNPATH alike along the chain, then the directories of
+//! `/etc/ld-musl-ARCH.path` or its three default ones. LD_LIBRARY_PATH is not used; that is the
+//! caller's business. `$ORIGIN`, `$LIB` and `$PLATFORM` are expanded to everything they may stand
+//! for.
 
 use std::collections::HashMap;
 
@@ -89,8 +91,8 @@ pub(crate) fn directories(
     Ok(found)
 }
 
-/// The configuration file that adds directories. musl derives its name from its own: `ld-musl-x86_64.so.1` reads
-/// `/etc/ld-musl-x86_64.path`.
+/// The configuration file that adds directories. musl derives its name from its own:
+/// `ld-musl-x86_64.so.1` reads `/etc/ld-musl-x86_64.path`.
 pub(crate) fn configuration_file(flavour: Flavour, interpreter: Option<&[u8]>) -> Vec<u8> {
     let name = interpreter.and_then(|path| path.rsplit(|byte| *byte == b'/').next()).unwrap_or_default();
     match flavour {
@@ -102,7 +104,8 @@ pub(crate) fn configuration_file(flavour: Flavour, interpreter: Option<&[u8]>) -
     }
 }
 
-/// Whether the loader of this architecture's usual distributions searches `directory` without a cache.
+/// Whether the loader of this architecture's usual distributions searches `directory` without a
+/// cache.
 fn is_built_in(machine: Machine, class: Class, directory: &[u8]) -> bool {
     machine.default_directories(class).iter().any(|built_in| built_in == directory)
 }
@@ -113,15 +116,17 @@ fn musl_directories(resolver: &Resolver<'_>, file: &[u8]) -> Result<Vec<Vec<u8>>
     Ok(words.filter(|word| word.first() == Some(&b'/')).map(<[u8]>::to_vec).collect())
 }
 
-/// The directories of an RPATH or RUNPATH. Relative ones depend on the caller's directory and are left out.
+/// The directories of an RPATH or RUNPATH. Relative ones depend on the caller's directory and are
+/// left out.
 fn expand_list(list: Option<&Vec<u8>>, file: &Loaded) -> impl Iterator<Item = Vec<u8>> {
     let entries = list.map(|list| list.split(|byte| *byte == b':')).into_iter().flatten();
     let expanded: Vec<Vec<u8>> = entries.flat_map(|entry| expand(entry, file)).collect();
     expanded.into_iter().filter(|directory| directory.first() == Some(&b'/'))
 }
 
-/// Everything `text` may stand for when `file` says it: `$ORIGIN` is the directory of the file, `$LIB` and
-/// `$PLATFORM` have several values. One token kind has few values, so the result stays small.
+/// Everything `text` may stand for when `file` says it: `$ORIGIN` is the directory of the file,
+/// `$LIB` and `$PLATFORM` have several values. One token kind has few values, so the result stays
+/// small.
 pub(crate) fn expand(text: &[u8], file: &Loaded) -> Vec<Vec<u8>> {
     let (machine, class) = (file.program.machine, file.program.class);
     let platforms: Vec<Vec<u8>> = machine.platforms().iter().map(|name| name.as_bytes().to_vec()).collect();

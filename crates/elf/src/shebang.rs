@@ -13,8 +13,9 @@ pub struct Shebang {
 }
 
 impl Shebang {
-    /// Parses the first bytes of a file; `None` if it is not a script. Only the first 256 bytes count; a line that
-    /// does not end within them is accepted if the interpreter's path does, as in Linux.
+    /// Parses the first bytes of a file; `None` if it is not a script. Only the first 256 bytes
+    /// count; a line that does not end within them is accepted if the interpreter's path does, as
+    /// in Linux.
     pub fn parse(start: &[u8]) -> Option<Shebang> {
         let start = &start[..start.len().min(LINE_BYTES_MAX)];
         let rest = start.strip_prefix(b"#!")?;
@@ -41,8 +42,8 @@ impl Shebang {
         Some(Shebang { interpreter: interpreter.to_vec(), argument })
     }
 
-    /// The program that `env` in an interpreter line starts: the first word that is neither an option nor a
-    /// setting (`env -S FOO=1 python3 -u` starts `python3`).
+    /// The program that `env` in an interpreter line starts: the first word that is neither an
+    /// option nor a setting (`env -S FOO=1 python3 -u` starts `python3`).
     pub fn env_program(&self) -> Option<&[u8]> {
         if !self.interpreter.ends_with(b"/env") {
             return None;

@@ -1,7 +1,8 @@
-//! Which function lies at an offset of an ELF file: for people who read plans, never for a decision.
+//! Finds the function at an offset of an ELF file: for people who read plans, never for a decision.
 //!
-//! The PT_LOAD segments say at which address a byte of the file is; `.symtab`, or `.dynsym` where that was stripped, says which
-//! symbol covers the address. Both are read whole, which takes a few milliseconds for a large library.
+//! The PT_LOAD segments tell the address of a byte of the file. `.symtab`, or `.dynsym` where that
+//! was stripped, tells which symbol covers the address. Both are read whole, which takes a few
+//! milliseconds for a large library.
 
 use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
@@ -13,7 +14,8 @@ use crate::{Bytes, Class, ElfError};
 /// Section headers we accept by `e_shnum`; a file with more of them has no symbols for us.
 const SECTION_HEADERS_MAX: usize = 65_279;
 
-/// Bytes of a symbol table we accept: 2.8 million symbols. A browser with all its symbols has about half of that.
+/// Bytes of a symbol table we accept: 2.8 million symbols. A browser with all its symbols has about
+/// half of that.
 const SYMBOLS_BYTES_MAX: u64 = 64 << 20;
 
 /// Bytes of a name that are given.
@@ -22,14 +24,15 @@ const NAME_BYTES_MAX: usize = 256;
 /// A place in a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// Name as in the file, at most 256 bytes of it. Of several names for one address the shortest, then the first in the alphabet.
+    /// Name as in the file, at most 256 bytes of it. Of several names for one address the shortest,
+    /// then the first in the alphabet.
     pub name: Vec<u8>,
     /// How many bytes behind the start of the function.
     pub offset: u64,
 }
 
-/// The function that covers `offset`, in bytes from the start of the ELF file in `bytes`. `None` if no symbol does, or if nothing of
-/// the file is loaded from there.
+/// The function that covers `offset`, in bytes from the start of the ELF file in `bytes`. `None` if
+/// no symbol does, or if nothing of the file is loaded from there.
 ///
 /// # Errors
 /// No ELF file, or its program headers are damaged. Damaged section headers or symbols are as none.

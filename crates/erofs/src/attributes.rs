@@ -1,4 +1,5 @@
-//! Extended attributes: each distinct one is stored once in an area of its own, inodes refer to them by number.
+//! Extended attributes: each distinct one is stored once in an area of its own, inodes refer to
+//! them by number.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

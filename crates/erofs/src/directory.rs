@@ -1,7 +1,8 @@
 //! Directories: how the names of one are divided into blocks, and the bytes of a block.
 //!
-//! A block holds an array of [`Dirent`], then the names in the same order. Names ascend by their bytes over all blocks,
-//! `.` and `..` among them, and the kernel seeks by bisection, first over blocks.
+//! A block holds an array of [`Dirent`], then the names in the same order. Names ascend by their
+//! bytes over all blocks, `.` and `..` among them, and the kernel seeks by bisection, first over
+//! blocks.
 
 use image::{Entry, Kind, Metadata};
 use units::InodeId;
@@ -55,7 +56,8 @@ impl<'a> Listing<'a> {
         self.image.entry(self.directory, position - dots_before)
     }
 
-    /// Appends the position at which each block starts to `starts`; returns the bytes used in the last one.
+    /// Appends the position at which each block starts to `starts`; returns the bytes used in the
+    /// last one.
     pub(crate) fn divide(&self, starts: &mut Vec<u32>) -> usize {
         starts.push(0);
         let mut used = 0;
@@ -70,8 +72,8 @@ impl<'a> Listing<'a> {
         used
     }
 
-    /// The bytes of the block that starts at position `start`, of which the next starts at `end`; without padding.
-    /// `nid` gives the inode number that EROFS knows an inode by.
+    /// The bytes of the block that starts at position `start`, of which the next starts at `end`;
+    /// without padding. `nid` gives the inode number that EROFS knows an inode by.
     pub(crate) fn block(&self, start: u32, end: Option<u32>, nid: impl Fn(InodeId) -> u64) -> Vec<u8> {
         let end = end.unwrap_or(self.count);
         let entries: Vec<Entry<'_>> = (start..end).filter_map(|position| self.at(position)).collect();

@@ -1,7 +1,7 @@
-//! Why an image has no EROFS form.
+//! Errors: why an image has no EROFS form.
 
-/// A limit of the kernel's format, or of what we spend on it, that the image passes. The image itself is valid: it
-/// can be mounted without the kernel's help.
+/// A limit of the kernel's format, or of what we spend on it, that the image passes. The image
+/// itself is valid: it can be mounted without the kernel's help.
 #[derive(Debug, thiserror::Error)]
 pub enum ErofsError {
     /// A number is too large.

@@ -1,5 +1,6 @@
-//! The bytes of EROFS that we write: constants and structures of the Linux header fs/erofs/erofs_fs.h, by their names
-//! there. Only the uncompressed half of the format appears; all numbers are little-endian.
+//! The bytes of EROFS that we write: constants and structures of the Linux header
+//! fs/erofs/erofs_fs.h, by their names there. Only the uncompressed half of the format appears; all
+//! numbers are little-endian.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -25,26 +26,28 @@ pub const INODE_SLOT_BYTES: u64 = 32;
 /// Alignment of the index array behind an inode.
 pub const INDEX_ALIGN: u64 = 8;
 
-/// `EROFS_INODE_LAYOUT_EXTENDED`, bit 0 of `i_format`: 64 bytes, with 32-bit owners and a time of its own.
+/// `EROFS_INODE_LAYOUT_EXTENDED`, bit 0 of `i_format`: 64 bytes, with 32-bit owners and a time of
+/// its own.
 pub const FORMAT_EXTENDED: u16 = 1;
 /// Where the layout of the data starts in `i_format` (`EROFS_I_DATALAYOUT_BIT`).
 pub const FORMAT_LAYOUT_SHIFT: u16 = 1;
 /// `EROFS_INODE_FLAT_PLAIN`: whole blocks from `raw_blkaddr` on.
 pub const LAYOUT_PLAIN: u16 = 0;
-/// `EROFS_INODE_FLAT_INLINE`: the same, but what fills no whole block stands behind the inode, inside one block.
+/// `EROFS_INODE_FLAT_INLINE`: the same, but what fills no whole block stands behind the inode,
+/// inside one block.
 pub const LAYOUT_INLINE: u16 = 2;
 /// `EROFS_INODE_CHUNK_BASED`: an index behind the inode says where each chunk lies.
 pub const LAYOUT_CHUNKED: u16 = 4;
-/// `EROFS_CHUNK_FORMAT_INDEXES`: entries of the index have 8 bytes and name a device. The lower five bits hold the
-/// size of a chunk as a power of two of blocks: 0, one block.
+/// `EROFS_CHUNK_FORMAT_INDEXES`: entries of the index have 8 bytes and name a device. The lower
+/// five bits hold the size of a chunk as a power of two of blocks: 0, one block.
 pub const CHUNK_FORMAT_INDEXES: u32 = 0x20;
 /// `EROFS_NULL_ADDR`: a chunk that is a hole.
 pub const NULL_ADDRESS: u32 = u32::MAX;
 /// Number of the one extra device; 0 would be the file with the metadata.
 pub const BLOB_DEVICE: u16 = 1;
 
-/// `EROFS_XATTR_INDEX_*` with the prefix that each stands for; a name is stored without it. The two of access control
-/// lists are whole names.
+/// `EROFS_XATTR_INDEX_*` with the prefix that each stands for; a name is stored without it. The two
+/// of access control lists are whole names.
 pub const XATTR_PREFIXES: [(u8, &[u8]); 5] = [
     (1, b"user."),
     (2, b"system.posix_acl_access"),

@@ -1,4 +1,4 @@
-//! Where everything lies in the metadata: decided once, from sizes alone.
+//! The layout of the metadata, computed once, from sizes alone.
 
 use image::{Inode, Kind, Metadata};
 use units::{ChunkId, InodeId, PAGE_BYTES};
@@ -10,15 +10,15 @@ use crate::format;
 use crate::format::{BLOCK_BYTES, INDEX_ALIGN, INODE_SLOT_BYTES};
 use crate::slots::Slots;
 
-/// A directory's last block or a link stands behind its inode up to this size. Larger ones would leave gaps, since
-/// they may not cross a border of blocks.
+/// A directory's last block or a link stands behind its inode up to this size. Larger ones would
+/// leave gaps, since they may not cross a border of blocks.
 const INLINE_BYTES_MAX: u64 = 2048;
 
 /// Offset of the first inode: the superblock has a block of its own.
 pub(crate) const INODES_OFFSET: u64 = BLOCK_BYTES as u64;
 
-/// An EROFS file system whose data lie on the virtual blob. Everything is computed from the image's metadata, which
-/// must be the same in all calls.
+/// An EROFS file system whose data lie on the virtual blob. Everything is computed from the image's
+/// metadata, which must be the same in all calls.
 pub struct Volume {
     /// Number of each inode: its offset in units of 32 bytes, by image inode number from 1.
     pub(crate) nids: Vec<u32>,
@@ -80,8 +80,8 @@ impl Shape {
 }
 
 impl Volume {
-    /// Decides the layout for an image. Takes time for each inode, name and extended attribute, and with chunks
-    /// smaller than a page for each page.
+    /// Decides the layout for an image. Takes time for each inode, name and extended attribute, and
+    /// with chunks smaller than a page for each page.
     ///
     /// # Errors
     /// The image passes a limit of the format ([`ErofsError`]).
@@ -163,15 +163,15 @@ impl Volume {
         u64::from(self.slots.count()) * PAGE_BYTES as u64
     }
 
-    /// Calls `visit` with each chunk that lies in a slot of the blob and its offset in the slot; all else there is
-    /// zero. `false` if no page has this slot: nothing refers to it.
+    /// Calls `visit` with each chunk that lies in a slot of the blob and its offset in the slot;
+    /// all else there is zero. `false` if no page has this slot: nothing refers to it.
     pub fn slot_chunks(&self, image: &Metadata, slot: u32, visit: impl FnMut(usize, ChunkId)) -> bool {
         self.slots.chunks(image, slot, visit)
     }
 
-    /// Extended attributes that EROFS has no form for, so that the volume lacks them: names outside of `user.`,
-    /// `trusted.`, `security.` and the access control lists, values of exactly 65,536 bytes, and what an inode has
-    /// beyond 255 attributes.
+    /// Extended attributes that EROFS has no form for, so that the volume lacks them: names outside
+    /// of `user.`, `trusted.`, `security.` and the access control lists, values of exactly 65,536
+    /// bytes, and what an inode has beyond 255 attributes.
     pub fn attributes_left_out(&self) -> u64 {
         self.attributes.left_out
     }

@@ -1,4 +1,4 @@
-//! The bytes of any range of the metadata, made when they are asked for.
+//! Renders the bytes of any range of the metadata on demand.
 
 use image::{Inode, Kind, Metadata};
 use units::InodeId;

@@ -1,13 +1,13 @@
-//! Slots of the virtual blob: which page of the image lies where on it.
+//! Slots of the virtual blob: the place of each page of the image.
 //!
-//! With chunks of a page, the usual case, a page is a chunk and the order of chunks is the order of slots: chunks are
-//! numbered by first reference. With smaller chunks a page is a sequence of chunks and holes; each distinct sequence
-//! gets a slot, again by first reference.
+//! With chunks of a page, the usual case, a page is a chunk, and slots have the order of chunks:
+//! chunks are numbered by first reference. With smaller chunks a page is a sequence of chunks and
+//! holes. Each distinct sequence gets a slot, again by first reference.
 //!
-//! After every 255 slots one is left empty. The kernel merges neighbouring slots into one read, but if a read has to
-//! be split, the second part fails and the first did not, EROFS fills the rest with zeros and calls it success
-//! (`erofs_fileio_ki_complete` in fs/erofs/fileio.c). A run of less than 1 MiB is one FUSE request, which fails or
-//! succeeds as a whole.
+//! After every 255 slots one is left empty. The kernel merges neighbouring slots into one read. If
+//! such a read must be split, and the second part fails while the first did not, EROFS fills the
+//! rest with zeros and reports success (`erofs_fileio_ki_complete` in fs/erofs/fileio.c). A run of
+//! less than 1 MiB is one FUSE request, which fails or succeeds as a whole.
 
 use std::collections::HashMap;
 
@@ -84,7 +84,8 @@ impl Slots {
         }
     }
 
-    /// Calls `visit` with the slot of each of `count` pages of a file from page `first` on; `None` for a hole.
+    /// Calls `visit` with the slot of each of `count` pages of a file from page `first` on; `None`
+    /// for a hole.
     pub(crate) fn of_file(
         &self,
         image: &Metadata,
@@ -109,7 +110,8 @@ impl Slots {
         }
     }
 
-    /// Calls `visit` with each chunk of the page in a slot and its start in the page; `false` if the slot is empty.
+    /// Calls `visit` with each chunk of the page in a slot and its start in the page; `false` if
+    /// the slot is empty.
     pub(crate) fn chunks(&self, image: &Metadata, slot: u32, mut visit: impl FnMut(usize, ChunkId)) -> bool {
         let Some(page) = page_in(slot).filter(|page| *page < self.pages()) else { return false };
         match self {

@@ -1,5 +1,5 @@
-//! Volumes are read back by a small reader of EROFS of our own and compared with the nodes the image was made from;
-//! and by `fsck.erofs`, where it is installed.
+//! Volumes are read back by a small reader of EROFS of our own and compared with the nodes the
+//! image was made from; and by `fsck.erofs`, where it is installed.
 
 mod reader;
 
@@ -25,8 +25,8 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     (0..bytes).map(|_| rng.below(256) as u8).collect()
 }
 
-/// One of everything, and what is special in directories: names around the dots, blocks that are just full, links
-/// too long to stand behind their inodes.
+/// One of everything, and what is special in directories: names around the dots, blocks that are
+/// just full, links too long to stand behind their inodes.
 fn zoo() -> Vec<Node> {
     let mut odd = Node::file(b"dir/\xff\xfe", &noise(10_000, 1));
     (odd.permissions, odd.uid, odd.gid, odd.mtime) = (0o6751, 70_000, 1 << 31, (-5, 250_000_000));

@@ -11,7 +11,8 @@ pub const SHT_RELA: u32 = 4;
 /// Nothing in the file.
 pub const SHT_NOBITS: u32 = 8;
 
-/// Kinds of sections that programs have in memory: contents, notes, nothing in the file, arrays of functions, unwinding.
+/// Kinds of sections that programs have in memory: contents, notes, nothing in the file, arrays of
+/// functions, unwinding.
 pub const LOADED_KINDS: [u32; 7] = [1, 7, SHT_NOBITS, 14, 15, 16, 0x7000_0001];
 
 /// May be written.

@@ -12,9 +12,11 @@ use crate::object::SymbolPlace;
 use crate::options::Options;
 use crate::report::DeviceReport;
 
-/// What the passes decided so far. The graph stays as it is; what a pass changes of it is in `changes`.
+/// What the passes decided so far. The graph stays as it is; what a pass changes of it is in
+/// `changes`.
 pub(crate) struct Analysis {
-    /// References that go elsewhere, entries that are dropped, code that is never executed, more roots.
+    /// References that go elsewhere, entries that are dropped, code that is never executed, more
+    /// roots.
     pub changes: Changes,
     /// Which atoms are left.
     pub removals: Removals,
@@ -83,7 +85,8 @@ fn roots(graph: &Graph<'_, '_>, options: &Options) -> Result<Vec<(u32, &'static 
     }
     if options.modules {
         let exports = graph.object.sections.iter().filter(|section| section.name.starts_with(b".export_symbol"));
-        // The link discards these sections, so they have no atoms; their relocations are still there.
+        // The link discards these sections, so they have no atoms; their relocations are still
+        // there.
         for relocation in exports.flat_map(|section| &section.relocations) {
             roots.push((relocation.symbol, "it is exported to modules"));
         }
@@ -96,8 +99,9 @@ const KEPT: u8 = u8::MAX;
 
 /// Which atoms live, and which pass removed each of the others.
 ///
-/// An atom that is not left bears the number of the pass that ran when it died, or that took it away. An atom that a walk finds
-/// is left. So all atoms that are left live, and one that lives without being left was taken away since the last walk.
+/// An atom that is not left bears the number of the pass that ran when it died, or that took it
+/// away. An atom that a walk finds is left. So all atoms that are left live, and one that lives
+/// without being left was taken away since the last walk.
 #[derive(Debug)]
 pub(crate) struct Removals {
     liveness: Liveness,

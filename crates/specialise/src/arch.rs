@@ -1,4 +1,5 @@
-//! What differs between processors: relocations, and what instructions say about the references in them.
+//! What differs between processors: relocations, and what instructions say about the references in
+//! them.
 
 mod aarch64;
 mod x86_64;
@@ -160,8 +161,8 @@ pub(crate) trait Architecture: Sync {
     /// Kind of a relocation that a [`LocalReference`] of four bytes becomes when both ends move.
     fn relative_kind(&self) -> u32;
 
-    /// Whether instructions are followed one by one ([`Architecture::steps`] and what works on steps): for the passes that decide branches,
-    /// cut blocks, and count.
+    /// Whether instructions are followed one by one ([`Architecture::steps`] and what works on
+    /// steps): for the passes that decide branches, cut blocks, and count.
     fn follows_control(&self) -> bool;
 
     /// Decodes `ranges` of `section`, which do not overlap and ascend.
@@ -173,8 +174,8 @@ pub(crate) trait Architecture: Sync {
     /// Whether a return is among the instructions of a function.
     fn returns(&self, bytes: &[u8]) -> bool;
 
-    /// Addresses that go into argument registers and from there to a call, and nowhere else: the field of each, and that of
-    /// the call.
+    /// Addresses that go into argument registers and from there to a call, and nowhere else: the
+    /// field of each, and that of the call.
     fn arguments(&self, section: &Section<'_>, range: Range<u64>) -> Vec<(u64, u64)>;
 
     /// The instructions in `range` one after the other; `None` if a part of it is none.
@@ -183,11 +184,12 @@ pub(crate) trait Architecture: Sync {
     /// Changes `state`, which holds before a step, to what holds behind it.
     fn transfer(&self, section: &Section<'_>, step: &Step, state: &mut State, around: &dyn Surroundings);
 
-    /// The states with which the conditional branch of a step goes on at the next one and at its goal; `None`: it never does.
+    /// The states with which the conditional branch of a step goes on at the next one and at its
+    /// goal; `None`: it never does.
     fn decide(&self, section: &Section<'_>, step: &Step, state: &State) -> [Option<State>; 2];
 
-    /// A branch that is always taken (`is_always`) or that does not go far (`is_short`) in less bytes; `None` if it has a form
-    /// that is not known, and stays.
+    /// A branch that is always taken (`is_always`) or that does not go far (`is_short`) in less
+    /// bytes; `None` if it has a form that is not known, and stays.
     fn encode(&self, section: &Section<'_>, step: &Step, is_always: bool, is_short: bool) -> Option<Encoded>;
 
     /// Registers in which functions get their first arguments.
@@ -199,7 +201,8 @@ pub(crate) trait Architecture: Sync {
     /// The function that every function ends in where returns are mitigated.
     fn return_thunk(&self) -> &'static [u8];
 
-    /// The function that is called first in functions that may be traced, and leaves everything as it is.
+    /// The function that is called first in functions that may be traced, and leaves everything as
+    /// it is.
     fn trace_marker(&self) -> &'static [u8];
 
     /// What a place that indirect branches may come to begins with, where they are checked.
@@ -208,8 +211,8 @@ pub(crate) trait Architecture: Sync {
     /// A store of 1 into a byte that changes nothing else, and where the field of its address is.
     fn counting(&self) -> (&'static [u8], u64);
 
-    /// A short branch, or what stands in its place while it is not taken, in the form that goes `distance` far from its end;
-    /// `None` if it has none.
+    /// A short branch, or what stands in its place while it is not taken, in the form that goes
+    /// `distance` far from its end; `None` if it has none.
     fn widen(&self, bytes: &[u8], distance: i32) -> Option<Vec<u8>>;
 
     /// The instruction of one byte that does nothing.

@@ -1,10 +1,11 @@
-//! Atoms: the smallest parts of the kernel that live or go.
+//! Atoms: the smallest parts of the kernel that are kept or removed.
 //!
-//! An atom is a run of bytes in a section: a function, a variable, an entry of a side table, a string. A section of its own
-//! for each function and variable gives most of them; but `ld -r` puts sections of the same name together (inline
-//! functions that were compiled many times), and `__init`, `__sched` or `__read_mostly` name a section that everybody
-//! shares. Those are divided at symbols. What may depend on its neighbour stays with it: code that runs into the next
-//! function, data that is reached from a neighbour's address.
+//! An atom is a run of bytes in a section: a function, a variable, an entry of a side table, a
+//! string. Most functions and variables have a section of their own. But `ld -r` merges sections of
+//! the same name (inline functions that were compiled many times), and `__init`, `__sched` or
+//! `__read_mostly` name one section for many functions. Those sections are divided at symbols. An
+//! atom that may depend on its neighbour stays with it: code that runs into the next function, data
+//! that is reached from a neighbour's address.
 
 /// Number of an atom.
 pub(crate) type AtomId = u32;

@@ -29,7 +29,8 @@ pub(crate) struct Atoms {
 }
 
 impl Atoms {
-    /// Connects atoms, given by section and start, with the references of each section, given by offset.
+    /// Connects atoms, given by section and start, with the references of each section, given by
+    /// offset.
     pub fn new(
         object: &Object<'_>,
         atoms: Vec<Atom>,
@@ -43,7 +44,8 @@ impl Atoms {
         this
     }
 
-    /// The atom at `offset` of a section; the nearest one if the offset lies outside. `None` for sections without atoms.
+    /// The atom at `offset` of a section; the nearest one if the offset lies outside. `None` for
+    /// sections without atoms.
     pub fn at(&self, section: u32, offset: i64) -> Option<AtomId> {
         let range = self.of_section.get(section as usize)?;
         let atoms = &self.atoms[range.start as usize..range.end as usize];

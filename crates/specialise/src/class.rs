@@ -1,9 +1,10 @@
-//! Classes of sections: what the linker script does not tell apart.
+//! Classes of sections: the linker script places all sections of a class alike.
 
 use crate::abi;
 use crate::object::Section;
 
-/// Names of classes that the linker script places by themselves though they look like a function's section.
+/// Names of classes that the linker script places by themselves though they look like a function's
+/// section.
 const OWN_CLASSES: [&str; 9] = [
     ".text.unlikely",
     ".text.hot",

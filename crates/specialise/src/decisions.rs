@@ -1,4 +1,4 @@
-//! What is decided of the branches and instructions of one function.
+//! Decisions about the branches and instructions of one function.
 
 use crate::routine::Outcome;
 
@@ -22,7 +22,8 @@ impl Decisions {
         self.lives.contains(&false) || self.ways.iter().any(|way| matches!(way, 1 | 2))
     }
 
-    /// Adds those of a later evaluation; the earlier ones hold as well. True if something new is decided.
+    /// Adds those of a later evaluation; the earlier ones hold as well. True if something new is
+    /// decided.
     pub fn narrow(&mut self, outcome: &Outcome) -> bool {
         let mut has_changed = false;
         for (known, lives) in self.lives.iter_mut().zip(&outcome.visited) {

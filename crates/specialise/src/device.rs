@@ -18,7 +18,8 @@ const ANY: u16 = 0xffff;
 const ANY_CLASS: u32 = 0xffff_ffff;
 
 impl Device {
-    /// Reads an inventory: a line for each device, `vendor:device [class]` in hexadecimal digits, `#` begins a comment.
+    /// Reads an inventory: a line for each device, `vendor:device [class]` in hexadecimal digits,
+    /// `#` begins a comment.
     ///
     /// # Errors
     /// The number of the line that is not understood.

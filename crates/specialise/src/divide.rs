@@ -18,7 +18,8 @@ use tables::{entry_size, table_fault};
 /// Atoms we accept; a mainstream kernel has about 700 thousand.
 const ATOMS_MAX: usize = 1 << 24;
 
-/// How far beside an object an address may lie to which an index is added: such an object stays with its neighbour.
+/// How far beside an object an address may lie to which an index is added: such an object stays
+/// with its neighbour.
 const BIAS_BYTES_MAX: i64 = 256;
 
 /// Whether the padding before a function is part of it.
@@ -33,7 +34,8 @@ pub(crate) enum Padding {
 /// How the symbols of padding begin.
 const PADDING: &[u8] = b"__pfx_";
 
-/// Divides an object. `script` is the text of the kernel's linker script, which must know every side table.
+/// Divides an object. `script` is the text of the kernel's linker script, which must know every
+/// side table.
 ///
 /// # Errors
 /// An unknown kind of relocation, or too many atoms.
@@ -152,7 +154,8 @@ impl<'o, 'a> Divider<'o, 'a> {
                 }
                 _ => vec![0],
             },
-            // Compilers that divide sections leave these to assembler, whose data may hang together.
+            // Compilers that divide sections leave these to assembler, whose data may hang
+            // together.
             Role::Parts if matches!(section.name, b".data" | b".rodata" | b".bss") => vec![0],
             Role::Parts => self.symbol_starts(index, section),
             _ => vec![0],
@@ -179,7 +182,8 @@ impl<'o, 'a> Divider<'o, 'a> {
             if symbol.value >= covered && symbol.value > 0 && !together && !leading {
                 cuts.push(symbol.value);
             }
-            // The padding before a function, which is called by its own name while it is patched, belongs to the function.
+            // The padding before a function, which is called by its own name while it is patched,
+            // belongs to the function.
             let prefix = u64::from(self.padding == Padding::OfFunction && symbol.name.starts_with(PADDING));
             covered = covered.max(symbol.value.saturating_add(symbol.size).saturating_add(prefix));
         }
@@ -331,7 +335,8 @@ impl<'o, 'a> Divider<'o, 'a> {
                     let ((section, before, _), (other, after, is_start)) = (pair[0], pair[1]);
                     if section == other && before + 1 == after && is_start {
                         let cut = cuts[section as usize][after];
-                        // The end of one object is the start of the next: which is meant is not known.
+                        // The end of one object is the start of the next: which is meant is not
+                        // known.
                         if ends[section as usize].get(before) == Some(&cut) {
                             joined[section as usize].push(cut - 1..cut);
                         }
@@ -419,7 +424,8 @@ fn join(cuts: &mut Vec<u64>, mut ranges: Vec<Range<u64>>) {
     });
 }
 
-/// The alignment that an offset of a section keeps: that of the section, as far as the offset has it.
+/// The alignment that an offset of a section keeps: that of the section, as far as the offset has
+/// it.
 fn align_at(section: &Section<'_>, offset: u64) -> u64 {
     if offset == 0 { section.align } else { section.align.min(1 << offset.trailing_zeros()) }
 }

@@ -1,4 +1,4 @@
-//! Which functions are understood, and where control enters them.
+//! Finds the functions that are understood, and where control enters them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -18,8 +18,9 @@ pub(crate) type Routines = BTreeMap<AtomId, Routine>;
 /// Sections of code that assembler wrote, or that is written anew while the kernel runs.
 const OPAQUE: [&[u8]; 2] = [b".text", b".static_call.text"];
 
-/// Tables of places at which registers and control stay as the instructions say: positions, prefixes, calls that may go
-/// elsewhere, and instructions that may trap (what they name beside the place is an entry).
+/// Tables of places at which registers and control stay as the instructions say: positions,
+/// prefixes, calls that may go elsewhere, and instructions that may trap (what they name beside the
+/// place is an entry).
 const HARMLESS: [&[u8]; 13] = [
     b"__ex_table",
     b"__bug_table",
@@ -86,7 +87,8 @@ pub(crate) fn routines(
     update(graph, liveness, changes, &mut routines);
     routines.retain(|_, routine| {
         let reached = routine.reach();
-        // All of a function must be reached in ways that are known; else there are ways that are not.
+        // All of a function must be reached in ways that are known; else there are ways that are
+        // not.
         let is_known = |(step, reached): (&Step, &bool)| *reached || step.is_filling || step.start < routine.entry;
         routine.reached = reached.unwrap_or_default();
         !routine.reached.is_empty() && routine.steps.iter().zip(&routine.reached).all(is_known)
@@ -239,7 +241,8 @@ pub(crate) fn owned(
         .collect()
 }
 
-/// Finds where control enters functions, by all that lives; drops those that are referred to in ways that cannot be followed.
+/// Finds where control enters functions, by all that lives; drops those that are referred to in
+/// ways that cannot be followed.
 pub(crate) fn update(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes, routines: &mut Routines) {
     let owned = owned(graph, liveness, changes, routines);
     let mut known = vec![false; graph.atoms.atoms.len()];
@@ -313,7 +316,8 @@ pub(crate) fn keys(graph: &Graph<'_, '_>, id: AtomId) -> Vec<u64> {
     of_others.filter_map(|entry| graph.key(*entry)).filter_map(|(_, offset)| u64::try_from(offset).ok()).collect()
 }
 
-/// Whether an entry is one of the unwinder's table, whose entries hold from their place to the next one.
+/// Whether an entry is one of the unwinder's table, whose entries hold from their place to the next
+/// one.
 pub(crate) fn is_unwinder(graph: &Graph<'_, '_>, entry: AtomId) -> bool {
     let table = graph.atoms.atoms[entry as usize].section;
     graph.object.sections[table as usize].name == UNWINDER

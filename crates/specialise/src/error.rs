@@ -1,8 +1,9 @@
-//! What keeps an object from being specialised.
+//! Errors of a run.
 
 use std::fmt;
 
-/// Why an object is refused. Offsets are bytes from the start of the section, or of the file where no section is named.
+/// Why an object is refused. Offsets are bytes from the start of the section, or of the file where
+/// no section is named.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpecialiseError {
     /// Not a relocatable ELF object of 64 bits, little endian.

@@ -1,8 +1,10 @@
-//! Puts functions that never ran into pages of their own, which the kernel then keeps compressed, and those that ran close together.
+//! Frozen code: functions that never ran are placed in pages of their own, which the kernel keeps
+//! compressed. Functions that ran are placed close together.
 //!
-//! "Frozen code" of Chanet et al., TECS 6(4), 2007. There, regions get stubs at their entries; here the kernel (`frozen-text/mm/frozen_text.c`)
-//! brings back a page at its own address when it faults, so that any function may be frozen but those that run before the fault handler has
-//! done its work, or where no fault may be taken.
+//! This is the "frozen code" of Chanet et al., TECS 6(4), 2007. Their regions have stubs at their
+//! entries. Here the kernel (`frozen-text/mm/frozen_text.c`) restores a page at its own address
+//! when it faults. So any function may be frozen, except those that run before the fault handler
+//! has done its work, and those that run where no fault may be taken.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -35,13 +37,15 @@ pub(crate) struct Placement {
     pub equal: HashMap<AtomId, AtomId>,
 }
 
-/// Functions that thaw pages: what they reach stays. Their names are those of `frozen-text/mm/frozen_text.h`.
+/// Functions that thaw pages: what they reach stays. Their names are those of
+/// `frozen-text/mm/frozen_text.h`.
 const THAWING: [&str; 4] = ["frozen_lock", "frozen_unlock", "frozen_thaw", "frozen_text_decode"];
 
 /// Takes the lock under which pages come and go.
 const LOCK: &str = "frozen_lock";
 
-/// How far what functions call that send interrupts stays: behind that is what reports faults of hypervisors.
+/// How far what functions call that send interrupts stays: behind that is what reports faults of
+/// hypervisors.
 const SENDING_STEPS: usize = 3;
 
 /// What is called in these is not followed: it ends the kernel, or follows a thaw.
@@ -59,7 +63,8 @@ const NOT_FOLLOWED: [&str; 8] = [
 /// Classes whose functions may be frozen: not those that have a section because of where they run.
 const CLASSES: [&[u8]; 5] = [b".text", b".text.unlikely", b".text.hot", b".text.unknown", FROZEN];
 
-/// Decides for each function that is written and stays after the start. A function for which an equal one stands runs as that one.
+/// Decides for each function that is written and stays after the start. A function for which an
+/// equal one stands runs as that one.
 pub(crate) fn place(context: &Context<'_, '_>, freeze: &Freeze, analysis: &Analysis) -> (Placement, FreezeReport) {
     let graph = context.graph;
     let mut names = Names::of(graph);
@@ -198,8 +203,8 @@ fn text<'a>(graph: &Graph<'_, 'a>, id: AtomId) -> &'a [u8] {
     data.get(atom.start as usize..atom.end as usize).unwrap_or_default()
 }
 
-/// Strings that only frozen functions use, and initial ones, in the order of the functions. Nothing but code reads them then, and never by
-/// their physical addresses.
+/// Strings that only frozen functions use, and initial ones, in the order of the functions. Nothing
+/// but code reads them then, and never by their physical addresses.
 fn strings(context: &Context<'_, '_>, analysis: &Analysis, frozen: &[(u32, AtomId)]) -> Vec<AtomId> {
     let (graph, moved) = (context.graph, &analysis.moved);
     let is_left = |id: AtomId| analysis.is_left(id) || context.options.trap;
@@ -260,8 +265,9 @@ impl Names {
         self.by_atom.get(&id).into_iter().flatten()
     }
 
-    /// Assembler that cannot be divided refers to more than the function of it that is called. Those that are called while a page is
-    /// thawed copy, compare and clean caches, and call nothing.
+    /// Assembler that cannot be divided refers to more than the function of it that is called.
+    /// Those that are called while a page is thawed copy, compare and clean caches, and call
+    /// nothing.
     fn is_joined(&self, graph: &Graph<'_, '_>, id: AtomId) -> bool {
         let section = &graph.object.sections[graph.atoms.atoms[id as usize].section as usize];
         section.name == b".text" && self.functions.get(&id).is_some_and(|functions| *functions > 1)

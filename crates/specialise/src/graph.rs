@@ -1,8 +1,9 @@
-//! The whole-program graph: which atoms keep which alive.
+//! The graph of the whole program: which atoms keep which alive.
 //!
-//! Nodes are atoms. There is an edge from each atom to whatever it refers to, by control or by address: an address that is
-//! taken anywhere counts as used, so indirect transfers need no node of their own. Entries of side tables have an edge
-//! *from* the code that they speak of: they live with it, and what they refer to lives with them.
+//! Nodes are atoms. An atom has an edge to each atom that it refers to, by control or by address.
+//! An address that is taken anywhere counts as used, so indirect calls need no node of their own.
+//! An entry of a side table has an edge *from* the code that it describes: it lives with this code,
+//! and what the entry refers to lives with the entry.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -23,7 +24,8 @@ pub(crate) struct Changes {
     pub dropped: HashSet<AtomId>,
     /// Symbols that are roots, with the reason.
     pub roots: Vec<(u32, &'static str)>,
-    /// Code inside functions that is never executed, by section: ranges by start, apart from each other.
+    /// Code inside functions that is never executed, by section: ranges by start, apart from each
+    /// other.
     pub dead: Vec<Vec<Range<u64>>>,
 }
 

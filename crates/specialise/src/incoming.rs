@@ -1,4 +1,4 @@
-//! How live atoms are referred to by others.
+//! The ways in which live atoms are referred to by others.
 
 use std::collections::HashSet;
 
@@ -37,8 +37,8 @@ pub(crate) fn incoming(
                 continue;
             }
             let Some(target) = graph.target(section, reference, changes) else { continue };
-            // What an entry says about the code that it belongs to is no use by others, and a loop is none; but a function
-            // may hand out its own address.
+            // What an entry says about the code that it belongs to is no use by others, and a loop
+            // is none; but a function may hand out its own address.
             let start = graph.atoms.atoms[target as usize].start as i64;
             let at_start = reference::place(graph.object, reference).is_some_and(|(_, offset)| offset == start);
             let own = target == id && (reference.how == Use::Branch || !at_start);

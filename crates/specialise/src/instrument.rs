@@ -1,11 +1,13 @@
-//! Counts what runs: a store of 1 into a byte of an array of zeros at the start of each basic block.
+//! Instrumentation: each basic block begins with a store of 1 into its byte of an array.
 //!
-//! The store changes no register and no flag, so it may stand anywhere between two instructions. Control that comes to a
-//! block comes to its store; tables that name the block's first instruction go on naming that instruction. Functions that
-//! are not understood, and code that must not be touched, count nothing: whoever reads the counters takes them for executed.
+//! The store changes no register and no flag, so it may stand between any two instructions. A
+//! branch to a block goes to its store. A table that names the first instruction of a block still
+//! names that instruction. Functions that are not understood have no counters, and neither has code
+//! that must not be touched. Whoever reads the counters takes such code for executed.
 //!
-//! Not touched: what is freed after the start, code that may run without the kernel's page tables (entries, and what the
-//! kernel's head calls before it has them), code that tracing must not enter, and what assembler wrote.
+//! These are not touched: memory that is freed after the start, code that may run without the
+//! kernel's page tables (entries, and functions that the kernel's head calls before it has them),
+//! code that tracing must not enter, and assembler.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -29,11 +31,13 @@ pub struct CountedFunction {
     pub name: String,
     /// Its bytes in the original object.
     pub bytes: u64,
-    /// What is counted, in the order of the counters; empty if nothing is, so that it must be taken for executed.
+    /// What is counted, in the order of the counters; empty if nothing is, so that it must be taken
+    /// for executed.
     pub blocks: Vec<CountedBlock>,
 }
 
-/// What one counter counts: instructions that follow each other. With a single one for a function: all of it.
+/// What one counter counts: instructions that follow each other. With a single one for a function:
+/// all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedBlock {
     /// Its start, in bytes from that of the original function.
@@ -350,7 +354,8 @@ impl<'f, 'a> Function<'f, 'a> {
                 return None;
             }
             let bytes = self.arch.widen(self.bytes(step), *distance)?;
-            // The first and the last byte stay in place: nothing comes between this instruction and its neighbours.
+            // The first and the last byte stay in place: nothing comes between this instruction and
+            // its neighbours.
             let [head, middle @ .., tail] = &bytes[..] else { return None };
             edit.patches.extend([(step.start, *head), (step.end - 1, *tail)]);
             edit.inserted.push(Insertion { at: step.start + 1, bytes: middle.to_vec(), counter: None });

@@ -1,12 +1,15 @@
-//! Specialises the Linux kernel at link time: from its relocatable object goes what one device image cannot reach.
+//! Specialises the Linux kernel at link time: removes from its relocatable object what one device
+//! cannot reach.
 //!
-//! [`specialise`] reads the object that the kernel's build leaves (one section per function), divides it into atoms, builds
-//! the graph of the whole program with conditional side tables, walks it from the roots, and writes a smaller object
-//! that the kernel's own final link takes. [`why`] prints what keeps a symbol alive. After Chanet et al., "Automated
-//! reduction of the memory footprint of the Linux kernel", TECS 6(4), 2007, on a current kernel.
+//! [`specialise`] reads the object of the kernel's build, which has one section per function. It
+//! divides the object into atoms, builds the graph of the whole program with conditional side
+//! tables, runs the passes, and writes a smaller object for the kernel's own final link. [`why`]
+//! prints what keeps a symbol alive. After Chanet et al., "Automated reduction of the memory
+//! footprint of the Linux kernel", TECS 6(4), 2007, on a current kernel.
 //!
-//! The crate is pure: bytes and texts in, bytes and a report out. All input is hostile until parsed. What is not
-//! understood stays as it is, with a warning, or the object is refused; nothing is removed on a guess.
+//! The crate is pure: bytes and texts in, bytes and a report out. All input is hostile until
+//! parsed. Something that is not understood stays as it is, with a warning, or the object is
+//! refused. Nothing is removed on a guess.
 
 mod abi;
 mod analysis;

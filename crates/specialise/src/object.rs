@@ -1,8 +1,8 @@
-//! A relocatable object as it lies in the file: sections, symbols, relocations.
+//! A relocatable object as it is in the file: sections, symbols, relocations.
 //!
-//! A kernel with one section per function has more sections than the 16 bits of an ELF header can count, so sections and
-//! the section of a symbol are read by the extended numbering. Nothing is believed before it is checked: every count is
-//! held against the length of the file, so that a small hostile file costs little memory.
+//! A kernel with one section per function has more sections than the 16 bits of an ELF header can
+//! count. So sections, and the sections of symbols, are read by the extended numbering. Every count
+//! is checked against the length of the file first, so a small hostile file costs little memory.
 
 use object::LittleEndian;
 use object::elf::{self, FileHeader64};
@@ -10,10 +10,12 @@ use object::read::elf::{FileHeader, SectionHeader, Sym};
 
 use crate::{SpecialiseError, abi};
 
-/// Sections we accept; a mainstream kernel has 82 thousand, one with everything built in about a million.
+/// Sections we accept; a mainstream kernel has 82 thousand, one with everything built in about a
+/// million.
 const SECTIONS_MAX: u64 = 4 << 20;
 
-/// Bytes without contents (`.bss`) we accept, in all sections together. The kernel's image may have 1 GiB.
+/// Bytes without contents (`.bss`) we accept, in all sections together. The kernel's image may have
+/// 1 GiB.
 const EMPTY_BYTES_MAX: u64 = 1 << 30;
 
 /// A section.
@@ -256,7 +258,8 @@ fn read_relocations<'a>(
     sections: &mut [Section<'a>],
     symbols: usize,
 ) -> Result<(), SpecialiseError> {
-    // Tables may lie on each other in a damaged file: without this limit each would be read again for every header.
+    // Tables may lie on each other in a damaged file: without this limit each would be read again
+    // for every header.
     let limit = bytes.len() as u64 / size_of::<elf::Rela64<LittleEndian>>() as u64;
     let mut found = 0u64;
     for header in headers.iter() {

@@ -1,10 +1,11 @@
-//! What the caller knows of the kernel and of the device.
+//! Options: what the caller knows of the kernel and of the device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::device::Device;
 
-/// Which passes run. All of them are off in [`Passes::none`]: the object comes out with everything it had.
+/// Which passes run. All of them are off in [`Passes::none`]: the object comes out with everything
+/// it had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passes {
     /// Drop what no root reaches. The passes below only free what this one removes.
@@ -21,15 +22,15 @@ pub struct Passes {
     pub constants: bool,
     /// Cut what is never executed out of functions; needs the pass for constants.
     pub blocks: bool,
-    /// Drop the padding before functions, and the list of calls, which only a mitigation uses that the command line cannot
-    /// turn on any more; needs the pass for parameters.
+    /// Drop the padding before functions, and the list of calls, which only a mitigation uses that
+    /// the command line cannot turn on any more; needs the pass for parameters.
     pub padding: bool,
     /// Drop the names of functions that are freed after the start; needs the pass for parameters.
     pub names: bool,
     /// Keep one of equal functions.
     pub duplicates: bool,
-    /// Also of such whose address is taken: pointers to different functions may then be equal. Not with control-flow
-    /// integrity, whose checks read what lies before a function.
+    /// Also of such whose address is taken: pointers to different functions may then be equal. Not
+    /// with control-flow integrity, whose checks read what lies before a function.
     pub duplicates_taken: bool,
     /// Move functions that only initialisation calls into memory that is freed.
     pub initialisation: bool,
@@ -83,7 +84,8 @@ pub struct Freeze {
     pub service: BTreeMap<String, u32>,
     /// Functions that ran in the start only, with their ranks.
     pub start: BTreeMap<String, u32>,
-    /// Keep the object's order of functions, which compresses better in the boot image, rather than that of runs.
+    /// Keep the object's order of functions, which compresses better in the boot image, rather than
+    /// that of runs.
     pub for_image: bool,
 }
 
@@ -104,20 +106,24 @@ pub struct Options {
     pub devices: Option<Vec<Device>>,
     /// Variables that hold these numbers from the start on and are never written.
     pub fixed: BTreeMap<String, u64>,
-    /// Arguments of system calls that are always among few numbers, as whole registers: entry point (`sys_…`), number of the
-    /// argument from 0, numbers.
+    /// Arguments of system calls that are always among few numbers, as whole registers: entry point
+    /// (`sys_…`), number of the argument from 0, numbers.
     pub arguments: Arguments,
     /// Symbols that stay with all they need.
     pub roots: Vec<String>,
     /// Whether the kernel loads modules: all that is exported to them stays.
     pub modules: bool,
-    /// Whether functions are padded for mitigations only: not for control-flow integrity, whose checks read what lies before.
+    /// Whether functions are padded for mitigations only: not for control-flow integrity, whose
+    /// checks read what lies before.
     pub padding_is_spare: bool,
-    /// What ran, so that the rest goes into pages that are kept compressed; without it code stays where it is.
+    /// What ran, so that the rest goes into pages that are kept compressed; without it code stays
+    /// where it is.
     pub freeze: Option<Freeze>,
-    /// Leave dead code in place, filled with instructions that trap, so that an unsound removal shows.
+    /// Leave dead code in place, filled with instructions that trap, so that an unsound removal
+    /// shows.
     pub trap: bool,
-    /// Count which blocks of functions run, one byte each: the passes for constants and blocks stay off.
+    /// Count which blocks of functions run, one byte each: the passes for constants and blocks stay
+    /// off.
     pub instrument: bool,
 }
 

@@ -1,7 +1,8 @@
 //! The passes, in their order.
 //!
-//! Most make a few references or entries of tables go away and then walk the graph, which finds what that frees. A pass is a value:
-//! to add one, write a file in this folder with its [`Pass`], and name it in [`PASSES`].
+//! Most passes remove a few references or entries of tables and then walk the graph, which finds
+//! what that frees. A pass is a value. To add one, write a file in this folder with its [`Pass`],
+//! and name it in [`PASSES`].
 
 mod blocks;
 mod constants;

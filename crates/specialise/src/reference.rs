@@ -1,4 +1,4 @@
-//! References: what each relocation, and each branch that the assembler resolved, really refers to.
+//! References: the real target of each relocation, and of each branch that the assembler resolved.
 
 use crate::SpecialiseError;
 use crate::arch::{Architecture, Code, Use};
@@ -36,7 +36,8 @@ pub(crate) struct Reference {
     pub beyond: i64,
     /// Whether there is no relocation for it: needed only if the distance changes.
     pub implied: bool,
-    /// The atom that it goes to, once the object is divided; `None` for what the object does not define.
+    /// The atom that it goes to, once the object is divided; `None` for what the object does not
+    /// define.
     pub atom: Option<AtomId>,
 }
 
@@ -133,7 +134,8 @@ pub(crate) fn exact(object: &Object<'_>, reference: &Reference) -> Option<(u32, 
     Some((section, offset.checked_add(reference.beyond)?))
 }
 
-/// Whether references into the section are to be looked at closely: data in which several objects lie.
+/// Whether references into the section are to be looked at closely: data in which several objects
+/// lie.
 pub(crate) fn is_data(section: &Section<'_>) -> bool {
     !section.is_code() && !section.is_strings() && section.is_loaded()
 }

@@ -1,4 +1,4 @@
-//! What was removed, by which pass, and why.
+//! The report: what was removed, by which pass, and why.
 
 use std::collections::BTreeMap;
 

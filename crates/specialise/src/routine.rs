@@ -1,9 +1,10 @@
-//! Functions whose control flow is wholly understood, and what is executed of them where more is known of their arguments.
+//! Functions whose control flow is wholly understood, and the evaluation of their instructions.
 //!
-//! A function is decoded from its start to its end. Control enters it where others refer into it: at its start by calls,
-//! and elsewhere by side tables, replaced instructions and parts that were put aside; there nothing is known of registers.
-//! [`Routine::evaluate`] is conditional constant propagation (Wegman and Zadeck 1991): blocks are only looked at when control
-//! comes there with what is known, so that what is never looked at is never executed.
+//! A function is decoded from its start to its end. Calls enter it at its start. Side tables,
+//! replaced instructions and split-off cold parts enter it elsewhere, where nothing is known of
+//! registers. [`Routine::evaluate`] is conditional constant propagation (Wegman and Zadeck 1991).
+//! It visits a block only when control can come there, given what is known. A block that is never
+//! visited is never executed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -68,7 +69,8 @@ pub(crate) trait Program: Surroundings {
 pub(crate) struct Outcome {
     /// For each step whether it is executed.
     pub visited: Vec<bool>,
-    /// For each step that is a conditional branch whether it goes on at the next one (1), at its goal (2), or both (3).
+    /// For each step that is a conditional branch whether it goes on at the next one (1), at its
+    /// goal (2), or both (3).
     pub ways: Vec<u8>,
     /// Who is called, with which arguments.
     pub calls: Vec<(AtomId, [Value; ARGUMENTS])>,
@@ -254,7 +256,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Instructions that may be others: control goes as they say and on, and nothing is known behind them.
+    /// Instructions that may be others: control goes as they say and on, and nothing is known
+    /// behind them.
     fn altered(
         &mut self,
         index: usize,
@@ -364,7 +367,8 @@ impl Walk<'_> {
     ) -> Option<()> {
         match goal {
             Where::Inside(offset) if is_tail => self.enter(offset, state)?,
-            // A call of a place inside: the stack tells where it comes from, which is all that is known.
+            // A call of a place inside: the stack tells where it comes from, which is all that is
+            // known.
             Where::Inside(offset) => self.enter(offset, &State::unknown())?,
             Where::Function(callee) => {
                 let arguments = arch.argument_registers().map(|register| state.registers[register].clone());

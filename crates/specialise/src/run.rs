@@ -1,4 +1,5 @@
-//! The phases of a run: read, divide, decide, arrange, write. Each borrows what the one before made.
+//! The phases of a run: read, divide, decide, arrange, write. Each borrows the results of the one
+//! before.
 
 use crate::analysis::Analysis;
 use crate::arch::{self, Architecture};
@@ -32,8 +33,8 @@ pub struct Outcome {
 /// Reduces the object in `bytes` to what the device of `options` can reach.
 ///
 /// # Errors
-/// The object is refused: damaged, stripped, built without function sections, of an unknown release or processor, or with
-/// relocations that are not known; or the options name what it does not have.
+/// The object is refused: damaged, stripped, built without function sections, of an unknown release
+/// or processor, or with relocations that are not known; or the options name what it does not have.
 pub fn specialise(bytes: &[u8], options: &Options) -> Result<Outcome, SpecialiseError> {
     let input = Input::read(bytes, options)?;
     let graph = Graph::new(&input.object, &input.atoms, &options.script);
@@ -46,7 +47,8 @@ pub fn specialise(bytes: &[u8], options: &Options) -> Result<Outcome, Specialise
     Ok(Outcome { object, report, counters })
 }
 
-/// The chain that keeps `symbol` alive, one step a line, the symbol first; says so if it is removed.
+/// The chain that keeps `symbol` alive, one step a line, the symbol first; says so if it is
+/// removed.
 ///
 /// # Errors
 /// As [`specialise`]; or there is no such symbol.

@@ -1,9 +1,11 @@
-//! What the sections of a kernel release are: ordinary code and data, and side tables whose entries speak of other code.
+//! The sections of a kernel release: ordinary code and data, and side tables whose entries describe
+//! other code.
 //!
-//! A linker that collects garbage must treat every side table as a root, and a mainstream kernel has so many of them that
-//! hardly anything is left to collect. An entry here lives exactly as long as the code it speaks of. The price is
-//! knowledge: how long an entry is, where in it the code is named, which other table goes with it. It is checked on every
-//! object, and a table that does not look as described stays whole, with a warning.
+//! A linker that collects garbage must treat every side table as a root. A mainstream kernel has so
+//! many of them that hardly anything is left to collect. Here an entry lives exactly as long as the
+//! code that it describes. For this the schema must know how long an entry is, where the entry
+//! names the code, and which other table belongs to it. This is checked on every object. A table
+//! that does not match stays whole, with a warning.
 
 mod aarch64;
 mod x86_64;
@@ -37,7 +39,8 @@ pub(crate) struct Table {
 pub(crate) enum Role {
     /// Ordinary code or data, divided at symbols.
     Parts,
-    /// Code without symbols, divided where references from the section of this name go, or from any code.
+    /// Code without symbols, divided where references from the section of this name go, or from any
+    /// code.
     Pieces(Option<&'static str>),
     /// A side table.
     Table(&'static Table),
@@ -49,7 +52,8 @@ pub(crate) enum Role {
     Unknown,
 }
 
-/// Tables whose keys name functions, or places from which on something holds; those of all others name instructions.
+/// Tables whose keys name functions, or places from which on something holds; those of all others
+/// name instructions.
 const OF_PLACES: [&str; 4] = [".orc_unwind_ip", ".ibt_endbr_seal", "_kprobe_blacklist", "_error_injection_whitelist"];
 
 impl Role {
@@ -90,18 +94,21 @@ pub(crate) struct Schema {
     pub dispatchers: &'static [&'static str],
     /// Functions that read the strings they are given and keep none.
     pub readers: &'static [&'static str],
-    /// Constant tables of functions that nothing but those that refer to the table calls, and only while they run: names without the number
-    /// that compilers add.
+    /// Constant tables of functions that nothing but those that refer to the table calls, and only
+    /// while they run: names without the number that compilers add.
     pub call_tables: &'static [&'static str],
     /// Where `struct pci_driver` names its table of devices.
     pub driver_table_at: i64,
-    /// Beginnings of the names of handlers, and the handlers that stand for all unused ones: the first that is there.
+    /// Beginnings of the names of handlers, and the handlers that stand for all unused ones: the
+    /// first that is there.
     pub handlers: &'static [(&'static str, &'static [&'static str])],
-    /// Functions on the way of a fault to the handler that thaws, of interrupts that cannot be put off, and where the processor has no
-    /// table of interrupts yet or no more. They are never frozen, and what they call directly neither.
+    /// Functions on the way of a fault to the handler that thaws, of interrupts that cannot be put
+    /// off, and where the processor has no table of interrupts yet or no more. They are never
+    /// frozen, and what they call directly neither.
     pub on_the_way: &'static [&'static str],
-    /// Parts of the names of functions that send interrupts to processors that must forget a page at once: they are called through a table
-    /// of the interrupt controller. Empty where the hardware tells processors.
+    /// Parts of the names of functions that send interrupts to processors that must forget a page
+    /// at once: they are called through a table of the interrupt controller. Empty where the
+    /// hardware tells processors.
     pub sending: &'static [&'static str],
 }
 
@@ -200,7 +207,8 @@ fn unknown(release: &str) -> SpecialiseError {
 }
 
 impl Schema {
-    /// The schema of a release as the kernel names it, such as `6.12.48`, for the processor with this machine number.
+    /// The schema of a release as the kernel names it, such as `6.12.48`, for the processor with
+    /// this machine number.
     ///
     /// # Errors
     /// None is known.

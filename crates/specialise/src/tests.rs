@@ -96,7 +96,8 @@ fn reduce(object: &[u8], options: &Options) -> Outcome {
     specialise(object, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What an object says, read anew: each named atom with its bytes outside references, and what it refers to.
+/// What an object says, read anew: each named atom with its bytes outside references, and what it
+/// refers to.
 #[derive(Debug, PartialEq, Eq)]
 struct Shape {
     symbols: BTreeSet<String>,

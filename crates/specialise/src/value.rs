@@ -1,4 +1,4 @@
-//! What a register may hold where control comes by: a few numbers, anything but zero, or anything.
+//! The possible values of a register: a few numbers, anything but zero, or anything.
 
 use std::sync::Arc;
 
@@ -123,7 +123,8 @@ impl State {
         State { registers: [const { Value::Any }; REGISTERS], comparison: None }
     }
 
-    /// Takes in what holds where another way leads to the same instruction; true if something changed.
+    /// Takes in what holds where another way leads to the same instruction; true if something
+    /// changed.
     pub fn join(&mut self, other: &State) -> bool {
         let mut has_changed = false;
         for (register, value) in self.registers.iter_mut().zip(&other.registers) {

@@ -1,7 +1,9 @@
-//! The reduced object: live atoms in their old order, merged into one section for each class of the linker script.
+//! Writes the reduced object: live atoms in their old order, merged into one section for each class
+//! of the linker script.
 //!
-//! About a hundred sections are left of tens of thousands, so no extended numbering is needed. References by name stay
-//! so; references by section are written anew against the section that the target moved to.
+//! About a hundred sections are left of tens of thousands, so the extended numbering is not needed.
+//! References by name stay as they are. References by section are rewritten for the section of
+//! their target.
 
 mod file;
 
@@ -43,7 +45,8 @@ const DATA: &[u8] = b".data";
 const BSS: &[u8] = b".bss";
 const COUNTERS: [&[u8]; 2] = [b"specialise_coverage", b"specialise_coverage_end"];
 
-/// Classes we write: each may have relocations beside it, and indices must do without the extended numbering.
+/// Classes we write: each may have relocations beside it, and indices must do without the extended
+/// numbering.
 const GROUPS_MAX: usize = (abi::SHN_LORESERVE - 8) / 2;
 
 /// Name, kind, flags and size of entries of a section of the output.
@@ -311,7 +314,8 @@ impl<'w, 'a> Writer<'w, 'a> {
         atoms.references_of(id).iter().filter(move |reference| !changes.is_dead(section, reference.offset))
     }
 
-    /// Where a place of the input is written; `None` if it is not. Folded atoms have no place of their own.
+    /// Where a place of the input is written; `None` if it is not. Folded atoms have no place of
+    /// their own.
     fn position(&self, section: u32, offset: i64) -> Option<(u32, i64)> {
         let Some(id) = self.atoms.at(section, offset) else {
             return self.empty.get(&section).map(|(group, at)| (*group, *at as i64));
@@ -319,7 +323,8 @@ impl<'w, 'a> Writer<'w, 'a> {
         self.position_in(id, section, offset)
     }
 
-    /// Where the instruction at a place of the input is written, which control may come to by way of what is inserted there.
+    /// Where the instruction at a place of the input is written, which control may come to by way
+    /// of what is inserted there.
     fn position_of_instruction(&self, section: u32, offset: i64) -> Option<(u32, i64)> {
         let (group, at) = self.position(section, offset)?;
         let edit = self.atoms.at(section, offset).and_then(|id| self.contents.analysis.edits.get(&id));

@@ -1,7 +1,9 @@
-//! From a profile to a program for the kernel: classic BPF over `struct seccomp_data` (Documentation/userspace-api/seccomp_filter).
+//! Seccomp filters: a profile as a program for the kernel, in classic BPF over `struct
+//! seccomp_data` (Documentation/userspace-api/seccomp_filter).
 //!
-//! The number is found by binary search over ranges of numbers with the same answer, some eight comparisons for a usual profile.
-//! Arguments have 64 bits and are compared in halves. On little-endian machines only.
+//! A binary search over ranges of numbers with the same answer finds the number, with some eight
+//! comparisons for a usual profile. Arguments have 64 bits and are compared in halves. On
+//! little-endian machines only.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +21,8 @@ const AT_NUMBER: u32 = 0;
 const AT_ARCHITECTURE: u32 = 4;
 const AT_ARGUMENTS: u32 = 16;
 
-/// Operations of classic BPF: load a word from a place, jumps by comparison with a constant, mask, return.
+/// Operations of classic BPF: load a word from a place, jumps by comparison with a constant, mask,
+/// return.
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
 const JUMP_EQUAL: u16 = 0x15;
@@ -55,8 +58,9 @@ struct Decision {
 }
 
 impl Filter {
-    /// What a profile means on an architecture. Names of calls that the architecture does not have are left out of rules that allow;
-    /// so are, in others, those that only other architectures have.
+    /// What a profile means on an architecture. Names of calls that the architecture does not have
+    /// are left out of rules that allow; so are, in others, those that only other architectures
+    /// have.
     ///
     /// # Errors
     /// The profile is for other architectures, asks for what is not supported, or is too large.
@@ -68,7 +72,8 @@ impl Filter {
         }
         let default = action(&profile.default_action, profile.default_errno_ret)?;
         let decisions = decisions(profile, arch, default)?;
-        // Calls of other architectures have other numbers: rules do not hold for them, so they are never allowed by default.
+        // Calls of other architectures have other numbers: rules do not hold for them, so they are
+        // never allowed by default.
         let foreign = match default {
             Action::Allow | Action::Log => Action::Errno(ENOSYS as u16),
             other => other,
@@ -90,8 +95,8 @@ impl Filter {
         &self.instructions
     }
 
-    /// What the filter answers to a call of `arch`: the kernel's SECCOMP_RET value. `None` if it runs out of its program, which
-    /// no filter of this crate does.
+    /// What the filter answers to a call of `arch`: the kernel's SECCOMP_RET value. `None` if it
+    /// runs out of its program, which no filter of this crate does.
     pub fn answer(&self, arch: Arch, number: u32, arguments: [u64; 6]) -> Option<u32> {
         let (mut at, mut value) = (0usize, 0u32);
         loop {
@@ -218,7 +223,8 @@ fn decide(decision: &Decision) -> Vec<Instruction> {
     for (arguments, action) in &decision.conditions {
         let mut rule: Vec<Instruction> = vec![finish(*action)];
         for argument in arguments.iter().rev() {
-            // What is not met skips the rest of the rule, which is at most six conditions of nine instructions.
+            // What is not met skips the rest of the rule, which is at most six conditions of nine
+            // instructions.
             rule = [condition(argument, rule.len() as u8), rule].concat();
         }
         code.extend(rule);

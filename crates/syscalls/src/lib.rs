@@ -1,10 +1,11 @@
-//! Which system calls programs make, and filters that allow no others.
+//! The system calls that programs make, and filters that allow no others.
 //!
-//! [`Profile`] is a seccomp profile as container runtimes read it (OCI runtime specification, "Linux seccomp"); [`Filter`] is the
-//! program for the kernel that it means on one architecture. [`name`] and [`number`] translate.
+//! [`Profile`] is a seccomp profile as container runtimes read it (OCI runtime specification,
+//! "Linux seccomp"). [`Filter`] is the program for the kernel that a profile means on one
+//! architecture. [`name`] and [`number`] translate.
 //!
-//! With the feature `analysis`, [`analysis::analyse`] finds the calls of executables and all that they may load, from their machine
-//! code.
+//! With the feature `analysis`, [`analysis::analyse`] finds the calls of executables and all that
+//! they may load, from their machine code.
 //!
 //! The crate is pure: files come in as bytes or as an `elf::Root`.
 

@@ -1,7 +1,7 @@
 //! Seccomp profiles of the OCI runtime specification (version 1.2, "Linux seccomp").
 //!
-//! What a profile says and this program cannot do is an error, never left out: actions that need a tracer or a listener, flags,
-//! fields that the specification does not have.
+//! A part of a profile that this program cannot apply is an error and is never left out: actions
+//! that need a tracer or a listener, flags, fields that the specification does not have.
 
 use serde::{Deserialize, Serialize};
 

@@ -112,7 +112,8 @@ fn blocks_belong_to_the_functions_that_they_lie_in() {
     let collector = collect(&symbols, &ran);
     assert_eq!(collector.seen(), Seen { blocks: 4, outside: 0, different: 0 });
     let found = collector.finish("web", How::Qemu).unwrap();
-    // In service `show` ran first; functions that ran only in boot come behind. A name of two sizes counts as a whole.
+    // In service `show` ran first; functions that ran only in boot come behind. A name of two sizes
+    // counts as a whole.
     let read = [block(0, 2, "b"), block(2, 2, "bs"), block(4, 4, "b")];
     let expected = [
         function("show", 0x18, 0, &[block(0, 0x18, "s")]),

@@ -54,7 +54,8 @@ fn sequential_reads_get_the_rate_of_the_disk() {
 #[test]
 fn a_single_random_read_costs_seek_turn_and_transfer() {
     let mut disk = disk("hdd");
-    // Seek over 5 GB: 2.5 ms. Its first byte comes by at the start of a turn (8.33 ms). 4096 bytes take 34 us.
+    // Seek over 5 GB: 2.5 ms. Its first byte comes by at the start of a turn (8.33 ms). 4096 bytes
+    // take 34 us.
     let done = in_turn(&mut disk, [(5_000_000_000, 4096)]);
     assert_eq!(done, 8_333_333 + 34_133);
     assert_eq!(disk.counters(), Counters { requests: 1, bytes: 4096, seeks: 1, busy: done });
@@ -64,7 +65,8 @@ fn a_single_random_read_costs_seek_turn_and_transfer() {
 fn random_reads_of_a_hard_disk_gain_from_a_queue() {
     let alone = SECOND as f64 * 500.0 / in_turn(&mut disk("hdd"), scattered(500)) as f64;
     let queued = SECOND as f64 * 500.0 / together(&mut disk("hdd"), scattered(500)) as f64;
-    // Seeks over 4 GB of 500: 1.8 ms in the mean, half a turn 4.2 ms: 160 reads a second; chosen from 32, far more.
+    // Seeks over 4 GB of 500: 1.8 ms in the mean, half a turn 4.2 ms: 160 reads a second; chosen
+    // from 32, far more.
     assert!((140.0..200.0).contains(&alone), "{alone} reads a second");
     assert!((250.0..600.0).contains(&queued), "{queued} reads a second");
 }

@@ -1,8 +1,10 @@
-//! Functions that neither symbols nor unwind tables tell of, as in stripped programs built without such tables.
+//! Finds functions that neither symbols nor unwind tables tell of, as in stripped programs built
+//! without such tables.
 //!
-//! Code that no extent covers is decoded from its start to its end (compilers fill gaps between functions with instructions that do
-//! nothing, so that decoding stays in step), and what is called from anywhere, or whose address is taken, is the start of a
-//! function. A wrong start costs precision alone: control that runs or jumps across one is followed.
+//! Code that no extent covers is decoded from its start to its end. Compilers fill gaps between
+//! functions with instructions that do nothing, so decoding stays in step. An address that is
+//! called from anywhere, or taken, is the start of a function. A wrong start costs only precision:
+//! control that runs or jumps across one is followed.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +13,8 @@ use super::{Action, Architecture, Extent, Extents, Layout, Use};
 /// Functions that are looked for in one object.
 const FOUND_MAX: usize = 1 << 20;
 
-/// Adds what is found, and `seeds` (entry points, addresses in data), to the extents of `layout`; gives the starts that were added.
+/// Adds what is found, and `seeds` (entry points, addresses in data), to the extents of `layout`;
+/// gives the starts that were added.
 pub fn discover(architecture: &dyn Architecture, layout: &mut Layout<'_>, seeds: &[u64]) -> Vec<u64> {
     if !has_gaps(layout) {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Where functions begin and end, as symbols and unwind tables say.
+//! Starts and ends of functions, by symbols and unwind tables.
 
 /// The extent of one function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,7 +9,8 @@ pub struct Extent {
     pub end: u64,
     /// Its name, if a symbol has one. Of several the shortest, then the first in the alphabet.
     pub name: Option<Vec<u8>>,
-    /// Whether control may come to places inside that no instruction leads to: landing pads of exceptions.
+    /// Whether control may come to places inside that no instruction leads to: landing pads of
+    /// exceptions.
     pub has_pads: bool,
 }
 
@@ -19,11 +20,13 @@ pub struct Extents {
     list: Vec<Extent>,
 }
 
-/// Extents looked back over for one that holds an address: extents may lie in each other, a few deep.
+/// Extents looked back over for one that holds an address: extents may lie in each other, a few
+/// deep.
 const NESTING_MAX: usize = 16;
 
 impl Extents {
-    /// Merges what is known. An extent with `end` not above `start` goes to the next start, or to what `limit` says of its start.
+    /// Merges what is known. An extent with `end` not above `start` goes to the next start, or to
+    /// what `limit` says of its start.
     pub fn new(mut found: Vec<Extent>, limit: impl Fn(u64) -> u64) -> Extents {
         found.sort_by(|a, b| {
             let length = |extent: &Extent| extent.name.as_ref().map(Vec::len);

@@ -1,13 +1,17 @@
 //! The control flow of one function.
 //!
-//! Recursive descent from the entries of a function, within its extent. A conditional branch that leaves the extent is followed:
-//! compilers put rarely executed parts of a function elsewhere. An unconditional jump to the start of another function is a tail
-//! call. Where an indirect jump cannot be resolved, the size of its table is not known, or the unwinder may lead to landing pads, everything in the extent that was
-//! not reached is decoded from its start to its end and counts as reached, from nobody knows where ([`Flow::strays`]).
+//! Recursive descent from the entries of a function, within its extent. A conditional branch that
+//! leaves the extent is followed, since compilers put rarely executed parts of a function
+//! elsewhere. An unconditional jump to the start of another function is a tail call.
+//!
+//! Three cases are not followed exactly: an indirect jump that cannot be resolved, a table of
+//! unknown size, and landing pads of the unwinder. Then everything in the extent that was not
+//! reached is decoded from its start to its end, and counts as reached from an unknown place
+//! ([`Flow::strays`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{Action, Architecture, FUNCTION_STEPS_MAX, Gate, Layout, Place, Step, Use, Word};
+use super::{Action, Architecture, FUNCTION_STEPS_MAX, Gate, Layout, Step, TargetSource, Use, Word};
 
 /// Instructions before an indirect jump that are searched for its table.
 const PATH_STEPS_MAX: usize = 96;
@@ -68,13 +72,15 @@ pub struct Table {
     pub jump: u64,
     /// Address of the table.
     pub address: u64,
-    /// Bytes of an entry: 8 for addresses, 4 for distances from `anchor`, 4 for addresses where `anchor` is `None`.
+    /// Bytes of an entry: 8 for addresses, 4 for distances from `anchor`, 4 for addresses where
+    /// `anchor` is `None`.
     pub entry_bytes: u8,
     /// What entries are relative to.
     pub anchor: Option<u64>,
     /// Targets in the order of the entries.
     pub targets: Vec<u64>,
-    /// Whether the number of entries was known from a comparison; else the table was read as long as its entries made sense.
+    /// Whether the number of entries was known from a comparison; else the table was read as long
+    /// as its entries made sense.
     pub is_bounded: bool,
 }
 
@@ -171,7 +177,7 @@ struct Tracer<'a> {
     /// The instruction from which a leader was first reached.
     came: HashMap<u64, u64>,
     /// Jumps through tables whose size is not known.
-    pending: Vec<(u64, Place)>,
+    pending: Vec<(u64, TargetSource)>,
 }
 
 impl Tracer<'_> {
@@ -218,8 +224,9 @@ impl Tracer<'_> {
         let mut after_call = false;
         while !self.flow.steps.contains_key(&at) {
             if !self.is_inside(at) {
-                // What follows a call at the very end of a function is not executed: the callee does not return. Else the function
-                // goes on, as those that change their unwind tables on the way do.
+                // What follows a call at the very end of a function is not executed: the callee
+                // does not return. Else the function goes on, as those that change their unwind
+                // tables on the way do.
                 if after_call {
                     return;
                 }
@@ -281,7 +288,8 @@ impl Tracer<'_> {
         ends
     }
 
-    /// The word that the stub of a procedure linkage table at `address` jumps through; `None` if there is no stub.
+    /// The word that the stub of a procedure linkage table at `address` jumps through; `None` if
+    /// there is no stub.
     fn stub(&self, address: u64) -> Option<u64> {
         let mut step = self.architecture.step(self.layout, address)?;
         // A marker of landing places may come first.
@@ -289,7 +297,7 @@ impl Tracer<'_> {
             step = self.architecture.step(self.layout, step.next())?;
         }
         match step.action {
-            Action::JumpTo(Place::Word(word)) => self.layout.words.contains_key(&word).then_some(word),
+            Action::JumpTo(TargetSource::Word(word)) => self.layout.words.contains_key(&word).then_some(word),
             _ => None,
         }
     }
@@ -313,8 +321,8 @@ impl Tracer<'_> {
     }
 
     /// An indirect jump; `is_last` if all that can be reached without it was.
-    fn indirect(&mut self, at: u64, place: Place, is_last: bool) {
-        if let Place::Word(word) = place
+    fn indirect(&mut self, at: u64, place: TargetSource, is_last: bool) {
+        if let TargetSource::Word(word) = place
             && self.layout.words.contains_key(&word)
         {
             self.call(at, Callee::Word(word), true);
@@ -340,8 +348,9 @@ impl Tracer<'_> {
             return;
         }
         self.call(at, callee(place), true);
-        // A jump through one fixed word is a tail call; any other may be a switch that was not understood.
-        if place == Place::Computed {
+        // A jump through one fixed word is a tail call; any other may be a switch that was not
+        // understood.
+        if place == TargetSource::Computed {
             self.flow.unresolved.push(at);
         }
     }
@@ -433,10 +442,10 @@ impl Tracer<'_> {
     }
 }
 
-fn callee(place: Place) -> Callee {
+fn callee(place: TargetSource) -> Callee {
     match place {
-        Place::Word(word) => Callee::Word(word),
-        Place::Computed => Callee::Unknown,
+        TargetSource::Word(word) => Callee::Word(word),
+        TargetSource::Computed => Callee::Unknown,
     }
 }
 
@@ -444,7 +453,8 @@ fn ends_block(action: Action) -> bool {
     matches!(action, Action::Jump(_) | Action::Branch(_) | Action::JumpTo(_) | Action::Return | Action::Stop)
 }
 
-/// Whether a name says that this is a part of another function, put aside by the compiler: `read.cold`, `main.part.0.cold`.
+/// Whether a name says that this is a part of another function, put aside by the compiler:
+/// `read.cold`, `main.part.0.cold`.
 fn is_part_name(name: &[u8]) -> bool {
     name.windows(5).any(|window| window == b".cold")
 }

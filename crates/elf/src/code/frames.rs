@@ -1,4 +1,5 @@
-//! Unwind tables: where functions begin and end, for files without symbols (`.eh_frame`; Linux Standard Base, "Exception Frames").
+//! Unwind tables: where functions begin and end, for files without symbols (`.eh_frame`; Linux
+//! Standard Base, "Exception Frames").
 
 use super::Space;
 
@@ -16,7 +17,8 @@ pub struct Frame {
     pub has_pads: bool,
 }
 
-/// How pointers are encoded (DW_EH_PE): the low four bits say the format, the next three what the value is relative to.
+/// How pointers are encoded (DW_EH_PE): the low four bits say the format, the next three what the
+/// value is relative to.
 const FORMAT: u8 = 0x0f;
 const RELATIVE: u8 = 0x70;
 const RELATIVE_TO_HERE: u8 = 0x10;

@@ -1,4 +1,4 @@
-//! What lies where in an object: all that following its code needs.
+//! The memory of an object, as far as following its code needs it.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,15 @@ pub enum Word {
 /// What lies where.
 #[derive(Clone, Debug, Default)]
 pub struct Layout<'a> {
-    /// Memory. Relocations inside instructions must have been applied to its bytes; words are looked up in `words` first.
+    /// Memory. Relocations inside instructions must have been applied to its bytes; words are
+    /// looked up in `words` first.
     pub space: Space<'a>,
     /// Known functions.
     pub extents: Extents,
     /// Words of 8 bytes that relocations fill, by address.
     pub words: BTreeMap<u64, Word>,
-    /// Whether instructions may hold absolute addresses as plain numbers: code that runs only where it was linked.
+    /// Whether instructions may hold absolute addresses as plain numbers: code that runs only where
+    /// it was linked.
     pub is_absolute: bool,
     /// Whether execution goes on behind `ud2`, as in a kernel that makes warnings of them.
     pub traps_return: bool,
@@ -33,7 +35,8 @@ pub struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    /// The address that the word at `address` holds when the program runs, if it is one of this object.
+    /// The address that the word at `address` holds when the program runs, if it is one of this
+    /// object.
     pub fn pointer(&self, address: u64) -> Option<u64> {
         match self.words.get(&address) {
             Some(Word::Address(target)) => Some(*target),

@@ -1,7 +1,8 @@
-//! An executable or a shared library as a [`Layout`], with what it imports, exports and starts.
+//! An executable or a shared library as a [`Layout`], with its imports, exports and entry points.
 //!
-//! Read as `ld.so` reads it: program headers, the dynamic section, relocations (RELA and RELR). Sections are looked at for what
-//! helps where it is there: `.symtab`, `.eh_frame` without a header, relocations of static programs.
+//! It is read as `ld.so` reads it: program headers, the dynamic section, relocations (RELA and
+//! RELR). Sections add to that where they are there: `.symtab`, `.eh_frame` without a header,
+//! relocations of static programs.
 
 mod dynamic;
 mod sections;
@@ -57,9 +58,11 @@ pub struct Linked<'a> {
     pub imports: Vec<Vec<u8>>,
     /// What others can find.
     pub exports: Vec<Export>,
-    /// Words of the global offset table that hold addresses of symbols: instructions name them one by one.
+    /// Words of the global offset table that hold addresses of symbols: instructions name them one
+    /// by one.
     pub slots: BTreeSet<u64>,
-    /// First and last address, the last not included, of the strings of symbols and needed libraries.
+    /// First and last address, the last not included, of the strings of symbols and needed
+    /// libraries.
     pub strings: (u64, u64),
     /// What the file needs to be loaded.
     pub program: Program,
@@ -71,7 +74,8 @@ impl<'a> Linked<'a> {
     /// Reads a file.
     ///
     /// # Errors
-    /// Not such an ELF file, or damaged where it matters. Damaged symbols, sections and unwind tables are as none.
+    /// Not such an ELF file, or damaged where it matters. Damaged symbols, sections and unwind
+    /// tables are as none.
     pub fn parse(bytes: &'a [u8]) -> Result<Linked<'a>, ElfError> {
         let program = Program::parse(bytes)?;
         let header = Header::parse(bytes).map_err(|_| ElfError::NotElf)?;
@@ -145,8 +149,8 @@ impl<'a> Linked<'a> {
         self.layout.words.insert(at, word);
     }
 
-    /// Code addresses that lie in the file's data, by where they lie: those that relocations fill, and, in a file that runs only where
-    /// it was linked, every aligned word that reads as one.
+    /// Code addresses that lie in the file's data, by where they lie: those that relocations fill,
+    /// and, in a file that runs only where it was linked, every aligned word that reads as one.
     pub fn pointers(&self) -> Vec<(u64, u64)> {
         let layout = &self.layout;
         let mut found: Vec<(u64, u64)> = Vec::new();
@@ -267,7 +271,8 @@ fn extents(
     Extents::new(found, limit)
 }
 
-/// The address of `.eh_frame` by its header: version, three encodings, the address (always a distance of 4 bytes from itself).
+/// The address of `.eh_frame` by its header: version, three encodings, the address (always a
+/// distance of 4 bytes from itself).
 fn unwind_table(space: &Space<'_>, header: u64) -> Option<u64> {
     const DISTANCE: u8 = 0x1b;
     let bytes = space.bytes_at(header);

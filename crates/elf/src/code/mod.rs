@@ -1,16 +1,21 @@
-//! Machine code: which functions there are, how control flows in them, whom they call, which addresses they take.
+//! Machine code: functions, their control flow, the functions that they call, the addresses that
+//! they take.
 //!
-//! A [`Layout`] says what lies where: memory, known extents of functions, words that relocations fill. [`Linked`] makes one of an
-//! executable or a shared library; whoever has relocatable sections gives each an address of its own choice, applies the
-//! relocations to the bytes, and lists the words that hold addresses. [`Flow::trace`] follows control from any address in a
-//! layout: recursive descent into basic blocks, with the jump tables that compilers make of `switch`. What it cannot follow it
-//! says, and takes all of the function that nothing else leads to as reachable. [`propagate`] follows constants in registers and
-//! on the stack through a flow; what a function gets from its caller stays symbolic ([`Input`]), to be looked up at each call.
+//! A [`Layout`] describes memory: its bytes, known extents of functions, words that relocations
+//! fill. [`Linked`] makes one of an executable or a shared library. A caller that has relocatable
+//! sections gives each an address of its own choice, applies the relocations to the bytes, and
+//! lists the words that hold addresses. [`Flow::trace`] follows control from any address in a
+//! layout: recursive descent into basic blocks, with the jump tables that compilers make of
+//! `switch`. It reports what it cannot follow, and then takes all of the function that nothing else
+//! leads to as reachable. [`propagate`] follows constants in registers and on the stack through a
+//! flow. A value that a function gets from its caller stays symbolic ([`Input`]), to be looked up
+//! at each call.
 //!
-//! Nothing here knows a processor but the module of its name, behind the trait [`Architecture`]: [`x86_64`] so far.
+//! Only the module of a processor's name knows this processor, behind the trait [`Architecture`]:
+//! [`x86_64`] so far.
 //!
-//! All input is hostile: counts, tables and work have limits, counted in instructions and never in time. What exceeds a limit is
-//! reported as not followed.
+//! All input is hostile. Counts, tables and work have limits, counted in instructions and never in
+//! time. Code beyond a limit is reported as not followed.
 
 pub mod x86_64;
 
@@ -37,13 +42,14 @@ pub use linked::{Export, Kind, Linked};
 pub use propagate::propagate;
 pub use space::{Region, Space};
 pub use state::{REGISTERS, State};
-pub use step::{Action, Gate, Place, Step, Use};
+pub use step::{Action, Gate, Step, TargetSource, Use};
 pub use value::{Atom, Input, LOADS_MAX, Origin, POSSIBILITIES_MAX, Value, Width};
 
 /// Instructions one function may have; the largest interpreter loops have about 30,000.
 pub const FUNCTION_STEPS_MAX: usize = 400_000;
 
-/// Entries of one jump table; the kernel's table of system calls has 470, generated parsers a few thousand.
+/// Entries of one jump table; the kernel's table of system calls has 470, generated parsers a few
+/// thousand.
 pub const TABLE_ENTRIES_MAX: usize = 16_384;
 
 /// Symbols we accept in one file, as in the symbol tables of a browser.
@@ -52,7 +58,8 @@ pub const SYMBOLS_MAX: usize = 4 << 20;
 /// Relocations we accept in one linked file; a large office suite has about a million.
 pub const RELOCATIONS_MAX: usize = 8 << 20;
 
-/// Bytes of memory that a file may ask for without having them (`.bss`) are never allocated, only bounded: 1 TiB.
+/// Bytes of memory that a file may ask for without having them (`.bss`) are never allocated, only
+/// bounded: 1 TiB.
 pub const REGION_BYTES_MAX: u64 = 1 << 40;
 
 #[cfg(test)]

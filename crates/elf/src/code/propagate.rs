@@ -1,5 +1,5 @@
-//! Constant propagation through one function (Kildall 1973): the state before every block is the join of the states behind those
-//! that lead to it, until nothing changes.
+//! Constant propagation through one function (Kildall 1973): the state before every block is the
+//! join of the states behind those that lead to it, until nothing changes.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,8 +11,8 @@ const ROUNDS_MAX: u32 = 8;
 /// Instructions interpreted for one function, all rounds together.
 const WORK_MAX: usize = 4_000_000;
 
-/// States before each of `points`, which are instructions of `flow`. A point that is missing is never reached. `None` if the
-/// function takes more work than is allowed.
+/// States before each of `points`, which are instructions of `flow`. A point that is missing is
+/// never reached. `None` if the function takes more work than is allowed.
 ///
 /// Entries that are in `called` are reached by calls, all others from anywhere.
 pub fn propagate(
@@ -44,7 +44,8 @@ pub fn propagate(
         while address < block.end {
             let step = flow.steps.get(&address)?;
             if points.contains(&address) {
-                // Every state before a block holds those of earlier rounds, so the last is the widest.
+                // Every state before a block holds those of earlier rounds, so the last is the
+                // widest.
                 found.insert(address, state.clone());
             }
             architecture.transfer(layout, address, &mut state);

@@ -31,7 +31,8 @@ pub struct Space<'a> {
 }
 
 impl<'a> Space<'a> {
-    /// Takes regions in any order. Of two that overlap, the one with the higher start counts from there on.
+    /// Takes regions in any order. Of two that overlap, the one with the higher start counts from
+    /// there on.
     pub fn new(mut regions: Vec<Region<'a>>) -> Space<'a> {
         regions.sort_by_key(|region| region.address);
         Space { regions }

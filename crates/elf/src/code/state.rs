@@ -1,4 +1,4 @@
-//! What is known before one instruction: registers, and places of the function's own stack.
+//! The state before one instruction: registers, and slots of the function's own stack.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,15 +15,17 @@ const SLOTS_MAX: usize = 512;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     registers: Vec<Value>,
-    /// Places on the stack by their offset from the stack pointer at the entry; with their bytes. Below 0 what is not here is
-    /// unknown; from 0 on, where the caller's frame is, it is what the caller left there.
+    /// Places on the stack by their offset from the stack pointer at the entry; with their bytes.
+    /// Below 0 what is not here is unknown; from 0 on, where the caller's frame is, it is what the
+    /// caller left there.
     slots: BTreeMap<i64, (Value, u8)>,
     /// Above here others may have pointers to the stack.
     shared_from: Option<i64>,
 }
 
 impl State {
-    /// At the entry of a function that is called: nothing but inputs. `stack` is the number of the stack pointer.
+    /// At the entry of a function that is called: nothing but inputs. `stack` is the number of the
+    /// stack pointer.
     pub fn entry(stack: usize) -> State {
         let input = |number: usize| Value::of(Atom::Input(Input::of(Origin::Register(number as u8))));
         let mut registers: Vec<Value> = (0..REGISTERS).map(input).collect();
@@ -136,8 +138,8 @@ impl State {
         }
     }
 
-    /// Takes in what holds where another way leads to the same instruction; true if something changed. If it `widens`, what changes
-    /// becomes unknown: so that loops end.
+    /// Takes in what holds where another way leads to the same instruction; true if something
+    /// changed. If it `widens`, what changes becomes unknown: so that loops end.
     pub fn join(&mut self, other: &State, widens: bool) -> bool {
         let mut has_changed = false;
         for (register, value) in self.registers.iter_mut().zip(&other.registers) {
@@ -180,7 +182,8 @@ impl State {
         has_changed
     }
 
-    /// What an input of a function is, called from here. `stack` is where its stack pointer is at its entry.
+    /// What an input of a function is, called from here. `stack` is where its stack pointer is at
+    /// its entry.
     pub fn input(&self, layout: &Layout<'_>, stack: &Value, input: &Input) -> Value {
         let value = match input.origin {
             Origin::Register(number) => self.register(number.into()).clone(),

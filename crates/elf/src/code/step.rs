@@ -13,7 +13,7 @@ pub enum Gate {
 
 /// Where the target of an indirect call or jump comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum TargetSource {
     /// The word at a fixed address.
     Word(u64),
     /// A register or computed place.
@@ -32,9 +32,9 @@ pub enum Action {
     /// The function there, then the next instruction.
     Call(u64),
     /// Some instruction.
-    JumpTo(Place),
+    JumpTo(TargetSource),
     /// Some function, then the next instruction.
-    CallTo(Place),
+    CallTo(TargetSource),
     /// The caller.
     Return,
     /// Nothing: a trap, or no instruction at all.

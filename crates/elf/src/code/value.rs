@@ -1,8 +1,9 @@
-//! What a register or a place in memory may hold: a few possibilities, or anything.
+//! The possible values of a register or a place in memory: a few, or anything.
 
 use std::sync::Arc;
 
-/// Possibilities that are told apart; more of them are anything. Dispatchers of system calls in libraries have about ten.
+/// Possibilities that are told apart; more of them are anything. Dispatchers of system calls in
+/// libraries have about ten.
 pub const POSSIBILITIES_MAX: usize = 32;
 
 /// Loads that one possibility may go through: a pointer to a structure that holds a pointer.
@@ -42,7 +43,8 @@ impl Width {
     }
 }
 
-/// A value from outside: what `origin` held, then for each load what lay there at an offset, then `width` of that plus `add`.
+/// A value from outside: what `origin` held, then for each load what lay there at an offset, then
+/// `width` of that plus `add`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Input {
     /// Where it comes from.
@@ -217,7 +219,8 @@ impl Value {
         }
         self.map(|atom| match atom {
             Atom::Constant(number) => Some(Atom::Constant(width.of(number))),
-            // What was added counts after the cut as well, except for a carry, which numbers of calls do not have.
+            // What was added counts after the cut as well, except for a carry, which numbers of
+            // calls do not have.
             Atom::Input(input) => Some(Atom::Input(Input { width, ..input })),
             _ => None,
         })

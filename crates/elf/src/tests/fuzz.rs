@@ -14,8 +14,8 @@ fn bounded(program: &Program) {
     }
 }
 
-/// Parses `rounds` mutations of real and made-up files, and as many random strings; returns how many were accepted
-/// and how many refused.
+/// Parses `rounds` mutations of real and made-up files, and as many random strings; returns how
+/// many were accepted and how many refused.
 fn fuzz_program(seed: u64, rounds: u32) -> (u32, u32) {
     let mut rng = SplitMix64(seed);
     let mut seeds = Vec::new();
@@ -25,7 +25,8 @@ fn fuzz_program(seed: u64, rounds: u32) -> (u32, u32) {
             seeds.push(elf.build());
         }
     }
-    // The test binary itself: a real file with everything a linker writes. Its first part is enough.
+    // The test binary itself: a real file with everything a linker writes. Its first part is
+    // enough.
     if let Ok(own) = std::env::current_exe().and_then(std::fs::read) {
         seeds.push(own[..own.len().min(1 << 20)].to_vec());
     }

@@ -39,7 +39,8 @@ impl Root for Host {
     }
 }
 
-/// The files that `ldd` lists, symlinks resolved; `None` if it does not run or the program is static.
+/// The files that `ldd` lists, symlinks resolved; `None` if it does not run or the program is
+/// static.
 fn ldd(program: &Path) -> Option<BTreeSet<Vec<u8>>> {
     let output = Command::new("ldd").arg(program).env_remove("LD_LIBRARY_PATH").output().ok()?;
     if !output.status.success() {

@@ -1,5 +1,5 @@
-//! A reader of uncompressed EROFS after the structures of fs/erofs/erofs_fs.h, as far from our writer as can be: it
-//! uses plain offsets and none of its constants.
+//! A reader of uncompressed EROFS after the structures of fs/erofs/erofs_fs.h, as far from our
+//! writer as can be: it uses plain offsets and none of its constants.
 
 use image::Content;
 use image::fixture::{Body, Node, Part};

@@ -1,7 +1,8 @@
-//! AArch64: instructions are words, and a relocation writes into one of them, so that what it means needs no decoding.
+//! AArch64. Instructions are words, and a relocation writes into one of them, so its meaning needs
+//! no decoding.
 //!
-//! Only branches and addresses that the assembler resolved are decoded, to keep together what reaches each other. What instructions
-//! compute is not followed: passes that would need it do nothing.
+//! Branches and addresses that the assembler resolved are decoded, so that code which reaches other
+//! code stays with it. Computations are not followed. Passes that need them do nothing.
 
 use std::ops::Range;
 
@@ -22,8 +23,9 @@ const WORD: u64 = 4;
 /// The processor.
 pub(super) struct Aarch64;
 
-/// Bits of instructions that relocations leave as they are: of branches, of ADR and ADRP, of additions and accesses of memory, of
-/// conditional branches and literals, of branches on a bit, and of moves.
+/// Bits of instructions that relocations leave as they are: of branches, of ADR and ADRP, of
+/// additions and accesses of memory, of conditional branches and literals, of branches on a bit,
+/// and of moves.
 const BRANCH: u32 = 0xfc00_0000;
 const ADDRESS: u32 = 0x9f00_001f;
 const LOW: u32 = 0xffc0_03ff;
@@ -73,7 +75,8 @@ impl Architecture for Aarch64 {
                 let Some(distance) = distance(word) else { continue };
                 let end = start + WORD;
                 let Some(target) = start.checked_add_signed(distance) else { continue };
-                // What a relocation resolves is none of ours, and data between instructions may look like anything.
+                // What a relocation resolves is none of ours, and data between instructions may
+                // look like anything.
                 let is_ours = section.relocations_in(start..end).is_empty() && target <= section.size;
                 if is_ours && !range.contains(&target) {
                     let branch = !is_address(word);
@@ -176,7 +179,8 @@ fn is_address(word: u32) -> bool {
     word & 0x9f00_0000 == 0x1000_0000 || word & 0x3b00_0000 == 0x1800_0000
 }
 
-/// How far from itself what an instruction names lies, in bytes; `None` if it names nothing, or only a page.
+/// How far from itself what an instruction names lies, in bytes; `None` if it names nothing, or
+/// only a page.
 fn distance(word: u32) -> Option<i64> {
     // A field of so many bits from this one on.
     let signed = |low: u32, bits: u32| i64::from(((word >> low) << (32 - bits)) as i32 >> (32 - bits));
@@ -194,8 +198,8 @@ fn distance(word: u32) -> Option<i64> {
     }
 }
 
-/// Whether control does not go on behind an instruction that is the last of a function: compilers leave nothing behind a call that does
-/// not return.
+/// Whether control does not go on behind an instruction that is the last of a function: compilers
+/// leave nothing behind a call that does not return.
 fn ends(word: u32) -> bool {
     let is_branch = word & 0x7c00_0000 == 0x1400_0000;
     // BR, BLR, RET, ERET and their like; BRK, HLT, UDF

@@ -1,7 +1,9 @@
-//! x86-64: fields inside instructions are relative to the end of the instruction, and instructions have no alignment.
+//! x86-64. Relative fields count from the end of their instruction, and instructions have no
+//! alignment.
 //!
-//! A relocation of a relative field names the section and a distance from the field, so that the length of the rest of the
-//! instruction is hidden in the addend; only decoding tells which object is meant.
+//! A relocation of a relative field names a section and a distance from the field. The addend
+//! contains the length of the rest of the instruction, so only decoding tells which object is
+//! meant.
 
 use std::ops::Range;
 
@@ -20,7 +22,8 @@ pub(crate) const MACHINE: u16 = 62;
 
 const R_PC32: u32 = 2;
 
-/// Codes of jumps: with four bytes of distance, with one, and conditional with one (the condition in the low bits).
+/// Codes of jumps: with four bytes of distance, with one, and conditional with one (the condition
+/// in the low bits).
 const JUMP_NEAR: u8 = 0xe9;
 const JUMP_SHORT: u8 = 0xeb;
 const BRANCH_SHORT: u8 = 0x70;
@@ -212,7 +215,8 @@ impl Architecture for X86_64 {
     }
 
     fn fill_trap(&self, bytes: &mut [u8]) {
-        // From the start of a function every second byte begins `ud2`; nothing live knows a place inside.
+        // From the start of a function every second byte begins `ud2`; nothing live knows a place
+        // inside.
         for (index, byte) in bytes.iter_mut().enumerate() {
             *byte = if index % 2 == 0 { 0x0f } else { 0x0b };
         }
@@ -225,7 +229,8 @@ impl Architecture for X86_64 {
     }
 }
 
-/// Decodes one range; relocations before index `next` lie before it. Returns the first one behind it.
+/// Decodes one range; relocations before index `next` lie before it. Returns the first one behind
+/// it.
 fn decode_range(section: &Section<'_>, range: &Range<u64>, mut next: usize, code: &mut Code) -> usize {
     let Some(bytes) = section.data.get(range.start as usize..range.end as usize) else { return next };
     let relocations = &section.relocations;

@@ -1,7 +1,8 @@
-//! Cuts what is never executed out of functions: blocks, branches that are never taken, and bytes of branches that became
-//! shorter. What refers into such a function is moved by the writer.
+//! Blocks: cuts code that is never executed out of functions, and branches that are never taken,
+//! and shortens branches. The writer moves the references into such a function.
 //!
-//! Instructions that the kernel rewrites while it runs keep their form; only distances in them change.
+//! Instructions that the kernel rewrites while it runs keep their form. Only distances in them
+//! change.
 
 use std::collections::HashSet;
 use std::ops::Range;

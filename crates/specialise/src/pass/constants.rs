@@ -1,9 +1,10 @@
-//! Constants: branches that always go the same way, and with them code inside functions that is never executed.
+//! Constants: finds branches that always go the same way, and code inside functions that is
+//! therefore never executed.
 //!
-//! What is known: variables that nothing writes and whose address nobody takes, variables that the caller fixes, arguments
-//! of functions all of whose calls are seen, what functions return, and arguments of system calls. Functions are looked at
-//! over and over, each round with what the round before found, so that every round alone is sound. Code that is then never
-//! executed keeps nothing alive.
+//! These are known: variables that nothing writes and whose address nobody takes, variables that
+//! the caller fixes, arguments of functions all of whose calls are seen, results of functions, and
+//! arguments of system calls. Functions are evaluated in rounds. Each round uses the results of the
+//! round before, so every round alone is sound. Code that is never executed keeps nothing alive.
 
 mod known;
 mod variables;
@@ -31,7 +32,8 @@ pub(super) const PASS: Pass = Pass { name: "constants", is_on: Options::decides_
 /// Rounds after which what is known is enough.
 const ROUNDS_MAX: usize = 4;
 
-/// Decides branches. Code that is never executed then keeps nothing alive; unless another pass cuts it out, it traps.
+/// Decides branches. Code that is never executed then keeps nothing alive; unless another pass cuts
+/// it out, it traps.
 fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
     let graph = context.graph;
     let fixed = variables::fixed(graph, analysis.removals.liveness(), &analysis.changes, &context.options.fixed)?;

@@ -1,7 +1,9 @@
-//! PCI drivers none of whose devices are in the inventory: their initcalls go, and with them all that only they use.
+//! Drivers: drops the initcalls of PCI drivers none of whose devices are in the inventory. Code and
+//! data that only they use go with them.
 //!
-//! Only initcalls that do nothing but register a driver, as `module_pci_driver` makes them. What is read of a driver is
-//! its table of devices: `struct pci_driver`, in which releases differ, and `struct pci_device_id`.
+//! Only initcalls that do nothing but register a driver are dropped, as `module_pci_driver` makes
+//! them. Of a driver only its table of devices is read: `struct pci_driver`, in which releases
+//! differ, and `struct pci_device_id`.
 
 use super::{Context, Pass};
 use crate::SpecialiseError;
@@ -98,7 +100,8 @@ fn full_place(graph: &Graph<'_, '_>, reference: &Reference) -> Option<(u32, i64)
     }
 }
 
-/// Whether none of the devices of a driver is there, which names its table of them at the offset `table_at`; `None` if its table is not understood.
+/// Whether none of the devices of a driver is there, which names its table of them at the offset
+/// `table_at`; `None` if its table is not understood.
 fn is_absent(graph: &Graph<'_, '_>, driver: (u32, i64), table_at: i64, inventory: &[Device]) -> Option<bool> {
     let (section, offset) = driver;
     let field = u64::try_from(offset.checked_add(table_at)?).ok()?;

@@ -1,7 +1,8 @@
-//! Duplicate functions: of functions with the same bytes and the same references one is kept.
+//! Duplicates: of functions with the same bytes and the same references one is kept.
 //!
-//! Only functions that are called and never named otherwise, so that nobody can compare their addresses, unless the caller
-//! allows that addresses become equal; and only where no side table but those of positions speaks of them.
+//! A function is a candidate if it is called and never named otherwise, so that nobody can compare
+//! its address, unless the caller allows that addresses become equal. The only side tables that may
+//! name it are those of positions.
 
 use std::collections::{HashMap, HashSet};
 
@@ -32,7 +33,8 @@ const POSITIONS: [&[u8]; 8] = [
 /// Rounds after which folding stops: each lets functions become equal whose callees did.
 const ROUNDS_MAX: usize = 8;
 
-/// Removes the functions for which an equal one stands, with the entries of tables that speak of them.
+/// Removes the functions for which an equal one stands, with the entries of tables that speak of
+/// them.
 fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
     analysis.folded = find(context, analysis);
     let mut orphaned = HashSet::new();
@@ -53,7 +55,8 @@ fn find(context: &Context<'_, '_>, analysis: &Analysis) -> HashMap<AtomId, AtomI
     let incoming = incoming(graph, liveness, changes, &HashSet::new());
     let mut rooted: HashSet<AtomId> = graph.roots.iter().map(|(id, _)| *id).collect();
     rooted.extend(changes.roots.iter().filter_map(|(symbol, _)| graph.atom_of_symbol(*symbol)));
-    // One whose address is taken stands only for others of the kind: it may be marked as a target of indirect calls.
+    // One whose address is taken stands only for others of the kind: it may be marked as a target
+    // of indirect calls.
     let fits = |id: AtomId| {
         let known = incoming[id as usize];
         !known.inside && (!known.addressed || with_taken && !rooted.contains(&id))

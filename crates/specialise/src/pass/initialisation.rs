@@ -1,10 +1,12 @@
-//! Functions that only initialisation calls: they move into `.init.text`, whose memory is freed after the start.
+//! Initialisation: moves functions that only initialisation calls into `.init.text`, whose memory
+//! is freed after the start.
 //!
-//! Never what may still run then: a function whose address is taken, one in `.ref.text` (`rest_init` becomes the idle
-//! task), one that does not return, and whatever any of these calls.
+//! A function that may still run then never moves: one whose address is taken, one in `.ref.text`
+//! (`rest_init` becomes the idle task), one that does not return, and all functions that any of
+//! these calls.
 //!
-//! Messages follow: strings that only such functions use, and only as arguments of functions that read them and keep no
-//! address, such as `_printk`.
+//! Strings move too if only such functions use them, and only as arguments of functions that read
+//! them and keep no address, such as `_printk`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -70,7 +72,8 @@ fn functions(context: &Context<'_, '_>, analysis: &Analysis, tables: &Entries) -
             && (is_cold || arch.returns(bytes) || jumps_to_thunk(graph, *id))
     };
     let mut moved: HashSet<AtomId> = (0..graph.atoms.atoms.len() as AtomId).filter(is_candidate).collect();
-    // All that stays and refers to a candidate keeps it, over and over: the largest set that nothing outside refers to.
+    // All that stays and refers to a candidate keeps it, over and over: the largest set that
+    // nothing outside refers to.
     loop {
         let mut kept = HashSet::new();
         for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id)) {
@@ -135,7 +138,8 @@ fn call_tables_of(
     entries
 }
 
-/// The functions whose instructions each replacement replaces: it is freed after the start, but lives on in them.
+/// The functions whose instructions each replacement replaces: it is freed after the start, but
+/// lives on in them.
 fn owners(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> HashMap<AtomId, Vec<AtomId>> {
     let mut owners: HashMap<AtomId, Vec<AtomId>> = HashMap::new();
     for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id)) {
@@ -153,7 +157,8 @@ fn owners(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Changes) -> Hash
     owners
 }
 
-/// Finds the jump tables that may move when the functions of `moved` do: only those jump through them.
+/// Finds the jump tables that may move when the functions of `moved` do: only those jump through
+/// them.
 fn tables(
     graph: &Graph<'_, '_>,
     liveness: &Liveness,

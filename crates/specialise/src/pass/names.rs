@@ -1,7 +1,8 @@
-//! Names of functions that are freed after the start: the kernel's table of names is for messages about running code, and
-//! keeps those for good.
+//! Names: drops the symbols of functions that are freed after the start. The kernel's table of
+//! names is never freed, and serves messages about running code.
 //!
-//! Until then such a function appears in messages as a distance from the start of its section.
+//! Until it is freed, such a function appears in messages as a distance from the start of its
+//! section.
 
 use std::collections::HashSet;
 
@@ -17,7 +18,8 @@ pub(super) const PASS: Pass = Pass { name: "names", is_on: Options::drops_names,
 /// Sections of code that is freed.
 const FREED: [&[u8]; 2] = [b".init.text", b".exit.text"];
 
-/// Drops the symbols of functions in memory that is freed, without those that the linker script names.
+/// Drops the symbols of functions in memory that is freed, without those that the linker script
+/// names.
 fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
     let (graph, moved) = (context.graph, &analysis.moved);
     let roots: HashSet<AtomId> = graph.roots.iter().map(|(id, _)| *id).collect();

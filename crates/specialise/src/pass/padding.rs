@@ -1,4 +1,5 @@
-//! Padding before functions, and the list of calls that a mitigation would patch to go through it.
+//! Padding: drops the padding before functions, and the list of calls that a mitigation would patch
+//! to go through it.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,5 @@
-//! Boot parameters: entries of `.init.setup` and `__param` that the command line does not use.
+//! Parameters: drops boot parameters, entries of `.init.setup` and `__param`, that the command line
+//! does not use.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,8 @@ fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), Special
         for id in graph.atoms.of_section[index].clone() {
             let Some(name) = name_of(graph, id) else { continue };
             let wanted = normal(&name);
-            // As the kernel compares: what `__setup` names is a beginning of the word, a parameter's name ends at `=`.
+            // As the kernel compares: what `__setup` names is a beginning of the word, a
+            // parameter's name ends at `=`.
             let is_used = words.iter().any(|word| match is_setup {
                 true => word.starts_with(&wanted),
                 false => word.split('=').next() == Some(&wanted),

@@ -1,4 +1,4 @@
-//! Quirks of PCI devices that are not in the inventory.
+//! Quirks: drops quirks of PCI devices that are not in the inventory.
 
 use super::{Context, Pass};
 use crate::SpecialiseError;

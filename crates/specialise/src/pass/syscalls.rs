@@ -1,7 +1,9 @@
-//! System calls that the image cannot make: the dispatcher's references to their handlers go to one that answers ENOSYS.
+//! System calls: the dispatcher's references to handlers that the device does not use go to one
+//! that answers ENOSYS.
 //!
-//! That is a handler which logs the call, where it was compiled with the kernel, or else the kernel's own for numbers that never
-//! existed. The handlers die with their references, unless something else in the kernel uses them.
+//! That handler is one that logs the call, if it was compiled with the kernel, or else the kernel's
+//! own for numbers that never existed. A handler dies when its reference goes, unless something
+//! else in the kernel uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +18,8 @@ pub(super) const PASS: Pass =
 
 /// The kernel's table of system calls: name to the entry point without prefix.
 ///
-/// `text` has lines such as those of `arch/x86/entry/syscalls/syscall_64.tbl`: number, ABI, name, entry point. `kinds`: the ABIs that count.
+/// `text` has lines such as those of `arch/x86/entry/syscalls/syscall_64.tbl`: number, ABI, name,
+/// entry point. `kinds`: the ABIs that count.
 pub fn entry_points(text: &str, kinds: &[&str]) -> BTreeMap<String, String> {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
     let entries = lines.filter_map(|line| {
@@ -29,8 +32,8 @@ pub fn entry_points(text: &str, kinds: &[&str]) -> BTreeMap<String, String> {
     entries.collect()
 }
 
-/// Entry points that programs reach without naming them: the kernel itself puts the number of the first into a register, and
-/// returns from signal handlers go through the second.
+/// Entry points that programs reach without naming them: the kernel itself puts the number of the
+/// first into a register, and returns from signal handlers go through the second.
 const ALWAYS: [&str; 2] = ["sys_restart_syscall", "sys_rt_sigreturn"];
 
 /// Retargets every handler whose entry point is neither in the list nor always needed.

@@ -1,4 +1,4 @@
-//! What no root reaches.
+//! Unreachable: removes what no root reaches.
 
 use super::Pass;
 

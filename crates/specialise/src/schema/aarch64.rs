@@ -3,7 +3,8 @@
 use super::{PARAM, PARTS, QUIRKS, READERS, SETUP, Schema, entries, keyed};
 use crate::arch::AARCH64;
 
-/// Linux 6.12 on AArch64, from include/asm-generic/vmlinux.lds.h, arch/arm64/kernel/vmlinux.lds.S and the structures of each table.
+/// Linux 6.12 on AArch64, from include/asm-generic/vmlinux.lds.h, arch/arm64/kernel/vmlinux.lds.S
+/// and the structures of each table.
 pub(super) const LINUX_6_12: Schema = Schema {
     releases: &["6.12"],
     machine: AARCH64,
@@ -90,8 +91,8 @@ pub(super) const LINUX_6_12: Schema = Schema {
     driver_table_at: 8,
     // The first is ours, as on x86-64.
     handlers: &[("__arm64_sys_", &["__arm64_sys_specialise_removed", "__arm64_sys_ni_syscall"])],
-    // A processor has its vectors before it runs C, and keeps them up to the end. Between them and the handler lies what is never
-    // instrumented, which is never frozen, and these.
+    // A processor has its vectors before it runs C, and keeps them up to the end. Between them and
+    // the handler lies what is never instrumented, which is never frozen, and these.
     on_the_way: &[
         "do_mem_abort",
         "frozen_text_fault",

@@ -3,8 +3,8 @@
 use super::{PARAM, PARTS, QUIRKS, READERS, Rule, SETUP, Schema, Table, entries, keyed};
 use crate::arch::X86_64;
 
-/// Linux 6.12 on x86-64, from include/asm-generic/vmlinux.lds.h, arch/x86/kernel/vmlinux.lds.S and the structures of each
-/// table.
+/// Linux 6.12 on x86-64, from include/asm-generic/vmlinux.lds.h, arch/x86/kernel/vmlinux.lds.S and
+/// the structures of each table.
 pub(super) const LINUX_6_12: Schema = Schema {
     releases: &["6.12"],
     machine: X86_64,
@@ -38,7 +38,8 @@ pub(super) const LINUX_6_12: Schema = Schema {
     ],
     own: &[keyed(".altinstructions", &[14], 0)],
     parts: PARTS,
-    // A replacement has no end of its own, only the length that its entry names: nothing else may cut it.
+    // A replacement has no end of its own, only the length that its entry names: nothing else may
+    // cut it.
     pieces: &[(".altinstr_replacement", Some(".altinstructions")), (".altinstr_aux", None)],
     whole: &[
         ".head.text",

@@ -1,4 +1,5 @@
-//! Branches that always go the same way: what decides them, what must not, and what is left of functions.
+//! Branches that always go the same way: what decides them, what must not, and what is left of
+//! functions.
 
 use super::*;
 

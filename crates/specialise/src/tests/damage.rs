@@ -1,5 +1,5 @@
-//! Damaged objects are refused or rewritten, and never more than that: no panic, no endless loop, no memory by a number in
-//! the file.
+//! Damaged objects are refused or rewritten, and never more than that: no panic, no endless loop,
+//! no memory by a number in the file.
 
 use super::*;
 

@@ -56,7 +56,8 @@ const STORE: [u8; 2] = [0xc6, 0x05];
 
 #[test]
 fn a_program_does_the_same_and_says_what_ran() {
-    // All branches are short, until those of the first cases go too far for a byte, and so does the way back.
+    // All branches are short, until those of the first cases go too far for a byte, and so does the
+    // way back.
     let cases: String = (0..13).map(|case| format!("cmp ${case},%edi\nje 2f\nadd $1,%eax\n")).collect();
     let body = format!(
         "mov $7,%edi\nxor %eax,%eax\n1: {cases}2: add $100,%eax\ncmp $107,%eax\nje 3f\njmp 4f\n3: xor %edi,%edi\njmp 1b\n4: call other\nret"

@@ -1,4 +1,4 @@
-//! What keeps an image from being analysed.
+//! Errors of the analysis of an image.
 
 use elf::{ClosureError, ElfError};
 

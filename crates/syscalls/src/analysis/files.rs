@@ -137,7 +137,8 @@ impl<'a> Files<'a> {
         let start = self.start_of(&path)?;
         let shown = String::from_utf8_lossy(&path).into_owned();
         if start.starts_with(b"\x7fELF") {
-            // Relocatable objects and the like are not run; neither is a file that only looks like one.
+            // Relocatable objects and the like are not run; neither is a file that only looks like
+            // one.
             let Ok(true) = self.take(&path) else {
                 self.notes.insert(format!("{shown}: not analysed: for another processor, or damaged"));
                 self.is_partial = true;
@@ -215,8 +216,8 @@ impl<'a> Files<'a> {
     }
 }
 
-/// Whether `execve` of a file makes sense: linked to run at one place, or with an interpreter and no name as a library, or static and
-/// movable with an entry and nothing needed.
+/// Whether `execve` of a file makes sense: linked to run at one place, or with an interpreter and
+/// no name as a library, or static and movable with an entry and nothing needed.
 fn is_program(facts: &Program, content: &[u8]) -> bool {
     const TYPE_EXECUTABLE: u8 = 2;
     if content.get(16) == Some(&TYPE_EXECUTABLE) {
@@ -233,8 +234,8 @@ pub(super) fn base(path: &[u8]) -> &[u8] {
 }
 
 impl Start {
-    /// Indices of what the program loads, in the order in which symbols are sought: breadth first, the program first, its interpreter
-    /// last.
+    /// Indices of what the program loads, in the order in which symbols are sought: breadth first,
+    /// the program first, its interpreter last.
     pub(super) fn loaded(&self, index: &HashMap<Vec<u8>, usize>, needed: &dyn Fn(usize) -> Program) -> Vec<usize> {
         let mut found: Vec<usize> = index.get(&self.path).copied().into_iter().collect();
         let mut next = 0;

@@ -1,11 +1,13 @@
-//! The calls of whole images.
+//! The system calls of whole images.
 //!
-//! [`analyse`] takes executables and a tree of files, finds what each executable loads, follows control from where it is entered
-//! through all of that, and looks at every place where the kernel is entered for the number in the register of the call. The answer
-//! is conservative: what cannot be resolved is listed, and means that any call may be made, unless a [`Policy`] vouches for it.
+//! [`analyse`] takes executables and a tree of files. It finds what each executable loads, follows
+//! control through all of that from the entry points, and looks at every instruction that enters
+//! the kernel for the number in the register of the call. The answer is conservative. A place that
+//! cannot be resolved is listed, and means that any call may be made, unless a [`Policy`] vouches
+//! for it.
 //!
-//! What is not seen: code that a program makes or loads while it runs and that is not in the image, and memory of a structure that
-//! changes between a call and its use in the callee.
+//! Two things are not seen: code that a program makes, or loads from outside the image, while it
+//! runs; and memory of a structure that changes between a call and its use in the callee.
 
 mod error;
 mod files;

@@ -100,7 +100,8 @@ impl<'a> Object<'a> {
         }
         let guessed: BTreeSet<u64> = discover(&ARCHITECTURE, &mut linked.layout, &seeds).into_iter().collect();
         if linked.layout.is_absolute && !guessed.is_empty() {
-            // Words that point into functions whose ends are guesses are functions of their own, unless a jump table explains them.
+            // Words that point into functions whose ends are guesses are functions of their own,
+            // unless a jump table explains them.
             let guess = |target: &u64| {
                 let extent = linked.layout.extents.holding(*target);
                 extent.is_some_and(|extent| extent.start != *target && guessed.contains(&extent.start))
@@ -120,7 +121,8 @@ impl<'a> Object<'a> {
         let mut labels: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         for (_, target) in pointers {
             match linked.layout.extents.holding(target) {
-                // Unwinders look one byte before a return address: so the frames of code that signals return to begin there.
+                // Unwinders look one byte before a return address: so the frames of code that
+                // signals return to begin there.
                 Some(extent) if target > extent.start + 1 => labels.entry(extent.start).or_default().push(target),
                 _ => {
                     pointed.insert(target);
@@ -223,7 +225,8 @@ impl<'a> Object<'a> {
         function
     }
 
-    /// What is known before the instructions of a function that matter: gates, calls, stores to fixed places.
+    /// What is known before the instructions of a function that matter: gates, calls, stores to
+    /// fixed places.
     pub(super) fn values(&self, start: u64) -> Values {
         if let Some(known) = self.values.borrow().get(&start) {
             return known.clone();

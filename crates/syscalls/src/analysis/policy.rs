@@ -28,7 +28,8 @@ pub struct Policy {
     /// What places call that cannot be resolved.
     #[serde(default)]
     pub site: Vec<SiteRule>,
-    /// Calls seen in a trace: what every place that cannot be resolved, and that no rule is for, is taken to call.
+    /// Calls seen in a trace: what every place that cannot be resolved, and that no rule is for, is
+    /// taken to call.
     #[serde(skip)]
     pub traced: Option<BTreeSet<String>>,
 }
@@ -80,8 +81,9 @@ impl Policy {
         }
     }
 
-    /// Takes names of calls out of a trace: lines that begin with a name, alone or before `(`, after numbers and times of processes, as
-    /// strace writes them, or the last word of a line of its summary.
+    /// Takes names of calls out of a trace: lines that begin with a name, alone or before `(`,
+    /// after numbers and times of processes, as strace writes them, or the last word of a line of
+    /// its summary.
     ///
     /// # Errors
     /// It is no text, tells of no call, or of one that there is not: then it vouches for nothing.
@@ -101,7 +103,8 @@ impl Policy {
                 found.insert(name.to_string());
                 continue;
             }
-            // What only looks like a call, or is a name alone, would be one that nobody vouches for.
+            // What only looks like a call, or is a name alone, would be one that nobody vouches
+            // for.
             let is_name = name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'));
             if is_name && (call.is_some() || words.next().is_none()) {
                 return refused(format!("line {}: {name} is no system call of this architecture", line + 1));

@@ -1,8 +1,9 @@
-//! What a program can come to: functions over all objects that it loads.
+//! Reachability: the functions that a program can execute, over all objects that it loads.
 //!
-//! Roots are entry points, initialisers, and every function whose address lies in data of a loaded object: methods of classes,
-//! tables of callbacks. From there along calls, through the linkage tables by the search order of the dynamic linker, and to every
-//! function whose address a reachable function takes.
+//! Roots are entry points, initialisers, and every function whose address is in data of a loaded
+//! object: methods of classes, tables of callbacks. A reachable function reaches those that it
+//! calls, through the linkage tables by the search order of the dynamic linker, and every function
+//! whose address it takes.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -11,12 +12,12 @@ use elf::code::{Callee, Word};
 use super::object::Object;
 
 /// A function: the index of its object, and its address.
-pub(super) type Place = (usize, u64);
+pub(super) type FunctionId = (usize, u64);
 
 /// A call of a function: from which, at which instruction, and whether by a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Caller {
-    pub(super) from: Place,
+    pub(super) from: FunctionId,
     pub(super) at: u64,
     pub(super) is_tail: bool,
 }
@@ -29,18 +30,18 @@ pub(super) struct Scope<'a> {
     /// Objects that the program opens itself, perhaps: whatever they export may be asked for.
     pub(super) opened: Vec<usize>,
     /// Functions that the program looks up by name, perhaps.
-    pub(super) asked: Vec<Place>,
+    pub(super) asked: Vec<FunctionId>,
 }
 
 /// What is reached.
 #[derive(Default)]
 pub(super) struct Reach {
     /// Functions.
-    pub(super) functions: BTreeSet<Place>,
+    pub(super) functions: BTreeSet<FunctionId>,
     /// Who calls each of them.
-    pub(super) callers: HashMap<Place, BTreeSet<Caller>>,
+    pub(super) callers: HashMap<FunctionId, BTreeSet<Caller>>,
     /// Functions that may be called through pointers, by anyone.
-    pub(super) taken: HashSet<Place>,
+    pub(super) taken: HashSet<FunctionId>,
     /// Names that were asked for: imports of reached functions.
     pub(super) imported: BTreeSet<Vec<u8>>,
     /// Whether the work was more than is allowed.
@@ -52,7 +53,7 @@ const STEPS_MAX: usize = 400_000_000;
 
 impl<'a> Scope<'a> {
     /// The functions that a name means: those of the first object that has it.
-    pub(super) fn find(&self, name: &[u8]) -> Vec<Place> {
+    pub(super) fn find(&self, name: &[u8]) -> Vec<FunctionId> {
         let found = self.loaded.iter().chain(&self.opened).find_map(|index| {
             self.objects[*index].exports.get(name).map(|all| all.iter().map(|address| (*index, *address)).collect())
         });
@@ -60,7 +61,7 @@ impl<'a> Scope<'a> {
     }
 
     /// What a word that a relocation fills leads to.
-    pub(super) fn word(&self, object: usize, word: Word) -> Vec<Place> {
+    pub(super) fn word(&self, object: usize, word: Word) -> Vec<FunctionId> {
         match word {
             Word::Address(address) | Word::Resolver(address) => vec![(object, address)],
             Word::Symbol(index, _) => match self.objects[object].linked.imports.get(index as usize) {
@@ -71,7 +72,7 @@ impl<'a> Scope<'a> {
     }
 
     /// The code that a callee is; empty if it is somebody.
-    pub(super) fn callee(&self, object: usize, callee: Callee) -> Vec<Place> {
+    pub(super) fn callee(&self, object: usize, callee: Callee) -> Vec<FunctionId> {
         match callee {
             Callee::Code(address) => vec![(object, address)],
             Callee::Word(at) => match self.objects[object].linked.layout.words.get(&at) {
@@ -82,14 +83,14 @@ impl<'a> Scope<'a> {
         }
     }
 
-    fn is_code(&self, place: Place) -> bool {
+    fn is_code(&self, place: FunctionId) -> bool {
         self.objects[place.0].linked.layout.space.is_code(place.1)
     }
 
     /// Follows everything from the roots.
     pub(super) fn reach(&self) -> Reach {
         let mut reach = Reach::default();
-        let mut open: Vec<Place> = Vec::new();
+        let mut open: Vec<FunctionId> = Vec::new();
         for index in self.loaded.iter().chain(&self.opened) {
             self.load(*index, &mut reach, &mut open);
         }
@@ -114,7 +115,7 @@ impl<'a> Scope<'a> {
         reach
     }
 
-    fn load(&self, index: usize, reach: &mut Reach, open: &mut Vec<Place>) {
+    fn load(&self, index: usize, reach: &mut Reach, open: &mut Vec<FunctionId>) {
         let object = &self.objects[index];
         // Whoever is entered from outside is entered with anything.
         let is_started = self.loaded.first() == Some(&index) || object.linked.program.interpreter.is_none();
@@ -135,7 +136,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    fn follow(&self, place: Place, reach: &mut Reach, open: &mut Vec<Place>) {
+    fn follow(&self, place: FunctionId, reach: &mut Reach, open: &mut Vec<FunctionId>) {
         let (index, start) = place;
         let object = &self.objects[index];
         let function = object.function(start);
@@ -174,7 +175,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-fn take(reach: &mut Reach, open: &mut Vec<Place>, place: Place) {
+fn take(reach: &mut Reach, open: &mut Vec<FunctionId>, place: FunctionId) {
     if reach.taken.insert(place) {
         open.push(place);
     }

@@ -1,4 +1,4 @@
-//! What was found.
+//! The report of an analysis.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,8 @@ pub struct Report {
     pub objects: Vec<ObjectReport>,
     /// What the analysis could not look at, and what it assumed.
     pub notes: Vec<String>,
-    /// Whether some code was not followed to its end, or could not be looked at: any call may be made.
+    /// Whether some code was not followed to its end, or could not be looked at: any call may be
+    /// made.
     pub is_partial: bool,
 }
 

@@ -1,15 +1,16 @@
 //! Numbers and arguments at the places where a program enters the kernel.
 //!
-//! What constant propagation leaves open because it comes from a caller is looked up at every call of the function, and so on up:
-//! the functions that take a number of a call are found by that (as in B-Side, Middleware 2024), whatever their names. What comes
-//! from a variable at a fixed place is what the program's stores put there, if its address is never taken.
+//! A value that comes from a caller is looked up at every call of the function, and so on up the
+//! callers. So functions that take the number of a call are found whatever their names (as in
+//! B-Side, Middleware 2024). A value that comes from a variable at a fixed place is one that the
+//! program's stores put there, if its address is never taken.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use elf::code::{Architecture, Atom, Gate, Input, Origin, State, Value, Width};
 
 use super::object::ARCHITECTURE;
-use super::reach::{Caller, Place, Reach, Scope};
+use super::reach::{Caller, FunctionId, Reach, Scope};
 
 /// Calls that are looked through, one above the other.
 const DEPTH_MAX: usize = 12;
@@ -61,9 +62,9 @@ pub(super) type Arguments = [Option<BTreeSet<u64>>; 6];
 #[derive(Default)]
 pub(super) struct Outcome {
     /// Calls by number, with their arguments and the functions that chose them.
-    pub(super) calls: BTreeMap<u32, (Arguments, BTreeSet<Place>)>,
+    pub(super) calls: BTreeMap<u32, (Arguments, BTreeSet<FunctionId>)>,
     /// Why there may be others, and the function in which that was found.
-    pub(super) why: Option<(Why, Place)>,
+    pub(super) why: Option<(Why, FunctionId)>,
 }
 
 pub(super) struct Solver<'a> {
@@ -73,8 +74,8 @@ pub(super) struct Solver<'a> {
     with_arguments: bool,
     /// Whether an address counts as a number: for arguments that point to something.
     takes_addresses: bool,
-    known: HashMap<(Place, Input), Result<BTreeSet<u64>, Why>>,
-    open: BTreeSet<(Place, Input)>,
+    known: HashMap<(FunctionId, Input), Result<BTreeSet<u64>, Why>>,
+    open: BTreeSet<(FunctionId, Input)>,
     work: usize,
 }
 
@@ -90,7 +91,7 @@ impl<'a> Solver<'a> {
     }
 
     /// The calls made at `at` in the function at `place`.
-    pub(super) fn gate(&mut self, place: Place, at: u64, gate: Gate) -> Outcome {
+    pub(super) fn gate(&mut self, place: FunctionId, at: u64, gate: Gate) -> Outcome {
         let mut outcome = Outcome::default();
         match gate {
             Gate::Native => {}
@@ -114,9 +115,13 @@ impl<'a> Solver<'a> {
         outcome
     }
 
-    /// What the callers of the function at `place` pass in the argument `number`, from 0: the caller and its constants, or why they are
-    /// not known.
-    pub(super) fn argument(&mut self, place: Place, number: usize) -> Vec<(Place, Result<BTreeSet<u64>, Why>)> {
+    /// What the callers of the function at `place` pass in the argument `number`, from 0: the
+    /// caller and its constants, or why they are not known.
+    pub(super) fn argument(
+        &mut self,
+        place: FunctionId,
+        number: usize,
+    ) -> Vec<(FunctionId, Result<BTreeSet<u64>, Why>)> {
         let Some(register) = ARCHITECTURE.argument_registers().get(number).copied() else { return Vec::new() };
         let mut all = Vec::new();
         for caller in self.callers_of(place) {
@@ -134,7 +139,14 @@ impl<'a> Solver<'a> {
     }
 
     /// Adds the calls that `number` may mean in the function at `place`.
-    fn calls(&mut self, place: Place, number: &Value, arguments: &[Value; 6], depth: usize, outcome: &mut Outcome) {
+    fn calls(
+        &mut self,
+        place: FunctionId,
+        number: &Value,
+        arguments: &[Value; 6],
+        depth: usize,
+        outcome: &mut Outcome,
+    ) {
         let Some(atoms) = number.atoms() else {
             outcome.why = Some((Why::Computed, place));
             return;
@@ -159,7 +171,14 @@ impl<'a> Solver<'a> {
     }
 
     /// Adds the calls that callers of the function at `place` choose by `input`.
-    fn callers(&mut self, place: Place, input: &Input, arguments: &[Value; 6], depth: usize, outcome: &mut Outcome) {
+    fn callers(
+        &mut self,
+        place: FunctionId,
+        input: &Input,
+        arguments: &[Value; 6],
+        depth: usize,
+        outcome: &mut Outcome,
+    ) {
         if let Err(why) = self.spend(depth) {
             outcome.why = Some((why, place));
             return;
@@ -184,7 +203,7 @@ impl<'a> Solver<'a> {
         self.open.remove(&(place, *input));
     }
 
-    fn call(&mut self, place: Place, number: u32, arguments: &[Value; 6], depth: usize, outcome: &mut Outcome) {
+    fn call(&mut self, place: FunctionId, number: u32, arguments: &[Value; 6], depth: usize, outcome: &mut Outcome) {
         let known = match self.with_arguments {
             true => arguments.clone().map(|value| {
                 let found = self.solve(place, &value, depth + DEPTH_MAX / 2).ok();
@@ -204,7 +223,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    fn callers_of(&self, place: Place) -> Vec<Caller> {
+    fn callers_of(&self, place: FunctionId) -> Vec<Caller> {
         self.reach.callers.get(&place).into_iter().flatten().copied().collect()
     }
 
@@ -229,7 +248,7 @@ impl<'a> Solver<'a> {
     }
 
     /// The numbers that a value may be.
-    fn solve(&mut self, place: Place, value: &Value, depth: usize) -> Result<BTreeSet<u64>, Why> {
+    fn solve(&mut self, place: FunctionId, value: &Value, depth: usize) -> Result<BTreeSet<u64>, Why> {
         let mut all = BTreeSet::new();
         for atom in value.atoms().ok_or(Why::Computed)? {
             match atom {
@@ -249,7 +268,7 @@ impl<'a> Solver<'a> {
         Ok(all)
     }
 
-    fn input(&mut self, place: Place, input: Input, depth: usize) -> Result<BTreeSet<u64>, Why> {
+    fn input(&mut self, place: FunctionId, input: Input, depth: usize) -> Result<BTreeSet<u64>, Why> {
         if let Some(known) = self.known.get(&(place, input)) {
             return known.clone();
         }
@@ -270,7 +289,7 @@ impl<'a> Solver<'a> {
     }
 
     /// What all callers pass.
-    fn passed(&mut self, place: Place, input: Input, depth: usize) -> Result<BTreeSet<u64>, Why> {
+    fn passed(&mut self, place: FunctionId, input: Input, depth: usize) -> Result<BTreeSet<u64>, Why> {
         if self.reach.taken.contains(&place) {
             return Err(Why::Pointer);
         }
@@ -289,7 +308,7 @@ impl<'a> Solver<'a> {
     }
 
     /// What a variable at a fixed place may hold.
-    fn global(&mut self, place: Place, address: u64, input: Input, depth: usize) -> Result<BTreeSet<u64>, Why> {
+    fn global(&mut self, place: FunctionId, address: u64, input: Input, depth: usize) -> Result<BTreeSet<u64>, Why> {
         let object = &self.scope.objects[place.0];
         let writes = object.writes();
         let is_exported = object.linked.exports.iter().any(|export| !export.is_code && export.address == address);

@@ -1,4 +1,4 @@
-//! From files to a report.
+//! The analysis, from files to a report.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,7 +6,7 @@ use elf::Root;
 
 use super::files::{Files, Start, base};
 use super::object::Object;
-use super::reach::{Place, Reach, Scope};
+use super::reach::{FunctionId, Reach, Scope};
 use super::report::{CallReport, ObjectReport, ProgramReport, Report, Site, Source};
 use super::resolve::{Arguments, Solver, join};
 use super::{AnalysisError, Policy, Why};
@@ -51,7 +51,8 @@ const NAME_BYTES_MAX: usize = 128;
 /// Analyses programs in the tree of `root`.
 ///
 /// # Errors
-/// Files that are missing, damaged, or for another processor. Damaged files of a whole tree are noted instead.
+/// Files that are missing, damaged, or for another processor. Damaged files of a whole tree are
+/// noted instead.
 pub fn analyse(root: &dyn Root, subject: &Subject, options: &Options) -> Result<Report, AnalysisError> {
     let mut files = Files::new(root);
     let mut loose = match subject {
@@ -101,8 +102,8 @@ struct All {
 
 struct Found {
     function: u64,
-    calls: BTreeMap<u32, (Arguments, BTreeSet<Place>)>,
-    why: Option<(Why, Place)>,
+    calls: BTreeMap<u32, (Arguments, BTreeSet<FunctionId>)>,
+    why: Option<(Why, FunctionId)>,
 }
 
 /// Analyses one program.
@@ -191,9 +192,10 @@ fn is_of_libc(path: &[u8]) -> bool {
     base(path).starts_with(b"libnss_") || path.windows(7).any(|window| window == b"/gconv/")
 }
 
-/// Functions of loaded objects that are asked for by name: the names that are passed to the functions that look names up, where they
-/// are known. Of objects that pass others, every string counts.
-fn asked(scope: &Scope<'_>, reach: &Reach) -> Vec<Place> {
+/// Functions of loaded objects that are asked for by name: the names that are passed to the
+/// functions that look names up, where they are known. Of objects that pass others, every string
+/// counts.
+fn asked(scope: &Scope<'_>, reach: &Reach) -> Vec<FunctionId> {
     let mut solver = Solver::of_addresses(scope, reach);
     let (mut found, mut vague) = (BTreeSet::new(), BTreeSet::new());
     for finder in FINDERS {

@@ -27,7 +27,8 @@ pub(super) struct Dynamic {
     symbols: u64,
     hash: u64,
     gnu_hash: u64,
-    /// Address and bytes of tables of relocations: all of them, and those of the procedure linkage table.
+    /// Address and bytes of tables of relocations: all of them, and those of the procedure linkage
+    /// table.
     tables: [(u64, u64); 2],
     relative: (u64, u64),
     single: [u64; 2],
@@ -113,7 +114,8 @@ impl Dynamic {
         Ok(found)
     }
 
-    /// Words that hold distances from where the object is loaded (RELR): an address, then bitmaps of the 63 words behind it.
+    /// Words that hold distances from where the object is loaded (RELR): an address, then bitmaps
+    /// of the 63 words behind it.
     pub(super) fn relative(&self, space: &Space<'_>) -> Result<Vec<u64>, ElfError> {
         let raw = space.bytes_at(self.relative.0);
         let raw = &raw[..raw.len().min(usize::try_from(self.relative.1).unwrap_or(usize::MAX))];

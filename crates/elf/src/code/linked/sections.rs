@@ -1,4 +1,4 @@
-//! What sections add, where there are some.
+//! Facts that only sections tell, in files that have some.
 
 use object::LittleEndian;
 use object::elf;

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use crate::code::{Callee, Flow, Linked, Word, x86_64::X86_64};
 
-/// Compiles or assembles `source` (`.S` or `.c` by `extension`) with gcc; `None`, and a line that says so, where there is none.
+/// Compiles or assembles `source` (`.S` or `.c` by `extension`) with gcc; `None`, and a line that
+/// says so, where there is none.
 pub(super) fn gcc(extension: &str, source: &str, options: &[&str]) -> Option<Vec<u8>> {
     if cfg!(not(target_arch = "x86_64")) {
         println!("skipped: gcc here makes no x86-64 code");

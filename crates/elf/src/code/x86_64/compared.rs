@@ -1,4 +1,5 @@
-//! Addresses that are only compared: the bounds of a piece of code, which a signal handler holds against where it interrupted.
+//! Addresses that are only compared: the bounds of a piece of code, with which a signal handler
+//! compares the interrupted address.
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
@@ -8,7 +9,8 @@ use crate::code::{Flow, Layout};
 /// Instructions that are looked at, on all ways together.
 const STEPS_MAX: usize = 64;
 
-/// Whether the register that the `lea` at `at` fills is read by comparisons alone before it is filled anew.
+/// Whether the register that the `lea` at `at` fills is read by comparisons alone before it is
+/// filled anew.
 pub(super) fn is_compared(layout: &Layout<'_>, flow: &Flow, at: u64) -> bool {
     let Some(first) = decode(layout, at) else { return false };
     if first.mnemonic() != Mnemonic::Lea || first.op0_kind() != OpKind::Register {

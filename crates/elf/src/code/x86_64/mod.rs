@@ -1,7 +1,8 @@
-//! x86-64. Peculiar about it: instructions of 1 to 15 bytes, so that a wrong start decodes to other instructions; addresses
-//! relative to the instruction; jump tables of addresses (`jmp [table+index*8]`), or of distances from the table
-//! (`movsxd rax, [table+index*4]; add rax, table; jmp rax`), and `notrack` before jumps through them; a write of half a register
-//! clears its other half.
+//! x86-64. Peculiar about it: instructions of 1 to 15 bytes, so that a wrong start decodes to other
+//! instructions; addresses relative to the instruction; jump tables of addresses (`jmp
+//! [table+index*8]`), or of distances from the table (`movsxd rax, [table+index*4]; add rax, table;
+//! jmp rax`), and `notrack` before jumps through them; a write of half a register clears its other
+//! half.
 
 mod compared;
 mod step;

@@ -1,8 +1,8 @@
-//! One instruction: where control goes, and which addresses it names.
+//! Decodes one instruction: where control goes, and which addresses it names.
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
-use crate::code::{Action, Gate, Layout, Place, Step, Use};
+use crate::code::{Action, Gate, Layout, Step, TargetSource, Use};
 
 /// The longest instruction, in bytes.
 const BYTES_MAX: usize = 15;
@@ -26,7 +26,7 @@ pub(super) fn step(layout: &Layout<'_>, address: u64) -> Option<Step> {
     let names = match action {
         Action::Jump(_) | Action::Branch(_) | Action::Call(_) => [None; 2],
         // The word of a call through it is in the action.
-        Action::JumpTo(Place::Word(_)) | Action::CallTo(Place::Word(_)) => [None; 2],
+        Action::JumpTo(TargetSource::Word(_)) | Action::CallTo(TargetSource::Word(_)) => [None; 2],
         _ => names(layout, &instruction),
     };
     let pads = instruction.mnemonic() == Mnemonic::Nop;
@@ -70,10 +70,10 @@ fn action(layout: &Layout<'_>, instruction: &Instruction) -> Action {
     }
 }
 
-fn place(instruction: &Instruction) -> Place {
+fn place(instruction: &Instruction) -> TargetSource {
     match fixed(instruction) {
-        Some(word) => Place::Word(word),
-        None => Place::Computed,
+        Some(word) => TargetSource::Word(word),
+        None => TargetSource::Computed,
     }
 }
 

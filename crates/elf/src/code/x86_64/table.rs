@@ -1,4 +1,5 @@
-//! Jump tables of `switch`: found by following the registers of an indirect jump back along one way to it.
+//! Jump tables of `switch`. The registers of an indirect jump are followed back along one way to
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -96,7 +97,8 @@ impl Way {
         }
     }
 
-    /// `one + other`, of which one was read from a table of distances and the other is what they are relative to.
+    /// `one + other`, of which one was read from a table of distances and the other is what they
+    /// are relative to.
     fn sum(&self, at: usize, one: Register, other: Register) -> Option<Form> {
         for (distance, anchor) in [(one, other), (other, one)] {
             let Some((from, source)) = self.definition(at, distance) else { continue };
@@ -156,7 +158,8 @@ impl Way {
         }
     }
 
-    /// The number that a comparison or a mask tells; `widest` becomes what the width of the index allows.
+    /// The number that a comparison or a mask tells; `widest` becomes what the width of the index
+    /// allows.
     fn compared_bound(&self, at: usize, index: &Register, widest: &mut u64) -> Option<u64> {
         let mut thing = Thing::Register(index.full_register());
         let mut position = at;
@@ -205,8 +208,8 @@ impl Way {
         }
     }
 
-    /// Looks back from `at`, and ahead as far as `last`, for a comparison of `thing` with a number that decides whether the way is
-    /// taken. Also gives the position at which `thing` was written.
+    /// Looks back from `at`, and ahead as far as `last`, for a comparison of `thing` with a number
+    /// that decides whether the way is taken. Also gives the position at which `thing` was written.
     fn compared(&self, at: usize, last: usize, thing: Thing) -> (Option<usize>, Option<u64>) {
         let changes = |position: usize| match thing {
             Thing::Register(register) => writes(&self.code[position], register),
@@ -232,7 +235,8 @@ impl Way {
         (None, None)
     }
 
-    /// How many values `thing` may have, if the instruction at `position` compares it and the way goes on where it is small.
+    /// How many values `thing` may have, if the instruction at `position` compares it and the way
+    /// goes on where it is small.
     fn comparison(&self, position: usize, thing: Thing) -> Option<u64> {
         let compare = &self.code[position];
         let is_number = matches!(
@@ -288,8 +292,8 @@ fn writes(instruction: &Instruction, register: Register) -> bool {
     })
 }
 
-/// The targets of a table; `None` if an entry of a table of known size leads nowhere. One of unknown size ends before the next of
-/// `taken`, and where an entry leads out of the function.
+/// The targets of a table; `None` if an entry of a table of known size leads nowhere. One of
+/// unknown size ends before the next of `taken`, and where an entry leads out of the function.
 fn read(layout: &Layout<'_>, form: &Form, jump: u64, bound: Bound, taken: &BTreeSet<u64>) -> Option<Vec<u64>> {
     let (start, end) = layout.extent(jump);
     let (limit, is_exact) = match bound {

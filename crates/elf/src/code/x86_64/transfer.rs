@@ -1,4 +1,5 @@
-//! What instructions do to registers and stack. What is not known here makes unknown what it writes.
+//! The effect of instructions on registers and stack. The result of an unknown instruction is
+//! unknown.
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
@@ -57,25 +58,13 @@ pub(super) fn transfer(layout: &Layout<'_>, address: u64, state: &mut State) {
             let value = arithmetic(layout, this, state);
             write(layout, this, state, value);
         }
-        Mnemonic::Inc | Mnemonic::Dec => {
-            let step = if this.mnemonic() == Mnemonic::Inc { 1 } else { -1 };
-            let value = add(&read(layout, this, 0, state), step, operand_bytes(this, 0));
-            write(layout, this, state, value);
-        }
-        Mnemonic::Neg | Mnemonic::Not => {
-            let is_neg = this.mnemonic() == Mnemonic::Neg;
-            let value = read(layout, this, 0, state).map(|atom| match atom {
-                Atom::Constant(number) => Some(Atom::Constant(if is_neg { number.wrapping_neg() } else { !number })),
-                _ => None,
-            });
+        Mnemonic::Inc | Mnemonic::Dec | Mnemonic::Neg | Mnemonic::Not => {
+            let value = unary(layout, this, state);
             write(layout, this, state, value);
         }
         Mnemonic::Imul if this.op_count() == 3 => {
             let factor = this.immediate(2);
-            let value = read(layout, this, 1, state).map(|atom| match atom {
-                Atom::Constant(number) => Some(Atom::Constant(number.wrapping_mul(factor))),
-                _ => None,
-            });
+            let value = on_constants(&read(layout, this, 1, state), |number| number.wrapping_mul(factor));
             write(layout, this, state, value);
         }
         Mnemonic::Push => push(layout, this, state),
@@ -108,7 +97,8 @@ pub(super) fn transfer(layout: &Layout<'_>, address: u64, state: &mut State) {
     }
 }
 
-/// Narrows the register that the branch at the end of a block depends on: `cmp reg, number; je next`.
+/// Narrows the register that the branch at the end of a block depends on: `cmp reg, number; je
+/// next`.
 pub(super) fn decide(layout: &Layout<'_>, block: &Block, next: u64, state: &mut State) {
     let Some(branch) = decode(layout, block.last) else { return };
     let is_equal = match branch.mnemonic() {
@@ -335,7 +325,8 @@ fn arithmetic(layout: &Layout<'_>, this: &Instruction, state: &State) -> Value {
         && let Some(frame) = one.frame()
         && other.number().is_some_and(|mask| (mask as i64) < 0 && (mask as i64) >= -4096)
     {
-        // The stack pointer is aligned: how much is lost is not known, and all that follows is relative to the new one.
+        // The stack pointer is aligned: how much is lost is not known, and all that follows is
+        // relative to the new one.
         let _ = frame;
         return Value::UNKNOWN;
     }
@@ -356,10 +347,30 @@ fn arithmetic(layout: &Layout<'_>, this: &Instruction, state: &State) -> Value {
     })
 }
 
+/// What an instruction makes of its only operand.
+fn unary(layout: &Layout<'_>, this: &Instruction, state: &State) -> Value {
+    let value = read(layout, this, 0, state);
+    match this.mnemonic() {
+        Mnemonic::Inc => add(&value, 1, operand_bytes(this, 0)),
+        Mnemonic::Dec => add(&value, -1, operand_bytes(this, 0)),
+        Mnemonic::Neg => on_constants(&value, u64::wrapping_neg),
+        _ => on_constants(&value, |number| !number),
+    }
+}
+
+/// Applies `change` to a value if all it may be are constants.
+fn on_constants(value: &Value, change: impl Fn(u64) -> u64) -> Value {
+    value.map(|atom| match atom {
+        Atom::Constant(number) => Some(Atom::Constant(change(number))),
+        _ => None,
+    })
+}
+
 fn push(layout: &Layout<'_>, this: &Instruction, state: &mut State) {
     let value = read(layout, this, 0, state);
     let top = state.register(RSP).plus(-8);
-    // The immediate of a push is a number; that of a register may be an address of the stack, which stays in the own frame.
+    // The immediate of a push is a number; that of a register may be an address of the stack, which
+    // stays in the own frame.
     state.set(RSP, top.clone());
     state.store(&top, 8, value);
 }
@@ -434,7 +445,8 @@ fn is_set(this: &Instruction) -> bool {
     is_set && this.op0_kind() == OpKind::Register
 }
 
-/// Zero or one in the low byte. What is above was cleared before or is cleared next, or the program reads what it never wrote.
+/// Zero or one in the low byte. What is above was cleared before or is cleared next, or the program
+/// reads what it never wrote.
 fn set_on_condition(this: &Instruction, state: &mut State) {
     let bits = Value::any_of([Atom::Constant(0), Atom::Constant(1)]);
     match number(this.op0_register()) {

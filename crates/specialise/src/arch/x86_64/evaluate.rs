@@ -1,4 +1,5 @@
-//! What instructions do to registers and flags, as far as numbers go. Whatever is not known here makes unknown what it writes.
+//! The effect of instructions on registers and flags, for numbers only. The result of an unknown
+//! instruction is unknown.
 
 use iced_x86::{
     ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
@@ -9,7 +10,8 @@ use crate::arch::{Goal, Step, Surroundings, Transfer};
 use crate::object::Section;
 use crate::value::{Comparison, State, Value, mask};
 
-/// Where a system call's arguments lie in the registers that were saved: RDI, RSI, RDX, R10, R8, R9 of `struct pt_regs`.
+/// Where a system call's arguments lie in the registers that were saved: RDI, RSI, RDX, R10, R8, R9
+/// of `struct pt_regs`.
 const SAVED_ARGUMENTS: [u64; 6] = [0x70, 0x68, 0x60, 0x38, 0x48, 0x40];
 
 /// Registers that a callee may change: RAX, RCX, RDX, RSI, RDI, R8 to R11.
@@ -168,7 +170,8 @@ fn comparison(this: &This, state: &State, around: &dyn Surroundings) -> Option<C
     Some(Comparison { left, right, bytes, is_test, register })
 }
 
-/// What the instruction puts into its first operand; `None` if it puts nothing there, or what is not known.
+/// What the instruction puts into its first operand; `None` if it puts nothing there, or what is
+/// not known.
 fn result(this: &This, state: &State, around: &dyn Surroundings, compared: Option<&Comparison>) -> Option<Value> {
     let instruction = &this.instruction;
     if instruction.op0_kind() != OpKind::Register || register_number(instruction.op0_register()).is_none() {
@@ -223,7 +226,8 @@ fn result(this: &This, state: &State, around: &dyn Surroundings, compared: Optio
     }
 }
 
-/// The states with which a conditional branch goes on: at the next instruction, at its target. `None` if it never does.
+/// The states with which a conditional branch goes on: at the next instruction, at its target.
+/// `None` if it never does.
 pub(super) fn decide(section: &Section<'_>, step: &Step, state: &State) -> [Option<State>; 2] {
     let condition = decode(section, step).map_or(ConditionCode::None, |this| this.instruction.condition_code());
     ways(condition, state.comparison.as_ref()).map(|left| {
@@ -253,7 +257,8 @@ pub(super) fn decide(section: &Section<'_>, step: &Step, state: &State) -> [Opti
     })
 }
 
-/// What the first operand of a comparison may be where the condition does not hold, and where it does; `None`: it never does.
+/// What the first operand of a comparison may be where the condition does not hold, and where it
+/// does; `None`: it never does.
 fn ways(condition: ConditionCode, comparison: Option<&Comparison>) -> [Option<Value>; 2] {
     let both = [Some(Value::Any), Some(Value::Any)];
     let Some(comparison) = comparison.filter(|_| condition != ConditionCode::None) else { return both };

@@ -1,4 +1,4 @@
-//! What rounds of the pass for constants tell each other, and how the evaluation of a function asks for it.
+//! Results that one round of evaluations passes to the next.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -23,7 +23,8 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Adds what the evaluation of a function found. The result of a function in `overridden` may be another one than it gives.
+    /// Adds what the evaluation of a function found. The result of a function in `overridden` may
+    /// be another one than it gives.
     pub fn add(&mut self, id: AtomId, outcome: &Outcome, overridden: &HashSet<AtomId>) {
         for (callee, arguments) in &outcome.calls {
             match self.arguments.get_mut(callee) {

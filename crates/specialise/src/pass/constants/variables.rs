@@ -1,4 +1,4 @@
-//! Variables that never change: nothing that lives writes them, and nobody takes their address.
+//! Variables that never change: no live code writes them, and no live code takes their address.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -107,7 +107,8 @@ fn initial(graph: &Graph<'_, '_>, id: AtomId) -> Option<u64> {
 /// The variables that the caller fixes, by atom.
 ///
 /// # Errors
-/// There is no such variable, it has another size than a number has, the value does not fit, or it may be changed.
+/// There is no such variable, it has another size than a number has, the value does not fit, or it
+/// may be changed.
 pub(super) fn fixed(
     graph: &Graph<'_, '_>,
     liveness: &Liveness,

@@ -11,7 +11,8 @@ use elf::{Node, Root};
 
 use crate::analysis::{Options, Report, Subject, analyse};
 
-/// Compiles or assembles `source` with gcc; `None`, and a line that says so, where there is none for x86-64.
+/// Compiles or assembles `source` with gcc; `None`, and a line that says so, where there is none
+/// for x86-64.
 pub(super) fn gcc(extension: &str, source: &str, options: &[&str]) -> Option<Vec<u8>> {
     if cfg!(not(target_arch = "x86_64")) {
         println!("skipped: gcc here makes no x86-64 code");
@@ -110,7 +111,8 @@ pub(super) fn with(bytes: &[u8], options: &Options) -> Report {
     analyse(&root, &Subject::Programs(vec![b"/program".to_vec()]), options).unwrap()
 }
 
-/// Numbers of the calls that code makes: without what the kernel does to start a program and to go on with a call.
+/// Numbers of the calls that code makes: without what the kernel does to start a program and to go
+/// on with a call.
 pub(super) fn numbers(report: &Report) -> Vec<u32> {
     let is_code = |number: &&u32| report.calls[number].sources.iter().any(|source| source.object != "kernel");
     report.calls.keys().filter(is_code).copied().collect()

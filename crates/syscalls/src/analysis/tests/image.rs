@@ -12,7 +12,8 @@ fn tree(root: &Memory, options: &Options) -> Report {
     analyse(root, &Subject::Tree, options).unwrap()
 }
 
-/// A library with two functions that call, one that is pointed to by data, one that starts, and a program that uses one of them.
+/// A library with two functions that call, one that is pointed to by data, one that starts, and a
+/// program that uses one of them.
 fn build(program: &str, more: &[&str]) -> Option<Memory> {
     let library = format!(
         "{ENTER} void used(void) {{ enter(39); }} void unused(void) {{ enter(160); }}

@@ -48,7 +48,8 @@ fn constants_come_straight_over_blocks_and_from_the_stack() {
 
 #[test]
 fn wrappers_get_their_numbers_at_each_call() {
-    // As syscall(3) of the C library, through one more function, and with the number on the stack as Go passes it.
+    // As syscall(3) of the C library, through one more function, and with the number on the stack
+    // as Go passes it.
     let source = "
         .globl _start
         .type _start, @function
@@ -105,7 +106,8 @@ fn wrappers_get_their_numbers_at_each_call() {
 
 #[test]
 fn a_number_in_a_structure_is_found_where_the_structure_is_filled() {
-    // As the C library changes the user in all threads: a command on the stack, kept in a variable for a signal handler.
+    // As the C library changes the user in all threads: a command on the stack, kept in a variable
+    // for a signal handler.
     let source = "
         struct command { int number; long id[3]; };
         static struct command *volatile current;
@@ -267,7 +269,8 @@ fn arguments_are_told_where_they_are_constants() {
 
 #[test]
 fn values_do_not_survive_what_may_change_them() {
-    // A callee that gets the address of a place may write there; calls clobber registers; unknown stores do not reach the stack.
+    // A callee that gets the address of a place may write there; calls clobber registers; unknown
+    // stores do not reach the stack.
     let source = "
         .globl _start
         .type _start, @function
