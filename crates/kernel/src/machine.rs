@@ -161,7 +161,7 @@ pub(crate) fn failed(error: std::io::Error) -> KernelError {
 /// # Errors
 /// There is no thread for it.
 pub fn console_lines(console: impl Read + Send + 'static, line_bytes_max: u64) -> std::io::Result<Receiver<Vec<u8>>> {
-    let (said, hears) = sync_channel(LINES_WAITING_MAX);
+    let (sender, lines) = sync_channel(LINES_WAITING_MAX);
     let read = move || {
         let mut reader = BufReader::new(console);
         loop {
@@ -169,11 +169,11 @@ pub fn console_lines(console: impl Read + Send + 'static, line_bytes_max: u64) -
             match reader.by_ref().take(line_bytes_max).read_until(b'\n', &mut line) {
                 Ok(0) | Err(_) => return,
                 // The receiver is gone: nobody wants to know.
-                Ok(_) if said.send(line).is_err() => return,
+                Ok(_) if sender.send(line).is_err() => return,
                 Ok(_) => {}
             }
         }
     };
     std::thread::Builder::new().name("console".into()).spawn(read)?;
-    Ok(hears)
+    Ok(lines)
 }

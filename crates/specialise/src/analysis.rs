@@ -20,15 +20,15 @@ pub(crate) struct Analysis {
     pub changes: Changes,
     /// Which atoms are left.
     pub removals: Removals,
-    /// Functions that are understood, once a pass looked.
+    /// Functions that are understood, once a pass has decoded them.
     pub routines: Option<Routines>,
-    /// What is decided of functions.
+    /// Decisions about the instructions of functions.
     pub decisions: HashMap<AtomId, Decisions>,
     /// Functions whose bytes change.
     pub edits: HashMap<AtomId, Edit>,
     /// Variables that begin with another number.
     pub initial: HashMap<AtomId, u64>,
-    /// Atoms for which an equal one stands.
+    /// Duplicates, with the equal atom that replaces each.
     pub folded: HashMap<AtomId, AtomId>,
     /// Functions that go into `.init.text`, and their strings and tables.
     pub moved: HashSet<AtomId>,
@@ -99,7 +99,7 @@ const KEPT: u8 = u8::MAX;
 
 /// Which atoms live, and which pass removed each of the others.
 ///
-/// An atom that is not left bears the number of the pass that ran when it died, or that took it
+/// A removed atom has the number of the pass that ran when it died, or that took it
 /// away. An atom that a walk finds is left. So all atoms that are left live, and one that lives
 /// without being left was taken away since the last walk.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ pub(crate) struct Atoms {
     pub atoms: Vec<Atom>,
     /// The atoms of each section.
     pub of_section: Vec<Range<AtomId>>,
-    /// What each section is.
+    /// The role of each section.
     pub roles: Vec<Role>,
     /// Bytes of an entry of each section that is a side table, else 1.
     pub entry_sizes: Vec<u64>,
@@ -24,7 +24,7 @@ pub(crate) struct Atoms {
     first_references: Vec<u32>,
     /// Atoms that are padding before functions, if it is apart from them.
     pub padding: Vec<AtomId>,
-    /// What could not be taken as described, for people.
+    /// Sections that do not match the schema, for people.
     pub warnings: Vec<String>,
 }
 
@@ -75,7 +75,7 @@ impl Atoms {
         &references[self.first_references[id as usize] as usize..end]
     }
 
-    /// Notes what each reference goes to, and which ones each atom has.
+    /// Finds the target atom of each reference, and the references of each atom.
     fn connect(&mut self, object: &Object<'_>) {
         let mut references = std::mem::take(&mut self.references);
         for reference in references.iter_mut().flatten() {

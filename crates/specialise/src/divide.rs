@@ -25,13 +25,13 @@ const BIAS_BYTES_MAX: i64 = 256;
 /// Whether the padding before a function is part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Padding {
-    /// It is: something may write a call into it.
+    /// It is part of the function: something may write a call into it.
     OfFunction,
     /// It is an atom of its own, which nothing refers to.
     Apart,
 }
 
-/// How the symbols of padding begin.
+/// The prefix of symbols of padding.
 const PADDING: &[u8] = b"__pfx_";
 
 /// Divides an object. `script` is the text of the kernel's linker script, which must know every
@@ -199,7 +199,7 @@ impl<'o, 'a> Divider<'o, 'a> {
         self.arch.decode(section, &ranges)
     }
 
-    /// Where the contents of the parts between cuts end.
+    /// The ends of the contents of the parts between cuts.
     fn ends(&self, index: usize, cuts: &[u64]) -> Vec<u64> {
         let section = &self.object.sections[index];
         let symbols = &self.sized[index];
@@ -221,7 +221,7 @@ impl<'o, 'a> Divider<'o, 'a> {
         ends
     }
 
-    /// Whether `gap` behind an object only aligns what follows.
+    /// Whether `gap` behind an object only aligns the next one.
     fn is_filling(&self, section: &Section<'_>, gap: Range<u64>, is_last: bool) -> bool {
         if gap.is_empty() || !section.relocations_in(gap.clone()).is_empty() {
             return gap.is_empty();
@@ -234,7 +234,7 @@ impl<'o, 'a> Divider<'o, 'a> {
         !is_last && short && bytes.is_none_or(|bytes| bytes.iter().all(|byte| *byte == 0))
     }
 
-    /// Cuts code without symbols where it begins by what refers to it.
+    /// Cuts code without symbols at the targets of references.
     fn cut_pieces(&self, references: &[Vec<Reference>], cuts: &mut [Vec<u64>]) {
         for (from, references) in references.iter().enumerate() {
             let section = &self.object.sections[from];
@@ -259,7 +259,7 @@ impl<'o, 'a> Divider<'o, 'a> {
         }
     }
 
-    /// Takes back cuts that control runs over, or that a short jump crosses.
+    /// Removes cuts that control runs over, or that a short jump crosses.
     fn join_code(&self, codes: &[Option<Code>], cuts: &mut [Vec<u64>]) {
         for (index, code) in codes.iter().enumerate() {
             let Some(code) = code else { continue };
@@ -290,7 +290,7 @@ impl<'o, 'a> Divider<'o, 'a> {
         paddings.filter_map(|symbol| symbol.value.checked_add(symbol.size)).collect()
     }
 
-    /// Takes back cuts between data that may be reached from each other's addresses.
+    /// Removes cuts between data that may be reached from each other's addresses.
     fn join_data(&mut self, references: &[Vec<Reference>], cuts: &mut [Vec<u64>]) {
         let is_shared = |index: usize, cuts: &[Vec<u64>]| {
             let section = &self.object.sections[index];

@@ -7,39 +7,39 @@ use crate::arch::Architecture;
 /// How the bytes of an atom change. Offsets count from the start of its section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edit {
-    /// Bytes that go, by start, apart from each other.
+    /// Removed ranges, sorted by start, without overlap.
     pub cut: Vec<Range<u64>>,
-    /// Bytes that are others, in their order.
+    /// Replaced bytes with their offsets, sorted.
     pub patches: Vec<(u64, u8)>,
-    /// Bytes that stay in place and trap.
+    /// Ranges that are filled with traps.
     pub filled: Vec<Range<u64>>,
-    /// Bytes that are new, by place.
+    /// Inserted bytes, sorted by offset.
     pub inserted: Vec<Insertion>,
 }
 
-/// Bytes that are new.
+/// Inserted bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Insertion {
-    /// What was at this offset lies behind them.
+    /// The offset before which they are inserted.
     pub at: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The number of the counter that they write, if they do that.
+    /// The number of the counter that they write, if they write one.
     pub counter: Option<u64>,
 }
 
 impl Edit {
-    /// Where control comes to that came to an offset: before what is inserted there.
+    /// The new offset of a branch target: before the bytes that are inserted there.
     pub fn moved(&self, offset: u64) -> u64 {
         self.shifted(offset, offset)
     }
 
-    /// Where the byte at an offset lies: behind what is inserted there.
+    /// The new offset of a byte: behind the bytes that are inserted there.
     pub fn moved_byte(&self, offset: u64) -> u64 {
         self.shifted(offset, offset.saturating_add(1))
     }
 
-    /// An offset without the bytes that go before it, with those that are inserted before `limit`.
+    /// The new offset, with the bytes that are inserted before `limit`.
     fn shifted(&self, offset: u64, limit: u64) -> u64 {
         let cut = self.cut.iter().take_while(|range| range.start < offset);
         let cut: u64 = cut.map(|range| range.end.min(offset) - range.start).sum();
@@ -47,12 +47,12 @@ impl Edit {
         offset - cut + inserted.map(|insertion| insertion.bytes.len() as u64).sum::<u64>()
     }
 
-    /// How many of `bytes` there are afterwards.
+    /// The length afterwards of an atom with `bytes`.
     pub fn length(&self, bytes: u64) -> u64 {
         bytes - self.bytes() + self.inserted.iter().map(|insertion| insertion.bytes.len() as u64).sum::<u64>()
     }
 
-    /// The bytes of an atom that starts at `start`, as they become.
+    /// The edited bytes of an atom that starts at `start`.
     pub fn applied(&self, arch: &dyn Architecture, bytes: &[u8], start: u64) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         for (at, byte) in &self.patches {
@@ -80,12 +80,12 @@ impl Edit {
         applied
     }
 
-    /// Whether a byte goes.
+    /// Whether a byte is removed.
     pub fn is_cut(&self, offset: u64) -> bool {
         self.cut.iter().any(|range| range.contains(&offset))
     }
 
-    /// How many bytes go.
+    /// How many bytes are removed.
     pub fn bytes(&self) -> u64 {
         self.cut.iter().map(|range| range.end - range.start).sum()
     }

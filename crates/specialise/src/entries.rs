@@ -98,7 +98,7 @@ pub(crate) fn routines(
     routines
 }
 
-/// Where the branch or call of a step goes.
+/// The target of the branch or call of a step.
 fn goal(graph: &Graph<'_, '_>, changes: &Changes, arch: &dyn Architecture, id: AtomId, step: &Step) -> Where {
     let field = match step.transfer {
         Transfer::Jump(goal) | Transfer::Branch(goal) | Transfer::Call(goal) => match goal {
@@ -127,7 +127,7 @@ fn goal(graph: &Graph<'_, '_>, changes: &Changes, arch: &dyn Architecture, id: A
     }
 }
 
-/// Places of a function that are rewritten in ways that may change what they do.
+/// Ranges of a function that may be rewritten with another meaning.
 fn altered(graph: &Graph<'_, '_>, id: AtomId, steps: &[Step]) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     for entry in graph.dependents.of(id) {
@@ -197,7 +197,7 @@ pub(crate) fn at<'g>(graph: &'g Graph<'_, '_>, section: u32, field: u64) -> Opti
     reference::within(&graph.atoms.references[section as usize], field..field + 1).first()
 }
 
-/// Entries of tables that only jumps go through which are known: section and offset of each.
+/// Entries of tables that only known jumps use: section and offset of each.
 pub(crate) fn owned(
     graph: &Graph<'_, '_>,
     liveness: &Liveness,
@@ -269,7 +269,7 @@ pub(crate) fn update(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Chang
             };
             let atom = &graph.atoms.atoms[target as usize];
             if is_table && graph.is_key(section, reference) {
-                // It speaks of the place only; but a symbol beside the place could not be moved.
+                // It describes the place only; but a symbol beside the place could not be moved.
                 continue;
             }
             let is_branch = is_code && reference.how == Use::Branch;
@@ -302,7 +302,7 @@ pub(crate) fn update(graph: &Graph<'_, '_>, liveness: &Liveness, changes: &Chang
     }
 }
 
-/// Whether a reference of data counts from somewhere, so that what it means is not known.
+/// Whether a reference of data is a distance from an unknown place.
 fn is_relative(reference: &Reference) -> bool {
     matches!(reference.kind, 2 | 4 | 24)
 }
@@ -310,7 +310,7 @@ fn is_relative(reference: &Reference) -> bool {
 /// The table of the unwinder.
 const UNWINDER: &[u8] = b".orc_unwind_ip";
 
-/// Places of a function that tables speak of, other than the unwinder's.
+/// Places of a function that tables describe, other than the unwinder's.
 pub(crate) fn keys(graph: &Graph<'_, '_>, id: AtomId) -> Vec<u64> {
     let of_others = graph.dependents.of(id).iter().filter(|entry| !is_unwinder(graph, **entry));
     of_others.filter_map(|entry| graph.key(*entry)).filter_map(|(_, offset)| u64::try_from(offset).ok()).collect()

@@ -12,7 +12,7 @@ pub enum SpecialiseError {
         /// What the header says instead.
         found: String,
     },
-    /// The object is for a processor that no module of `arch` speaks of.
+    /// The object is for a processor that no module of `arch` supports.
     #[error("machine {found} is not supported: only x86-64 (62) and AArch64 (183) are")]
     Machine {
         /// The machine number of the header.

@@ -18,7 +18,7 @@ use crate::schema::{Role, Rule};
 /// Changes that passes make to the graph before it is walked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
-    /// Symbols that stand for others: references to the first go to the second.
+    /// References that go to another symbol, by section and offset.
     pub retargeted: BTreeMap<(u32, u64), u32>,
     /// Entries of tables that are dropped though they are roots.
     pub dropped: HashSet<AtomId>,
@@ -47,14 +47,14 @@ impl Changes {
 /// Why an atom lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// It does not.
+    /// It does not live.
     Dead,
     /// It is a root, of this kind.
     Root(&'static str),
     /// This atom refers to it.
     UsedBy(AtomId),
-    /// It is an entry that speaks of this atom, which lives.
-    SpeaksOf(AtomId),
+    /// It is an entry of a side table that describes this live atom.
+    EntryFor(AtomId),
 }
 
 /// Which atoms live, and why.
@@ -82,7 +82,7 @@ impl Liveness {
         while let Some(id) = next.take() {
             let reason = self.reasons[id as usize];
             chain.push((id, reason));
-            if let Reason::UsedBy(from) | Reason::SpeaksOf(from) = reason
+            if let Reason::UsedBy(from) | Reason::EntryFor(from) = reason
                 && chain.len() < self.reasons.len()
             {
                 next = Some(from);
@@ -92,7 +92,7 @@ impl Liveness {
     }
 }
 
-/// Entries by the atom that they speak of.
+/// Entries by the atom that they describe.
 #[derive(Debug)]
 pub(crate) struct Dependents {
     starts: Vec<u32>,
@@ -100,7 +100,7 @@ pub(crate) struct Dependents {
 }
 
 impl Dependents {
-    /// The entries that speak of an atom.
+    /// The entries that describe an atom.
     pub fn of(&self, id: AtomId) -> &[AtomId] {
         &self.entries[self.starts[id as usize] as usize..self.starts[id as usize + 1] as usize]
     }
@@ -173,7 +173,7 @@ impl<'o, 'a> Graph<'o, 'a> {
         reference.atom
     }
 
-    /// The atom in which a symbol lies.
+    /// The atom that contains a symbol.
     pub fn atom_of_symbol(&self, symbol: u32) -> Option<AtomId> {
         let symbol = self.object.symbols.get(symbol as usize)?;
         match symbol.place {
@@ -188,14 +188,14 @@ impl<'o, 'a> Graph<'o, 'a> {
         self.atoms.references_of(id).iter().filter(move |reference| !changes.is_dead(section, reference.offset))
     }
 
-    /// The place that an entry of a conditional table speaks of: section and offset.
+    /// The place that an entry of a conditional table describes: section and offset.
     pub fn key(&self, entry: AtomId) -> Option<(u32, i64)> {
         let section = self.atoms.atoms[entry as usize].section;
         let key = self.atoms.references_of(entry).iter().find(|reference| self.is_key(section, reference))?;
         reference::exact(self.object, key)
     }
 
-    /// Whether the reference is the key of its entry: it does not keep alive what it speaks of.
+    /// Whether the reference is the key of its entry: it does not keep alive what it describes.
     pub fn is_key(&self, section: u32, reference: &Reference) -> bool {
         let inside = reference.offset % self.atoms.entry_sizes[section as usize];
         self.atoms.roles[section as usize].key() == Some(inside)
@@ -234,13 +234,13 @@ impl<'o, 'a> Graph<'o, 'a> {
                 }
             }
             for entry in self.dependents.of(id).iter().filter(|entry| !changes.dropped.contains(entry)) {
-                reach(&mut reasons, &mut waiting, *entry, Reason::SpeaksOf(id));
+                reach(&mut reasons, &mut waiting, *entry, Reason::EntryFor(id));
             }
         }
         Liveness { reasons }
     }
 
-    /// Adds the entries that speak of an atom, and those that speak of them.
+    /// Adds the entries that describe an atom, and those that describe them.
     pub fn add_dependents(&self, id: AtomId, found: &mut HashSet<AtomId>) {
         for entry in self.dependents.of(id) {
             if found.insert(*entry) {

@@ -29,7 +29,7 @@ pub(crate) fn incoming(
     for id in (0..graph.atoms.atoms.len() as AtomId).filter(|id| liveness.is_live(*id)) {
         let section = graph.atoms.atoms[id as usize].section;
         let is_entry_of = match liveness.reasons[id as usize] {
-            Reason::SpeaksOf(key) => Some(key),
+            Reason::EntryFor(key) => Some(key),
             _ => None,
         };
         for reference in graph.references(id, changes) {

@@ -130,7 +130,7 @@ pub struct Options {
 /// Words of the command line that ask for the tracking of calls, which writes into the padding.
 const TRACKING: [&str; 2] = ["retbleed=", "indirect_target_selection="];
 
-/// Words of the command line that speak of initial functions by their names.
+/// Words of the command line that name initial functions.
 const BY_NAME: &str = "initcall_";
 
 impl Options {

@@ -46,7 +46,7 @@ pub struct PassReport {
     pub bytes: Sizes,
 }
 
-/// A side table: entries that speak of code, or that the kernel walks.
+/// A side table: entries that describe code, or that the kernel walks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TableReport {
     /// Its section, or what the names of its sections begin with.

@@ -78,7 +78,7 @@ pub fn why(bytes: &[u8], options: &Options, symbol: &str) -> Result<Vec<String>,
         Reason::Dead => format!("{}: removed, nothing that lives refers to it", shown(id)),
         Reason::Root(reason) => format!("{}: root, {reason}", shown(id)),
         Reason::UsedBy(from) => format!("{} <- used by {}", shown(id), shown(from)),
-        Reason::SpeaksOf(key) => format!("{} <- entry of a table for {}", shown(id), shown(key)),
+        Reason::EntryFor(key) => format!("{} <- entry of a table for {}", shown(id), shown(key)),
     };
     Ok(analysis.removals.liveness().chain(id).into_iter().map(step).collect())
 }

@@ -12,7 +12,7 @@ use crate::{FileId, Inode, Kind};
 /// Applies the records of one frame.
 pub(crate) struct Applier<'a> {
     disk: &'a dyn Disk,
-    /// Names of the files that the records speak of.
+    /// Names of the files in the records.
     names: HashMap<FileId, Vec<EntryName>>,
     /// The file that was written last: the next record is most often about it.
     open: Option<(FileId, Box<dyn DiskFile>)>,

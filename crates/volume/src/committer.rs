@@ -30,7 +30,7 @@ const HEALS_MAX: usize = 8;
 /// Inodes that stay free besides those that a group needs.
 const FILES_SPARE: u64 = 8;
 
-/// What readers and the writer share.
+/// State that readers and the writer share.
 pub(crate) struct Shared {
     pub tree: Arc<dyn Disk>,
     pub leases: Leases,
@@ -61,7 +61,7 @@ impl Shared {
     }
 }
 
-/// What only the writer has.
+/// State of the writer alone.
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     own: Arc<dyn Disk>,
@@ -413,7 +413,7 @@ fn settle(tree: &dyn Disk, own: &dyn Disk, table: &mut Table) -> Result<(), Volu
     table.store(own).map_err(|error| VolumeError::io("writing", TABLE, error))
 }
 
-/// What the journal of a table holds.
+/// Reads the journal that belongs to a table.
 pub(crate) fn scan(own: &dyn Disk, table: &Table) -> Result<journal::Scan, VolumeError> {
     let failed = |error| VolumeError::io("reading", JOURNAL, error);
     match own.open(JOURNAL, false) {

@@ -13,7 +13,7 @@ use std::io;
 use crate::Inode;
 use crate::xattrs::Xattrs;
 
-/// What a name stands for.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A regular file.
@@ -34,7 +34,7 @@ pub enum Kind {
     Special,
 }
 
-/// Whose a file is.
+/// The owner of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
     /// Number of the user.
@@ -52,7 +52,7 @@ pub struct Identity {
     pub born_ns: i64,
 }
 
-/// What changes when a file is changed behind our back.
+/// Size and times, which show a change behind our back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// Bytes.
@@ -69,7 +69,7 @@ impl Stamp {
     pub(crate) const UNKNOWN: Stamp = Stamp { size: u64::MAX, mtime_ns: 0, ctime_ns: 0 };
 }
 
-/// What the system knows of a file.
+/// The attributes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStat {
     /// What it is.
@@ -82,7 +82,7 @@ pub struct FileStat {
     pub mode: u16,
     /// Number of names; of a folder, that of the file system.
     pub links: u32,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
     /// The device that it stands for, if it is one: as `st_rdev`.
     pub rdev: u32,
@@ -111,7 +111,7 @@ impl FileStat {
     };
 }
 
-/// What room a file system has.
+/// The room of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     /// Bytes in all.
@@ -300,7 +300,7 @@ pub trait Disk: Send + Sync {
     /// As [`Disk::set_mode`], unless the owner is the one that the file has anyway.
     fn set_owner(&self, path: &[u8], owner: Owner, mode: u16) -> io::Result<()>;
 
-    /// Whose files and folders are that are made here.
+    /// The owner of files and folders that are made here.
     fn owner(&self) -> Owner;
 
     /// Whether files can have attributes, so that they can have other owners than the server's
@@ -360,7 +360,7 @@ pub trait Disk: Send + Sync {
     /// As [`DiskFile::sync`].
     fn sync_all(&self) -> io::Result<()>;
 
-    /// What room there is.
+    /// The room that there is.
     ///
     /// # Errors
     /// Those of the system.

@@ -3,12 +3,12 @@
 use crate::Seen;
 use crate::disk::{Kind, Owner};
 
-/// What a file is.
+/// The attributes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Id and version.
     pub seen: Seen,
-    /// What it is; never [`Kind::Special`].
+    /// Its kind; never [`Kind::Special`].
     pub kind: Kind,
     /// Bytes.
     pub size: u64,
@@ -23,7 +23,7 @@ pub struct Info {
     pub atime_ns: i64,
     /// Permission bits (07777).
     pub mode: u16,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
     /// The device that it stands for, if it is one: as `st_rdev`.
     pub rdev: u32,
@@ -67,7 +67,7 @@ pub struct BlockTable {
 pub struct Entry {
     /// Its name.
     pub name: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Journal {
     pub sequence: u64,
 }
 
-/// What a journal holds.
+/// The contents of a journal.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     pub records: Vec<Record>,

@@ -43,7 +43,7 @@ pub enum LeaseKind {
 #[derive(Clone, Copy)]
 struct Lease {
     holder: Holder,
-    /// Whose share it counts against.
+    /// The peer whose share it uses.
     peer: Peer,
     kind: LeaseKind,
     /// As it was taken.

@@ -35,15 +35,15 @@ pub struct LockOwner {
 /// A lock that is in the way of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldLock {
-    /// What is locked.
+    /// The locked range.
     pub range: LockRange,
-    /// Whose it is.
+    /// Its owner.
     pub holder: Holder,
     /// Number of the process, as its device calls it.
     pub pid: u32,
 }
 
-/// What one owner has locked in a file.
+/// The locks of one owner in a file.
 struct Owned {
     pid: u32,
     ranges: LockRanges,

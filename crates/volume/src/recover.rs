@@ -35,14 +35,14 @@ use crate::{FileId, VolumeError};
 
 use state::{FinalState, Node};
 
-/// What a recovery did.
+/// The result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Group commits that were in the journal.
     pub groups: u64,
     /// A group commit that nobody was told of was cut off.
     pub torn: bool,
-    /// Files and folders that the journal speaks of and that are not there: removed behind the
+    /// Files and folders that the journal names and that are not there: removed behind the
     /// server's back.
     pub missing: u64,
     /// Folders with unknown contents, moved to `.runnel/lost`.
@@ -375,7 +375,7 @@ pub(crate) fn tidy_up(disk: &dyn Disk, table: &mut Table) -> io::Result<()> {
     if done { disk.sync_all() } else { Ok(()) }
 }
 
-/// Where an old file waits for its last place.
+/// The path where an old file waits for its last place.
 fn aside(file: FileId) -> Vec<u8> {
     [OWN_FOLDER, format!("/moved/{file}").as_bytes()].concat()
 }

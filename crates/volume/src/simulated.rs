@@ -274,7 +274,7 @@ impl Disk for SimulatedDisk {
             let ((from_folder, from_name), (to_folder, to_name)) = (split(&from), split(&to));
             let (from_folder, to_folder) = (world.find_folder(from_folder)?, world.find_folder(to_folder)?);
             let is_folder = world.get(inode)?.kind == Kind::Folder;
-            let (mut removed, mut buried) = (None, None);
+            let (mut removed, mut unlinked) = (None, None);
             if let Some(replaced) = world.get(to_folder)?.names.get(to_name).copied() {
                 let there = world.get(replaced)?;
                 match (is_folder, there.kind == Kind::Folder) {
@@ -283,12 +283,12 @@ impl Disk for SimulatedDisk {
                     (true, true) if !there.names.is_empty() => return Err(io::ErrorKind::DirectoryNotEmpty.into()),
                     (true, true) => removed = Some(replaced),
                     (false, false) if replaced == inode => return Ok(()),
-                    (false, false) => buried = Some(replaced),
+                    (false, false) => unlinked = Some(replaced),
                 }
             }
             let sets = vec![(from_folder, from_name.to_vec(), None), (to_folder, to_name.to_vec(), Some(inode))];
             world.set_names(sets, None, removed);
-            buried.into_iter().for_each(|buried| world.bury(buried));
+            unlinked.into_iter().for_each(|unlinked| world.free_nameless(unlinked));
             let clock = world.clock;
             world.get_mut(inode)?.current.ctime_ns = clock;
             Ok(())
@@ -331,7 +331,7 @@ impl Disk for SimulatedDisk {
             world.set_names(vec![(folder, name.to_vec(), None)], None, None);
             let clock = world.clock;
             world.get_mut(inode)?.current.ctime_ns = clock;
-            world.bury(inode);
+            world.free_nameless(inode);
             world.stat(inode)
         })
     }

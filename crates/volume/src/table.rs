@@ -35,7 +35,7 @@ pub(crate) struct Tracked {
 pub(crate) struct Table {
     /// Which volume this is, wherever its folder lies; 0 until it is given one.
     pub id: u128,
-    /// What the secrets of devices are made with; zeros until it is drawn.
+    /// The key of the secrets of devices; zeros until it is drawn.
     pub device_key: [u8; SECRET_BYTES],
     /// Key of the journal that follows this table.
     pub key: Key,
@@ -43,7 +43,7 @@ pub(crate) struct Table {
     pub sequence: u64,
     /// The next id to count.
     pub next: u64,
-    /// What devices were told.
+    /// Answers to transactions of devices.
     pub answers: Answers,
     files: HashMap<FileId, Tracked>,
     by_inode: HashMap<u64, FileId>,
@@ -89,7 +89,7 @@ impl Table {
         *blake3::keyed_hash(&self.device_key, &device.to_le_bytes()).as_bytes()
     }
 
-    /// What is known of a file.
+    /// The tracked state of a file.
     pub fn get(&self, file: FileId) -> Option<&Tracked> {
         self.files.get(&file)
     }

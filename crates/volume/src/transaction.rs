@@ -20,11 +20,11 @@ pub(crate) fn is_link_target(target: &[u8]) -> bool {
     (1..=LINK_BYTES_MAX).contains(&target.len()) && !target.contains(&0)
 }
 
-/// Who writes or leases: the number of a device.
+/// The device that writes or leases, by its number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u128);
 
-/// Whose devices these are, as far as the caller can tell: they share what is limited.
+/// The peer of some devices, as far as the caller can tell: they share limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer(pub u64);
 
@@ -33,7 +33,7 @@ impl Peer {
     pub const UNKNOWN: Peer = Peer(0);
 }
 
-/// What becomes of a range of a file, as fallocate(2) has it.
+/// How a range of a file is allocated, as in fallocate(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
     /// It reads as zeros from then on.
@@ -53,7 +53,7 @@ pub enum Operation {
     Write {
         /// The file.
         path: VolumePath,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Where, in bytes.
         offset: u64,
@@ -64,7 +64,7 @@ pub enum Operation {
     Append {
         /// The file.
         path: VolumePath,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// What.
         bytes: Vec<u8>,
@@ -73,7 +73,7 @@ pub enum Operation {
     Truncate {
         /// The file.
         path: VolumePath,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// New size in bytes.
         size: u64,
@@ -82,7 +82,7 @@ pub enum Operation {
     Allocate {
         /// The file.
         path: VolumePath,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Where the range begins, in bytes.
         offset: u64,
@@ -96,13 +96,13 @@ pub enum Operation {
     Copy {
         /// The file that is written.
         path: VolumePath,
-        /// What the writer saw of it.
+        /// The version that the writer saw.
         base: Option<Seen>,
-        /// Where the bytes come.
+        /// The offset to which they are written.
         offset: u64,
         /// The file that is read.
         from: VolumePath,
-        /// What the writer saw of that.
+        /// The version of it that the writer saw.
         from_base: Option<Seen>,
         /// Where the range begins there.
         from_offset: u64,
@@ -128,7 +128,7 @@ pub enum Operation {
         path: VolumePath,
         /// Permission bits (07777).
         mode: u16,
-        /// Whose it is.
+        /// Its owner.
         owner: Option<Owner>,
     },
     /// Makes a FIFO, a socket, or a device node. Nothing opens them here.
@@ -141,7 +141,7 @@ pub enum Operation {
         mode: u16,
         /// The device that it stands for, if it is one: as `st_rdev`.
         rdev: u32,
-        /// Whose it is.
+        /// Its owner.
         owner: Option<Owner>,
     },
     /// Makes a symbolic link.
@@ -151,7 +151,7 @@ pub enum Operation {
         /// Where it points: 1 to [`LINK_BYTES_MAX`] bytes, none of them zero. Nothing follows it
         /// here.
         target: Vec<u8>,
-        /// Whose it is.
+        /// Its owner.
         owner: Option<Owner>,
     },
     /// Gives a file, special file or symbolic link one more name: a hard link. All names are the
@@ -159,7 +159,7 @@ pub enum Operation {
     Link {
         /// One of its names.
         from: VolumePath,
-        /// What the writer saw there.
+        /// The version that the writer saw there.
         base: Option<Seen>,
         /// The name it gets, which is free.
         to: VolumePath,
@@ -168,7 +168,7 @@ pub enum Operation {
     Rename {
         /// From here.
         from: VolumePath,
-        /// What the writer saw there.
+        /// The version that the writer saw there.
         base: Option<Seen>,
         /// To here.
         to: VolumePath,
@@ -180,7 +180,7 @@ pub enum Operation {
     Unlink {
         /// The file.
         path: VolumePath,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
     },
     /// Refuses the transaction if what is there has other names, too; changes nothing. Answered
@@ -198,7 +198,7 @@ pub enum Operation {
     SetTime {
         /// The file or folder.
         path: VolumePath,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Nanoseconds since 1970.
         mtime_ns: i64,
@@ -207,7 +207,7 @@ pub enum Operation {
     SetAccessTime {
         /// The file or folder.
         path: VolumePath,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Nanoseconds since 1970.
         atime_ns: i64,
@@ -216,7 +216,7 @@ pub enum Operation {
     SetOwner {
         /// The file or folder.
         path: VolumePath,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// The user, if it changes.
         uid: Option<u32>,
@@ -227,7 +227,7 @@ pub enum Operation {
     SetMode {
         /// The file or folder.
         path: VolumePath,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Permission bits (07777).
         mode: u16,
@@ -236,7 +236,7 @@ pub enum Operation {
     SetXattr {
         /// The file or folder.
         path: VolumePath,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Its name, with `user.` before it.
         name: Vec<u8>,
@@ -249,7 +249,7 @@ pub enum Operation {
     RemoveXattr {
         /// The file or folder.
         path: VolumePath,
-        /// What the writer saw.
+        /// The version that the writer saw.
         base: Option<Seen>,
         /// Its name.
         name: Vec<u8>,
@@ -266,17 +266,17 @@ pub struct Writer {
     pub number: u64,
 }
 
-/// What one writer wants to happen as a whole.
+/// Operations of one writer that happen as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// By what the transaction is known when it is repeated; without it, each is a new one.
     pub writer: Option<Writer>,
-    /// Whose device the writer is.
+    /// The peer of the writer.
     pub peer: Peer,
     /// The device goes on with the transactions of a number that is older than
     /// [`crate::Volume::enrol`]: device, number.
     pub inherits: Option<(u128, u128)>,
-    /// Who writes, for leases.
+    /// The writer, for leases.
     pub holder: Holder,
     /// When, for leases.
     pub now: Moment,

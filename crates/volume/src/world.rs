@@ -11,12 +11,12 @@ use crate::inode::shown;
 use crate::path::split;
 use crate::xattrs::Xattrs;
 
-/// What is written at once or not at all, bytes.
+/// Bytes of a sector: it is written at once or not at all.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
 pub(crate) type Sector = Arc<[u8; SECTOR_BYTES as usize]>;
 
-/// What a file holds; of a folder only the attributes count.
+/// Content and attributes of a file; of a folder only the attributes count.
 #[derive(Clone, Default)]
 pub(crate) struct Content {
     pub size: u64,
@@ -77,7 +77,7 @@ pub(crate) struct World {
 
 pub(crate) const ROOT: u64 = 2;
 
-/// Whose all files are for the file system.
+/// The owner of all files for the file system.
 pub(crate) const OWNER: Owner = Owner { uid: 1000, gid: 100 };
 
 impl World {
@@ -216,7 +216,7 @@ impl World {
     }
 
     /// Counts the bytes of a file as free, if it has no name any more.
-    pub fn bury(&mut self, inode: u64) {
+    pub fn free_nameless(&mut self, inode: u64) {
         let nameless = self.inodes.get(&inode).filter(|inode| inode.links == 0);
         let sectors = nameless.map_or(0, |inode| inode.current.sectors.len() as u64);
         self.used_bytes = self.used_bytes.saturating_sub(sectors * SECTOR_BYTES);
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    /// What a disk does by itself now and then.
+    /// Writes some changes back, as a disk does by itself now and then.
     pub fn write_back(&mut self) {
         if !self.pending.is_empty() {
             let chosen = self.rng.below(self.pending.len() as u64) as usize;

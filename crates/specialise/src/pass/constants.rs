@@ -159,7 +159,7 @@ fn fill(
     edits
 }
 
-/// Takes what is never executed out of the graph, with the entries of tables that speak of it.
+/// Takes what is never executed out of the graph, with the entries of tables that describe it.
 fn remove_dead(
     graph: &Graph<'_, '_>,
     routines: &Routines,

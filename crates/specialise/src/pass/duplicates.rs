@@ -33,7 +33,7 @@ const POSITIONS: [&[u8]; 8] = [
 /// Rounds after which folding stops: each lets functions become equal whose callees did.
 const ROUNDS_MAX: usize = 8;
 
-/// Removes the functions for which an equal one stands, with the entries of tables that speak of
+/// Removes the functions for which an equal one stands, with the entries of tables that describe
 /// them.
 fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
     analysis.folded = find(context, analysis);

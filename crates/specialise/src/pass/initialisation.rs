@@ -83,7 +83,7 @@ fn functions(context: &Context<'_, '_>, analysis: &Analysis, tables: &Entries) -
             }
             let section = graph.atoms.atoms[id as usize].section;
             let key = match liveness.reasons[id as usize] {
-                Reason::SpeaksOf(key) => Some(key),
+                Reason::EntryFor(key) => Some(key),
                 _ => None,
             };
             for reference in graph.references(id, changes) {

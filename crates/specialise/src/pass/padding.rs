@@ -12,7 +12,7 @@ pub(super) const PASS: Pass = Pass { name: "padding", is_on: Options::drops_padd
 /// The list of calls for tracking them.
 const CALL_SITES: &[u8] = b".call_sites";
 
-/// Removes the padding of live functions, and all that speaks of it.
+/// Removes the padding of live functions, and the entries that describe it.
 fn run(context: &Context<'_, '_>, analysis: &mut Analysis) -> Result<(), SpecialiseError> {
     let graph = context.graph;
     let liveness = analysis.removals.liveness();

@@ -1,4 +1,4 @@
-//! Side tables: entries live exactly as long as the code that they speak of.
+//! Side tables: entries live exactly as long as the code that they describe.
 
 use super::*;
 

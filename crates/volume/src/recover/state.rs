@@ -9,11 +9,11 @@ use crate::{FileId, Inode};
 /// A file that the journal names.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// What a young file is made as; of an old one the kind.
+    /// The inode of a young file; of an old one only the kind.
     pub made: Inode,
     /// Of an old file; a young one has none that we know.
     pub identity: Option<Identity>,
-    /// Where a young symbolic link points.
+    /// The target of a young symbolic link.
     pub target: Vec<u8>,
     /// Every place that it ever had.
     pub chain: Vec<EntryName>,

@@ -86,7 +86,7 @@ fn sim_files_with_unknown_names_survive_a_crash_anywhere() {
         for seed in 0..12 {
             let disk = SimulatedDisk::new(at * 100 + seed);
             drop(disk.create(b"a", 0o644).unwrap());
-            // The journal never hears of this one.
+            // The journal never tells of this one.
             disk.hard_link(b"a", b"unknown").unwrap();
             disk.sync_all().unwrap();
             let volume = open(&disk, SMALL).unwrap();
