@@ -60,7 +60,7 @@ pub struct Args {
     sandbox: SandboxArgs,
 }
 
-/// Who may connect, and what they may do.
+/// Access of clients.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Who may connect")]
 struct AccessArgs {
@@ -134,7 +134,7 @@ struct ResearchArgs {
     no_bundles: bool,
 }
 
-/// How much the server takes.
+/// Limits of the server.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
@@ -153,7 +153,7 @@ struct LimitArgs {
     connections_per_address: Option<usize>,
 }
 
-/// What is learned.
+/// Learning.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Learning")]
 struct LearningArgs {

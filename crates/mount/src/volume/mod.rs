@@ -241,7 +241,7 @@ impl VolumeOptions {
 
 impl Drop for VolumeMount {
     fn drop(&mut self) {
-        // Whoever wants the error or the report calls `unmount`.
+        // Callers that want the error or the report call `unmount`.
         let _ = self.unmount();
     }
 }
