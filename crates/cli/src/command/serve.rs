@@ -40,6 +40,13 @@ pub struct Args {
     #[arg(long, value_name = "NAME=DIR[:ro|rw][,block=BLOCK][,journal=DIR][,quota=QUOTA]")]
     volume: Vec<volume::VolumeArg>,
 
+    /// Write the address to this file once the server listens
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+
     #[command(flatten)]
     access: AccessArgs,
 
@@ -51,13 +58,6 @@ pub struct Args {
 
     #[command(flatten)]
     learning: LearningArgs,
-
-    /// Write the address to this file once the server listens
-    #[arg(long, value_name = "FILE")]
-    ready_file: Option<PathBuf>,
-
-    #[command(flatten)]
-    sandbox: SandboxArgs,
 }
 
 /// Access of clients.

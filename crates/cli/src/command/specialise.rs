@@ -45,6 +45,10 @@ pub struct Args {
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
 
+    /// Only say what keeps a symbol of the kernel alive
+    #[arg(long, value_name = "SYMBOL")]
+    why: Option<String>,
+
     #[command(flatten)]
     device: DeviceArgs,
 
@@ -53,10 +57,6 @@ pub struct Args {
 
     #[command(flatten)]
     freezing: FreezeArgs,
-
-    /// Only say what keeps a symbol of the kernel alive
-    #[arg(long, value_name = "SYMBOL")]
-    why: Option<String>,
 
     #[command(flatten)]
     trust: TrustArgs,
