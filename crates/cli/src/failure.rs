@@ -72,7 +72,7 @@ fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// What a volume said, by itself or to a mount.
+/// The error of a volume, by itself or in a mount.
 fn volume_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a stream::StreamError> {
     match error.downcast_ref::<::mount::MountError>() {
         Some(::mount::MountError::Volume(error)) => Some(error),

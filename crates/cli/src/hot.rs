@@ -52,7 +52,7 @@ pub fn load(files: &[PathBuf], image: Option<&Path>, min_runs: u32) -> anyhow::R
     Ok(hot)
 }
 
-/// What of the options means nothing for these traces.
+/// Options that mean nothing for these traces.
 fn warnings(unused_image: Option<&Path>, min_runs: u32, runs: u32) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(path) = unused_image {

@@ -94,7 +94,7 @@ fn parse() -> Cli {
     let asks = std::env::args_os().nth(1).is_none_or(|word| ["-h", "--help", "help"].iter().any(|help| word == *help));
     let command = if asks { help::by_job(command()) } else { command() };
     let matches = command.try_get_matches().unwrap_or_else(|error| {
-        // What cannot be printed is not what the user asked about.
+        // A failure to print is not what the user asked about.
         let _ = error.print();
         if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
             && MOVED.contains(&name.as_str())

@@ -34,7 +34,7 @@ pub struct Recording {
     state: Mutex<State>,
 }
 
-/// What was recorded.
+/// The result of a recording.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Summary {
     /// Files of which at least one page was touched.

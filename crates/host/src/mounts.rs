@@ -25,7 +25,7 @@ pub fn propagate(kind: MountPropagationFlags) -> Result<(), Errno> {
     let root = rustix::fs::open("/", directory, Mode::empty())?;
     let current = rustix::fs::open(".", directory, Mode::empty())?;
     let own = rustix::fs::open("/proc/thread-self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    // Whoever enters a mount name space, be it its own, stands at the root of that name space.
+    // A process that enters a mount name space, even its own, is at the root of that name space.
     nix::sched::setns(own, CloneFlags::CLONE_NEWNS).map_err(|error| Errno::from_raw_os_error(error as i32))?;
     rustix::mount::mount_change("/", flags)?;
     rustix::process::fchdir(root)?;

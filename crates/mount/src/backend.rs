@@ -9,7 +9,7 @@ use crate::MountError;
 use crate::fuse_mount::{Action, Fresh, MountPoint};
 use crate::mounter::Mounter;
 
-/// Who mounts and unmounts: this process, or one beside it.
+/// The process that mounts and unmounts: this one, or one beside it.
 pub(crate) enum MountBackend {
     /// This process.
     Own(MountPoint),

@@ -48,7 +48,7 @@ const IDENTITY_FILES: [&str; 4] = ["/etc/resolv.conf", "/etc/hosts", "/etc/passw
 
 /// Where the new root may be put together; any directory does, it is covered for a moment in our
 /// own mount table only.
-const WORKSHOPS: [&str; 4] = ["/tmp", "/run", "/mnt", "/var"];
+const STAGING_DIRECTORIES: [&str; 4] = ["/tmp", "/run", "/mnt", "/var"];
 
 /// Variables that name libraries of the caller's root for the dynamic loader, which would find
 /// other files under them.
@@ -210,21 +210,21 @@ fn is_link(image: &Path, path: &Path) -> bool {
 
 /// Builds the new root and moves into it.
 fn change_root(layout: &Layout) -> Result<(), MountError> {
-    let workshop = WORKSHOPS
+    let staging = STAGING_DIRECTORIES
         .iter()
         .map(Path::new)
         .find(|path| path.is_dir())
         .ok_or_else(|| MountError::step("find", "/tmp", io::Error::from(io::ErrorKind::NotFound)))?;
-    mount_workshop(workshop)?;
-    let (new, old) = (workshop.join("new"), workshop.join("old"));
+    mount_staging(staging)?;
+    let (new, old) = (staging.join("new"), staging.join("old"));
     for path in [&new, &old] {
         make_directory(path)?;
     }
-    match nix::unistd::pivot_root(workshop, &old) {
+    match nix::unistd::pivot_root(staging, &old) {
         Ok(()) => {}
         // The root file system of a kernel that booted without one of its own cannot be moved.
-        Err(nix::Error::EINVAL) => return change_root_in_place(layout, workshop),
-        Err(error) => return Err(MountError::step("make a new root at", workshop, error)),
+        Err(nix::Error::EINVAL) => return change_root_in_place(layout, staging),
+        Err(error) => return Err(MountError::step("make a new root at", staging, error)),
     }
     enter_directory(Path::new("/"))?;
     let (new, old) = (Path::new("/new"), Path::new("/old"));
@@ -232,20 +232,20 @@ fn change_root(layout: &Layout) -> Result<(), MountError> {
     rustix::mount::unmount(old, UnmountFlags::DETACH)
         .map_err(|error| MountError::step("leave the old root", old, error))?;
     enter_directory(new)?;
-    // The new root over the workshop, then the workshop away from on top of it (pivot_root(2), "."
-    // trick).
+    // The new root is mounted over the staging directory, which is then unmounted (pivot_root(2),
+    // "." trick).
     nix::unistd::pivot_root(".", ".").map_err(|error| MountError::step("move into", new, error))?;
     rustix::mount::unmount(".", UnmountFlags::DETACH)
-        .map_err(|error| MountError::step("leave the workshop at", "/", error))?;
+        .map_err(|error| MountError::step("leave the staging directory at", "/", error))?;
     enter_directory(Path::new("/"))
 }
 
 /// The same without moving the old root: it stays, out of reach of names.
-fn change_root_in_place(layout: &Layout, workshop: &Path) -> Result<(), MountError> {
-    rustix::mount::unmount(workshop, UnmountFlags::DETACH)
-        .map_err(|error| MountError::step("leave the workshop at", workshop, error))?;
+fn change_root_in_place(layout: &Layout, staging: &Path) -> Result<(), MountError> {
+    rustix::mount::unmount(staging, UnmountFlags::DETACH)
+        .map_err(|error| MountError::step("leave the staging directory at", staging, error))?;
     let private = PrivateDirectory::new(Purpose::Run)?;
-    mount_workshop(private.path())?;
+    mount_staging(private.path())?;
     let new = private.path().join("new");
     make_directory(&new)?;
     build_root(layout, &new, Path::new("/"))?;
@@ -256,7 +256,7 @@ fn change_root_in_place(layout: &Layout, workshop: &Path) -> Result<(), MountErr
 }
 
 /// A file system in memory to build on: it holds only empty directories and files, and links.
-fn mount_workshop(path: &Path) -> Result<(), MountError> {
+fn mount_staging(path: &Path) -> Result<(), MountError> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount("runnel-root", path, "tmpfs", flags, Some(c"mode=0755")).map_err(|source| MountError::Step {
         step: "mount a tmpfs on",

@@ -53,7 +53,7 @@ pub(crate) fn of_stream(error: &StreamError) -> Errno {
 /// before it tells the application.
 pub(crate) const STALE: Errno = Errno::STALE;
 
-/// What a volume does not let do: special files and other owners where all belongs to one user,
+/// Operations that a volume refuses: special files and other owners where all belongs to one user,
 /// changes of its top folder.
 pub(crate) const NOT_ALLOWED: Errno = Errno::PERM;
 

@@ -220,7 +220,7 @@ impl Options {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Whoever wants the error calls `unmount`.
+        // Callers that want the error call `unmount`.
         let _ = self.shared.served.unmount();
     }
 }

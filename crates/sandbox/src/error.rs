@@ -14,15 +14,15 @@ pub enum SandboxError {
     Path {
         /// The folder.
         path: PathBuf,
-        /// What opening it said.
+        /// The error of opening it.
         source: io::Error,
     },
     /// The kernel refuses a privilege to be given up.
     #[error("cannot give up {what}: {source}")]
     Privileges {
-        /// What was to be given up.
+        /// The right that was to be given up.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// Landlock is there and refuses.

@@ -64,7 +64,7 @@ pub struct Entered {
 }
 
 impl Sandbox {
-    /// What every process of the role may do.
+    /// The sandbox that every process of the role has.
     pub fn new(role: Role) -> Sandbox {
         let (readable, writable) = (Vec::new(), Vec::new());
         Sandbox { role, readable, writable, creatable: Vec::new(), executable: Vec::new(), ports: Vec::new() }
@@ -77,7 +77,7 @@ impl Sandbox {
         self
     }
 
-    /// What lies beneath these folders may be read, written, made, removed and renamed; they must
+    /// Files beneath these folders may be read, written, made, removed and renamed; they must
     /// be there.
     pub fn write(mut self, paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Sandbox {
         self.writable.extend(paths.into_iter().map(Into::into));

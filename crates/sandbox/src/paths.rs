@@ -14,14 +14,14 @@ use crate::{Role, Sandbox, SandboxError};
 /// it.
 const KNOWN: ABI = ABI::V7;
 
-/// What the standard library and C libraries read: how many processors a container has, and this
-/// process's own state.
+/// Files that the standard library and C libraries read: how many processors a container has, and
+/// this process's own state.
 const READ_BY_ALL: [&str; 4] = ["/proc/self", "/sys/fs/cgroup", "/sys/devices/system/cpu", "/dev/urandom"];
 
 /// A device that swallows what nobody wants.
 const NULL: &str = "/dev/null";
 
-/// What C libraries read to resolve names.
+/// Files that C libraries read to resolve names.
 const NAMES: [&str; 7] = [
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -51,7 +51,7 @@ const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
 });
 const EXECUTE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | Execute});
 const CREATE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeReg});
-/// What is left of the rights when they are for one file.
+/// The rights that apply to one file.
 const OF_FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteFile | Truncate | Execute | IoctlDev});
 
 /// False if this kernel, or the container, has no Landlock that we can use.

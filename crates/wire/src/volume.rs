@@ -377,7 +377,7 @@ pub enum VolumeReply {
     Proven,
 }
 
-/// What the bytes of a piece hold in a push stream of [`crate::PushEncoding::Volume`]: blocks of
+/// The contents of a piece in a push stream of [`crate::PushEncoding::Volume`]: blocks of
 /// one version of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumePiece {

@@ -38,7 +38,7 @@ pub fn with_help(command: clap::Command) -> clap::Command {
         .fold(command, |command, name| command.mut_arg(name, |argument| argument.hide(true)))
 }
 
-/// What an image is, by its first bytes.
+/// The format of an image, by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Squashfs,
@@ -67,7 +67,7 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What unpacking and packing need of this machine.
+/// The sandbox for unpacking and packing.
 fn sandbox(args: &pack::Args, input: &Path) -> Sandbox {
     let beside = folders_of([args.output.as_path()]);
     let written = temporary_folder().into_iter().chain(beside).filter(|folder| folder.is_dir());
@@ -82,7 +82,7 @@ fn tools() -> Vec<PathBuf> {
     let places = TOOLS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
     let mut found: Vec<PathBuf> = places.filter_map(|place| fs::canonicalize(place).ok()).collect();
     for tool in &found {
-        // What cannot be understood does not start either, and says so then.
+        // A program that cannot be parsed does not start either, and reports that then.
         let _ = finder.program(tool.as_os_str().as_bytes());
     }
     found.extend(finder.finish().paths.into_iter().map(|path| PathBuf::from(OsString::from_vec(path))));
@@ -158,7 +158,7 @@ fn from_squashfs(input: &Path, output: &Path, lossy: bool, cleanup: &Cleanup) ->
     extract(command, "squashfs-tools", folder, lossy, cleanup)
 }
 
-/// What version 1.5 does not restore.
+/// Attributes that version 1.5 does not restore.
 const LOST_BY_OLD_FSCK: &str = "hard links, set-user-id bits and extended attributes";
 
 /// Through a folder; there is no other way.

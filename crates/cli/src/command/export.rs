@@ -48,7 +48,7 @@ pub struct Args {
     block_size: Option<u32>,
 }
 
-/// What SquashFS knows.
+/// Compressions of SquashFS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Compression {
     Gzip,

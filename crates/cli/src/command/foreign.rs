@@ -22,7 +22,7 @@ const SAID_BYTES_MAX: usize = 64 << 10;
 /// How often to look whether a program has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What is to be ended and removed.
+/// Programs to end, and files to remove.
 pub struct Cleanup {
     state: Arc<Mutex<State>>,
 }
@@ -116,7 +116,7 @@ impl Drop for Cleanup {
 impl State {
     fn clear(&mut self) {
         for program in self.programs.drain(..) {
-            // Whoever waits for it holds the lock, a moment at a time.
+            // The waiting thread holds the lock for a moment at a time.
             let mut program = lock(&program);
             // Both fail for a program that has ended and was waited for.
             let _ = program.kill();

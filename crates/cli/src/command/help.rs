@@ -125,7 +125,7 @@ pub fn by_job(command: Command) -> Command {
     let listed = command.clone().help_template("{subcommands}").render_help().to_string();
     let mut entries: Vec<(&str, String)> = Vec::new();
     for line in listed.lines().filter(|line| !line.trim().is_empty()) {
-        // What follows a command is its own text, further to the right.
+        // The text of a command is further to the right.
         match (line.strip_prefix("  ").filter(|text| !text.starts_with(' ')), entries.last_mut()) {
             (None, Some((_, text))) => *text += &format!("{line}\n"),
             _ => entries.push((line.split_whitespace().next().unwrap_or_default(), format!("{line}\n"))),

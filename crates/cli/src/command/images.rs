@@ -47,7 +47,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a server answered, which has to be JSON.
+/// Parses the answer of a server, which must be JSON.
 pub fn parsed(server: &Server, answer: &str) -> anyhow::Result<serde_json::Value> {
     serde_json::from_str(answer)
         .with_context(|| format!("{server}: the answer is not the JSON that a server of Runnel gives"))

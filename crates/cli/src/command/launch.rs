@@ -120,7 +120,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.learn {
         return learn(store, &program, &args);
     }
-    // Whoever has no home has no plans: the program starts plainly.
+    // Without a home there are no plans: the program starts plainly.
     let store = store.ok();
     let plan = args.plan.as_deref().map(::launch::read_plan).transpose();
     // The user wants that plan or none.
@@ -146,7 +146,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         command: args.command,
     };
     let mut decision = ::launch::decide(&request);
-    // Whoever wants to be told afterwards needs somebody who tells.
+    // A report afterwards needs a process that stays.
     if !args.verbose && !args.json {
         if decision.is_plain() {
             decision.enter(&request);
@@ -208,7 +208,7 @@ fn learn(store: Result<PlanStore, LaunchError>, program: &Program, args: &Args) 
         Err(error @ RecordError::Wait(_)) => return Err(error.into()),
         Err(error) => return plainly(&error),
     };
-    // What ends the program, if it writes too much, only ends our plan.
+    // Exceeding a limit of file sizes must only end our plan.
     host::signals::block_file_size().context("cannot block a signal")?;
     for note in &outcome.notes {
         tell!("note: {note}");

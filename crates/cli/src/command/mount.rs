@@ -311,7 +311,7 @@ fn detach() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(status.code().unwrap_or(1).clamp(1, 255) as u8))
 }
 
-/// What the mount table shows: the image's name without its server.
+/// The name for the mount table: the image's name without its server.
 pub fn short_name(target: &str) -> String {
     let file = match target.split_once("://") {
         Some(("runnel" | "runnels", rest)) => return rest.split_once('/').map_or(rest, |(_, name)| name).to_string(),

@@ -107,7 +107,7 @@ pub struct Tuning {
     packing: Packing,
 }
 
-/// What a block is.
+/// Blocks and chunks.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Blocks")]
 struct Blocks {
@@ -134,7 +134,7 @@ struct Blocks {
     chunk_size: Option<u32>,
 }
 
-/// What programs read first.
+/// Traces of programs.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Traces")]
 struct Traces {
@@ -152,7 +152,7 @@ struct Traces {
     min_runs: u32,
 }
 
-/// What makes an image small, and what leaves parts of that out.
+/// Small images, and the parts of that to leave out.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Making it small")]
 struct Small {
@@ -242,14 +242,14 @@ enum Sort {
 }
 
 impl Args {
-    /// What packing needs of this machine, beside a source.
+    /// The sandbox for packing, without the source.
     pub fn sandbox(&self, role: Role) -> Sandbox {
         let Tuning { traces, packing, .. } = &self.tuning;
         let spool = packing.spool.clone().unwrap_or_else(::pack::spool_directory);
         let written = folders_of([self.output.as_path()]).into_iter().chain([spool]);
         Sandbox::new(role)
             .read(traces.trace.iter().chain(&traces.trace_image))
-            // Whoever writes there says best what is wrong with it.
+            // A missing folder is reported when the file is written.
             .write(written.filter(|folder| folder.is_dir()))
     }
 

@@ -249,7 +249,7 @@ fn read_trace(path: &Path) -> anyhow::Result<(Vec<u8>, Trace)> {
     Ok((bytes, trace))
 }
 
-/// What was learned, in a line or two.
+/// A summary of the plan, in a line or two.
 pub fn told(analysis: &Analysis) -> String {
     let plan = &analysis.plan;
     let runs = plan.runs;

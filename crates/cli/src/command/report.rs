@@ -65,7 +65,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the files hold.
+/// The contents of the files.
 enum Learned {
     Plan(LaunchPlan),
     Runs(Vec<Run>),

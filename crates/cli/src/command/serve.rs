@@ -40,6 +40,13 @@ pub struct Args {
     #[arg(long, value_name = "NAME=DIR[:ro|rw][,block=BLOCK][,journal=DIR][,quota=QUOTA]")]
     volume: Vec<volume::VolumeArg>,
 
+    /// Write the address to this file once the server listens
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+
     #[command(flatten)]
     access: AccessArgs,
 
@@ -51,16 +58,9 @@ pub struct Args {
 
     #[command(flatten)]
     learning: LearningArgs,
-
-    /// Write the address to this file once the server listens
-    #[arg(long, value_name = "FILE")]
-    ready_file: Option<PathBuf>,
-
-    #[command(flatten)]
-    sandbox: SandboxArgs,
 }
 
-/// Who may connect, and what they may do.
+/// Access of clients.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Who may connect")]
 struct AccessArgs {
@@ -134,7 +134,7 @@ struct ResearchArgs {
     no_bundles: bool,
 }
 
-/// How much the server takes.
+/// Limits of the server.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
@@ -153,7 +153,7 @@ struct LimitArgs {
     connections_per_address: Option<usize>,
 }
 
-/// What is learned.
+/// Learning.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Learning")]
 struct LearningArgs {

@@ -45,6 +45,10 @@ pub struct Args {
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
 
+    /// Only say what keeps a symbol of the kernel alive
+    #[arg(long, value_name = "SYMBOL")]
+    why: Option<String>,
+
     #[command(flatten)]
     device: DeviceArgs,
 
@@ -54,15 +58,11 @@ pub struct Args {
     #[command(flatten)]
     freezing: FreezeArgs,
 
-    /// Only say what keeps a symbol of the kernel alive
-    #[arg(long, value_name = "SYMBOL")]
-    why: Option<String>,
-
     #[command(flatten)]
     trust: TrustArgs,
 }
 
-/// What the device is and runs.
+/// The device and its programs.
 #[derive(clap::Args)]
 #[command(next_help_heading = "The device")]
 #[group(skip)]
@@ -102,7 +102,7 @@ struct DeviceArgs {
     policy: Option<PathBuf>,
 }
 
-/// What is done to the kernel.
+/// The passes over the kernel.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Passes")]
 #[group(skip)]
@@ -137,7 +137,7 @@ struct PassArgs {
     instrument: bool,
 }
 
-/// What happens to code that does not run.
+/// Freezing of code that does not run.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Code that does not run")]
 #[group(skip)]

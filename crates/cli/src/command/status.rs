@@ -56,7 +56,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a path is that no mount of this user has, and what to do.
+/// The error for a path that is no mount of this user, with a hint.
 fn no_live_mount(path: &str, wanted: &Path) -> String {
     let table = ::mount::mountpoint::table().unwrap_or_default();
     let around = table.iter().rev().find(|entry| entry.image().is_some() && wanted.starts_with(&entry.path));

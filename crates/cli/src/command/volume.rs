@@ -63,7 +63,7 @@ impl VolumeArgs {
     /// As the volume takes them. `read_only`: nothing will be changed.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// A value makes no sense.
     pub fn options(&self, config: &Config, read_only: bool) -> anyhow::Result<Options> {
         let defaults = Options::default();
         let room = |given: &Option<OsString>, bytes| given.as_ref().map(|given| room(given, bytes)).transpose();
@@ -78,7 +78,7 @@ impl VolumeArgs {
             open_deadline: config.connection.open_deadline,
             rate_limit: self.rate.unwrap_or(0),
             hints: config.connection.push,
-            // What lies in a folder for unsent changes is sent even so.
+            // Unsent changes in the folder are sent even by a read-only mount.
             insecure: self.insecure || (read_only && self.unsent.is_none()),
             ..defaults
         })
@@ -87,7 +87,7 @@ impl VolumeArgs {
     /// As the mount takes them.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// A value makes no sense.
     pub fn mount_options(&self, at: &VolumeAt, target: &str) -> anyhow::Result<VolumeOptions> {
         Ok(VolumeOptions {
             name: at.name.clone(),
@@ -109,7 +109,7 @@ impl VolumeArgs {
     /// The folders that are given.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// A value makes no sense.
     pub fn folders(&self) -> anyhow::Result<Vec<PathBuf>> {
         let given = [(&self.cache, CACHE_BYTES), (&self.unsent, UNSENT_BYTES)];
         let folders = given.into_iter().filter_map(|(given, bytes)| Some((given.as_ref()?, bytes)));
@@ -187,7 +187,7 @@ fn described(lost: &Lost) -> String {
     }
 }
 
-/// What was lost of one file for one reason and not kept, as one.
+/// Lost changes of one file for one reason, as one entry.
 fn by_file(lost: &[Lost]) -> Vec<Lost> {
     let mut files: Vec<Lost> = Vec::new();
     for lost in lost {
@@ -202,7 +202,7 @@ fn by_file(lost: &[Lost]) -> Vec<Lost> {
     files
 }
 
-/// What a volume's counters mean, for `runnel status`.
+/// The counters of a volume, for `runnel status`.
 pub fn rows(status: &Status) -> Vec<(&'static str, String)> {
     let bytes = |now: u64, most: u64| format!("{} of {}", progress::human(now), progress::human(most));
     let server = match status.connected {
@@ -247,7 +247,7 @@ impl DataArg {
     /// Parses what the user typed.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault.
     pub fn parse(text: &OsStr) -> anyhow::Result<DataArg> {
         let wrong = || failure::usage("--data needs runnel://host/volume/NAME=/path/inside");
         let bytes = text.as_bytes();

@@ -13,7 +13,7 @@ use crate::failure;
 pub struct Output {
     path: PathBuf,
     file: File,
-    /// What was there before; it is lost with the first bytes that are written.
+    /// The old file; it is lost with the first bytes that are written.
     holds_old: bool,
 }
 
@@ -59,7 +59,7 @@ impl Output {
     /// Some file systems tell only now that they are full.
     ///
     /// # Errors
-    /// What was written did not reach the disk.
+    /// The data did not reach the disk.
     pub fn sync(&self) -> anyhow::Result<()> {
         if self.is_regular() {
             self.file.sync_all().context("cannot write to it")?;
@@ -81,7 +81,7 @@ impl Output {
     }
 }
 
-/// What is said of a trace that could not be written to its end.
+/// The message about a trace that could not be written to its end.
 pub fn incomplete(path: &Path, error: anyhow::Error) -> anyhow::Error {
     let path = path.display();
     error.context(format!("the trace {path} is not complete; what it holds of the beginning can be used"))

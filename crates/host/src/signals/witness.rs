@@ -46,7 +46,7 @@ fn watch(line: RawFd) -> ! {
     // SAFETY: system calls on a descriptor and variables of this frame; all of them may be called
     // after a fork.
     unsafe {
-        // Whoever waits for the other end of a pipe of ours must not wait for this process.
+        // A process that waits for the end of a pipe of ours must not wait for this one.
         if line > 0 {
             libc::syscall(libc::SYS_close_range, 0, line - 1, 0);
         }

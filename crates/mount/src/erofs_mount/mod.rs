@@ -203,7 +203,7 @@ impl KernelMount {
 
 impl Drop for KernelMount {
     fn drop(&mut self) {
-        // Whoever wants the error calls `unmount`.
+        // Callers that want the error call `unmount`.
         let _ = self.shared.unmount();
     }
 }

@@ -15,7 +15,7 @@ use units::{Acl, Token};
 use super::state::State;
 use crate::errno;
 
-/// The bits that a umask takes.
+/// The bits that a umask clears.
 const UMASK_BITS: u16 = 0o777;
 
 /// The bits of the owning group, which are the mask of a file with a list: until it has the list,
@@ -30,8 +30,8 @@ pub(super) struct Made {
     pub xattrs: Vec<Xattr>,
 }
 
-/// The permissions that something is made with, and the umask that the kernel has not taken from
-/// them if there are access control lists.
+/// The requested permissions of a new file, and the umask. With access control lists the kernel has
+/// not applied it.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     mode: u32,
@@ -52,7 +52,7 @@ impl Wanted {
         Wanted { mode: create.mode, umask: create.umask, is_folder: false }
     }
 
-    /// As a folder with this default list makes it; without one, as the umask says.
+    /// Applies the default list of the directory; without one, the umask.
     fn in_folder(self, default: Option<&Acl>) -> Made {
         let mode = (self.mode & 0o7777) as u16;
         let Some(default) = default else {
@@ -67,7 +67,7 @@ impl Wanted {
     }
 }
 
-/// Tells `then` what something gets that is made in a folder.
+/// Calls `then` with the mode and lists of a file that is made in a directory.
 pub(super) fn made_in(
     state: &Arc<State>,
     folder: INodeNo,
@@ -75,7 +75,7 @@ pub(super) fn made_in(
     then: impl FnOnce(Result<Made, Errno>) + Send + 'static,
 ) {
     if !state.has_acls() {
-        // The kernel has taken the umask.
+        // The kernel has applied the umask.
         return then(Ok(Made { mode: (wanted.mode & 0o7777) as u16, xattrs: Vec::new() }));
     }
     let path = match state.path(folder) {
@@ -112,7 +112,7 @@ pub(super) fn open_file(state: &Arc<State>, path: &[u8], how: OpenHow, made: Mad
         let how = OpenHow { create: Some(mode), ..how };
         return state.volume.open_file(path, how, token, done);
     };
-    // Only what this one made gets the list.
+    // Only a file that this call made gets the list.
     let new = OpenHow { create: Some(mode & !GROUP_BITS), exclusive: true, ..how };
     let (opening, again) = (state.clone(), path.to_vec());
     let then: Done<Opened> = Box::new(move |opened| match opened {

@@ -56,7 +56,7 @@ fn open_flags(state: &State, how: OpenHow, unchanged: bool) -> u32 {
         flags |= open_flag::KEEP_CACHE;
     }
     if !how.changes() && !state.volume.info().writable {
-        // Closing it has nothing to wait for, and no locks to give back.
+        // Closing it waits for nothing, and releases no locks.
         flags |= open_flag::NOFLUSH;
     }
     flags
@@ -65,13 +65,13 @@ fn open_flags(state: &State, how: OpenHow, unchanged: bool) -> u32 {
 pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags: i32, reply: ReplyOpen) {
     let path = path_or_reply!(state.path(number), reply);
     let (how, opening) = (how(flags, None), state.clone());
-    // Another file may be there by now: it is cut once it is known to be this one.
+    // Another file may be there by now: truncate it only once it is known to be this one.
     let cuts = how.truncate && (how.write || how.append);
     let done: Done<Opened> = Box::new(move |opened| {
         let opened = match opened {
             Ok(opened) => opened,
-            // The kernel believed the name for longer than it was there: it looks again, and may
-            // make the file.
+            // The kernel believed the name for longer than it existed. It looks it up again, and
+            // may make the file.
             Err(error) if error.kind() == ErrorKind::NotFound => return reply.error(errno::STALE),
             Err(error) => return reply.error(errno::of_stream(&error)),
         };
@@ -79,7 +79,7 @@ pub(super) fn open(state: &Arc<State>, request: &Request, number: INodeNo, flags
         let (same, differs) = (inodes.is_same(number, &opened.info), inodes.differs(number, &opened.info));
         drop(inodes);
         if !same {
-            // Somebody else put another file there: the kernel looks the name up again, and opens
+            // Another device put another file there: the kernel looks the name up again, and opens
             // that one.
             opening.volume.close(opened.handle, Box::new(drop));
             return reply.error(errno::STALE);
@@ -155,7 +155,7 @@ pub(super) fn create(
 }
 
 pub(super) fn read(state: &Arc<State>, request: &Request, read: fuse::Read, reply: ReplyData) {
-    // Should the volume drop this closure unused, dropping the reply sends EIO.
+    // If the volume drops this closure unused, dropping the reply sends EIO.
     let done: Done<Bytes> = Box::new(move |read| match read {
         Ok(bytes) => reply.data(&bytes),
         Err(error) => reply.error(errno::of_stream(&error)),
@@ -176,8 +176,8 @@ pub(super) fn write(state: &Arc<State>, write: &Write<'_>, reply: ReplyWrite) {
     }
 }
 
-/// A descriptor is being closed: its writes get to the server now, and the close tells whether they
-/// did. Then all that the process has locked of the file is unlocked.
+/// Closes a descriptor: its writes are sent to the server now, and the close returns the result.
+/// Then all locks of the process on the file are released.
 pub(super) fn flush(state: &Arc<State>, number: INodeNo, handle: FileHandle, owner: u64, reply: ReplyEmpty) {
     let handle = Handle(handle.0);
     let writes = state.writers().contains(&handle);
@@ -259,8 +259,8 @@ pub(super) fn setattr(state: &Arc<State>, number: INodeNo, wanted: SetAttr, repl
     volume.set_size(of, size, cut);
 }
 
-/// The top folder stays as the server has it. Archivers set owner, mode and time of it, and should
-/// not fail where these are there already; the time is never set.
+/// Attributes of the top folder cannot change. Archivers set its owner, mode and time, and must not
+/// fail if these are the same; the time is ignored.
 fn setattr_of_top(state: &Arc<State>, wanted: &SetAttr, reply: ReplyAttr) {
     let keeps_owners = state.settings.owner.is_none();
     let SetAttributes { mode, uid, gid, .. } = attributes(wanted, keeps_owners);
@@ -280,7 +280,7 @@ fn setattr_of_top(state: &Arc<State>, wanted: &SetAttr, reply: ReplyAttr) {
     state.volume.stat(FileRef::Path(Vec::new()), done);
 }
 
-/// Modes of fallocate(2) that a volume has, as what becomes of the range.
+/// The change of a range for a mode of fallocate(2), if a volume has that mode.
 fn allocation(mode: i32) -> Option<Allocation> {
     const KEEP_SIZE: i32 = 1;
     const PUNCH_HOLE: i32 = 2;
@@ -302,13 +302,13 @@ pub(super) fn fallocate(state: &Arc<State>, wanted: Fallocate, reply: ReplyEmpty
     state.volume.allocate(Handle(wanted.handle.0), range, allocation, reply_empty(reply));
 }
 
-/// The server copies what it has, so both files are brought there first. Where it cannot, the
-/// kernel reads and writes.
+/// The server copies its own data, so both files are sent to it first. If it cannot copy, the
+/// kernel reads and writes instead.
 pub(super) fn copy_file_range(state: &Arc<State>, copy: CopyFileRange, reply: ReplyWrite) {
     let (from, to) = (Handle(copy.handle.0), Handle(copy.to_handle.0));
     let volume = state.volume.clone();
     let copied: Done<u64> = Box::new(move |copied| match copied {
-        // At most as much as one change copies.
+        // One change copies at most so much.
         Ok(copied) => reply.written(copied as u32),
         Err(error) => reply.error(errno::of_stream(&error)),
     });
@@ -319,8 +319,8 @@ pub(super) fn copy_file_range(state: &Arc<State>, copy: CopyFileRange, reply: Re
     state.volume.sync(from, synced);
 }
 
-/// Where data and holes are, as far as this device knows. What makes the file unsure is settled
-/// first.
+/// Finds data and holes, as far as this device knows. Changes whose outcome is unknown are
+/// settled first.
 pub(super) fn lseek(state: &Arc<State>, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
     const SEEK_DATA: i32 = 3;
     const SEEK_HOLE: i32 = 4;

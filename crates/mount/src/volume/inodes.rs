@@ -18,18 +18,18 @@ use stream::{FileInfo, FileKind, Handle, Seen};
 /// Number and id of the top folder.
 pub(super) const TOP: u64 = 1;
 
-/// Numbers for files without an id begin here. Ids below are counted from 1 and never come so far;
-/// ids with the highest bit follow from what the file is on the server's disk.
+/// The first number for files without an id. Smaller ids are counted from 1 and never reach it; ids
+/// with the highest bit are derived from the file on the server's disk.
 const PROVISIONAL: u64 = 1 << 62;
 
 /// Longest path of a volume, bytes.
 const PATH_BYTES_MAX: usize = 4095;
 
-/// The file has no name any more, or none that a server takes.
+/// The file has no name any more, or none that a server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nameless;
 
-/// Names of one file that are remembered; any of them does.
+/// Names of one file that are kept; any of them is enough.
 const NAMES_MAX: usize = 16;
 
 /// A folder, and a name in it.
@@ -38,12 +38,12 @@ type Name = (u64, Box<[u8]>);
 /// One file that the kernel knows.
 #[derive(Debug)]
 struct Node {
-    /// Its names, the one by which it was last found at the end.
+    /// Its names. The last one is that of the last look-up.
     names: Vec<Name>,
     /// Id on the server; 0 as long as it has none.
     file: u64,
     kind: FileKind,
-    /// How often the kernel was told of it, less what it forgot.
+    /// The kernel's look-up count.
     lookups: u64,
     /// Nodes that have this one as their folder.
     children: u32,
@@ -64,7 +64,7 @@ pub(super) struct Inodes {
 }
 
 impl Inodes {
-    /// Knows the top folder, for ever.
+    /// A table with the top folder, which stays for ever.
     pub fn new() -> Inodes {
         let top = Node {
             names: Vec::new(),
@@ -79,7 +79,7 @@ impl Inodes {
         Inodes { nodes, by_file: HashMap::new(), by_name: HashMap::new(), next: PROVISIONAL }
     }
 
-    /// The file that a name stands for now; the kernel will be told of it once.
+    /// The file of a name now. The kernel's look-up count grows by one.
     pub fn found(&mut self, folder: u64, name: &[u8], info: &FileInfo) -> INodeNo {
         let number = self.number_of(folder, name, info);
         self.put_name(number, folder, name, info.links > 1 && info.kind != FileKind::Folder);
@@ -90,7 +90,7 @@ impl Inodes {
         INodeNo(number)
     }
 
-    /// The number of a file of that name, without telling the kernel: what a plain listing shows.
+    /// The number of the file of a name for a plain listing, without a look-up.
     pub fn peek(&self, folder: u64, name: &[u8], info: &FileInfo) -> INodeNo {
         let known = self.by_file.get(&info.seen.file).or_else(|| self.by_name.get(&(folder, name.into())));
         match known {
@@ -196,7 +196,7 @@ impl Inodes {
         }
     }
 
-    /// A name is gone; its file is known on while it has others, or is open.
+    /// Removes a name. Its file stays in the table while it has others, or is open.
     pub fn removed(&mut self, folder: u64, name: &[u8]) {
         let key = (folder, name.into());
         if let Some(number) = self.by_name.get(&key).copied() {
@@ -205,7 +205,7 @@ impl Inodes {
         }
     }
 
-    /// A file has another name now in the place of one; what had it before has it no more.
+    /// Renames a file. The file that had the new name loses it.
     pub fn renamed(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) {
         let key = (from.0, from.1.into());
         let Some(number) = self.by_name.get(&key).copied() else {
@@ -219,7 +219,7 @@ impl Inodes {
         self.take_name(number, &key);
     }
 
-    /// The kernel dropped what it was told so often.
+    /// The kernel forgot so many look-ups.
     pub fn forget(&mut self, number: INodeNo, lookups: u64) {
         if let Some(node) = self.nodes.get_mut(&number.0).filter(|_| number.0 != TOP) {
             node.lookups = node.lookups.saturating_sub(lookups);
@@ -279,8 +279,8 @@ impl Inodes {
         INodeNo(above.unwrap_or(TOP))
     }
 
-    /// Whether the file at a path that was asked by number is still the one that the number stands
-    /// for. A file that had no id gets it.
+    /// Whether the file at the path of a number is still the file of that number. A file that had
+    /// no id gets it.
     pub fn is_same(&mut self, number: INodeNo, info: &FileInfo) -> bool {
         let Some(node) = self.nodes.get_mut(&number.0) else { return false };
         if number.0 == TOP {
@@ -294,14 +294,14 @@ impl Inodes {
         node.kind == info.kind && (info.seen.file == 0 || node.file == info.seen.file)
     }
 
-    /// The kernel will be told of these attributes.
+    /// Notes the attributes that the kernel is told.
     pub fn tell(&mut self, number: INodeNo, info: &FileInfo) {
         if let Some(node) = self.nodes.get_mut(&number.0) {
             node.told = Some((info.seen, info.size));
         }
     }
 
-    /// Whether the kernel was told something else than this.
+    /// Whether the kernel was told other attributes.
     pub fn differs(&self, number: INodeNo, info: &FileInfo) -> bool {
         self.nodes.get(&number.0).is_none_or(|node| node.told != Some((info.seen, info.size)))
     }
@@ -336,7 +336,7 @@ impl Inodes {
         self.nodes.get(&number.0).map_or(0, |node| node.file)
     }
 
-    /// This handle of a file if it is open, else another one that is, if there is one.
+    /// This handle of a file if it is open, else another open one, if there is one.
     pub fn open_handle(&self, number: INodeNo, wanted: Handle) -> Handle {
         let open = self.nodes.get(&number.0).map_or(&[][..], |node| &node.handles);
         if open.contains(&wanted) { wanted } else { open.first().copied().unwrap_or(wanted) }

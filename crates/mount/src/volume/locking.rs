@@ -18,7 +18,7 @@ use super::locks::Attempt;
 use super::state::State;
 use crate::errno;
 
-/// The kernel's word for all that a file may ever have.
+/// The kernel's end of a range that reaches to the end of the file.
 const END: u64 = i64::MAX as u64;
 
 /// A requested lock.
@@ -53,7 +53,7 @@ fn error_number(error: &StreamError) -> Errno {
     }
 }
 
-/// Tells which lock is in the way of one. Processes of other devices have no number here.
+/// Answers with the lock that conflicts with one. Processes of other devices have no number here.
 pub(super) fn getlk(state: &Arc<State>, lock: &Lock, reply: ReplyLock) {
     let done: Done<Option<HeldLock>> = Box::new(move |held| match held {
         Ok(None) => reply.held(LockType::Unlock, 0, 0, 0),
@@ -87,7 +87,7 @@ pub(super) fn setlk(state: &Arc<State>, number: INodeNo, lock: &Lock, waits: boo
     state.volume.sync(handle, synced);
 }
 
-/// Unlocks, which always succeeds: what could not be sent before is told by fsync and close.
+/// Unlocks, which always succeeds: fsync and close report changes that could not be sent.
 fn give_back(state: &Arc<State>, number: INodeNo, handle: Handle, wish: &LockWish, reply: ReplyLock) {
     let (owner, piece) = (wish.owner, LockPiece { start: wish.start, end: wish.end, kind: None });
     if !state.locks.held().has(number, owner) {
@@ -103,12 +103,12 @@ fn give_back(state: &Arc<State>, number: INodeNo, handle: Handle, wish: &LockWis
     state.volume.sync(handle, synced);
 }
 
-/// Unlocks all that an owner has of a file.
+/// Releases all locks of an owner on a file.
 fn unlock_all(state: &Arc<State>, number: INodeNo, handle: Handle, owner: LockOwner) {
     set(state, number, handle, (owner, 0), LockPiece { start: 0, end: u64::MAX, kind: None });
 }
 
-/// Unlocks, or locks what its owner had locked in a stronger way.
+/// Releases a range, or weakens its lock.
 fn set(state: &Arc<State>, number: INodeNo, handle: Handle, (owner, pid): (LockOwner, u32), piece: LockPiece) {
     let LockPiece { start, end, kind } = piece;
     state.locks.held().note(number, owner, handle, piece);
@@ -124,7 +124,7 @@ pub(super) fn has(state: &State, number: INodeNo, process: u64) -> bool {
     state.locks.held().has(number, LockOwner { is_flock: false, number: process })
 }
 
-/// A process closes a descriptor of a file, which ends all its locks of fcntl(2) there.
+/// Releases the fcntl(2) locks of a process on a file, because it closes a descriptor.
 pub(super) fn closing(state: &Arc<State>, number: INodeNo, handle: Handle, process: u64) {
     let owner = LockOwner { is_flock: false, number: process };
     if state.locks.held().has(number, owner) {
@@ -137,9 +137,9 @@ pub(super) fn is_used(state: &State, number: INodeNo, handle: Handle) -> bool {
     !state.locks.held().owners(number, handle).is_empty()
 }
 
-/// The last descriptor of an open file is gone, and with it all that was locked through it: by
-/// flock(2), for the open file instead of the process, or by a thread that waited while another
-/// closed the descriptor.
+/// Releases all locks that were taken through an open file, because its last descriptor is closed:
+/// those of flock(2), those of the open file instead of the process, and those of a thread that
+/// waited while another one closed the descriptor.
 pub(super) fn released(state: &Arc<State>, number: INodeNo, handle: Handle) {
     let owners = state.locks.held().owners(number, handle);
     owners.into_iter().for_each(|owner| unlock_all(state, number, handle, owner));
@@ -172,8 +172,8 @@ impl Attempt for Ask {
 }
 
 impl Ask {
-    /// It is locked: the waiting program continues once reads bring what was written under the
-    /// locks before.
+    /// The lock was granted. The waiting program continues once reads return the data that was
+    /// written under earlier locks.
     fn given(self) {
         let LockRange { start, end, kind } = self.range;
         let mut held = self.state.locks.held();
@@ -219,8 +219,7 @@ impl Ask {
     fn answer(self, before: Vec<LockPiece>) {
         let Ask { state, number, handle, owner, pid, reply, .. } = self;
         if !reply.done() {
-            // A signal has ended the wait: what was locked before is locked still, and nothing
-            // else.
+            // A signal has ended the wait: restore the locks from before.
             restore(&state, number, handle, (owner, pid), before);
         }
     }
@@ -230,7 +229,7 @@ impl Ask {
     }
 }
 
-/// Brings back what an owner had locked before it was given something.
+/// Restores the locks that an owner had before a grant.
 fn restore(state: &Arc<State>, number: INodeNo, handle: Handle, who: (LockOwner, u32), before: Vec<LockPiece>) {
     for piece in before {
         // Another thread may have closed the file meanwhile; nothing is to be locked again then.

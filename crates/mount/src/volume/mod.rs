@@ -52,10 +52,11 @@ const LEAVE_WAIT: Duration = Duration::from_secs(2);
 /// The owners of the files of a mounted volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Owners {
-    /// Those whom the server tells. What is made belongs to who makes it, chown changes it, and
-    /// special files can be made.
+    /// The owners that the server tells. A new file belongs to its maker, chown changes the owner,
+    /// and special files can be made.
     Keep,
-    /// All are those of the process that mounts, and on the server its own user's.
+    /// All files belong to the user of the mounting process, and on the server to the server's
+    /// user.
     #[default]
     User,
 }
@@ -216,7 +217,7 @@ impl VolumeMount {
     /// # Errors
     /// Even aborting the connection did not end the serving loops; they end with the process.
     pub fn unmount(&self) -> Result<UnmountReport, MountError> {
-        // If the mount is in use, this is the last chance of what was written so far.
+        // If the mount is in use, this is the last chance to send the data that was written so far.
         self.shared.sync();
         let ended = self.shared.served.unmount();
         let report = self.shared.finish();
@@ -241,13 +242,13 @@ impl VolumeOptions {
 
 impl Drop for VolumeMount {
     fn drop(&mut self) {
-        // Whoever wants the error or the report calls `unmount`.
+        // Callers that want the error or the report call `unmount`.
         let _ = self.unmount();
     }
 }
 
 impl Shared {
-    /// Brings what is unsent to the server, in bounded time. What fails is in the volume's status.
+    /// Sends unsent changes to the server, in bounded time. Failures are in the volume's status.
     fn sync(&self) {
         let status = self.volume.status();
         if status.unsent_bytes > 0 || status.unsent_transactions > 0 {
@@ -255,7 +256,7 @@ impl Shared {
         }
     }
 
-    /// Ends the volume, once nobody uses the mount any more; later calls tell the same.
+    /// Ends the volume when nobody uses the mount any more. Later calls return the same.
     fn finish(&self) -> UnmountReport {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(report) = report.as_ref() {

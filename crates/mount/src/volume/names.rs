@@ -23,10 +23,10 @@ use crate::errno;
 /// Longest name of a directory entry in Linux, and in a volume.
 pub(super) const NAME_BYTES_MAX: usize = 255;
 
-/// The bits of a mode that say what kind of file is to be made.
+/// The bits of a mode that hold the type of the file.
 const KIND_BITS: u32 = 0o170_000;
 
-/// Takes a path from the table, or answers that there is none.
+/// Gets a path from the table, or answers with the error.
 macro_rules! path_or_reply {
     ($path:expr, $reply:ident) => {
         match $path {
@@ -99,7 +99,7 @@ pub(super) fn symlink(
     state.volume.make_link(&path, Bytes::copy_from_slice(target.as_bytes()), state.maker(request), done);
 }
 
-/// Answers with what was made.
+/// Answers with the new file.
 fn made(state: &Arc<State>, folder: INodeNo, name: Vec<u8>, path: Vec<u8>, reply: ReplyEntry) -> Done<()> {
     let making = state.clone();
     Box::new(move |done| match done {
@@ -181,8 +181,8 @@ pub(super) fn link(state: &Arc<State>, number: INodeNo, folder: INodeNo, name: &
         let volume = linking.volume.clone();
         let found: Done<FileInfo> = Box::new(move |found| match found {
             Ok(info) => {
-                // One that was only here until now has its id from now on, so that both names are
-                // one inode.
+                // A file that was only here until now gets its id, so that both names are one
+                // inode.
                 let _ = linking.inodes().is_same(number, &info);
                 linking.reply_entry(folder, &name, &info, reply);
             }
@@ -281,10 +281,10 @@ pub(super) fn readdirplus(
         let mut inodes = listing.inodes();
         let dots = [(folder, "."), (inodes.folder_of(folder), "..")];
         for (position, (number, name)) in (0u64..).zip(dots).skip_while(|(position, _)| *position < offset) {
-            // The kernel takes the name and the kind of these two, and nothing else.
+            // The kernel uses only the name and the type of these two.
             let info = FileInfo { kind: stream::FileKind::Folder, mode: 0o755, ..FileInfo::default() };
             if reply.add(position + 1, name, &ttl, &listing.attributes(number, &info), GENERATION) {
-                // Nothing that would have to be undone: these two are not counted.
+                // Nothing to undo: these two are not counted.
                 let _ = reply.ok();
                 return;
             }
@@ -296,7 +296,7 @@ pub(super) fn readdirplus(
             let attributes = listing.attributes(number, &entry.info);
             let name = OsStr::from_bytes(&entry.name);
             if reply.add(index as u64 + 3, name, &ttl, &attributes, GENERATION) {
-                // There was no room for it.
+                // The buffer is full.
                 inodes.forget(number, 1);
                 break;
             }

@@ -18,7 +18,7 @@ use crate::counters::Operations;
 use crate::errno;
 use crate::process::Processes;
 
-/// The room of a volume as long as its server has not told it, bytes.
+/// The size of a volume until its server has told it, bytes.
 const ROOM_BYTES: u64 = 1 << 40;
 
 /// Generation of all inodes: a number is never used for another file while the mount lives.
@@ -37,7 +37,7 @@ pub(super) struct Settings {
     pub readahead_bytes: u32,
 }
 
-/// A listing that a program goes through; `None` before the first look.
+/// A listing that a program reads; `None` before its first READDIR.
 type Listing = Option<Arc<Vec<FolderEntry>>>;
 
 /// The state of one mounted volume.
@@ -46,18 +46,18 @@ pub(super) struct State {
     pub settings: Settings,
     pub operations: Arc<Operations>,
     inodes: Mutex<Inodes>,
-    /// Open handles that may change something, by writing or by being opened.
+    /// Open handles that may change the file, by writing or by truncation at open.
     writers: Mutex<HashSet<Handle>>,
     folders: Mutex<HashMap<u64, Listing>>,
     next_folder: AtomicU64,
     leases: Mutex<Leases>,
     pub locks: Locks,
-    /// The room that the server told last.
+    /// The free space that the server told last.
     space: Mutex<Space>,
     processes: Processes,
-    /// The kernel obeys access control lists, and has not taken the umask from what is made.
+    /// The kernel obeys access control lists, and does not apply the umask to new files.
     acls: AtomicBool,
-    /// The way to the kernel's caches; set once the mount is made.
+    /// The connection to the kernel's caches; set once the mount is made.
     connection: OnceLock<Arc<Connection>>,
 }
 
@@ -74,8 +74,8 @@ impl State {
             next_folder: AtomicU64::new(1),
             leases: Mutex::default(),
             locks: Locks::default(),
-            // Programs that look for room before they write find it; if there is none the write
-            // says so.
+            // Programs that check the free space before they write find some; if there is none, the
+            // write fails.
             space: Mutex::new(Space {
                 bytes: ROOM_BYTES,
                 free_bytes: ROOM_BYTES,
@@ -88,7 +88,7 @@ impl State {
         })
     }
 
-    /// It was agreed with the kernel whether there are access control lists.
+    /// Sets whether there are access control lists, as agreed with the kernel.
     pub fn set_acls(&self, has: bool) {
         self.acls.store(has, Ordering::Relaxed);
     }
@@ -98,18 +98,18 @@ impl State {
         self.acls.load(Ordering::Relaxed)
     }
 
-    /// From now on the kernel can be told that what it knows is old.
+    /// Sets the connection through which the kernel's caches can be invalidated.
     pub fn attach(&self, connection: Arc<Connection>) {
-        // Called once, by the one who made the mount.
+        // Called once, when the mount is made.
         let _ = self.connection.set(connection);
     }
 
-    /// The room that the server told last.
+    /// The free space that the server told last.
     pub fn last_space(&self) -> Space {
         *self.space.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server told this.
+    /// Notes the free space that the server told.
     pub fn note_space(&self, space: Space) -> Space {
         *self.space.lock().unwrap_or_else(PoisonError::into_inner) = space;
         space
@@ -131,7 +131,7 @@ impl State {
         self.folders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The token of the program that asks.
+    /// The token of the calling program.
     pub fn token(&self, request: &Request) -> Token {
         self.processes.token(request.pid())
     }
@@ -149,8 +149,8 @@ impl State {
         self.inodes().path_in(folder, name).map_err(|Nameless| errno::STALE)
     }
 
-    /// A file as the volume is asked for it: by the handle that the kernel names, by its path, or
-    /// by any handle if it has none.
+    /// The reference of a file for the volume: the handle that the kernel names, else its path,
+    /// else any open handle.
     pub fn file(&self, number: INodeNo, handle: Option<FileHandle>) -> Result<FileRef, Errno> {
         if let Some(handle) = handle {
             return Ok(FileRef::Handle(Handle(handle.0)));
@@ -162,8 +162,8 @@ impl State {
         }
     }
 
-    /// A file that is to be changed as [`State::file`] has it, and no other one that may have its
-    /// path by now: the kernel has asked whether this one may be changed.
+    /// As [`State::file`], for a change: it never names another file that has the path by now,
+    /// since the kernel checked permissions of this one.
     pub fn file_to_change(&self, number: INodeNo, handle: Option<FileHandle>) -> Result<FileRef, Errno> {
         let file = self.file(number, handle)?;
         match (file, self.inodes().file(number)) {
@@ -185,7 +185,7 @@ impl State {
         }
     }
 
-    /// Looks at a path and answers with what is there.
+    /// Looks up a path and answers with the file.
     pub fn look(self: &Arc<Self>, folder: INodeNo, name: Vec<u8>, path: Vec<u8>, reply: ReplyEntry) {
         let state = self.clone();
         let done: Done<FileInfo> = Box::new(move |found| match found {
@@ -195,7 +195,7 @@ impl State {
         self.volume.stat(FileRef::Path(path), done);
     }
 
-    /// Asks for the attributes of a file and answers with them.
+    /// Gets the attributes of a file and answers with them.
     pub fn reply_attributes(self: &Arc<Self>, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
         let of = match self.file(number, handle) {
             Ok(of) => of,
@@ -227,29 +227,29 @@ impl State {
         }
     }
 
-    /// A handle is not open any more for the kernel, or never was: its answer came too late.
+    /// Forgets a handle that the kernel has closed, or never got because its answer came too late.
     pub fn closed(&self, number: INodeNo, handle: Handle, done: Done<()>) {
         self.writers().remove(&handle);
         self.inodes().closed(number, handle);
         self.volume.close(handle, done);
     }
 
-    /// The kernel's size and times of a file may be old: it asks when it needs them next.
+    /// Makes the kernel drop the attributes of a file: they may be old.
     pub fn forget_attributes(&self, number: INodeNo) {
         if let Some(connection) = self.connection.get() {
             connection.forget_attributes(number.0);
         }
     }
 
-    /// Pages and attributes of a file that the kernel has are old: it drops them. Waits for READs
-    /// in flight.
+    /// Makes the kernel drop the pages and attributes of a file, which are old. Waits for READs in
+    /// flight.
     pub fn drop_pages(&self, number: INodeNo) {
         if let Some(connection) = self.connection.get() {
             connection.drop_pages(number.0);
         }
     }
 
-    /// A handle for going through a folder.
+    /// A new handle of an open directory.
     pub fn open_folder(&self) -> FileHandle {
         let number = self.next_folder.fetch_add(1, Ordering::Relaxed);
         self.folders().insert(number, None);
@@ -260,8 +260,8 @@ impl State {
         self.folders().remove(&handle.0);
     }
 
-    /// Hands the listing that belongs to a handle to `then`: a new one at the start, later the
-    /// same.
+    /// Calls `then` with the listing of a handle: a new one at the start of the directory, later
+    /// the same.
     pub fn listing(
         self: &Arc<Self>,
         folder: INodeNo,

@@ -47,7 +47,7 @@ fn can_have_acls(state: &State, number: INodeNo) -> bool {
     state.has_acls() && state.inodes().kind(number) != Some(FileKind::Symlink)
 }
 
-/// Checks what an attribute that is to be changed is called, and what it is of.
+/// Checks the name and the file of an attribute that is to be changed.
 fn check(state: &State, number: INodeNo, name: &[u8]) -> Result<(), Errno> {
     match name {
         _ if is_acl(state, name) => match number == INodeNo::ROOT {
@@ -80,8 +80,7 @@ pub(super) fn set(state: &Arc<State>, number: INodeNo, name: &OsStr, value: &[u8
     }
 }
 
-/// Takes the set-group-id bit of a file before it gets the list of somebody who is not in its
-/// group.
+/// Clears the set-group-id bit of a file before a caller outside its group sets its list.
 fn kill_set_group_id(state: &Arc<State>, number: INodeNo, name: Vec<u8>, set: XattrChange, reply: ReplyEmpty) {
     let of = path_or_reply!(state.file_to_change(number, None), reply);
     let (killing, file) = (state.clone(), of.clone());
@@ -114,7 +113,7 @@ fn change(state: &Arc<State>, number: INodeNo, name: &[u8], change: XattrChange,
     let of = path_or_reply!(state.file_to_change(number, None), reply);
     let removes_acl = is_acl(state, name) && change == XattrChange::Remove;
     let done: Done<()> = Box::new(move |done| match done {
-        // To have none is what was wanted.
+        // No list is the requested result.
         Err(error) if removes_acl && error.kind() == ErrorKind::NoAttribute => reply.ok(),
         other => reply_empty(reply)(other),
     });
@@ -173,7 +172,7 @@ fn answer(reply: ReplyXattr, size: u32, bytes: &[u8]) {
     }
 }
 
-/// The attribute was set: takes, renews or gives back the lease.
+/// Takes, renews or releases the lease, as the attribute says.
 fn set_lease(state: &Arc<State>, number: INodeNo, value: &[u8], reply: ReplyEmpty) {
     let Some(wanted) = lease::parse(value) else { return reply.error(errno::INVALID) };
     let of = match state.file(number, None) {

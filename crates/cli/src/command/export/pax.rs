@@ -25,7 +25,7 @@ const NAME_BYTES: usize = 100;
 /// Zeros written at a time.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Who the archive is for.
+/// The reader that the archive is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     /// Any: as exact as pax can be.
@@ -36,7 +36,7 @@ pub enum Reader {
     Squashfs,
 }
 
-/// What the archive lacks of the image.
+/// The parts of the image that the archive lacks.
 #[derive(Default)]
 pub struct Lost {
     /// Sockets: tar has no form for them.
@@ -161,7 +161,7 @@ impl Writer<'_> {
     }
 }
 
-/// What of an entry is not in its inode.
+/// The parts of an entry that are not in its inode.
 struct Header<'a> {
     path: &'a [u8],
     link: &'a [u8],

@@ -30,7 +30,7 @@ pub fn sandbox(target: &Target, config: &Config, folders: Vec<PathBuf>, ready: &
         }
     };
     for folder in &folders {
-        // Whoever opens it says best what is wrong with it.
+        // A faulty file is reported when it is opened.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     }
     // Which process a thread belongs to that reads, and when it began.

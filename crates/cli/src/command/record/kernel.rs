@@ -14,7 +14,7 @@ use crate::failure;
 use crate::progress::{counted, human};
 use crate::recording::output::Output;
 
-/// What is for programs and images only.
+/// Options for programs and images only.
 const OTHERS: [&str; 16] = [
     "target",
     "mount",
@@ -40,7 +40,7 @@ const TIMEOUT_SECONDS_MAX: u64 = 366 * 24 * 3600;
 /// The four ways to a coverage.
 pub const WAYS: [&str; 4] = ["kernel", "kernel_counters", "kernel_thawed", "merge"];
 
-/// What only a recording of a kernel knows.
+/// Options of recordings of a kernel.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Recording a kernel")]
 #[group(skip)]
@@ -66,7 +66,7 @@ pub struct Options {
     scenario: Option<String>,
 }
 
-/// What runs in QEMU.
+/// The machine in QEMU.
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 struct MachineArgs {

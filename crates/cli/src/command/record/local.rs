@@ -22,7 +22,7 @@ programs that trace (strace, gdb) fail while they are recorded, set-user-id prog
 root, the recording lasts until the last process has ended, and if this recorder is killed by SIGKILL, so are the program and \
 all that it started. --mmaps perf does without: no ptrace, and page faults tell 64 KiB each.";
 
-/// What only a recording of this machine knows.
+/// Options of recordings on this machine.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Recording a program of this machine")]
 pub struct Options {
@@ -106,7 +106,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<ExitCode> {
     let path = args.output.clone().unwrap_or_else(|| default_output(&request.program));
     let mut output = Output::create(&path, args.force)?;
     let outcome = record::record(&request).inspect_err(|_| output.discard()).map_err(not_started)?;
-    // What ends the program, if it writes too much, only ends our trace.
+    // Exceeding a limit of file sizes must only end our trace.
     host::signals::block_file_size().context("cannot block a signal")?;
     tell(args.json, &path, &outcome)?;
     if is_empty(&outcome) {

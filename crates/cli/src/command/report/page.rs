@@ -38,7 +38,7 @@ impl Default for Speed {
     }
 }
 
-/// What the page is made of.
+/// The data of the page.
 pub struct Input<'a> {
     /// The plan.
     pub plan: &'a LaunchPlan,
@@ -194,7 +194,7 @@ fn marks(input: &Input) -> Vec<Mark> {
     marks.collect()
 }
 
-/// What starts the prefetch of a group, in words.
+/// The trigger of a group's prefetch, in words.
 fn trigger(input: &Input, group: &Group) -> String {
     let Trigger::Breakpoint(breakpoint) = &group.trigger else {
         return match group.trigger {
@@ -215,7 +215,7 @@ fn trigger(input: &Input, group: &Group) -> String {
     format!("{place}{symbol}{process}")
 }
 
-/// What tells in place of the trigger where there are no breakpoints, in words.
+/// The replacement of the trigger where there are no breakpoints, in words.
 fn library(input: &Input, group: &Group) -> String {
     let file = group.library.and_then(|library| input.plan.files.get(library.file as usize));
     file.map_or(String::new(), |file| format!(", or the load of {}", String::from_utf8_lossy(&file.path)))

@@ -15,7 +15,7 @@ const JOURNAL: &str = ".runnel";
 /// The sandbox for a server with this configuration. Makes the folder of the store if it is
 /// missing.
 pub fn sandbox(config: &Config, store: &Path, ready: &ReadyFile) -> Sandbox {
-    // Whoever opens it says best what is wrong with it; so it is for volumes that are not there.
+    // A faulty store is reported when it is opened. So are volumes that are not there.
     let _ = fs::create_dir_all(store);
     // One that is served for reading is recovered first, if it was not closed cleanly.
     let (writable, readable): (Vec<_>, Vec<_>) = config

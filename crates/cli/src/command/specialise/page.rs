@@ -11,7 +11,7 @@ use specialise::{FreezeReport, Report, Sizes};
 /// Removals that the page shows.
 const REMOVALS_MAX: usize = 60;
 
-/// What each pass removes, in words.
+/// The description of a pass.
 fn removes(pass: &str) -> &'static str {
     match pass {
         "unreachable" => "what nothing reaches",
@@ -29,7 +29,7 @@ fn removes(pass: &str) -> &'static str {
     }
 }
 
-/// What is frozen, and what is not.
+/// The code that is frozen, and the code that is not.
 fn frozen(report: &FreezeReport) -> Table {
     let mut table = Table::new(&["code", "bytes"]).words(1);
     let mut row = |what: String, bytes: u64| table.row(vec![what, bytes.to_string()]);
