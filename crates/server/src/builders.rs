@@ -1,6 +1,7 @@
-//! Threads that build pieces of pushes. A prediction must not starve a demand, so they, like the
-//! one that makes bundles, have a low priority: while the processors are busy, whoever reads a
-//! block or commits goes first.
+//! Threads that build pieces of pushes.
+//!
+//! A prediction must not delay a demand. So these threads, like the one that makes bundles, have a
+//! low priority: while the processors are busy, reads of blocks and commits go first.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -31,7 +32,8 @@ pub(crate) struct Builders {
 }
 
 impl Builders {
-    /// Starts `count` threads. Pieces take `memory_bytes` at most; `encoders` streams are compressed at once.
+    /// Starts `count` threads. Pieces take `memory_bytes` at most; `encoders` streams are
+    /// compressed at once.
     pub fn start(count: usize, memory_bytes: usize, encoders: usize) -> io::Result<Builders> {
         let (jobs, receiver) = channel();
         let receiver: Arc<Mutex<Receiver<Job>>> = Arc::new(Mutex::new(receiver));
@@ -67,8 +69,8 @@ impl Builders {
         self.slots.taken()
     }
 
-    /// Has a thread do `work` when there is memory of `bytes_max` and a slot for `owner`. `report` gets the outcome, or why
-    /// it panicked, with the memory.
+    /// Has a thread do `work` when there is memory of `bytes_max` and a slot for `owner`. `report`
+    /// gets the outcome, or why it panicked, with the memory.
     pub fn build<T>(
         self: &Arc<Self>,
         owner: Owner,

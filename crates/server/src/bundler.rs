@@ -1,7 +1,8 @@
-//! Where bundles are opened and made: one thread of low priority for the whole server, fed through a queue.
+//! The thread that opens and makes bundles: one of low priority for the whole server, fed by a
+//! queue.
 //!
-//! One at a time is enough, because a bundle only saves bytes: until it is there, pushes are compressed live, or come from an
-//! older bundle. What is made is decided by [`policy`](crate::bundle::policy).
+//! One is enough, because a bundle only saves bytes. Until it is there, pushes are compressed live
+//! or come from an older bundle. [`policy`](crate::bundle::policy) decides what is made.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,8 +24,8 @@ use crate::metrics::Metrics;
 use crate::panics::caught_blocking;
 use crate::published::Published;
 
-/// Niceness of the thread: it gives way to those who serve, but not for ever. On a busy host a bundle that is never made costs
-/// every push a fifth more bytes.
+/// Niceness of the thread: it gives way to those who serve, but not for ever. On a busy host a
+/// bundle that is never made costs every push a fifth more bytes.
 const NICENESS: i32 = 10;
 
 /// Bundles of one image. The actions used last have one.

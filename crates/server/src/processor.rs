@@ -1,15 +1,15 @@
 //! Processor time of the tasks that serve connections: whose turn it is when more are ready than
-//! there are threads for them.
+//! there are threads.
 //!
-//! The runtime runs tasks in the order in which they became ready, whoever they belong to: a peer
-//! with two hundred connections that always have something to do gets two hundred turns for one of
-//! a device that reads a block now and then. So the time that tasks run is counted by peer. One
-//! that used more than a part of a processor lately is *busy*: it is nobody's fault, and it has all
-//! processors while nobody else wants one, but while tasks of other peers are ready, its own have
-//! one turn for each turn of those. Among busy peers the runtime's order stays.
+//! The runtime runs tasks in the order in which they became ready, whoever they belong to. So a
+//! peer with two hundred busy connections would get two hundred turns for one of a device that
+//! reads a block now and then. Therefore the time that tasks run is counted by peer. A peer that
+//! lately used more than a part of a processor is *busy*. It has all processors while nobody else
+//! wants one; while tasks of other peers are ready, it has one turn for each turn of theirs. Among
+//! busy peers the runtime's order stays.
 //!
-//! That needs short turns ([`Slices`]): a task gives its thread back after a while though more
-//! bytes are there, and a busy peer's takes few of them at a time.
+//! This needs short turns ([`Slices`]): a task gives its thread back after a while even if more
+//! bytes are there, and a task of a busy peer takes few of them at a time.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;

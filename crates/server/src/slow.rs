@@ -1,4 +1,4 @@
-//! Peers that lately kept from others, for too long, what those waited for.
+//! Peers that lately kept, for too long, what others waited for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

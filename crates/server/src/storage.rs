@@ -9,7 +9,8 @@ use crate::config::{Config, StoreAt};
 use crate::error::ServerError;
 use crate::log::Logger;
 
-/// An open store. If it is a folder that this server writes, nobody else does as long as this lives.
+/// An open store. If it is a folder that this server writes, nobody else does as long as this
+/// lives.
 pub(crate) struct Storage {
     store: Arc<dyn Store>,
     /// That the store is gone was logged.

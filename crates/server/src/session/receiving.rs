@@ -14,8 +14,8 @@ const AHEAD_BYTES: usize = 4 << 10;
 
 /// Memory of what arrived and was not taken up or committed yet.
 ///
-/// Invariant: no more arrives than `room` and [`RECEIVED_FREE_BYTES`] hold together, and at most one
-/// task waits for more.
+/// Invariant: no more arrives than `room` and [`RECEIVED_FREE_BYTES`] hold together, and at most
+/// one task waits for more.
 pub(super) struct Receiving {
     owner: Owner,
     room: Room,
