@@ -21,7 +21,7 @@ pub(crate) enum PushAccess {
 }
 
 impl PushAccess {
-    /// Refuses who may not.
+    /// Refuses a client that may not.
     pub fn check(self) -> Result<(), Failure> {
         let reason = match self {
             PushAccess::Allowed => return Ok(()),

@@ -218,7 +218,7 @@ impl Budget {
     pub fn try_take(&self, owner: Owner, amount: usize) -> Option<Room> {
         let (units, is_slow) = (self.units(amount), self.inner.slow.contains(owner.peer));
         let mut state = locked(&self.inner.state);
-        // Who waits goes first.
+        // Those that wait go first.
         if !state.turns.is_empty() || state.may(self.inner.rule, owner, is_slow, units) != Verdict::Granted {
             return None;
         }
@@ -241,8 +241,8 @@ impl Budget {
         locked(&self.inner.state).may(self.inner.rule, owner, is_slow, self.units(amount)) == Verdict::OverShare
     }
 
-    /// Whether somebody waits who holds less than half of an equal share, and there is too little
-    /// left for it: others hold too much, not he.
+    /// Whether a peer waits that holds less than half of an equal share, because there is too
+    /// little left: others hold too much, not it.
     pub fn is_lacking(&self) -> bool {
         self.is_any_lacking(|_| true)
     }

@@ -20,8 +20,8 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The threads, and what pieces take. The threads end when this is dropped.
 ///
-/// Invariant: whoever has a piece built holds its memory and one of as many slots as there are
-/// threads, so that a thread is free for it.
+/// Invariant: a piece that is built has its memory and a slot. There are as many slots as threads,
+/// so that a thread is free for it.
 pub(crate) struct Builders {
     jobs: Sender<Job>,
     /// Memory of pieces, until they leave.
@@ -40,7 +40,7 @@ impl Builders {
         for _ in 0..count {
             let receiver = receiver.clone();
             std::thread::Builder::new().name("builder".to_owned()).spawn(move || {
-                step_back();
+                lower_priority();
                 loop {
                     let job = locked(&receiver).recv();
                     let Ok(job) = job else { return };
@@ -101,7 +101,7 @@ impl Builders {
 }
 
 /// Gives the calling thread, and no other, the priority of work that was foreseen.
-pub(crate) fn step_back() {
+pub(crate) fn lower_priority() {
     // Linux means the thread by it. A refusal costs nothing but the order.
     if let Ok(present) = rustix::process::getpriority_process(None) {
         let _ = rustix::process::setpriority_process(None, present + NICENESS);

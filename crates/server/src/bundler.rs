@@ -14,7 +14,7 @@ use predict::ActionPredictor;
 use store::{Listed, Store};
 use units::ActionId;
 
-use crate::builders::step_back;
+use crate::builders::lower_priority;
 use crate::bundle::policy::{Grade, Start};
 use crate::bundle::{Bundle, PIECE_PAGES_MAX, Recipe, build, folder, key};
 use crate::error::Failure;
@@ -32,7 +32,7 @@ const NICENESS: i32 = 10;
 const BUNDLES_MAX: usize = 256;
 
 /// All bundles of an image take at most this many times the room of its file. Programs share pages,
-/// so more than once is of use; but whoever may touch pages decides what is bundled.
+/// so more than once is of use; but everyone who may touch pages decides what is bundled.
 const IMAGE_SHARE: u64 = 2;
 
 /// Pages of all actions of an image that nobody followed yet, up to which the run that taught one
@@ -93,7 +93,7 @@ impl Bundler {
         let thread = std::thread::Builder::new().name("bundles".to_owned()).spawn({
             let worker = worker.clone();
             move || {
-                step_back();
+                lower_priority();
                 worker.run(receiver)
             }
         })?;

@@ -57,11 +57,11 @@ pub struct TlsFiles {
 pub enum Uploads {
     /// Nobody.
     Refused,
-    /// Who shows a certificate of [`TlsFiles::push_authorities`]. Without certificates of clients,
-    /// whoever can connect: such a server listens on loopback addresses only.
+    /// Clients that show a certificate of [`TlsFiles::push_authorities`]. Without certificates of
+    /// clients, whoever can connect: such a server listens on loopback addresses only.
     #[default]
     Trusted,
-    /// Whoever can connect, over any address.
+    /// Everyone who can connect, over any address.
     Anyone,
 }
 

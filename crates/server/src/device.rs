@@ -35,7 +35,7 @@ pub(crate) struct Device {
     record: Mutex<Record<ImageId>>,
     owners: Mutex<HashMap<(ImageId, Token), Owner>>,
     devices: Devices,
-    /// Under what its connections find it. `None` for a client that did not say who it is.
+    /// The key by which its connections find it. `None` for a client that did not say who it is.
     key: Option<Key>,
     /// What tells its tokens from the same tokens of others.
     scope: u128,

@@ -22,7 +22,7 @@ use crate::published::Published;
 /// anyway.
 const ACTIONS_MAX: usize = 1024;
 
-/// Reads what is worth holding. Blocks; called from a blocking thread after an image was opened.
+/// Reads the blocks that are worth keeping in memory. Blocks.
 pub(crate) fn preload(image: &Arc<Published>, threshold: f64) {
     let actions: Vec<Action> = {
         let predictor = locked(&image.predictor);
@@ -35,7 +35,7 @@ pub(crate) fn preload(image: &Arc<Published>, threshold: f64) {
         for block in image.blocks_of(pages) {
             match image.hold_block(block) {
                 Ok(true) => {}
-                // The share is used up, or the image is damaged: whoever needs the block is told.
+                // The share is used up, or the image is damaged: its next reader is told.
                 Ok(false) | Err(_) => return,
             }
         }

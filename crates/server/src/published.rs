@@ -207,7 +207,7 @@ impl Published {
                 continue;
             }
             self.metrics.blocks_read_ahead.one();
-            // Whoever needs the block will meet the same error and report it.
+            // The next reader of the block meets the same error and reports it.
             if self.decoded_block(*block).is_err() {
                 return;
             }

@@ -97,7 +97,7 @@ where
     let (mut session, mut inbox) = Session::new(shared.clone(), client, stopped);
     let rest = session.serve(&mut stream, &mut inbox).await;
     let peer_left = matches!(session.closed, None | Some(WireError::Lost));
-    // The end of the server itself is nobody's fault.
+    // The end of the server itself is not a fault.
     let fault = session.closed.take().filter(|error| !matches!(error, WireError::Lost) && !*inbox.stopped.borrow());
     if let Some(error) = fault {
         shared.metrics.connections_failed.one();

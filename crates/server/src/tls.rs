@@ -182,7 +182,8 @@ mod files {
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&version::TLS13])
             .map_err(|error| failed(&files.certificate, error.to_string()))?;
-        // Who may push may connect, so the handshake accepts the authorities of both files.
+        // A client that may push may connect, so the handshake accepts the authorities of both
+        // files.
         let (clients, pushers) = (&files.client_authorities, &files.push_authorities);
         let builder = match [clients, pushers].into_iter().flatten().collect::<Vec<_>>().as_slice() {
             [] => builder.with_no_client_auth(),

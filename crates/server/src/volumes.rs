@@ -57,7 +57,7 @@ pub(crate) struct Served {
     open: Opener,
     /// Missing while a volume that stopped is opened again.
     volume: RwLock<Option<Arc<Volume>>>,
-    /// That it cannot be opened was said.
+    /// A warning said that it cannot be opened.
     warned: AtomicBool,
     pub profiles: Mutex<Profiles>,
     present: Mutex<present::Counts>,
@@ -158,7 +158,7 @@ impl Served {
                 return;
             }
         }
-        // Who comes now is told to try again.
+        // Requests that come now are told to try again.
         match (self.open)(log) {
             Ok(opened) => {
                 log.warning(format_args!("volume {}: it stopped, and is open again", self.name));
@@ -199,7 +199,7 @@ impl Served {
     }
 
     fn save(&self, store: &dyn Store, metrics: &Metrics, log: &Logger) {
-        // That was said at the start.
+        // A warning at the start said so.
         if store.is_read_only() {
             return;
         }

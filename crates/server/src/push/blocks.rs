@@ -132,7 +132,7 @@ impl BlockPusher {
         token: Token,
         foreseen: Foreseen,
     ) {
-        // Files that this connection has not open are none of its business.
+        // Only files that this connection has open.
         let known = |number: InodeId| {
             let id = locked(&open.served.profiles).file(number)?;
             Some((locked(&open.files).number(id)?, id))
@@ -347,7 +347,7 @@ impl BlockPusher {
         let BuiltBlocks { mut pages, piece, room } = built;
         let Some(push) = self.files.find(target) else { return };
         let block_bytes = u64::from(push.block_bytes());
-        // The file was removed, replaced or closed: whoever reads on is told then.
+        // The file was removed, replaced or closed: the next read is told so.
         let Ok(piece) = piece else { return self.files.remove(target) };
         pages.retain(|page| u64::from(page.index) * block_bytes < piece.size);
         if pages.is_empty() {

@@ -177,7 +177,7 @@ impl FilePush {
         let block = u32::try_from(offset / self.stage_block_bytes.max(1)).unwrap_or(u32::MAX);
         let last = self.parts.len().saturating_sub(1);
         let stage = self.stages.iter().position(|stage| stage.holds(block)).unwrap_or(last);
-        // Of a file with a share by the device there is only the last part.
+        // A file whose share the device gave has only the last part.
         self.parts.get_mut(stage.min(last))
     }
 }

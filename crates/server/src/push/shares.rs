@@ -63,7 +63,7 @@ pub(super) struct Part {
     far: VecDeque<u32>,
     /// Virtual time: bytes sent over weight.
     used: u64,
-    /// Of a rate: bytes that it may send now, and since when that is so.
+    /// For a rate: bytes that it may send now, and since when.
     credit: i64,
     at: Moment,
 }

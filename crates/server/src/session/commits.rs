@@ -34,7 +34,7 @@ async fn commit_waiting(workers: Workers, volume: ImageHandle, open: Arc<OpenVol
         let caller = Caller { device: open.device(), now: shared.now(), ..caller };
         let changes = |ask: &VolumeAsk| if let VolumeAsk::Commit { changes, .. } = ask { changes.len() } else { 0 };
         let bytes = batch.iter().map(|waiting| 64 + 16 * changes(&waiting.ask)).sum();
-        // At once: who waits for more while he holds some could wait for another who does the same.
+        // All at once: two connections that hold some and wait for more could wait for each other.
         let mut room = Some(shared.buffers.replies().take(owner, bytes).await);
         let requests: Vec<_> = batch.iter().map(|waiting| (waiting.request, waiting.cost)).collect();
         let (worker, moment) = (open.clone(), caller.now);

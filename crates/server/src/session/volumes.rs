@@ -71,7 +71,7 @@ impl Session {
             VolumeAsk::FileOpen { token, .. } => (64 << 10, After::Opened { token: *token, id: FileId(0) }),
             VolumeAsk::FolderList { .. } => {
                 // To look at thousands of files is work for the processor, which few do at once.
-                // Who waits for that holds little memory.
+                // A request that waits for its turn holds little memory.
                 slots = self.shared.readers.listings().clone();
                 (LISTING_BYTES_LEAST, After::Nothing)
             }
